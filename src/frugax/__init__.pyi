@@ -8,6 +8,7 @@ from . import (
     configs as configs,
     errors as errors,
     fileio as fileio,
+    fit as fit,
     jaxprs as jaxprs,
     measure as measure,
     models as models,
@@ -33,6 +34,7 @@ from .errors import (
     InfeasibleBudgetError as InfeasibleBudgetError,
     UnsupportedFileError as UnsupportedFileError,
 )
+from .fit import plan as plan
 from .models import (
     JaxBackend as JaxBackend,
     TorchBackend as TorchBackend,

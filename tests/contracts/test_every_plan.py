@@ -204,6 +204,15 @@ ROOMS = {
         too_little=100,
         below=_HALF,
     ),
+    "fit": Room(
+        lambda n: fx.plan(
+            _loss, _EXAMPLES, fx.MemoryBudget(limit_bytes=int(n)), target="cpu"
+        ),
+        lambda plan: fx.fit.apply(_loss, plan).report(*_EXAMPLES),
+        enough=2**20,
+        too_little=100,
+        below=_HALF,
+    ),
     "compress": Room(
         lambda n: fx.compress.plan(_WEIGHTS, fx.SizeBudget(bytes=int(n))),
         lambda plan: fx.compress.apply(_WEIGHTS, plan).receipt,

@@ -13,10 +13,12 @@ from frugax.budget import MemoryBudget, Receipt, Verdict
 from frugax.errors import ConfigError, FrugaxError
 
 from ._consoles import console, errors
+from ._plan_for_targets import plan_for_targets
 from ._run_view import RunView, print_receipt
 from ._user_function import is_function_name, plan_function
 
 if TYPE_CHECKING:
+    from frugax import fit
     from frugax.run import RunFolder
 
 _CONFIG = tyro.conf.arg(metavar="CONFIG")
@@ -134,10 +136,15 @@ def plan(
     *,
     set: Changes = (),
     budget: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None,
-    kind: Literal["temp", "total"] = "temp",
+    kind: Literal["temp", "total"] | None = None,
     headroom: Annotated[str | None, tyro.conf.arg(metavar="SHARE")] = None,
     picture: Target = None,
     json: Target = None,
+    target: Annotated[str | None, tyro.conf.arg(metavar="NAME,...")] = None,
+    why: tyro.conf.FlagCreatePairsOff[bool] = False,
+    largest_batch: tyro.conf.FlagCreatePairsOff[bool] = False,
+    search: Annotated[str | None, tyro.conf.arg(metavar="PART,...")] = None,
+    price: Annotated[str | None, tyro.conf.arg(metavar="NAME=COST,...")] = None,
 ) -> int:
     """Plan a run, or the memory of a loss of your own; nothing is trained or run.
 
@@ -150,6 +157,12 @@ def plan(
     frugax plan my_model:loss_and_shapes --budget 2GiB
 
     frugax plan train/model.py:loss_and_shapes --budget 2GiB --picture memory.svg
+
+    frugax plan train.py:make --target h100x256 --budget 70GiB
+
+    frugax plan train.py:make --target tpu-v5e:4x4,h100,l4 --why
+
+    frugax plan train.py:make --target h100 --largest-batch
 
     The function is called without arguments. It returns (loss, example_args), or a
     dict of the arguments of frugax.remat.plan: loss, example_args, argnums, has_aux,
@@ -165,19 +178,53 @@ def plan(
         headroom: with a function: share of the budget to keep free, such as 5%.
         picture: with a function: draw the live memory over time into this .svg file.
         json: with a function: write the plan into this file.
+        target: plan for these devices, which need not be here: one row for each. The
+            function may also return a step, and a budget may be a share of a device's
+            memory (by default 90%); see docs/targets.md.
+        why: with a target: the largest arrays at the peak, with their source lines.
+        largest_batch: with a target: the most rows of a batch that fit.
+        search: with a target: search over layout, batch (micro-batches) and remat.
+        price: with a target: cost of a device for an hour, such as h100=2.5,l4=0.8.
 
     Raises:
         ConfigError: the subject does not exist, or an option is for the other kind.
     """
     for_functions = {
         "--budget": budget,
-        # tyro does not tell a default from the same value typed, so it counts as
-        # absent.
-        "--kind": {"temp": None}.get(kind, kind),
+        "--kind": kind,
         "--headroom": headroom,
         "--picture": picture,
         "--json": json,
     }
+    for_targets = {
+        "--why": why or None,
+        "--largest-batch": largest_batch or None,
+        "--search": search,
+        "--price": price,
+    }
+    if target is not None:
+        if picture is not None or headroom is not None or kind is not None:
+            raise ConfigError(
+                "--picture, --headroom and --kind do not go with --target."
+            )
+        make_workload = None
+        if not is_function_name(subject):
+            make_workload = lambda: _workload_of_run(Path(subject), set)
+        return plan_for_targets(
+            subject,
+            make_workload=make_workload,
+            targets=target,
+            budget=budget or "90%",
+            prices=price,
+            search=search,
+            why=why,
+            largest_batch=largest_batch,
+            json=json,
+            console=console,
+            progress=errors,
+        )
+    if unusable := [name for name, value in for_targets.items() if value is not None]:
+        raise ConfigError(f"{unusable[0]} needs a target, such as --target h100.")
     if not is_function_name(subject):
         if unusable := [
             name for name, value in for_functions.items() if value is not None
@@ -195,13 +242,21 @@ def plan(
             "2GiB."
         )
     try:
-        limit = MemoryBudget(budget, kind=kind, headroom_frac=headroom or 0.0)
+        limit = MemoryBudget(budget, kind=kind or "temp", headroom_frac=headroom or 0.0)
     except ValueError as e:
         raise ConfigError(f"frugax plan: {e}") from e
     plan_function(
         subject, limit, picture=picture, json=json, console=console, progress=errors
     )
     return 0
+
+
+def _workload_of_run(config: Path, changes: tuple[str, ...]) -> "fit.Workload":
+    from frugax import fit, run as room
+
+    settings = room.load_config(config, overrides=changes)
+    make_step, args = room.describe_step(settings, config_folder=config.parent)
+    return fit.Workload.of(make_step, args, donate_argnums=(0, 1))
 
 
 def _plan_run(config: Path, changes: tuple[str, ...]) -> int:

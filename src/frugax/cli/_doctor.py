@@ -65,6 +65,8 @@ def examine(console: Console) -> int:
             reason = escape(_first_line(e))
             shown, advice = "-", f"[red]JAX does not start[/red]: {reason}"
         table.add_row(name, shown, advice)
+    for name, shown, advice in _targets():
+        table.add_row(name, shown, advice)
     for name, check in (("torch bridge", _bridge), ("compression", _compression)):
         try:
             shown, advice = check()
@@ -83,6 +85,32 @@ def examine(console: Console) -> int:
         verdict = "[red]frugax cannot run here: see the missing packages above.[/red]"
     console.print(verdict, highlight=False)
     return int(broken)
+
+
+def _targets() -> list[tuple[str, str, str]]:
+    """The compilers for absent devices; the first that is here compiles a program."""
+    import jax
+    import jax.numpy as jnp
+
+    from frugax.targets import Target, installed_compilers
+
+    rows: list[tuple[str, str, str]] = []
+    for compiler in installed_compilers():
+        name = f"{compiler.platform} targets"
+        if compiler.problem:
+            rows.append((name, "-", escape(compiler.problem)))
+            continue
+        target = Target({"gpu": "h100", "tpu": "tpu-v5e"}[compiler.platform])
+        shape = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+        try:
+            target.compile(jax.jit(jnp.tanh), shape, timeout=120)
+        except Exception as e:  # any failure is a finding to report
+            rows.append((name, "-", f"[red]fails[/red]: {escape(_first_line(e))}"))
+        else:
+            rows.append(
+                (name, str(compiler.version), f"a program for {target} compiles")
+            )
+    return rows
 
 
 def _version(package: str) -> str | None:

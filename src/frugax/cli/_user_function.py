@@ -63,10 +63,10 @@ def plan_function(
 
     train.use_compile_cache()
     loss, args = options.pop("loss"), tuple(options.pop("example_args"))
-    with _spin("compiling and measuring plans", progress):
+    with spin("compiling and measuring plans", progress):
         plan = remat.plan(loss, budget, example_args=args, **options)
     console.print(plan.explain(), highlight=False, markup=False, soft_wrap=True)
-    with _spin("drawing the memory over time", progress):
+    with spin("drawing the memory over time", progress):
         drawn = remat.draw_memory(loss, plan, args, within=options.get("within"))
     width = min(max(console.width, 40), 110)
     console.print()
@@ -184,7 +184,7 @@ def _import_file(file: Path) -> ModuleType:
     return module
 
 
-def _spin(text: str, console: Console) -> Progress:
+def spin(text: str, console: Console) -> Progress:
     """Show a spinner while the block runs, if the output is a terminal."""
     line = Progress(
         SpinnerColumn(),

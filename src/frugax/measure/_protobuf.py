@@ -45,6 +45,10 @@ class Message:
                 found.append(number)
         return tuple(found)
 
+    def values(self, field: int) -> list[bytes]:
+        """Repeated text or bytes."""
+        return [v for v in self._fields.get(field, []) if isinstance(v, bytes)]
+
     def messages(self, field: int) -> "list[Message]":
         """Nested messages."""
         return [Message(v) for v in self._fields.get(field, []) if isinstance(v, bytes)]

@@ -9,7 +9,11 @@ assignment.
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
+from frugax.targets import CompiledAnswer
+
+from ._arrays import Array, array_leaves
 from ._protobuf import Message
 
 # Buffers that an instruction holds, by their index in its result: () is an array, or a
@@ -26,10 +30,16 @@ _CALLS = frozenset({"call", "while", "conditional"})
 
 # Field numbers of hlo.proto, which are fixed once published.
 _MODULE_COMPUTATIONS, _MODULE_ENTRY_ID, _MODULE_SCHEDULE = 3, 6, 7
+_MODULE_STACK_FRAMES = 17
 _COMPUTATION_INSTRUCTIONS, _COMPUTATION_ID, _COMPUTATION_ROOT_ID = 2, 5, 6
 _NAME, _OPCODE, _METADATA, _PARAMETER_NUMBER = 1, 2, 7, 9
 _TUPLE_INDEX, _ID, _OPERAND_IDS, _CALLED_IDS = 13, 35, 36, 38
-_METADATA_OP_NAME = 2
+_METADATA_OP_NAME, _METADATA_FRAME = 2, 15
+_SHAPE = 3
+# These write their result over an operand. XLA copies it first where that is not safe.
+_UPDATES = frozenset({"dynamic-update-slice", "scatter"})
+# Files that are not the user's own.
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/frugax/", "/lib/python", "<")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,17 +51,20 @@ class ScheduledOperation:
         works: whether it computes or moves anything.
         defines: buffers that begin to exist.
         touches: buffers that must still exist, including those it defines.
+        number: of the instruction, in `Schedule.details`; -1 for the end.
     """
 
     name: str
     works: bool
     defines: frozenset[int]
     touches: frozenset[int]
+    number: int = -1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Instruction:
     number: int
+    details: Message
     name: str
     opcode: str
     operands: tuple[int, ...]
@@ -68,10 +81,20 @@ class _Computation:
 
 
 class Schedule:
-    """The computations of one module, in their order in time."""
+    """The computations of one module, in their order in time.
 
-    def __init__(self, module: bytes, definitions: Definitions) -> None:
+    Attributes:
+        definitions: buffers, by the instruction that defines them and the index there.
+        last_writer: the last instruction that updates a buffer in place, by buffer.
+    """
+
+    def __init__(self, module: bytes, definitions: Definitions | None = None) -> None:
         """Read a module.
+
+        Args:
+            module: an `HloModuleProto`.
+            definitions: buffers, by the number of the instruction that defines them and
+                their index in its result; None gives each new array its own buffer.
 
         Raises:
             ValueError: the module has no schedule.
@@ -91,8 +114,23 @@ class Schedule:
             for c in proto.messages(_MODULE_COMPUTATIONS)
             if c.number(_COMPUTATION_ID) in orders
         }
-        self._definitions = definitions
+        self._frames = proto.message(_MODULE_STACK_FRAMES)
+        self._in_place = {
+            c.number(_COMPUTATION_ID): _updated_parameter(c)
+            for c in proto.messages(_MODULE_COMPUTATIONS)
+            if c.number(_COMPUTATION_ID) not in orders
+        }
+        self._instructions = {
+            number: instruction
+            for computation in self._computations.values()
+            for number, instruction in computation.instructions.items()
+        }
+        if definitions is None:
+            definitions = self._define_each_array()
+        self.definitions = definitions
         self._operations: list[ScheduledOperation] = []
+        self.last_writer: dict[int, int] = {}
+        self._frame_table: dict[int, tuple[str, int]] | None = None
 
     def operations(self) -> tuple[ScheduledOperation, ...]:
         """Every instruction in order; the results are touched at the end."""
@@ -113,7 +151,7 @@ class Schedule:
                 passed = arguments[instruction.parameter]
             else:
                 passed = {}  # an argument of the whole program
-            defined = self._definitions.get(instruction.number, {})
+            defined = self.definitions.get(instruction.number, {})
             own = {i: frozenset({b}) for i, b in defined.items()}
             trees[place] = passed | own
             touched = _all_buffers(trees[place])
@@ -126,9 +164,70 @@ class Schedule:
                     instruction.opcode not in _NO_WORK,
                     _all_buffers(own),
                     touched,
+                    instruction.number,
                 )
             )
         return trees[computation.root]
+
+    def array_at(self, number: int, index: tuple[int, ...]) -> Array:
+        """The array in the result of an instruction."""
+        arrays = array_leaves(self._instructions[number].details.message(_SHAPE))
+        return arrays.get(index) or Array("tuple", 0)
+
+    def traced_name(self, number: int) -> str:
+        """The path of the traced operation, such as `jit(f)/jvp()/dot_general`."""
+        metadata = self._instructions[number].details.message(_METADATA)
+        return metadata.text(_METADATA_OP_NAME)
+
+    def source_line(self, number: int) -> str:
+        """`file.py:line` in the user's own code; empty if the compiler kept none."""
+        metadata = self._instructions[number].details.message(_METADATA)
+        if self._frame_table is None:
+            self._frame_table = _read_frames(self._frames)
+        frame, places = metadata.number(_METADATA_FRAME), self._frame_table
+        first = ""
+        while frame in places:
+            place, frame = places[frame]
+            first = first or place
+            if not any(part in place for part in _LIBRARIES):
+                return place
+        return first
+
+    def parameters(self) -> list[tuple[str, Array]]:
+        """The arguments of the program with their names."""
+        entry = self._computations[self._entry]
+        found = [i for i in entry.instructions.values() if i.opcode == "parameter"]
+        return [
+            (i.name, array)
+            for i in sorted(found, key=lambda i: i.parameter)
+            for array in array_leaves(i.details.message(_SHAPE)).values()
+        ]
+
+    def _define_each_array(self) -> Definitions:
+        found: dict[int, dict[tuple[int, ...], int]] = {}
+        for number, instruction in self._instructions.items():
+            if (
+                instruction.opcode in _NO_WORK | _ALIASES | _CALLS
+                or instruction.opcode.endswith("-done")
+                or self._overwritten_operand(instruction) is not None
+            ):
+                continue
+            for index, array in array_leaves(
+                instruction.details.message(_SHAPE)
+            ).items():
+                if array.bytes:
+                    at = found.setdefault(number, {})
+                    at[index] = sum(map(len, found.values()))
+        return found
+
+    def _overwritten_operand(self, instruction: _Instruction) -> int | None:
+        """The operand that an instruction updates in place, or None."""
+        if instruction.opcode in _UPDATES:
+            return 0
+        if instruction.opcode == "fusion":
+            (called,) = instruction.details.numbers(_CALLED_IDS)
+            return self._in_place.get(called)
+        return None
 
     def _forward_buffers(
         self, instruction: _Instruction, operands: list[BufferTree]
@@ -161,12 +260,55 @@ class Schedule:
         if opcode == "conditional":
             branches = zip(instruction.calls, operands[1:], strict=True)
             return _join(*(self._walk(c, (operand,)) for c, operand in branches))
+        overwritten = self._overwritten_operand(instruction)
+        if overwritten is not None:
+            for buffer in _all_buffers(operands[overwritten]):
+                self.last_writer[buffer] = instruction.number
+            return operands[overwritten]
         # Asynchronous operations: the "-start" holds both ends until the "-done".
         if opcode.endswith("-done"):
             return {(): _all_buffers(operands[0])}
         if opcode.endswith("-start"):
             return {(i,): _all_buffers(operand) for i, operand in enumerate(operands)}
         return {}
+
+
+def module_of(compiled: Any) -> bytes:
+    """The optimised program, an `HloModuleProto`."""
+    if isinstance(compiled, CompiledAnswer):
+        return compiled.hlo_module
+    (module,) = compiled.runtime_executable().hlo_modules()
+    return module.as_serialized_hlo_module_proto()
+
+
+def _updated_parameter(fused: Message) -> int | None:
+    """The parameter of a fusion that its result is written over, or None."""
+    by_number = {m.number(_ID): m for m in fused.messages(_COMPUTATION_INSTRUCTIONS)}
+    at = by_number[fused.number(_COMPUTATION_ROOT_ID)]
+    if at.text(_OPCODE) == "bitcast":
+        at = by_number[at.numbers(_OPERAND_IDS)[0]]
+    if at.text(_OPCODE) not in _UPDATES:
+        return None
+    while at.text(_OPCODE) in _UPDATES | {"bitcast", "copy"}:
+        at = by_number[at.numbers(_OPERAND_IDS)[0]]
+    if at.text(_OPCODE) != "parameter":
+        return None
+    return at.number(_PARAMETER_NUMBER)
+
+
+def _read_frames(index: Message) -> dict[int, tuple[str, int]]:
+    """Stack frames by their number: `file:line`, and the number of the caller."""
+    files = [v.decode() for v in index.values(1)]
+    lines = [
+        f"{files[m.number(1) - 1]}:{m.number(3)}" if m.number(1) else ""
+        for m in index.messages(3)
+    ]
+    frames: dict[int, tuple[str, int]] = {}
+    for i, m in enumerate(index.messages(4), start=1):
+        caller = m.number(2)
+        # The outermost frame names itself as its caller.
+        frames[i] = lines[m.number(1) - 1], caller if caller != i else 0
+    return frames
 
 
 def _read_computation(message: Message, order: tuple[int, ...]) -> _Computation:
@@ -177,6 +319,7 @@ def _read_computation(message: Message, order: tuple[int, ...]) -> _Computation:
         traced_name = m.message(_METADATA).text(_METADATA_OP_NAME)
         instructions[number] = _Instruction(
             number=number,
+            details=m,
             name=traced_name.rpartition("/")[2] or m.text(_NAME),
             opcode=opcode,
             operands=m.numbers(_OPERAND_IDS),

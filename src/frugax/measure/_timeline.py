@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from frugax.budget import amount, table
+from frugax.targets import CompiledAnswer
 
 from ._protobuf import Message
 from ._schedule import Schedule, ScheduledOperation
@@ -80,14 +81,15 @@ class _Place:
     stop: int
 
 
-def timeline(compiled: jax.stages.Compiled) -> Timeline:
+def timeline(compiled: jax.stages.Compiled | CompiledAnswer) -> Timeline:
     """Count the bytes that a compiled program holds at each of its operations.
 
     Nothing is run. Operations are listed in XLA's order; the body of a loop is listed
     once, and the branches of a `cond` one after the other.
 
     Args:
-        compiled: `jax.jit(f).lower(*args).compile()`.
+        compiled: `jax.jit(f).lower(*args).compile()`, or the answer of a target. That
+            does not tell the places of arrays, so each counts by itself.
 
     Raises:
         ValueError: this backend does not reveal its buffer assignment, or in a format
@@ -100,6 +102,8 @@ def timeline(compiled: jax.stages.Compiled) -> Timeline:
         >>> held.peak_bytes, held.held
         (16384, (('dot_general', 16384),))
     """
+    if isinstance(compiled, CompiledAnswer):
+        return _count_apart(compiled)
     # Either may be None on backends without the analysis; then `serialised` is empty.
     memory: Any = compiled.memory_analysis()
     executable: Any = compiled.runtime_executable()
@@ -134,6 +138,19 @@ def timeline(compiled: jax.stages.Compiled) -> Timeline:
             "it is read here: no timeline can be drawn with this version of jaxlib."
         )
     return _count(operations, places, reserved)
+
+
+def _count_apart(answer: CompiledAnswer) -> Timeline:
+    """The timeline of a program whose arrays all have places of their own."""
+    schedule = Schedule(answer.hlo_module)
+    operations = schedule.operations()
+    places: dict[int, _Place] = {}
+    end = 0
+    for number, at in schedule.definitions.items():
+        for index, buffer in at.items():
+            start, end = end, end + schedule.array_at(number, index).bytes
+            places[buffer] = _Place(start, end)
+    return _count(operations, places, answer.temp_bytes)
 
 
 def _temporary_places(assignment: Message) -> tuple[dict[int, _Place], int]:

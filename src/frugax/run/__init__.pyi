@@ -41,6 +41,9 @@ from ._plan import (
     apply as apply,
     plan as plan,
 )
+from ._prepare import (
+    describe_step as describe_step,
+)
 from ._run import (
     InterruptedRunError as InterruptedRunError,
     run as run,

@@ -284,6 +284,7 @@ class RunConfig:
         task: the user's own `module:function`; see `frugax.run.Task`.
         options: keyword arguments for the user's function.
         seed: of all randomness of the run; in [0, 2**32).
+        target: the kind of device that it must run on, such as `"h100"`; None for any.
     """
 
     name: str
@@ -294,6 +295,7 @@ class RunConfig:
     task: str | None = None
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     seed: int = 0
+    target: str | None = None
 
     def __post_init__(self) -> None:
         # The name is joined to a path, so a separator or a leading dot would misplace

@@ -12,6 +12,7 @@ import optax
 from frugax import compress, train, trees
 from frugax.budget import MemoryBudget
 from frugax.errors import ConfigError, DivergedError, InfeasibleBudgetError
+from frugax.targets import Target
 from frugax.trees import PyTree
 
 from ._bound_task import BoundTask
@@ -134,6 +135,7 @@ def check_task(
         InfeasibleBudgetError: this machine cannot hold the training state.
         MissingExtraError: a package for the data is not installed.
     """
+    check_target(config)
     observer.stage("building the model")
     settings = config.train
     with ledger.measure("building the model"), ledger.deadline("building the model"):
@@ -165,6 +167,70 @@ def check_task(
         with ledger.measure("evaluating"), ledger.deadline("evaluating"):
             _check_figures(config, evaluator(state))
     return checked
+
+
+def check_target(config: RunConfig) -> None:
+    """Refuse a run on another kind of device than its config names.
+
+    Raises:
+        ConfigError: the target is not here, or there is no such target.
+    """
+    if config.target is None:
+        return
+    wanted, here = Target(config.target), Target.here()
+    if wanted.is_here or (wanted.kind, wanted.platform) == (here.kind, here.platform):
+        return
+    raise ConfigError(
+        f"target: {config.target} is not here; this process has {here.num_devices} x "
+        f"{here.kind}. Ask whether it would fit: frugax plan CONFIG --target "
+        f"{config.target}"
+    )
+
+
+def describe_step(
+    config: RunConfig, *, config_folder: Path
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The training step of a run as a function of `jax.value_and_grad`, and its shapes.
+
+    The step takes weights, the optimiser's state and a batch; the first two can be
+    donated. Nothing is compiled.
+
+    Args:
+        config: the run.
+        config_folder: searched for the user's own module.
+
+    Raises:
+        ConfigError: the task cannot be built.
+    """
+    task = load_task(config, config_folder=config_folder)
+    optimizer, _ = build_optimizer(config.train)
+    _, batch = _first_batch(task)
+    check_batch(batch)
+    with user_code("init"):
+        bound = BoundTask.build(task, task.init(jax.random.key(config.seed)))
+    state = train.init_state(
+        bound.model,
+        optimizer,
+        precision=config.train.precision,
+        carried=bound.carried,
+    )
+    check_loss(bound.loss_of(state), state.params, batch, bound.carried)
+
+    def loss(params: PyTree, carried: PyTree, batch: PyTree) -> Any:
+        out = bound.loss_of(state)(params, batch, carried)
+        return (out[0], out[1:]) if isinstance(out, tuple) else (out, ())
+
+    def make_step(value_and_grad: Callable[..., Any]) -> Callable[..., Any]:
+        def step(params: PyTree, opt_state: Any, carried: PyTree, batch: PyTree) -> Any:
+            grad = value_and_grad(loss, has_aux=True)
+            (value, aux), grads = grad(params, carried, batch)
+            updates, opt_state = optimizer.update(grads, opt_state, params, value=value)
+            return optax.apply_updates(params, updates), opt_state, value, aux
+
+        return step
+
+    args = (state.params, state.opt_state, bound.carried, batch)
+    return make_step, jax.eval_shape(lambda *arrays: arrays, *args)
 
 
 def prepare(

@@ -132,6 +132,11 @@ class Target:
         _MADE.setdefault(id(devices[0].client), self)
         return devices
 
+    @property
+    def device_name(self) -> str:
+        """The name of one device, as targets are named after it."""
+        return self._facts.name if self._facts is not None else self.kind
+
     def mesh(self, axes: Mapping[str, int] | None = None) -> jax.sharding.Mesh:
         """A mesh over the devices.
 
@@ -180,7 +185,8 @@ class Target:
             first = mesh.devices.flat[0]
             if first in self.devices:
                 return mesh
-        return self.mesh(dict(mesh.shape))
+        grid = self.mesh(dict(mesh.shape)).devices
+        return jax.sharding.Mesh(grid, mesh.axis_names, axis_types=mesh.axis_types)
 
     def _place_leaf(self, leaf: Any, common: jax.sharding.Sharding) -> Any:
         if not hasattr(leaf, "shape"):

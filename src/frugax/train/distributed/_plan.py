@@ -9,6 +9,7 @@ import jax
 from frugax import measure
 from frugax.budget import JsonPlan, MemoryBudget, check_budget, format_bytes, table
 from frugax.errors import InfeasibleBudgetError
+from frugax.targets import Target
 from frugax.trees import PyTree
 
 from ..options import check_instance
@@ -107,7 +108,8 @@ def plan(
         batch: a whole batch, or its shapes.
         shape: number of devices along `data` and `model`; by default all along `data`.
         accums: numbers of micro-batches to try in turn until a layout fits.
-        devices: the devices; by default all devices of every process.
+        devices: the devices, which may be those of a `targets.Target` that is not here;
+            by default all devices of every process.
 
     Raises:
         InfeasibleBudgetError: nothing fits; `needed` is the smallest that was measured.
@@ -117,6 +119,7 @@ def plan(
     check_budget(budget, MemoryBudget)
     if not accums:
         raise ValueError("accums is empty: give at least (1,).")
+    target = Target.of_devices(list(jax.devices() if devices is None else devices))
     tried: list[LayoutTrial] = []
     for accum in accums:
         for kind in _KINDS:
@@ -128,7 +131,10 @@ def plan(
             # Shapes alone: nothing is allocated that would not fit anyway.
             state = step.init_shapes(params)
             batch_shapes = jax.eval_shape(lambda b: b, batch)
-            program = measure.program(step.lower(state, batch_shapes).compile())
+            # On the devices of an absent target only its compiler can answer.
+            with target.tracing():
+                traced = step.trace(state, batch_shapes)
+            program = measure.program(target.compile(traced))
             tried.append(LayoutTrial(kind, accum, program.bytes_of(budget.kind)))
             if tried[-1].nbytes <= budget.usable_bytes:
                 return LayoutPlan(

@@ -13,6 +13,7 @@ import optax
 from frugax import remat
 from frugax.budget import MemoryBudget
 from frugax.errors import InfeasibleBudgetError
+from frugax.targets import find_platform
 from frugax.trees import PyTree
 
 from .._frozen import Frozen
@@ -66,7 +67,7 @@ class StepOptions:
     @property
     def safer_options(self) -> dict[str, str]:
         """Compiler options that avoid a known XLA failure; it exists on CPU only."""
-        return SAFER_OPTIONS if jax.default_backend() == "cpu" else {}
+        return SAFER_OPTIONS if find_platform(()) == "cpu" else {}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -214,6 +214,14 @@ class TrainStep:
         Raises:
             TypeError: the step runs eagerly for these shapes, so it has no program.
         """
+        return self.trace(state, batch).lower()
+
+    def trace(self, state: TrainState, batch: PyTree) -> jax.stages.Traced:
+        """Plan the step for these shapes, and trace it as `jax.jit(...).trace` does.
+
+        Raises:
+            TypeError: the step runs eagerly for these shapes, so it has no program.
+        """
         check_call(state, batch)
         known = self._variants.get(self._compiler.signature(state, batch))
         if known is None:
@@ -224,7 +232,7 @@ class TrainStep:
             raise TypeError(f"the step runs {known.mode}: there is nothing to lower.")
         else:
             jitted = known.jitted
-        return jitted.lower(state, self._compiler.traced(batch))
+        return jitted.trace(state, self._compiler.traced(batch))
 
     @property
     def compiles(self) -> int:

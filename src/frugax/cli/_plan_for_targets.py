@@ -1,0 +1,175 @@
+"""`frugax plan ... --target`: will it fit devices that need not be here?"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from frugax.errors import ConfigError
+
+from ._user_function import load_function, spin
+
+if TYPE_CHECKING:
+    from frugax import fit
+    from frugax.targets import Target
+
+_EXPECTED = (
+    "return (loss or step, arguments), or a dict with fn, args and, if you like, "
+    "specs, axes, argnums, has_aux, donate_argnums, batch_argnum, layout, micro_batches"
+)
+
+
+def plan_for_targets(
+    subject: str,
+    *,
+    make_workload: Callable[[], "fit.Workload"] | None,
+    targets: str,
+    budget: str,
+    prices: str | None,
+    search: str | None,
+    why: bool,
+    largest_batch: bool,
+    json: Path | None,
+    console: Console,
+    progress: Console,
+) -> int:
+    """Print the answer for each target.
+
+    Args:
+        subject: module:function, unless `make_workload` is given.
+        make_workload: makes the program of a config.
+        targets: names of targets with commas between them.
+        budget: bytes, or a share of each device's memory.
+        prices: such as h100=2.5,l4=0.8, for a device and an hour.
+        search: parts to search over, with commas between them.
+        why: whether to show the arrays at the peak.
+        largest_batch: whether to look for the largest batch.
+        json: file for the plan.
+        console: for results.
+        progress: for the spinner.
+
+    Returns:
+        0 if it fits a target, 1 if not.
+
+    Raises:
+        ConfigError: an option is wrong, or the function returns something else.
+    """
+    from frugax import fit
+    from frugax.fileio import write_whole
+    from frugax.targets import Target
+
+    chosen = [Target(name.strip()) for name in targets.split(",")]
+    costs = _read_prices(prices)
+    if (largest_batch or search) and len(chosen) > 1:
+        raise ConfigError("--largest-batch and --search are for one target at a time.")
+    workload = make_workload() if make_workload else call_for_workload(subject)
+    show = lambda text: console.print(
+        text, highlight=False, markup=False, soft_wrap=True
+    )
+    with _Progress(progress):
+        try:
+            if largest_batch:
+                found = fit.find_largest_batch(workload, chosen[0], budget)
+                show(str(found))
+                return 0
+            if search:
+                over = [name.strip() for name in search.split(",")]
+                plan = fit.search(workload, chosen[0], budget, over=over)
+            else:
+                plan = fit.compare(workload, chosen, budget, prices=costs)
+        except ConfigError:
+            raise
+        except ValueError as e:
+            raise ConfigError(f"frugax plan: {e}") from e
+    show(str(plan))
+    if json is not None:
+        write_whole(json, plan.to_json() + "\n")
+        show(f"Plan: {json}")
+    if why:
+        for target, row in zip(chosen, plan.rows, strict=False):
+            if row.problem:
+                continue
+            with _Progress(progress):
+                peak = fit.show_why(workload, target, row.remat if row.fits else None)
+            show(f"\n{target}: {peak}")
+    return int(plan.chosen is None)
+
+
+def call_for_workload(subject: str) -> "fit.Workload":
+    """The program that a user's function returns.
+
+    Raises:
+        ConfigError: the function does not exist, or returns something else.
+    """
+    from frugax import fit
+
+    function = load_function(subject)
+    parameters = inspect.signature(function).parameters
+    if any(p.default is p.empty for p in parameters.values()):
+        raise ConfigError(
+            f"{subject} needs arguments, but it is called without any; it must "
+            f"{_EXPECTED}."
+        )
+    result = function()
+    if isinstance(result, fit.Workload):
+        return result
+    if isinstance(result, tuple) and len(result) == 2:
+        result = {"fn": result[0], "args": result[1]}
+    if not isinstance(result, Mapping):
+        raise ConfigError(
+            f"{subject} returned something of type {type(result).__name__}: it must "
+            f"{_EXPECTED}."
+        )
+    options: dict[str, Any] = dict(result)
+    # The names that `frugax plan --budget` uses for a loss.
+    for old, new in (("loss", "fn"), ("example_args", "args")):
+        if old in options:
+            options[new] = options.pop(old)
+    try:
+        return fit.Workload.of(options.pop("fn"), options.pop("args"), **options)
+    except (KeyError, TypeError) as e:
+        raise ConfigError(f"{subject}: {e!s:.300}; it must {_EXPECTED}.") from e
+
+
+def _read_prices(text: str | None) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for part in (text or "").split(","):
+        name, _, price = part.partition("=")
+        if not part:
+            continue
+        try:
+            found[name.strip()] = float(price)
+        except ValueError:
+            raise ConfigError(
+                f"--price {part!r}: write a device and its cost for an hour, such as "
+                "h100=2.5,l4=0.8."
+            ) from None
+        if not 0 <= found[name.strip()] < float("inf"):
+            raise ConfigError(f"--price {part!r}: a price must be >= 0.")
+    return found
+
+
+class _Progress:
+    """A spinner that says what is compiled, and how long that took last time."""
+
+    def __init__(self, console: Console) -> None:
+        self._spinner = spin("tracing", console)
+
+    def __enter__(self) -> None:
+        from frugax.targets import listen
+
+        self._spinner.start()
+        self._listening = listen(self._tell)
+        self._listening.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._listening.__exit__(*error)
+        self._spinner.stop()
+
+    def _tell(self, target: "Target", seconds: float | None) -> None:
+        text = f"compiling for {target}"
+        if seconds is not None:
+            text += f"; last time {seconds:.0f} s"
+        self._spinner.update(self._spinner.task_ids[0], description=text)

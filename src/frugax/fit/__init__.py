@@ -1,0 +1,23 @@
+"""Plan a training step for devices that need not be here: will it fit, at what price?
+
+Start at `plan` for one target, or `compare` for several; `find_largest_batch` and
+`search` vary the batch and the layout. Guide: docs/targets.md.
+"""
+
+from ._batch import BatchAnswer, find_largest_batch
+from ._plan import FitPlan, FitRow, apply, compare, plan, show_why
+from ._search import search
+from ._workload import Workload
+
+__all__ = [
+    "BatchAnswer",
+    "FitPlan",
+    "FitRow",
+    "Workload",
+    "apply",
+    "compare",
+    "find_largest_batch",
+    "plan",
+    "search",
+    "show_why",
+]

@@ -1,0 +1,100 @@
+"""Find the largest batch that fits a target."""
+
+import dataclasses
+
+from frugax.budget import MemoryBudget, format_bytes, table
+from frugax.errors import InfeasibleBudgetError
+from frugax.targets import Target
+
+from ._plan import FitRow, to_budget, try_target
+from ._workload import Workload
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BatchAnswer:
+    """The largest batch that fits.
+
+    Attributes:
+        rows: of the batch.
+        answer: the row of the largest batch.
+        tried: rows of each batch that was compiled, and whether it fitted.
+    """
+
+    rows: int
+    answer: FitRow
+    tried: tuple[tuple[int, bool], ...]
+
+    def __str__(self) -> str:
+        rows = [
+            [f"{n:,}", "fits" if fits else "does not fit"] for n, fits in self.tried
+        ]
+        return (
+            f"largest batch on {self.answer.target}: {self.rows:,} rows, "
+            f"{format_bytes(self.answer.predicted)} of "
+            f"{format_bytes(self.answer.budget.usable_bytes)}, "
+            f"{self.answer.answer}\n{table(['rows', 'answer'], rows)}"
+        )
+
+
+def find_largest_batch(
+    workload: Workload,
+    target: Target,
+    budget: MemoryBudget | str = "90%",
+    *,
+    precision: float = 0.05,
+) -> BatchAnswer:
+    """Find the most rows of a batch that fit, by doubling and bisection.
+
+    Bytes are assumed to grow with the rows: between a batch that fits and one that does
+    not, larger ones are not looked for.
+
+    Args:
+        workload: the program; the rows of its own batch are where the search begins.
+        target: the devices.
+        budget: the most bytes on one device.
+        precision: the answer is within this share of the smallest batch that was seen
+            not to fit.
+
+    Raises:
+        InfeasibleBudgetError: one row for each device does not fit.
+    """
+    limit = to_budget(budget, target)
+    # Each device and each micro-batch has the same number of rows.
+    step = target.num_devices * workload.micro_batches
+    tried: list[tuple[int, bool]] = []
+    best: FitRow | None = None
+    least_needed = 0
+
+    def fits(units: int) -> bool:
+        nonlocal best, least_needed
+        row = try_target(workload.with_rows(units * step), target, limit)
+        tried.append((units * step, row.fits))
+        if row.fits:
+            best = row
+        else:
+            least_needed = row.predicted
+        return row.fits
+
+    low, high = 0, max(workload.rows // step, 1)
+    while fits(high):
+        low, high = high, 2 * high
+    while low == 0 and high > 1:
+        high //= 2
+        if fits(high):
+            low, high = high, 2 * high
+            break
+    while high - low > max(1, int(precision * high)) and low:
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    if best is None:
+        raise InfeasibleBudgetError(
+            f"a batch of {step} rows on {target}",
+            needed=least_needed,
+            limit=limit.limit_bytes,
+            unit="bytes",
+            hint="use a target with more memory or more devices.",
+        )
+    return BatchAnswer(rows=low * step, answer=best, tried=tuple(tried))

@@ -1,0 +1,396 @@
+"""Plan one program for one target, or the same program for several."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from frugax import measure, remat
+from frugax.budget import (
+    JsonPlan,
+    MemoryBudget,
+    format_bytes,
+    format_share,
+    parse_share,
+    table,
+)
+from frugax.errors import FrugaxError, InfeasibleBudgetError
+from frugax.jaxprs import flops
+from frugax.targets import CompiledAnswer, Target
+from frugax.train.distributed import LayoutKind
+
+from ._workload import Workload, takes_value_and_grad
+
+# Of a device's memory, where no budget is stated: CUDA's context, libraries and
+# fragmentation need some. (JAX itself takes 75 % of a GPU at its start.)
+_DEFAULT_SHARE = "90%"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FitRow:
+    """The answer for one target.
+
+    Attributes:
+        target: its name.
+        budget: the limit on one device.
+        fits: whether the program, planned if that was needed, keeps to it.
+        predicted: bytes of one device, by the target's compiler; where nothing fits,
+            the least that was found.
+        unplanned_bytes: bytes without a plan.
+        extra_share: recomputed flops as a share of those without a plan.
+        device_flops: flops of one device, counted on the traced program.
+        moved_bytes: bytes of the collectives of one device.
+        layout: where arrays lie; "" if the program says so itself.
+        micro_batches: parts of the batch whose gradients are accumulated.
+        seconds: time to find the answer.
+        price: cost of an hour on all devices; None if unknown.
+        caveat: how a real device may differ.
+        remat: the plan of the backward pass; None if there is nothing to plan.
+        problem: why there is no answer; "" if there is one.
+    """
+
+    target: str
+    budget: MemoryBudget
+    fits: bool
+    predicted: int
+    unplanned_bytes: int
+    extra_share: float = 0.0
+    device_flops: float = 0.0
+    moved_bytes: int = 0
+    layout: str = ""
+    micro_batches: int = 1
+    # Another search for the same answer takes another time.
+    seconds: float = dataclasses.field(default=0.0, compare=False)
+    price: float | None = None
+    caveat: str = ""
+    remat: "remat.RematPlan | None" = None
+    problem: str = ""
+
+    @property
+    def answer(self) -> str:
+        """The answer in a few words."""
+        if self.problem:
+            return f"cannot tell: {self.problem}"
+        if not self.fits:
+            return f"does not fit, needs {format_bytes(self.predicted)}"
+        if self.extra_share > 0:
+            return f"fits at +{format_share(self.extra_share)} flops"
+        return "fits"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FitPlan(JsonPlan):
+    """The answers for all targets; `chosen` is the first that fits.
+
+    Attributes:
+        rows: one for each target, or for each layout that was tried.
+    """
+
+    rows: tuple[FitRow, ...]
+
+    @property
+    def chosen(self) -> FitRow | None:
+        """The cheapest row that fits where prices are known, else the first."""
+        fitting = [r for r in self.rows if r.fits]
+        return min(fitting, key=lambda r: r.price or 0.0, default=None)
+
+    @property
+    def budget(self) -> MemoryBudget:
+        """The limit of the chosen row."""
+        return (self.chosen or self.rows[0]).budget
+
+    @property
+    def predicted(self) -> int:
+        """Bytes of one device of the chosen row."""
+        return (self.chosen or self.rows[0]).predicted
+
+    @property
+    def remat(self) -> "remat.RematPlan | None":
+        """The plan of the backward pass in the chosen row."""
+        return (self.chosen or self.rows[0]).remat
+
+    def __str__(self) -> str:
+        head = ["target", "budget", "plain", "planned", "answer", "flops", "moved"]
+        wide = any(r.layout or r.micro_batches > 1 for r in self.rows)
+        priced = any(r.price is not None for r in self.rows)
+        head += ["layout"] * wide + ["price/h"] * priced
+        rows = []
+        for r in self.rows:
+            row = [r.target, format_bytes(r.budget.usable_bytes)]
+            known = not r.problem
+            row += [format_bytes(r.unplanned_bytes) if known else "-"]
+            row += [format_bytes(r.predicted) if known else "-", r.answer]
+            row += [f"{r.device_flops:.3g}" if known else "-"]
+            row += [format_bytes(r.moved_bytes) if known else "-"]
+            if wide:
+                row.append(f"{r.layout or '-'}, {r.micro_batches} micro-batches")
+            if priced:
+                row.append("-" if r.price is None else f"{r.price:.2f}")
+            rows.append(row)
+        notes = sorted({f"{r.target}: {r.caveat}" for r in self.rows if r.caveat})
+        return "\n".join([table(head, rows), "bytes and flops of one device", *notes])
+
+
+def plan(
+    fn: Callable[..., Any] | Workload,
+    args: Sequence[Any] = (),
+    budget: MemoryBudget | str = _DEFAULT_SHARE,
+    *,
+    target: Target | str = "here",
+    **options: Any,
+) -> FitPlan:
+    """Plan a loss or a training step for a target, which need not be here.
+
+    Nothing is run: the target's own compiler states the bytes of one device. A loss is
+    planned as its gradient. A function whose first parameter is `value_and_grad` must
+    return a step; the gradient that it makes with it is planned. Any other step is
+    only measured.
+
+    Args:
+        fn: a loss, a step, or a function of `value_and_grad` that returns a step.
+        args: a tuple of arguments; arrays or `jax.ShapeDtypeStruct`.
+        budget: the most bytes on one device; text such as "70GiB" or, of the device's
+            memory, "90%" limits arguments and results, too.
+        target: a target or its name.
+        options: other attributes of a `Workload`, such as `specs`, `axes`,
+            `donate_argnums`, `has_aux`, `layout` or `micro_batches`.
+
+    Raises:
+        InfeasibleBudgetError: it does not fit; at `needed` bytes it does.
+        ConfigError: the target, a sharding or the budget is wrong.
+        MissingExtraError: the compiler of the target is not installed.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> import frugax as fx
+        >>> def loss(w, x):
+        ...     for _ in range(8):
+        ...         x = jnp.tanh(x @ w)
+        ...     return jnp.mean(x**2)
+        >>> shapes = jax.eval_shape(lambda: (jnp.ones((64, 64)), jnp.ones((512, 64))))
+        >>> plan = fx.plan(loss, shapes, fx.MemoryBudget("800KiB"), target="cpu")
+        >>> plan.predicted <= 800 * 1024, plan.rows[0].answer[:4]
+        (True, 'fits')
+    """
+    workload = fn if isinstance(fn, Workload) else Workload.of(fn, args, **options)
+    chosen = Target(target) if isinstance(target, str) else target
+    limit = to_budget(budget, chosen)
+    return FitPlan(rows=(_answer(workload, chosen, limit),))
+
+
+def compare(
+    workload: Workload,
+    targets: Sequence[Target],
+    budget: MemoryBudget | str = _DEFAULT_SHARE,
+    *,
+    prices: Mapping[str, float] | None = None,
+) -> FitPlan:
+    """Plan the same program for several targets; what does not fit is a row, too.
+
+    Args:
+        workload: the program.
+        targets: the targets.
+        budget: the most bytes on one device, for each target.
+        prices: cost of one device for an hour, by the name of the device or target.
+    """
+    rows = []
+    for target in targets:
+        limit = to_budget(budget, target)
+        row = try_target(workload, target, limit)
+        rows.append(dataclasses.replace(row, price=_price_of(target, prices or {})))
+    return FitPlan(rows=tuple(rows))
+
+
+def try_target(workload: Workload, target: Target, limit: MemoryBudget) -> FitRow:
+    """The answer for one target, also where nothing fits."""
+    started = time.perf_counter()
+    shared: dict[str, Any] = {"target": target.name, "budget": limit}
+    try:
+        return _answer(workload, target, limit)
+    except InfeasibleBudgetError as e:
+        best = e.best
+        found = isinstance(best, remat.RematPlan)
+        return FitRow(
+            fits=False,
+            predicted=int(e.needed),
+            unplanned_bytes=best.unplanned_bytes if found else int(e.needed),
+            extra_share=best.extra_share if found else 0.0,
+            caveat=target.caveat,
+            seconds=time.perf_counter() - started,
+            remat=best if found else None,
+            **shared,
+        )
+    except FrugaxError as e:
+        problem = e.args[0] if e.args else str(e)
+        return FitRow(
+            fits=False, predicted=0, unplanned_bytes=0, problem=str(problem), **shared
+        )
+
+
+def to_budget(budget: MemoryBudget | str, target: Target) -> MemoryBudget:
+    """A budget for one device; a share is one of its memory.
+
+    Raises:
+        TypeError: the budget is not a MemoryBudget or a text.
+        ValueError: a share of a memory whose size is not known.
+    """
+    if isinstance(budget, MemoryBudget):
+        return budget
+    if not isinstance(budget, str):
+        raise TypeError(
+            f'a budget is a MemoryBudget, or a text such as "70GiB", got {budget!r}.'
+        )
+    if "%" not in budget:
+        return MemoryBudget(budget, kind="total")
+    share = parse_share(budget, name="budget")
+    if not 0 < share <= 1:
+        raise ValueError(f"budget must be in (0%, 100%], got {budget!r}.")
+    if target.memory_bytes is None:
+        raise ValueError(
+            f"the memory of {target} is not known: state the budget in bytes."
+        )
+    return MemoryBudget(limit_bytes=int(target.memory_bytes * share), kind="total")
+
+
+def _answer(workload: Workload, target: Target, limit: MemoryBudget) -> FitRow:
+    started = time.perf_counter()
+    devices = target.num_devices
+    placed = workload.place(target)
+    plan_found: remat.RematPlan | None = None
+    if workload.can_be_planned:
+        part, program = workload.enclose(target)
+        plan_found = remat.plan(
+            part.loss,
+            limit,
+            part.args,
+            argnums=part.argnums,
+            has_aux=part.has_aux,
+            within=program,
+        )
+        planned = remat.apply(part.loss, plan_found)
+        fn = program.build(planned)
+        compiled = _compile(target, fn, program.args, workload.donate_argnums)
+        predicted, unplanned = plan_found.predicted, plan_found.unplanned_bytes
+        extra = plan_found.extra_share
+    else:
+        fn = workload.plain(placed)
+        compiled = _compile(target, fn, placed, workload.donate_argnums)
+        predicted = measure.program(compiled).bytes_of(limit.kind)
+        unplanned, extra = predicted, 0.0
+        if predicted > limit.usable_bytes:
+            raise InfeasibleBudgetError(
+                "the step, which is compiled as it is,",
+                needed=predicted,
+                limit=limit.limit_bytes,
+                unit="bytes",
+                hint="let it take value_and_grad, so that its gradient can be planned. "
+                + _largest(compiled),
+            )
+    with target.tracing():
+        traced = jax.make_jaxpr(fn)(*placed)
+    kind = workload.layout if _uses_layout(workload, target) else ""
+    return FitRow(
+        target=target.name,
+        budget=limit,
+        fits=True,
+        predicted=predicted,
+        unplanned_bytes=unplanned,
+        extra_share=extra,
+        device_flops=flops(traced.jaxpr) / devices,
+        moved_bytes=measure.traffic(compiled).total_bytes,
+        layout=kind,
+        micro_batches=workload.micro_batches,
+        seconds=time.perf_counter() - started,
+        caveat=target.caveat,
+        remat=plan_found,
+    )
+
+
+def _uses_layout(workload: Workload, target: Target) -> bool:
+    return workload.specs is None and target.num_devices > 1
+
+
+def _compile(
+    target: Target,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    donate_argnums: tuple[int, ...],
+    **options: Any,
+) -> "jax.stages.Compiled | CompiledAnswer":
+    jitted = jax.jit(fn, donate_argnums=donate_argnums)
+    return target.compile(jitted, *args, **options)
+
+
+def _largest(compiled: "jax.stages.Compiled | CompiledAnswer") -> str:
+    try:
+        lines = measure.peak(compiled).summary().splitlines()
+    except ValueError:  # this compiler does not reveal the order
+        return ""
+    return f"At the peak the {'; '.join(lines)}."
+
+
+def show_why(
+    workload: Workload,
+    target: Target | str,
+    plan: "remat.RematPlan | None" = None,
+) -> measure.PeakMemory:
+    """The arrays that a program holds at its peak, with the lines that they come from.
+
+    Args:
+        workload: the program.
+        target: a target or its name.
+        plan: the plan of its backward pass; None for the program without a plan.
+
+    Raises:
+        ValueError: the compiler does not reveal the order of its operations.
+    """
+    chosen = Target(target) if isinstance(target, str) else target
+    if plan is not None:
+        part, program = workload.enclose(chosen)
+        fn = program.build(remat.apply(part.loss, plan))
+    else:
+        fn = workload.plain(workload.place(chosen))
+    args = workload.place(chosen)
+    options = {} if chosen.is_here else {"with_places": True}
+    compiled = _compile(chosen, fn, args, workload.donate_argnums, **options)
+    return measure.peak(compiled)
+
+
+def apply(fn: Callable[..., Any] | Workload, plan: FitPlan, **options: Any) -> Any:
+    """The planned gradient of a loss, or the step with its gradient planned.
+
+    Args:
+        fn: the loss or the function of `value_and_grad` that the plan was made for.
+        plan: the result of `plan`.
+        options: as for `remat.apply`.
+
+    Raises:
+        TypeError: `plan` is not a FitPlan.
+    """
+    if not isinstance(plan, FitPlan):
+        raise TypeError(f"apply needs a FitPlan, got {type(plan).__name__}.")
+    function = fn.fn if isinstance(fn, Workload) else fn
+    chosen = plan.remat
+    if chosen is None:
+        return function
+    if not takes_value_and_grad(function):
+        return remat.apply(function, chosen, **options)
+
+    def planned(loss: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., Any]:
+        return remat.apply(loss, chosen, **options)
+
+    return function(planned)
+
+
+def layout_kinds() -> tuple[LayoutKind, ...]:
+    """Every way to lay a state over devices."""
+    return ("data", "fully-sharded", "tensor")
+
+
+def _price_of(target: Target, prices: Mapping[str, float]) -> float | None:
+    for name in (target.name, target.device_name):
+        if name in prices:
+            return prices[name] * target.num_devices
+    return None

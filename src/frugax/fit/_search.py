@@ -1,0 +1,92 @@
+"""Search layouts, micro-batches and recomputation together."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+from frugax.budget import MemoryBudget
+from frugax.errors import ConfigError, InfeasibleBudgetError
+from frugax.targets import Target
+
+from ._plan import FitPlan, FitRow, layout_kinds, to_budget, try_target
+from ._workload import Workload
+
+_DIMENSIONS = ("layout", "batch", "remat")
+# Flops that a device does while it moves one byte to another: H100, 990 TFLOP/s in
+# bfloat16 and 450 GB/s over NVLink, both ways (NVIDIA's data sheet).
+_FLOPS_PER_BYTE = 2200.0
+
+
+def search(
+    workload: Workload,
+    target: Target,
+    budget: MemoryBudget | str = "90%",
+    *,
+    over: Sequence[str] = _DIMENSIONS,
+    micro_batches: Sequence[int] = (1, 2, 4, 8),
+    flops_per_byte: float = _FLOPS_PER_BYTE,
+) -> FitPlan:
+    """Find the cheapest layout, micro-batches and recomputation that fit.
+
+    Every combination of layout and micro-batches is compiled; within each, the
+    backward pass is planned. The cost of a row is its flops, recomputed ones included,
+    plus `flops_per_byte` for each byte that it moves between devices.
+
+    Args:
+        workload: the program, a loss or a function of `value_and_grad`.
+        target: the devices.
+        budget: the most bytes on one device.
+        over: the parts that vary: "layout", "batch" (micro-batches) and "remat".
+        micro_batches: numbers of micro-batches to try.
+        flops_per_byte: the price of moving a byte.
+
+    Returns:
+        All rows, the cheapest that fits first.
+
+    Raises:
+        ConfigError: `over` names something else, or the program fixes its shardings.
+        InfeasibleBudgetError: no combination fits.
+    """
+    if unknown := [name for name in over if name not in _DIMENSIONS]:
+        raise ConfigError(
+            f"cannot search over {unknown[0]!r}: choose from {', '.join(_DIMENSIONS)}."
+        )
+    kinds, parts = [workload.layout], [workload.micro_batches]
+    if "layout" in over and target.num_devices > 1:
+        if workload.specs is not None:
+            raise ConfigError(
+                "the program states its shardings, so no layout can be searched: leave "
+                "them out, or search batch,remat."
+            )
+        kinds = list(layout_kinds())
+    if "batch" in over:
+        rows = workload.rows
+        parts = [n for n in micro_batches if rows % (n * target.num_devices) == 0]
+    limit = to_budget(budget, target)
+    found: list[FitRow] = []
+    for kind, count in itertools.product(kinds, parts or [1]):
+        variant = dataclasses.replace(workload, layout=kind, micro_batches=count)
+        row = try_target(variant, target, limit)
+        if "remat" not in over and row.fits and row.extra_share > 0:
+            row = dataclasses.replace(row, fits=False, predicted=row.unplanned_bytes)
+        found.append(dataclasses.replace(row, layout=kind, micro_batches=count))
+    ranked = sorted(found, key=lambda r: (not r.fits, cost(r, flops_per_byte)))
+    if not ranked[0].fits:
+        answered = [r for r in found if not r.problem]
+        if not answered:
+            raise ConfigError(found[0].problem)
+        least = min(answered, key=lambda r: r.predicted)
+        raise InfeasibleBudgetError(
+            f"the best of {len(found)} layouts and micro-batches on {target}",
+            needed=least.predicted,
+            limit=limit.limit_bytes,
+            unit="bytes",
+            hint="use more devices or a smaller batch.",
+            best=least.remat,
+        )
+    return FitPlan(rows=tuple(ranked))
+
+
+def cost(row: FitRow, flops_per_byte: float = _FLOPS_PER_BYTE) -> float:
+    """Flops of one device, with each moved byte counted as so many."""
+    return row.device_flops + flops_per_byte * row.moved_bytes

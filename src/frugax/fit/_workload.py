@@ -1,0 +1,341 @@
+"""The program that must fit: a loss, a step around its gradient, or any step."""
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from frugax import remat
+from frugax.errors import ConfigError
+from frugax.targets import Target
+from frugax.train.distributed import Layout, LayoutKind
+
+ValueAndGrad = Callable[..., Callable[..., Any]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Workload:
+    """A program and the shapes of its arguments.
+
+    Attributes:
+        fn: a loss, which is differentiated; a step, which is compiled as it is; or,
+            with `takes_gradient`, a function of `jax.value_and_grad` that returns a
+            step.
+        args: arguments of the loss or the step; arrays or `jax.ShapeDtypeStruct`.
+        takes_gradient: whether `fn` is given the `value_and_grad` that its step calls,
+            so that the gradient inside can be planned.
+        is_loss: whether `fn` is a loss.
+        argnums: arguments of the loss that are differentiated.
+        has_aux: whether the loss returns (number, anything).
+        donate_argnums: donated arguments of the step.
+        batch_argnum: the argument with the batch, along its first axis.
+        specs: a `PartitionSpec` for each leaf or subtree of `args`; None leaves the
+            sharding to a layout.
+        axes: devices along each named axis of `specs`; None puts all on the first.
+        layout: where arrays lie if `specs` is None.
+        micro_batches: parts of the batch whose gradients are accumulated one by one.
+    """
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    takes_gradient: bool = False
+    is_loss: bool = True
+    argnums: int | tuple[int, ...] = 0
+    has_aux: bool = False
+    donate_argnums: tuple[int, ...] = ()
+    batch_argnum: int = -1
+    specs: Any = None
+    axes: Mapping[str, int] | None = None
+    layout: LayoutKind = "data"
+    micro_batches: int = 1
+
+    @classmethod
+    def of(cls, fn: Callable[..., Any], args: Sequence[Any], **options: Any) -> Self:
+        """Read off what a function is: from its parameters and its result.
+
+        Raises:
+            TypeError: `fn` is not a function, `args` is not a tuple, or the call fails.
+        """
+        if not callable(fn):
+            raise TypeError(f"expected a loss or a step, got {fn!r:.80}.")
+        if not isinstance(args, tuple | list):
+            raise TypeError(
+                f"the arguments must be a tuple, got {type(args).__name__}; for one, "
+                "write (x,)."
+            )
+        args = tuple(args)
+        if takes_value_and_grad(fn):
+            return cls(fn=fn, args=args, takes_gradient=True, is_loss=False, **options)
+        result = jax.eval_shape(fn, *args)
+        has_aux = isinstance(result, tuple) and len(result) == 2
+        value = result[0] if has_aux else result
+        is_loss = _is_number(value)
+        # A step returns its arguments' successors; a loss with metrics does not.
+        if has_aux and is_loss:
+            options.setdefault("has_aux", True)
+        return cls(fn=fn, args=args, is_loss=is_loss, **options)
+
+    @property
+    def can_be_planned(self) -> bool:
+        """Whether the backward pass can be planned, and not only measured."""
+        return self.is_loss or self.takes_gradient
+
+    @property
+    def rows(self) -> int:
+        """Rows of the batch.
+
+        Raises:
+            ConfigError: the batch has no arrays, or they differ in their first axis.
+        """
+        leaves = jax.tree.leaves(self.args[self.batch_argnum])
+        found = {x.shape[0] for x in leaves if len(getattr(x, "shape", ()))}
+        if len(found) != 1:
+            raise ConfigError(
+                f"the batch, argument {self.batch_argnum}, must have one number of "
+                f"rows, got {sorted(found) or 'no arrays'}: name it by batch_argnum."
+            )
+        return found.pop()
+
+    def with_rows(self, rows: int) -> Self:
+        """The same program for a batch of so many rows."""
+        batch = jax.tree.map(
+            lambda x: (
+                jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype)
+                if len(x.shape)
+                else x
+            ),
+            self.args[self.batch_argnum],
+        )
+        args = list(self.args)
+        args[self.batch_argnum] = batch
+        return dataclasses.replace(self, args=tuple(args))
+
+    def place(self, target: Target) -> tuple[Any, ...]:
+        """The arguments as shapes on the devices of a target.
+
+        Raises:
+            ConfigError: an axis of `specs` does not exist, or does not divide an array.
+        """
+        if self.specs is not None:
+            return self._place_by_specs(target)
+        if target.num_devices == 1 or any(map(_is_sharded, jax.tree.leaves(self.args))):
+            return target.place(self.args)
+        shape: tuple[int, ...] | None = None
+        if self.layout == "tensor":
+            # Weights are split inside of a host, where devices are close together.
+            shape = (target.num_hosts, target.num_devices // target.num_hosts)
+        layout = Layout.over(shape, self.layout, devices=target.devices)
+        batch = range(len(self.args))[self.batch_argnum]
+        try:
+            shardings = tuple(
+                layout.batch_sharding(arg) if i == batch else layout.state_sharding(arg)
+                for i, arg in enumerate(self.args)
+            )
+        except ValueError as e:
+            raise ConfigError(f"{target}: {e}") from e
+        return jax.tree.map(_put, self.args, shardings)
+
+    def _place_by_specs(self, target: Target) -> tuple[Any, ...]:
+        is_spec = lambda x: x is None or isinstance(x, PartitionSpec)
+        named: list[str] = []
+        for spec in jax.tree.leaves(self.specs, is_leaf=is_spec):
+            for part in spec or ():
+                names = part if isinstance(part, tuple) else (part,)
+                named += [n for n in names if n is not None and n not in named]
+        axes = self.axes
+        if axes is None:
+            sizes = [target.num_devices, *[1] * (len(named) - 1)]
+            axes = dict(zip(named or ["data"], sizes, strict=True))
+        if unknown := [n for n in named if n not in axes]:
+            raise ConfigError(
+                f"a sharding names the axis {unknown[0]!r}, but the mesh has "
+                f"{', '.join(axes)}: name its size among the axes."
+            )
+        mesh = target.mesh(axes)
+        try:
+            specs = jax.tree.broadcast(self.specs, self.args, is_leaf=is_spec)
+        except ValueError as e:
+            raise ConfigError(f"specs do not fit the arguments: {e!s:.200}") from e
+        leaves, tree = jax.tree.flatten(self.args)
+        found = jax.tree.leaves(specs, is_leaf=is_spec)
+        placed = []
+        for leaf, spec in zip(leaves, found, strict=True):
+            spec = spec or PartitionSpec()
+            for side, part in zip(leaf.shape, spec, strict=False):
+                names = part if isinstance(part, tuple) else (part,)
+                size = math.prod(mesh.shape[n] for n in names if n is not None)
+                if side % size:
+                    raise ConfigError(
+                        f"an array of shape {leaf.shape} cannot be split by {spec}: "
+                        f"{side} is not divisible by {size} devices."
+                    )
+            placed.append(_put(leaf, NamedSharding(mesh, spec)))
+        return jax.tree.unflatten(tree, placed)
+
+    def _in_mesh(self, fn: Callable[..., Any], placed: Any) -> Callable[..., Any]:
+        """The function, with a mesh for the bare `PartitionSpec`s inside."""
+        meshes = [x.sharding.mesh for x in jax.tree.leaves(placed) if _is_sharded(x)]
+        if not meshes:
+            return fn
+
+        def inside(*args: Any) -> Any:
+            with jax.sharding.use_abstract_mesh(meshes[0].abstract_mesh):
+                return fn(*args)
+
+        return inside
+
+    def enclose(self, target: Target) -> tuple["PlannedPart", remat.EnclosingProgram]:
+        """The gradient to be planned, and the program around it, on a target.
+
+        Raises:
+            ConfigError: the step does not call the gradient that it is given.
+        """
+        placed = self.place(target)
+        parts = self.micro_batches
+        if self.is_loss:
+            shapes = _split_shapes(placed, self.batch_argnum, parts)
+            fn = self._in_mesh(self.fn, placed)
+            part = PlannedPart(fn, shapes, self.argnums, self.has_aux)
+            build = lambda grad: self._in_mesh(
+                accumulate(grad, parts, self.batch_argnum), placed
+            )
+            return part, remat.EnclosingProgram(
+                build=build, args=placed, donate_argnums=self.donate_argnums
+            )
+        found: list[PlannedPart] = []
+
+        def record(
+            loss: Callable[..., Any],
+            argnums: int | tuple[int, ...] = 0,
+            *,
+            has_aux: bool = False,
+        ) -> Callable[..., Any]:
+            def grad(*args: Any) -> Any:
+                shapes = jax.eval_shape(lambda *given: given, *args)
+                shapes = _split_shapes(shapes, -1, parts)
+                inside = self._in_mesh(loss, placed)
+                found.append(PlannedPart(inside, shapes, argnums, has_aux))
+                return jax.value_and_grad(loss, argnums, has_aux=has_aux)(*args)
+
+            return grad
+
+        with target.tracing():
+            jax.eval_shape(self._in_mesh(self.fn(record), placed), *placed)
+        if len(found) != 1:
+            raise ConfigError(
+                "the step must call the value_and_grad that it is given once, it "
+                f"called it {len(found)} times."
+            )
+
+        def build(grad: Callable[..., Any]) -> Callable[..., Any]:
+            def planned(
+                loss: Callable[..., Any],
+                argnums: int | tuple[int, ...] = 0,
+                *,
+                has_aux: bool = False,
+            ) -> Callable[..., Any]:
+                return accumulate(grad, parts, -1)
+
+            return self._in_mesh(self.fn(planned), placed)
+
+        return found[0], remat.EnclosingProgram(
+            build=build, args=placed, donate_argnums=self.donate_argnums
+        )
+
+    def plain(self, placed: Any = ()) -> Callable[..., Any]:
+        """The function to compile where nothing is planned, at these arguments."""
+        fn = self.fn
+        if self.takes_gradient:
+            fn = fn(jax.value_and_grad)
+        elif self.is_loss:
+            fn = jax.value_and_grad(fn, self.argnums, has_aux=self.has_aux)
+        return self._in_mesh(fn, placed)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class PlannedPart:
+    """A loss inside a program, and the arguments that it is called with there."""
+
+    loss: Callable[..., Any]
+    args: tuple[Any, ...]
+    argnums: int | tuple[int, ...]
+    has_aux: bool
+
+
+def takes_value_and_grad(fn: Callable[..., Any]) -> bool:
+    """Whether the first parameter of a function is named `value_and_grad`."""
+    try:
+        names = list(inspect.signature(fn).parameters)
+    except (TypeError, ValueError):  # a builtin without a signature
+        return False
+    return names[:1] == ["value_and_grad"]
+
+
+def accumulate(
+    grad: Callable[..., Any], parts: int, batch_argnum: int
+) -> Callable[..., Any]:
+    """The mean of a gradient over parts of the batch, one after the other.
+
+    It equals the gradient of the whole batch for a loss that is a mean over its rows.
+    """
+    if parts == 1:
+        return grad
+
+    def accumulated(*args: Any) -> Any:
+        # Rows of one part stay on the device that holds them: the parts take turns.
+        split = lambda x: jnp.swapaxes(x.reshape(-1, parts, *x.shape[1:]), 0, 1)
+        chunks = jax.tree.map(split, args[batch_argnum])
+
+        def at(chunk: Any) -> Any:
+            chosen = list(args)
+            chosen[batch_argnum] = chunk
+            return grad(*chosen)
+
+        def add(total: Any, chunk: Any) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, total, at(chunk)), None
+
+        first = jax.tree.map(lambda x: x[0], chunks)
+        shapes = jax.eval_shape(at, first)
+        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        total, _ = jax.lax.scan(add, zeros, chunks)
+        return jax.tree.map(lambda x: (x / parts).astype(x.dtype), total)
+
+    return accumulated
+
+
+def _split_shapes(
+    args: tuple[Any, ...], batch_argnum: int, parts: int
+) -> tuple[Any, ...]:
+    if parts == 1:
+        return args
+
+    def split(x: Any) -> jax.ShapeDtypeStruct:
+        if x.shape[0] % parts:
+            raise ConfigError(
+                f"a batch of {x.shape[0]} rows cannot be divided into {parts} "
+                "micro-batches."
+            )
+        shape = (x.shape[0] // parts, *x.shape[1:])
+        return jax.ShapeDtypeStruct(shape, x.dtype, sharding=x.sharding)
+
+    found = list(args)
+    found[batch_argnum] = jax.tree.map(split, args[batch_argnum])
+    return tuple(found)
+
+
+def _put(leaf: Any, sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _is_sharded(leaf: Any) -> bool:
+    return isinstance(getattr(leaf, "sharding", None), NamedSharding)
+
+
+def _is_number(value: Any) -> bool:
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    return shape == () and dtype is not None and jnp.issubdtype(dtype, jnp.floating)

@@ -1,0 +1,187 @@
+"""Tell which arrays a compiled program holds when it holds most, and where from."""
+
+import dataclasses
+from typing import Literal
+
+import jax
+
+from frugax.budget import amount, format_bytes, format_share, table
+from frugax.targets import CompiledAnswer
+
+from ._program_costs import program
+from ._schedule import Schedule, ScheduledOperation, module_of
+
+_MAX_LISTED = 10
+
+BufferKind = Literal[
+    "argument", "saved for backward", "gradient", "recomputed", "other"
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HeldArray:
+    """An array that exists at the peak.
+
+    Attributes:
+        bytes: its bytes on one device.
+        shape: its type and shape, as the compiler writes them.
+        kind: what it is there for.
+        name: the argument's name, or the traced operation that made it.
+        source: `file.py:line` of the user's code; empty if the compiler kept none.
+    """
+
+    bytes: int
+    shape: str
+    kind: BufferKind
+    name: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PeakMemory:
+    """The memory of one device when the program holds most.
+
+    Attributes:
+        bytes: by the compiler: arguments, results and temporaries, less aliased ones.
+        held: arrays at the peak, the largest first. Which of them share their place
+            follows from the order of the operations, not from the compiler's own
+            assignment, which it reveals for CPUs only.
+        at: the operation at the peak.
+        source: its line in the user's code.
+    """
+
+    bytes: int
+    held: tuple[HeldArray, ...]
+    at: str
+    source: str
+
+    @property
+    def largest(self) -> tuple[HeldArray, ...]:
+        """The ten largest arrays."""
+        return self.held[:_MAX_LISTED]
+
+    @property
+    def other_bytes(self) -> int:
+        """Bytes besides the ten largest arrays: the rest, scratch and gaps."""
+        return self.bytes - sum(h.bytes for h in self.largest)
+
+    def summary(self) -> str:
+        """Two lines: the largest array, and the sums of each kind."""
+        if not self.held:
+            return f"nothing large is held: {format_bytes(self.bytes)} in all"
+        first = self.held[0]
+        sums: dict[str, int] = {}
+        for h in self.held:
+            sums[h.kind] = sums.get(h.kind, 0) + h.bytes
+        parts = [f"{kind} {format_bytes(n)}" for kind, n in sums.items()]
+        return (
+            f"largest: {first.shape} ({format_bytes(first.bytes)}, {first.kind}) of "
+            f"{first.name} at {first.source or 'an unknown line'}\n"
+            f"held at the peak: {', '.join(parts)}"
+        )
+
+    def __str__(self) -> str:
+        rows = [
+            [
+                amount(h.bytes, "bytes"),
+                format_share(h.bytes / max(self.bytes, 1)),
+                h.shape,
+                h.kind,
+                h.name,
+                h.source or "-",
+            ]
+            for h in self.largest
+        ]
+        rest = amount(self.other_bytes, "bytes")
+        share = format_share(self.other_bytes / max(self.bytes, 1))
+        rows.append([rest, share, "-", "everything else", "-", "-"])
+        head = ["bytes", "share", "array", "kind", "operation", "line"]
+        where = f" in {self.at}" if self.at else ""
+        line = f" ({self.source})" if self.source else ""
+        return f"peak {format_bytes(self.bytes)}{where}{line}\n{table(head, rows)}"
+
+
+def peak(compiled: "jax.stages.Compiled | CompiledAnswer") -> PeakMemory:
+    """Find the arrays that a compiled program holds at its peak.
+
+    Args:
+        compiled: `jax.jit(f).lower(*args).compile()`, or the answer of a target.
+
+    Raises:
+        ValueError: the compiler does not reveal the order of its operations, or not in
+            a format that this version can read.
+    """
+    total = program(compiled).total_bytes
+    schedule = Schedule(module_of(compiled))
+    operations = schedule.operations()
+    made_by = {
+        buffer: (number, index)
+        for number, at in schedule.definitions.items()
+        for index, buffer in at.items()
+    }
+    sizes = {b: schedule.array_at(*place).bytes for b, place in made_by.items()}
+    moment, alive = _find_peak(operations, sizes)
+    held = [
+        HeldArray(
+            bytes=array.bytes, shape=array.shape, kind="argument", name=name, source=""
+        )
+        for name, array in schedule.parameters()
+    ]
+    for buffer in alive:
+        number, index = made_by[buffer]
+        # The stack of a loop's saved values begins as zeros that nobody wrote.
+        writer = schedule.last_writer.get(buffer, number)
+        path = schedule.traced_name(writer)
+        held.append(
+            HeldArray(
+                bytes=sizes[buffer],
+                shape=schedule.array_at(number, index).shape,
+                kind=_kind_of(path),
+                name=path.rpartition("/")[2] or "-",
+                source=schedule.source_line(writer),
+            )
+        )
+    held.sort(key=lambda h: -h.bytes)
+    if sum(h.bytes for h in held[:_MAX_LISTED]) > total:
+        raise ValueError(
+            f"the ten largest arrays need more than the {format_bytes(total)} of the "
+            "whole program: its buffers cannot be read with this version of jaxlib."
+        )
+    at, source = "", ""
+    if operations and operations[moment].number >= 0:
+        at = operations[moment].name
+        source = schedule.source_line(operations[moment].number)
+    return PeakMemory(bytes=total, held=tuple(held), at=at, source=source)
+
+
+def _find_peak(
+    operations: tuple[ScheduledOperation, ...], sizes: dict[int, int]
+) -> tuple[int, list[int]]:
+    """The operation at which most bytes are held, and the buffers held there."""
+    born: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for t, op in enumerate(operations):
+        for buffer in op.defines:
+            born.setdefault(buffer, t)
+        last |= dict.fromkeys(op.touches, t)
+    change = [0] * (len(operations) + 1)
+    for buffer, t in born.items():
+        change[t] += sizes[buffer]
+        change[last[buffer] + 1] -= sizes[buffer]
+    now = most = moment = 0
+    for t, op in enumerate(operations):
+        now += change[t]
+        if now > most and op.works:
+            most, moment = now, t
+    return moment, [b for b, t in born.items() if t <= moment <= last[b]]
+
+
+def _kind_of(path: str) -> BufferKind:
+    # JAX writes the transformations that an operation comes from in its path.
+    if "rematted_computation" in path or "checkpoint" in path:
+        return "recomputed"
+    if "transpose(" in path:
+        return "gradient"
+    if "jvp(" in path:
+        return "saved for backward"
+    return "other"

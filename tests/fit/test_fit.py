@@ -1,0 +1,158 @@
+"""Programs are planned for targets; what does not fit says how much it needs."""
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import frugax as fx
+from frugax import fit
+from frugax.errors import ConfigError, InfeasibleBudgetError
+from frugax.fit._search import cost
+from frugax.targets import Target
+
+WIDTH, ROWS = 32, 512
+
+
+def f32(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def loss(ws, x):
+    for w in ws:
+        x = x + jnp.tanh(x @ w)
+    return jnp.mean(x**2)
+
+
+ARGS = ([f32(WIDTH, WIDTH)] * 6, f32(ROWS, WIDTH))
+OPTIMIZER = optax.sgd(1e-3, momentum=0.9)
+
+
+def make_step(value_and_grad):
+    def step(ws, state, x):
+        value, grads = value_and_grad(loss)(ws, x)
+        updates, state = OPTIMIZER.update(grads, state, ws)
+        return optax.apply_updates(ws, updates), state, value
+
+    return step
+
+
+STEP_ARGS = (ARGS[0], jax.eval_shape(OPTIMIZER.init, ARGS[0]), ARGS[1])
+ONE = Target.of_devices(jax.devices()[:1])
+EIGHT = Target.of_devices(jax.devices())
+
+
+def temp(share, args=ARGS):
+    plain = jax.jit(jax.value_and_grad(loss)).lower(*args).compile()
+    return fx.MemoryBudget(
+        limit_bytes=int(share * plain.memory_analysis().temp_size_in_bytes)
+    )
+
+
+def test_a_loss_is_planned_and_applied():
+    plan = fx.plan(loss, ARGS, temp(0.6), target=ONE)
+    assert plan.predicted <= plan.budget.usable_bytes < plan.rows[0].unplanned_bytes
+    assert plan.rows[0].answer.startswith("fits at +")
+    assert fit.FitPlan.from_json(plan.to_json()) == plan
+    arrays = jax.tree.map(lambda s: jnp.full(s.shape, 0.1, s.dtype), ARGS)
+    value, grads = fit.apply(loss, plan)(*arrays)
+    expected, gradients = jax.value_and_grad(loss)(*arrays)
+    assert jnp.allclose(value, expected)
+    assert all(map(jnp.allclose, grads, gradients))
+
+
+def test_the_gradient_inside_a_step_is_planned():
+    whole = fx.plan(make_step, STEP_ARGS, "1GiB", target=ONE, donate_argnums=(0, 1))
+    assert whole.rows[0].answer == "fits"
+    limit = fx.MemoryBudget(limit_bytes=int(0.8 * whole.predicted), kind="total")
+    plan = fx.plan(make_step, STEP_ARGS, limit, target=ONE, donate_argnums=(0, 1))
+    assert plan.predicted <= limit.usable_bytes
+    assert plan.remat is not None
+    ws, x = jax.tree.map(lambda s: jnp.full(s.shape, 0.1, s.dtype), ARGS)
+    state = OPTIMIZER.init(ws)
+    planned = jax.jit(fit.apply(make_step, plan))(ws, state, x)
+    plain = jax.jit(make_step(jax.value_and_grad))(ws, state, x)
+    for a, b in zip(jax.tree.leaves(planned), jax.tree.leaves(plain), strict=True):
+        assert jnp.allclose(a, b, atol=1e-5)
+
+
+def test_what_does_not_fit_says_how_much_it_needs():
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        fx.plan(loss, ARGS, temp(0.01), target=ONE)
+    enough = fx.MemoryBudget(limit_bytes=int(caught.value.needed))
+    assert fx.plan(loss, ARGS, enough, target=ONE).rows[0].fits
+    table = fit.compare(fit.Workload.of(loss, ARGS), [ONE], temp(0.01))
+    assert table.chosen is None
+    assert "does not fit, needs" in str(table)
+
+
+def test_a_step_that_takes_no_gradient_is_only_measured():
+    step = make_step(jax.value_and_grad)
+    plan = fx.plan(step, STEP_ARGS, "1GiB", target=ONE)
+    assert plan.remat is None
+    with pytest.raises(InfeasibleBudgetError, match="value_and_grad"):
+        fx.plan(step, STEP_ARGS, "1KiB", target=ONE)
+
+
+def test_specs_over_named_axes_shard_the_arguments():
+    workload = fit.Workload.of(loss, ARGS, specs=(P(), P("data")), axes={"data": 4})
+    weights, x = workload.place(EIGHT)
+    assert x.sharding.spec == P("data")
+    assert x.sharding.mesh.shape == {"data": 4}
+    assert weights[0].sharding.is_fully_replicated
+    for specs, axes, message in (
+        ((P(), P("rows")), {"data": 4}, "names the axis 'rows', but the mesh has data"),
+        ((P(), P("data")), {"data": 16}, "has 16 devices"),
+        ((P("data"), P()), {"data": 3}, "not divisible by 3"),
+    ):
+        wrong = dataclasses.replace(workload, specs=specs, axes=axes)
+        with pytest.raises(ConfigError, match=message):
+            wrong.place(EIGHT)
+
+
+def test_the_largest_batch_fits_and_a_larger_one_does_not():
+    workload = fit.Workload.of(loss, ARGS)
+    found = fit.find_largest_batch(workload, ONE, temp(1.0), precision=0.3)
+    assert found.rows >= ROWS
+    assert found.answer.fits
+    assert dict(found.tried)[found.rows]
+    too_large = min(rows for rows, fits in found.tried if not fits)
+    assert found.rows < too_large <= found.rows * 1.6
+
+
+def test_micro_batches_give_the_same_gradient():
+    arrays = list(jax.tree.map(lambda s: jnp.full(s.shape, 0.1, s.dtype), ARGS))
+    arrays[1] = jax.random.normal(jax.random.key(0), (ROWS, WIDTH))
+    grad = fit._workload.accumulate(jax.value_and_grad(loss), 4, -1)
+    value, grads = grad(*arrays)
+    expected, gradients = jax.value_and_grad(loss)(*arrays)
+    assert jnp.allclose(value, expected, rtol=1e-5)
+    for a, b in zip(grads, gradients, strict=True):
+        assert jnp.allclose(a, b, atol=1e-6)
+
+
+def test_the_search_finds_what_trying_everything_finds():
+    workload = fit.Workload.of(loss, ARGS)
+    micro_batches = (1,)
+    limit = fx.MemoryBudget("1MiB")
+    found = fit.search(workload, EIGHT, limit, micro_batches=micro_batches)
+    alone = []
+    for kind, parts in itertools.product(
+        ("data", "fully-sharded", "tensor"), micro_batches
+    ):
+        one = dataclasses.replace(workload, layout=kind, micro_batches=parts)
+        alone += fit.compare(one, [EIGHT], limit).rows
+    best = min((r for r in alone if r.fits), key=cost)
+    assert cost(found.rows[0]) == cost(best)
+    with pytest.raises(ConfigError, match="cannot search over 'mesh'"):
+        fit.search(workload, EIGHT, limit, over=("mesh",))
+
+
+@pytest.mark.parametrize("budget", ["0%", "101%"])
+def test_a_share_must_be_one_of_the_memory(budget):
+    with pytest.raises(ValueError, match="budget"):
+        fx.plan(loss, ARGS, budget, target=ONE)
