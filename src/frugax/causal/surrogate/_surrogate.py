@@ -247,11 +247,11 @@ def table_arrays(
         )
     # Centred in float64: float32 sums of large values would lose their differences.
     center = np.nanmean(samples.values.astype(np.float64), axis=0)
-    values = np.where(present, samples.values - center, 0).astype(np.float32)
+    values = np.where(present, samples.values - center, 0)
     # Squares of values in very large or small units would overflow or vanish in
-    # float32.
+    # float32, and so would differences of its largest values.
     spread = np.abs(values).max(0)
-    values /= np.where(spread > 0, spread, 1)
+    values = (values / np.where(spread > 0, spread, 1)).astype(np.float32)
     return values, samples.intervened.astype(np.float32), present.astype(np.float32)
 
 
@@ -287,6 +287,9 @@ def nearest_variables(
 ) -> list[list[int]]:
     """List each variable and the 11 most related to it, in ascending order."""
     d = values.shape[1]
+    # In float64: a singular matrix of correlations would otherwise get a negative
+    # variance by rounding.
+    values, present = values.astype(np.float64), present.astype(np.float64)
     natural = present * (1 - intervened)
     mean = (values * natural).sum(0) / np.maximum(natural.sum(0), 1)
     centred = (values - mean) * present

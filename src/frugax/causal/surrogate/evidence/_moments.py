@@ -33,6 +33,9 @@ def moments(
     values: Rows, intervened: Rows, present: Rows
 ) -> Float[np.ndarray, "*batch d_plus_2 f f"]:
     """Sum products of basis functions over rows."""
+    # In float64: variances are differences of these sums, and in float32 those of
+    # binary or nearly constant columns came out negative.
+    values, present = values.astype(np.float64), present.astype(np.float64)
     natural = present * (1 - intervened)
     count = natural.sum(-2)
     # A variable that was set in every row is scaled by the values that were set.

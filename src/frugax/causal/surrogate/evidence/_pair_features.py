@@ -46,7 +46,8 @@ def compute_evidence(
     centre = moments[:, :, :, :1] / np.maximum(n, 1.0)[:, :, None, None]
     centred = (moments - centre * moments[:, :, :1, :])[:, :, 1:, 1:]
     centred = centred.reshape(-1, width + 2, BASIS, width, BASIS, width)
-    gram = np.transpose(centred[:, :width], (1, 2, 3, 4, 5, 0))
+    # Scores are exact to a few digits in float32, which halves their time.
+    gram = np.transpose(centred[:, :width], (1, 2, 3, 4, 5, 0)).astype(np.float32)
     count, there = n[:, :width].T, mask.T
     features = []
     posteriors = []
@@ -68,7 +69,7 @@ def compute_evidence(
     features += _correlations(centred[:, width], centred[:, width + 1])
     features += _effects(moments, width)
     both = mask[:, :, None] * mask[:, None, :]
-    pairs = np.stack(features, axis=-1) * both[..., None]
+    pairs = np.stack(features, axis=-1, dtype=np.float32) * both[..., None]
     return Evidence(pairs, posteriors[0], posteriors[1])
 
 
@@ -93,7 +94,7 @@ def _correlations(observed, pooled):
     """Correlations between x of one variable and a basis function of the other."""
     found = []
     for g in (observed, pooled):
-        size = np.sqrt(np.einsum("bkiki->bki", g) + 1e-6)
+        size = np.sqrt(np.maximum(np.einsum("bkiki->bki", g), 0.0) + 1e-6)
         r = g / (size[:, :, :, None, None] * size[:, None, None, :, :])
         found.append(r[:, 0, :, 0])
         if g is observed:
@@ -115,23 +116,24 @@ def _effects(moments, width):
     baseline_n = np.maximum(n[:, width], 1.0)[:, None]
     usual_mean = moments[:, width, 0, 1 : width + 1] / baseline_n
     usual = np.einsum("bjj->bj", moments[:, width, 1 : width + 1, 1 : width + 1])
-    usual = usual / baseline_n - usual_mean**2
-    spread = squares / some - mean**2
+    usual = np.maximum(usual / baseline_n - usual_mean**2, 0.0)
+    spread = np.maximum(squares / some - mean**2, 0.0)
     # Ridge regression of j on the basis functions of i in these rows, by elimination:
     # `gains` are residual sums of squares with 0, 1... basis functions.
     index = np.arange(width)
     own = np.stack([index * 0] + [1 + k * width + index for k in range(BASIS)], 1)
     block = done[:, index[:, None, None], own[:, :, None], own[:, None, :]]
     # A ridge of 1 keeps pivots above 0 where a variable was never set.
-    block = block + np.eye(BASIS + 1, dtype=np.float32)[None, None]
+    block = block + np.eye(BASIS + 1)[None, None]
     cross = np.take_along_axis(
         done[:, :, :, 1 : width + 1], own[None, :, :, None], axis=2
     )
     left, gains = squares + 1.0, []
     for _ in range(BASIS + 1):
-        pivot = block[:, :, 0, 0][:, :, None]
+        # Without rounding a pivot is at least the ridge.
+        pivot = np.maximum(block[:, :, 0, 0], 1.0)[:, :, None]
         left = left - cross[:, :, 0] ** 2 / pivot
-        scaled = block[:, :, 1:, 0] / block[:, :, :1, 0]
+        scaled = block[:, :, 1:, 0] / pivot
         cross = cross[:, :, 1:] - scaled[..., None] * cross[:, :, :1]
         block = block[:, :, 1:, 1:] - scaled[..., None] * block[:, :, :1, 1:]
         gains.append(np.maximum(left, 1e-3))

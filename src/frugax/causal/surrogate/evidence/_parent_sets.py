@@ -87,7 +87,8 @@ def log_scores(
         for _ in range(width - 1):
             left, det = m, np.float32(1)
             for _ in range(k):
-                pivot = left[:, 0, 0]
+                # Without rounding a pivot is at least the ridge.
+                pivot = np.maximum(left[:, 0, 0], np.float32(ridge))
                 # The product of pivots / ridge is |I + X'X / ridge|, the penalty for
                 # parents that the marginal likelihood contains.
                 det = det * (pivot / np.float32(ridge))
