@@ -15,13 +15,13 @@ def ask_person(
     campaign: "Campaign", record: "ExperimentRecord"
 ) -> "Samples | FailedExperiment":
     """Ask until the campaign accepts the answer; earlier answers may be corrected."""
-    from frugax.causal.scm import intervene
-
     forecast = record.forecast
     hope = ""
     if forecast is not None:
         hope = f", {forecast.expected:.4g} is expected"
-    _print(f"Experiment {record.id}: {intervene(**record.values)}{hope}.")
+    _print(
+        f"Experiment {record.id}: {campaign.settings.describe(record.as_set)}{hope}."
+    )
     if campaign.unmeasured:
         _print(
             f"Give {', '.join(campaign.unmeasured)} too, by name: it has constraints."
@@ -37,13 +37,12 @@ def ask_person(
                 return answer
         elif (earlier := _find_earlier(campaign, rest.strip())) is not None:
             _correct(campaign, earlier)
-            _print(f"Again experiment {record.id}: {intervene(**record.values)}.")
+            again = campaign.settings.describe(record.as_set)
+            _print(f"Again experiment {record.id}: {again}.")
 
 
 def print_answer(campaign: "Campaign", record: "ExperimentRecord") -> None:
     """Print the answer of an experiment, and the rest of the budget."""
-    from frugax.causal.scm import intervene
-
     left = ", ".join(f"{what} {value:.6g}" for what, value in campaign.left.items())
     outcome = f"{record.status}: {record.reason}" if record.reason else record.status
     if record.status == "answered":
@@ -52,7 +51,7 @@ def print_answer(campaign: "Campaign", record: "ExperimentRecord") -> None:
         outcome = f"{campaign.settings.target} not measured; it took place and is paid"
         if len(known):
             outcome = f"{known.mean():.4g}"
-    done = intervene(**record.values)
+    done = campaign.settings.describe(record.as_set)
     _print(f"{record.id:3}  {done}  ->  {outcome}   (left: {left})")
     print_outliers(campaign, record)
 
@@ -162,11 +161,10 @@ def _find_earlier(campaign: "Campaign", number: str) -> "ExperimentRecord | None
 def _correct(campaign: "Campaign", record: "ExperimentRecord") -> None:
     """Ask for an answer again; the cost of the experiment stays spent."""
     from frugax.causal.campaign import FailedExperiment
-    from frugax.causal.scm import intervene
 
     _print(
-        f"Experiment {record.id}: {intervene(**record.values)}. Type the right answer, "
-        "or keep to leave the answer as it was."
+        f"Experiment {record.id}: {campaign.settings.describe(record.as_set)}. Type "
+        "the right answer, or keep to leave the answer as it was."
     )
     while (line := _prompt(f"{campaign.settings.target} = ")).lower() != "keep":
         answer = _parse_answer(campaign, record, line)

@@ -235,13 +235,15 @@ def test_intervals_widen_with_few_samples_and_untried_points(minimize):
     campaign = campaign_of(minimize=minimize)
     campaign.tell_observations(causal.sample(CHAIN, 10, seed=0))
     outlook = campaign.infer().outlook
-    loss = np.tile(np.arange(8.0)[:, None], (1, len(outlook.points)))
+    worlds = len(outlook.loss)
+    loss = np.tile(np.arange(float(worlds))[:, None], (1, len(outlook.points)))
     outlook = dataclasses.replace(outlook, loss=loss if minimize else -loss)
-    # Of eight that are equally likely none is beyond the ends.
-    assert prediction_interval(outlook, 0, campaign.settings) == (3.5, 0.0, 7.0)
+    # Of a few that are equally likely none is beyond the ends.
+    middle, last = (worlds - 1) / 2, worlds - 1
+    assert prediction_interval(outlook, 0, campaign.settings) == (middle, 0.0, last)
     unsure = dataclasses.replace(outlook, doubt=np.full(len(loss[0]), 12 / 1.645))
     assert prediction_interval(unsure, 0, campaign.settings) == pytest.approx(
-        (3.5, -9.0, 16.0)
+        (middle, middle - np.hypot(middle, 12), middle + np.hypot(middle, 12))
     )
 
 

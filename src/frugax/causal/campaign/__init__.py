@@ -21,20 +21,26 @@ from ._experiments import Experiment, ExperimentRecord, Forecast
 from ._inference import Inference
 from ._plan import CampaignPlan, PlannedExperiment
 from ._settings import CampaignSettings
+from .actions import Binary, Categorical, Continuous, Grid, Integer
 from .report import report_page
 
 __all__ = [
+    "Binary",
     "Campaign",
     "CampaignAudit",
     "CampaignConfig",
     "CampaignPlan",
     "CampaignSettings",
+    "Categorical",
+    "Continuous",
     "Experiment",
     "ExperimentRecord",
     "ExperimentRunner",
     "FailedExperiment",
     "Forecast",
+    "Grid",
     "Inference",
+    "Integer",
     "PlannedExperiment",
     "Recommendation",
     "Simulator",

@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import scipy.special
 from jaxtyping import Float
 
 from frugax.causal.policy import POLICIES, SURE, Outlook, Value, value_of
@@ -10,13 +11,10 @@ from frugax.causal.scm import Intervention, intervene
 
 from ._inference import Inference
 from ._settings import CampaignSettings
+from .actions import Setting, describe_settings, to_settings
 
 # A recommendation is good within this share of the target's standard deviation.
 _TOLERANCE_FRAC = 0.05
-# Posterior samples are sometimes wrong in the same way, so their share is raised to a
-# power. Fitted on models with network mechanisms (log loss .44 instead of .48), and
-# checked on others: benchmarks/causal_optimise.py.
-_CAUTION_POWER = 2.0
 _HALF_INTERVAL = 1.645  # standard deviations on either side of a normal 90 % interval
 
 
@@ -37,6 +35,12 @@ class Recommendation:
             measured; empty if all is well.
         expected_regret: expected distance from the best intervention that is likely to
             keep the constraints, in the target's unit.
+        actions: the variables to set, and their values as the laboratory sets them;
+            empty to do nothing.
+        nothing: expected mean of the target if nothing is done; None without
+            observations.
+        prob_better: probability that the recommendation is better than doing nothing;
+            None without observations.
     """
 
     intervention: Intervention
@@ -47,6 +51,9 @@ class Recommendation:
     prob_feasible: float
     warning: str
     expected_regret: float
+    actions: dict[str, Setting]
+    nothing: float | None
+    prob_better: float | None
 
     @property
     def value(self) -> dict[str, float]:
@@ -55,11 +62,17 @@ class Recommendation:
 
     def __str__(self) -> str:
         text = (
-            f"{self.intervention}: {self.expected:.4g} ({self.low:.4g} to "
-            f"{self.high:.4g}); as good as the best with probability "
+            f"{describe_settings(self.actions)}: {self.expected:.4g} ({self.low:.4g} "
+            f"to {self.high:.4g}); as good as the best with probability "
             f"{self.prob_optimal:.0%}"
         )
-        return "; ".join(part for part in (text, self.warning) if part)
+        better = ""
+        if self.actions and self.prob_better is not None:
+            better = (
+                f"better than doing nothing ({self.nothing:.4g}) with probability "
+                f"{self.prob_better:.0%}"
+            )
+        return "; ".join(part for part in (text, better, self.warning) if part)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +105,17 @@ def make_recommendation(
     targets, values = outlook.points.at(best)
     names = [inference.names[v] for v in targets]
     expected, low, high = prediction_interval(outlook, best, settings)
+    nothing = prob_better = None
+    if () in outlook.points.targets:
+        baseline = len(outlook.points) - 1
+        nothing = float(outlook.loss[:, baseline].mean())
+        nothing *= 1 if settings.minimize else -1
+        gain = outlook.loss[:, baseline] - outlook.loss[:, best]
+        # The doubt about untried interventions is independent of the samples.
+        z = gain / np.maximum(outlook.doubt[best], 1e-9 * inference.scale)
+        prob_better = _add_doubt(float(scipy.special.ndtr(z).sum()), len(z))
+        if best == baseline:
+            prob_better = 0.0
     return Recommendation(
         intervention=intervene(**dict(zip(names, map(float, values), strict=True))),
         expected=expected,
@@ -101,6 +125,11 @@ def make_recommendation(
         prob_feasible=float(outlook.allowed[:, best].mean()),
         warning=_describe_constraints(inference, outlook, settings),
         expected_regret=float(_compute_regret(outlook).mean()),
+        actions=to_settings(
+            dict(zip(names, map(float, values), strict=True)), settings.variables
+        ),
+        nothing=nothing,
+        prob_better=prob_better,
     )
 
 
@@ -168,10 +197,12 @@ def give_advice(
             "the recommendation is within the tolerance of the best with probability "
             f"{prob:.0%}."
         )
+    elif not value.per_cost:
+        reason = "no experiment is expected to improve the recommendation."
     elif value.per_cost <= settings.min_gain_per_cost:
         reason = (
             f"the best experiment is worth {value.per_cost:.3g} for each unit of cost, "
-            f"and at least {settings.min_gain_per_cost:g} is wanted."
+            f"less than min_gain_per_cost={settings.min_gain_per_cost:g}."
         )
     else:
         stop = False
@@ -196,9 +227,13 @@ def _estimate_prob_optimal(
     feasible = outlook.allowed[:, outlook.best]
     if feasible.mean() < SURE:
         good &= feasible
+    return _add_doubt(int(good.sum()), len(good))
+
+
+def _add_doubt(count: float, total: int) -> float:
     # Half a success and half a failure are added: a few samples that agree are not
     # certainty (Krichevsky-Trofimov estimator).
-    return ((int(good.sum()) + 0.5) / (len(good) + 1)) ** _CAUTION_POWER
+    return (count + 0.5) / (total + 1)
 
 
 def _describe_constraints(

@@ -10,9 +10,37 @@ from frugax.causal.data import FLOAT32_STEPS, Samples
 
 from ._experiments import ExperimentRecord
 from ._settings import CampaignSettings
+from .actions import Action, Binary, Categorical, to_code
 
 _MIN_SEEN = 3  # values from which the usual range can be seen
 _MAX_WIDTHS = 3.0  # widths of the usual range, beyond its ends
+
+
+def encode_settings(data: Any, variables: Mapping[str, Action]) -> Any:
+    """Replace the names of levels in the columns of a table by their codes."""
+    if isinstance(data, Samples):
+        return data
+    columns: Any = data if isinstance(data, Mapping) else getattr(data, "columns", ())
+    named = [
+        name
+        for name, action in variables.items()
+        if isinstance(action, Categorical | Binary) and name in columns
+    ]
+    if not named:
+        return data
+    table = {str(name): data[name] for name in columns}
+    for name in named:
+        column = table[name]
+        if isinstance(column, str) or not hasattr(column, "__len__"):
+            column = [column]
+        table[name] = [
+            # NaN alone differs from itself; both mark a missing value.
+            np.nan
+            if each is None or each != each
+            else to_code(name, each, variables[name])
+            for each in column
+        ]
+    return table
 
 
 def read_rows(data: Any, values: Mapping[str, float], target: str) -> Samples:
@@ -23,7 +51,7 @@ def read_rows(data: Any, values: Mapping[str, float], target: str) -> Samples:
     if not len(rows):
         raise ValueError(
             "an answer needs at least one row: give NaN where a value is missing, or "
-            "tell that the experiment failed."
+            "record the failure with tell_failed."
         )
     return _mark_interventions(rows, values) if values else rows
 
@@ -58,7 +86,8 @@ def _mark_interventions(rows: Samples, values: Mapping[str, float]) -> Samples:
                 raise ValueError(
                     f"the experiment sets {name!r} to {value!r}, but the answer has "
                     f"{column[other][0]:.9g}: leave {name!r} out if it was set as "
-                    "asked; otherwise the answer belongs to another experiment."
+                    f"asked, pass actual={{{name!r}: ...}} if it was not quite, or "
+                    "answer the other experiment."
                 )
     # Rows in which a variable was set say nothing about its causes. Wrong marks would
     # therefore teach the models wrong edges.
@@ -122,8 +151,8 @@ def check_digits(name: str, before: Samples | None, rows: Samples) -> None:
     if largest >= 2**24 and seen.std() < FLOAT32_STEPS * step:
         raise ValueError(
             f"{name!r} is so far from 0 that float32 loses the differences of its "
-            f"values (mean {seen.mean():g}, spread {seen.std():.3g}): begin a campaign "
-            "whose answers have a constant subtracted."
+            f"values (mean {seen.mean():g}, spread {seen.std():.3g}): subtract a "
+            "constant from all answers, in a new campaign."
         )
 
 
@@ -142,7 +171,7 @@ def find_outliers(
     for name in rows.variables:
         if name in record.values:
             continue
-        ends = list(settings.variables.get(name, ()))
+        ends = list(settings.ranges.get(name, ()))
         if others is not None and name in others.variables:
             seen = others[name].astype(np.float64)
             seen = seen[np.isfinite(seen)]

@@ -22,6 +22,7 @@ from ._campaign import Campaign
 from ._experiments import ExperimentRecord, add_costs, is_affordable
 from ._inference import Inference
 from ._settings import CampaignSettings
+from .actions import bounds, snap
 from .candidates import make_grid
 
 STRATEGIES = ("this campaign", "graph + regression", "random", "oracle")
@@ -216,7 +217,7 @@ class _Replay:
         self, records: list[ExperimentRecord]
     ) -> dict[str, float] | None:
         """Draw a random affordable experiment; None if nothing fits the budget."""
-        ranges, budget = self._settings.variables, self._settings.budget
+        variables, budget = self._settings.variables, self._settings.budget
         sets = [
             s
             for s in self._settings.allowed_sets()
@@ -225,7 +226,10 @@ class _Replay:
         if not sets:
             return None
         chosen = sets[self._rng.integers(len(sets))]
-        return {n: float(self._rng.uniform(*ranges[n])) for n in chosen}
+        return {
+            n: float(snap(self._rng.uniform(*bounds(variables[n]), 1), variables[n])[0])
+            for n in chosen
+        }
 
     def _do(self, records: list[ExperimentRecord], values: dict[str, float]) -> Samples:
         """Do an experiment, record it, and return its rows."""

@@ -6,11 +6,12 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, overload
 
 import numpy as np
 
 from frugax.budget import ExperimentBudget, Receipt
+from frugax.causal.checks import check_whole
 from frugax.causal.data import Samples
 from frugax.causal.policy import OWN, POLICIES, Outlook, Policy, value_of
 from frugax.causal.scm import intervene
@@ -24,7 +25,13 @@ from ._advice import (
     make_recommendation,
     prediction_interval,
 )
-from ._answers import check_answer, check_digits, find_outliers, read_rows
+from ._answers import (
+    check_answer,
+    check_digits,
+    encode_settings,
+    find_outliers,
+    read_rows,
+)
 from ._experiments import (
     Experiment,
     ExperimentRecord,
@@ -37,9 +44,12 @@ from ._experiments import (
 )
 from ._inference import Inference, infer
 from ._plan import make_receipt
-from ._settings import CampaignSettings, read_pairs
+from ._settings import CampaignSettings, read_pairs, read_variables
 from ._state import OBSERVED, CampaignState, join_tables
+from .actions import Action, Continuous, Setting, to_code, to_settings
 
+# So many equal values of the target are not luck.
+_MIN_CONSTANT = 5
 _AnyExperiment: TypeAlias = Experiment | ExperimentRecord | int
 _Self = TypeVar("_Self", bound="Campaign")
 
@@ -63,7 +73,7 @@ class Campaign:
     def __init__(
         self,
         *,
-        variables: Mapping[str, tuple[float, float]],
+        variables: Mapping[str, Action | Continuous],
         target: str,
         budget: ExperimentBudget,
         minimize: bool = True,
@@ -96,7 +106,7 @@ class Campaign:
         """
         _check_policy(policy)
         settings = CampaignSettings(
-            variables=read_pairs("variables", variables),
+            variables=read_variables(variables),
             target=target,
             budget=budget,
             minimize=minimize,
@@ -365,6 +375,7 @@ class Campaign:
         """
         settings, table = self.settings, self.samples
         if not isinstance(samples, Samples):
+            samples = encode_settings(samples, settings.variables)
             samples = read_rows(samples, {}, settings.target)
         if not len(samples):
             raise ValueError("these samples have no rows: tell at least one.")
@@ -373,16 +384,34 @@ class Campaign:
                 f"these samples have no column for the target {settings.target!r}, "
                 f"only {', '.join(samples.variables):.200}."
             )
+        target = samples[settings.target]
+        seen = target[np.isfinite(target)]
+        if len(seen) >= _MIN_CONSTANT and not np.ptp(seen):
+            raise ValueError(
+                f"the target {settings.target!r} is {seen[0]:g} in all {len(seen)} "
+                "rows, so no row says what changes it: check the column, or choose "
+                "another target."
+            )
         before = () if table is None else table.variables
         # Every check precedes the commit, so a refused table leaves no rows behind.
         settings.check_columns({*samples.variables, *before})
         check_digits(settings.target, table, samples)
         self._commit(self._state.add_rows(samples, OBSERVED))
 
-    def ask(self) -> Experiment | None:
+    @overload
+    def ask(self) -> Experiment | None: ...
+
+    @overload
+    def ask(self, n: int) -> tuple[Experiment, ...]: ...
+
+    def ask(self, n: int | None = None) -> Experiment | tuple[Experiment, ...] | None:
         """Return the next experiment; None if the budget pays for no more.
 
         Its cost is set aside until its answer is told. Several may be pending.
+
+        Args:
+            n: number of experiments to do at the same time. The result is then a tuple
+                of as many, or of fewer if the budget does not pay for them.
 
         Raises:
             FrugaxError: the policy is a function that was not passed to `load`.
@@ -390,6 +419,15 @@ class Campaign:
             ValueError: an edge names a variable that no row has, or the policy chose
                 a candidate that is not affordable.
         """
+        if n is None:
+            return self._ask()
+        check_whole("n", n, 1)
+        found: list[Experiment] = []
+        while len(found) < n and (one := self._ask()) is not None:
+            found.append(one)
+        return tuple(found)
+
+    def _ask(self) -> Experiment | None:
         records, budget = self.experiments, self.settings.budget
         policy = self.policy
         sets = self.settings.allowed_sets()
@@ -422,6 +460,7 @@ class Campaign:
             inference.names[v]: float(x) for v, x in zip(targets, at, strict=True)
         }
         value = value_of(outlook, point)
+        sign = 1.0 if self.settings.minimize else -1.0
         expected, low, high = prediction_interval(outlook, point, self.settings)
         # Stored with the question: later answers change the posterior, and the report
         # compares outcomes with the forecasts of their time.
@@ -441,6 +480,8 @@ class Campaign:
                 best_high=best.high,
                 prob_optimal=best.prob_optimal,
                 sample_std=float(outlook.loss[:, point].std()),
+                causal=_describe(outlook.loss[: inference.num_causal, point], sign),
+                model_free=_describe(outlook.loss[inference.num_causal :, point], sign),
             ),
             asked_s=time.time() - self._state.began_s,
         )
@@ -453,10 +494,16 @@ class Campaign:
             low=low,
             high=high,
             value=value,
+            actions=to_settings(values, self.settings.variables),
         )
 
     def tell(
-        self, experiment: _AnyExperiment, data: Any, *, replace: bool = False
+        self,
+        experiment: _AnyExperiment,
+        data: Any,
+        *,
+        actual: Mapping[str, Setting] | None = None,
+        replace: bool = False,
     ) -> None:
         """Add the answer of an experiment.
 
@@ -464,6 +511,7 @@ class Campaign:
             experiment: the experiment, or its number.
             data: a table of rows (`Samples`, a frame, a mapping of columns) or one
                 number for the target; NaN is missing.
+            actual: values that were really set, where they differ from those asked for.
             replace: whether this corrects an earlier answer, which then no longer
                 counts. The file keeps it, and the cost stays spent.
 
@@ -473,17 +521,40 @@ class Campaign:
                 has too many rows, an unknown variable or no column for the target.
         """
         record = find_experiment(self.experiments, experiment, replace=replace)
-        rows = self.read_answer(record, data, replace=replace)
-        self._commit(self._state.settle(record, rows, status="answered", reason=""))
+        rows = self.read_answer(record, data, actual=actual, replace=replace)
+        settings = self._read_actual(record, actual)
+        self._commit(
+            self._state.settle(
+                record, rows, status="answered", reason="", actual=settings
+            )
+        )
+
+    def _read_actual(
+        self, record: ExperimentRecord, actual: Mapping[str, Setting] | None
+    ) -> dict[str, float]:
+        variables = self.settings.variables
+        for name in actual or {}:
+            if name not in record.values:
+                raise ValueError(
+                    f"actual names {name!r}, but experiment {record.id} sets "
+                    f"{', '.join(record.values)}: leave it out."
+                )
+        return {n: to_code(n, x, variables[n]) for n, x in (actual or {}).items()}
 
     def read_answer(
-        self, experiment: _AnyExperiment, data: Any, *, replace: bool = False
+        self,
+        experiment: _AnyExperiment,
+        data: Any,
+        *,
+        actual: Mapping[str, Setting] | None = None,
+        replace: bool = False,
     ) -> Samples:
         """Return the rows of an answer as `tell` would add them, without adding them.
 
         Args:
             experiment: the experiment, or its number.
             data: as for `tell`.
+            actual: as for `tell`.
             replace: as for `tell`.
 
         Raises:
@@ -492,7 +563,9 @@ class Campaign:
         """
         record = find_experiment(self.experiments, experiment, replace=replace)
         settings, table = self.settings, self.samples
-        rows = read_rows(data, record.values, settings.target)
+        values = record.values | self._read_actual(record, actual)
+        data = encode_settings(data, settings.variables)
+        rows = read_rows(data, values, settings.target)
         if record.status != "pending":
             table = None  # the correction may be of a column's name
         check_answer(
@@ -609,13 +682,19 @@ class Campaign:
         budget, records = self.settings.budget, self.experiments
         points = inference.outlook.points
         fits = [
-            is_affordable(budget, records, [inference.names[v] for v in targets])
+            bool(targets)
+            and is_affordable(budget, records, [inference.names[v] for v in targets])
             for targets in points.targets
         ]
         # Policies that look ahead need the number of experiments that are left; the
         # mean price of all kinds stands for the price of the next ones.
         first = np.unique(points.group, return_index=True)[1]
-        usual = {"cost": float(inference.outlook.price[first].mean()), "n": 1.0}
+        prices = [
+            float(inference.outlook.price[i])
+            for i, targets in zip(first, points.targets, strict=True)
+            if targets
+        ]
+        usual = {"cost": float(np.mean(prices)), "n": 1.0}
         limits = remaining_budget(budget, records)
         return dataclasses.replace(
             inference.outlook,
@@ -633,6 +712,10 @@ class Campaign:
         if self._path is not None:
             _file.write_state(self._path, state)
         self._state = state
+
+
+def _describe(loss: np.ndarray, sign: float) -> tuple[float, float]:
+    return float(sign * loss.mean()), float(loss.std())
 
 
 def _check_policy(policy: object) -> None:

@@ -67,7 +67,7 @@ class Simulator:
         if self.environment is not None:
             known = load_environment(self.environment)
             # The built-in problem has its optimum by quadrature, which is more exact.
-            same = dict(known.ranges) == settings.variables
+            same = dict(known.ranges) == settings.ranges
             if same and settings.minimize and settings.target == known.target:
                 return dataclasses.replace(known, max_targets=largest)
             scm = known.scm
@@ -77,7 +77,7 @@ class Simulator:
             return None
         return environment_from_scm(
             scm.with_target(settings.target),
-            settings.variables,
+            settings.ranges,
             minimize=settings.minimize,
             max_targets=largest,
         )
@@ -110,8 +110,8 @@ class CampaignConfig:
         # and a leading dot would hide in it.
         if not re.fullmatch(r"[^\W_][\w.-]*", self.name):
             raise ValueError(
-                f"name becomes a folder, got {self.name!r}: start with a letter or "
-                "digit, and go on with these, '.', '_' or '-'."
+                f"name becomes a folder, got {self.name!r}: use letters, digits, '.', "
+                "'_' and '-', and begin with a letter or a digit."
             )
         if isinstance(self.observations, int):
             if self.observations < 1:

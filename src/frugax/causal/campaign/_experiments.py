@@ -10,6 +10,8 @@ from frugax.budget import ExperimentBudget
 from frugax.causal.policy import Value
 from frugax.causal.scm import Intervention, intervene
 
+from .actions import Setting, describe_settings
+
 Status = Literal["pending", "answered", "failed", "refunded"]
 
 
@@ -25,6 +27,8 @@ class Experiment:
         low: lower end of the 90 % interval of that mean.
         high: upper end of the 90 % interval of that mean.
         value: expected improvement from the answer, in the target's unit.
+        actions: the variables to set, and their values as the laboratory sets them:
+            names of levels, True or False, whole or other numbers.
     """
 
     id: int
@@ -34,10 +38,12 @@ class Experiment:
     low: float
     high: float
     value: Value
+    actions: dict[str, Setting] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
+        done = describe_settings(self.actions or self.intervention.values)
         return (
-            f"#{self.id} {self.intervention} costs {self.cost:g}; expected "
+            f"#{self.id} {done} costs {self.cost:g}; expected "
             f"{self.expected:.4g} ({self.low:.4g} to {self.high:.4g}); worth "
             f"{self.value.total:.3g} (learn {self.value.learn:.2g}, exploit "
             f"{self.value.exploit:.2g})"
@@ -61,6 +67,9 @@ class Forecast:
         prob_optimal: probability that it was within the tolerance of the best.
         sample_std: standard deviation over the posterior samples of the expected mean;
             None in files of version 2 or older.
+        causal: mean and standard deviation over the causal models alone; None in files
+            of version 4 or older.
+        model_free: those over the process that knows no causes.
     """
 
     expected: float
@@ -74,6 +83,8 @@ class Forecast:
     best_high: float
     prob_optimal: float
     sample_std: float | None = None
+    causal: tuple[float, float] | None = None
+    model_free: tuple[float, float] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +101,7 @@ class ExperimentRecord:
         corrections: earlier answers in words, the oldest first.
         asked_s: seconds from the start of the campaign until it was asked for; None in
             files of version 3 or older.
+        actual: values that the laboratory really set, where they differ.
     """
 
     id: int
@@ -100,6 +112,12 @@ class ExperimentRecord:
     corrections: tuple[str, ...] = ()
     # Two runs with the same seed are equal, however long their answers took.
     asked_s: float | None = dataclasses.field(default=None, compare=False)
+    actual: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def as_set(self) -> dict[str, float]:
+        """The values that were really set, as far as they are known."""
+        return self.values | self.actual
 
 
 def find_experiment(

@@ -23,8 +23,9 @@ from ._state import CampaignState
 
 _FORMAT = "frugax campaign"
 # 2 added corrections, 3 the standard deviation over posterior samples to forecasts; 4
-# renamed most keys and added the time at which an experiment was asked for.
-_VERSION = 4
+# renamed most keys and added the time at which an experiment was asked for. 5 added
+# kinds of actions, the values that were really set, and forecasts without causes.
+_VERSION = 5
 
 
 def lock_path(path: str | os.PathLike[str]) -> Path:

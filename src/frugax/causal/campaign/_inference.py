@@ -22,11 +22,13 @@ from frugax.causal.posterior import (
     importance_resample,
     predict_means,
     predictive_check,
+    rbf_kernel,
     sample_log_likelihoods,
     sample_posterior,
 )
 
-from ._experiments import add_prices
+from ._experiments import ExperimentRecord, add_prices
+from ._model_free import ModelFree, causal_share, usual_mean
 from ._settings import CampaignSettings
 from ._state import CampaignState
 from .candidates import make_grid, refine_grid, select_promising
@@ -35,6 +37,7 @@ from .preparation import (
     find_imputed_values,
     graph_row_weights,
     likelihood_shares,
+    number_past_experiments,
     select_variables,
     subsample_rows,
     summarize_incomplete,
@@ -46,6 +49,8 @@ _PROPOSALS = 8
 # Without observations the variance of the outcomes is noise and effects together; these
 # are the shares of their standard deviation that may be noise.
 _NOISE_FRACS = (1.0, 0.3, 0.1)
+# Half-widths of a range within which one experiment repeats another.
+_REPEAT_LENGTH = 0.03
 _Predictions: TypeAlias = Float[np.ndarray, "samples points outputs"]
 
 
@@ -61,6 +66,8 @@ class Inference:
         scale: standard deviation of the target.
         row_std: standard deviation of the target in rows of one experiment.
         imputed: values that count for variables in rows that lack them.
+        num_causal: number of rows of `outlook.loss` that are causal models, the first
+            ones; the others know no causes.
     """
 
     names: tuple[str, ...]
@@ -70,6 +77,7 @@ class Inference:
     scale: float
     row_std: float
     imputed: dict[str, float]
+    num_causal: int
 
 
 class _Predictor:
@@ -169,15 +177,18 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
     names = select_variables(settings, table)
     table = table.select(names)
     values = table.values.astype(np.float64)
+    ids, experiments = number_past_experiments(
+        settings, values, table.intervened, ids, experiments, names
+    )
     imputed = find_imputed_values(values, table.intervened, names, settings)
     for name, value in imputed.items():
         column = values[:, names.index(name)]
         column[np.isnan(column)] = value
     target = names.index(settings.target)
     outputs = [target, *(names.index(name) for name in settings.constraints)]
-    observed = ids < 0
+    observed = ~table.intervened.any(1)
     # NaN where a variable may not be set: its range is that of the data.
-    ranges = np.array([settings.variables.get(n, (np.nan, np.nan)) for n in names])
+    ranges = np.array([settings.ranges.get(n, (np.nan, np.nan)) for n in names])
     domain = Domain.from_data(values, observed, ranges[:, 0], ranges[:, 1])
     # Graphs are compared on complete rows; incomplete ones choose among the samples.
     incomplete = summarize_incomplete(
@@ -230,34 +241,71 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
     scales = [estimate_scale(values[:, v], observed) for v in outputs]
     # Losses are minimized from here on: a target to make large changes its sign once.
     sign = 1.0 if settings.minimize else -1.0
+    pending = Points.from_interventions(
+        [
+            (tuple(names.index(n) for n in one.values), list(one.values.values()))
+            for one in experiments
+            if one.status == "pending" and set(one.values) <= set(names)
+        ]
+    )[0]
+    usual = [
+        usual_mean(values[observed, v], each)
+        for v, each in zip(outputs, scales, strict=True)
+    ]
+    free = ModelFree(
+        settings, names, values[observed], outcomes, usual[0], pending, scale, rng
+    )
+    share = causal_share(
+        experiments, list_answers(experiments, outcomes), blind=usual[0] is None
+    )
+    num_free = round(count * (1 - share) / share)
     candidates = _Candidates(predictor, make_grid(settings, names, rng))
+
+    def predict() -> tuple[_Predictions, Float[np.ndarray, " points"]]:
+        causal = candidates.predictions.copy()
+        causal[:, :, 0] = predictor.condition(causal[:, :, 0], candidates.points)
+        # Constraints are judged by causal predictions only: a process that starts from
+        # the usual mean would take any experiment for safe.
+        others = causal[np.arange(num_free) % len(causal)]
+        others[:, :, 0], left = free.draw(candidates.points, num_free)
+        return np.concatenate([causal, others]), left
+
     # A grid over several variables is coarse: refine it twice where it promises most.
     for _ in range(min(max(map(len, candidates.points.targets)), 2)):
-        loss = sign * predictor.condition(
-            candidates.predictions[:, :, 0], candidates.points
-        )
-        limits = _check_constraints(candidates.predictions, settings, scales)
-        centres = select_promising(loss, *limits)
+        predictions, _ = predict()
+        limits = _check_constraints(predictions, settings, scales)
+        centres = select_promising(sign * predictions[:, :, 0], *limits)
         candidates.extend(refine_grid(candidates.points, centres, settings, names, rng))
-    pending = [
-        (tuple(names.index(n) for n in one.values), np.array([*one.values.values()]))
-        for one in experiments
-        if one.status == "pending" and set(one.values) <= set(names)
-    ]
     # Pending experiments are rarely on the grid; as candidates they get their own
     # predictions.
-    candidates.extend(Points.from_interventions(pending)[0])
-    points = candidates.points
-    loss = sign * predictor.condition(candidates.predictions[:, :, 0], points)
+    candidates.extend(pending)
+    predictions, unexplored = predict()
+    tried = candidates.points
     # The updates have explained part of the outcomes. A shift for all of their
     # residuals would add that part a second time.
     explained = predictor.condition(predictor.at_experiments, outcomes.points)
-    shift, doubt = extrapolation_std(points, explained.mean(0), outcomes, domain, scale)
-    allowed, breach = _check_constraints(candidates.predictions, settings, scales)
+    shift, doubt = extrapolation_std(tried, explained.mean(0), outcomes, domain, scale)
+    misfit = predictive_check(tried, outcomes, domain, scale)
+    # Two experiments within a few hundredths of a range are one experiment repeated.
+    repeats = rbf_kernel(tried, outcomes.points, domain, _REPEAT_LENGTH).sum(1)
+    repeats += rbf_kernel(tried, pending, domain, _REPEAT_LENGTH).sum(1)
+    points = tried
+    if None not in usual:
+        # Doing nothing is the first alternative to any intervention, and the
+        # observations are its outcome. It is never asked for.
+        points = Points((*tried.targets, ()), (*tried.values, np.empty((1, 0))))
+        mean, error = np.array(usual, float).T
+        nothing = mean + error * rng.standard_normal((len(predictions), len(mean)))
+        predictions = np.concatenate([predictions, nothing[:, None]], axis=1)
+        shift, doubt, misfit, unexplored, repeats = (
+            np.append(each, 0.0) for each in (shift, doubt, misfit, unexplored, repeats)
+        )
+    loss = sign * predictions[:, :, 0]
+    allowed, breach = _check_constraints(predictions, settings, scales)
     # Pending experiments count as done, with the mean that each sample predicts: a
     # second question must not ask for the same improvement again.
     reached = np.full(len(loss), np.inf)
-    for targets, set_values in pending:
+    for targets, set_values in map(pending.at, range(len(pending))):
         at = points.find_nearest(targets, set_values)
         reached = np.minimum(reached, np.where(allowed[:, at], loss[:, at], np.inf))
     prices = np.ones(len(points.targets))
@@ -265,7 +313,8 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
         # Where only the number of experiments is limited, each costs one of them.
         prices = np.array(
             [
-                float(add_prices(settings.budget, [names[v] for v in targets]))
+                # Nothing has no price, and a price divides.
+                float(add_prices(settings.budget, [names[v] for v in targets])) or 1.0
                 for targets in points.targets
             ]
         )
@@ -275,14 +324,18 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
         allowed=allowed,
         price=prices[points.group],
         affordable=np.ones(len(points), bool),
-        causes=ensemble.graphs[:, target],
+        # The others know no causes, which counts as one more opinion about them.
+        causes=np.append(ensemble.graphs[:, target], np.full(num_free, -1)),
         reached=reached,
-        shift=sign * shift,
+        shift=share * sign * shift,
         doubt=doubt,
-        misfit=predictive_check(points, outcomes, domain, scale),
+        misfit=misfit,
         breach=breach,
         noise=max(row_std / np.sqrt(settings.rows_per_experiment), 1e-9 * scale),
         done=outcomes.points,
+        unexplored=unexplored,
+        repeats=repeats,
+        asked=len(state.experiments),
     )
     return Inference(
         names=names,
@@ -292,7 +345,21 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
         scale=scale,
         row_std=row_std,
         imputed=imputed,
+        num_causal=count,
     )
+
+
+def list_answers(
+    experiments: Sequence[ExperimentRecord], outcomes: Outcomes
+) -> list[tuple[int, float, float]]:
+    """List the number, mean and standard error of each outcome, oldest first."""
+    # `order` counts answered experiments only.
+    answered = [
+        (i, float(outcomes.mean[i]), float(outcomes.error[i]))
+        for i in np.argsort(outcomes.order)
+    ]
+    numbers = outcomes.numbers
+    return [(numbers[i], mean, error) for i, mean, error in answered]
 
 
 def _index_edges(

@@ -17,6 +17,17 @@ from frugax.causal.posterior import MAX_VARIABLES
 from frugax.errors import InfeasibleBudgetError
 
 from ._experiments import add_prices
+from .actions import (
+    Action,
+    Binary,
+    Categorical,
+    Continuous,
+    Grid,
+    Integer,
+    bounds,
+    describe_settings,
+    to_settings,
+)
 
 # Every set gets candidates of its own, whatever their number, and each costs time.
 _MAX_SETS = 400
@@ -40,7 +51,8 @@ class CampaignSettings:
     """The variables, the goal and the limits of a campaign.
 
     Attributes:
-        variables: variables that may be set, and their ranges (least, greatest value).
+        variables: variables that may be set, each with its range (least, greatest
+            value), or as an `Integer`, `Binary`, `Categorical` or `Grid`.
         target: variable to make small or large.
         budget: limits of the experiments. An experiment that sets several variables
             costs the sum of their prices.
@@ -64,7 +76,7 @@ class CampaignSettings:
         seed: seed of all randomness; >= 0.
     """
 
-    variables: dict[str, tuple[float, float]]
+    variables: dict[str, Action]
     target: str
     budget: ExperimentBudget
     minimize: bool = True
@@ -90,7 +102,7 @@ class CampaignSettings:
         self._check_numbers()
         if not self.variables:
             raise ValueError("variables must name at least one variable to set.")
-        for name, (low, high) in self.variables.items():
+        for name, (low, high) in self.ranges.items():
             _check_range(name, low, high)
         # Setting the target would reach any value, and teach nothing about its causes.
         if self.target in self.variables:
@@ -108,8 +120,8 @@ class CampaignSettings:
                         f"sets holds {each}, but forbidden_sets holds {bad}: remove "
                         "one of them."
                     )
-        for name, bounds in self.constraints.items():
-            _check_constraint(name, *bounds, self.variables.get(name))
+        for name, limits in self.constraints.items():
+            _check_constraint(name, *limits, self.ranges.get(name))
             if name == self.target:
                 raise ValueError(
                     f"constraints[{name!r}] is about the target, which is optimised: "
@@ -143,6 +155,19 @@ class CampaignSettings:
                 unit="of cost",
                 hint="allow a cheaper one.",
             )
+
+    @property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """The least and the greatest value of each variable that may be set."""
+        return {name: bounds(action) for name, action in self.variables.items()}
+
+    def describe(self, values: Mapping[str, float]) -> str:
+        """Describe an experiment as the laboratory sets it: `do(kind = B)`.
+
+        Args:
+            values: the variables to set, and their values or codes.
+        """
+        return describe_settings(to_settings(values, self.variables))
 
     @property
     def modelled(self) -> frozenset[str]:
@@ -282,6 +307,27 @@ class CampaignSettings:
             raise ValueError(
                 f"the edge {both[0]} is both required and forbidden: remove one."
             )
+
+
+def read_variables(given: Any) -> dict[str, Action]:
+    """Read a mapping from names to ranges or other kinds of actions.
+
+    Raises:
+        TypeError: it is not a mapping from names.
+        ValueError: one of its values is neither a pair nor a kind of action.
+    """
+    kinds = (Integer, Binary, Categorical, Grid)
+    pairs: Any = given
+    if isinstance(given, Mapping):
+        pairs = {
+            name: (action.low, action.high)
+            if isinstance(action, Continuous)
+            else action
+            for name, action in given.items()
+            if not isinstance(action, kinds)
+        }
+    read = read_pairs("variables", pairs)
+    return {name: read.get(name, action) for name, action in given.items()}
 
 
 def read_pairs(

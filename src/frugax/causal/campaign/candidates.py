@@ -10,6 +10,7 @@ from frugax.causal.policy import permitted
 from frugax.causal.posterior import Points
 
 from ._settings import CampaignSettings
+from .actions import Action, snap
 
 # Candidates in all: predicting one takes some twenty microseconds a sample.
 _MAX_POINTS = 700
@@ -32,12 +33,13 @@ def make_grid(
     per_larger = int(np.clip(_MAX_POINTS // max(len(larger), 1), 16, 400))
     values: list[np.ndarray] = []
     for s in sets:
-        low, high = np.array([settings.variables[n] for n in s]).T
+        low, high = np.array([settings.ranges[n] for n in s]).T
         if len(s) == 1:
             unit = np.linspace(0.0, 1.0, per_single)[:, None]
         else:
             unit = _fill_unit_cube(len(s), per_larger, rng)
-        values.append(low + unit * (high - low))
+        actions = [settings.variables[n] for n in s]
+        values.append(_snap_all(low + unit * (high - low), actions))
     return Points(tuple(tuple(names.index(n) for n in s) for s in sets), tuple(values))
 
 
@@ -54,7 +56,7 @@ def refine_grid(
     # order; that of a set could change the draws.
     for i in dict.fromkeys(centres):
         targets, centre = points.at(i)
-        low, high = np.array([settings.variables[names[v]] for v in targets]).T
+        low, high = np.array([settings.ranges[names[v]] for v in targets]).T
         size = len(points.values[points.targets.index(targets)])
         # From the step of the grid down to a twentieth of it.
         step = (high - low) / max(size ** (1 / len(targets)) - 1, 1.0)
@@ -63,9 +65,25 @@ def refine_grid(
         # Clipping piles points up at the ends of a range. They are welcome there: the
         # best value of a monotone effect is an end.
         extra.setdefault(targets, []).append(np.clip(centre + moves, low, high))
-    return Points(
-        tuple(extra), tuple(np.concatenate(values) for values in extra.values())
-    )
+    found: list[np.ndarray] = []
+    for targets, values in extra.items():
+        actions = [settings.variables[names[v]] for v in targets]
+        new = _snap_all(np.concatenate(values), actions)
+        if not all(isinstance(action, tuple) for action in actions):
+            old = points.values[points.targets.index(targets)]
+            new = new[~(new[:, None] == old).all(2).any(1)]
+        found.append(new)
+    return Points(tuple(extra), tuple(found))
+
+
+def _snap_all(
+    values: Float[np.ndarray, "points targets"], actions: Sequence[Action]
+) -> Float[np.ndarray, "_ targets"]:
+    """Move points to values that can be set, each of them once."""
+    if all(isinstance(action, tuple) for action in actions):
+        return values
+    columns = [snap(x, action) for x, action in zip(values.T, actions, strict=True)]
+    return np.unique(np.stack(columns, axis=1), axis=0)
 
 
 def select_promising(

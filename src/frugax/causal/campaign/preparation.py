@@ -100,11 +100,37 @@ def find_imputed_values(
         unset = values[~intervened[:, j], j]
         unset = unset[np.isfinite(unset)]
         if not len(unset):
-            low, high = settings.variables[name]
+            low, high = settings.ranges[name]
             found[name] = low + (high - low) / 2
         elif not np.ptp(unset):
             found[name] = float(unset[0])
     return found
+
+
+def number_past_experiments(
+    settings: CampaignSettings,
+    values: Float[np.ndarray, "n d"],
+    intervened: Bool[np.ndarray, "n d"],
+    experiment_ids: Int[np.ndarray, " n"],
+    experiments: Sequence[ExperimentRecord],
+    names: tuple[str, ...],
+) -> tuple[Int[np.ndarray, " n"], tuple[ExperimentRecord, ...]]:
+    """Count rows that were told as observations but set variables as experiments."""
+    ids, found = experiment_ids.copy(), list(experiments)
+    numbers: dict[tuple[tuple[str, float], ...], int] = {}
+    for i in np.flatnonzero((experiment_ids == OBSERVED) & intervened.any(1)):
+        which = np.flatnonzero(intervened[i])
+        # The experiments of a campaign set other variables than some of the past may.
+        if not {names[v] for v in which} <= set(settings.variables):
+            continue
+        key = tuple((names[v], float(values[i, v])) for v in which)
+        if key not in numbers:
+            numbers[key] = len(found)
+            found.append(
+                ExperimentRecord(id=len(found), values=dict(key), status="answered")
+            )
+        ids[i] = numbers[key]
+    return ids, tuple(found)
 
 
 def subsample_rows(
@@ -178,13 +204,15 @@ def summarize_outcomes(
     groups: list[np.ndarray] = []
     forecasts: list[tuple[float, float]] = []
     unused: list[float] = []
+    numbers: list[int] = []
     for one in experiments:
         own = (experiment_ids == one.id) & np.isfinite(values)
         if not own.any() or not set(one.values) <= set(names):
             continue
         targets = tuple(names.index(n) for n in one.values)
-        done.append((targets, list(one.values.values())))
+        done.append((targets, [one.as_set[n] for n in one.values]))
         groups.append(values[own])
+        numbers.append(one.id)
         forecasts.append(_read_forecast(one))
         unused.append(0.0 if shares is None else 1.0 - float(shares[own].mean()))
     # Pooled variance within experiments. Three rows' worth of the variance without
@@ -208,6 +236,7 @@ def summarize_outcomes(
         forecast_std=forecast_std,
         order=order,
         unused_frac=np.array(unused)[order],
+        numbers=tuple(numbers[i] for i in order),
     )
     return outcomes, row_std
 

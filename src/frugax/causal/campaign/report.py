@@ -25,6 +25,7 @@ from ._audit import CampaignAudit
 from ._campaign import Campaign
 from ._experiments import ExperimentRecord, Forecast, add_costs, add_prices
 from ._graph_svg import draw_graph
+from ._settings import CampaignSettings
 
 __all__ = [
     "ExperimentOutcome",
@@ -49,12 +50,13 @@ main { max-width:900px; }
 .graph .odds { font-size:11px; fill:var(--soft); stroke:var(--card);
  stroke-width:3px; paint-order:stroke; }
 .tiles { grid-auto-flow:dense; } .tile.wide { grid-column:span 2; }
-.tile b { overflow-wrap:anywhere; }
+.tile b { overflow-wrap:normal; } .tile.whole { grid-column:1/-1; }
 .line.s1 { stroke-dasharray:5 4; } .line.s2 { stroke-dasharray:5 4; }
 """
 )
 _MAX_LETTERS = 48  # longer values of a tile are cut in the middle
 _WIDE_LETTERS = 9  # longer values of a tile get two columns
+_WHOLE_LETTERS = 24  # longer ones a line
 # Discrepancies of a smaller share of the target's standard deviation are not reported.
 _MIN_DISCREPANCY_FRAC = 0.05
 
@@ -147,7 +149,7 @@ def report_page(
             outcomes, campaign.infer().scale
         ),
         "Would another strategy have been better?": _render_audit(audited),
-        "Every experiment": _render_experiments(outcomes),
+        "Every experiment": _render_experiments(outcomes, campaign.settings),
     }
     body = [
         element("section", element("h2", title), content)
@@ -176,11 +178,16 @@ def render_heading(
     if campaign.measured:
         best = campaign.recommend()
         tiles += [
-            _render_tile("recommended", str(best.intervention)),
+            _render_tile("recommended", settings.describe(best.value)),
             _render_tile(f"expected {settings.target}", f"{best.expected:.4g}"),
             _render_tile("90 % interval of it", f"{best.low:.4g} to {best.high:.4g}"),
             _render_tile("as good as the best", f"{best.prob_optimal:.0%} sure"),
         ]
+        if best.nothing is not None and best.prob_better is not None:
+            tiles.append(_render_tile("doing nothing gives", f"{best.nothing:.4g}"))
+            if best.actions:
+                better = f"{best.prob_better:.0%} sure"
+                tiles.append(_render_tile("better than nothing", better))
         if campaign.unmeasured:
             tiles.append(_render_tile("never measured", ", ".join(campaign.unmeasured)))
         elif settings.constraints:
@@ -204,13 +211,19 @@ def _render_tile(label: str, value: str) -> Markup:
     short, half = value, _MAX_LETTERS // 2
     if len(value) > _MAX_LETTERS:
         short = value[:half] + "…" + value[-half:]
-    # A value such as "x = 2" must not break over lines.
+    # A value such as "x = 2" must not break over lines, nor a number after its sign.
     short = re.sub(" (=|to) ", "\N{NO-BREAK SPACE}\\1\N{NO-BREAK SPACE}", short)
+    short = re.sub(r"-(?=[\d.])", "\N{MINUS SIGN}", short)
+    kind = "tile"
+    if len(value) > _WHOLE_LETTERS:
+        kind = "tile whole"
+    elif len(value) > _WIDE_LETTERS:
+        kind = "tile wide"
     return element(
         "div",
         element("b", short, title=value),
         element("span", label),
-        class_="tile wide" if len(value) > _WIDE_LETTERS else "tile",
+        class_=kind,
     )
 
 
@@ -361,7 +374,9 @@ def _render_audit(audited: CampaignAudit | None) -> Markup:
     return fragment(note, _render_table(header, rows))
 
 
-def _render_experiments(outcomes: Sequence[ExperimentOutcome]) -> Markup:
+def _render_experiments(
+    outcomes: Sequence[ExperimentOutcome], settings: CampaignSettings
+) -> Markup:
     if not outcomes:
         return _render_note("None yet.")
     rows: list[tuple[str, ...]] = []
@@ -374,7 +389,7 @@ def _render_experiments(outcomes: Sequence[ExperimentOutcome]) -> Markup:
         rows.append(
             (
                 f"{record.id}",
-                str(intervene(**record.values)),
+                settings.describe(record.as_set),
                 f"{o.cost:g}",
                 f"{f.expected:.4g} ({f.low:.4g} to {f.high:.4g})",
                 "" if o.mean is None else f"{o.mean:.4g}",

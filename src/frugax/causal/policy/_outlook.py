@@ -36,6 +36,10 @@ class Outlook:
         noise: standard error of the outcome of one experiment, in the target's unit.
         done: the experiments that were answered.
         left: number of experiments of the usual price that the budget still pays for.
+        unexplored: uncertainty that the outcomes so far leave at a point, as a share
+            of that before the first; None if unknown.
+        repeats: number of experiments that were done at a point; None if unknown.
+        asked: number of experiments that were asked for so far.
     """
 
     points: Points
@@ -52,6 +56,9 @@ class Outlook:
     noise: float
     done: Points
     left: float = np.inf
+    unexplored: Float[np.ndarray, " points"] | None = None
+    repeats: Float[np.ndarray, " points"] | None = None
+    asked: int = 0
 
     @property
     def mean(self) -> Float[np.ndarray, " points"]:

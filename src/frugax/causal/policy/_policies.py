@@ -9,6 +9,7 @@ References:
     bounds); Frazier et al. 2009, INFORMS J. Computing 21:599-613 (knowledge gradient).
 """
 
+import dataclasses
 from collections.abc import Callable
 from math import erfc, pi, sqrt
 from typing import TypeAlias
@@ -21,13 +22,41 @@ from ._value import total_values
 
 Policy: TypeAlias = Callable[[Outlook, np.random.Generator], int]
 
+_FILL_EVERY = 3  # of so many experiments one goes to the least explored point
+_UNEXPLORED = 0.5  # share of the first uncertainty that a point must have left
+_MAX_REPEATS = 1.5
+_WORTHWHILE = 0.05
+_RETEST = 0.1
 # Candidates of the knowledge gradient, which takes a millisecond for each.
 _CANDIDATES = 24
 
 
 def improvement(outlook: Outlook, rng: np.random.Generator) -> int:
-    """Maximize the expected improvement on the current recommendation, per cost."""
-    return _select_max(expected_improvement(outlook) / outlook.price, outlook, rng)
+    """Maximize the expected improvement on the recommendation, per cost, and explore.
+
+    Every third experiment goes where the outcomes so far say least, as all models may
+    agree on a region that none of them has seen. No point is tried a third time while a
+    better one may be where nothing was tried.
+    """
+    ei = expected_improvement(outlook)
+    if outlook.unexplored is None or outlook.repeats is None:
+        return _select_max(ei / outlook.price, outlook, rng)
+    fits = outlook.affordable & ~outlook.refuted
+    new = fits & (outlook.unexplored > _UNEXPLORED)
+    if outlook.asked % _FILL_EVERY == 1 and new.any():
+        # Where several points are as unexplored, the most promising one.
+        hope = ei / (float(ei[new].max()) or 1.0)
+        score = outlook.unexplored * (1 + 0.3 * hope)
+        return _select_max(np.where(new, score, 0.0), outlook, rng)
+    often = outlook.repeats > _MAX_REPEATS
+    if new.any() and (fits & ~often).any():
+        best = outlook.loss[:, outlook.best]
+        better = outlook.loss[:, new].min(1) < best - _WORTHWHILE * outlook.loss.std()
+        if better.mean() > _WORTHWHILE:
+            outlook = dataclasses.replace(
+                outlook, affordable=outlook.affordable & ~often
+            )
+    return _select_max(ei / outlook.price, outlook, rng)
 
 
 def thompson(outlook: Outlook, rng: np.random.Generator) -> int:
@@ -98,9 +127,22 @@ def _normal(z: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
 
 def expected_improvement(outlook: Outlook) -> Float[np.ndarray, " points"]:
     """Compute the expected improvement on the current recommendation, before cost."""
+    # In each world the recommendation has another value. Compared with that, to repeat
+    # it is no improvement, however uncertain its mean; compared with its mean, points
+    # that would show whether it is as good as it seems have a chance too.
+    now = outlook.loss[:, outlook.best]
+    mean = np.full(len(now), outlook.mean[outlook.best])
+    return (1 - _RETEST) * _improvement_on(now, outlook) + _RETEST * _improvement_on(
+        mean, outlook
+    )
+
+
+def _improvement_on(
+    now: Float[np.ndarray, " worlds"], outlook: Outlook
+) -> Float[np.ndarray, " points"]:
     # Pending experiments count as done, with the outcome that each world predicts:
     # the next experiment then differs from them.
-    today = np.minimum(float(outlook.mean[outlook.best]), outlook.reached)
+    today = np.minimum(now, outlook.reached)
     ahead = today[:, None] - outlook.loss
     better = np.maximum(ahead, 0.0)
     if outlook.misfit.any():

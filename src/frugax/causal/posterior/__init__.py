@@ -5,6 +5,7 @@ and `predict_means`, which predicts the effects of interventions in each of them
 sums over graphs: `ExactLinearPosterior`. Guide: docs/causal_campaign.md.
 """
 
+from ._action_process import ActionSpace, draw_action_process
 from ._basis import Domain
 from ._conditioning import enkf_update, importance_resample, sample_log_likelihoods
 from ._discrepancy import (
@@ -28,12 +29,13 @@ from ._orders import (
     sum_over_orders,
 )
 from ._parent_scores import ParentScores, score_parent_sets
-from ._points import Outcomes, Points, predict_means
+from ._points import Outcomes, Points, predict_means, rbf_kernel
 from ._posterior_sample import MechanismSample, PosteriorSample
 
 __all__ = [
     "MAX_VARIABLES",
     "NOISE_SCALE",
+    "ActionSpace",
     "Discrepancy",
     "Domain",
     "ExactLinearPosterior",
@@ -50,6 +52,7 @@ __all__ = [
     "add_discrepancy",
     "adjacency",
     "count_topological_orders",
+    "draw_action_process",
     "enkf_update",
     "extrapolation_std",
     "fit_best_linear_model",
@@ -60,6 +63,7 @@ __all__ = [
     "parent_set_probabilities",
     "predict_means",
     "predictive_check",
+    "rbf_kernel",
     "sample_graphs",
     "sample_log_likelihoods",
     "sample_posterior",

@@ -92,6 +92,7 @@ class Outcomes:
         forecast_std: standard deviation of that forecast.
         order: position of each experiment in the order in which they were asked for.
         unused_frac: share of the experiment's rows that the likelihood has not counted.
+        numbers: number of each experiment in its campaign.
     """
 
     points: Points
@@ -101,6 +102,7 @@ class Outcomes:
     forecast_std: Float[np.ndarray, " experiments"]
     order: Int[np.ndarray, " experiments"]
     unused_frac: Float[np.ndarray, " experiments"]
+    numbers: tuple[int, ...] = ()
 
 
 def predict_means(

@@ -1,0 +1,411 @@
+"""Laboratories with a known truth, in eleven families, for `causal_optimise.py`.
+
+Each is a function that simulates rows: natural ones, or those of an experiment. The
+truth of an experiment is the mean of many rows with the same noise, so regret has no
+luck in it.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from frugax import causal
+
+Rows = dict[str, np.ndarray]
+Values = Mapping[str, float]
+_TRUE_ROWS = 4000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One laboratory.
+
+    Attributes:
+        name: the family and a number.
+        simulate: rows of all measured variables, from what is set, their number and a
+            generator.
+        ranges: the variables that may be set.
+        levels: the only values of some of them; names of levels for categories.
+        target: to make small.
+        prices: of setting each variable.
+        cost: the budget.
+        max_targets: most variables of one experiment.
+        observed: rows seen in advance.
+        rows: of one experiment.
+    """
+
+    name: str
+    simulate: Callable[[Values, int, np.random.Generator], Rows]
+    ranges: dict[str, tuple[float, float]]
+    levels: dict[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
+    categories: frozenset[str] = frozenset()
+    target: str = "y"
+    prices: dict[str, float] = dataclasses.field(default_factory=dict)
+    cost: float = 20.0
+    max_targets: int = 1
+    observed: int = 100
+    rows: int = 5
+
+    @property
+    def family(self) -> str:
+        return self.name.rsplit(" ", 1)[0]
+
+    def price(self, names: Any) -> float:
+        return sum(self.prices.get(n, 1.0) for n in names)
+
+    @functools.cached_property
+    def observations(self) -> Rows:
+        return self.simulate({}, self.observed, np.random.default_rng([7, 1]))
+
+    def answer(self, values: Values, number: int, seed: int) -> Rows:
+        found = self.simulate(values, self.rows, np.random.default_rng([seed, number]))
+        return {k: np.asarray(v, float) for k, v in found.items()}
+
+    def mean(self, values: Values) -> float:
+        rng = np.random.default_rng(123)
+        return float(np.mean(self.simulate(values, _TRUE_ROWS, rng)[self.target]))
+
+    @functools.cached_property
+    def scale(self) -> float:
+        rng = np.random.default_rng(124)
+        return float(np.std(self.simulate({}, _TRUE_ROWS, rng)[self.target]))
+
+    def axis(self, name: str, count: int) -> np.ndarray:
+        if name in self.levels:
+            return np.array(self.levels[name], float)
+        return np.linspace(*self.ranges[name], count)
+
+    def candidates(self) -> list[dict[str, float]]:
+        found: list[dict[str, float]] = []
+        for k in range(1, self.max_targets + 1):
+            for names in itertools.combinations(self.ranges, k):
+                axes = [self.axis(n, {1: 61, 2: 17}.get(k, 7)) for n in names]
+                found += [
+                    dict(zip(names, map(float, v), strict=True))
+                    for v in itertools.product(*axes)
+                ]
+        return found
+
+    @functools.cached_property
+    def optimum(self) -> float:
+        return min(map(self.mean, [{}, *self.candidates()]))
+
+    def regret(self, values: Values) -> float:
+        """How much worse than the best, in standard deviations of the target."""
+        return max(self.mean(values) - self.optimum, 0.0) / self.scale
+
+
+def _set(do: Values, name: str, natural: np.ndarray) -> np.ndarray:
+    return np.full(len(natural), do[name]) if name in do else natural
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def threshold(seed: int) -> Problem:
+    """An effect that begins at about three times the range that was seen."""
+    p = np.random.default_rng([31, seed])
+    at, size, slope = p.uniform(2.2, 3.2), p.uniform(3, 5), p.uniform(0.1, 0.3)
+    side, extra = p.choice([-1, 1]), int(p.integers(0, 3))
+
+    def simulate(do: Values, n: int, rng: np.random.Generator) -> Rows:
+        e = rng.standard_normal((5 + extra, n))
+        x, z = _set(do, "x", e[0]), _set(do, "z", e[1])
+        m = size * _sigmoid(8 * (side * x - at)) + 0.3 * e[2]
+        rows = {"x": x, "z": z, "m": m, "y": slope * z - m + e[3]}
+        return rows | {f"w{i}": _set(do, f"w{i}", e[5 + i]) for i in range(extra)}
+
+    names = ["x", "z", *(f"w{i}" for i in range(extra))]
+    return Problem(
+        name=f"threshold {seed}",
+        simulate=simulate,
+        ranges=dict.fromkeys(names, (-4.0, 4.0)),
+        cost=18.0,
+    )
+
+
+def interaction(seed: int) -> Problem:
+    """Two levers, each flat alone; others do little."""
+    p = np.random.default_rng([32, seed])
+    size, gate = p.uniform(2, 4), p.random() < 0.5
+    signs, slope = p.choice([-1, 1], 2), p.uniform(0.1, 0.3)
+    extra = int(p.integers(1, 3))
+
+    def simulate(do: Values, n: int, rng: np.random.Generator) -> Rows:
+        e = rng.standard_normal((4 + extra, n))
+        a, b = _set(do, "a", 0.4 * e[0]), _set(do, "b", 0.4 * e[1])
+        if gate:
+            both = _sigmoid(5 * (signs[0] * a - 1.2)) * _sigmoid(
+                5 * (signs[1] * b - 1.2)
+            )
+        else:
+            both = signs[0] * signs[1] * a * b / 4
+        w = {f"w{i}": _set(do, f"w{i}", 0.4 * e[4 + i]) for i in range(extra)}
+        return {"a": a, "b": b, "y": slope * w["w0"] - size * both + e[2], **w}
+
+    names = ["a", "b", *(f"w{i}" for i in range(extra))]
+    return Problem(
+        name=f"interaction {seed}",
+        simulate=simulate,
+        ranges=dict.fromkeys(names, (-2.0, 2.0)),
+        max_targets=2,
+        cost=30.0,
+    )
+
+
+def plateau(seed: int) -> Problem:
+    """Flat nearly everywhere, with a well or a few steps."""
+    p = np.random.default_rng([33, seed])
+    at, width = p.uniform(-2.5, 2.5), p.uniform(0.3, 0.6)
+    size, steps = p.uniform(2, 4), p.random() < 0.5
+
+    def simulate(do: Values, n: int, rng: np.random.Generator) -> Rows:
+        e = rng.standard_normal((3, n))
+        x, z = _set(do, "x", 0.5 * e[0]), _set(do, "z", 0.5 * e[1])
+        if steps:
+            low = size * ((x > at) * 0.4 + (x > at + 0.8) * 0.6 - (x > at + 2.0) * 0.8)
+        else:
+            low = size * np.exp(-0.5 * ((x - at) / width) ** 2)
+        return {"x": x, "z": z, "y": 0.15 * z - low + e[2]}
+
+    return Problem(
+        name=f"plateau {seed}",
+        simulate=simulate,
+        ranges={"x": (-3.0, 3.0), "z": (-3.0, 3.0)},
+        cost=20.0,
+    )
+
+
+def hidden(seed: int) -> Problem:
+    """A dose given by need: to fix it does harm; another lever helps, or none."""
+    p = np.random.default_rng([34, seed])
+    need, helps = p.uniform(0.8, 1.5), p.choice([0.0, 0.4])
+    harm, linear = p.uniform(0.4, 1.0), seed % 2
+
+    def simulate(do: Values, n: int, rng: np.random.Generator) -> Rows:
+        e = rng.standard_normal((4, n))
+        u = e[0]
+        dose = _set(do, "dose", u + 0.3 * e[1])
+        z = _set(do, "z", e[2])
+        miss = (dose - u) ** 2
+        if linear:
+            miss = np.abs(dose) * 0.5
+        y = need * u + harm * miss + helps * z + 0.5 * e[3]
+        return {"dose": dose, "z": z, "y": y}
+
+    return Problem(
+        name=f"hidden cause {seed}",
+        simulate=simulate,
+        ranges={"dose": (-2.0, 2.0), "z": (-2.0, 2.0) if helps else (-0.5, 0.5)},
+        cost=14.0,
+    )
+
+
+def mixed(seed: int) -> Problem:
+    """A switch, a category, a count and a temperature."""
+    p = np.random.default_rng([35, seed])
+    gains = p.normal(0, 1, 4)
+    best, size = p.uniform(30, 70), p.uniform(1, 3)
+    on = p.uniform(-1.5, 1.5)
+    joint = p.uniform(-1, 1)
+
+    def simulate(do: Values, n: int, rng: np.random.Generator) -> Rows:
+        e = rng.standard_normal((3, n))
+        switch = _set(do, "switch", (rng.random(n) < 0.3).astype(float))
+        kind = _set(do, "kind", rng.integers(0, 4, n).astype(float))
+        count = _set(do, "count", rng.integers(1, 4, n).astype(float))
+        t = _set(do, "t", 25 + 5 * e[0])
+        y = gains[np.clip(kind.round().astype(int), 0, 3)] + on * switch
+        y = y - size * np.exp(-0.5 * ((t - best) / 12) ** 2) - 0.2 * count
+        y = y + joint * switch * (count - 2) + 0.7 * e[1]
+        return {"switch": switch, "kind": kind, "count": count, "t": t, "y": y}
+
+    return Problem(
+        name=f"mixed actions {seed}",
+        simulate=simulate,
+        ranges={
+            "switch": (0.0, 1.0),
+            "kind": (0.0, 3.0),
+            "count": (1.0, 5.0),
+            "t": (20.0, 80.0),
+        },
+        levels={
+            "switch": (0.0, 1.0),
+            "kind": (0.0, 1.0, 2.0, 3.0),
+            "count": (1.0, 2.0, 3.0, 4.0, 5.0),
+        },
+        categories=frozenset({"kind"}),
+        max_targets=2,
+        cost=30.0,
+    )
+
+
+def costs(seed: int) -> Problem:
+    """A chain, whose nearest lever is dear."""
+    p = np.random.default_rng([36, seed])
+    a, b, c = p.uniform(0.4, 1.2, 3) * p.choice([-1, 1], 3)
+    bend = p.uniform(0.1, 0.4)
+
+    def simulate(do: Values, n: int, rng: np.random.Generator) -> Rows:
+        e = rng.standard_normal((5, n))
+        r = _set(do, "r", e[0])
+        s = _set(do, "s", a * r + 0.5 * e[1])
+        t = _set(do, "t", b * s - bend * s**2 + 0.5 * e[2])
+        v = _set(do, "v", e[3])
+        return {"r": r, "s": s, "t": t, "v": v, "y": c * t + 0.3 * v + 0.5 * e[4]}
+
+    return Problem(
+        name=f"costs {seed}",
+        simulate=simulate,
+        ranges=dict.fromkeys("rstv", (-2.0, 2.0)),
+        prices={"r": 1.0, "s": 3.0, "t": 8.0, "v": 1.5},
+        cost=40.0,
+    )
+
+
+def many(seed: int) -> Problem:
+    """Twenty to thirty variables, of which ten may be set."""
+    p = np.random.default_rng([37, seed])
+    d = int(p.integers(20, 31))
+    weights = np.triu(p.normal(0, 1, (d, d)) * (p.random((d, d)) < 2.0 / d), 1)
+    weights /= np.maximum(np.sqrt((weights**2).sum(0)), 1)
+    kinds = p.integers(0, 3, d)
+    weights[p.choice(d - 1, 3, replace=False), d - 1] = p.choice([-0.8, 0.8], 3)
+    settable = p.choice(d - 1, 10, replace=False)
+    names = [f"v{i}" for i in range(d - 1)] + ["y"]
+
+    def simulate(do: Values, n: int, rng: np.random.Generator) -> Rows:
+        e = rng.standard_normal((d, n)) * 0.6
+        x = np.zeros((d, n))
+        for j in range(d):
+            total = weights[:, j] @ x
+            bent = (total, np.tanh(2 * total), np.sin(1.5 * total))[kinds[j]]
+            x[j] = _set(do, names[j], bent + e[j])
+        return dict(zip(names, x, strict=True))
+
+    return Problem(
+        name=f"many variables {seed}",
+        simulate=simulate,
+        ranges={names[j]: (-3.0, 3.0) for j in sorted(settable)},
+        cost=20.0,
+    )
+
+
+def useless(seed: int) -> Problem:
+    """Levers without an effect, or that only do harm."""
+    p = np.random.default_rng([38, seed])
+    harm, common = p.uniform(0, 0.5) * (seed % 2), p.uniform(0.5, 1.5)
+
+    def simulate(do: Values, n: int, rng: np.random.Generator) -> Rows:
+        e = rng.standard_normal((5, n))
+        x = _set(do, "x", common * e[0] + 0.5 * e[1])
+        z = _set(do, "z", e[2])
+        y = common * e[0] + e[3] + harm * ((x if "x" in do else 0) ** 2)
+        # An effect of the target: it looks like a cause.
+        w = _set(do, "w", 0.8 * y + 0.5 * e[4])
+        return {"x": x, "z": z, "w": w, "y": y}
+
+    return Problem(
+        name=f"out of reach {seed}",
+        simulate=simulate,
+        ranges=dict.fromkeys("xzw", (-2.0, 2.0)),
+        cost=14.0,
+    )
+
+
+def wavy(seed: int) -> Problem:
+    """Several basins."""
+    p = np.random.default_rng([39, seed])
+    f, phase, tilt = p.uniform(1.2, 2.2), p.uniform(0, 6), p.uniform(-0.2, 0.2)
+
+    def simulate(do: Values, n: int, rng: np.random.Generator) -> Rows:
+        e = rng.standard_normal((4, n))
+        r = _set(do, "r", e[0])
+        x = _set(do, "x", 0.8 * np.tanh(r) + 0.4 * e[1])
+        z = _set(do, "z", 0.7 * e[2])
+        y = np.sin(f * x + phase) + tilt * x + 0.4 * np.cos(2 * z) + 0.4 * e[3]
+        return {"r": r, "x": x, "z": z, "y": y}
+
+    return Problem(
+        name=f"wavy {seed}",
+        simulate=simulate,
+        ranges={"r": (-3.0, 3.0), "x": (-4.0, 4.0), "z": (-2.0, 2.0)},
+        cost=20.0,
+    )
+
+
+def random_model(seed: int) -> Problem:
+    """Random models of four to nine variables, each with one kind of function."""
+    p = np.random.default_rng([40, seed])
+    d = int(p.integers(4, 10))
+    weights = np.triu(p.uniform(0.5, 1.5, (d, d)) * p.choice([-1, 1], (d, d)), 1)
+    weights *= p.random((d, d)) < min(2.5 / (d - 1), 1)
+    weights[int(p.integers(d - 1)), d - 1] = p.choice([-1, 1])
+    kind, shift = seed % 3, p.normal(0, 1, d)
+    names = [f"v{i}" for i in range(d - 1)] + ["y"]
+
+    def simulate(do: Values, n: int, rng: np.random.Generator) -> Rows:
+        e = rng.standard_normal((d, n)) * 0.6
+        x = np.zeros((d, n))
+        for j in range(d):
+            total = weights[:, j] @ x
+            if kind == 1:
+                total = 1.5 * np.tanh(total + shift[j])
+            elif kind == 2:
+                total = np.sin(1.3 * total + shift[j]) + 0.3 * total
+            x[j] = _set(do, names[j], total + e[j])
+        return dict(zip(names, x, strict=True))
+
+    return Problem(
+        name=f"random model {seed}",
+        simulate=simulate,
+        ranges=dict.fromkeys(names[:-1], (-3.0, 3.0)),
+        cost=14.0,
+    )
+
+
+def classic(seed: int) -> Problem:
+    """Toy, Complete, PSA and Epidemiology."""
+    name = ("toy", "complete", "psa", "epidemiology")[seed % 4]
+    env = causal.load_environment(name)
+    sign = 1.0 if env.minimize else -1.0
+
+    def simulate(do: Values, n: int, rng: np.random.Generator) -> Rows:
+        seed = int(rng.integers(1 << 30))
+        found = env.sample(n, seed=seed, intervention=causal.intervene(**do))
+        rows = {v: found[v].astype(float) for v in found.variables}
+        return rows | {env.target: sign * rows[env.target]}
+
+    class Known(Problem):
+        def mean(self, values: Values) -> float:
+            return sign * env.expected(causal.intervene(**values))
+
+        @functools.cached_property
+        def optimum(self) -> float:
+            return min(sign * env.optimum, self.mean({}))
+
+    return Known(
+        name=f"classic {seed}",
+        simulate=simulate,
+        ranges=dict(env.ranges),
+        target=env.target,
+        max_targets=env.max_targets,
+        cost=30.0,
+        rows=50,
+    )
+
+
+FAMILIES = (classic, threshold, interaction, plateau, hidden, mixed, costs, many)
+FAMILIES += (useless, wavy, random_model)
+
+
+def problems(count: int, first: int = 0) -> Iterator[Problem]:
+    """`count` problems of each family, from one number on."""
+    for number in range(first, first + count):
+        for family in FAMILIES:
+            yield family(number)
