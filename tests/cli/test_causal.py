@@ -297,3 +297,54 @@ def test_nobody_at_the_terminal_stops_it_and_keeps_the_question(config, tmp_path
     campaign = Campaign.load(tmp_path / "runs" / "chain" / "campaign")
     assert len(campaign.pending) == 1
     assert (tmp_path / "runs" / "chain" / "report.html").exists()
+
+
+def test_actions_are_read_from_a_config_and_a_function_gets_their_names(tmp_path):
+    (tmp_path / "lab.py").write_text(
+        "import numpy as np\n"
+        "def lab(values, *, rows, seed):\n"
+        "    rng = np.random.default_rng(seed)\n"
+        "    assert values.get('stir', True) in (True, False)\n"
+        "    kind = [values.get('kind', k) for k in rng.choice(['a', 'b'], rows)]\n"
+        "    y = [{'a': 0.0, 'b': -2.0}[k] for k in kind] + rng.normal(0, 0.1, rows)\n"
+        "    stir = rng.random(rows) < 0.5\n"
+        "    return {'y': y} if values else {'kind': kind, 'stir': stir, 'y': y}\n"
+    )
+    config = tmp_path / "lab.yaml"
+    config.write_text(
+        "name: lab\n"
+        "campaign:\n"
+        "  variables:\n"
+        "    kind: {levels: [a, b]}\n"
+        "    stir: {binary: true}\n"
+        "    cycles: {low: 1, high: 3}\n"
+        "    filter: {values: [0.2, 1.0]}\n"
+        "  target: y\n"
+        "  budget: {n: 3}\n"
+        "  num_posterior_samples: 8\n"
+        'simulator: {function: "lab.py:lab"}\n'
+        "observations: 40\n"
+    )
+    done = frugax("causal", "run", config, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Recommended: do(kind = b)" in done.stdout
+    ended = frugax("causal", "run", "--resume", "runs/lab", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_experiments_of_the_past_come_from_a_table(config, tmp_path):
+    (tmp_path / "past.csv").write_text(
+        "x,z,y,changed\n-1,-1,1,\n1,1.1,-1.2,\n0.5,-3,3.1,z\n0.1,3,-2.9,z\n"
+    )
+    text = CONFIG.replace("observations: 40", "observations: past.csv")
+    config.write_text(text + "intervened: changed\n")
+    loaded = load_campaign_config(config)
+    assert loaded.intervened == "changed"
+    done = frugax("causal", "run", config, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    campaign = Campaign.load(tmp_path / "runs" / "chain" / "campaign")
+    assert campaign.samples is not None
+    assert campaign.samples.intervened.any(1).sum() == len(campaign.experiments) + 2
+    config.write_text(CONFIG + "intervened: changed\n")
+    with pytest.raises(ConfigError, match="column of the observations"):
+        load_campaign_config(config)

@@ -184,7 +184,8 @@ def _begin(
     if isinstance(settings.observations, str):
         path = config.parent / settings.observations
         try:
-            campaign.tell_observations(Samples.from_csv(path))
+            rows = Samples.from_csv(path, intervened=settings.intervened)
+            campaign.tell_observations(rows)
         except (OSError, ValueError) as e:
             raise ConfigError(f"{config}: observations: {e}") from e
     elif settings.observations is not None:
@@ -192,13 +193,12 @@ def _begin(
         truth = None
         if simulator is not None:
             truth = simulator.make_truth(settings.campaign)
-        if truth is None or simulator is None:
-            raise ConfigError(
-                f"{config}: observations: a function answers experiments only; name a "
-                "CSV file, or leave it out."
-            )
+        assert simulator is not None  # a number of rows needs one
         seed = simulator.seed * _SEED_STRIDE
-        campaign.tell_observations(truth.sample(settings.observations, seed=seed))
+        if truth is None:
+            _tell_own_observations(campaign, settings, config, seed)
+        else:
+            campaign.tell_observations(truth.sample(settings.observations, seed=seed))
     make_folder(runs)
     folder, number = runs / settings.name, 1
     while True:
@@ -214,6 +214,23 @@ def _begin(
     write_whole(folder / "config.yaml", text)
     campaign.keep(folder / "campaign")
     return campaign, folder
+
+
+def _tell_own_observations(
+    campaign: "Campaign", settings: "CampaignConfig", config: Path, seed: int
+) -> None:
+    """Ask the user's function for rows in which nothing is set."""
+    assert settings.simulator is not None
+    assert settings.simulator.function is not None  # other simulators have a truth
+    name, function = load_experiment(settings.simulator.function)
+    try:
+        rows = function({}, rows=settings.observations, seed=seed)
+        campaign.tell_observations(rows)
+    except Exception as e:
+        raise ConfigError(
+            f"{config}: observations: {name} gave none for {{}}, nothing set: {e} "
+            "Mend the function, name a CSV file, or leave observations out."
+        ) from e
 
 
 def _prepare_runner(

@@ -43,7 +43,10 @@ class OwnExperiment:
         self.target = target
         self.failed = 0
         self._ask = room.make_function_runner(
-            function, campaign.settings.rows_per_experiment, seed
+            function,
+            campaign.settings.rows_per_experiment,
+            seed,
+            campaign.settings.variables,
         )
         self._campaign = campaign
         self._mend = (

@@ -30,8 +30,21 @@ def test_losses_take_arrays_and_posteriors(loss):
     assert float(loss(logits, expert, _SETS)) == pytest.approx(float(expected))
     assert float(loss(logits, turned, _SETS)) == pytest.approx(float(expected))
     assert float(loss(jnp.log(_PROBS), expert, _SETS)) == pytest.approx(0, abs=1e-6)
-    with pytest.raises(ValueError, match="not in parent_sets"):
-        loss(logits[:2], expert, _SETS[:2])
+    # Fewer listed sets: the expert given that one of them is true.
+    given = jnp.asarray(_PROBS[:2] / _PROBS[:2].sum())
+    fewer = loss(logits[:2], expert, _SETS[:2])
+    assert float(fewer) == pytest.approx(float(loss(logits[:2], given, _SETS[:2])))
+    # A posterior of fewer sets: the others have no probability.
+    known = causal.ParentSetPosterior(
+        target="y", parent_sets=_SETS[:2], probs=np.array([0.6, 0.4])
+    )
+    padded = jnp.array([0.6, 0.4, 0.0], jnp.float32)
+    expected = loss(logits, padded, _SETS)
+    assert float(loss(logits, known, _SETS)) == pytest.approx(float(expected))
+    with pytest.raises(ValueError, match="believes in none of the 1 parent_sets"):
+        loss(logits[:1], known, [frozenset("ab")])
+    with pytest.raises(ValueError, match="needs parent_sets"):
+        loss(logits, expert)
 
 
 def test_kl_is_what_the_formula_says():

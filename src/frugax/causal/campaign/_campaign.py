@@ -3,8 +3,7 @@
 import dataclasses
 import os
 import time
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any, TypeAlias, TypeVar, overload
 
@@ -136,9 +135,7 @@ class Campaign:
         self._state = state
         self.own_policy = policy
         self._inferred: tuple[CampaignState, Inference] | None = None
-        self._path: str | os.PathLike[str] | None = None
-        self._release: Callable[[], Any] | None = None
-        self._closed = False
+        self._kept = _file.KeptFile()
 
     @classmethod
     def begin(
@@ -187,13 +184,7 @@ class Campaign:
             OutputError: it cannot be written, holds something else or a later state, or
                 another process keeps it.
         """
-        _file.check_replaceable(path, self._state)
-        # Without a lock file nobody keeps the campaign, so saving makes none.
-        if self._keeps(path) or not _file.lock_path(path).exists():
-            _file.write_state(path, self._state)
-            return
-        with _file.hold_lock(path):
-            _file.write_state(path, self._state)
+        self._kept.save(path, self._state)
 
     def keep(self, path: str | os.PathLike[str]) -> None:
         """Save now, and from now on before every question and after every answer.
@@ -208,40 +199,16 @@ class Campaign:
             OutputError: it cannot be written, holds something else or a later state, or
                 another process keeps it.
         """
-        if self._keeps(path):
-            return
-        # First of all, so that a refused path gets no lock file beside it.
-        _file.check_replaceable(path, self._state)
-        held = _file.hold_lock(path)
-        try:
-            # Again, as another process may have written before the lock was held.
-            _file.check_replaceable(path, self._state)
-            _file.write_state(path, self._state)
-        except BaseException:
-            held.close()
-            raise
-        if self._release is not None:
-            self._release()
         # The lock ends with this object: a notebook that has lost its variable can
         # still open the file again.
-        self._release = weakref.finalize(self, held.close)
-        self._path, self._closed = path, False
-
-    def _keeps(self, path: str | os.PathLike[str]) -> bool:
-        # Another spelling of the path, or a link to it, must not ask for the lock
-        # again: this campaign itself would be refused.
-        return self._path is not None and os.path.realpath(path) == os.path.realpath(
-            self._path
-        )
+        self._kept.keep(path, self._state, owner=self)
 
     def close(self) -> None:
         """Let others write the file that `keep` was given, and accept no more answers.
 
         The campaign stays readable, and `keep` opens it again.
         """
-        if self._release is not None:
-            self._release()
-            self._release, self._path, self._closed = None, None, True
+        self._kept.close()
 
     def __enter__(self: _Self) -> _Self:
         return self
@@ -703,14 +670,8 @@ class Campaign:
         )
 
     def _commit(self, state: CampaignState) -> None:
-        if self._closed:
-            raise FrugaxError(
-                "this campaign is closed, so its file would not get this change: call "
-                "keep again, or go on with Campaign.load."
-            )
         # Write first: a change that is not on disk has not happened.
-        if self._path is not None:
-            _file.write_state(self._path, state)
+        self._kept.write(state)
         self._state = state
 
 

@@ -92,7 +92,9 @@ class CampaignConfig:
         campaign: settings of the campaign.
         simulator: source of answers; without one, they are typed at the terminal.
         observations: a CSV file with rows in which no variable was set, relative to the
-            config's folder; or the number of rows to sample from the simulator.
+            config's folder; or the number of rows to get from the simulator.
+        intervened: column of that file that lists the variables that were set in a row,
+            separated by commas; None if nothing was set in any row.
         stop: whether to end as soon as the advice is to stop, with money left.
         audit: number of posterior samples in which the campaign is replayed beside
             other strategies; 0 for none.
@@ -102,6 +104,7 @@ class CampaignConfig:
     campaign: CampaignSettings
     simulator: Simulator | None = None
     observations: int | str | None = None
+    intervened: str | None = None
     stop: bool = False
     audit: int = 0
 
@@ -120,6 +123,10 @@ class CampaignConfig:
                 raise ValueError(
                     "observations as a number need a simulator: name a CSV file."
                 )
+        if self.intervened is not None and not isinstance(self.observations, str):
+            raise ValueError(
+                "intervened is a column of the observations: name their CSV file."
+            )
         if self.audit < 0:
             raise ValueError(f"audit must be >= 0, got {self.audit}.")
         truth = None

@@ -1,7 +1,8 @@
 """Run a campaign from its first experiment to its last, given someone who answers."""
 
 import dataclasses
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from frugax.causal.environments import Environment
@@ -10,6 +11,7 @@ from frugax.causal.scm import intervene
 from ._advice import StopAdvice
 from ._campaign import Campaign
 from ._experiments import ExperimentRecord
+from .actions import Action, to_settings
 
 # Seeds of experiments in campaigns with different seeds must not meet.
 _SEED_STRIDE = 100_003
@@ -54,7 +56,10 @@ def make_simulator_runner(truth: Environment, rows: int, seed: int) -> Experimen
 
 
 def make_function_runner(
-    function: Callable[..., Any], rows: int, seed: int
+    function: Callable[..., Any],
+    rows: int,
+    seed: int,
+    variables: Mapping[str, Action] = types.MappingProxyType({}),
 ) -> ExperimentRunner:
     """Make a runner that calls a function of the user's own.
 
@@ -63,11 +68,13 @@ def make_function_runner(
             and `seed`; None means that the experiment failed.
         rows: number of rows of one experiment.
         seed: seed, from which each experiment gets another.
+        variables: kinds of the variables, so that the function gets names of levels
+            and not their codes.
     """
 
     def run(record: ExperimentRecord) -> Any:
         # A copy: the user's function may change its argument, and records are evidence.
-        values = dict(record.values)
+        values = to_settings(record.values, variables)
         data = function(values, rows=rows, seed=seed * _SEED_STRIDE + record.id + 1)
         return FailedExperiment("the function gave None") if data is None else data
 

@@ -3,9 +3,10 @@
 import io
 import json
 import os
+import weakref
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,12 @@ import numpy as np
 from frugax.budget import WrongValueError, from_plain, to_plain
 from frugax.causal.data import Samples
 from frugax.causal.posterior import HyperparameterPosterior, Hyperparameters
-from frugax.errors import CorruptFileError, OutputError, UnsupportedFileError
+from frugax.errors import (
+    CorruptFileError,
+    FrugaxError,
+    OutputError,
+    UnsupportedFileError,
+)
 from frugax.fileio import check_ownership, lock, write_error_reason, write_whole
 
 from ._experiments import ExperimentRecord, remaining_budget
@@ -72,6 +78,73 @@ def check_replaceable(path: str | os.PathLike[str], state: CampaignState) -> Non
         raise OutputError(
             f"{os.fspath(path)} has changed since this campaign was read from it: read "
             "it again by Campaign.load, or name another path."
+        )
+
+
+class KeptFile:
+    """The file to which a campaign is written, locked against other writers."""
+
+    def __init__(self) -> None:
+        self._path: str | os.PathLike[str] | None = None
+        self._release: Callable[[], Any] | None = None
+        self._closed = False
+
+    def save(self, path: str | os.PathLike[str], state: CampaignState) -> None:
+        """Write a state once, without keeping the file."""
+        check_replaceable(path, state)
+        # Without a lock file nobody keeps the campaign, so saving makes none.
+        if self._keeps(path) or not lock_path(path).exists():
+            write_state(path, state)
+            return
+        with hold_lock(path):
+            write_state(path, state)
+
+    def keep(
+        self, path: str | os.PathLike[str], state: CampaignState, *, owner: object
+    ) -> None:
+        """Write a state, and hold the file's lock as long as its owner lives."""
+        if self._keeps(path):
+            return
+        # First of all, so that a refused path gets no lock file beside it.
+        check_replaceable(path, state)
+        held = hold_lock(path)
+        try:
+            # Again, as another process may have written before the lock was held.
+            check_replaceable(path, state)
+            write_state(path, state)
+        except BaseException:
+            held.close()
+            raise
+        if self._release is not None:
+            self._release()
+        self._release = weakref.finalize(owner, held.close)
+        self._path, self._closed = path, False
+
+    def write(self, state: CampaignState) -> None:
+        """Write a state to the file that is kept, if any.
+
+        Raises:
+            FrugaxError: the campaign was closed.
+        """
+        if self._closed:
+            raise FrugaxError(
+                "this campaign is closed, so its file would not get this change: call "
+                "keep again, or go on with Campaign.load."
+            )
+        if self._path is not None:
+            write_state(self._path, state)
+
+    def close(self) -> None:
+        """Let others write the file."""
+        if self._release is not None:
+            self._release()
+            self._release, self._path, self._closed = None, None, True
+
+    def _keeps(self, path: str | os.PathLike[str]) -> bool:
+        # Another spelling of the path, or a link to it, must not ask for the lock
+        # again: this campaign itself would be refused.
+        return self._path is not None and os.path.realpath(path) == os.path.realpath(
+            self._path
         )
 
 

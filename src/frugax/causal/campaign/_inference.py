@@ -210,7 +210,10 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
         ),
         outputs=None if full else outputs,
         required=_index_edges(settings.required, names),
-        forbidden=_index_edges(settings.forbidden, names),
+        forbidden=[
+            *_index_edges(settings.forbidden, names),
+            *_forbid_causes_of_listed(settings, names),
+        ],
         row_weights=graph_row_weights(ids[used]),
     )
     scale = estimate_scale(values[:, target], observed)
@@ -336,6 +339,7 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
         unexplored=unexplored,
         repeats=repeats,
         asked=len(state.experiments),
+        scale=scale,
     )
     return Inference(
         names=names,
@@ -367,6 +371,24 @@ def _index_edges(
 ) -> list[tuple[int, int]]:
     # A forbidden edge of a variable that was not selected is in no graph anyway.
     return [(names.index(a), names.index(b)) for a, b in edges if {a, b} <= {*names}]
+
+
+def _forbid_causes_of_listed(
+    settings: CampaignSettings, names: tuple[str, ...]
+) -> list[tuple[int, int]]:
+    """List the edges to settable variables that have a few values only.
+
+    Under a normal likelihood a category that decides the target would be taken for its
+    effect, as its few values leave no noise.
+    """
+    required = set(_index_edges(settings.required, names))
+    listed = [
+        names.index(n)
+        for n, action in settings.variables.items()
+        if n in names and not isinstance(action, tuple)
+    ]
+    edges = {(u, v) for v in listed for u in range(len(names)) if u != v}
+    return sorted(edges - required)
 
 
 def _check_constraints(

@@ -40,6 +40,7 @@ class Outlook:
             of that before the first; None if unknown.
         repeats: number of experiments that were done at a point; None if unknown.
         asked: number of experiments that were asked for so far.
+        scale: standard deviation of the target; infinite if unknown.
     """
 
     points: Points
@@ -59,6 +60,7 @@ class Outlook:
     unexplored: Float[np.ndarray, " points"] | None = None
     repeats: Float[np.ndarray, " points"] | None = None
     asked: int = 0
+    scale: float = np.inf
 
     @property
     def mean(self) -> Float[np.ndarray, " points"]:

@@ -24,6 +24,8 @@ Policy: TypeAlias = Callable[[Outlook, np.random.Generator], int]
 
 _FILL_EVERY = 3  # of so many experiments one goes to the least explored point
 _UNEXPLORED = 0.5  # share of the first uncertainty that a point must have left
+_FOUND = 0.5  # improvement on doing nothing, in standard deviations of the target
+_SEARCH_FRAC = 0.6  # of the budget, until which nothing else is done before
 _MAX_REPEATS = 1.5
 _WORTHWHILE = 0.05
 _RETEST = 0.1
@@ -35,15 +37,16 @@ def improvement(outlook: Outlook, rng: np.random.Generator) -> int:
     """Maximize the expected improvement on the recommendation, per cost, and explore.
 
     Every third experiment goes where the outcomes so far say least, as all models may
-    agree on a region that none of them has seen. No point is tried a third time while a
-    better one may be where nothing was tried.
+    agree on a region that none of them has seen; and every one in the first 60 % of the
+    budget, as long as nothing was found that is better than to do nothing. No point is
+    tried a third time while a better one may be where nothing was tried.
     """
     ei = expected_improvement(outlook)
     if outlook.unexplored is None or outlook.repeats is None:
         return _select_max(ei / outlook.price, outlook, rng)
     fits = outlook.affordable & ~outlook.refuted
     new = fits & (outlook.unexplored > _UNEXPLORED)
-    if outlook.asked % _FILL_EVERY == 1 and new.any():
+    if _explores(outlook) and new.any():
         # Where several points are as unexplored, the most promising one.
         hope = ei / (float(ei[new].max()) or 1.0)
         score = outlook.unexplored * (1 + 0.3 * hope)
@@ -57,6 +60,17 @@ def improvement(outlook: Outlook, rng: np.random.Generator) -> int:
                 outlook, affordable=outlook.affordable & ~often
             )
     return _select_max(ei / outlook.price, outlook, rng)
+
+
+def _explores(outlook: Outlook) -> bool:
+    """Return whether the next experiment goes to the least explored point."""
+    turn = outlook.asked % _FILL_EVERY == 1
+    if () not in outlook.points.targets:
+        return turn
+    gain = outlook.loss[:, -1] - outlook.loss[:, outlook.best]
+    spent = outlook.asked / max(outlook.asked + outlook.left, 1.0)
+    found = float(gain.mean()) >= _FOUND * outlook.scale
+    return turn or (not found and outlook.asked > 1 and spent < _SEARCH_FRAC)
 
 
 def thompson(outlook: Outlook, rng: np.random.Generator) -> int:

@@ -65,13 +65,14 @@ def kl_divergence_loss(
 
     Args:
         logits: of each parent set [k].
-        expert_posterior: probabilities [k], or a `ParentSetPosterior`, whose sets are
-            looked up among `parent_sets`.
+        expert_posterior: probabilities [k], or a `ParentSetPosterior` of any sets. It
+            counts as given that one of `parent_sets` is true: a listed set that it
+            lacks has probability 0, and the others are scaled to add up to 1.
         parent_sets: the sets that the logits are of; needed for an object only.
         temperature: logits are divided by it.
 
     Raises:
-        ValueError: `parent_sets` do not have all the sets that the expert believes in.
+        ValueError: `parent_sets` are missing, or the expert believes in none of them.
     """
     probs = _as_probs(expert_posterior, parent_sets)
     return kl_divergence_loss_jax(logits, probs, parent_sets, temperature)
@@ -151,15 +152,19 @@ def multi_target_loss(
 def _as_probs(expert: Any, parent_sets: Any) -> Any:
     if not isinstance(expert, ParentSetPosterior):
         return expert
+    if parent_sets is None:
+        raise ValueError(
+            "a ParentSetPosterior needs parent_sets, the sets that the logits are of."
+        )
     place = {frozenset(s): i for i, s in enumerate(parent_sets)}
     probs = np.zeros(len(place), np.float32)
     for believed, p in zip(expert.parent_sets, expert.probs, strict=True):
         if believed in place:
             probs[place[believed]] = p
-        # Sets without probability may be missing: they add nothing to the divergence.
-        elif p > 0:
-            raise ValueError(
-                f"the expert believes in {sorted(believed)} (probability {p:.3g}), "
-                "which is not in parent_sets."
-            )
-    return jnp.asarray(probs)
+    total = float(probs.sum())
+    if not total:
+        raise ValueError(
+            f"the expert believes in none of the {len(place)} parent_sets: list "
+            f"{sorted(expert.best)} too."
+        )
+    return jnp.asarray(probs / total)

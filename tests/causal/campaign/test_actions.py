@@ -1,0 +1,143 @@
+"""Switches, categories, whole numbers, lists; what was really set; several at once."""
+
+import numpy as np
+import pytest
+
+from frugax import ExperimentBudget
+from frugax.causal.campaign import (
+    Binary,
+    Campaign,
+    Categorical,
+    Continuous,
+    Grid,
+    Integer,
+)
+
+KINDS = {
+    "switch": Binary(),
+    "kind": Categorical(("none", "acid", "base")),
+    "count": Integer(1, 4),
+    "heat": Grid((20, 40, 80)),
+    "dose": Continuous(0.0, 2.0),
+}
+GAIN = {"none": 0.0, "acid": -3.0, "base": 2.0}
+
+
+def campaign_of(**more):
+    told = {"variables": KINDS, "target": "y", "budget": ExperimentBudget(n=8)}
+    return Campaign(**told | {"num_posterior_samples": 8} | more)
+
+
+def natural(n=30, seed=0):
+    rng = np.random.default_rng(seed)
+    kind = rng.choice(["none", "acid", "base"], n, p=[0.8, 0.1, 0.1])
+    return {
+        "switch": rng.random(n) < 0.5,
+        "kind": kind,
+        "count": rng.integers(1, 5, n),
+        "heat": rng.choice([20, 40, 80], n),
+        "dose": rng.uniform(0, 1, n),
+        "y": [GAIN[k] for k in kind] + 0.3 * rng.standard_normal(n),
+    }
+
+
+def answer(actions, seed):
+    noise = 0.1 * np.random.default_rng(seed).standard_normal()
+    return GAIN[actions.get("kind", "none")] + noise
+
+
+def test_only_values_that_can_be_set_are_asked_for_and_recommended(tmp_path):
+    campaign = campaign_of()
+    campaign.tell_observations(natural())
+    settings = {
+        "switch": {True, False},
+        "kind": {"none", "acid", "base"},
+        "count": {1, 2, 3, 4},
+        "heat": {20.0, 40.0, 80.0},
+    }
+    while (one := campaign.ask()) is not None:
+        for name, value in one.actions.items():
+            assert name == "dose" or value in settings[name]
+        assert ("kind = " not in str(one)) or str(one.actions["kind"]) in str(one)
+        campaign.tell(one, answer(one.actions, one.id))
+    best = campaign.recommend()
+    assert best.actions == {"kind": "acid"}
+    assert str(best).startswith("do(kind = acid)")
+    assert best.prob_better is not None
+    assert best.prob_better > 0.8
+    assert best.nothing == pytest.approx(np.mean(natural()["y"]), abs=0.2)
+    campaign.save(tmp_path / "campaign")
+    again = Campaign.load(tmp_path / "campaign")
+    assert again.settings.variables == campaign.settings.variables
+    assert again.recommend() == best
+
+
+def test_a_value_that_was_not_quite_set_as_asked_counts_as_it_was(tmp_path):
+    campaign = campaign_of(variables={"x": (0.0, 10.0)})
+    one = campaign.ask()
+    asked = one.intervention.values["x"]
+    with pytest.raises(ValueError, match=r"pass actual=\{'x'"):
+        campaign.tell(one, {"y": 1.0, "x": asked + 0.5})
+    with pytest.raises(ValueError, match="actual names 'z', but experiment 0 sets x"):
+        campaign.tell(one, 1.0, actual={"z": 1.0})
+    campaign.tell(one, {"y": 1.0}, actual={"x": asked + 0.5})
+    assert campaign.experiments[0].as_set == {"x": asked + 0.5}
+    assert campaign.samples["x"][0] == pytest.approx(asked + 0.5)
+    assert campaign.infer().outlook.done.values[0][0, 0] == asked + 0.5
+    campaign.save(tmp_path / "campaign")
+    assert Campaign.load(tmp_path / "campaign").experiments == campaign.experiments
+
+
+def test_several_experiments_at_once_differ_and_are_paid():
+    campaign = campaign_of(variables={"x": (0.0, 1.0), "z": (0.0, 1.0)})
+    asked = campaign.ask(4)
+    assert len(asked) == 4
+    assert len({str(one.intervention) for one in asked}) == 4
+    assert campaign.left == {"n": 4}
+    assert len(campaign.ask(9)) == 4
+    assert campaign.ask(2) == ()
+    with pytest.raises(ValueError, match="n must be a whole number >= 1"):
+        campaign.ask(0)
+
+
+def test_experiments_of_the_past_count_as_outcomes():
+    campaign = campaign_of(variables={"x": (-2.0, 2.0)})
+    from frugax.causal import Samples
+
+    rng = np.random.default_rng(0)
+    x = np.array([-2.0, -2.0, 2.0, 2.0])
+    values = np.stack([x, -x + 0.1 * rng.standard_normal(4)], axis=1)
+    past = Samples(("x", "y"), values, np.array([[True, False]] * 4))
+    campaign.tell_observations(past)
+    done = campaign.infer().outlook.done
+    assert done.values[0][:, 0].tolist() == [-2.0, 2.0]
+    assert campaign.recommend().value["x"] > 1.0
+    assert campaign.spent == 0
+    # Nobody has seen the system left alone.
+    assert campaign.recommend().prob_better is None
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Integer(2, 2), "low < high"),
+        (lambda: Categorical(("a",)), "two names or more"),
+        (lambda: Grid((1.0,)), "two finite numbers or more"),
+        (lambda: Grid((1.0, float("nan"))), "two finite numbers"),
+    ],
+)
+def test_wrong_kinds_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_name_that_is_not_a_level_is_refused():
+    campaign = campaign_of()
+    with pytest.raises(ValueError, match="'kind' must be one of none, acid, base"):
+        campaign.tell_observations({**natural(), "kind": ["water"] * 30})
+
+
+def test_a_constant_target_is_refused():
+    campaign = campaign_of(variables={"x": (0.0, 1.0)})
+    with pytest.raises(ValueError, match="target 'y' is 2 in all 9 rows"):
+        campaign.tell_observations({"x": np.arange(9.0), "y": np.full(9, 2.0)})

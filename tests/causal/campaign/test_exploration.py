@@ -1,0 +1,113 @@
+"""Effects that no data show, doing nothing, and the shares of both kinds of models."""
+
+import numpy as np
+import pytest
+
+from frugax import ExperimentBudget
+from frugax.causal.campaign import Campaign
+from frugax.causal.campaign._experiments import ExperimentRecord, Forecast
+from frugax.causal.campaign._model_free import causal_share
+from frugax.causal.posterior import ActionSpace, Outcomes, Points, draw_action_process
+
+
+def campaign_on(simulate, variables, n, **more):
+    campaign = Campaign(
+        variables=variables,
+        target="y",
+        budget=ExperimentBudget(n=n),
+        rows_per_experiment=5,
+        num_posterior_samples=16,
+        **more,
+    )
+    campaign.tell_observations(simulate({}, 100, np.random.default_rng(0)))
+    while (one := campaign.ask()) is not None:
+        rng = np.random.default_rng([1, one.id])
+        campaign.tell(one, simulate(one.intervention.values, 5, rng))
+    return campaign
+
+
+def test_an_effect_that_begins_outside_of_the_data_is_found():
+    def simulate(do, n, rng):
+        x = np.full(n, do["x"]) if "x" in do else rng.standard_normal(n)
+        z = np.full(n, do["z"]) if "z" in do else rng.standard_normal(n)
+        y = 0.2 * z - 4.0 * (x > 3.0) + rng.standard_normal(n)
+        return {"x": x, "z": z, "y": y}
+
+    campaign = campaign_on(simulate, {"x": (-4.0, 4.0), "z": (-4.0, 4.0)}, 9)
+    assert campaign.recommend().value["x"] > 3.0
+    # No point was tried a third time.
+    tried = [tuple(np.round(list(e.values.values()), 1)) for e in campaign.experiments]
+    assert max(map(tried.count, tried)) <= 2
+
+
+def test_to_do_nothing_is_recommended_where_every_dose_does_harm():
+    def simulate(do, n, rng):
+        need = rng.standard_normal(n)
+        dose = need + 0.2 * rng.standard_normal(n)
+        if "dose" in do:
+            dose = np.full(n, do["dose"])
+        y = need + 2 * (dose - need) ** 2 + 0.2 * rng.standard_normal(n)
+        return {"dose": dose, "y": y}
+
+    campaign = campaign_on(simulate, {"dose": (-2.0, 2.0)}, 6)
+    best = campaign.recommend()
+    assert best.actions == {}
+    assert str(best).startswith("do nothing: ")
+    assert best.prob_better == 0.0
+    assert best.expected == pytest.approx(best.nothing)
+
+
+def test_models_whose_forecasts_came_true_are_believed():
+    def record(number, causal, free):
+        forecast = Forecast(
+            **dict.fromkeys(("expected", "low", "high", "learn", "exploit"), 0.0),
+            **dict.fromkeys(("best_expected", "best_low", "best_high"), 0.0),
+            best={},
+            prob_optimal=0.5,
+            causal=(causal, 0.1),
+            model_free=(free, 0.1),
+        )
+        return ExperimentRecord(id=number, values={"x": 0.0}, forecast=forecast)
+
+    means = [(i, 0.0, 0.1) for i in range(4)]
+    share = lambda causal, free: causal_share(
+        [record(i, causal, free) for i in range(4)], means, blind=False
+    )
+    assert share(0.0, 1.0) > share(0.0, 0.0) > share(1.0, 0.0)
+    # Neither is ever ruled out, and without forecasts nothing is learned of them.
+    assert 0.2 <= share(9.0, 0.0) < share(0.0, 9.0) <= 0.8
+    old = [ExperimentRecord(id=0, values={"x": 0.0})]
+    assert causal_share(old, means[:1], blind=False) == pytest.approx(0.75)
+    assert causal_share([], [], blind=True) == pytest.approx(0.5)
+
+
+def test_the_process_agrees_with_outcomes_and_is_unsure_elsewhere():
+    values = np.linspace(-1, 1, 5)[:, None]
+    done = Points(((0,),), (values[:2],))
+    outcomes = Outcomes(
+        points=done,
+        mean=np.array([3.0, -1.0]),
+        error=np.full(2, 0.01),
+        forecast=np.full(2, np.nan),
+        forecast_std=np.ones(2),
+        order=np.arange(2),
+        unused_frac=np.zeros(2),
+    )
+    space = ActionSpace((0, 1), -np.ones(2), np.ones(2), np.zeros(2))
+    both = np.array([[1.0, 1.0]])
+    drawn, left = draw_action_process(
+        Points(((0,), (0, 1)), (values, both)),
+        outcomes,
+        space,
+        mean=0.5,
+        mean_error=0.01,
+        scale=1.0,
+        pending=Points((), ()),
+        count=400,
+        rng=np.random.default_rng(0),
+    )
+    mean, std = drawn.mean(0), drawn.std(0)
+    assert mean[:2] == pytest.approx([3.0, -1.0], abs=0.05)
+    assert std[:2] == pytest.approx(0.01, abs=0.02)
+    assert std[4] > 0.3
+    assert left[0] < 0.1 < left[4] < left[5] <= 1
