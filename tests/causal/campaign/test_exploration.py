@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from frugax import ExperimentBudget
-from frugax.causal.campaign import Campaign
-from frugax.causal.campaign._experiments import ExperimentRecord, Forecast
-from frugax.causal.campaign._model_free import causal_share
+from frugax.causal.campaign import Campaign, ExperimentRecord, Forecast
+from frugax.causal.campaign.model_free import causal_share
 from frugax.causal.posterior import ActionSpace, Outcomes, Points, draw_action_process
 
 

@@ -28,10 +28,10 @@ from frugax.causal.posterior import (
 )
 
 from ._experiments import ExperimentRecord, add_prices
-from ._model_free import ModelFree, causal_share, usual_mean
 from ._settings import CampaignSettings
 from ._state import CampaignState
 from .candidates import make_grid, refine_grid, select_promising
+from .model_free import ModelFree, causal_share, usual_mean
 from .preparation import (
     estimate_scale,
     find_imputed_values,
