@@ -169,7 +169,7 @@ def test_a_person_is_asked_again_until_the_answer_can_be_taken(monkeypatch, caps
         "'1_0' is not a number",
         "'4,2' has a comma: write '4.2'",
         "got 3 rows, but rows_per_experiment=2 in this campaign",
-        "otherwise the answer belongs to another experiment",
+        "answer the other experiment",
         "as many values of one variable as of every other",
     ):
         assert why in " ".join(said.split())

@@ -141,8 +141,8 @@ def _normal(z: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
 
 def expected_improvement(outlook: Outlook) -> Float[np.ndarray, " points"]:
     """Compute the expected improvement on the current recommendation, before cost."""
-    # In each world the recommendation has another value. Compared with that, to repeat
-    # it does not improve anything, however uncertain its mean; compared with its mean, points
+    # In each world the recommendation has another value. Compared with that, repeating
+    # it improves nothing, however uncertain its mean; compared with its mean, points
     # that would show whether it is as good as it seems have a chance too.
     now = outlook.loss[:, outlook.best]
     mean = np.full(len(now), outlook.mean[outlook.best])
