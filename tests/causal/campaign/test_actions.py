@@ -75,6 +75,7 @@ def test_only_values_that_can_be_set_are_asked_for_and_recommended(tmp_path):
 def test_a_value_that_was_not_quite_set_as_asked_counts_as_it_was(tmp_path):
     campaign = campaign_of(variables={"x": (0.0, 10.0)})
     one = campaign.ask()
+    assert one is not None
     asked = one.intervention.values["x"]
     with pytest.raises(ValueError, match=r"pass actual=\{'x'"):
         campaign.tell(one, {"y": 1.0, "x": asked + 0.5})
@@ -82,6 +83,7 @@ def test_a_value_that_was_not_quite_set_as_asked_counts_as_it_was(tmp_path):
         campaign.tell(one, 1.0, actual={"z": 1.0})
     campaign.tell(one, {"y": 1.0}, actual={"x": asked + 0.5})
     assert campaign.experiments[0].as_set == {"x": asked + 0.5}
+    assert campaign.samples is not None
     assert campaign.samples["x"][0] == pytest.approx(asked + 0.5)
     assert campaign.infer().outlook.done.values[0][0, 0] == asked + 0.5
     campaign.save(tmp_path / "campaign")
