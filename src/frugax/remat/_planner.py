@@ -183,29 +183,30 @@ class _PlanSearch:
             )
         if bench.fits(plain):
             return bench.confirm(plain)
-        for number, make in enumerate((self._list_chunked, self._list_all)):
-            if not (number or self.divides):
-                continue
+        # Sums over chunks round differently, so the batch is divided only where
+        # recomputation does not fit.
+        whole = lambda: self._list_all(divide_batch=False)
+        makers = [whole, self._list_chunked, self._list_all]
+        for number, make in enumerate(makers if self.divides else [whole]):
             if number not in self.stages:
                 self.stages[number] = make()
             self.candidates = self.stages[number]
             bench.measurements = [plain]
             peaks = [c.peak_bytes for c in self.candidates]
-            if found := search(bench, peaks, thorough=number > 0):
+            if found := search(bench, peaks, thorough=not self.divides or number == 2):
                 return found
         return None
 
     def _list_chunked(self) -> list[Candidate]:
-        # Chunks that cost next to nothing come first: listing them takes a moment,
-        # while modelling every segment of a large loss takes long.
+        # Chunks that cost next to nothing, before those that recompute as well.
         return list_chunked(self.body)
 
-    def _list_all(self) -> list[Candidate]:
+    def _list_all(self, *, divide_batch: bool = True) -> list[Candidate]:
         opened = None
         if has_checkpoints(jax.make_jaxpr(self.loss)(*self.args)):
             opened = trace_loss(open_checkpoints(self.loss), self.args, **self.how)
         return list_candidates(
-            self.body, self.block_size, opened=opened, divide_batch=self.divides
+            self.body, self.block_size, opened=opened, divide_batch=divide_batch
         )
 
     def _parts(self, index: int) -> PlanParts:

@@ -106,6 +106,10 @@ def list_candidates(
     if opened is not None:
         # The plain opened loss is a choice, too: the user's regions may cost too much.
         again = _list_whole(opened, block_size)
+        # The model believes that compilers keep to the user's regions. Where one does
+        # not, the plain loss holds as much as the opened one.
+        more = max(again[0].peak_bytes - plain.peak_bytes, 0)
+        plain = dataclasses.replace(plain, carried_bytes=more)
         if divide_batch:
             again += _list_with_chunks(opened, block_size)
         rest += [dataclasses.replace(c, is_opened=True) for c in again]

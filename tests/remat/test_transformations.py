@@ -1,0 +1,67 @@
+"""Planned gradients under `vmap` and `jax.checkpoint`; wrong arguments of `plan`."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from frugax import MemoryBudget, remat
+
+from .checks import assert_same, plan_whole, temp_bytes
+
+WS = list(jax.random.normal(jax.random.key(0), (8, 64, 64)) / 8)
+X = jax.random.normal(jax.random.key(1), (512, 64))
+
+
+def loss(ws, x):
+    for w in ws:
+        x = jnp.tanh(x @ w)
+    return jnp.mean(x**2)
+
+
+@pytest.fixture(scope="module")
+def planned():
+    return plan_whole(loss, MemoryBudget.share(0.75), example_args=(WS, X))
+
+
+def test_a_share_is_of_the_memory_without_a_plan(planned):
+    assert planned.budget.limit_bytes == planned.unplanned_bytes * 3 // 4
+    assert planned.predicted <= planned.budget.limit_bytes
+
+
+def test_vmap_of_a_planned_gradient_runs_row_by_row(planned):
+    step = remat.apply(loss, planned)
+    rows = jnp.stack([X, X + 1, X - 1])
+    mapped = jax.vmap(step, in_axes=(None, 0))
+    want = jax.vmap(jax.value_and_grad(loss), in_axes=(None, 0))
+    assert_same(mapped(WS, rows), want(WS, rows))
+    # A gate that became a `select` would hold all three rows at once.
+    assert temp_bytes(mapped, WS, rows) < 1.5 * planned.unplanned_bytes
+
+
+def test_the_regions_of_a_loss_are_opened_where_that_is_better():
+    whole = jax.checkpoint(loss)
+    plan = plan_whole(whole, MemoryBudget.share(0.75), example_args=(WS, X))
+    assert plan.is_opened
+    assert "jax.checkpoint regions are opened" in plan.explain()
+    step = remat.apply(whole, plan)
+    assert_same(step(WS, X), jax.value_and_grad(loss)(WS, X))
+    assert temp_bytes(step, WS, X) == plan.predicted <= plan.budget.limit_bytes
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((WS, "data"), r"example_args\[1\] is 'data', not an array"),
+        ((WS, jnp.tanh), r"example_args\[1\] is a value of type \w+, not an array"),
+    ],
+)
+def test_arguments_that_are_not_arrays_are_named_in_one_line(args, said):
+    with pytest.raises(TypeError, match=said) as caught:
+        remat.plan(loss, MemoryBudget("1MiB"), example_args=args)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("share", [0, 1.5, "150%"])
+def test_a_share_is_above_nothing_and_at_most_everything(share):
+    with pytest.raises(ValueError, match="share"):
+        MemoryBudget.share(share)
