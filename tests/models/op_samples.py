@@ -295,6 +295,14 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
     # shapes
     "identity": unary(lambda x: x),
+    "shape": [
+        Sample((numbers(3, 5),), {}, lambda x: np.array(x.shape), gradient=False)
+    ],
+    "size": [
+        Sample((numbers(3, 5),), {}, lambda x: np.array(x.size), gradient=False),
+        Sample((numbers(3, 5),), {"axis": 1}, lambda x, axis: np.array(5),
+               gradient=False),
+    ],
     "reshape": [
         S((numbers(4, 6),), {"shape": (2, 12)}, np.reshape, free=False),
         S((numbers(4, 6),), {"shape": (-1, 2, 3)}, np.reshape),

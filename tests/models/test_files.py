@@ -288,7 +288,8 @@ def test_numbers_that_are_none(tmp_path, dtype):
     compiled = compile(Linear(3), JaxBackend(dtype=dtype), shapes={"input": (2, 4)})
     params = compiled.randomize_params()
     params["weight"] = params["weight"].at[0, :2].set(np.nan).at[1, 1].set(-np.inf)
-    compiled.save(path, params)
+    with pytest.warns(UserWarning, match="'weight' holds NaN or infinity"):
+        compiled.save(path, params)
     with pytest.raises(
         ValueError, match=r"infinite: 3 of 12 in 'weight'\. Pass allow_non"
     ):

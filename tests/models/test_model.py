@@ -74,8 +74,6 @@ def test_open_ports_become_inputs_when_the_layer_is_called():
         Model.create(y=result), {"x": X, "right": X}, shapes={"right": (2, 3)}
     )
     np.testing.assert_allclose(made["y"], 0 * X)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        result.call.layer = Relu()
 
 
 def test_keys_name_shape_dtype_and_expose():

@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ._eager import EAGER
 from .dtypes import as_dtype, as_float
 from .graph import OpLayer, op as op_layer
-from .ops import OPS, Op, custom_op, find
+from .ops import ALIASES, OPS, Op, custom_op, find
 
 
 class Backend:
@@ -83,6 +84,8 @@ class Backend:
         # Copying and pickling ask for dunders before `__init__` has run.
         if name.startswith("_") or "custom_ops" not in self.__dict__:
             raise AttributeError(name)
+        if name in EAGER and name not in self.custom_ops:
+            return functools.partial(self._run_eager, EAGER[name])
         try:
             op = self.find(name)
         except KeyError as e:
@@ -90,22 +93,19 @@ class Backend:
         return functools.partial(self._run_op, op)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *OPS, *self.custom_ops})
+        return sorted({*super().__dir__(), *OPS, *ALIASES, *EAGER, *self.custom_ops})
 
-    def _run_op(self, op: Op, *tensors: Any, **attributes: Any) -> Any:
-        # Eager calls may pass attributes by position and tensors by name, which a wired
-        # op may not: `backend.sum(x, 0)`, `backend.linear(x, weight=w)`.
-        if op.variadic and len(tensors) == 1 and isinstance(tensors[0], (list, tuple)):
-            tensors = tuple(tensors[0])
-        positional = len(op.inputs)
-        if not op.variadic and len(tensors) > positional:
-            names = [n for n in op.attributes if n not in attributes]
-            attributes |= dict(zip(names, tensors[positional:], strict=False))
-            tensors = tensors[:positional]
-        for port in [n for n in attributes if n in op.inputs]:
-            at = op.inputs.index(port)
-            tensors = (*tensors, *[None] * (at + 1 - len(tensors)))
-            tensors = (*tensors[:at], attributes.pop(port), *tensors[at + 1 :])
+    def _run_eager(self, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        # Lists become arrays; sequences of arrays, shapes and numbers stay.
+        args = tuple(
+            self.array(a) if isinstance(a, (list, np.ndarray)) and _is_numeric(a) else a
+            for a in args
+        )
+        with self.scope():
+            return function(self, *args, **named)
+
+    def _run_op(self, op: Op, *args: Any, **named: Any) -> Any:
+        tensors, attributes = op.bind(args, named)
         with self.scope():
             return op(self.xp, *map(self._as_array, tensors), **attributes)
 
@@ -197,10 +197,10 @@ class Backend:
             return self._place(array, **placed)
 
     def randint(self, low: int, high: int, *shape: Any, **placed: Any) -> Any:
-        """Random integers in [low, high), int32; keywords as in `ones`."""
+        """Random integers in [low, high); keywords as in `ones`."""
         with self.scope():
             key = self.get_random_key()
-            dtype = np.dtype(np.int32)
+            dtype = self.xp.int_dtype
             array = self.xp.random_integers(key, parse_shape(shape), low, high, dtype)
             return self._place(array, **placed)
 
@@ -208,6 +208,15 @@ class Backend:
         if dtype is None:
             return self.dtype
         return as_dtype(dtype)
+
+
+def _is_numeric(value: Any) -> bool:
+    """Whether a list holds numbers, and not arrays."""
+    return isinstance(value, np.ndarray) or all(
+        isinstance(v, (bool, int, float, np.generic))
+        or (isinstance(v, list) and _is_numeric(v))
+        for v in value
+    )
 
 
 class OpLayers:

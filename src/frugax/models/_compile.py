@@ -1,5 +1,6 @@
 """Compile the description of a model for the library of a backend."""
 
+import dataclasses
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -8,7 +9,15 @@ from frugax.budget import MemoryBudget, SizeBudget
 
 from ._compiled_model import CompiledModel
 from ._passes import bind, check_bound, fold_constants, merge_equal, prune
-from .graph import Layer, LoopShapeError, ModelGraph, WiredLayer, flatten, infer
+from .graph import (
+    Connection,
+    IOKey,
+    Layer,
+    LoopShapeError,
+    ModelGraph,
+    flatten,
+    infer,
+)
 from .ops import is_floating
 
 if TYPE_CHECKING:
@@ -115,10 +124,10 @@ def build_program(
     scan_from: int | None = 8,
 ) -> CompiledModel:
     """Flatten a model and infer its shapes; the arguments are those of `compile`."""
-    if isinstance(model, WiredLayer):
+    if isinstance(model, Connection):
         raise TypeError(
             "compile takes a model or a layer; this one is wired already: add it to a "
-            "model with `model |= ...`."
+            "model with `model |= ...`, or make one with Model.create(output=...)."
         )
     if not isinstance(model, Layer):
         raise TypeError(f"compile takes a model or a layer, got {model!r:.60}.")
@@ -160,7 +169,8 @@ def build_program(
                 model, inference=inference, scan_from=scan_from, excluded=excluded
             )
             flat = bind(prune(flat, discard_keys), constants, backend.array)
-            return infer(flat, library.input_specs(flat, shapes, backend), rules)
+            flat, stated = _state_named_shapes(flat, shapes)
+            return infer(flat, library.input_specs(flat, stated, backend), rules)
 
         graph = _infer_with_loops(infer_graph)
         check_bound(graph, constants)
@@ -279,7 +289,7 @@ def _assign_roles(
     state = set(graph.weights) - weights
     for what, keys, known in (
         ("data_keys", data_keys, weights),
-        ("trainable_keys", trainable_keys, set(graph.inputs)),
+        ("trainable_keys", trainable_keys, {*graph.inputs, *graph.named_weights}),
     ):
         unknown = sorted(keys - known)
         if unknown:
@@ -296,6 +306,23 @@ def _assign_roles(
                 f"trainable_keys: {key!r} is {spec}, but a parameter has floating "
                 "numbers and a shape without free dimensions."
             )
-    params = (weights - data_keys) | trainable_keys
+    params = (weights - data_keys) | (trainable_keys - data_keys)
     data = (set(graph.inputs) - trainable_keys) | state | data_keys
+    # The owner of a key is decided here for ever: an array given twice would be read
+    # in one place and differentiated in the other.
+    assert not params & data, sorted(params & data)
     return frozenset(params), frozenset(data)
+
+
+def _state_named_shapes(
+    flat: ModelGraph, shapes: Mapping[str, Any]
+) -> tuple[ModelGraph, dict[str, Any]]:
+    """Declare the shapes that are given for named weights; return the others."""
+    named = {}
+    for key, known in flat.named_weights.items():
+        shape = shapes.get(key, known.known_shape)
+        shape = getattr(shape, "shape", shape)
+        stated = None if shape is None else tuple(shape)
+        named[key] = IOKey(key, stated, known.dtype, trainable=known.trainable)
+    others = {k: v for k, v in shapes.items() if k not in named}
+    return dataclasses.replace(flat, named_weights=named), others

@@ -5,6 +5,7 @@ import functools
 import importlib
 import inspect
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ from .graph import (
     unstack_weights,
 )
 from .ops import is_floating
-from .serialization import ExportedModel, export, save
+from .serialization import ExportedModel, export, save, to_numpy
 
 
 class CompiledModel:
@@ -119,8 +120,19 @@ class CompiledModel:
             ShapeError: arrays are missing, too many, or of wrong shapes.
             TypeError: a layer cannot be described; see `layer_to_dict`.
             ValueError: the model has state and none is given.
+
+        Weights that are not finite are saved with a warning: `load` refuses them unless
+        it is told otherwise.
         """
+        is_nan = lambda v: not np.isfinite(to_numpy(v).astype(np.float64)).all()
+        bad = [k for k, v in {**params, **(state or {})}.items() if is_nan(v)]
         save(self, path, params, state)
+        if bad:
+            warnings.warn(
+                f"{os.fspath(path)}: {bad[0]!r} holds NaN or infinity; models.load "
+                "refuses the file unless allow_non_finite=True.",
+                stacklevel=2,
+            )
 
     def export(
         self,
@@ -227,6 +239,37 @@ class CompiledModel:
                     f"{node.title}: {key!r} must have shape {weight.shape}, got "
                     f"{spec.shape}{_describe_inputs(node, key, graph)}."
                 )
+
+    def check_inputs(
+        self, given: Mapping[str, Any], spec_of: Callable[[Any], Spec]
+    ) -> None:
+        """Check that inputs have the shapes that were declared for them.
+
+        Raises:
+            ShapeError: an input has another shape, or two inputs disagree on the length
+                of a dimension with a name.
+        """
+        lengths: dict[str, tuple[str, int]] = {}
+        for key in self.graph.inputs:
+            if key not in given or key not in self.graph.specs:
+                continue
+            declared, shape = self.graph.specs[key].shape, spec_of(given[key]).shape
+            pairs = list(zip(declared, shape, strict=False))
+            wrong = len(declared) != len(shape) or any(
+                n != d for d, n in pairs if isinstance(d, int)
+            )
+            if wrong:
+                wanted = ", ".join(map(str, declared))
+                raise ShapeError(
+                    f"the input {key!r} must have shape ({wanted}), got {tuple(shape)}."
+                )
+            for d, n in pairs:
+                first, length = lengths.setdefault(str(d), (key, n))
+                if not isinstance(d, int) and n != length:
+                    raise ShapeError(
+                        f"the inputs {first!r} and {key!r} must agree on {d!s}, got "
+                        f"{length} and {n}."
+                    )
 
     def check_cotangents(
         self, cotangents: Mapping[str, Any], outputs: Mapping[str, Any]

@@ -46,6 +46,7 @@ def prune(graph: ModelGraph, discard: Iterable[str] = ()) -> ModelGraph:
         graph,
         inputs={k: v for k, v in graph.inputs.items() if k in needed},
         constants={k: v for k, v in graph.constants.items() if k in needed},
+        named_weights={k: v for k, v in graph.named_weights.items() if k in needed},
         weights={k: v for k, v in graph.weights.items() if k in needed},
         nodes=tuple(reversed(nodes)),
         outputs=outputs,
@@ -58,15 +59,16 @@ def bind(
     """Fix inputs or weights to values; constants become arrays of the backend."""
     fixed: dict[str, Any] = {}
     for key, value in values.items():
-        known = graph.inputs.get(key, IOKey(key))
+        known = {**graph.named_weights, **graph.inputs}.get(key, IOKey(key))
         dtype = known.dtype
         if dtype == "key":
             dtype = None
         fixed[key] = array(value, dtype=dtype)
         shape = tuple(fixed[key].shape)
-        if known.shape is not None and not _fits_shape(shape, known.shape):
+        wanted = known.known_shape
+        if wanted is not None and not _fits_shape(shape, wanted):
             raise ValueError(
-                f"constant_keys: {key!r} must have shape {known.shape}, got {shape}."
+                f"constant_keys: {key!r} must have shape {wanted}, got {shape}."
             )
     constants = dict(graph.constants)
     for key, value in constants.items():
@@ -75,6 +77,7 @@ def bind(
     return dataclasses.replace(
         graph,
         inputs={k: v for k, v in graph.inputs.items() if k not in fixed},
+        named_weights={k: v for k, v in graph.named_weights.items() if k not in fixed},
         constants=constants | fixed,
         nodes=_map_loops(graph.nodes, lambda body: bind(body, {}, array)),
     )

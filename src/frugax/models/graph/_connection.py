@@ -6,7 +6,7 @@ add ops of the table to the model; an `IOKey` names an input or an output.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -17,7 +17,9 @@ Shape = tuple[Dim, ...]
 class Connection:
     """A symbolic array of a model, with Python's operators.
 
-    Calling a layer on connections returns a connection; an `IOKey` is one too.
+    Each op of the table whose first input is an array is a method too: `x.exp()`,
+    `x.sum(axis=0)`, `x.reshape(2, -1)`. Calling a layer on connections returns
+    a connection; an `IOKey` is one too.
     """
 
     __slots__ = ()
@@ -26,6 +28,12 @@ class Connection:
     # Adds an op by its name, tensors and attributes. `_primitive.py` sets it: the layer
     # of an op is itself wired by connections, so an import here would be a cycle.
     _op: ClassVar[Callable[..., "Connection"]]
+    # Whether it is computed from shapes alone, and so known without any data.
+    is_length: ClassVar[Any]
+
+    if TYPE_CHECKING:  # `_primitive.py` adds a method for each op of the table
+
+        def __getattr__(self, name: str) -> Callable[..., "Connection"]: ...
 
     def __add__(self, other: Any) -> "Connection":
         return self._op("add", self, other)
@@ -116,10 +124,37 @@ class Connection:
     def __ror__(self, other: Any) -> "Connection":
         return self._op("logical_or", other, self)
 
+    def __xor__(self, other: Any) -> "Connection":
+        return self._op("logical_xor", self, other)
+
+    def __rxor__(self, other: Any) -> "Connection":
+        return self._op("logical_xor", other, self)
+
+    def __lshift__(self, other: Any) -> "Connection":
+        return self._op("left_shift", self, other)
+
+    def __rlshift__(self, other: Any) -> "Connection":
+        return self._op("left_shift", other, self)
+
+    def __rshift__(self, other: Any) -> "Connection":
+        return self._op("right_shift", self, other)
+
+    def __rrshift__(self, other: Any) -> "Connection":
+        return self._op("right_shift", other, self)
+
+    def __pos__(self) -> "Connection":
+        return self
+
     def __invert__(self) -> "Connection":
         return self._op("logical_not", self)
 
     def __getitem__(self, index: Any) -> "Connection":
+        entries = index if isinstance(index, tuple) else (index,)
+        full = slice(None)
+        arrays = [i for i, e in enumerate(entries) if isinstance(e, Connection)]
+        is_take = len(arrays) == 1 and not entries[arrays[0]].is_length
+        if is_take and all(isinstance(e, Connection) or e == full for e in entries):
+            return self._op("take", self, entries[arrays[0]], axis=arrays[0])
         return self._op("getitem", self, index=normalize_index(index))
 
     # Without this, Python takes every object for true, and an `if` in a model would
@@ -137,31 +172,16 @@ class Connection:
             'a connection cannot be iterated; use x[i] or op("split") instead.'
         )
 
-    def sum(self, axis: Any = None, *, keepdims: bool = False) -> "Connection":
-        """Sum over `axis`, or over all axes."""
-        return self._op("sum", self, axis=axis, keepdims=keepdims)
+    @property
+    def shape(self) -> "Connection":
+        """The lengths of its axes, for arithmetic and for attributes of other ops.
 
-    def mean(self, axis: Any = None, *, keepdims: bool = False) -> "Connection":
-        """Mean over `axis`, or over all axes."""
-        return self._op("mean", self, axis=axis, keepdims=keepdims)
-
-    def max(self, axis: Any = None, *, keepdims: bool = False) -> "Connection":
-        """Largest entry along `axis`, or of the whole array."""
-        return self._op("max", self, axis=axis, keepdims=keepdims)
-
-    def min(self, axis: Any = None, *, keepdims: bool = False) -> "Connection":
-        """Smallest entry along `axis`, or of the whole array."""
-        return self._op("min", self, axis=axis, keepdims=keepdims)
-
-    def reshape(self, *shape: Any) -> "Connection":
-        """The same entries in another shape; one length may be -1."""
-        return self._op("reshape", self, shape=_as_sequence(shape))
-
-    def transpose(self, *axes: Any) -> "Connection":
-        """The axes in another order; reversed if none is given."""
-        if axes in ((), (None,)):
-            return self._op("transpose", self, axes=None)
-        return self._op("transpose", self, axes=_as_sequence(axes))
+        Example:
+            >>> from frugax.models import IOKey, Model
+            >>> x = IOKey("x", shape=("batch", 4, 6))
+            >>> model = Model.create(flat=x.reshape(x.shape[0], -1) / x.shape[2])
+        """
+        return self._op("shape", self)
 
     def cast(self, dtype: Any) -> "Connection":
         """The same values in another dtype."""
@@ -174,50 +194,67 @@ class Connection:
         return self._op("identity", self, output=IOKey(name, expose=True))
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, init=False)
 class IOKey(Connection):
     """A named input of a model, or the name of an output.
 
     Attributes:
         name: its key in `data`, `params` or the outputs.
-        shape: its shape as far as known: ints, names of free dimensions, or None for
-            a free dimension without a name.
+        known_shape: its shape as far as stated (the argument `shape`): ints, names of
+            free dimensions, or None for a free dimension without a name.
         dtype: its dtype, or `"key"` for a random key; the backend's if not given.
         expose: for the name of an output: make it an output of the model even where
             other layers read it.
+        trainable: whether it is a parameter, of the stated shape, and not an input.
     """
 
     name: str
-    shape: Sequence[Dim] | None = None
-    dtype: Any = None
-    expose: bool = False
+    known_shape: tuple[Dim, ...] | None
+    dtype: str | None
+    expose: bool
+    trainable: bool
 
-    def __post_init__(self) -> None:
-        """Check the name, and normalise shape and dtype."""
-        if not isinstance(self.name, str):
-            raise TypeError(f"IOKey.name must be text, got {self.name!r:.60}.")
+    def __init__(
+        self,
+        name: str,
+        shape: Sequence[Dim] | None = None,
+        dtype: Any = None,
+        expose: bool = False,  # noqa: FBT001, FBT002 - the fourth field of a record
+        *,
+        trainable: bool = False,
+    ) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"IOKey.name must be text, got {name!r:.60}.")
         # "/" separates paths from ports in the keys of values, and "*" marks the
         # weights of a loop.
-        if not self.name or set(self.name) & set("/*"):
+        if not name or set(name) & set("/*"):
             raise ValueError(
-                f"IOKey.name must be text without '/' and '*', got {self.name!r}."
+                f"IOKey.name must be text without '/' and '*', got {name!r}."
             )
-        if self.shape is not None:
-            if isinstance(self.shape, str) or not isinstance(self.shape, Sequence):
+        if shape is not None:
+            if isinstance(shape, str) or not isinstance(shape, Sequence):
                 raise TypeError(
-                    f"IOKey {self.name!r}: shape must be a sequence such as "
-                    f'("batch", 3), got {self.shape!r}.'
+                    f"IOKey {name!r}: shape must be a sequence such as "
+                    f'("batch", 3), got {shape!r}.'
                 )
-            # The dataclass is frozen, so its own __post_init__ has to go round its
-            # __setattr__.
-            object.__setattr__(self, "shape", tuple(self.shape))
-        if self.dtype is not None and self.dtype != "key":
-            object.__setattr__(self, "dtype", np.dtype(self.dtype).name)
+            shape = tuple(shape)
+        is_stated = shape is not None and all(isinstance(n, int) for n in shape)
+        if trainable and not is_stated:
+            raise ValueError(
+                f"IOKey {name!r} is trainable, so its shape must be stated in "
+                f"numbers, got {shape!r}."
+            )
+        if dtype is not None and dtype != "key":
+            dtype = np.dtype(dtype).name
+        for field, value in zip(
+            self.__match_args__, (name, shape, dtype, expose, trainable), strict=True
+        ):
+            object.__setattr__(self, field, value)
 
     @property
     def is_weight(self) -> bool:
         """Whether it names a weight of a layer by its path, as in `"table.weight"`."""
-        return "." in self.name
+        return "." in self.name and not self.trainable
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -277,6 +314,8 @@ def normalize_index(index: Any) -> Any:
             plain.append("...")
         elif entry is None:
             plain.append(None)
+        elif isinstance(entry, Connection) and entry.is_length:
+            plain.append(entry)
         # A bool is an int to Python, but `x[True]` adds an axis in NumPy.
         elif isinstance(entry, (int, np.integer)) and not isinstance(entry, bool):
             plain.append(int(entry))
@@ -286,10 +325,3 @@ def normalize_index(index: Any) -> Any:
                 'None; to index by an array use op("take").'
             )
     return tuple(plain)
-
-
-def _as_sequence(given: tuple[Any, ...]) -> tuple[int, ...]:
-    """Unpack a single sequence: `reshape(2, 3)` and `reshape((2, 3))` are the same."""
-    if len(given) == 1 and not isinstance(given[0], (int, np.integer)):
-        given = tuple(given[0])
-    return given

@@ -44,10 +44,24 @@ def flatten(
                 excluded=frozenset(wider),
             )
     flat.reject_ties(ties)
+    if flat.looped_names:
+        return flatten(
+            layer,
+            inference=inference,
+            scan_from=scan_from,
+            excluded=excluded | flat.looped_names,
+        )
     # Updated state leaves the model as well, but under the keys of the weights; `infer`
     # adds it.
     results = {k: v for k, v in outputs.items() if not k.startswith("new_")}
-    return ModelGraph(flat.inputs, flat.constants, tuple(flat.nodes), results)
+    # The one place that decides between input and weight: a key without a producer is
+    # a weight if any layer reads it as one, and then never an input.
+    named = {
+        k: v for k, v in flat.inputs.items() if k in flat.weight_names or v.trainable
+    }
+    inputs = {k: v for k, v in flat.inputs.items() if k not in named}
+    nodes = tuple(flat.nodes)
+    return ModelGraph(inputs, flat.constants, nodes, results, named_weights=named)
 
 
 class _Flattener:
@@ -58,6 +72,8 @@ class _Flattener:
         inputs: the inputs of the program by key.
         constants: numbers and arrays of the model by key.
         ties: the keys of shared weights, each with the path of a reader.
+        weight_names: the keys that a layer reads as a weight.
+        looped_names: the blocks of loops that read such a key of the program.
     """
 
     def __init__(
@@ -69,6 +85,8 @@ class _Flattener:
         self.inputs: dict[str, IOKey] = {}
         self.constants: dict[str, Any] = {}
         self.ties: dict[str, str] = {}
+        self.weight_names: set[str] = set()
+        self.looped_names: frozenset[str] = frozenset()
         self._constant_keys: dict[Any, str] = {}
         self._num_random_layers = 0
 
@@ -86,7 +104,7 @@ class _Flattener:
             # the dtype of token ids.
             for port, key in (env or {}).items():
                 if port in ports:
-                    self.refine_input(key, ports[port].shape, ports[port].dtype)
+                    self.refine_input(key, ports[port].known_shape, ports[port].dtype)
             wired = layer.required
             if env is not None:
                 wired = env
@@ -141,6 +159,7 @@ class _Flattener:
         # In the order of the ports, since ops that take any number of tensors read them
         # by position.
         env = {p: env[p] for p in (*layer.inputs, *env) if p in env}
+        self.weight_names |= {env[p] for p in layer.weight_names if p in env}
         for port, dtype in layer.port_dtypes.items():
             if port in env:
                 self.refine_input(env[port], None, dtype)
@@ -173,9 +192,10 @@ class _Flattener:
         before = self.inputs.get(key)
         if before is None:
             return
-        if before.shape is not None:
-            shape = before.shape
-        self.inputs[key] = IOKey(key, shape, before.dtype or dtype)
+        if before.known_shape is not None:
+            shape = before.known_shape
+        dtype = before.dtype or dtype
+        self.inputs[key] = IOKey(key, shape, dtype, trainable=before.trainable)
 
     def constant_key(self, value: Any) -> str:
         """The key of a constant; equal constants have one key."""
@@ -189,10 +209,10 @@ class _Flattener:
     def _add_random_key(self, path: str, layer: Layer) -> str:
         """Derive a random key for one place from the input `key` of the program."""
         before = self.inputs.get("key")
-        if before is not None and before.shape:
+        if before is not None and before.known_shape:
             raise ValueError(
-                f"the input 'key' of shape {before.shape} cannot be the random key "
-                f"that layer {path!r} draws from: give that input another name."
+                f"the input 'key' of shape {before.known_shape} cannot be the random "
+                f"key that layer {path!r} draws from: give that input another name."
             )
         source = self.program_input(IOKey("key", dtype="key"))
         key = f"{path}/key"
@@ -240,13 +260,22 @@ class _Flattener:
         key_port = None
         for key, inner in body.inputs.items():
             if key in wires:
-                self.refine_input(wires[key], inner.shape, inner.dtype)
+                self.refine_input(wires[key], inner.known_shape, inner.dtype)
             # Each step of the loop folds its number into this key, so that blocks draw
             # different numbers.
             elif inner.dtype == "key" and key == "key":
                 key_port, wires[key] = key, self._add_random_key(common, run.layer)
             else:
                 wires[key] = self.program_input(inner)
+        # A weight with a name is one array and not stacked, so its blocks stay out of
+        # loops.
+        named = {wires.get(key, key) for key in body.weight_names} & set(self.inputs)
+        trained = {k for k in wires.values() if k in self.inputs}
+        if named or any(self.inputs[key].trainable for key in trained):
+            self.looped_names |= set(blocks)
+        self.looped_names |= {
+            join(block, place) for place in body.looped_names for block in blocks
+        }
         port = run.layer.outputs[0]
         graph = ModelGraph(
             body.inputs, body.constants, tuple(body.nodes), {"output": outputs[port]}

@@ -35,7 +35,8 @@ class OpNode:
         op: the name of the op.
         inputs: the key of the value at each port; after `infer` also of the weights.
         outputs: the keys of its results.
-        attrs: the attributes of the op, as pairs.
+        attrs: the attributes of the op, as pairs; after `infer` plain values.
+        formulas: the attributes as they were before, if lengths are among them.
     """
 
     path: str
@@ -44,6 +45,7 @@ class OpNode:
     inputs: Mapping[str, str]
     outputs: tuple[str, ...]
     attrs: tuple[tuple[str, Any], ...]
+    formulas: tuple[tuple[str, Any], ...] = ()
 
     @property
     def title(self) -> str:
@@ -110,6 +112,7 @@ class ModelGraph:
         constants: numbers and arrays that are written into the model, by key.
         nodes: the nodes, in an order in which they can run.
         outputs: the key of the value behind the name of each output.
+        named_weights: the weights that the user named; their layers give the shapes.
         weights: the arrays that the layers own, by key; filled by `infer`.
         specs: shape and dtype of every value; filled by `infer`.
     """
@@ -118,6 +121,7 @@ class ModelGraph:
     constants: Mapping[str, Any]
     nodes: tuple[GraphNode, ...]
     outputs: Mapping[str, str]
+    named_weights: Mapping[str, IOKey] = dataclasses.field(default_factory=dict)
     weights: Mapping[str, Weight] = dataclasses.field(default_factory=dict)
     specs: Mapping[str, Spec] = dataclasses.field(default_factory=dict)
 

@@ -16,8 +16,9 @@ from frugax.errors import ShapeError
 from frugax.models.ops import OPS, Op
 
 from ._graph import GraphNode, LoopNode, ModelGraph, OpNode, Spec, join
+from ._lengths import PORT, compute_lengths, ports_of
 from ._primitive import Primitive
-from ._weights import Weight
+from ._weights import Normal, Weight
 
 # A weight of 4 TiB in float32: drawing it would end the process without an error.
 _MAX_WEIGHT_SIZE = 2**40
@@ -66,7 +67,11 @@ def infer(
     """Infer the shape of every value and of every weight."""
     walk = _InferWalk(graph, inputs, rules)
     nodes: list[GraphNode] = []
-    for node in graph.nodes:
+    waiting = list(graph.nodes)
+    while waiting:
+        node = waiting.pop(
+            next((i for i, n in enumerate(waiting) if walk.is_ready(n)), 0)
+        )
         if isinstance(node, LoopNode):
             nodes.append(walk.infer_loop(node))
         else:
@@ -82,6 +87,7 @@ def infer(
 
 def op_arguments(op: Op, wired: Mapping[str, str]) -> tuple[str | None, ...]:
     """The key of each tensor of an op, in the order of its arguments."""
+    wired = {p: k for p, k in wired.items() if not p.startswith(PORT)}
     known = OPS.get(op.name)
     if op.variadic or known is None:  # any number, or a user's own: by position
         return tuple(wired.values())
@@ -100,8 +106,32 @@ class _InferWalk:
     ) -> None:
         self.graph, self.rules = graph, rules
         self.specs = {key: inputs[key] for key in graph.inputs if key in inputs}
-        self.weights: dict[str, Weight] = {}
+        for key, about in graph.named_weights.items():
+            shape = about.known_shape
+            if shape is not None and all(isinstance(n, int) for n in shape):
+                self.specs[key] = Spec(shape, rules.float_dtype)
+        self.weights: dict[str, Weight] = {
+            # As torch starts a Linear layer; a layer that reads it as its own decides.
+            key: Weight(self.specs[key].shape, Normal(_fan_in_std(self.specs[key])))
+            for key, about in graph.named_weights.items()
+            if about.trainable
+        }
+        self.unowned = set(self.weights)
         self.outputs = dict(graph.outputs)
+
+    def is_ready(self, node: GraphNode) -> bool:
+        """Whether a node can be inferred before the others that wait.
+
+        A penalty may read a named weight before the layer that gives it a shape.
+        """
+        if not self.graph.named_weights:
+            return True
+        own = node.layer.weight_names if isinstance(node.layer, Primitive) else ()
+        known = (self.specs, self.graph.constants, self.graph.inputs)
+        return all(
+            port in own or any(key in k for k in known)
+            for port, key in node.inputs.items()
+        )
 
     def infer_op(self, node: OpNode) -> OpNode:
         """Add the weights of one op and the shapes of its results."""
@@ -109,6 +139,7 @@ class _InferWalk:
             op = self.rules.find(node.op)
         except KeyError as e:
             raise ValueError(f"{node.title}: {e.args[0]}") from None
+        node = self._fill_lengths(node)
         # Weights first: their shapes follow from the inputs, and the op reads them.
         wired = self._wire_weights(node)
         for key in wired.values():
@@ -134,6 +165,18 @@ class _InferWalk:
         # An op may give more results than its layer names: a batch norm at inference.
         self.specs.update(zip(node.outputs, results, strict=False))
         return dataclasses.replace(node, inputs=wired)
+
+    def _fill_lengths(self, node: OpNode) -> OpNode:
+        """Compute the attributes that depend on the shapes of arrays."""
+        formulas = node.formulas or node.attrs
+        ports = ports_of(formulas)
+        if not ports:
+            return node
+        for port in ports:
+            self._check_known(node.inputs[port], node)
+        shapes = {port: self._shape(node.inputs[port]) for port in ports}
+        attrs = compute_lengths(formulas, shapes)
+        return dataclasses.replace(node, attrs=attrs, formulas=formulas)
 
     def _wire_weights(self, node: OpNode) -> dict[str, str]:
         """The inputs of a node, with the weights that its layer owns or shares."""
@@ -181,12 +224,20 @@ class _InferWalk:
         if key in self.graph.constants:
             before = self.rules.describe(self.graph.constants[key])
         # Two readers of one weight must agree on its shape, whichever comes first.
+        named = self.graph.named_weights.get(key)
+        if named is not None and not _matches(weight.shape, named.known_shape):
+            raise ShapeError(
+                f"{node.title} needs {key!r} of shape {weight.shape}, but it is "
+                f"declared as {named.known_shape}."
+            )
         if before is not None and before.shape != weight.shape:
             raise ShapeError(
                 f"{node.title} needs {key!r} of shape {weight.shape}, but it is "
                 f"{before.shape} elsewhere."
             )
-        if before is None:
+        unowned = named is not None and (key in self.unowned or key not in self.weights)
+        if before is None or unowned:
+            self.unowned.discard(key)
             self.specs[key] = Spec(weight.shape, self.rules.float_dtype)
             self.weights[key] = weight
         # A reader of a shared weight may come before its owner in the program, but the
@@ -253,6 +304,11 @@ class _InferWalk:
                 f"the shape of {key!r}, which {node.title} reads, is not known: state "
                 f'it, as in compile(..., shapes={{"{key}": [32, 128]}}).'
             )
+        if key in self.graph.named_weights:
+            raise ValueError(
+                f"{node.title} reads the weight {key!r}, whose shape no layer gives: "
+                f'state it, as in compile(..., shapes={{"{key}": [32, 128]}}).'
+            )
         raise ValueError(
             f"{node.title} shares the weight {key!r}, which no layer before it has."
         )
@@ -270,6 +326,20 @@ class _InferWalk:
         if attrs:
             text += f" with {attrs}"
         return text
+
+
+def _fan_in_std(spec: Spec) -> float:
+    return 1 / math.sqrt(max(math.prod(spec.shape[1:]), 1))
+
+
+def _matches(shape: tuple[int, ...], declared: Any) -> bool:
+    """Whether a shape has the lengths that are declared; names stand for any."""
+    if declared is None:
+        return True
+    pairs = zip(shape, declared, strict=False)
+    return len(shape) == len(declared) and all(
+        n == d or not isinstance(d, int) for n, d in pairs
+    )
 
 
 def _format_constant(value: Any) -> str:

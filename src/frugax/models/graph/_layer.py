@@ -4,6 +4,8 @@ Layers are descriptions: a layer that is used twice has two sets of weights.
 """
 
 import dataclasses
+import difflib
+import inspect
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -37,6 +39,16 @@ class Layer:
         if place(LAYERS.get(cls.__name__, cls)) == place(cls):
             LAYERS[cls.__name__] = cls
 
+    def __new__(cls, *args: Any, **settings: Any) -> "Layer":
+        """Refuse unknown settings, with the name that was probably meant."""
+        known = inspect.signature(cls.__init__).parameters if settings else {}
+        # A subclass may take **settings of its own.
+        is_open = any(p.kind is p.VAR_KEYWORD for p in known.values())
+        for name in () if is_open else settings:
+            if name not in known:
+                raise TypeError(_unknown_setting(cls, name, [*known][1:]))
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         """Turn lists into tuples, so that equal layers compare equal and hash."""
         for field in dataclasses.fields(self):
@@ -47,7 +59,7 @@ class Layer:
     @property
     def kind(self) -> str:
         """The prefix of its name if none is given, such as `layer_norm`."""
-        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
+        return re.sub(_WORD_START, "_", type(self).__name__).lower()
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -75,10 +87,15 @@ class Layer:
     def __call__(self, *inputs: Any, **wires: Any) -> Any:
         """Wire the layer.
 
-        With connections only it returns a connection, or a tuple of connections for
-        several outputs; an open port becomes an input of the model with the name of the
-        port. With the name of a key among the wires, or with nothing at all, it returns
-        a wired layer for `model |= ...` and `model += ...`.
+        It returns the output, or a tuple of the outputs if there are several: they are
+        connections for other layers, and `model |= ...` and `model += ...` take them.
+        A name among the wires is looked up in the model that the call is added to; an
+        open port becomes an input of that model with the name of the port.
+
+        Args:
+            *inputs: connections, names of keys, numbers or arrays, by position.
+            **wires: the same by input port, and names by output port; None leaves an
+                optional port open.
 
         Raises:
             TypeError: there are more inputs than ports.
@@ -88,13 +105,11 @@ class Layer:
         results = self.outputs
         names = {p: _as_name(self, p, v) for p, v in given.items() if p in results}
         ins = {p: as_connection(v) for p, v in given.items() if p not in results}
-        open_ports = [p for p in self.required if p not in ins]
-        by_name = any(isinstance(v, str) for v in given.values())
-        if by_name or names or (open_ports and not given):
-            # A name means nothing without the model that knows it, so the wiring waits
-            # for `model |= ...`.
-            return WiredLayer(LayerCall(self, ins, names))
-        call = LayerCall(self, ins | {p: IOKey(p) for p in open_ports}, {})
+        has_names = bool(names) or any(isinstance(v, str) for v in given.values())
+        is_open = bool(self.required) and not given
+        call = LayerCall(self, ins, names, by_name=has_names or is_open)
+        if not call.by_name:
+            call.close()
         # An updated state becomes an output of the model without being wired.
         made = [
             LayerOutput(call, port) for port in results if not port.startswith("new_")
@@ -102,6 +117,10 @@ class Layer:
         if len(made) == 1:
             return made[0]
         return tuple(made)
+
+    def _call_open(self) -> "LayerOutput":
+        """A call with every port open, to be wired by the model that it is added to."""
+        return LayerOutput(LayerCall(self, {}, {}, by_name=True), self.outputs[0])
 
     def structural_key(self) -> Any:
         """A key that is equal for layers that do the same, whatever their names are.
@@ -131,7 +150,14 @@ class Layer:
                 f"{len(inputs)}."
             )
         given = dict(zip(ports, inputs, strict=False))
-        known = {*ports, *optional, *self.outputs}
+        outputs = self.outputs
+        known = {*ports, *optional, *outputs}
+        for port in wires:
+            if port in outputs and port in (*ports, *optional):
+                raise ValueError(
+                    f"{self.title} has an input and an output called {port!r}, so "
+                    "wiring it by that name has two meanings: rename one of them."
+                )
         for port, value in wires.items():
             if port in given:
                 raise ValueError(f"{self.title}: {port!r} is wired twice.")
@@ -139,7 +165,7 @@ class Layer:
                 takes = _join_names([*ports, *sorted(optional - set(ports))])
                 raise ValueError(
                     f"{self.title} has no port {port!r}; it takes {takes} and gives "
-                    f"{_join_names(self.outputs)}."
+                    f"{_join_names(outputs)}."
                 )
             given[port] = value
         # None leaves an optional port open; at a required port it goes on to
@@ -148,7 +174,7 @@ class Layer:
         return {p: kept[p] for p in (*ports, *kept) if p in kept}
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(slots=True, eq=False)
 class LayerCall:
     """One use of a layer: its wires, and the names of its outputs.
 
@@ -156,21 +182,40 @@ class LayerCall:
         layer: the layer.
         wires: a connection for each input port or weight that is wired.
         names: the names that the user gave to output ports.
-        owner: the model whose keys the wires name; None if the wires contain
-            connections only.
+        by_name: whether keys among the wires are looked up in a model; ports stay open
+            until the call is added to it.
+        owner: that model; None before the call is added, or without names.
     """
 
     layer: Layer
     wires: Mapping[str, Connection]
     names: Mapping[str, IOKey]
+    by_name: bool = False
     owner: Layer | None = None
+    _given: Mapping[str, Connection] = dataclasses.field(
+        default_factory=dict, init=False
+    )
 
+    def close(
+        self, owner: Layer | None = None, follows: Connection | None = None
+    ) -> "LayerCall":
+        """Wire open ports: the first to `follows`, the others to inputs.
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class WiredLayer:
-    """A layer with its ports named, ready for `model |= ...`."""
-
-    call: LayerCall
+        A call that belongs to a model already is copied: it is then used twice.
+        """
+        if self.owner is not None:
+            return LayerCall(self.layer, self._given, self.names, by_name=True).close(
+                owner, follows
+            )
+        self._given, wires = self.wires, dict(self.wires)
+        inputs, required = self.layer.inputs, self.layer.required
+        # A layer with an input wired already follows nothing, as its first port was
+        # chosen by the user.
+        if follows is not None and inputs and not any(p in wires for p in inputs):
+            wires[[*required, *inputs][0]] = follows
+        wires |= {p: IOKey(p) for p in required if p not in wires}
+        self.wires, self.owner = wires, owner
+        return self
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -243,6 +288,21 @@ def _as_tuple(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(map(_as_tuple, value))
     return value
+
+
+# Before a capital that starts a word: Conv2D is conv2d, LSTMCell is lstm_cell.
+_WORD_START = r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z]{2}|[a-z][A-Z])(?=[A-Z][a-z])"
+
+
+def _unknown_setting(cls: type[Layer], name: str, known: list[str]) -> str:
+    """The error for a setting that a layer does not have."""
+    # `dim` is a prefix of `dimension`, though not close by edit distance.
+    close = [k for k in known if k.startswith(name)]
+    close = close or difflib.get_close_matches(name, known, n=1)
+    hint = f"it has: {', '.join(known)}."
+    if close:
+        hint = f"did you mean {close[0]!r}?"
+    return f"{cls.__name__} has no setting {name!r}; {hint}"
 
 
 def _as_name(layer: Layer, port: str, value: Any) -> IOKey:

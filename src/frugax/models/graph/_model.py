@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from ._connection import Connection, IOKey
 from ._describe import tree
-from ._layer import Layer, LayerCall, LayerOutput, WeightRef, WiredLayer
+from ._layer import Layer, LayerCall, LayerOutput, WeightRef
 
 T = TypeVar("T")
 
@@ -110,31 +110,21 @@ class Model(Layer):
                 f"{self.title} is part of another model already, so it cannot be "
                 "extended. Finish it first."
             )
-        if isinstance(added, LayerOutput):
-            self._collect(added)
-            self._last = added
-            return
         if isinstance(added, Layer):
-            added = WiredLayer(LayerCall(added, {}, {}))
-        if not isinstance(added, WiredLayer):
+            added = added._call_open()
+        # The outputs of one call; adding one of them adds the call.
+        if isinstance(added, tuple) and added and isinstance(added[0], LayerOutput):
+            added = added[0]
+        if not isinstance(added, LayerOutput):
             raise TypeError(
                 "a model takes layers and wired layers such as "
                 f'Linear(8)(input="x", output="y"), got {added!r:.60}.'
             )
-        layer, wires = added.call.layer, dict(added.call.wires)
-        open_ports = [p for p in layer.required if p not in wires]
-        is_fed = any(p in wires for p in layer.inputs)
-        # Layers with an input wired already follow nothing, as their first port was
-        # chosen by the user.
-        if follow and self._last is not None and not is_fed and layer.inputs:
-            first = layer.inputs[0]
-            if open_ports:
-                first = open_ports.pop(0)
-            wires[first] = self._last
-        wires |= {port: IOKey(port) for port in open_ports}
-        for wire in wires.values():
-            self._collect(wire)
-        self._append(LayerCall(layer, wires, added.call.names, self))
+        if added.call.by_name:
+            follows = self._last if follow else None
+            added = LayerOutput(added.call.close(self, follows), added.port)
+        self._collect(added)
+        self._last = added
 
     def _append(self, call: LayerCall) -> None:
         """Add one call whose inputs are in the model already."""
@@ -183,7 +173,9 @@ class Model(Layer):
             if not isinstance(top, LayerOutput) or id(top.call) in self._members:
                 stack.pop()
                 continue
-            if top.call.owner is not None:
+            if top.call.by_name and top.call.owner is None:
+                top.call.close(self)
+            if top.call.owner not in (None, self):
                 raise ValueError(
                     f"the output of {top.call.layer.title} belongs to another model, "
                     "by whose names it is wired; add that model as a layer instead."
@@ -291,6 +283,26 @@ class Model(Layer):
                     found[wire.name] = merge_keys(before, wire)
         return found
 
+    def explain_wiring(self) -> str:
+        """A table of every name in the model: input, weight or result, and its readers.
+
+        A key without a producer is a weight if a layer reads it as one, else an input.
+
+        Example:
+            >>> from frugax.models import Linear, Model
+            >>> model = Model()
+            >>> model |= Linear(4)(input="x", weight="w", output="y")
+            >>> print(model.explain_wiring())
+            name  role    comes from       read by
+            x     input   data             linear_0.input
+            w     weight  params           linear_0.weight
+            y     result  linear_0.output  the caller
+        """
+        # The table needs the flat program, whose module imports this one.
+        from ._wiring import explain_wiring
+
+        return explain_wiring(self)
+
     @property
     def inputs(self) -> tuple[str, ...]:
         return tuple(self.keys)
@@ -344,14 +356,17 @@ class Model(Layer):
 
 def merge_keys(one: IOKey, other: IOKey) -> IOKey:
     """Merge two keys of one input into one that states everything known."""
-    for what in ("shape", "dtype"):
-        first, second = getattr(one, what), getattr(other, what)
+    for what, first, second in (
+        ("shape", one.known_shape, other.known_shape),
+        ("dtype", one.dtype, other.dtype),
+    ):
         if None not in (first, second) and first != second:
             raise ValueError(
                 f"input {one.name!r} is given the {what} {first} in one place and "
                 f"{second} in another."
             )
-    shape = one.shape
+    shape = one.known_shape
     if shape is None:
-        shape = other.shape
-    return IOKey(one.name, shape, one.dtype or other.dtype)
+        shape = other.known_shape
+    trainable = one.trainable or other.trainable
+    return IOKey(one.name, shape, one.dtype or other.dtype, trainable=trainable)

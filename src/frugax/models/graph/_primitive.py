@@ -1,15 +1,16 @@
 """Layers that are one op of the table, with or without weights."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
-from frugax.models.ops import OPS, REQUIRED
+from frugax.models.ops import ALIASES, OPS, REQUIRED
 
 from ._connection import Connection, IOKey, as_connection
 from ._layer import Layer, LayerCall, LayerOutput
+from ._lengths import describe_lengths, is_length, ports_of
 from ._weights import Weight
 
 # The ports of an op that takes any number of inputs; wiring needs names for them.
@@ -84,6 +85,10 @@ class OpLayer(Primitive):
 
     operation: str
     attributes: tuple[tuple[str, Any], ...] = ()
+    # Arrays whose lengths are attributes; wired when the layer is called.
+    sources: tuple[tuple[str, Connection], ...] = dataclasses.field(
+        default=(), kw_only=True, repr=False, compare=False
+    )
 
     weight_names = frozenset()
 
@@ -97,17 +102,30 @@ class OpLayer(Primitive):
 
     @property
     def inputs(self) -> tuple[str, ...]:
+        lengths = tuple(sorted(ports_of(self.attributes)))
         found = OPS.get(self.operation)
         if found is None:
             # A user's own op belongs to a backend, so its ports are not known before
             # the model is compiled; eight optional ones are enough in practice.
-            return ("input", *_VARIADIC_PORTS[1:8])
+            return ("input", *_VARIADIC_PORTS[1:8], *lengths)
         ports = found.inputs
         if found.is_random:
             ports = ports[1:]  # the model makes the random key
         if found.variadic:
-            return (*ports, *_VARIADIC_PORTS)
-        return ports
+            ports = (*ports, *_VARIADIC_PORTS)
+        return (*ports, *lengths)
+
+    def __call__(self, *inputs: Any, **wires: Any) -> Any:
+        if not self.sources:
+            return super().__call__(*inputs, **wires)
+        layer = dataclasses.replace(self, sources=())
+        return layer(*inputs, **wires, **dict(self.sources))
+
+    def _call_open(self) -> LayerOutput:
+        if not self.sources:
+            return super()._call_open()
+        layer, wires = dataclasses.replace(self, sources=()), dict(self.sources)
+        return LayerOutput(LayerCall(layer, wires, {}, by_name=True), self.outputs[0])
 
     @property
     def optional(self) -> frozenset[str]:
@@ -156,6 +174,7 @@ def op(op_name: str, /, *, name: str | None = None, **attributes: Any) -> OpLaye
         >>> x = IOKey("input", shape=("batch", 3))
         >>> model = Model.create(output=op("gelu")(x) * 2)
     """
+    op_name = ALIASES.get(op_name, op_name)
     found = OPS.get(op_name)
     if found is not None:
         for key in attributes:
@@ -167,8 +186,12 @@ def op(op_name: str, /, *, name: str | None = None, **attributes: Any) -> OpLaye
         for key, default in found.attributes.items():
             if default is REQUIRED and key not in attributes:
                 raise TypeError(f"op {op_name!r} needs the attribute {key!r}.")
-    literals = tuple((k, to_literal(op_name, k, v)) for k, v in attributes.items())
-    return OpLayer(op_name, literals, name=name)
+    sources: dict[str, Connection] = {}
+    literals = tuple(
+        (k, to_literal(op_name, k, describe_lengths(v, sources)))
+        for k, v in attributes.items()
+    )
+    return OpLayer(op_name, literals, name=name, sources=tuple(sources.items()))
 
 
 def to_literal(op_name: str, key: str, value: Any) -> Any:
@@ -195,12 +218,40 @@ def _apply_op(
     """Apply an op to connections; `output` names the result."""
     layer = op(op_name, **attributes)
     wires = dict(zip(layer.inputs, map(as_connection, tensors), strict=False))
+    wires |= dict(layer.sources)
+    if layer.sources:
+        layer = dataclasses.replace(layer, sources=())
     names = {}
     if output is not None:
         names["output"] = output
     return LayerOutput(LayerCall(layer, wires, names), "output")
 
 
+def _method(name: str) -> Callable[..., Connection]:
+    """The method of connections that applies an op; arguments as in an eager call."""
+    found = OPS[name]
+
+    def method(self: Connection, *args: Any, **named: Any) -> Connection:
+        tensors, attributes = found.bind((self, *args), named)
+        layer = op(name, **attributes)
+        ports = layer.inputs if found.variadic else found.inputs
+        wires = zip(ports, tensors, strict=False)
+        results = layer(**{p: as_connection(t) for p, t in wires if t is not None})
+        return results
+
+    method.__name__, method.__doc__ = name, found.body.__doc__
+    return method
+
+
 # Set here and not imported there, since connections and the layers of ops need each
 # other.
 Connection._op = staticmethod(_apply_op)
+Connection.is_length = property(is_length)
+for _name, _known in OPS.items():
+    if not (_known.is_random or hasattr(Connection, _name)) and (
+        _known.inputs or _known.variadic
+    ):
+        setattr(Connection, _name, _method(_name))
+for _name, _alias in ALIASES.items():
+    if not hasattr(Connection, _name):
+        setattr(Connection, _name, getattr(Connection, _alias))

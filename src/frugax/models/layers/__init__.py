@@ -73,7 +73,16 @@ from ._pooling import (
     MaxPool2D,
     Upsample,
 )
-from ._recurrent import GRU, LSTM, RNN, Bidirectional, GRUCell, LSTMCell, RNNCell
+from ._recurrent import (
+    GRU,
+    LSTM,
+    RNN,
+    Bidirectional,
+    GRUCell,
+    LSTMCell,
+    RecurrentStack,
+    RNNCell,
+)
 from ._transformer import (
     MultiHeadAttention,
     TransformerBlock,
@@ -144,6 +153,7 @@ __all__ = [
     "RMSNorm",
     "RNNCell",
     "Recall",
+    "RecurrentStack",
     "Relu",
     "Relu6",
     "Residual",

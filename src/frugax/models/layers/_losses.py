@@ -63,7 +63,7 @@ class CrossEntropy(_Loss):
     """-log softmax(input)[target] over the last axis, in nats.
 
     The input is logits, (..., classes); the target is classes, int32 (...), or
-    probabilities, (..., classes).
+    probabilities, (..., classes); `weight` may hold a factor for each class.
 
     Attributes:
         label_smoothing: the share of each target that is spread over all classes.
@@ -80,6 +80,8 @@ class CrossEntropy(_Loss):
     label_smoothing: float = 0.0
     ignore_index: int | None = None
 
+    ports = ("input", "target", "weight")
+    open_ports = frozenset({"weight"})
     # Of logits: softmax and logarithm join to a log-sum-exp, while the logarithm of a
     # rounded probability can be -inf.
     op = "cross_entropy"
@@ -101,13 +103,21 @@ class NegativeLogLikelihood(_Loss):
 
     ignore_index: int | None = None
 
+    ports = ("input", "target", "weight")
+    open_ports = frozenset({"weight"})
     op = "nll"
     port_dtypes: ClassVar[Mapping[str, str]] = {"target": "int32"}
 
 
 @dataclasses.dataclass(frozen=True)
 class BinaryCrossEntropy(_Loss):
-    """-log of the probability of the target, 0 to 1, under sigmoid(input)."""
+    """-log of the probability of the target, 0 to 1, under sigmoid(input).
+
+    `weight` multiplies the losses, and `pos_weight` the part of positive targets.
+    """
+
+    ports = ("input", "target", "weight", "pos_weight")
+    open_ports = frozenset({"weight", "pos_weight"})
 
     # Of logits, as torch's BCEWithLogitsLoss; its BCELoss takes probabilities.
     op = "binary_cross_entropy"

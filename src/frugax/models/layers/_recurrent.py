@@ -18,7 +18,8 @@ from frugax.models.graph import (
     require_static,
 )
 
-from ._settings import FieldOp, check_choice, check_integer
+from ._activations import Dropout
+from ._settings import FieldOp, check_choice, check_fraction, check_integer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,3 +217,71 @@ class Bidirectional(Composite):
             for name, reverse in (("forward", False), ("backward", True))
         ]
         return op("concat", axis=-1)(*both)
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrentStack(Composite):
+    """Recurrent layers on top of each other, each in one or both directions.
+
+    Its layers are `forward_0`, `backward_0`, `forward_1`, ... . `state` and
+    `cell_state` are (layers, batch, hidden) in this order, and so are `last_state` and
+    `last_cell_state`; the output is that of the last layer, (batch, time, directions *
+    hidden).
+
+    Attributes:
+        layer: an `RNN`, `LSTM` or `GRU`.
+        depth: how many are on top of each other.
+        bidirectional: whether each runs in both directions.
+        dropout: the rate between layers.
+
+    Example:
+        >>> from frugax.models import IOKey, LSTM, Model, RecurrentStack
+        >>> words = IOKey("words", shape=("batch", "time", 8))
+        >>> stack = RecurrentStack(LSTM(16), depth=2, bidirectional=True)
+        >>> output, last_state, last_cell_state = stack(words)
+        >>> model = Model.create(output=output, last=last_state)
+    """
+
+    layer: RNN | LSTM | GRU
+    depth: int = 2
+    bidirectional: bool = False
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer(self, "depth")
+        check_fraction(self, "dropout")
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return self.layer.inputs
+
+    def build(
+        self,
+        input: Connection,
+        state: Connection | None = None,
+        cell_state: Connection | None = None,
+    ) -> dict[str, Connection]:
+        directions = (False, True)[: 1 + self.bidirectional]
+        states = {"state": state, "cell_state": cell_state}
+        last: list[tuple[Connection, ...]] = []
+        for level in range(self.depth):
+            if level and self.dropout:
+                input = Dropout(self.dropout)(input)
+            sides: list[Connection] = []
+            for reverse in directions:
+                wires = {k: w[len(last)] for k, w in states.items() if w is not None}
+                name = f"{'backward' if reverse else 'forward'}_{level}"
+                layer = dataclasses.replace(self.layer, reverse=reverse, name=name)
+                output, *ends = layer(input, **wires)
+                sides.append(output)
+                last.append(tuple(ends))
+            input = sides[0]
+            if len(sides) == 2:
+                input = op("concat", axis=-1)(*sides)
+        names = self.layer.outputs[1:]
+        ends = {
+            name: op("stack", axis=0)(*[one[i] for one in last])
+            for i, name in enumerate(names)
+        }
+        return {"output": input, **ends}

@@ -22,17 +22,17 @@ from . import (
 )
 from ._promote import (
     FLOAT_DTYPE,
-    INT_DTYPE,
     as_dtype,
+    int_dtype,
     is_floating,
     result_dtype,
     sum_dtype,
 )
-from ._table import OPS, REQUIRED, Op, custom_op, find, op, op_from_function
+from ._table import ALIASES, OPS, REQUIRED, Op, custom_op, find, op, op_from_function
 
 __all__ = [
+    "ALIASES",
     "FLOAT_DTYPE",
-    "INT_DTYPE",
     "OPS",
     "REQUIRED",
     "Op",
@@ -53,6 +53,7 @@ __all__ = [
     "as_dtype",
     "custom_op",
     "find",
+    "int_dtype",
     "is_floating",
     "op",
     "op_from_function",

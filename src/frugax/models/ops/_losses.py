@@ -15,6 +15,7 @@ Array = Shaped[Any, "*shape"]
 Loss = Shaped[Any, "..."]  # a number, or one for each example or element
 Logits = Shaped[Any, "*batch classes"]
 Labels = Int[Any, "*batch"]
+ClassWeights = Shaped[Any, " classes"]
 
 
 @op(promote="float")
@@ -50,78 +51,109 @@ def huber(
 @op()
 def cross_entropy(
     xp: Any,
-    logits: Logits,
-    labels: Labels | Logits,
+    input: Logits,
+    target: Labels | Logits,
+    weight: ClassWeights | None = None,
     *,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
     ignore_index: int | None = None,
 ) -> Loss:
-    """-log softmax(logits)[label], in nats, over the last axis.
+    """-log softmax(input)[target], in nats, over the last axis.
 
-    The logits are (..., classes). Labels are classes, (...), or probabilities,
+    The input is logits, (..., classes). Targets are classes, (...), or probabilities,
     (..., classes). A share of `label_smoothing` of each is spread over all classes.
-    Examples labelled `ignore_index` count 0, and not in the mean; of none it is 0.
+    With a `weight` for each class the mean over classes is weighted. Examples of class
+    `ignore_index` count 0, and not in the mean; of none it is 0.
 
     Raises:
-        ValueError: the labels' shape is neither of these, or `ignore_index` is given
-            with probabilities.
+        ValueError: the shapes do not fit, or `ignore_index` meets probabilities.
     """
-    z = xp.widened(logits)
+    z = xp.widened(input)
     # Subtracting the largest logit keeps exp from overflowing. It cancels in the loss,
     # so its gradient is 0 and need not be computed.
     highest = xp.stop_gradient(xp.max(z, axis=-1, keepdims=True))
     total = xp.log(xp.sum(xp.exp(z - highest), axis=-1))
-    if tuple(labels.shape) == tuple(logits.shape):
+    weight = _class_weights(xp, "cross_entropy", input, weight)
+    if tuple(target.shape) == tuple(input.shape):
         if ignore_index is not None:
             raise ValueError(
                 "cross_entropy: ignore_index needs labels that are classes, not "
                 "probabilities; leave it out."
             )
         surprise = xp.expand_dims(total, -1) + (highest - z)
-        right = xp.sum(xp.cast_like(labels, z) * surprise, axis=-1)
-        valid = None
+        if weight is not None:
+            surprise = xp.multiply(surprise, weight)
+        right = xp.sum(xp.cast_like(target, z) * surprise, axis=-1)
+        valid = counts = None
     else:
-        _check_labels("cross_entropy", logits, labels)
-        at, valid = _classes(xp, labels, ignore_index)
+        _check_labels("cross_entropy", input, target)
+        at, valid = _classes(xp, target, ignore_index)
         # The difference of two large numbers first, which loses no digits of the small
         # `total`. The label's score is picked from the logits, so that the backward
         # pass need not keep a log softmax of all classes.
         right = total + (highest[..., 0] - xp.pick(z, at))
+        right, counts = _weigh(xp, right, at, valid, weight)
     if label_smoothing:
         # The cross-entropy against the uniform distribution (Szegedy et al. 2016,
         # arXiv:1512.00567, sec. 7).
-        spread = total + xp.mean(highest - z, axis=-1)
+        if weight is None:
+            spread = total + xp.mean(highest - z, axis=-1)
+        else:
+            surprise = xp.expand_dims(total, -1) + (highest - z)
+            spread = xp.mean(xp.multiply(surprise, weight), axis=-1)
         right = right * (1.0 - label_smoothing) + spread * label_smoothing
-    return _mean_of_valid(xp, "cross_entropy", right, valid, reduction)
+        if valid is not None:
+            right = xp.where(valid, right, 0.0)
+    return _weighted_mean(xp, "cross_entropy", right, counts, reduction)
 
 
 @op()
 def nll(
     xp: Any,
-    log_probabilities: Logits,
-    labels: Labels,
+    input: Logits,
+    target: Labels,
+    weight: ClassWeights | None = None,
     *,
     reduction: str = "mean",
     ignore_index: int | None = None,
 ) -> Loss:
-    """-log_probabilities[label] over the last axis; see `cross_entropy`."""
-    _check_labels("nll", log_probabilities, labels)
-    at, valid = _classes(xp, labels, ignore_index)
-    right = -xp.pick(xp.widened(log_probabilities), at)
-    return _mean_of_valid(xp, "nll", right, valid, reduction)
+    """-input[target] of log probabilities over the last axis; see `cross_entropy`."""
+    _check_labels("nll", input, target)
+    at, valid = _classes(xp, target, ignore_index)
+    weight = _class_weights(xp, "nll", input, weight)
+    right = -xp.pick(xp.widened(input), at)
+    right, counts = _weigh(xp, right, at, valid, weight)
+    return _weighted_mean(xp, "nll", right, counts, reduction)
 
 
 @op(promote="float")
 def binary_cross_entropy(
-    xp: Any, logits: Array, labels: Array, *, reduction: str = "mean"
+    xp: Any,
+    input: Array,
+    target: Array,
+    weight: Array | None = None,
+    pos_weight: Array | None = None,
+    *,
+    reduction: str = "mean",
 ) -> Loss:
-    """-log of sigmoid(logits)'s probability of the labels, 0 to 1; elementwise."""
-    _same("binary_cross_entropy", logits, labels)
-    z, y = xp.widened(logits), xp.widened(labels)
+    """-log of sigmoid(input)'s probability of the targets, 0 to 1; elementwise.
+
+    Losses are multiplied by `weight`, and the part of positive targets by `pos_weight`;
+    both broadcast. The mean divides by the number of losses.
+    """
+    _same("binary_cross_entropy", input, target)
+    z, y = xp.widened(input), xp.widened(target)
     # -y log s - (1 - y) log(1 - s) for s = sigmoid(z), simplified: s itself would round
     # to 0 or 1, whose logarithms are infinite.
-    return reduce_losses(xp, "binary_cross_entropy", xp.softplus(z) - z * y, reduction)
+    if pos_weight is None:
+        losses = xp.softplus(z) - z * y
+    else:
+        scale = 1.0 + xp.multiply(xp.widened(pos_weight) - 1.0, y)
+        losses = (1.0 - y) * z + scale * xp.softplus(-z)
+    if weight is not None:
+        losses = xp.multiply(losses, xp.widened(weight))
+    return reduce_losses(xp, "binary_cross_entropy", losses, reduction)
 
 
 @op(promote="float")
@@ -197,16 +229,38 @@ def reduce_losses(xp: Any, op: str, losses: Any, reduction: str) -> Any:
     )
 
 
-def _mean_of_valid(xp: Any, op: str, losses: Any, valid: Any, reduction: str) -> Any:
-    if valid is None:
-        return reduce_losses(xp, op, losses, reduction)
-    # Selected and not multiplied: 0 times NaN is NaN.
-    losses = xp.where(valid, losses, 0.0)
-    if reduction != "mean":
+def _weigh(xp: Any, losses: Any, at: Any, valid: Any, weight: Any) -> tuple[Any, Any]:
+    """Losses times the weights of their classes, and how much each counts in a mean."""
+    if valid is None and weight is None:
+        return losses, None
+    counts = xp.ones(losses.shape, xp.dtype_of(losses), like=losses)
+    if weight is not None:
+        rows = xp.broadcast_to(weight, (*at.shape, weight.shape[0]))
+        counts = xp.pick(rows, at)
+        losses = losses * counts
+    if valid is not None:
+        # Selected and not multiplied: 0 times NaN is NaN.
+        losses, counts = xp.where(valid, losses, 0.0), xp.where(valid, counts, 0.0)
+    return losses, counts
+
+
+def _weighted_mean(xp: Any, op: str, losses: Any, counts: Any, reduction: str) -> Any:
+    if counts is None or reduction != "mean":
         return reduce_losses(xp, op, losses, reduction)
     # A batch of ignored examples alone has the mean 0, where torch gives NaN.
-    count = xp.sum(xp.cast_like(valid, losses))
-    return xp.sum(losses) / xp.maximum(count, 1.0)
+    total = xp.sum(counts)
+    return xp.sum(losses) / xp.where(total > 0, total, 1.0)
+
+
+def _class_weights(xp: Any, op: str, scores: Any, weight: Any) -> Any:
+    if weight is None:
+        return None
+    if tuple(weight.shape) != (scores.shape[-1],):
+        raise ValueError(
+            f"{op}: weight must be one number for each of {scores.shape[-1]} classes, "
+            f"not of shape {tuple(weight.shape)}."
+        )
+    return xp.widened(weight)
 
 
 def _classes(xp: Any, labels: Any, ignore_index: int | None) -> tuple[Any, Any]:

@@ -22,10 +22,16 @@ _KINDS: dict[str, tuple[str, int]] = {
 }
 _WEAK: dict[type, str] = {bool: "bool", int: "signed", float: "float"}
 
-# The dtype of Python integers without an array: the same on both libraries, also with
-# 64-bit numbers enabled, so that the dtypes of a model do not depend on the backend.
-INT_DTYPE = np.dtype(np.int32)
 FLOAT_DTYPE = np.dtype(np.float32)
+
+
+def int_dtype(float_dtype: np.dtype) -> np.dtype:
+    """The dtype of Python integers, indices and counts: int64 beside float64 only."""
+    # By the dtype of the backend and not by JAX's global flag, so that a model has the
+    # same dtypes on both libraries.
+    if float_dtype == np.float64:
+        return np.dtype(np.int64)
+    return np.dtype(np.int32)
 
 
 def as_dtype(dtype: object) -> np.dtype:
@@ -87,18 +93,18 @@ def result_dtype(
             return float_dtype
         return np.dtype(f"int{bits}")
     if "signed" in weak:
-        return INT_DTYPE
+        return int_dtype(float_dtype)
     return np.dtype(np.bool_)
 
 
 @functools.cache
-def sum_dtype(dtype: np.dtype) -> np.dtype:
-    """The dtype of sums and products: int32 for booleans and short integers."""
+def sum_dtype(dtype: np.dtype, float_dtype: np.dtype = FLOAT_DTYPE) -> np.dtype:
+    """The dtype of sums and products: `int_dtype` for booleans and short integers."""
     kind, bits = _kind(dtype)
     # int8 overflows at 128. NumPy widens to int64, which JAX lacks unless told
     # otherwise.
     if kind not in ("float", "complex") and bits < 32:
-        return INT_DTYPE
+        return int_dtype(float_dtype)
     return dtype
 
 

@@ -57,10 +57,10 @@ def random_integers(
     high: int,
     dtype: str | None = None,
 ) -> Any:
-    """Uniform among low, ..., high - 1, as int32 if no dtype is given."""
+    """Uniform among low, ..., high - 1, as wide as the backend's numbers."""
     if high <= low:
         raise ValueError(f"random_integers: high={high} is not above low={low}.")
-    dtype = xp.as_dtype("int32" if dtype is None else dtype)
+    dtype = xp.int_dtype if dtype is None else xp.as_dtype(dtype)
     return xp.random_integers(key, tuple(shape), low, high, dtype)
 
 

@@ -20,7 +20,7 @@ HiddenWeight = Shaped[Any, "gates hidden"]
 Bias = Shaped[Any, " gates"]
 
 
-@op(promote="float", outputs=("output", "state"))
+@op(promote="float", outputs=("output", "last_state"))
 def rnn(
     xp: Any,
     input: Sequence,
@@ -45,7 +45,7 @@ def rnn(
     return output, state
 
 
-@op(promote="float", outputs=("output", "state", "cell_state"))
+@op(promote="float", outputs=("output", "last_state", "last_cell_state"))
 def lstm(
     xp: Any,
     input: Sequence,
@@ -71,7 +71,7 @@ def lstm(
     return output, state, cell
 
 
-@op(promote="float", outputs=("output", "state"))
+@op(promote="float", outputs=("output", "last_state"))
 def gru(
     xp: Any,
     input: Sequence,
@@ -122,7 +122,7 @@ def rnn_cell(
     return act(driven + xp.linear(state, hidden_weight, None))
 
 
-@op(promote="float", outputs=("state", "cell_state"))
+@op(promote="float", outputs=("output", "next_cell_state"))
 def lstm_cell(
     xp: Any,
     input: Features,

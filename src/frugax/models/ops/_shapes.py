@@ -21,6 +21,20 @@ def identity(xp: Any, input: Array) -> Array:
     return input
 
 
+@op()
+def shape(xp: Any, input: Array) -> Reshaped:
+    """The lengths of the axes, as integers."""
+    return xp.lengths(input.shape)
+
+
+@op()
+def size(xp: Any, input: Array, *, axis: int | None = None) -> Reshaped:
+    """The number of entries, or the length of one axis, as an integer."""
+    if axis is None:
+        return xp.lengths((math.prod(input.shape),))[0]
+    return xp.lengths((input.shape[axis],))[0]
+
+
 @op(promote="same")
 def reshape(xp: Any, input: Array, *, shape: Sequence[int]) -> Reshaped:
     """The same entries, last axis fastest; one length may be -1."""
@@ -130,8 +144,8 @@ def split(
     input: Array,
     *,
     sections: int | Sequence[int],
-    index: int | None = None,
     axis: int = 0,
+    index: int | None = None,
 ) -> Reshaped:
     """Piece number `index`, or all pieces as a tuple; a model must give `index`.
 
@@ -204,11 +218,11 @@ def pad(
     xp: Any,
     input: Array,
     *,
-    widths: Sequence[Sequence[int]],
+    widths: int | Sequence[int] | Sequence[Sequence[int]],
     mode: str = "constant",
     value: float = 0,
 ) -> Reshaped:
-    """Pad around: `widths` has a pair (before, after) for each axis.
+    """Pad around: `widths` has a pair (before, after) for each axis, or for all.
 
     Modes are "constant" (`value`), "edge" (the last entry), "reflect" (mirrored at the
     last entry) and "symmetric" (mirrored, with the last entry twice).
@@ -220,7 +234,10 @@ def pad(
         raise ValueError(
             f"pad: mode must be constant, edge, reflect or symmetric, got {mode!r}."
         )
-    widths = tuple(tuple(pair) for pair in widths)
+    ends: Any = (widths, widths) if isinstance(widths, int) else widths
+    if len(ends) == 2 and all(isinstance(w, int) for w in ends):
+        ends = (ends,) * input.ndim
+    widths = tuple(tuple(pair) for pair in ends)
     if len(widths) != input.ndim or any(len(pair) != 2 for pair in widths):
         raise ValueError(
             f"pad: widths={widths} must hold one pair for each of {input.ndim} axes."

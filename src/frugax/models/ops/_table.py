@@ -7,7 +7,7 @@ in torch, eagerly, compiled, and on shapes alone. No array library is imported h
 import dataclasses
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 Promotion = Literal["none", "same", "float"]
@@ -43,6 +43,63 @@ class Op:
         """Whether it draws random numbers: its first tensor is a `key` to draw from."""
         return self.inputs[:1] == ("key",)
 
+    def bind(
+        self, args: Sequence[Any], named: Mapping[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Sort the arguments of an eager call into tensors and attributes.
+
+        Unlike a wired op, it takes attributes by position and tensors by name:
+        `sum(x, 0)`, `concat([x, y], 1)`, `reshape(x, 2, 3)`, `linear(x, weight=w)`.
+
+        Raises:
+            TypeError: an argument is missing, unknown or given twice.
+        """
+        args, attributes = list(args), dict(named)
+        if self.name == "einsum" and args and isinstance(args[0], str):
+            attributes["equation"] = args.pop(0)
+        ports: list[str] = list(self.inputs)
+        if not self.variadic:
+            tensors, rest = args[: len(ports)], args[len(ports) :]
+        elif args and isinstance(args[0], (list, tuple)):
+            tensors, rest = list(args[0]), args[1:]
+        else:
+            tensors, rest = args, []
+        for port in [name for name in attributes if name in ports]:
+            at = ports.index(port)
+            if at < len(tensors):
+                raise TypeError(f"{self.name}: {port!r} is given twice.")
+            tensors += [None] * (at + 1 - len(tensors))
+            tensors[at] = attributes.pop(port)
+        free = [name for name in self.attributes if name not in attributes]
+        # `reshape(x, 2, 3)` and `transpose(x, 1, 0)`: numbers that are one shape.
+        is_shape = bool(rest) and type(rest[0]) not in (list, tuple, type(None))
+        if self.name in _SHAPE_OPS and is_shape:
+            rest = [tuple(rest)]
+        takes = ", ".join([*ports, *self.attributes]) or "arrays only"
+        if len(rest) > len(free):
+            raise TypeError(
+                f"{self.name} is given {len(args)} arguments; it takes {takes}."
+            )
+        attributes |= dict(zip(free, rest, strict=False))
+        for name in attributes:
+            if name not in self.attributes:
+                raise TypeError(
+                    f"{self.name} has no argument {name!r}; it takes {takes}."
+                )
+        given = [t is not None for t in tensors]
+        missing = [
+            port
+            for i, port in enumerate(ports)
+            if port not in self.optional and not (i < len(given) and given[i])
+        ] + [
+            name
+            for name, default in self.attributes.items()
+            if default is REQUIRED and name not in attributes
+        ]
+        if missing:
+            raise TypeError(f"{self.name} needs {missing[0]!r}; it takes {takes}.")
+        return tensors, attributes
+
     def __call__(self, xp: Any, *tensors: Any, **attributes: Any) -> Any:
         """Promote the tensors, and run the body in a namespace."""
         # Here and not in the bodies, so that no op can have a rule of its own.
@@ -54,6 +111,34 @@ class Op:
 # The marker of `inspect`: defaults of parameters become defaults of attributes.
 REQUIRED: Any = inspect.Parameter.empty
 OPS: dict[str, Op] = {}
+
+
+_SHAPE_OPS = frozenset({"reshape", "transpose", "broadcast_to", "tile"})
+
+# NumPy's other names of ops.
+ALIASES = {
+    "abs": "absolute",
+    "amax": "max",
+    "amin": "min",
+    "around": "round",
+    "astype": "cast",
+    "concatenate": "concat",
+    "cumulative_sum": "cumsum",
+    "matrix_transpose": "swapaxes",
+    "mod": "remainder",
+    "permute_dims": "transpose",
+    "pow": "power",
+    "true_divide": "divide",
+    "fabs": "absolute",
+    "rint": "round",
+    "inv": "inverse",
+    "det": "determinant",
+    "acos": "arccos",
+    "asin": "arcsin",
+    "atan": "arctan",
+    "atan2": "arctan2",
+    "invert": "bitwise_not",
+}
 
 
 def op_from_function(
@@ -89,13 +174,19 @@ def op_from_function(
             tensors.append(p.name)
             if p.default is not REQUIRED:
                 optional.add(p.name)
+    both = sorted({*tensors, *attributes} & set(outputs := tuple(outputs)))
+    if both:
+        raise ValueError(
+            f"op {name!r}: {both[0]!r} is an input and an output; wiring by name needs "
+            "two names."
+        )
     return Op(
         name,
         body,
         tuple(tensors),
         frozenset(optional),
         variadic,
-        tuple(outputs),
+        outputs,
         attributes,
         promote,
     )
@@ -134,6 +225,8 @@ def op(
 def find(name: str, own: Mapping[str, Op] | None = None) -> Op:
     """Look an op up by name: custom ops first, then the table."""
     for table in (own or {}, OPS):
+        if table is OPS:
+            name = ALIASES.get(name, name)
         if name in table:
             return table[name]
     # A misspelt op is found when the model is compiled, long after it was written.

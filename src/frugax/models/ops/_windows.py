@@ -19,6 +19,7 @@ Pads = tuple[tuple[int, int], ...]
 Padding = str | int | Sequence[int | Sequence[int]]
 
 Images = Shaped[Any, "batch *space channels"]
+Pooled = Shaped[Any, "*batch_and_space channels"]  # the batch may be left out
 
 # --- convolutions -----------------------------------------------------------------
 
@@ -140,34 +141,48 @@ def _declare_pools(axes: int) -> None:
     @op(promote="float", name=f"max_pool{axes}d")
     def max_pool(
         xp: Any,
-        input: Images,
+        input: Pooled,
         *,
         window: Sizes,
         stride: Sizes | None = None,
         padding: Padding = "valid",
-    ) -> Shaped[Any, "batch *new_space channels"]:
+    ) -> Shaped[Any, "*batch_and_new_space channels"]:
         """The largest number of each window; the stride is the window by default.
 
         Of equal numbers the first gets the gradient. Padding is never the largest.
         """
+        if len(input.shape) == axes + 1:  # one example without a batch
+            batch = xp.expand_dims(input, 0)
+            found = max_pool(xp, batch, window=window, stride=stride, padding=padding)
+            return found[0]
         sizes = _window_sizes(f"max_pool{axes}d", axes, input, window, stride, padding)
         return xp.max_pool(input, *sizes)
 
     @op(promote="float", name=f"avg_pool{axes}d")
     def avg_pool(
         xp: Any,
-        input: Images,
+        input: Pooled,
         *,
         window: Sizes,
         stride: Sizes | None = None,
         padding: Padding = "valid",
         count_padding: bool = False,
-    ) -> Shaped[Any, "batch *new_space channels"]:
+    ) -> Shaped[Any, "*batch_and_new_space channels"]:
         """The mean of each window; the stride is the window by default.
 
         `count_padding` says whether padding counts as zeros or not at all.
         """
         name = f"avg_pool{axes}d"
+        if len(input.shape) == axes + 1:
+            found = avg_pool(
+                xp,
+                xp.expand_dims(input, 0),
+                window=window,
+                stride=stride,
+                padding=padding,
+                count_padding=count_padding,
+            )
+            return found[0]
         window, stride, widths = _window_sizes(
             name, axes, input, window, stride, padding
         )

@@ -160,7 +160,7 @@ class _LayerReader:
             at = join_place(place, f"calls[{i}]")
             require_fields(given, at, {"layer", "wires", "names"})
             layer = self.layer(given["layer"], f"{at}.layer")
-            calls.append(LayerCall(layer, {}, {}, model))
+            calls.append(LayerCall(layer, {}, {}, by_name=True, owner=model))
         # All layers are built before any wire, as a wire may lead to a later call.
         wiring = _CallReader(calls, place)
         for i, given in enumerate(data["calls"]):
@@ -168,8 +168,8 @@ class _LayerReader:
             names = wiring.names(i, given["names"])
             # In place: a circle of layers is legal here, so wires of other calls may
             # refer to this one before its own wires are known.
-            calls[i].wires.update(wires)  # pyright: ignore[reportAttributeAccessIssue]
-            calls[i].names.update(names)  # pyright: ignore[reportAttributeAccessIssue]
+            calls[i].wires = wires
+            calls[i].names = names
         where = join_place(place, "named")
         named = require_fields(data["named"], where, set(), others=True)
         results = {k: wiring.result(v, f"{where}.{k}") for k, v in named.items()}
@@ -278,15 +278,18 @@ class _CallReader:
 
 
 def _key(data: Any, place: str) -> IOKey:
-    require_fields(data, place, {"key"}, optional={"shape", "dtype", "expose"})
+    optional = {"shape", "dtype", "expose", "trainable"}
+    require_fields(data, place, {"key"}, optional=optional)
     shape = value_from_json(data.get("shape"), f"{place}.shape", reject_layer)
     dtype, expose = data.get("dtype"), data.get("expose", False)
     check_type(data["key"], str, f"{place}.key")
     check_type(shape, tuple[int | str | None, ...] | None, f"{place}.shape")
     check_type(dtype, str | None, f"{place}.dtype")
     check_type(expose, bool, f"{place}.expose")
+    trainable = data.get("trainable", False)
+    check_type(trainable, bool, f"{place}.trainable")
     try:
-        return IOKey(data["key"], shape, dtype, expose)
+        return IOKey(data["key"], shape, dtype, expose, trainable=trainable)
     except (TypeError, ValueError) as e:
         raise ValueError(f"{place}: {e}") from e
 

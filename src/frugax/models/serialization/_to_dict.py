@@ -192,14 +192,15 @@ class _Describer:
 
 def _key(key: IOKey, place: str) -> dict[str, Any]:
     plain: dict[str, Any] = {"key": key.name}
-    if key.shape is not None:
+    if key.known_shape is not None:
         plain["shape"] = [
-            value_to_json(d, f"{place}.shape", reject_layer) for d in key.shape
+            value_to_json(d, f"{place}.shape", reject_layer) for d in key.known_shape
         ]
     if key.dtype is not None:
         plain["dtype"] = key.dtype
-    if key.expose:
-        plain["expose"] = True
+    for flag in ("expose", "trainable"):
+        if getattr(key, flag):
+            plain[flag] = True
     return plain
 
 

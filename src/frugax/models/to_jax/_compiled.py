@@ -78,6 +78,7 @@ class JaxModel(CompiledModel):
         for group, arrays in (("params", params), ("data", data)):
             for key, value in arrays.items():
                 self.check_array(group, key, value)
+        self.check_inputs({**params, **data}, spec_of)
         specs = {k: spec_of(v) for k, v in data.items() if k in self.graph.inputs}
         trained = {k: spec_of(v) for k, v in params.items() if k in self.graph.inputs}
         # Inferred again for these shapes, since free dimensions may have any length.

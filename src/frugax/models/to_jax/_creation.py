@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from frugax.models.ops import INT_DTYPE
-
 from ._dtypes import Array, Dtypes
 
 
@@ -42,12 +40,16 @@ class Creation(Dtypes):
         if stop is None:
             start, stop = 0, start
         if dtype is None:
-            dtype = INT_DTYPE
+            dtype = self.int_dtype
             # jnp.arange alone would give int64 with 64-bit numbers switched on. Counts
             # are int32 in every setting, so that a model's dtypes do not depend on it.
             if any(isinstance(v, float) for v in (start, stop, step)):
                 dtype = self.float_dtype
         return jnp.arange(start, stop, step, self._check_dtype(dtype))
+
+    def lengths(self, shape: Any) -> jax.Array:
+        """An integer for each length, which may be symbolic while JAX traces."""
+        return jnp.stack([jnp.asarray(n, self.int_dtype) for n in shape])
 
     def eye(
         self, rows: Any, columns: Any = None, k: int = 0, dtype: Any = None

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from frugax.models.ops import as_dtype, is_floating, result_dtype
+from frugax.models.ops import as_dtype, int_dtype, is_floating, result_dtype
 
 Array = Any  # a jax.Array, a tracer, or a Python number
 _NUMBERS = (bool, int, float)
@@ -23,6 +23,11 @@ class Dtypes:
     float_dtype: np.dtype
 
     as_dtype = staticmethod(as_dtype)
+
+    @property
+    def int_dtype(self) -> np.dtype:
+        """The dtype of indices and counts: as wide as the numbers of the backend."""
+        return int_dtype(self.float_dtype)
 
     def dtype_of(self, x: Array) -> np.dtype:
         """Return the dtype of an array, or the one that a Python number becomes."""

@@ -64,7 +64,7 @@ def find_batch_axis(graph: ModelGraph, specs: Mapping[str, Spec]) -> BatchAxis |
     free = [
         key
         for key in first
-        if (shape := graph.inputs[key].shape) and not isinstance(shape[0], int)
+        if (shape := graph.inputs[key].known_shape) and not isinstance(shape[0], int)
     ]
     chosen = {key: first[key] for key in free} or first
     if not chosen:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from frugax.models.ops import INT_DTYPE, is_floating, sum_dtype
+from frugax.models.ops import is_floating, sum_dtype
 
 from ._dtypes import Array, Dtypes
 
@@ -37,7 +37,7 @@ class Reductions(Dtypes):
         dtype = self.dtype_of(x)
         if is_floating(dtype):
             return None
-        return sum_dtype(dtype)
+        return sum_dtype(dtype, self.float_dtype)
 
     def mean(self, x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
         """Arithmetic mean."""
@@ -60,15 +60,15 @@ class Reductions(Dtypes):
     def argmax(
         self, x: Array, axis: int | None = None, *, keepdims: bool = False
     ) -> jax.Array:
-        """Index of the first maximum, as int32."""
+        """Index of the first maximum."""
         # jnp gives int64 indices with 64-bit numbers switched on.
-        return self.cast(jnp.argmax(x, axis, keepdims=keepdims), INT_DTYPE)
+        return self.cast(jnp.argmax(x, axis, keepdims=keepdims), self.int_dtype)
 
     def argmin(
         self, x: Array, axis: int | None = None, *, keepdims: bool = False
     ) -> jax.Array:
-        """Index of the first minimum, as int32."""
-        return self.cast(jnp.argmin(x, axis, keepdims=keepdims), INT_DTYPE)
+        """Index of the first minimum."""
+        return self.cast(jnp.argmin(x, axis, keepdims=keepdims), self.int_dtype)
 
     def any(self, x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
         """Whether some entry is not 0."""

@@ -98,7 +98,7 @@ def input_specs(
         if about.dtype == "key":
             specs[key] = Spec((), jax.eval_shape(lambda: jax.random.key(0)).dtype)
             continue
-        shape = shapes.get(key, about.shape)
+        shape = shapes.get(key, about.known_shape)
         if shape is None:
             continue
         dtype = np.dtype(about.dtype or backend.dtype)

@@ -6,8 +6,6 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from frugax.models.ops import INT_DTYPE
-
 from ._dtypes import Array, Dtypes
 
 
@@ -80,16 +78,16 @@ class Shapes(Dtypes):
         return jnp.sort(x, axis, descending=descending)
 
     def argsort(self, x: Array, axis: int = -1, *, descending: bool = False) -> Array:
-        """The int32 indices that sort; equals keep their order."""
+        """The indices that sort; equals keep their order."""
         order = jnp.argsort(x, axis, stable=True, descending=descending)
-        return self.cast(order, INT_DTYPE)
+        return self.cast(order, self.int_dtype)
 
     def top_k(self, x: Array, k: int) -> tuple[Array, Array]:
         """The k largest of the last axis in order, and their indices."""
         # lax.top_k takes the first of equal entries, as the op promises. torch needs a
         # stable sort for that.
         values, indices = lax.top_k(x, k)
-        return values, self.cast(indices, INT_DTYPE)
+        return values, self.cast(indices, self.int_dtype)
 
     tril = staticmethod(jnp.tril)
     triu = staticmethod(jnp.triu)

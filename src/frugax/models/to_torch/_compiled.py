@@ -139,6 +139,7 @@ class TorchModel(CompiledModel):
         self.check_names(params, data)
         of = functools.partial(spec_of, xp=self.backend.xp)
         given = {**params, **data}
+        self.check_inputs(given, of)
         specs = {k: of(v) for k, v in given.items() if k in self.graph.inputs}
         graph = infer(self.graph, specs, self._rules)
         self.check_weights(graph, given, of)

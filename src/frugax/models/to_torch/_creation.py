@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from frugax.models.ops import FLOAT_DTYPE, INT_DTYPE, as_dtype
+from frugax.models.ops import FLOAT_DTYPE, as_dtype
 
 from ._dtypes import TO_TORCH, Array, Dtypes
 
@@ -44,10 +44,14 @@ class Creation(Dtypes):
             stop = start
         if dtype is None:
             floats = any(isinstance(v, float) for v in (start, stop, step))
-            dtype = INT_DTYPE
+            dtype = self.int_dtype
             if floats:
                 dtype = self.float_dtype
         return torch.arange(start, stop, step, **self.new(dtype, like))
+
+    def lengths(self, shape: Any) -> torch.Tensor:
+        """An integer for each length."""
+        return torch.tensor([int(n) for n in shape], **self.new(self.int_dtype, None))
 
     def eye(
         self, rows: Any, columns: Any = None, k: int = 0, dtype: Any = None

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from frugax.models.ops import as_dtype, result_dtype
+from frugax.models.ops import as_dtype, int_dtype, result_dtype
 
 Array = Any  # a torch.Tensor or a Python number
 
@@ -41,6 +41,11 @@ class Dtypes:
     device: Any
 
     as_dtype = staticmethod(as_dtype)
+
+    @property
+    def int_dtype(self) -> np.dtype:
+        """The dtype of indices and counts: as wide as the numbers of the backend."""
+        return int_dtype(self.float_dtype)
 
     def dtype_of(self, x: Array) -> np.dtype:
         """Return a tensor's dtype by NumPy's name, or the one that a number becomes."""

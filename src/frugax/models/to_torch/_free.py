@@ -10,7 +10,8 @@ mistake is found as it would be with a true symbol.
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -31,6 +32,45 @@ class FreeLength:
     # and differ by the op that the length came from.
     names: tuple[str, ...] = dataclasses.field(compare=False)
 
+    def __add__(self, other: "int | FreeLength") -> "int | FreeLength":
+        return self._with(operator.add, self, other)
+
+    def __sub__(self, other: "int | FreeLength") -> "int | FreeLength":
+        return self._with(operator.sub, self, other)
+
+    def __rsub__(self, other: "int | FreeLength") -> "int | FreeLength":
+        return self._with(operator.sub, other, self)
+
+    def __mul__(self, other: "int | FreeLength") -> "int | FreeLength":
+        return self._with(operator.mul, self, other)
+
+    def __floordiv__(self, other: "int | FreeLength") -> "int | FreeLength":
+        return self._with(operator.floordiv, self, other)
+
+    def __rfloordiv__(self, other: "int | FreeLength") -> "int | FreeLength":
+        return self._with(operator.floordiv, other, self)
+
+    def __mod__(self, other: "int | FreeLength") -> "int | FreeLength":
+        return self._with(operator.mod, self, other)
+
+    def __neg__(self) -> "int | FreeLength":
+        return self * -1
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    @staticmethod
+    def _with(
+        operate: Callable[[int, int], int],
+        left: "int | FreeLength",
+        right: "int | FreeLength",
+    ) -> "int | FreeLength":
+        """The result of arithmetic with either stand-in."""
+        answers = [(operate(at(left, i), at(right, i)),) for i in (0, 1)]
+        names = {
+            n: None for x in (left, right) if isinstance(x, FreeLength) for n in x.names
+        }
+        return lengths(answers[0], answers[1], tuple(names))[0]
+
     def __str__(self) -> str:
         return _as_text(self.at, self.names)
 
@@ -45,6 +85,20 @@ def free(name: str) -> FreeLength:
 def at(length: int | FreeLength, which: int) -> int:
     """A length with the first (0) or second (1) stand-ins."""
     return length.at[which] if isinstance(length, FreeLength) else length
+
+
+def fill_free(value: object, which: int) -> object:
+    """An attribute with the first (0) or second (1) stand-ins for its lengths."""
+    if isinstance(value, tuple):
+        return tuple(fill_free(v, which) for v in value)
+    return at(value, which) if isinstance(value, FreeLength) else value
+
+
+def free_names(value: object) -> list[str]:
+    """The free dimensions that an attribute depends on."""
+    if isinstance(value, tuple):
+        return [name for part in value for name in free_names(part)]
+    return list(value.names) if isinstance(value, FreeLength) else []
 
 
 def lengths(

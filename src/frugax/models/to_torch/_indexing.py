@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 from ._axes import flattened
-from ._dtypes import Array
+from ._dtypes import TO_TORCH, Array, Dtypes
 
 
-class Indexing:
+class Indexing(Dtypes):
     """The methods of the namespace that take indices or give them."""
 
     def take(
@@ -34,7 +34,7 @@ class Indexing:
 
     def _picked(self, x: Array, indices: Array, axis: int) -> torch.Tensor:
         picked = torch.index_select(x, axis, indices.reshape(-1))
-        return picked.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+        return picked.reshape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
 
     def _from_0(self, indices: Array, length: int) -> torch.Tensor:
         return torch.where(indices < 0, indices + length, indices)
@@ -78,9 +78,9 @@ class Indexing:
     def argsort(
         self, x: Array, axis: int = -1, *, descending: bool = False
     ) -> torch.Tensor:
-        """The int32 indices that sort; equals keep their order."""
+        """The indices that sort; equals keep their order."""
         order = torch.argsort(x, dim=axis, descending=descending, stable=True)
-        return order.to(torch.int32)
+        return order.to(TO_TORCH[self.int_dtype])
 
     def top_k(self, x: Array, k: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The k largest of the last axis in order, and their indices."""
@@ -88,7 +88,7 @@ class Indexing:
             raise ValueError(f"top_k: k={k} of only {x.shape[-1]} entries.")
         # torch.topk returns equal entries in any order; a stable sort does not.
         values, indices = torch.sort(x, dim=-1, descending=True, stable=True)
-        return values[..., :k], indices[..., :k].to(torch.int32)
+        return values[..., :k], indices[..., :k].to(TO_TORCH[self.int_dtype])
 
     tril = staticmethod(torch.tril)
     triu = staticmethod(torch.triu)

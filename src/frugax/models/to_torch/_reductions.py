@@ -12,10 +12,10 @@ import torch
 from frugax.models.ops import sum_dtype
 
 from ._axes import Axis, axes_of, flattened
-from ._dtypes import TO_NUMPY, TO_TORCH, Array
+from ._dtypes import TO_NUMPY, TO_TORCH, Array, Dtypes
 
 
-class Reductions:
+class Reductions(Dtypes):
     """The methods of the namespace that run along axes."""
 
     def sum(
@@ -51,7 +51,7 @@ class Reductions:
         return torch.cumprod(x, axis, dtype=self._sum_dtype(x))
 
     def _sum_dtype(self, x: Array) -> torch.dtype:
-        return TO_TORCH[sum_dtype(TO_NUMPY[x.dtype])]
+        return TO_TORCH[sum_dtype(TO_NUMPY[x.dtype], self.float_dtype)]
 
     def mean(
         self, x: Array, axis: Axis = None, *, keepdims: bool = False
@@ -105,13 +105,13 @@ class Reductions:
     def argmax(
         self, x: Array, axis: int | None = None, *, keepdims: bool = False
     ) -> torch.Tensor:
-        """Where the first of the largest is, as int32."""
+        """Where the first of the largest is."""
         return self._arg(torch.argmax, "argmax", x, axis, keepdims=keepdims)
 
     def argmin(
         self, x: Array, axis: int | None = None, *, keepdims: bool = False
     ) -> torch.Tensor:
-        """Where the first of the smallest is, as int32."""
+        """Where the first of the smallest is."""
         return self._arg(torch.argmin, "argmin", x, axis, keepdims=keepdims)
 
     def _arg(
@@ -127,11 +127,11 @@ class Reductions:
         if x.dtype == torch.bool:  # not implemented in torch
             x = x.to(torch.uint8)
         if axis is None:
-            where = f(x.reshape(-1), 0).to(torch.int32)
+            where = f(x.reshape(-1), 0).to(TO_TORCH[self.int_dtype])
             if keepdims:
                 return where.reshape((1,) * x.ndim)
             return where
-        return f(x, axis, keepdim=keepdims).to(torch.int32)
+        return f(x, axis, keepdim=keepdims).to(TO_TORCH[self.int_dtype])
 
     def any(
         self, x: Array, axis: Axis = None, *, keepdims: bool = False

@@ -13,7 +13,7 @@ from frugax.models.graph import BackendRules, ModelGraph, Spec
 from frugax.models.ops import Op
 
 from ._backend import TorchBackend
-from ._free import FreeLength, at, dimension, lengths
+from ._free import FreeLength, at, dimension, fill_free, free_names, lengths
 from ._namespace import TorchNamespace
 
 # A random key is an int64 tensor on torch, which has no dtype for keys.
@@ -70,7 +70,7 @@ def _shapes(
         for length in g.shape
         if isinstance(length, FreeLength)
         for name in length.names
-    )
+    ) | dict.fromkeys(free_names(attrs))
     first = _once(op, given, attrs, xp, 0)
     if not names:
         return first
@@ -94,7 +94,7 @@ def _once(
     ]
     # Meta tensors would otherwise record a graph for a backward pass that never comes.
     with torch.no_grad():
-        made = op(xp, *tensors, **dict(attrs))
+        made = op(xp, *tensors, **{k: fill_free(v, which) for k, v in attrs})
     results = made if isinstance(made, (tuple, list)) else (made,)
     return tuple(spec_of(r, xp) for r in results)
 
@@ -110,7 +110,7 @@ def input_specs(
         if about.dtype == "key":
             specs[key] = _KEY
             continue
-        shape = shapes.get(key, about.shape)
+        shape = shapes.get(key, about.known_shape)
         if shape is None:
             continue
         dtype = np.dtype(about.dtype or backend.dtype)

@@ -1,0 +1,230 @@
+"""Every key has one owner, however a model is wired."""
+
+import numpy as np
+import pytest
+
+import frugax as ml
+from frugax.models import (
+    GRU,
+    L2,
+    Composite,
+    IOKey,
+    Linear,
+    LSTMCell,
+    Model,
+    Tanh,
+    op,
+    weight_of,
+)
+
+torch = pytest.importorskip("torch")
+
+from models.random_wirings import ROWS, WIDTH, random_wiring  # noqa: E402
+
+
+def _check_wiring(seed):
+    wiring = random_wiring(seed)
+    shapes = {"x": (ROWS, WIDTH)}
+    rng = np.random.default_rng(seed)
+    jax_model = ml.compile(
+        wiring.model, ml.JaxBackend(dtype="float64"), shapes=shapes, jit=False
+    )
+    assert not jax_model.param_keys & jax_model.data_keys
+    assert jax_model.data_keys == wiring.inputs
+    assert jax_model.param_keys <= wiring.params
+    params = {
+        k: rng.normal(size=jax_model.shapes[k]) / 2
+        for k in sorted(jax_model.param_keys)
+    }
+    data = {k: rng.normal(size=(ROWS, WIDTH)) for k in jax_model.data_keys}
+    # The reference: torch's own functions and autograd, without frugax.
+    leaves = {k: torch.tensor(v, requires_grad=True) for k, v in params.items()}
+    arrays = {**leaves, **{k: torch.tensor(v) for k, v in data.items()}}
+    wanted = {k: wiring.outputs[k](arrays) for k in jax_model.output_keys}
+    cotangents = {k: rng.normal(size=tuple(v.shape)) for k, v in wanted.items()}
+    loss = sum((v * torch.tensor(cotangents[k])).sum() for k, v in wanted.items())
+    grads = torch.autograd.grad(
+        loss, list(leaves.values()), allow_unused=True, materialize_grads=True
+    )
+    torch_model = ml.compile(
+        wiring.model, ml.TorchBackend(dtype="float64"), shapes=shapes, jit=False
+    )
+    assert torch_model.param_keys == jax_model.param_keys
+    for model in (jax_model, torch_model):
+        outputs, gradients = model.evaluate(params, data, output_gradients=cotangents)
+        assert set(gradients) == set(params)
+        for key, value in wanted.items():
+            np.testing.assert_allclose(outputs[key], value.detach(), 1e-9, 1e-9)
+        for key, grad in zip(leaves, grads, strict=True):
+            np.testing.assert_allclose(gradients[key], grad, 1e-8, 1e-9, err_msg=key)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_random_wiring_equals_torch(seed):
+    _check_wiring(seed)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("block", range(20))
+def test_two_thousand_random_wirings_equal_torch(block):
+    for seed in range(100 * block, 100 * block + 100):
+        _check_wiring(seed)
+
+
+def _ones(compiled, backend):
+    return {k: backend.ones(compiled.shapes[k]) for k in compiled.param_keys}
+
+
+@pytest.mark.parametrize("backend", [ml.JaxBackend(), ml.TorchBackend()])
+@pytest.mark.parametrize("wrap", [str, IOKey])
+def test_a_weight_wired_by_name_is_a_parameter_with_its_gradient(backend, wrap):
+    model = Model()
+    model |= Linear(4)(input="x", weight=wrap("w0"), bias="b0", output="y")
+    compiled = ml.compile(model, backend, shapes={"x": (3, 5)})
+    assert compiled.param_keys == {"w0", "b0"}
+    assert compiled.data_keys == {"x"}
+    _, gradients = compiled.evaluate(
+        _ones(compiled, backend),
+        {"x": backend.ones(3, 5)},
+        output_gradients={"y": backend.ones(3, 4)},
+    )
+    assert (np.asarray(gradients["w0"]) == 3).all()
+    assert (np.asarray(gradients["b0"]) == 3).all()
+
+
+def test_a_named_weight_can_go_in_with_the_data():
+    model = Model()
+    model |= Linear(4)(input="x", weight="w0", output="y")
+    compiled = ml.compile(
+        model, ml.JaxBackend(), shapes={"x": (3, 5)}, data_keys=["w0"]
+    )
+    assert compiled.param_keys == {"linear_0.bias"}
+    assert compiled.data_keys == {"x", "w0"}
+
+
+def test_a_declared_shape_of_a_named_weight_is_enforced():
+    model = Model()
+    model |= Linear(4)(input="x", weight=IOKey("w0", shape=(4, 6)), output="y")
+    with pytest.raises(ml.errors.ShapeError, match=r"'w0' of shape \(4, 5\).*\(4, 6\)"):
+        ml.compile(model, ml.JaxBackend(), shapes={"x": (3, 5)})
+    model = Model()
+    model |= Linear(4)(input="x", weight="w0", output="y")
+    with pytest.raises(ml.errors.ShapeError, match=r"declared as \(9, 5\)"):
+        ml.compile(model, ml.JaxBackend(), shapes={"x": (3, 5), "w0": (9, 5)})
+    ml.compile(model, ml.JaxBackend(), shapes={"x": (3, 5), "w0": (4, 5)})
+
+
+class SharedByAll(Composite):
+    """A block that reads a weight of the whole model by its name."""
+
+    def build(self, input):
+        return Tanh()(Linear(3)(input, weight=IOKey("shared")))
+
+
+def test_blocks_that_share_a_named_weight_are_not_stacked():
+    model = Model(*[SharedByAll() for _ in range(9)])
+    compiled = ml.compile(model, ml.JaxBackend(), shapes={"input": (2, 3)})
+    assert compiled.shapes["shared"] == (3, 3)
+    assert "shared" in compiled.param_keys
+    assert len(compiled.param_keys) == 10
+
+
+def test_a_penalty_may_read_a_named_weight_before_its_layer():
+    model = Model()
+    model |= L2(0.5)(input="w0", output="penalty")
+    model |= Linear(4)(input="x", weight="w0", output="y")
+    compiled = ml.compile(model, ml.JaxBackend(), shapes={"x": (3, 5)})
+    assert compiled.shapes["w0"] == (4, 5)
+
+
+def test_saved_named_weights_come_back(tmp_path):
+    model = Model()
+    model |= Linear(4)(input="x", weight="w0", output="y")
+    backend = ml.JaxBackend()
+    compiled = ml.compile(model, backend, shapes={"x": (3, 5)})
+    params = compiled.randomize_params()
+    compiled.save(tmp_path / "m.safetensors", params)
+    again, loaded, _ = ml.models.load(tmp_path / "m.safetensors", backend)
+    assert again.param_keys == compiled.param_keys
+    assert (loaded["w0"] == params["w0"]).all()
+
+
+@pytest.mark.parametrize(
+    "name", ["rnn", "gru", "lstm", "rnn_cell", "gru_cell", "lstm_cell"]
+)
+def test_inputs_and_outputs_of_recurrent_ops_have_other_names(name):
+    found = ml.models.ops.OPS[name]
+    assert not set(found.inputs) & set(found.outputs)
+
+
+def test_an_op_with_one_name_for_an_input_and_an_output_is_refused():
+    with pytest.raises(ValueError, match="'state' is an input and an output"):
+        ml.models.ops.op_from_function(
+            "bad", lambda xp, state: state, outputs=("state",)
+        )
+
+
+def test_the_initial_state_of_a_recurrent_op_counts():
+    rng = np.random.default_rng(0)
+    shapes = {"x": (2, 5, 3), "w": (12, 3), "u": (12, 4), "b": (12,), "c": (12,)}
+    shapes["s0"] = (2, 4)
+    model = Model()
+    model |= op("gru")(
+        input="x", weight="w", hidden_weight="u", bias="b", hidden_bias="c",
+        state="s0", output="y", last_state="s1",
+    )  # fmt: skip
+    compiled = ml.compile(model, ml.JaxBackend(), shapes=shapes)
+    data = {k: rng.normal(size=s).astype(np.float32) for k, s in shapes.items()}
+    outputs = compiled.evaluate({}, data)
+    t = {k: torch.tensor(v) for k, v in data.items()}
+    flat = [t["w"], t["u"], t["b"], t["c"]]
+    y, last = torch.gru(t["x"], t["s0"][None], flat, True, 1, 0.0, False, False, True)
+    np.testing.assert_allclose(outputs["y"], y, atol=1e-6)
+    np.testing.assert_allclose(outputs["s1"], last[0], atol=1e-6)
+
+
+def test_wiring_by_a_name_with_two_meanings_is_refused():
+    inner = Model.create(x=IOKey("x") * 2)
+    with pytest.raises(ValueError, match="an input and an output called 'x'"):
+        inner(x=IOKey("a"))
+
+
+def test_the_wiring_is_explained():
+    embedded = Linear(4, name="a")(IOKey("x", shape=(2, 4)))
+    tied = Linear(4, bias=False, name="b")(embedded * 2, weight=weight_of(embedded))
+    text = Model.create(y=tied).explain_wiring()
+    rows = [line.split(maxsplit=3) for line in text.splitlines()]
+    assert ["a.weight", "weight", "params", "b.weight"] in rows
+    assert ["x", "input", "data", "a.input"] in rows
+    assert ["y", "result", "b.output", "the caller"] in rows
+    assert any(row[1] == "constant" for row in rows)
+
+
+def test_a_layer_wired_by_names_is_a_connection_too():
+    hidden = Linear(4)(input="x", output="h")
+    model = Model()
+    model |= hidden
+    model |= (hidden + 1.0).named("z")
+    compiled = ml.compile(model, ml.JaxBackend(), shapes={"x": (3, 5)})
+    assert compiled.output_keys == ("z",)
+    assert compiled.param_keys == {"linear_0.weight", "linear_0.bias"}
+
+
+def test_a_call_that_is_added_twice_is_two_layers():
+    call = Linear(4)()
+    model = Model()
+    model += call
+    model += call
+    compiled = ml.compile(model, ml.JaxBackend(), shapes={"input": (3, 5)})
+    assert compiled.shapes["linear_0.weight"] == (4, 5)
+    assert compiled.shapes["linear_1.weight"] == (4, 4)
+
+
+def test_layers_of_several_outputs_are_added_by_any_of_them():
+    model = Model()
+    model |= GRU(4)(input="x", output="all", last_state="last")
+    model |= LSTMCell(4)(input="z", state="last", cell_state="c", output="h")
+    shapes = {"x": (2, 3, 5), "z": (2, 6), "c": (2, 4)}
+    compiled = ml.compile(model, ml.JaxBackend(), shapes=shapes)
+    assert compiled.data_keys == {"x", "z", "c"}
+    assert set(compiled.output_keys) >= {"all", "h"}
