@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from ._connection import Connection, IOKey
 from ._describe import tree
@@ -26,6 +26,9 @@ class Model(Layer):
           relu_0: Relu() of linear_0
           linear_1: Linear(dimension=10) of relu_0
     """
+
+    # Set by `_wiring.py`, which flattens a model and so imports this module.
+    explain_wiring: ClassVar[Callable[..., str]]
 
     def __init__(self, *layers: Layer, name: str | None = None) -> None:
         """Make a model of layers that follow each other.
@@ -282,26 +285,6 @@ class Model(Layer):
                     before = found.get(wire.name, wire)
                     found[wire.name] = merge_keys(before, wire)
         return found
-
-    def explain_wiring(self) -> str:
-        """A table of every name in the model: input, weight or result, and its readers.
-
-        A key without a producer is a weight if a layer reads it as one, else an input.
-
-        Example:
-            >>> from frugax.models import Linear, Model
-            >>> model = Model()
-            >>> model |= Linear(4)(input="x", weight="w", output="y")
-            >>> print(model.explain_wiring())
-            name  role    comes from       read by
-            x     input   data             linear_0.input
-            w     weight  params           linear_0.weight
-            y     result  linear_0.output  the caller
-        """
-        # The table needs the flat program, whose module imports this one.
-        from ._wiring import explain_wiring
-
-        return explain_wiring(self)
 
     @property
     def inputs(self) -> tuple[str, ...]:

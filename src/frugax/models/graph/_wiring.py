@@ -9,7 +9,20 @@ from ._model import Model
 
 
 def explain_wiring(model: Model) -> str:
-    """A table of the names of a model: role, producer and readers of each."""
+    """A table of every name in the model: input, weight or result, and its readers.
+
+    A key without a producer is a weight if a layer reads it as one, else an input.
+
+    Example:
+        >>> from frugax.models import Linear, Model
+        >>> model = Model()
+        >>> model |= Linear(4)(input="x", weight="w", output="y")
+        >>> print(model.explain_wiring())
+        name  role    comes from       read by
+        x     input   data             linear_0.input
+        w     weight  params           linear_0.weight
+        y     result  linear_0.output  the caller
+    """
     named_weights = flatten(model).named_weights
     names = {id(call): name for name, call in model.calls}
     titles = {output.place: key for key, output in model._named.items()}
@@ -58,3 +71,6 @@ def _align(rows: Iterable[tuple[str, ...]]) -> str:
         "  ".join(t.ljust(w) for t, w in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
+
+
+Model.explain_wiring = explain_wiring

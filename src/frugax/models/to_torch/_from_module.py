@@ -1,6 +1,5 @@
 """Convert a torch module to a model, operation by operation, through `torch.export`."""
 
-import dataclasses
 import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
 from frugax.errors import UnsupportedModuleError
 from frugax.models.graph import Connection, IOKey, Model, op
@@ -16,99 +14,31 @@ from frugax.models.graph import Connection, IOKey, Model, op
 from ._aten import CONVERSIONS, TRACED, note
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Certificate:
-    """How far an imported model is from its module, as measured.
-
-    Attributes:
-        max_error: the largest difference of an output, over the largest output, for the
-            given inputs and for random ones of their shapes.
-        samples: the number of inputs that were compared.
-        dtype: the dtype that both were computed in.
-    """
-
-    max_error: float
-    samples: int
-    dtype: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ImportedModule:
-    """A torch module as a model.
-
-    Attributes:
-        model: the description, for `compile`, `save` and budgets.
-        params: NumPy arrays for `evaluate`, by key; a weight with several owners in
-            torch is one array.
-        shapes: the shape of each input, for which the module was traced.
-        certificate: the measured difference of the two.
-    """
-
-    model: Model
-    params: Mapping[str, np.ndarray]
-    shapes: Mapping[str, tuple[int, ...]]
-    certificate: Certificate
-
-
-def from_torch(
-    module: torch.nn.Module,
-    example_inputs: Sequence[Any],
-    *,
-    random_samples: int = 2,
-    tolerance: float = 1e-3,
-) -> ImportedModule:
-    """Import a torch module: its structure, weights and buffers.
-
-    The module is traced in evaluation mode by `torch.export`, for the shapes of the
-    example inputs. Parameters keep torch's names; buffers become constants. The result
-    is compared with the module before it is returned.
-
-    Args:
-        module: any `torch.nn.Module` that `torch.export` can trace.
-        example_inputs: the positional arguments of its `forward`: tensors.
-        random_samples: the number of random inputs that are compared as well.
-        tolerance: the largest difference, over the largest output, that is accepted.
-
-    Raises:
-        UnsupportedModuleError: operations have no conversion, which are all named with
-            their places; or the result differs from the module.
-        TypeError: the module is not a `torch.nn.Module`.
-
-    Example:
-        >>> import torch, frugax as ml
-        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU())
-        >>> imported = ml.models.from_torch(net, (torch.ones(2, 4),))
-        >>> compiled = ml.compile(imported.model, ml.JaxBackend())
-        >>> data = {key: torch.ones(2, 4).numpy() for key in imported.shapes}
-        >>> compiled.evaluate(imported.params, data)["output"].shape
-        (2, 8)
-    """
-    if not isinstance(module, torch.nn.Module):
-        raise TypeError(f"from_torch takes a torch.nn.Module, got {module!r:.60}.")
-    was_training = module.training
-    module.eval()
+def convert_module(
+    module: torch.nn.Module, args: tuple[Any, ...]
+) -> tuple[Model, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The model of a module in evaluation mode, its parameters and its inputs."""
     try:
-        args = tuple(example_inputs)
         with warnings.catch_warnings():  # about torch's own use of its own names
             warnings.simplefilter("ignore")
             exported = torch.export.export(module, args).run_decompositions({})
         walk = _Walk(exported, module)
         model = walk.convert()
-        inputs = dict(zip(walk.inputs, _tensors(args), strict=True))
-        params = {k: _to_numpy(t) for k, t in walk.params.items()}
-        certificate = _compare(module, args, model, params, inputs, random_samples)
-        if not certificate.max_error <= tolerance:
-            raise UnsupportedModuleError(
-                f"the model differs from the module by {certificate.max_error:.1e} of "
-                f"its largest output, more than {tolerance:g}: one of its operations "
-                "is converted wrongly, or is not a function of its inputs; from_torch "
-                "returns no model that it could not confirm."
-            )
     finally:
         TRACED.clear()
-        module.train(was_training)
-    shapes = {key: tuple(t.shape) for key, t in inputs.items()}
-    return ImportedModule(model, params, shapes, certificate)
+    inputs = dict(zip(walk.inputs, map(_to_numpy, _tensors(args)), strict=True))
+    return model, {k: _to_numpy(t) for k, t in walk.params.items()}, inputs
+
+
+def run_module(
+    module: torch.nn.Module, args: tuple[Any, ...], values: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """The outputs of a module for other values of the tensors among its arguments."""
+    given, rest = _tensors(args), iter(values)
+    tensors = {id(t): torch.as_tensor(next(rest)).to(t.dtype) for t in given}
+    filled = tree_map(lambda x: tensors.get(id(x), x), args)
+    with torch.no_grad():
+        return [_to_numpy(t) for t in _tensors(module(*filled))]
 
 
 class _Walk:
@@ -254,45 +184,15 @@ def _as_connection(value: Any) -> Connection:
 
 def _tensors(args: Any) -> list[torch.Tensor]:
     """The tensors among arguments, in the order in which torch.export lists them."""
-    leaves = pytree.tree_leaves(args)
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    found: list[torch.Tensor] = []
+    tree_map(lambda x: found.append(x) if isinstance(x, torch.Tensor) else None, args)
+    return found
 
 
-def _compare(
-    module: torch.nn.Module,
-    args: tuple[Any, ...],
-    model: Model,
-    params: Mapping[str, np.ndarray],
-    inputs: Mapping[str, torch.Tensor],
-    random_samples: int,
-) -> Certificate:
-    """Run module and model on the given inputs and on random ones."""
-    from frugax.models._compile import compile
-
-    from ._backend import TorchBackend
-
-    compiled = compile(model, TorchBackend())
-    generator = torch.Generator().manual_seed(0)
-    worst = 0.0
-    for sample in range(1 + random_samples):
-        values = dict(inputs)
-        if sample:  # integers stay: random ones need not be valid
-            values = {
-                k: torch.randn(v.shape, generator=generator).to(v.dtype)
-                if v.is_floating_point()
-                else v
-                for k, v in inputs.items()
-            }
-        leaves, spec = pytree.tree_flatten(args)
-        rest = iter(values.values())
-        filled = [next(rest) if isinstance(x, torch.Tensor) else x for x in leaves]
-        with torch.no_grad():
-            wanted = module(*pytree.tree_unflatten(filled, spec))
-            data = {k: _to_numpy(v) for k, v in values.items()}
-            got = compiled.evaluate(params, data)
-        pairs = zip(_tensors(wanted), got.values(), strict=True)
-        for want, found in pairs:
-            scale = max(float(want.abs().max()), 1e-30) if want.numel() else 1.0
-            difference = (want.double() - found.double()).abs()
-            worst = max(worst, float(difference.max()) / scale if want.numel() else 0.0)
-    return Certificate(worst, 1 + random_samples, "float32")
+def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
+    """A function applied to the leaves of tuples, lists and dicts."""
+    if isinstance(tree, dict):
+        return type(tree)((k, tree_map(function, v)) for k, v in tree.items())
+    if isinstance(tree, (tuple, list)):
+        return tuple(tree_map(function, v) for v in tree)
+    return function(tree)
