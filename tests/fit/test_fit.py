@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 import frugax as fx
 from frugax import fit
 from frugax.errors import ConfigError, InfeasibleBudgetError
-from frugax.fit._search import cost
+
 from frugax.targets import Target
 
 WIDTH, ROWS = 32, 512
@@ -127,7 +127,7 @@ def test_the_largest_batch_fits_and_a_larger_one_does_not():
 def test_micro_batches_give_the_same_gradient():
     arrays = list(jax.tree.map(lambda s: jnp.full(s.shape, 0.1, s.dtype), ARGS))
     arrays[1] = jax.random.normal(jax.random.key(0), (ROWS, WIDTH))
-    grad = fit._workload.accumulate(jax.value_and_grad(loss), 4, -1)
+    grad = fit.accumulate(jax.value_and_grad(loss), 4, -1)
     value, grads = grad(*arrays)
     expected, gradients = jax.value_and_grad(loss)(*arrays)
     assert jnp.allclose(value, expected, rtol=1e-5)
@@ -146,8 +146,8 @@ def test_the_search_finds_what_trying_everything_finds():
     ):
         one = dataclasses.replace(workload, layout=kind, micro_batches=parts)
         alone += fit.compare(one, [EIGHT], limit).rows
-    best = min((r for r in alone if r.fits), key=cost)
-    assert cost(found.rows[0]) == cost(best)
+    best = min((r for r in alone if r.fits), key=fit.cost)
+    assert fit.cost(found.rows[0]) == fit.cost(best)
     with pytest.raises(ConfigError, match="cannot search over 'mesh'"):
         fit.search(workload, EIGHT, limit, over=("mesh",))
 

@@ -1,4 +1,4 @@
-"""Plan a training step for devices that need not be here: will it fit, at what price?
+"""Plan a training step for devices that need not be here: does it fit, at what price.
 
 Start at `plan` for one target, or `compare` for several; `find_largest_batch` and
 `search` vary the batch and the layout. Guide: docs/targets.md.
@@ -6,16 +6,18 @@ Start at `plan` for one target, or `compare` for several; `find_largest_batch` a
 
 from ._batch import BatchAnswer, find_largest_batch
 from ._plan import FitPlan, FitRow, apply, compare, plan, show_why
-from ._search import search
-from ._workload import Workload
+from ._search import cost, search
+from ._workload import Workload, accumulate
 
 __all__ = [
     "BatchAnswer",
     "FitPlan",
     "FitRow",
     "Workload",
+    "accumulate",
     "apply",
     "compare",
+    "cost",
     "find_largest_batch",
     "plan",
     "search",
