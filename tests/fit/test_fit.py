@@ -12,7 +12,6 @@ from jax.sharding import PartitionSpec as P
 import frugax as fx
 from frugax import fit
 from frugax.errors import ConfigError, InfeasibleBudgetError
-
 from frugax.targets import Target
 
 WIDTH, ROWS = 32, 512
