@@ -186,7 +186,7 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
         column[np.isnan(column)] = value
     target = names.index(settings.target)
     outputs = [target, *(names.index(name) for name in settings.constraints)]
-    observed = ~table.intervened.any(1)
+    observed = np.asarray(~table.intervened.any(1))
     # NaN where a variable may not be set: its range is that of the data.
     ranges = np.array([settings.ranges.get(n, (np.nan, np.nan)) for n in names])
     domain = Domain.from_data(values, observed, ranges[:, 0], ranges[:, 1])

@@ -327,7 +327,7 @@ def read_variables(given: Any) -> dict[str, Action]:
             if not isinstance(action, kinds)
         }
     read = read_pairs("variables", pairs)
-    return {name: read.get(name, action) for name, action in given.items()}
+    return {name: read[name] if name in read else given[name] for name in given}
 
 
 def read_pairs(
