@@ -1,18 +1,15 @@
 """MkDocs hooks: what the site has besides the pages of docs/.
 
-The README is the home page; contributing, security and changes come from the root of the
-repository; the API reference has one page for each room, generated from the names that
+The README is the home page; contributing, security and changes come from the root of
+the repository; the API reference has one page for each room, generated from the names that
 the room exports. Links between them are rewritten to where the pages are on the site.
 """
 
 import ast
-import json
 import posixpath
 import re
 from pathlib import Path
 from typing import Any
-
-from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -48,8 +45,11 @@ def on_config(config: Any) -> Any:
     return config
 
 
-def on_files(files: Files, *, config: Any) -> Files:
+def on_files(files: Any, *, config: Any) -> Any:
     """Add the pages that are not in docs/."""
+    # Imported here, so that the tests read this file without MkDocs.
+    from mkdocs.structure.files import File
+
     for place, source in FROM_ROOT.items():
         files.append(File.generated(config, place, content=read(source)))
     for room in rooms():
@@ -58,7 +58,7 @@ def on_files(files: Files, *, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:
+def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
     """Rewrite links to files that are elsewhere on the site, or not on it."""
     place = page.file.src_uri
     folder = posixpath.join("docs", posixpath.dirname(place))
@@ -120,16 +120,16 @@ def exported_names(room: str) -> list[str]:
         return sorted(alias.asname or alias.name for n in imports for alias in n.names)
     for node in ast.parse((folder / "__init__.py").read_text()).body:
         match node:
-            case ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List(elts=elts)):
+            case ast.Assign(
+                targets=[ast.Name(id="__all__")], value=ast.List(elts=elts)
+            ):
                 return sorted(e.value for e in elts if isinstance(e, ast.Constant))
     return []
 
 
 def reference_page(room: str) -> str:
     """A page with every public name of a room."""
-    promise = ast.get_docstring(
-        ast.parse(read(f"src/frugax/{room}/__init__.py"))
-    ) or ""
+    promise = ast.get_docstring(ast.parse(read(f"src/frugax/{room}/__init__.py"))) or ""
     names = exported_names(room)
     # The page about the room explains; this one is for looking things up.
     guide = ""

@@ -344,7 +344,7 @@ def _plan_size(
 
 
 def file_sensitivity(tree: PyTree) -> dict[str, float] | None:
-    """Weigh carried arrays far more than weights; None where there are none."""
+    """Weigh carried arrays far more than weights; None without carried arrays."""
     if not (isinstance(tree, dict) and set(tree) == {"params", "carried"}):
         return None
     found: dict[str, float] = {}

@@ -1,0 +1,54 @@
+"""The pages that the site adds to docs/, and the links between them."""
+
+import importlib
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+_SPEC = importlib.util.spec_from_file_location("hooks", ROOT / "site" / "hooks.py")
+assert _SPEC is not None
+assert _SPEC.loader is not None
+hooks = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(hooks)
+
+
+@pytest.mark.parametrize(
+    ("folder", "place", "link", "expected"),
+    [
+        ("", "index.md", "[a](docs/remat.md#limits)", "[a](remat.md#limits)"),
+        ("docs", "remat.md", "[a](../CONTRIBUTING.md)", "[a](contributing.md)"),
+        ("docs", "remat.md", "[a](../README.md)", "[a](index.md)"),
+        ("docs/compat", "compat/index.md", "[a](../remat.md)", "[a](../remat.md)"),
+        ("", "index.md", "[a](examples/own_model.py)", "a"),
+        ("", "index.md", "![a](docs/pictures/x.svg)", "![a](pictures/x.svg)"),
+        ("docs", "remat.md", "[a](#limits)", "[a](#limits)"),
+        ("docs", "remat.md", "`a[i](x)`", "`a[i](x)`"),
+        ("docs", "remat.md", "```python\nf[0](y)\n```", "```python\nf[0](y)\n```"),
+    ],
+)
+def test_links_lead_to_the_page_on_the_site(folder, place, link, expected):
+    assert hooks.rewrite(link, folder, place) == expected
+
+
+@pytest.mark.parametrize("room", hooks.rooms())
+def test_the_reference_has_every_public_name(room):
+    names = hooks.exported_names(room)
+    exported = set(importlib.import_module(f"frugax.{room}").__all__)
+    assert set(names) <= exported
+    # JAX's own names are left to JAX's reference, and layers have a page of their own.
+    assert room in {"jaxprs", "models"} or set(names) == exported
+    page = hooks.reference_page(room)
+    assert all(f"::: frugax.{room}.{name}\n" in page for name in names)
+
+
+def test_every_page_is_in_the_navigation():
+    config = {
+        "nav": [{name: []} for name in ("Learn", "Rooms", "Reference", "Project")]
+    }
+    nav = hooks.on_config(config)["nav"]
+    placed = {page for section in nav for pages in section.values() for page in pages}
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert page.relative_to(ROOT / "docs").as_posix() in placed
+    assert {"contributing.md", "security.md", "reference/remat.md"} <= placed
