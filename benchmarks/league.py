@@ -340,7 +340,7 @@ def structure_rows(data: Any) -> Iterator[Row]:
 def campaign_rows(data: Any) -> Iterator[Row]:
     """Regret after ten experiments on random models."""
     for part, found in data.items():
-        if not part.startswith("random"):
+        if not part.startswith("random") or "regret" not in found:
             continue
         regret = {name: np.array(rows)[:, -1] for name, rows in found["regret"].items()}
         ours = regret.pop("campaign", None)

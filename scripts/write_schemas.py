@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from frugax import causal, compress, models, remat, run, train, watch
+from frugax import causal, compress, fit, models, remat, run, train, watch
 from frugax.budget import Receipt, Verdict, json_schema
 from frugax.train import distributed
 
@@ -19,6 +19,7 @@ PLANS: dict[str, type] = {
     "campaign-plan": causal.CampaignPlan,
     "compress-plan": compress.CompressPlan,
     "dtype-plan": models.DtypePlan,
+    "fit-plan": fit.FitPlan,
     "layout-plan": distributed.LayoutPlan,
     "model-memory-plan": models.MemoryPlan,
     "remat-plan": remat.RematPlan,
