@@ -1,8 +1,8 @@
 """MkDocs hooks: what the site has besides the pages of docs/.
 
-The README is the home page. Contributing, security and changes come from the root of
-the repository. The API reference has one page for each room, generated from the names that
-the room exports. Links are rewritten to where the pages are on the site.
+The README is the home page. Contributing, security and changes come from the root
+of the repository. The API reference has one page for each room, generated from the
+names that the room exports. Links are rewritten to where the pages are on the site.
 """
 
 import ast
