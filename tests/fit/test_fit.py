@@ -47,9 +47,9 @@ EIGHT = Target.of_devices(jax.devices())
 
 def temp(share, args=ARGS):
     plain = jax.jit(jax.value_and_grad(loss)).lower(*args).compile()
-    return fx.MemoryBudget(
-        limit_bytes=int(share * plain.memory_analysis().temp_size_in_bytes)
-    )
+    figures = plain.memory_analysis()
+    assert figures is not None
+    return fx.MemoryBudget(limit_bytes=int(share * figures.temp_size_in_bytes))
 
 
 def test_a_loss_is_planned_and_applied():

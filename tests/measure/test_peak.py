@@ -1,5 +1,7 @@
 """The arrays at the peak add up, and name the line that they come from."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,7 +44,7 @@ def test_the_largest_arrays_and_the_rest_are_the_compilers_peak(fn, args, target
     if target == "h100" and gpu.problem:
         pytest.skip(gpu.problem)
     where = Target(target) if target != "cpu" else Target.of_devices(jax.devices()[:1])
-    options = {} if where.is_here else {"with_places": True}
+    options: dict[str, Any] = {} if where.is_here else {"with_places": True}
     compiled = where.compile(jax.jit(jax.value_and_grad(fn)), *args, **options)
     peak = measure.peak(compiled)
     assert peak.bytes == measure.program(compiled).total_bytes

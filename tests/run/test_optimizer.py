@@ -25,8 +25,9 @@ def test_optimisers_by_name_update_weights(optimizer):
             grads, found.init(params), params, value=value, grad=grads,
             value_fn=value_fn,
         )  # fmt: skip
-    assert np.isfinite(updates["w"]).all()
-    assert (updates["w"] != 0).any()
+    change = np.asarray(jax.tree.leaves(updates)[0])
+    assert np.isfinite(change).all()
+    assert (change != 0).any()
 
 
 def test_the_rate_rises_and_falls():
@@ -49,7 +50,7 @@ def test_the_average_follows_the_weights():
             updates, state = optimizer.update(jnp.float32(1.0), state, params)
             params = optax.apply_updates(params, updates)
     average = averaged_weights(state, params)
-    assert float(params) < float(average) < 1.0
+    assert np.asarray(params) < np.asarray(average) < 1.0
     assert averaged_weights((), params) is params
 
 

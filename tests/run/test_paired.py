@@ -48,7 +48,9 @@ def test_one_lost_image_of_359_does_not_show_half_a_percent():
 
 def test_as_many_examples_as_it_says_do_tell():
     before, after = answers(359, lost=1)
-    times = -(-examples_that_tell(paired_difference(before, after), 0.005) // 359)
+    needed = examples_that_tell(paired_difference(before, after), 0.005)
+    assert needed is not None
+    times = -(-needed // 359)
     many = spend(np.tile(before, times), np.tile(after, times), 0.005)
     assert many.verdict is Verdict.KEPT
 

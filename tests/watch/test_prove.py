@@ -1,6 +1,8 @@
 """A receipt for what watching costs, and none where the machine is too restless."""
 
+import contextlib
 import random
+import time
 from typing import Any
 
 import jax
@@ -9,7 +11,7 @@ import pytest
 
 from frugax import OverheadBudget
 from frugax.budget import Verdict
-from frugax.watch import jit, prove
+from frugax.watch import Watcher, jit, prove
 from frugax.watch.probes import record
 
 pytestmark = pytest.mark.slow
@@ -99,6 +101,26 @@ def test_a_real_function_that_donates_is_measured_and_its_argument_kept():
     assert not x.is_deleted()
     assert len(receipt.spends) == 1
     assert receipt.verdict in set(Verdict)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_the_watcher_runs_nothing_bare_meanwhile(given):
+    def step(x):
+        record("sum", x.sum())
+        return x * 2
+
+    watcher, compares = Watcher(None, OverheadBudget("1%")), []
+
+    def clock():
+        compares.append(watcher.can_compare())
+        return time.perf_counter()
+
+    with contextlib.nullcontext() if given else watcher:
+        watched = jit(step, watcher=watcher if given else None)
+        prove(watched, X, seconds=0.05, chunk_s=1e-3, clock=clock)
+        assert watcher.can_compare()
+    assert compares
+    assert not any(compares)
 
 
 def test_only_watched_functions_can_be_proven():

@@ -215,7 +215,9 @@ def shape_of(var: Any) -> jax.ShapeDtypeStruct:
     """The shape and type of one variable."""
     # Inside of `shard_map`, the axes along which it varies belong to the type.
     if varying := getattr(var.aval, "vma", None):
-        return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, vma=varying)
+        # JAX's annotations lack the argument.
+        struct: Any = jax.ShapeDtypeStruct
+        return struct(var.aval.shape, var.aval.dtype, vma=varying)
     return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)
 
 
