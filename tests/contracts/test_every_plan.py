@@ -322,6 +322,9 @@ def test_the_doors_have_the_same_signatures(room):
     module = importlib.import_module(f"frugax.{room}")
     for door, second in (("plan", "budget"), ("apply", "plan")):
         parameters = list(inspect.signature(getattr(module, door)).parameters.values())
+        if (room, door) == ("fit", "plan"):
+            # A program that is not run yet: its arguments stand beside the function.
+            assert parameters.pop(1).name == "args"
         assert parameters[1].name == second
         # Acceptance tests of an older guide give the examples of remat by position.
         rest = [

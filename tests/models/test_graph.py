@@ -76,7 +76,7 @@ def test_infer_can_be_repeated_for_other_shapes():
     assert again.specs == {k: made.graph.specs[k] for k in again.specs}
     assert again.nodes == made.graph.nodes
     data = {"input": jnp.zeros((3, 4), "int32"), "key": jax.random.key(0)}
-    assert made.evaluate(made.randomize_params(0), data)["output"].shape == (3, 4, 20)
+    assert made.pure(made.randomize_params(0), data)["output"].shape == (3, 4, 20)
 
 
 def test_run_forgets_what_nobody_reads_any_more():

@@ -53,7 +53,7 @@ def content(flat: graph.ModelGraph) -> Any:
         return (*common, repr(n.layer), n.op, repr(n.attrs))
 
     return (
-        {k: (i.name, i.shape, i.dtype) for k, i in flat.inputs.items()},
+        {k: (i.name, i.known_shape, i.dtype) for k, i in flat.inputs.items()},
         {k: value(v) for k, v in flat.constants.items()},
         [step(n) for n in flat.nodes],
         list(flat.outputs.items()),
@@ -90,7 +90,7 @@ def an_example(cls):
     }
     if cls in (layers.ConvNet, layers.UNet):
         values["channels"] = (4, 8)
-    if cls is layers.Bidirectional:
+    if cls in (layers.Bidirectional, layers.RecurrentStack):
         values["layer"] = layers.GRU(4)
     if cls is layers.TransformerLM:
         values["length"] = 16

@@ -432,6 +432,7 @@ def test_a_damaged_checkpoint_is_not_called_intact(tmp_path):
 
     def damage(index, metrics, state):
         if index == 5:
+            saved.wait()  # it is written in the background
             (tmp_path / "frugax-4" / "frugax.json").write_text("{")
 
     with pytest.raises(DivergedError, match="checkpoint of step 2 is intact"):

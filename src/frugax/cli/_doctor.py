@@ -65,8 +65,12 @@ def examine(console: Console) -> int:
             reason = escape(_first_line(e))
             shown, advice = "-", f"[red]JAX does not start[/red]: {reason}"
         table.add_row(name, shown, advice)
-    for name, shown, advice in _targets():
-        table.add_row(name, shown, advice)
+    try:
+        for name, shown, advice in _targets():
+            table.add_row(name, shown, advice)
+    except Exception as e:  # any failure is a finding to report
+        broken = True
+        table.add_row("targets", "-", f"[red]fails[/red]: {escape(_first_line(e))}")
     for name, check in (("torch bridge", _bridge), ("compression", _compression)):
         try:
             shown, advice = check()

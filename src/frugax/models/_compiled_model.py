@@ -334,23 +334,29 @@ class CompiledModel:
             )
         return value
 
-    def loss_function(self, loss: str | Callable[..., Any]) -> Callable[..., Any]:
+    def loss_function(
+        self,
+        loss: str | Callable[..., Any],
+        forward: Callable[..., Any] | None = None,
+    ) -> Callable[..., Any]:
         """Build the pure function `(params, inputs) -> loss` of `value_and_grad`.
 
         Args:
             loss: as for `value_and_grad`.
+            forward: computes the outputs; the model with its checks if not given.
 
         Raises:
             ValueError: the loss does not name an output.
             TypeError: the loss takes neither one nor two arguments.
         """
         of = self.resolve_loss(loss)
+        run = forward or self._outputs
 
         def function(params: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
             # The model refuses superfluous arrays, which catches misspelt keys. Labels
             # are for the loss alone, so they are left out here.
             read = {k: v for k, v in inputs.items() if k in self.data_keys}
-            return self.check_scalar(of(self._outputs(params, read), inputs))
+            return self.check_scalar(of(run(params, read), inputs))
 
         return function
 
@@ -438,7 +444,13 @@ class CompiledModel:
     def _outputs(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> Any:
         raise NotImplementedError
 
-    def check(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> ModelGraph:
+    def check(
+        self,
+        params: Mapping[str, Any],
+        data: Mapping[str, Any],
+        *,
+        as_declared: bool = True,
+    ) -> ModelGraph:
         """Check names and shapes, and infer the program for them."""
         raise NotImplementedError
 

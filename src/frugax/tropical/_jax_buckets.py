@@ -17,10 +17,10 @@ _BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
 def size_is_free(a: Num[jax.Array, "..."]) -> bool:
-    """Whether an array can be padded without a compilation."""
+    """Whether an array can be padded without a compilation or a change of devices."""
     if isinstance(a, Tracer) or max(a.shape, default=0) > _BUCKETS[-1] or not a.size:
         return False
-    return {device.platform for device in a.devices()} == {"cpu"}
+    return [device.platform for device in a.devices()] == ["cpu"]
 
 
 def padded_size(size: int) -> int:

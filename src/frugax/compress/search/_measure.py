@@ -24,6 +24,9 @@ _SMALL_SHARE = 1 / 32
 _SIZE_RANGE = 4
 # Steps follow the size of a row to this power.
 _ROW_POWER = 0.5
+# A row this many times larger than its median number has its size from a few numbers:
+# a step that follows it would lose the others.
+_LONE_RATIO = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +82,10 @@ def _scale_rows_if_worth(source: Source) -> Source:
     flat = source.array.reshape(-1)
     lanes = trellis.LaneLayout.of_rows(flat.size, row_length(source.array.shape))
     exponents = scaled.scaling.exponents(flat, lanes)
+    is_lone = _is_largest_lone(flat, row_length(source.array.shape))
     release(source.array)
+    if is_lone:
+        return source
     weights = trellis.run_scales(exponents) ** -2.0
     # One step for all rows makes the error of each alike. At high rate scales save half
     # the logarithm of the mean of the weights over their geometric mean, in bits.
@@ -88,6 +94,15 @@ def _scale_rows_if_worth(source: Source) -> Source:
     if saved / 2 * flat.size <= 8 * len(trellis.pack_exponents(exponents)):
         return source
     return scaled
+
+
+def _is_largest_lone(flat: np.ndarray, row: int) -> bool:
+    """Whether few numbers make the size of the row that has the largest one."""
+    low, high = int(flat.argmin()), int(flat.argmax())
+    first = (high if flat[high] >= -flat[low] else low) // row * row
+    sizes = np.abs(flat[first : first + row].astype(np.float64))
+    sizes /= sizes.max() or 1.0  # squares may overflow
+    return bool(np.sqrt(np.mean(sizes**2)) > _LONE_RATIO * np.median(sizes))
 
 
 def scale_rows(source: Source) -> Source:

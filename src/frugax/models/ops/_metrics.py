@@ -18,7 +18,10 @@ def accuracy(
 
     Examples labelled `ignore_index` do not count; the accuracy of no examples is 0.
     """
-    return _share_right(xp, xp.argmax(logits, axis=-1) == labels, labels, ignore_index)
+    best = xp.argmax(logits, axis=-1)
+    # Labels may be narrower than the indices of the backend.
+    right = best == xp.cast_like(labels, best)
+    return _share_right(xp, right, labels, ignore_index)
 
 
 @op()
@@ -40,7 +43,8 @@ def top_k_accuracy(
     all_scores = xp.widened(logits)
     classes = xp.arange(logits.shape[-1], like=logits)
     row = (1,) * (len(logits.shape) - 1) + (-1,)
-    lower = xp.reshape(classes, row) < xp.expand_dims(labels, -1)
+    own = xp.cast_like(xp.expand_dims(labels, -1), classes)
+    lower = xp.reshape(classes, row) < own
     ahead = (all_scores > score) | ((all_scores == score) & lower)
     rank = xp.sum(xp.cast_like(ahead, all_scores), axis=-1)
     # A label out of range reads NaN, which is not equal to itself.

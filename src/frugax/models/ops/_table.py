@@ -64,9 +64,10 @@ class Op:
             tensors, rest = list(args[0]), args[1:]
         else:
             tensors, rest = args, []
+        by_position = len(tensors)
         for port in [name for name in attributes if name in ports]:
             at = ports.index(port)
-            if at < len(tensors):
+            if at < by_position:
                 raise TypeError(f"{self.name}: {port!r} is given twice.")
             tensors += [None] * (at + 1 - len(tensors))
             tensors[at] = attributes.pop(port)

@@ -43,7 +43,11 @@ class JaxModel(CompiledModel):
         self._plain = not (self.backend.needs_scope or self.backend.debug)
 
     def _outputs(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> Arrays:
-        graph = self.check(params, data)
+        return self._outputs_of(self.check(params, data), params, data)
+
+    def _outputs_of(
+        self, graph: ModelGraph, params: Mapping[str, Any], data: Mapping[str, Any]
+    ) -> Arrays:
         values = {**params, **data}
         # jax.named_scope gives operations the names of layers in profiles and in XLA's
         # metadata; the compiled program is the same without it.
@@ -67,8 +71,19 @@ class JaxModel(CompiledModel):
         typed = {k: jnp.asarray(v, selected[k].dtype) for k, v in cotangents.items()}
         return outputs, pull(typed)[0]
 
-    def check(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> ModelGraph:
+    def check(
+        self,
+        params: Mapping[str, Any],
+        data: Mapping[str, Any],
+        *,
+        as_declared: bool = True,
+    ) -> ModelGraph:
         """Check names and shapes, and infer the program for them.
+
+        Args:
+            params: an array for each parameter, by key.
+            data: an array for each input, by key.
+            as_declared: whether inputs must have the shapes declared for them.
 
         Raises:
             ShapeError: an array does not fit the layer that reads it.
@@ -78,7 +93,8 @@ class JaxModel(CompiledModel):
         for group, arrays in (("params", params), ("data", data)):
             for key, value in arrays.items():
                 self.check_array(group, key, value)
-        self.check_inputs({**params, **data}, spec_of)
+        if as_declared:
+            self.check_inputs({**params, **data}, spec_of)
         specs = {k: spec_of(v) for k, v in data.items() if k in self.graph.inputs}
         trained = {k: spec_of(v) for k, v in params.items() if k in self.graph.inputs}
         # Inferred again for these shapes, since free dimensions may have any length.
@@ -221,8 +237,17 @@ class JaxModel(CompiledModel):
 
     @functools.cached_property
     def pure(self) -> Callable[..., Any]:
-        """The model as a pure function `f(params, data) -> outputs` without jit."""
-        return self._outputs
+        """The model as a pure function `f(params, data) -> outputs` without jit.
+
+        It takes any shapes that its layers take, also others than were declared for the
+        inputs: inside of `jax.vmap` it is given single rows.
+        """
+
+        def pure(params: Mapping[str, Any], data: Mapping[str, Any]) -> Arrays:
+            graph = self.check(params, data, as_declared=False)
+            return self._outputs_of(graph, params, data)
+
+        return pure
 
 
 def _is_finite(value: Any) -> bool:

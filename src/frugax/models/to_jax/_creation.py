@@ -36,13 +36,12 @@ class Creation(Dtypes):
         *,
         like: Any = None,
     ) -> jax.Array:
-        """Evenly spaced numbers; int32 if all three are ints."""
+        """Evenly spaced numbers; `int_dtype` if all three are ints."""
         if stop is None:
             start, stop = 0, start
         if dtype is None:
             dtype = self.int_dtype
-            # jnp.arange alone would give int64 with 64-bit numbers switched on. Counts
-            # are int32 in every setting, so that a model's dtypes do not depend on it.
+            # jnp.arange alone would follow JAX's global flag for 64-bit numbers.
             if any(isinstance(v, float) for v in (start, stop, step)):
                 dtype = self.float_dtype
         return jnp.arange(start, stop, step, self._check_dtype(dtype))

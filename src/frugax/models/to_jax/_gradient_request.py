@@ -214,7 +214,7 @@ class LossGradients(GradientRequest):
     def _whole(self, data: Shapes) -> Candidate:
         args = (self.params, data)
         return Candidate(
-            objective=self.model.loss_function(self.loss),
+            objective=self.model.loss_function(self.loss, self.model.pure),
             has_aux=False,
             example_args=args,
             build=lambda grad: grad,

@@ -43,6 +43,12 @@ class TorchModel(CompiledModel):
         values = self._tensors(params, data)
         return self._plan(values, params, data)(values)
 
+    def _outputs_of_any_shape(
+        self, params: Mapping[str, Any], data: Mapping[str, Any]
+    ) -> Tensors:
+        values = self._tensors(params, data)
+        return self._plan(values, params, data, as_declared=False)(values)
+
     def _outputs_and_gradients(
         self,
         params: Mapping[str, Any],
@@ -75,15 +81,21 @@ class TorchModel(CompiledModel):
             return self._plan(values, params, data)({**values, **leaves}), leaves
 
     def _plan(
-        self, values: Tensors, params: Mapping[str, Any], data: Mapping[str, Any]
+        self,
+        values: Tensors,
+        params: Mapping[str, Any],
+        data: Mapping[str, Any],
+        *,
+        as_declared: bool = True,
     ) -> Callable[[Mapping[str, Any]], Tensors]:
         # A list in tuple() and not a generator: this runs at every call. The number of
         # parameters tells apart calls that pass a key with the data instead.
-        mark = tuple([(k, v.shape, v.dtype) for k, v in values.items()]), len(params)
+        shapes = tuple([(k, v.shape, v.dtype) for k, v in values.items()])
+        mark = shapes, len(params), as_declared
         try:
             return self._plans[mark]
         except KeyError:
-            graph = self.check(params, data)
+            graph = self.check(params, data, as_declared=as_declared)
         backend = self.backend
         dtypes = {backend.xp.dtype_of(values[k]) for k in graph.weights if k in values}
         # Weights of other dtypes are legal, but the specs of the program assume the
@@ -129,7 +141,13 @@ class TorchModel(CompiledModel):
         self.check_array(what, key, value)
         return self.backend.xp.asarray(value)
 
-    def check(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> ModelGraph:
+    def check(
+        self,
+        params: Mapping[str, Any],
+        data: Mapping[str, Any],
+        *,
+        as_declared: bool = True,
+    ) -> ModelGraph:
         """The program for tensors of these shapes, after checking names and shapes.
 
         Raises:
@@ -139,7 +157,8 @@ class TorchModel(CompiledModel):
         self.check_names(params, data)
         of = functools.partial(spec_of, xp=self.backend.xp)
         given = {**params, **data}
-        self.check_inputs(given, of)
+        if as_declared:
+            self.check_inputs(given, of)
         specs = {k: of(v) for k, v in given.items() if k in self.graph.inputs}
         graph = infer(self.graph, specs, self._rules)
         self.check_weights(graph, given, of)
@@ -239,7 +258,7 @@ class TorchModel(CompiledModel):
     @property
     def pure(self) -> Callable[..., Any]:
         """The model as one function `f(params, data) -> outputs`, for `torch.func`."""
-        return self._outputs
+        return self._outputs_of_any_shape
 
 
 def finite(value: Any) -> bool:

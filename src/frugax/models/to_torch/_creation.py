@@ -37,7 +37,7 @@ class Creation(Dtypes):
         *,
         like: Any = None,
     ) -> torch.Tensor:
-        """Evenly spaced numbers; int32 if all three are ints."""
+        """Evenly spaced numbers; `int_dtype` if all three are ints."""
         if stop is None:
             start, stop = 0, start
         if (stop - start) * step < 0:  # NumPy returns an empty array here, torch raises

@@ -264,9 +264,11 @@ class Loop:
                 extra[_EVALUATIONS] = judged
             if self._iterator is not None:
                 extra[_POSITION] = self._iterator.position(self.num_taken)
-            # In the background where nobody else must agree on it.
+            # In the background where nobody else must agree on it. Not the first one: a
+            # folder that cannot be written is refused before anything is compiled.
             is_single = jax.process_count() == 1
-            self.checkpoints.save(self.state, extra=extra, wait=not is_single)
+            waits = not is_single or self.num_taken == self._start
+            self.checkpoints.save(self.state, extra=extra, wait=waits)
         self._save_s = self.clock.lap("io_s")
         self._last_save_s = self.clock.elapsed
         self._saved_step = self.num_taken

@@ -15,7 +15,7 @@ from frugax import fileio
 from frugax.errors import OutputError
 
 from ._open_block import OpenBlock, record_bytes
-from ._scanner import BlockScanner, LostRange, open_journal
+from ._scanner import NOT_CLOSED, BlockScanner, LostRange, open_journal
 from ._validation import (
     as_numbers,
     as_step,
@@ -143,6 +143,8 @@ class Journal:
                         _advance(streams, item)
             if damage := scanner.check_tail(reader, size):
                 lost.append(damage)
+            elif not scanner.closed:
+                lost.append(LostRange(scanner.end, 0, None, NOT_CLOSED))
             tail = file.seek(0, os.SEEK_END) - scanner.end
             if tail:
                 try:
@@ -161,7 +163,7 @@ class Journal:
             written=scanner.written,
             streams=streams,
         )
-        if tail:
+        if tail or not scanner.closed:
             journal._write_mark(
                 {"kind": "dropped", "first": scanner.written, "bytes": tail}
             )

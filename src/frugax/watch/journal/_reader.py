@@ -12,7 +12,7 @@ from jaxtyping import Int64, Shaped
 from frugax.errors import CorruptFileError
 
 from ._lock_state import is_held
-from ._scanner import BlockScanner, LostRange, open_journal
+from ._scanner import NOT_CLOSED, BlockScanner, LostRange, open_journal
 from .blocks import Block
 from .packing import Column
 
@@ -192,8 +192,7 @@ def read(
     closed = scanner.closed and not tail
     if not closed and not tail and not is_held(path):
         # Records in the memory of a process that was killed leave no trace in the file.
-        reason = "it was not closed: records of the last second may be missing"
-        lost.append(LostRange(scanner.end, 0, None, reason))
+        lost.append(LostRange(scanner.end, 0, None, NOT_CLOSED))
     if strict and not closed:
         raise CorruptFileError(
             f"{os.fspath(path)}: the end is missing: its run still goes on, or died. "

@@ -10,6 +10,8 @@ from frugax.errors import CorruptFileError, UnsupportedFileError
 from .blocks import MARK, Block, decode_block
 from .framing import MAGIC, MAX_META_BYTES, decode_header
 
+NOT_CLOSED = "it was not closed: records of the last second may be missing"
+
 # The bytes to look at in one go; more only where a block or a damage is larger.
 WINDOW_BYTES = 64 * 2**20
 # Nearly all headers are shorter than this; of the others the rest is read too.
@@ -116,7 +118,7 @@ class BlockScanner:
                 found.append(LostRange(base + end, at - end, records, reason))
             if block.kind == "dropped":
                 cut_bytes = block.head["bytes"]
-                reason = "cut off after a crash"
+                reason = "cut off after a crash" if cut_bytes else NOT_CLOSED
                 found.append(LostRange(base + at, cut_bytes, None, reason))
             found.append(block)
             self._count_records(block)

@@ -10,7 +10,8 @@ The head of a block is one of
         k records were written before these n, j of them to the same stream
     {"kind": "rewind", "first": k, "step": s, "others": {stream: s}}
         records after step s are void, in each stream after its own s
-    {"kind": "dropped", "first": k, "bytes": b}  b damaged bytes were cut off here
+    {"kind": "dropped", "first": k, "bytes": b}  b damaged bytes were cut off here;
+                                              0: it had not been closed
     {"kind": "closed", "first": k, "streams": {stream: n}}
         the writer closed the file, after n records of each stream
 "stream" is omitted for the training steps, and "before" where it equals k.
