@@ -80,6 +80,7 @@ def test_every_kept_result_can_be_read(league):
     for source in league.SOURCES:
         path = ROOT / "benchmarks" / "results" / source.file
         rows = list(source.rows(json.loads(path.read_text())))
+        assert rows, source.module
         assert all(r.ahead_by > 0 for r in rows)
 
 
