@@ -11,14 +11,14 @@ ROOT = Path(__file__).parent.parent
 _SPEC = importlib.util.spec_from_file_location(
     "league", ROOT / "benchmarks" / "league.py"
 )
-assert _SPEC is not None
-assert _SPEC.loader is not None
 
 
 @pytest.fixture(scope="module")
 def league():
     import sys
 
+    assert _SPEC is not None
+    assert _SPEC.loader is not None
     # A dataclass looks its module up there.
     module = importlib.util.module_from_spec(_SPEC)
     sys.modules["league"] = module

@@ -159,9 +159,12 @@ def scaled_rows(rows, columns, dtype="f4"):
 @pytest.mark.parametrize("shape", [(200, 256), (4, 5000), (1000, 7), (60, 30)])
 @pytest.mark.parametrize("dtype", ["f4", "f2", "f8"])
 def test_integers_times_steps_are_the_tensor(tmp_path, shape, dtype):
-    compress.save(tmp_path / "w.fxz", scaled_rows(*shape, dtype), SizeBudget("4.5bpw"))
+    tensor = scaled_rows(shape[0], shape[1], dtype)
+    compress.save(tmp_path / "w.fxz", tensor, SizeBudget("4.5bpw"))
     with compress.open(tmp_path / "w.fxz") as file:
-        integers, steps = file.integers("")
+        coded = file.integers("")
+        assert coded is not None
+        integers, steps = coded
         assert integers.dtype == np.int8
         assert integers.shape == shape
         with np.errstate(over="ignore"):

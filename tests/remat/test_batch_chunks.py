@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from frugax import InfeasibleBudgetError, MemoryBudget, remat
-from frugax.jaxprs import flops
+from frugax.jaxprs import flops, shape_of
 from frugax.remat.rewrite import (
     MixesBatchError,
     build_value_and_grad,
@@ -147,7 +147,7 @@ CASES = {
 }
 
 
-def in_chunks(loss, args, chunks, *, argnums=0, has_aux=False):
+def in_chunks(loss, args, chunks, *, argnums: int | tuple = 0, has_aux=False):
     body = trace_loss(loss, args, argnums, has_aux=has_aux)
     how = {"argnums": argnums, "has_aux": has_aux}
     return build_value_and_grad(
@@ -269,7 +269,7 @@ def test_random_programs_in_chunks_are_right_or_refused(seed):
     body = trace_loss(case.loss, case.args, **case.how)
     want = jax.value_and_grad(case.loss, **case.how)(*case.args)
     for place, v in enumerate(body.graph.inputs):
-        for axis, length in enumerate(v.aval.shape):
+        for axis, length in enumerate(shape_of(v).shape):
             if length % 2:
                 continue
             chunks = remat.BatchChunks(2, place, axis)

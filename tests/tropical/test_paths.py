@@ -117,7 +117,7 @@ def test_torch_maps_over_a_batch():
 def test_many_shapes_share_one_compilation():
     compiled = []
 
-    def count(event, _, **__):
+    def count(event: str, duration_secs: float, **_: str | int):
         if "backend_compile" in event:
             compiled.append(event)
 

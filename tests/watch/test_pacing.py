@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -174,8 +175,9 @@ def test_a_run_that_records_every_step_cannot_tell_and_says_so(tmp_path):
 
 @pytest.mark.parametrize("option", ["max_pending", "max_frames_per_s"])
 def test_a_slow_device_does_not_fill_the_memory(journal, option):
+    none: dict[str, Any] = {option: 0}
     with pytest.raises(ValueError, match=f"{option} must be"):
-        watch.Watcher(journal, OverheadBudget("1%"), **{option: 0})
+        watch.Watcher(journal, OverheadBudget("1%"), **none)
     watcher = watch.Watcher(journal, OverheadBudget(share=0.0), max_pending=10)
     for i in range(100):
         watcher.record(i, {"loss": jnp.float32(i)})

@@ -213,12 +213,11 @@ def _bytes(shape: tuple[int, ...], dtype: Any) -> int:
 
 def shape_of(var: Any) -> jax.ShapeDtypeStruct:
     """The shape and type of one variable."""
-    # Inside of `shard_map`, the axes along which it varies belong to the type.
-    if varying := getattr(var.aval, "vma", None):
-        # JAX's annotations lack the argument.
-        struct: Any = jax.ShapeDtypeStruct
-        return struct(var.aval.shape, var.aval.dtype, vma=varying)
-    return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)
+    # Inside of `shard_map`, the axes along which it varies belong to the type. JAX's
+    # annotations lack the argument.
+    struct: Any = jax.ShapeDtypeStruct
+    axes = getattr(var.aval, "mat", None)
+    return struct(var.aval.shape, var.aval.dtype, manual_axis_type=axes)
 
 
 def _is_plain_call(eqn: JaxprEqn) -> bool:

@@ -78,11 +78,8 @@ def static_names(jitted: Any) -> frozenset[str]:
 
 def varying_axes(value: Any) -> frozenset[str]:
     """The mesh axes along which a value differs, inside of `shard_map`."""
-    kind = jax.typeof(value)
-    # Newer versions of JAX keep them in `mat`, older ones in `vma`.
-    if (manual_axes := getattr(kind, "mat", None)) is not None:
-        return frozenset(manual_axes.varying or ())
-    return frozenset(getattr(kind, "vma", None) or ())
+    axes = getattr(jax.typeof(value), "mat", None)
+    return frozenset(axes.varying) if axes is not None else frozenset()
 
 
 def remove_dead_code(

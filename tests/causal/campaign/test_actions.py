@@ -1,5 +1,7 @@
 """Switches, categories, whole numbers, lists; what was really set; several at once."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -24,8 +26,13 @@ GAIN = {"none": 0.0, "acid": -3.0, "base": 2.0}
 
 
 def campaign_of(**more):
-    told = {"variables": KINDS, "target": "y", "budget": ExperimentBudget(n=8)}
-    return Campaign(**told | {"num_posterior_samples": 8} | more)
+    told: dict[str, Any] = {
+        "variables": KINDS,
+        "target": "y",
+        "budget": ExperimentBudget(n=8),
+        "num_posterior_samples": 8,
+    }
+    return Campaign(**told | more)
 
 
 def natural(n=30, seed=0):

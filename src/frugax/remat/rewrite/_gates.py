@@ -72,7 +72,8 @@ def through_gate(
 def _zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:
     zeros = jnp.zeros(shape.shape, shape.dtype)
     # Inside of `shard_map` both branches must vary along the same axes.
-    varying = tuple(getattr(shape, "vma", None) or ())
+    axes = getattr(shape, "manual_axis_type", None)
+    varying = tuple(axes.varying) if axes is not None else ()
     return lax.pcast(zeros, varying, to="varying") if varying else zeros
 
 
