@@ -2,9 +2,12 @@
 
 import dataclasses
 import itertools
+import re
+from xml.etree import ElementTree as ET
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from jax.sharding import PartitionSpec as P
@@ -149,6 +152,72 @@ def test_the_search_finds_what_trying_everything_finds():
     assert fit.cost(found.rows[0]) == fit.cost(best)
     with pytest.raises(ConfigError, match="cannot search over 'mesh'"):
         fit.search(workload, EIGHT, limit, over=("mesh",))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(50))
+def test_the_search_finds_the_cheapest_of_small_cases(seed):
+    rng = np.random.default_rng(seed)
+    width, rows = int(rng.choice([16, 32, 64])), int(rng.choice([64, 256, 1024]))
+    layers = int(rng.integers(1, 6))
+
+    def net(ws, x):
+        for w in ws:
+            x = x + jnp.tanh(x @ w)
+        return jnp.mean(x**2)
+
+    args = ([f32(width, width)] * layers, f32(rows, width))
+    target = Target.of_devices(jax.devices()[: int(rng.choice([1, 2, 8]))])
+    workload = fit.Workload.of(net, args)
+    plain = fit.compare(workload, [target], "1GiB").rows[0]
+    limit = int(plain.predicted * rng.uniform(0.3, 1.1))
+    budget = fx.MemoryBudget(limit_bytes=limit, kind="total")
+    alone = []
+    for kind, parts in itertools.product(fit.layout_kinds(), (1, 2, 4, 8)):
+        if rows % (parts * target.num_devices) == 0:
+            one = dataclasses.replace(workload, layout=kind, micro_batches=parts)
+            alone += fit.compare(one, [target], budget).rows
+    fitting = [fit.cost(r) for r in alone if r.fits]
+    if not fitting:
+        with pytest.raises(InfeasibleBudgetError) as caught:
+            fit.search(workload, target, budget)
+        assert caught.value.needed == min(r.predicted for r in alone if not r.problem)
+        return
+    found = fit.search(workload, target, budget).chosen
+    assert found is not None
+    assert found.predicted <= limit
+    assert fit.cost(found) == min(fitting)
+
+
+def test_a_refusal_says_what_fills_the_memory_and_where_it_comes_from():
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        fx.plan(loss, ARGS, "100KiB", target=ONE)
+    text = str(caught.value)
+    assert re.search(r"At the peak the largest: f32\[.*test_fit.py:\d+", text)
+    assert "\n" not in text
+
+
+def test_a_picture_shows_every_byte_at_the_peak():
+    workload = fit.Workload.of(loss, ARGS)
+    table = fit.compare(workload, [ONE], "1MiB")
+    peak = fit.show_why(workload, ONE)
+    picture = fit.draw_memory(table, [peak])
+    root = ET.fromstring(picture)
+    bars = [r for r in root.iter("{http://www.w3.org/2000/svg}rect") if len(r)]
+    assert len(bars) > 2
+    drawn = sum(float(r.attrib["width"]) for r in bars)
+    whole = max(peak.bytes, 2**20)
+    # 832 px stand for the larger one of the budget and the peak.
+    assert drawn == pytest.approx(832 * peak.bytes / whole, abs=0.1)
+    assert "test_fit.py" in picture
+    assert fit.draw_memory(table, [None]).count("<rect") < picture.count("<rect")
+
+
+def test_a_batch_whose_program_cannot_be_compiled_is_no_question_of_memory():
+    specs = (P("data"), P())  # 32 rows of weights over 3 devices
+    workload = fit.Workload.of(loss, ARGS, specs=specs, axes={"data": 3})
+    with pytest.raises(ConfigError, match="not divisible by 3"):
+        fit.find_largest_batch(workload, EIGHT, "1GiB")
 
 
 @pytest.mark.parametrize("budget", ["0%", "101%"])

@@ -1,5 +1,7 @@
 """Plans for devices that are not here, and where they are refused."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -57,6 +59,47 @@ def test_a_plan_for_a_gpu_uses_its_gates_and_is_refused_on_a_cpu(
         grads,
         expected_grads,
     )
+
+
+@pytest.fixture
+def remat3(request):
+    """JAX's newer `jax.checkpoint`, which places its barriers elsewhere, on or off."""
+    before = jax.config.values["jax_remat3"]
+    jax.config.update("jax_remat3", request.param)
+    yield request.param
+    jax.config.update("jax_remat3", before)
+
+
+@pytest.mark.parametrize("remat3", [False, True], indirect=True)
+@pytest.mark.parametrize("gate", ["barrier", "cond", "select"])
+def test_each_gate_keeps_a_gpu_from_undoing_recomputation(gpu_compiler, gate, remat3):
+    """A canary: a compiler that learns to look through a gate is found here first."""
+    target = Target("h100")
+    whole = measure.program(target.compile(jax.jit(jax.value_and_grad(loss)), *ARGS))
+    limit = MemoryBudget(limit_bytes=whole.temp_bytes // 2)
+    plan = remat.plan(loss, limit, ARGS, target=target, cache=False)
+    segments = [
+        dataclasses.replace(s, gate=gate) if s.gate else s for s in plan.segments
+    ]
+    gated = dataclasses.replace(plan, segments=tuple(segments))
+    planned = jax.jit(remat.apply(loss, gated))
+    held = measure.program(target.compile(planned, *ARGS)).temp_bytes
+    # Ungated, XLA finds the common subexpressions and holds all of them.
+    assert held <= 0.6 * whole.temp_bytes
+
+
+@pytest.mark.parametrize("remat3", [False, True], indirect=True)
+def test_a_checkpointed_block_is_planned_for_a_gpu(gpu_compiler, remat3):
+    def blocks(ws, x):
+        for up, down in ws:
+            block = lambda x, up, down: x + jax.nn.gelu(x @ up) @ down
+            x = jax.checkpoint(block)(x, up, down)
+        return jnp.mean(x**2)
+
+    plan = remat.plan(blocks, MemoryBudget.share(0.9), ARGS, target="h100", cache=False)
+    target = Target("h100")
+    again = target.compile(jax.jit(remat.apply(blocks, plan)), *ARGS, cache=False)
+    assert measure.program(again).temp_bytes == plan.predicted
 
 
 def test_plans_for_a_cpu_and_a_gpu_never_share_a_cache_entry(gpu_compiler, tmp_path):

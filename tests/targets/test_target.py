@@ -1,5 +1,10 @@
 """Names of targets, and the devices, meshes and answers that they give."""
 
+import errno
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -153,6 +158,29 @@ def test_a_damaged_answer_is_made_again(gpu_compiler, tmp_path):
     assert measure.program(second) == measure.program(first)
 
 
+def test_a_full_disk_costs_a_warning_and_not_the_answer(
+    gpu_compiler, tmp_path, monkeypatch
+):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.warns(UserWarning, match=r"is not stored: .*No space left") as warned:
+        answer = ask(Target("h100"), jax.jit(loss), *ARGS, cache=tmp_path / "new")
+    assert len(warned) == 1
+    assert answer.temp_bytes > 0
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_two_threads_may_ask_at_once(gpu_compiler, tmp_path):
+    programs = [jax.jit(lambda x, n=n: x * n) for n in range(2, 6)]
+    with ThreadPoolExecutor(4) as pool:
+        compile_one = lambda f: ask(Target("h100"), f, f32(8), cache=tmp_path)
+        answers = list(pool.map(compile_one, programs))
+    assert len({a.hlo_text for a in answers}) == 4
+    assert len(list(tmp_path.glob("*.answer"))) == 4
+
+
 def test_a_mesh_of_other_devices_becomes_one_of_the_target(gpu_compiler, tmp_path):
     target = Target("h100x8")
     mesh = jax.make_mesh((8,), ("data",))
@@ -185,9 +213,17 @@ def test_linear_solvers_compile_for_a_gpu(gpu_compiler, tmp_path):
     assert "cusolver" in answer.as_text()
 
 
-def test_waiting_for_a_compiler_can_end(gpu_compiler, tmp_path):
-    with pytest.raises(TimeoutError, match="longer than 0 seconds"):
-        Target("h100").compile(jax.jit(loss), *ARGS, timeout=0, cache=tmp_path)
+def test_waiting_for_a_compiler_can_end(gpu_compiler, tmp_path, monkeypatch):
+    released = threading.Event()
+    monkeypatch.setattr(
+        "frugax.targets._target._compile_apart", lambda *_: released.wait()
+    )
+    try:
+        with pytest.raises(TimeoutError, match=r"longer than 0.1 seconds"):
+            Target("h100").compile(jax.jit(loss), *ARGS, timeout=0.1, cache=tmp_path)
+    finally:
+        released.set()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.thorough

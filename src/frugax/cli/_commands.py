@@ -176,8 +176,9 @@ def plan(
         kind: with a function: the bytes that count. temp: temporaries only; total:
             arguments and results, too.
         headroom: with a function: share of the budget to keep free, such as 5%.
-        picture: with a function: draw the live memory over time into this .svg file.
-        json: with a function: write the plan into this file.
+        picture: draw the live memory over time into this .svg file; with targets, what
+            fills the memory of each.
+        json: write the plan into this file.
         target: plan for these devices, which need not be here: one row for each. The
             function may also return a step, and a budget may be a share of a device's
             memory (by default 90%); see docs/targets.md.
@@ -203,10 +204,8 @@ def plan(
         "--price": price,
     }
     if target is not None:
-        if picture is not None or headroom is not None or kind is not None:
-            raise ConfigError(
-                "--picture, --headroom and --kind do not go with --target."
-            )
+        if headroom is not None or kind is not None:
+            raise ConfigError("--headroom and --kind do not go with --target.")
         make_workload = None
         if not is_function_name(subject):
             make_workload = lambda: _workload_of_run(Path(subject), set)
@@ -219,6 +218,7 @@ def plan(
             search=search,
             why=why,
             largest_batch=largest_batch,
+            picture=picture,
             json=json,
             console=console,
             progress=errors,

@@ -1,5 +1,6 @@
 """`frugax plan ... --target`: will it fit devices that need not be here?"""
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -7,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from frugax.errors import ConfigError
+from frugax.errors import ConfigError, InfeasibleBudgetError
 
 from ._user_function import load_function, spin
 
 if TYPE_CHECKING:
     from frugax import fit
+    from frugax.measure import PeakMemory
     from frugax.targets import Target
 
 _EXPECTED = (
@@ -31,6 +33,7 @@ def plan_for_targets(
     search: str | None,
     why: bool,
     largest_batch: bool,
+    picture: Path | None,
     json: Path | None,
     console: Console,
     progress: Console,
@@ -46,6 +49,7 @@ def plan_for_targets(
         search: parts to search over, with commas between them.
         why: whether to show the arrays at the peak.
         largest_batch: whether to look for the largest batch.
+        picture: file for a picture of what fills the memory.
         json: file for the plan.
         console: for results.
         progress: for the spinner.
@@ -72,29 +76,57 @@ def plan_for_targets(
         try:
             if largest_batch:
                 found = fit.find_largest_batch(workload, chosen[0], budget)
-                show(str(found))
-                return 0
-            if search:
+                workload = workload.with_rows(found.rows)
+                plan, text = fit.FitPlan(rows=(found.answer,)), str(found)
+            elif search:
                 over = [name.strip() for name in search.split(",")]
                 plan = fit.search(workload, chosen[0], budget, over=over)
+                text = str(plan)
             else:
                 plan = fit.compare(workload, chosen, budget, prices=costs)
+                text = str(plan)
         except ConfigError:
             raise
         except ValueError as e:
             raise ConfigError(f"frugax plan: {e}") from e
-    show(str(plan))
+    show(text)
     if json is not None:
         write_whole(json, plan.to_json() + "\n")
         show(f"Plan: {json}")
-    if why:
-        for target, row in zip(chosen, plan.rows, strict=False):
-            if row.problem:
-                continue
+    if why or picture is not None:
+        # The rows of a search are for one target, the best first.
+        plan = fit.FitPlan(rows=plan.rows[: len(chosen)])
+        peaks = []
+        for target, row in zip(chosen, plan.rows, strict=True):
             with _Progress(progress):
-                peak = fit.show_why(workload, target, row.remat if row.fits else None)
-            show(f"\n{target}: {peak}")
+                peaks.append(_find_peak(workload, target, row, show))
+            if why and peaks[-1] is not None:
+                show(f"\n{target}: {peaks[-1]}")
+        if picture is not None:
+            write_whole(picture, fit.draw_memory(plan, peaks))
+            show(f"Picture: {picture}")
     return int(plan.chosen is None)
+
+
+def _find_peak(
+    workload: "fit.Workload",
+    target: "Target",
+    row: "fit.FitRow",
+    show: Callable[[str], None],
+) -> "PeakMemory | None":
+    """The arrays at the peak of a row's program, if its compiler reveals them."""
+    from frugax import fit
+
+    if row.problem:
+        return None
+    variant = dataclasses.replace(workload, micro_batches=row.micro_batches)
+    if row.layout:
+        variant = dataclasses.replace(variant, layout=row.layout)
+    try:
+        return fit.show_why(variant, target, row.remat)
+    except (ValueError, InfeasibleBudgetError) as e:
+        show(f"\n{target}: what fills the memory cannot be told: {e}")
+        return None
 
 
 def call_for_workload(subject: str) -> "fit.Workload":

@@ -5,7 +5,8 @@ Start at `plan` for one target, or `compare` for several; `find_largest_batch` a
 """
 
 from ._batch import BatchAnswer, find_largest_batch
-from ._plan import FitPlan, FitRow, apply, compare, plan, show_why
+from ._picture import draw_memory
+from ._plan import FitPlan, FitRow, apply, compare, layout_kinds, plan, show_why
 from ._search import cost, search
 from ._workload import Workload, accumulate
 
@@ -18,7 +19,9 @@ __all__ = [
     "apply",
     "compare",
     "cost",
+    "draw_memory",
     "find_largest_batch",
+    "layout_kinds",
     "plan",
     "search",
     "show_why",

@@ -3,7 +3,7 @@
 import dataclasses
 
 from frugax.budget import MemoryBudget, format_bytes, table
-from frugax.errors import InfeasibleBudgetError
+from frugax.errors import ConfigError, InfeasibleBudgetError
 from frugax.targets import Target
 
 from ._plan import FitRow, to_budget, try_target
@@ -56,6 +56,7 @@ def find_largest_batch(
             not to fit.
 
     Raises:
+        ConfigError: the program cannot be compiled for the target.
         InfeasibleBudgetError: one row for each device does not fit.
     """
     limit = to_budget(budget, target)
@@ -68,6 +69,8 @@ def find_largest_batch(
     def fits(units: int) -> bool:
         nonlocal best, least_needed
         row = try_target(workload.with_rows(units * step), target, limit)
+        if row.problem:  # no size of the batch would mend it
+            raise ConfigError(f"{target}, {units * step} rows: {row.problem}")
         tried.append((units * step, row.fits))
         if row.fits:
             best = row

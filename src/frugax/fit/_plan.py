@@ -177,7 +177,12 @@ def plan(
     workload = fn if isinstance(fn, Workload) else Workload.of(fn, args, **options)
     chosen = Target(target) if isinstance(target, str) else target
     limit = to_budget(budget, chosen)
-    return FitPlan(rows=(_answer(workload, chosen, limit),))
+    try:
+        return FitPlan(rows=(_answer(workload, chosen, limit),))
+    except InfeasibleBudgetError as e:
+        best = e.best if isinstance(e.best, remat.RematPlan) else None
+        e.hint = " ".join([e.hint, _largest(workload, chosen, best)]).strip()
+        raise
 
 
 def compare(
@@ -272,22 +277,26 @@ def _answer(workload: Workload, target: Target, limit: MemoryBudget) -> FitRow:
         planned = remat.apply(part.loss, plan_found)
         fn = program.build(planned)
         compiled = _compile(target, fn, program.args, workload.donate_argnums)
-        predicted, unplanned = plan_found.predicted, plan_found.unplanned_bytes
-        extra = plan_found.extra_share
+        unplanned, extra = plan_found.unplanned_bytes, plan_found.extra_share
     else:
         fn = workload.plain(placed)
         compiled = _compile(target, fn, placed, workload.donate_argnums)
-        predicted = measure.program(compiled).bytes_of(limit.kind)
-        unplanned, extra = predicted, 0.0
-        if predicted > limit.usable_bytes:
-            raise InfeasibleBudgetError(
-                "the step, which is compiled as it is,",
-                needed=predicted,
-                limit=limit.limit_bytes,
-                unit="bytes",
-                hint="let it take value_and_grad, so that its gradient can be planned. "
-                + _largest(compiled),
-            )
+        unplanned, extra = measure.program(compiled).bytes_of(limit.kind), 0.0
+    # What the compiler says of this very program, not what the planner expects of it.
+    predicted = measure.program(compiled).bytes_of(limit.kind)
+    if predicted > limit.usable_bytes:
+        what, hint = "the planned step", "make the batch smaller."
+        if plan_found is None:
+            what = "the step, which is compiled as it is,"
+            hint = "let it take value_and_grad, so that its gradient can be planned."
+        raise InfeasibleBudgetError(
+            what,
+            needed=predicted,
+            limit=limit.limit_bytes,
+            unit="bytes",
+            hint=hint,
+            best=plan_found,
+        )
     with target.tracing():
         traced = jax.make_jaxpr(fn)(*placed)
     kind = workload.layout if _uses_layout(workload, target) else ""
@@ -323,10 +332,12 @@ def _compile(
     return target.compile(jitted, *args, **options)
 
 
-def _largest(compiled: "jax.stages.Compiled | CompiledAnswer") -> str:
+def _largest(workload: Workload, target: Target, best: "remat.RematPlan | None") -> str:
+    """What fills the memory when the least is needed, for the text of a refusal."""
     try:
-        lines = measure.peak(compiled).summary().splitlines()
-    except ValueError:  # this compiler does not reveal the order
+        lines = show_why(workload, target, best).summary().splitlines()
+    except (ValueError, FrugaxError):
+        # The compiler does not reveal the order, or refuses the program for its size.
         return ""
     return f"At the peak the {'; '.join(lines)}."
 

@@ -66,19 +66,22 @@ class PeakMemory:
         return self.bytes - sum(h.bytes for h in self.largest)
 
     def summary(self) -> str:
-        """Two lines: the largest array, and the sums of each kind."""
+        """Two lines: the largest arrays, and the sums of each kind."""
         if not self.held:
             return f"nothing large is held: {format_bytes(self.bytes)} in all"
-        first = self.held[0]
+        # An argument's own line is unknown: the largest array with a line comes second.
+        first = self.held[:1]
+        first += tuple(h for h in self.held[1:] if h.source)[:1]
+        largest = [
+            f"{h.shape} ({format_bytes(h.bytes)}, {h.kind}) of {h.name}"
+            + (f" at {h.source}" if h.source else "")
+            for h in first
+        ]
         sums: dict[str, int] = {}
         for h in self.held:
             sums[h.kind] = sums.get(h.kind, 0) + h.bytes
         parts = [f"{kind} {format_bytes(n)}" for kind, n in sums.items()]
-        return (
-            f"largest: {first.shape} ({format_bytes(first.bytes)}, {first.kind}) of "
-            f"{first.name} at {first.source or 'an unknown line'}\n"
-            f"held at the peak: {', '.join(parts)}"
-        )
+        return f"largest: {' and '.join(largest)}\nheld at the peak: {', '.join(parts)}"
 
     def __str__(self) -> str:
         rows = [

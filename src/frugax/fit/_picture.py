@@ -1,0 +1,116 @@
+"""Draw what fills the memory of each target as an SVG document."""
+
+from collections.abc import Sequence
+
+from frugax.budget import format_bytes
+from frugax.measure import PeakMemory
+from frugax.report import Markup, element, svg_theme
+
+from ._plan import FitPlan, FitRow
+
+_WIDTH, _SIDE, _TOP, _BOTTOM = 880, 24, 106, 30
+_HEAD, _BAR, _LINE, _GAP = 22, 26, 19, 26  # heights, in px
+_LISTED = 4  # arrays named under each bar
+_LETTER = 6.6  # px of a character, on average
+# The colour of each kind of array; the same in every bar.
+_COLOURS = {
+    "argument": "s0",
+    "saved for backward": "s1",
+    "gradient": "s2",
+    "recomputed": "s3",
+    "other": "s5",
+    "everything else": "faint",
+}
+_STYLE = (
+    svg_theme()
+    + ".back { fill:var(--paper); }\n.title { font-size:18px; fill:var(--ink); }\n"
+    + ".strong { fill:var(--ink); font-weight:600; }\n"
+    + ".limit { stroke:var(--bad); stroke-width:2; }\n"
+    + ".limit-text { fill:var(--bad); }\n"
+    + "".join(f".{name} {{ fill:var(--{name}); }}\n" for name in _COLOURS.values())
+)
+
+
+def draw_memory(plan: FitPlan, peaks: Sequence[PeakMemory | None]) -> str:
+    """Draw a bar for each row of a plan: its bytes by kind, and the budget as a line.
+
+    Args:
+        plan: the answers for some targets.
+        peaks: for each row what `show_why` found, or None where it found nothing.
+
+    Returns:
+        The text of an SVG file, self-contained, for light and dark themes.
+    """
+    limits = [r.budget.usable_bytes for r in plan.rows]
+    most = max([*limits, *(p.bytes for p in peaks if p), 1])
+    px = lambda n: n / most * (_WIDTH - 2 * _SIDE)
+    parts = [_text(_SIDE, 34, "What fills the memory of one device", "title")]
+    x = float(_SIDE)
+    for kind, colour in _COLOURS.items():
+        parts.append(element("rect", class_=colour, x=x, y=58, width=12, height=12))
+        parts.append(_text(x + 18, 69, kind))
+        x += 40 + _LETTER * len(kind)
+    y = float(_TOP)
+    for row, peak in zip(plan.rows, peaks, strict=True):
+        limit = row.budget.usable_bytes
+        parts.append(_text(_SIDE, y, f"{row.target}: {row.answer}", "strong"))
+        y += _HEAD - 12
+        x = float(_SIDE)
+        for kind, size in _sums(row, peak).items():
+            tip = element("title", f"{kind}: {format_bytes(size)}")
+            box = {"x": x, "y": y, "width": px(size), "height": _BAR}
+            parts.append(element("rect", tip, class_=_COLOURS[kind], **box))
+            x += px(size)
+        edge = _SIDE + px(limit)
+        ends = {"x1": edge, "x2": edge, "y1": y - 5, "y2": y + _BAR + 5}
+        parts.append(element("line", class_="limit", **ends))
+        label = f"budget {format_bytes(limit)}"
+        half = _LETTER * len(label) / 2
+        middle = min(max(edge, _SIDE + half), _WIDTH - _SIDE - half)
+        y += _BAR + 20
+        parts.append(_text(middle, y, label, "limit-text", "middle"))
+        for held in peak.largest[:_LISTED] if peak else ():
+            y += _LINE
+            words = (
+                f"{format_bytes(held.bytes)}  {held.shape}  {held.kind}  {held.name}"
+            )
+            parts.append(_text(_SIDE, y, _cut(f"{words}  {held.source}")))
+        y += _GAP + _HEAD
+    height = y - _HEAD + _BOTTOM
+    back = element("rect", class_="back", width=_WIDTH, height=height)
+    drawn = element(
+        "svg",
+        element("title", "What fills the memory of one device"),
+        element("desc", str(plan)),
+        element("style", Markup(_STYLE)),
+        back,
+        parts,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {_WIDTH} {height:g}",
+        width=_WIDTH,
+        height=height,
+        role="img",
+    )
+    return f"{drawn}\n"
+
+
+def _sums(row: FitRow, peak: PeakMemory | None) -> dict[str, int]:
+    """Bytes of each kind; together the peak by the compiler."""
+    if peak is None:
+        return {"everything else": row.predicted}
+    sums = dict.fromkeys(_COLOURS, 0)
+    for held in peak.largest:
+        sums[held.kind] += held.bytes
+    sums["everything else"] = peak.other_bytes
+    return {kind: size for kind, size in sums.items() if size > 0}
+
+
+def _text(
+    x: float, y: float, text: str, class_: str = "", anchor: str = "start"
+) -> Markup:
+    return element("text", text, class_=class_, x=x, y=y, text_anchor=anchor)
+
+
+def _cut(text: str) -> str:
+    room = int((_WIDTH - 2 * _SIDE) / _LETTER)
+    return text if len(text) <= room else text[: room - 1] + "…"
