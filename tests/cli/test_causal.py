@@ -10,7 +10,7 @@ from frugax import ExperimentBudget
 from frugax.causal import Samples
 from frugax.causal.campaign import Campaign, FailedExperiment, load_campaign_config
 from frugax.cli import _at_terminal
-from frugax.cli._own_experiment import OwnExperiment
+from frugax.cli._user_experiment import OwnExperiment
 from frugax.cli._user_function import load_function
 from frugax.errors import ConfigError, FrugaxError
 

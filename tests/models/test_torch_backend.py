@@ -223,7 +223,7 @@ def test_parameters_of_another_dtype_are_promoted_as_by_hand():
 
 
 def test_no_name_passes_for_another():
-    from frugax.models.to_torch._free import free
+    from frugax.models.to_torch._free_dimensions import free
 
     names = [f"name{i}" for i in range(40)]
     for name, other in itertools.permutations(names, 2):

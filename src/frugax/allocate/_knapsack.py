@@ -1,4 +1,4 @@
-"""Solve the multiple-choice knapsack problem, with a bound that proves the result.
+"""Solve the multiple-choice knapsack problem, and bound the distance from its optimum.
 
 An item's options are a tropical polynomial, the least loss for each price, and all
 items together are the min-plus product of these (`frugax.tropical.convolve`): a table

@@ -1,4 +1,4 @@
-"""Check that an argument is a budget of the right kind."""
+"""Refuse a door's budget argument unless it is a budget object of the right kind."""
 
 from ._experiments import ExperimentBudget
 from ._memory import MemoryBudget

@@ -1,4 +1,4 @@
-"""The experiment budget: a limit on the cost of a campaign of interventions."""
+"""`ExperimentBudget`: a limit on what a campaign of experiments may cost."""
 
 import dataclasses
 import math

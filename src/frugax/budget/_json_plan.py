@@ -1,4 +1,4 @@
-"""Write plans that are dataclasses of plain data as JSON, and read them back."""
+"""`JsonPlan`: base class of plans, which writes them as JSON and reads them back."""
 
 import json
 from typing import TypeVar

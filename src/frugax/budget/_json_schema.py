@@ -1,4 +1,4 @@
-"""Describe the JSON of plans and receipts by JSON Schemas, for other programs."""
+"""JSON Schemas of plans and receipts, made from their dataclasses for other tools."""
 
 import dataclasses
 import enum

@@ -1,4 +1,4 @@
-"""The overhead budget: a limit on the time that watching a program adds."""
+"""`OverheadBudget`: the largest share of running time that watching may add."""
 
 # Callers are checked at run time, whatever their annotations promise.
 # pyright: reportUnnecessaryIsInstance=false

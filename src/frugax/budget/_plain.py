@@ -1,8 +1,7 @@
-"""Convert frozen dataclasses to plain JSON data and back; errors name the place.
+"""Convert dataclasses to plain JSON data and back; errors name the wrong value's place.
 
-Plans, reports and config files all go through here, so a wrong value is always named
-with its place (`train.steps`), the expected kind of value, and the value found.
-Only data is read: the file chooses no class, and no code runs.
+Plans, reports and configs all go through here. Only data is read: the file chooses no
+class, and no code runs.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""The interface that every room's plan has, whatever its budget counts."""
+"""The protocol `Plan` that every room's plan satisfies, whatever its budget counts."""
 
 from typing import Any, Protocol, runtime_checkable
 

@@ -1,4 +1,4 @@
-"""Parse and format amounts as people write them: `"2GiB"`, `"90s"`, `"1%"`.
+"""Parse and format bytes, seconds and shares as people write them: `"2GiB"`, `"1%"`.
 
 This is the only such parser in frugax. Numbers are in the base unit (bytes, seconds, a
 share of 1); text needs a unit, so that `"90"` is never taken for minutes.

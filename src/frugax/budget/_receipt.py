@@ -1,4 +1,4 @@
-"""Receipts: the predicted expense beside the measured one, and a verdict."""
+"""`Receipt`: each limit beside its predicted and measured expense, with a verdict."""
 
 import dataclasses
 import enum

@@ -1,4 +1,4 @@
-"""The size budget: a limit on the bytes of a file, on its error, or on both."""
+"""`SizeBudget`: the most bytes of a weights file, the largest error in it, or both."""
 
 import dataclasses
 import math

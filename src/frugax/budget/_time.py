@@ -1,4 +1,4 @@
-"""The time budget: seconds on the wall, compilation included, and compiles."""
+"""`TimeBudget`: the most wall-clock seconds, and compilations, of a piece of work."""
 
 # Callers are checked at run time, whatever their annotations promise.
 # pyright: reportUnnecessaryIsInstance=false

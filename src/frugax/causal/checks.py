@@ -1,4 +1,4 @@
-"""Validate arguments, and format lists of names, for the messages of this room."""
+"""Validate the arguments of the causal room's functions; list variables in messages."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""`python -m frugax.cli` is the `frugax` command."""
+"""Run the `frugax` command by `python -m frugax.cli`."""
 
 from . import main
 

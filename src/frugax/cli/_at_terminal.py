@@ -1,4 +1,4 @@
-"""Ask a person at the terminal for answers, and let them correct earlier ones."""
+"""Ask a person at the terminal for the outcomes of a campaign's experiments."""
 
 import math
 from typing import TYPE_CHECKING

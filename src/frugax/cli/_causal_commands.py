@@ -1,4 +1,4 @@
-"""The commands of `frugax causal`. Each returns the process's exit code."""
+"""The commands `frugax causal run` and `frugax causal report`, for campaigns."""
 
 import dataclasses
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from frugax.errors import ConfigError
 
 from ._at_terminal import ask_person, print_answer, print_outliers
 from ._consoles import console, errors
-from ._own_experiment import OwnExperiment, load_experiment
+from ._user_experiment import OwnExperiment, load_experiment
 
 if TYPE_CHECKING:
     from frugax.causal.campaign import (

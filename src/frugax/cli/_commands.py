@@ -1,4 +1,4 @@
-"""The commands run, plan, launch and doctor: thin functions over the rooms.
+"""The commands `frugax` run, plan, compare, launch, verify-receipt and doctor.
 
 Nothing heavy is imported until a command runs, so that `frugax --help` is quick. Each
 command returns an exit code: 0 if all budgets were kept, 1 if one was not.

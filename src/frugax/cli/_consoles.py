@@ -1,4 +1,4 @@
-"""Where commands write: results to the output, all else to the error stream."""
+"""The consoles that commands print to: results to stdout, all else to stderr."""
 
 from rich.console import Console
 

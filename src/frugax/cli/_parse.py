@@ -1,4 +1,4 @@
-"""Parse arguments with tyro, and turn its boxes of errors into one line."""
+"""Parse command-line arguments with tyro, and print its errors as one line."""
 
 import contextlib
 import functools

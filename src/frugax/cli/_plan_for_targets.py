@@ -1,4 +1,4 @@
-"""`frugax plan ... --target`: will it fit devices that need not be here?"""
+"""`frugax plan ... --target`: whether a program fits devices that are not here."""
 
 import dataclasses
 import inspect

@@ -1,4 +1,4 @@
-"""Show a run in a terminal: a progress bar while it trains, a table at the end."""
+"""Show `frugax run` in a terminal: a progress bar while it trains, then the receipt."""
 
 import signal
 import threading

@@ -1,4 +1,4 @@
-"""`frugax plan module:function`: a memory plan for a user's own loss."""
+"""`frugax plan module:function`: import a user's loss and print its memory plan."""
 
 import importlib
 import importlib.util

@@ -1,4 +1,4 @@
-"""The commands of `frugax watch`. Each returns an exit code."""
+"""The commands `frugax watch export` and `frugax watch serve`, for a run's journal."""
 
 from pathlib import Path
 from typing import Annotated, Literal

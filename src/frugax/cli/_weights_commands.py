@@ -1,4 +1,4 @@
-"""The commands for files of weights: compress, decompress, verify, inspect."""
+"""The commands `frugax` compress, decompress, verify and inspect, for weights files."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""Check arguments that several functions of the room share, and report progress."""
+"""Check arguments that functions of `compress` share, and report its progress."""
 
 import os
 from collections.abc import Callable

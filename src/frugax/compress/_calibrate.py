@@ -1,4 +1,4 @@
-"""Measure the effect of errors in weights on a JAX function, by its gradient."""
+"""`calibrate`: how sensitive a JAX model's outputs are to errors in each tensor."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

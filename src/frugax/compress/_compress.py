@@ -1,4 +1,4 @@
-"""Compress a tree of weights within a budget: plan, code, decode again, report."""
+"""The doors `plan`, `apply`, `compress` and `save`: a tree of weights in a budget."""
 
 import os
 from collections.abc import Mapping

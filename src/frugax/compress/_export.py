@@ -1,4 +1,4 @@
-"""Export compressed weights to files that other tools read, a piece at a time."""
+"""Export an `.fxz` file to `.safetensors` or `.npz`, which other tools read."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Read the header of a file: one row for each tensor, and a picture of them all."""
+"""`inspect`: an `.fxz` file's header as a table or picture of tensors, undecoded."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Load weights from the files of other tools, without running anything in them."""
+"""Load weights from other tools' files (`.safetensors`, `.npz`), running no code."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Reduce the hidden units of Linear -> ReLU -> Linear, and bound the change.
+"""Merge hidden units of Linear -> ReLU -> Linear into fewer, and bound the change.
 
 A unit `v * relu(u @ x)` is a segment along `u`, and the layer a sum of such segments: a
 zonotope, whose support function the layer is. Units with nearly the same direction are

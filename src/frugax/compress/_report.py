@@ -1,4 +1,4 @@
-"""Measure a compressed file against its originals, and report bytes and errors."""
+"""`CompressReport`: the measured bytes and errors of a file beside its size budget."""
 
 import dataclasses
 import json

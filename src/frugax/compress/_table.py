@@ -1,4 +1,4 @@
-"""Show tensors as a table, for plans, reports and inspections alike."""
+"""The table of tensors in which plans, reports and inspections print themselves."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Verify a file: its checksums, and its stated errors against the original weights."""
+"""`verify`: read an `.fxz` file back, and check its checksums and its stated errors."""
 
 import dataclasses
 import os

@@ -1,4 +1,4 @@
-"""The folder that holds a user's caches."""
+"""The folder on disk in which frugax keeps its caches."""
 
 import os
 from pathlib import Path

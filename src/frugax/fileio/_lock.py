@@ -1,4 +1,4 @@
-"""Allow one writer at a time, by an advisory lock on the open file itself."""
+"""File locks: one writer at a time, by an advisory lock on the open file itself."""
 
 import contextlib
 import errno

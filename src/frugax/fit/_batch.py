@@ -1,4 +1,4 @@
-"""Find the largest batch that fits a target."""
+"""`fit.find_largest_batch`: the most rows of a batch that fit a target's memory."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Plan one program for one target, or the same program for several."""
+"""`fit.plan`, `compare` and `apply`: whether a program fits a target, at what price."""
 
 import dataclasses
 import time

@@ -1,4 +1,4 @@
-"""Search layouts, micro-batches and recomputation together."""
+"""`fit.search`: the cheapest layout, micro-batches and recomputation for a target."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""The program that must fit: a loss, a step around its gradient, or any step."""
+"""`Workload`: the loss or training step that must fit, with its arguments' shapes."""
 
 import dataclasses
 import inspect

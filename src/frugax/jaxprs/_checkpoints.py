@@ -1,4 +1,4 @@
-"""Open the `jax.checkpoint` regions of a function, so that they can be planned anew."""
+"""Remove `jax.checkpoint` regions from a traced function, so remat plans it anew."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Replace convolutions that XLA:CPU compiles to slow code in loops and branches.
+"""Rewrite a traced program's convolutions into ones that XLA:CPU runs fast in loops.
 
 `_fast_convolution.py` has the replacement and the reason for the difference.
 """

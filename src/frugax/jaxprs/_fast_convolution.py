@@ -1,4 +1,4 @@
-"""A convolution that XLA:CPU runs fast in loops and branches, gradients included.
+"""A JAX primitive for convolutions that XLA:CPU runs fast in loops, gradients included.
 
 XLA:CPU has fast code for convolutions whose data is laid out as NHWC, the kernel as
 HWIO. It converts any other convolution by transposing, but only in the outermost

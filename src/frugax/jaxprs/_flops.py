@@ -1,4 +1,4 @@
-"""Count the floating-point operations and the matrix products of a program.
+"""Count the floating-point operations and the matrix products of a traced program.
 
 Unlike in the compiler's own count, a loop's body counts as often as it runs.
 """

@@ -1,4 +1,4 @@
-"""Trace a function to one flat list of operations that can be cut and run in parts.
+"""`trace`: a function as one flat graph of JAX operations that can be cut and run.
 
 Calls of jitted functions are inlined, so that a cut can go through them.
 """

@@ -1,4 +1,4 @@
-"""Count the bytes that a traced program holds at once, run in the order written."""
+"""Liveness analysis: bytes that a traced program holds at each of its operations."""
 
 from ._graph import Graph, bytes_of, variables
 

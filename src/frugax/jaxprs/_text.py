@@ -1,4 +1,4 @@
-"""Print a traced program the same way in every process, and collect its arrays."""
+"""The text of a traced program, the same in every process, and its constant arrays."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Read the shapes and the bytes of arrays in a compiled program."""
+"""Read the shapes and the bytes of arrays from a compiled program's HLO."""
 
 import dataclasses
 import math

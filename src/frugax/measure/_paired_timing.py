@@ -1,8 +1,7 @@
-"""Compare the times of programs by running them in turns on a noisy machine.
+"""`paired_ratio`: compare the times of programs that run in turns on a noisy machine.
 
-On a shared machine the seconds of one program mean little. Its ratio to another program
-that ran within the same tenth of a second means much more, because anything that slows
-one of them slows both.
+A program's ratio to another that ran within the same tenth of a second means more than
+its seconds, because anything that slows one of them slows both.
 """
 
 import dataclasses

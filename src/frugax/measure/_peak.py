@@ -1,4 +1,4 @@
-"""Tell which arrays a compiled program holds when it holds most, and where from."""
+"""`measure.peak`: the arrays that a compiled program holds at its memory peak."""
 
 import dataclasses
 from typing import Literal

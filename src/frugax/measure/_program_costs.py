@@ -1,4 +1,4 @@
-"""Read the memory and the flops of a compiled program from the compiler's report."""
+"""`measure.program`: a compiled program's memory and flops, as XLA reports them."""
 
 import dataclasses
 from typing import Any, Literal, Protocol, runtime_checkable

@@ -1,7 +1,6 @@
-"""Read Protocol Buffers messages by field number, without their schemas.
+"""Decode Protocol Buffers messages, such as XLA's HLO, without their schemas.
 
-XLA describes its programs in such messages, and jaxlib comes without the classes to
-read them. Field numbers never change once published; unknown ones are skipped.
+jaxlib comes without the classes to read them. Unknown field numbers are skipped.
 
 References:
     https://protobuf.dev/programming-guides/encoding

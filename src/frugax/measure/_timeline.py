@@ -1,4 +1,4 @@
-"""Count the bytes that a compiled program holds from its first operation to its last.
+"""`measure.timeline`: the bytes that a compiled program holds at each operation.
 
 XLA's buffer assignment states where each array stands in the memory that a program
 reserves, and its schedule (`_schedule.py`) states the order of the operations.

@@ -1,4 +1,4 @@
-"""Count the bytes that a compiled program moves between devices."""
+"""`measure.traffic`: the bytes that a compiled program moves between devices."""
 
 import dataclasses
 import re

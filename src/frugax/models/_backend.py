@@ -1,4 +1,4 @@
-"""The base class of backends: eager ops, custom ops and new arrays."""
+"""The base class of `JaxBackend` and `TorchBackend`: eager ops, custom ops, arrays."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""Compile the description of a model for the library of a backend."""
+"""`models.compile`: turn a model's description into functions of JAX or torch."""
 
 import dataclasses
 import importlib

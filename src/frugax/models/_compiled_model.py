@@ -1,4 +1,4 @@
-"""The base class of compiled models: names, shapes, checks, files and text."""
+"""The base class of `JaxModel` and `TorchModel`: arrays by name, checks, files."""
 
 import difflib
 import functools

@@ -1,4 +1,4 @@
-"""NumPy's everyday functions as eager calls: `backend.vstack([x, y])`.
+"""NumPy's everyday functions on a backend's arrays, called eagerly: `backend.vstack`.
 
 Each is written over the backend's own ops, so that it runs in either library and has
 gradients; they are not ops of models. Functions whose result has a shape that depends

@@ -1,4 +1,4 @@
-"""Import torch modules, and measure how far the result is from them."""
+"""`from_torch`: import a torch module as a model, with the measured difference."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

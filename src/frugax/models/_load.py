@@ -1,7 +1,4 @@
-"""Load a model and its weights from a file, and compile it for any backend.
-
-There is no pickle, and nothing in the file is run.
-"""
+"""`models.load`: compile a model and weights from a file, in which nothing is run."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Passes over a flat program: each maps a `ModelGraph` to an equivalent one.
+"""Optimisation passes over a model's flat program: prune, bind, merge, fold constants.
 
 XLA finds equal operations and constants by itself. Finding them here shortens the
 program that JAX traces, and is the only optimisation of eager torch.

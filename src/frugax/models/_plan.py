@@ -1,4 +1,4 @@
-"""Plan a model's gradients or weights within a budget, and apply the plan.
+"""`models.plan` and `apply`: gradients in a memory budget, or weights in a size budget.
 
 A `MemoryBudget` limits the gradients of a model that is about to be compiled. A
 `SizeBudget` limits the weights of a compiled model, which takes weights and data to

@@ -1,4 +1,4 @@
-"""Load weights of other libraries' files and state dicts, by a map of names.
+"""`load_state_dict`: load weights of other libraries into a model, by a map of names.
 
 Everything is matched and checked first; then all of it is loaded, or nothing.
 """

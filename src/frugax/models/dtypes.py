@@ -1,4 +1,4 @@
-"""Dtypes by name, as NumPy dtype objects, which JAX accepts as they are."""
+"""Convert names of dtypes, such as "bfloat16", to NumPy dtypes for either backend."""
 
 from typing import Any
 

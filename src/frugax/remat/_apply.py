@@ -1,4 +1,4 @@
-"""Turn a plan into a function that is called as `jax.value_and_grad(loss)` is."""
+"""`remat.apply`: turn a plan into a function called like `jax.value_and_grad(loss)`."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""`jax.value_and_grad` and `jax.grad` with a budget, planned at the first call."""
+"""`remat.value_and_grad` and `grad`: JAX's, in a budget, planned at the first call."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Compile candidates until one fits, then look for a cheaper one in the limit.
+"""The search of `remat.plan`: compile candidates until one fits, then cheaper ones.
 
 The model chooses the first candidates. The ones after those do not depend on the limit:
 they look for the program that needs the fewest bytes, wherever the model places it.

@@ -1,4 +1,4 @@
-"""Make convolutions fast on CPU inside the loops and branches of a function."""
+"""`fast_convolutions`: a function whose convolutions are fast on CPU in loops too."""
 
 import functools
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Draw the memory that programs hold over time, for a web page or for a terminal.
+"""Charts of the memory that programs hold over time, as SVG or as terminal text.
 
 The SVG needs no script and no fonts, and it follows the reader's light or dark theme.
 """

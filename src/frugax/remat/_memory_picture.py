@@ -1,4 +1,4 @@
-"""Compare the memory of a program with and without its plan, operation by operation."""
+"""`draw_memory`: the memory of a gradient over time, with and without its plan."""
 
 import dataclasses
 import os

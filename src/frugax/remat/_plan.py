@@ -1,4 +1,4 @@
-"""The plan of a backward pass: the parts of a loss that are kept and recomputed."""
+"""`RematPlan`: the parts of a loss that the backward pass keeps or recomputes."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""Remember plans on disk, so that the next process need not search for them.
+"""The disk cache of remat plans, so that the next process need not search for them.
 
 A plan records the memory that some compiled programs need. Its name in the cache is
 therefore a digest of everything that those programs depend on (`plan_key`): the

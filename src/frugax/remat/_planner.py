@@ -1,4 +1,4 @@
-"""Find the plan for a loss and a budget by the model, and confirm it with XLA."""
+"""`remat.plan`: find a plan for a loss and a budget by a model, confirmed by XLA."""
 
 import dataclasses
 import os

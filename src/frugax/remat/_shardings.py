@@ -1,4 +1,4 @@
-"""Compare how arguments are divided among devices: a plan's bytes are per device."""
+"""Check that arguments are sharded as a remat plan assumes, in bytes per device."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Draw horizontal bars as inline SVG, with a line at the limit."""
+"""`bar_chart`: horizontal bars as inline SVG for a report, with a line at the limit."""
 
 from collections.abc import Sequence
 

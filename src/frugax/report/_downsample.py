@@ -1,4 +1,4 @@
-"""Reduce a long series to few points without losing its peaks or its gaps."""
+"""Downsample a long series for a chart, without losing its peaks or its gaps."""
 
 import numpy as np
 from jaxtyping import Int, Shaped

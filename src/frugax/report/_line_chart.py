@@ -1,4 +1,4 @@
-"""Draw lines over steps as inline SVG that needs no script and follows dark mode.
+"""`line_chart`: lines over training steps as inline SVG for a report, without script.
 
 Colours come from the CSS classes `s0` to `s3` of the page. Each chart carries its
 points as JSON, from which `CHART_SCRIPT` reads the values at a step.

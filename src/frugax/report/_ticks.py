@@ -1,4 +1,4 @@
-"""Choose the values at which an axis is labelled."""
+"""Choose round tick values for the axis of a chart."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Bring the functions of a task into the form that the train room calls.
+"""Adapt a task's functions (plain JAX, flax, equinox, Haiku) to the training step.
 
 `init` may return a model; flax variables, whose collections other than `params` are
 carried from step to step; or, where `loss` takes three arguments, a pair of model and

@@ -1,4 +1,4 @@
-"""Compare finished runs: verdicts, figures, differences of their configs, curves."""
+"""`frugax compare`: the verdicts, figures, configs and curves of finished runs."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""The settings of a config by their dotted keys, without waiting for JAX."""
+"""List a config's settings by dotted key (`train.steps`), for compare and resume."""
 
 from collections.abc import Mapping
 from typing import Any

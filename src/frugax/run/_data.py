@@ -1,4 +1,4 @@
-"""Load the built-in data sets: real data from inside a package, without a network.
+"""Load the built-in data sets of images, from inside a package, without a network.
 
 Images are scaled to [0, 1], shuffled once by the run's seed and split. Batches are a
 pure function of the step's index, which makes a resumed run exact.

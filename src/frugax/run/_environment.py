@@ -1,4 +1,4 @@
-"""Collect the versions, the device and the date of a run."""
+"""Collect the versions, the device, the date and the git commit for a run's receipt."""
 
 import datetime as dt
 import importlib.metadata

@@ -1,4 +1,4 @@
-"""Fingerprints of everything that a run's numbers depend on, compared on resume."""
+"""Hash a run's code, data, versions and program, to find what changed on resume."""
 
 import ast
 import hashlib

@@ -1,4 +1,4 @@
-"""After training: compress, evaluate the file's weights, write receipt and report."""
+"""The last stage of a run: compress, evaluate the file, write receipt and report."""
 
 import contextlib
 import dataclasses

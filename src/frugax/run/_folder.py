@@ -1,4 +1,4 @@
-"""The folder of a run: the place of each file, and claiming a new folder."""
+"""The folder of a run: the path of each file, a lock, and creating or reopening it."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""The time ledger of a run: what was spent, what is left, what is held back.
+"""The time ledger of a run: wall time by part, within the time budget.
 
 The clock starts with the process where the command line starts a run, so imports
 count. Every stage asks the ledger before it starts.

@@ -1,4 +1,4 @@
-"""The interface through which a run reports its progress."""
+"""`Observer`: the interface through which a run reports its progress."""
 
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable

@@ -1,4 +1,4 @@
-"""Store what a run's numbers depend on; on resume, refuse what has changed."""
+"""Keep the fingerprints of a run's inputs; on resume, refuse inputs that changed."""
 
 from pathlib import Path
 from typing import Any

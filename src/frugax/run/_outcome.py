@@ -1,4 +1,4 @@
-"""The outcome of a run: every figure that the receipt and the report show.
+"""`Outcome`: every figure of a finished run, for its receipt and its report.
 
 Plain data only: `receipt.json` holds all of it, so the report can be rendered again.
 """

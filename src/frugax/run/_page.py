@@ -1,4 +1,4 @@
-"""Write the report of a run: one HTML file that needs nothing else.
+"""The HTML report of a run, `report.html`: one file that needs nothing else.
 
 Without its script, which shows values under the pointer, the page says the same.
 """

@@ -1,4 +1,4 @@
-"""The interval of a difference between two evaluations of the same examples."""
+"""The confidence interval of the accuracy lost by compression, paired by example."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Remember how long parts of a run took, to refuse a hopeless time limit at once."""
+"""The durations of earlier runs on disk, to refuse a hopeless time budget at once."""
 
 import contextlib
 import hashlib

@@ -1,4 +1,4 @@
-"""Plan a run: compile its step and predict every budget, without training."""
+"""`run.plan` and `apply`: predict every budget of a run without training, then run."""
 
 import dataclasses
 import time

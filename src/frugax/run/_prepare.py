@@ -1,4 +1,4 @@
-"""Before training: check the task, plan the memory of its step, compile it."""
+"""The first stage of a run: check the task, plan its step's memory, compile it."""
 
 import dataclasses
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from frugax.trees import PyTree
 
 from ._bound_task import BoundTask
 from ._config import RunConfig
+from ._free_memory import free_device_bytes
 from ._ledger import Ledger
-from ._machine import free_device_bytes
 from ._observer import Observer
 from ._optimizer import build_optimizer
 from ._remedies import in_config_terms, memory_remedy, size_remedy

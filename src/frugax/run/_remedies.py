@@ -1,4 +1,4 @@
-"""Restate an infeasible budget in the terms of the config."""
+"""Restate a room's infeasible budget as the config's key and a sufficient value."""
 
 import contextlib
 import math

@@ -1,4 +1,4 @@
-"""Run one config from start to report, in order.
+"""`run.run`: one config from start to report: prepare, train and watch, finish.
 
 Build the model, plan memory, compile one step (`_prepare.py`); train and watch (here);
 compress, evaluate the weights in the file, write the receipt (`_finish.py`). Every

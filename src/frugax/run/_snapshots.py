@@ -1,9 +1,7 @@
-"""Journal snapshots of a model during training, within the overhead budget.
+"""Record a task's `show` streams during training, within the overhead budget.
 
-A task's `show` is a separate small program that runs on the weights between two
-training steps. The training step therefore stays as it was planned, and the cost of
-showing counts as watching: the overhead budget of the metrics pays for it, on the same
-receipt.
+`show` is a program of its own that runs between two training steps, so the step stays
+as it was planned. Its cost counts as watching, on the receipt of the metrics.
 """
 
 import statistics

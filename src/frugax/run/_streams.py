@@ -1,4 +1,4 @@
-"""Show the streams that a task recorded while it was trained, as HTML.
+"""The HTML of a task's recorded `show` streams, for the report: grids and tables.
 
 Arrays whose last two axes are a grid become a sheet for each recorded step: a row for
 each grid of a stack, a column for each name. Numbers become a table with a column for

@@ -1,4 +1,4 @@
-"""The style sheet of a run's report, and its only script."""
+"""The style sheet and the script of a run's HTML report."""
 
 from frugax.report import CHART_SCRIPT, PAGE_STYLE
 

@@ -1,4 +1,4 @@
-"""Build the task of a run: a built-in model and data set, or the user's own function.
+"""`Task`: the model, loss and data of a run, built in or by the user's own function.
 
 A task is four functions. They may be plain JAX, equinox or flax: whatever `init`
 returns, its floating-point arrays are trained and the rest stays unchanged.

@@ -1,4 +1,4 @@
-"""Check the return values of a task's functions before a step is planned."""
+"""Check the return values of a task's functions before its step is planned."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Load the trained model of a finished run from its file."""
+"""`load_trained`: the trained model of a finished run, from its `.fxz` file."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Report an error of the user's own code as one line with its place."""
+"""Report an exception in the user's own code as one line with its place."""
 
 import traceback
 from collections.abc import Iterator

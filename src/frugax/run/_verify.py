@@ -1,4 +1,4 @@
-"""Check somebody else's receipt: derive every deterministic figure of a run again.
+"""`frugax verify-receipt`: derive every deterministic figure of a receipt again.
 
 Bytes, flops, compiles, file lengths and checksums follow from the config, the versions
 and the model file. Times do not, so they stay unconfirmed.

@@ -1,4 +1,4 @@
-"""Keep a compiler's answers on disk: a program is compiled once for each target."""
+"""A disk cache of compilers' reports: a program is compiled once for each target."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""Wait for a compiler so that a user can stop waiting, and explain what it refuses."""
+"""Wait for XLA's compiler interruptibly, and explain the programs that it refuses."""
 
 import queue
 import re

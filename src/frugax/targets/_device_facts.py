@@ -1,4 +1,4 @@
-"""The kinds of devices that a target can name, with facts that compilers ask for."""
+"""The devices that a target can name (`h100`, `l4` ...): memory and compiler facts."""
 
 import dataclasses
 import difflib

@@ -1,4 +1,4 @@
-"""Read the name of a target whose devices are not here."""
+"""Parse a target's name, such as `h100x8`, into a kind and number of devices."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The devices that a program is compiled for, here or elsewhere."""
+"""`Target`: the devices that a program is compiled for, here or absent."""
 
 import contextlib
 import contextvars

@@ -1,4 +1,4 @@
-"""Static arguments: Python values that a program is compiled for, hashed once.
+"""`Frozen`: a static argument of a jitted function, hashed once, compared by structure.
 
 `jax.jit` looks a static argument up by hash and equality at every call. `Frozen` reads
 a value's structure once, when it is made; afterwards a look-up costs the same whatever

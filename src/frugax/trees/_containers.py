@@ -1,4 +1,4 @@
-"""Flatten one container by one level: the path and value of each child.
+"""Flatten one container of a pytree by one level: the path and value of each child.
 
 The rules and the order are JAX's: a dict by sorted keys, an `OrderedDict` in its own
 order, None as an empty container. A class that is registered with JAX is flattened as

@@ -1,4 +1,4 @@
-"""Name every leaf of a tree by its path, such as `layers[0].w`."""
+"""Name every leaf of a pytree by its path, such as `layers[0].w`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A type alias for any tree of containers and leaves."""
+"""`PyTree`: a type alias for any tree of containers and leaves, without JAX."""
 
 from typing import Any, TypeAlias
 

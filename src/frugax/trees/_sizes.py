@@ -1,4 +1,4 @@
-"""Count the bytes of the arrays in a tree."""
+"""Count the bytes of the arrays in a pytree."""
 
 import math
 from typing import Any

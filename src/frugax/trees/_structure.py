@@ -1,4 +1,4 @@
-"""Describe the structure of a tree as JSON data, so that a file can store it.
+"""Describe the structure of a pytree as JSON data, so that a file can store it.
 
 A leaf is `"*"`, None is `null`, and a container is an object with one key:
 `{"dict": {name: ...}}`, `{"list": [...]}` or `{"tuple": [...]}`. There are no others,

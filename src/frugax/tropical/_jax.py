@@ -1,4 +1,4 @@
-"""Tropical operations on JAX arrays; imported when one is first passed in."""
+"""The JAX engine of tropical operations; imported when a JAX array is first met."""
 
 import functools
 from collections.abc import Callable

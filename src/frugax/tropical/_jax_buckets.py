@@ -1,4 +1,4 @@
-"""Few compilations for many shapes: sizes are padded up to buckets.
+"""Pad JAX arrays to bucketed sizes, so that tropical operations compile for few shapes.
 
 XLA compiles a program for each shape, which takes seconds on a busy machine. Arrays on
 a CPU are padded by NumPy, which compiles nothing; elsewhere that would be a copy from

@@ -1,4 +1,4 @@
-"""Blocked Floyd-Warshall on JAX arrays, with its subgradient.
+"""The tropical closure (all-pairs best paths) in JAX, by blocked Floyd-Warshall.
 
 A vertex updates all pairs with the sum of its column and its row, as they were at its
 turn. So only the rows and columns of a block of vertices are updated one vertex at a

@@ -1,4 +1,4 @@
-"""The tropical matrix product on JAX arrays, with its subgradient.
+"""The tropical matrix product in JAX, with its subgradient.
 
 The right matrix is split into panels of `_PANEL` columns. Each pass adds `_WIDTH` rows
 of a panel to as many columns of the left matrix and reduces the sums: the rows stay in

@@ -1,4 +1,4 @@
-"""Tropical operations on NumPy arrays: the reference that defines all results."""
+"""The NumPy engine of tropical operations, the reference that defines all results."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Public operations: validate the arrays and dispatch to the engine of their library.
+"""The public tropical operations: check arrays, dispatch to NumPy, JAX or torch.
 
 In the max-plus semiring the sum of two numbers is their maximum and the product is `+`;
 the zero is -inf and the one is 0. Min-plus mirrors it: the minimum, with zero +inf. The

@@ -1,4 +1,4 @@
-"""Tropical operations on torch tensors; imported when one is first passed in.
+"""The torch engine of tropical operations; imported when a tensor is first met.
 
 torch's maximum splits the gradient among equal terms, and gives one even to a row that
 is all zero. So products and closures record the first optimal term, and subtract a

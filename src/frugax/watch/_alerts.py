@@ -1,4 +1,4 @@
-"""Say at once when a number is not finite or leaves its bounds."""
+"""Alert at once when a recorded number is not finite or leaves its bounds."""
 
 import contextlib
 import math

@@ -1,4 +1,4 @@
-"""Run a function as a watch plan says: `watch.apply`."""
+"""`watch.apply`: compile a function whose records are collected as a plan says."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager

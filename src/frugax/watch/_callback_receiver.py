@@ -1,4 +1,4 @@
-"""Receive records from programs that call back to the host instead of returning them.
+"""Receive records through host callbacks, from programs that do not return them.
 
 A program that nobody collects from, such as one compiled by plain `jax.jit`, hands its
 records over through a callback. Nothing that happens here may end or stop that program.
@@ -7,7 +7,7 @@ records over through a callback. Nothing that happens here may end or stop that 
 from typing import Any
 
 from ._current import current
-from ._rows import fields_of
+from ._row_batch import fields_of
 from .delivery import HostHandler, Interrupts, Runner, callback_stats, error_text
 from .probes import Probe, set_receiver
 

@@ -1,4 +1,4 @@
-"""Collect records from the device and write them, in a thread that owns the queue.
+"""The collector: a thread that fetches queued records from the device and writes them.
 
 Everything that a program or a caller records is appended to one queue and returns at
 once. The thread looks four times a second: the entries that the device has finished are
@@ -26,7 +26,7 @@ from ._dispatch import Dispatch
 from ._flight_recorder import FlightRecorder
 from ._lane import Lane
 from ._metrics import is_leaf_ready, read_metric
-from ._rows import RowBatch, class_of, make_rows, number_columns
+from ._row_batch import RowBatch, class_of, make_rows, number_columns
 from .overhead import Experiment, Pace, Unit
 from .probes import PackedRecords, Probe
 from .sinks import Kind

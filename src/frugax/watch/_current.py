@@ -1,4 +1,4 @@
-"""The current watcher, and closing all watchers when the process exits.
+"""The stack of this process's current watchers, and closing all of them at exit.
 
 The current watcher is a process-wide stack and not a context variable, because programs
 call back from threads that have no context of their own.

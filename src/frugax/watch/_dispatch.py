@@ -9,7 +9,7 @@ import numpy as np
 from frugax.errors import OutputError
 
 from ._journal_writer import JournalWriter
-from ._rows import RowBatch
+from ._row_batch import RowBatch
 from .delivery import (
     KINDS,
     EventQueue,

@@ -1,4 +1,4 @@
-"""Write rows to the journal, and count which records it has and which are lost."""
+"""Write rows of records to the journal, and count the written and the lost ones."""
 
 import contextlib
 import dataclasses
@@ -10,7 +10,7 @@ import numpy as np
 
 from frugax.errors import OutputError
 
-from ._rows import RowBatch
+from ._row_batch import RowBatch
 from .delivery import Losses, Why, error_text
 from .journal import Journal
 from .sinks import Kind

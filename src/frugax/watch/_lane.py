@@ -1,4 +1,4 @@
-"""Cut the calls of one function into watched and bare units, and mark their ends."""
+"""One watched function's calls, cut into watched and bare units for the in-run A/B."""
 
 import threading
 from collections import deque

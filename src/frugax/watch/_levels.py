@@ -1,4 +1,4 @@
-"""The five watch levels; the host applies them, so a change compiles nothing anew."""
+"""The five watch levels: how much is recorded; a change of level compiles nothing."""
 
 from typing import Literal, TypeAlias
 

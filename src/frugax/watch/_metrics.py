@@ -1,4 +1,4 @@
-"""Check metrics when they are recorded, and read them when the device has them."""
+"""Check metrics given to `Watcher.record`, and read them when the device has them."""
 
 from typing import Any
 

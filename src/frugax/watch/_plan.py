@@ -1,4 +1,4 @@
-"""Plan the records of a function and their collection within an overhead budget.
+"""`watch.plan`: which records of a function an overhead budget can pay for, how often.
 
 Between two collections the records stay where the program left them, as device
 arrays. A collection (a "drain") has a price of its own whatever it carries, and each

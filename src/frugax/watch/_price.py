@@ -1,4 +1,4 @@
-"""Measure the price of each probe before the run."""
+"""`watch.price`: measure how much each probe of a function costs, before the run."""
 
 import dataclasses
 import tempfile
@@ -14,7 +14,7 @@ from frugax.budget import format_bytes, format_seconds, table
 from frugax.measure import InterleavedTimes, copy_args, time_interleaved
 
 from ._program_variants import ProgramVariants
-from ._rows import make_rows
+from ._row_batch import make_rows
 from .journal import Journal
 from .probes import Probe
 

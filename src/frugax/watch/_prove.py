@@ -1,4 +1,4 @@
-"""Prove the cost of watching by running watched and bare programs in turns."""
+"""`watch.prove`: measure the overhead of watching against the bare program."""
 
 import contextlib
 import time

@@ -1,7 +1,4 @@
-"""Record what is too large to keep whole: histograms, norms of a tree, images.
-
-All of it is reduced inside the program, so that little leaves it.
-"""
+"""`histogram`, `norms` and `image`: record large arrays reduced inside the program."""
 
 from typing import Any
 

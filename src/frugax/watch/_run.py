@@ -1,4 +1,4 @@
-"""Start a run in one line: a folder with a journal, a watcher and system metrics."""
+"""`watch.run`: start a watched run in one line, with journal and system metrics."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""The watcher: accept records at once, collect them, and measure what that costs."""
+"""`Watcher`: take records at once, and collect them within an overhead budget."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ from ._lane import Lane
 from ._levels import Level, LevelDial
 from ._metrics import check_metric
 from ._plan import WatchPlan
-from ._rows import class_of
+from ._row_batch import class_of
 from .delivery import Losses, SinkWorker, callback_stats
 from .journal import RECORDS_PER_BLOCK, Journal, as_step, check_names
 from .overhead import Estimate, Pace, combine

@@ -1,4 +1,4 @@
-"""The recommended intervention, its uncertainty, and the advice to stop or go on."""
+"""A campaign's recommended intervention, its uncertainty, and advice when to stop."""
 
 import dataclasses
 

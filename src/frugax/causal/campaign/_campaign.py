@@ -1,4 +1,4 @@
-"""A campaign: ask for the next experiment, do it, tell its answer, within a budget."""
+"""`Campaign`: ask for the next experiment, be told its outcome, within a budget."""
 
 import dataclasses
 import os

@@ -1,4 +1,4 @@
-"""The YAML config of a campaign: its settings, and the simulator that may answer."""
+"""The YAML config of `frugax causal run`: a campaign's settings and its laboratory."""
 
 import dataclasses
 import os

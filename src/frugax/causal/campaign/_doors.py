@@ -1,4 +1,4 @@
-"""Plan a campaign within a budget, and begin it by its plan."""
+"""`causal.plan` and `causal.apply`: plan a campaign within a budget, and begin it."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Run a campaign from its first experiment to its last, given someone who answers."""
+"""`drive`: run a whole campaign with a simulator or a function as its laboratory."""
 
 import dataclasses
 import types

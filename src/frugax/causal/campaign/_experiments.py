@@ -1,4 +1,4 @@
-"""The experiments of a campaign, and their cost without rounding errors."""
+"""An experiment of a campaign: its settings, forecast, and cost, which adds exactly."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Draw the graph as inline SVG: causes left, effects right, likely edges dark."""
+"""Draw the causal graph of a campaign's report as SVG, likely edges dark."""
 
 from collections.abc import Iterator
 from typing import TypeAlias

@@ -1,4 +1,4 @@
-"""From the rows of a campaign to posterior samples, and to the acquisition's inputs."""
+"""Bayesian inference from a campaign's rows: posterior samples, and predictions."""
 
 import dataclasses
 from collections.abc import Sequence

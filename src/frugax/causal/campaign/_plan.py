@@ -1,4 +1,4 @@
-"""Plan the experiments that a budget pays for, and report what has been spent."""
+"""A campaign's plan and receipt: experiments that a budget pays for, and those done."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The settings of a campaign, checked; a file or a YAML config holds them."""
+"""`CampaignSettings`: the checked variables, target, constraints and limits."""
 
 import dataclasses
 import difflib

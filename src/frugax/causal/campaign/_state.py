@@ -1,4 +1,4 @@
-"""The state of a campaign: an immutable record of settings, experiments and rows."""
+"""The state of a campaign, immutable: its settings, its experiments and all rows."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Kinds of variables that experiments set: continuous, whole, binary, named or listed.
+"""The domain of each variable that experiments set: continuous, integer, categorical.
 
 Tables hold numbers, so each value has a code: itself, 0 or 1 for a switch, and the
 position of its name for a category.

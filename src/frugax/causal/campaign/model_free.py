@@ -1,4 +1,4 @@
-"""Predictions without causes, beside those of the causal models, and their shares."""
+"""Average a campaign's causal models with a model-free forecast, by past accuracy."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Prepare the rows of a campaign: select variables, impute, subsample, summarise."""
+"""Prepare a campaign's rows for inference: select variables, impute, subsample."""
 
 from collections.abc import Sequence
 

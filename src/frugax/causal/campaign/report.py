@@ -1,4 +1,4 @@
-"""Render the report of a campaign as one HTML file that needs nothing else."""
+"""The report of a campaign: one HTML file with its result, graph, course and costs."""
 
 import dataclasses
 import re

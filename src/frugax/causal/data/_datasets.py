@@ -1,4 +1,4 @@
-"""Published data sets, read from the Python packages that contain them."""
+"""Load published data sets (Sachs et al.) from the packages that contain them."""
 
 import importlib.util
 import os

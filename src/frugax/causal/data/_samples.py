@@ -1,4 +1,4 @@
-"""A table of observations and experiments, with a mask of the intervened values."""
+"""`Samples`: a table of observations and experiments, with a mask of set values."""
 
 import dataclasses
 import os

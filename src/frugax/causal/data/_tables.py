@@ -1,4 +1,4 @@
-"""Read tables from data frames, dicts and CSV files; errors name the column or line."""
+"""Read `Samples` from data frames, dicts and CSV files; errors name column or line."""
 
 import csv
 import io

@@ -1,7 +1,4 @@
-"""An optimisation problem on a causal model whose best intervention is known.
-
-The mean of the target is exact, so regret is measured against the true optimum.
-"""
+"""`Environment`: a simulated laboratory with an exactly known optimum, for regret."""
 
 import dataclasses
 import functools

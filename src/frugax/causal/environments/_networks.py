@@ -1,4 +1,4 @@
-"""Load Bayesian networks with known graph and parameters from files, as SCMs.
+"""Load Bayesian networks from BIF or JSON files as SCMs with known graphs.
 
 Formats: BIF (`.bif`, `.bif.gz`) for discrete networks, and JSON for linear Gaussian
 ones, as in bnlearn's repository and in pgmpy. The variables of a discrete network are

@@ -1,4 +1,4 @@
-"""The input of acquisition policies: effects of experiments in posterior samples."""
+"""The input of acquisition policies: effects of candidates in each posterior sample."""
 
 import dataclasses
 

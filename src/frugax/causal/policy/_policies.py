@@ -1,4 +1,4 @@
-"""Acquisition policies: functions that choose the next experiment.
+"""Acquisition policies: choose a campaign's next experiment among its candidates.
 
 Each takes an outlook and a random generator and returns the position of an affordable
 point. All divide their acquisition function by the price of the experiment.

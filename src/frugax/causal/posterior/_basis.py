@@ -1,4 +1,4 @@
-"""Basis functions with known prior variances, from which every mechanism is built.
+"""Basis functions of mechanisms: Gaussian processes as sums of sines (Hilbert space).
 
 A smooth function on an interval is a sum of sines whose weights have a known prior
 variance: a Gaussian process in the eigenbasis of the Laplace operator. Fitting one is

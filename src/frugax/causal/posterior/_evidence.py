@@ -1,4 +1,4 @@
-"""The marginal likelihood of a Bayesian linear regression, and how it is tempered."""
+"""The tempered marginal likelihood (evidence) of Bayesian linear regressions."""
 
 from math import lgamma
 

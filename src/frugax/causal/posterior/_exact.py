@@ -1,4 +1,4 @@
-"""The exact posterior of a linear-Gaussian model, to judge approximations by.
+"""The exact posterior over graphs of a linear-Gaussian model, to judge approximations.
 
 The sum over every acyclic graph takes sinks off a set of variables, with alternating
 signs so that no graph counts twice. It costs 3^d instead of the number of graphs. Its

@@ -1,4 +1,4 @@
-"""Hyperparameters of a mechanism's prior, and the search for those the data support."""
+"""Hyperparameters of a mechanism's prior, and the search for those of high evidence."""
 
 import dataclasses
 

@@ -1,7 +1,6 @@
-"""The linear model with the best score, a baseline for the audit of a campaign.
+"""The linear model of best score, found exactly: a baseline for a campaign's audit.
 
-A greedy search such as GIES looks for this model; here it is found exactly, by dynamic
-programming over the subsets of at most twelve variables.
+By dynamic programming over subsets of at most 12 variables; GIES searches greedily.
 
 References:
     Silander & Myllymäki 2006, UAI, 'A simple approach for finding the globally optimal

@@ -1,4 +1,4 @@
-"""How one variable follows from its parents: a Bayesian regression that may bend.
+"""A variable's mechanism: a Bayesian regression on its parents, lines and curves.
 
 The columns are a constant, a straight line and sines for each parent, and waves over
 all parents together where they interact. The evidence chooses how much each part may

@@ -1,4 +1,4 @@
-"""How well each set of parents explains each variable.
+"""Bayesian scores of all parent sets of a variable, by the rows where it was not set.
 
 Rows in which a variable was set by an intervention say nothing about its mechanism and
 are left out for it (Cooper & Yoo 1999, UAI). This is how interventions tell causes from

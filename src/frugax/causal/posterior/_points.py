@@ -1,4 +1,4 @@
-"""Interventions and the outcomes of experiments, as the posterior uses them."""
+"""Interventions as points, and the measured outcomes there, for the posterior."""
 
 import dataclasses
 from collections.abc import Sequence

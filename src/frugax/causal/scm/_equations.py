@@ -1,4 +1,4 @@
-"""Validate the equations, names and numbers from which a user builds a model."""
+"""Validate the equations, names and numbers from which a user builds an SCM."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Generate random models, one or many at once with their data, in NumPy.
+"""Generate random SCMs, one or many at once with their data, in NumPy.
 
 `generate_batch` serves training, whose steps must not wait for data: nothing is
 compiled, and no Python loop runs over the data sets.

@@ -1,4 +1,4 @@
-"""Interventions: hard (do), shift, scale, and imperfect ones.
+"""Interventions on the variables of an SCM: hard (do), shift, scale, imperfect.
 
 One formula covers all kinds, so programs need no branch on the kind:
 

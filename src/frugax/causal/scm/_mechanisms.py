@@ -1,4 +1,4 @@
-"""The mechanisms of all variables of a causal model, as padded arrays.
+"""The mechanisms of all variables of an SCM, as padded arrays of one size.
 
 One formula covers all kinds, so a program compiled for `D` variables and `H` hidden
 units runs every model that fits into them:

@@ -1,4 +1,4 @@
-"""The kinds of noise, each of mean 0 and variance 1, sampled in NumPy and in JAX.
+"""The noise distributions of SCMs, of mean 0 and variance 1, in NumPy and in JAX.
 
 NumPy uses the cheapest method for each kind, because training draws millions of values.
 JAX inverts the distribution function of one uniform number per value: a compiled

@@ -1,4 +1,4 @@
-"""Sample tables from a causal model in NumPy, under interventions or none."""
+"""Sample tables of rows from an SCM in NumPy, under an intervention or none."""
 
 import dataclasses
 from collections.abc import Callable, Sequence

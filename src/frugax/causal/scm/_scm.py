@@ -1,4 +1,4 @@
-"""A structural causal model: a pytree of mechanism arrays with named variables."""
+"""`SCM`: a structural causal model, a pytree of mechanisms with named variables."""
 
 import dataclasses
 import graphlib

@@ -1,4 +1,4 @@
-"""Sample from a causal model in JAX: `jit`, `grad`, `vmap` over models and keys.
+"""Sample from an SCM in JAX, under `jit`, `grad` and `vmap` over models and keys.
 
 One `lax.scan` runs over the causal order, so the compiled program grows neither with
 the graph nor with the kinds of mechanisms. `sample` is the NumPy counterpart, which

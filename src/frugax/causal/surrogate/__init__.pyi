@@ -14,15 +14,15 @@ from ._surrogate import (
     select_graph as select_graph,
     table_arrays as table_arrays,
 )
-from ._tasks import (
-    FAMILIES as FAMILIES,
-    Tasks as Tasks,
-    draw_generated as draw_generated,
-    draw_tasks as draw_tasks,
-)
 from ._training import (
     SurrogateTraining as SurrogateTraining,
     set_index as set_index,
     train_surrogate as train_surrogate,
     training_batch as training_batch,
+)
+from ._training_data import (
+    FAMILIES as FAMILIES,
+    Tasks as Tasks,
+    draw_generated as draw_generated,
+    draw_tasks as draw_tasks,
 )

@@ -1,4 +1,4 @@
-"""The posterior of a variable's parent set."""
+"""The surrogate's answer for one variable: a distribution over its parent sets."""
 
 import dataclasses
 import math

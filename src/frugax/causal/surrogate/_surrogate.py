@@ -1,4 +1,4 @@
-"""The surrogate: from a table to probabilities of edges and of parent sets."""
+"""`Surrogate`: a trained network from a table to the probabilities of causal edges."""
 
 import dataclasses
 import math

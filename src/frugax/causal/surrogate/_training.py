@@ -1,4 +1,4 @@
-"""Train a surrogate on random causal models, within CPU-seconds or seconds."""
+"""Train a surrogate network on synthetic data, within CPU-seconds or seconds."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from frugax import train
 from frugax.budget import Receipt, TimeBudget
 
 from ._surrogate import Surrogate
-from ._tasks import CALIBRATION, TRAINING, Tasks, draw_generated, draw_tasks
+from ._training_data import CALIBRATION, TRAINING, Tasks, draw_generated, draw_tasks
 from .evidence import compute_evidence, moments, other_variables
 from .network import (
     Weights,

@@ -1,4 +1,4 @@
-"""How far decoded weights are from the originals."""
+"""`Distortion`: the measured error of decoded weights against their originals."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Convert the leaves of a tree to little-endian NumPy arrays with their names.
+"""Convert a tree of JAX, torch or NumPy weights to named little-endian NumPy arrays.
 
 bfloat16 and the 8-bit floats are not NumPy dtypes; `ml_dtypes`, which comes with JAX,
 provides them and is imported only when such an array is met.

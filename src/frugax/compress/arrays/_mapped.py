@@ -1,4 +1,4 @@
-"""Arrays over memory-mapped files: read on use, released page by page."""
+"""NumPy arrays over memory-mapped weights files, released page by page after use."""
 
 import mmap
 import os

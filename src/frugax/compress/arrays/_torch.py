@@ -1,4 +1,4 @@
-"""Convert torch tensors to NumPy; imported only when a torch tensor is met."""
+"""Convert torch tensors to NumPy and back; imported only when one is met."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Cut arrays into the chunks of a file and code each by one of the codecs."""
+"""Cut a tensor into chunks, and encode each of them as a block of one codec."""
 
 import dataclasses
 import math

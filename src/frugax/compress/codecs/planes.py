@@ -1,4 +1,4 @@
-"""Progressive codec: the binary digits of quantised levels, the highest first.
+"""Progressive codec: bit planes of quantised weights, the most significant first.
 
 A level is a sign and the digits of its magnitude in base 2. The first layer has the
 highest digits of every level; each later layer has one digit more, and the sign of

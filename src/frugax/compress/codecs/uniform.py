@@ -1,4 +1,4 @@
-"""Uniform scalar quantisation: integer levels times one step, entropy coded.
+"""Uniform codec: weights rounded to integers times one step size, entropy coded.
 
 A uniform grid followed by an entropy coder is within 1.53 dB of the best any code can
 do for a Gaussian at high rate, whatever its scale (Gish & Pierce 1968, IEEE Trans.

@@ -1,4 +1,4 @@
-"""Decode the chunks of a file to arrays; every length and value in them is checked."""
+"""Decode tensors from the chunks of an `.fxz` file; every length in them is checked."""
 
 import collections
 import contextlib

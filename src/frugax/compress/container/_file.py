@@ -1,4 +1,4 @@
-"""Open a file of weights: read it tensor by tensor, or whole."""
+"""`open_file` and `decompress`: an `.fxz` file decoded tensor by tensor, or whole."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""Parse the JSON header of a file; every value in it is checked before use."""
+"""Parse the JSON header of an `.fxz` file; every value in it is checked before use."""
 
 import contextlib
 import json

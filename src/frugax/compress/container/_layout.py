@@ -1,4 +1,4 @@
-"""Frame of a `.fxz` file: prelude, data, header, footer. docs/container.md has it all.
+"""The byte layout of an `.fxz` file: prelude, data, header, footer, checksums.
 
 Reading trusts nothing: every length and offset is checked against the file before
 anything is allocated, no class is named and no code runs. Writing is in `_writer.py`.

@@ -1,4 +1,4 @@
-"""Records of the header: how each tensor is stored. Format: docs/container.md."""
+"""The header entries of an `.fxz` file: how and where each tensor is stored."""
 
 import dataclasses
 import hashlib

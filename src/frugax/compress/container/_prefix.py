@@ -1,4 +1,4 @@
-"""Choose how much of a progressive file to read: list the prefixes, pick the best.
+"""Choose how much of a progressive `.fxz` file to read, by a size or error budget.
 
 A prefix has every tensor: those without planes whole, the others up to some layer. The
 error of each layer was measured when the file was written, and stands in the header

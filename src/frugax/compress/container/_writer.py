@@ -1,4 +1,4 @@
-"""Write a `.fxz` file tensor by tensor, in one pass and in little memory.
+"""Write an `.fxz` file tensor by tensor, in one pass and in little memory.
 
 Writing is deterministic: the same tensors and steps give the same bytes, whatever the
 day or the machine (and the same zstd library).

@@ -1,7 +1,6 @@
-"""Write a candidate file to a temporary place, to know its exact length and error.
+"""Write a candidate `.fxz` file to a temporary place, for its exact length and error.
 
-Tensors are coded one after the other into a temporary file, so that neither the model
-nor the file need fit in memory.
+Tensors are coded one by one, so neither the model nor the file need fit in memory.
 """
 
 import contextlib

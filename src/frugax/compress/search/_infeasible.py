@@ -1,4 +1,4 @@
-"""Say why no file meets a budget, the nearest that one does, and the way out."""
+"""Refuse a size budget that no file meets: name the smallest file and the way out."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""One tensor of a progressive file: coded layer by layer, where it can be."""
+"""`LayeredSource`: a tensor of the search that is coded progressively by bit planes."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Measure errors: by the size of tensors and rows, equally, or by sensitivity."""
+"""The error that the search minimises: squared errors, weighted tensor by tensor."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""The plan: codec, bytes and error of each tensor, known before a file is written."""
+"""`CompressPlan`: codec, bytes and error of each tensor before the file is written."""
 
 import dataclasses
 

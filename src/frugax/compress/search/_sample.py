@@ -1,4 +1,4 @@
-"""Estimate bytes and error of a large tensor at a step, from a sample of its rows.
+"""Estimate a tensor's bytes and error at a quantisation step from a sample of rows.
 
 Rows evenly spread over the tensor are quantised for real and their symbols counted;
 costs that do not grow with the tensor (tables, headers) are added unscaled. With the

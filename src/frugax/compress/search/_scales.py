@@ -1,4 +1,4 @@
-"""Estimate bytes and error of a whole tree at one scale, and allocate steps around it.
+"""Estimate a tree's bytes and error at a common scale, and allocate bytes to tensors.
 
 With weights w on squared errors, the Lagrangian optimum has one slope dD/dR for all
 tensors (Everett 1963, Operations Research 11(3); for Gaussian sources it is reverse

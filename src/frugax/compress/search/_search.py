@@ -1,4 +1,4 @@
-"""Choose the step of each tensor for a budget, or say why no file can meet it.
+"""Choose codec and quantisation step of each tensor within a size or error budget.
 
 The objective is the sum over tensors of squared error times a weight. A tensor's weight
 is, by default, 1 over its size (root mean square): plain squared error would silence

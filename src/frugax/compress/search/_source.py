@@ -1,4 +1,4 @@
-"""One tensor to compress, with everything that a search asks of it again and again."""
+"""`Source`: a tensor of the search, with cached codings and errors at step sizes."""
 
 import dataclasses
 import functools

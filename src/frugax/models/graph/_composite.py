@@ -1,4 +1,4 @@
-"""Layers that are made of other layers."""
+"""`Composite`: the base class of layers that a user makes of other layers."""
 
 import dataclasses
 import functools

@@ -1,7 +1,6 @@
-"""Symbolic arrays that layers are wired with.
+"""`Connection`: a symbolic array with Python's operators, which wires layers together.
 
-A `Connection` stands for an array that does not exist yet. Its operators and methods
-add ops of the table to the model; an `IOKey` names an input or an output.
+Its operators add ops of the table to the model; an `IOKey` names an input or output.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""The text of a model: one line a layer, models inside indented."""
+"""The text of a model when printed: a tree with one line a layer."""
 
 import dataclasses
 import itertools

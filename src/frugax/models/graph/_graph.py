@@ -1,4 +1,4 @@
-"""The flat program of a model: nodes in execution order, between named values."""
+"""`ModelGraph`: a model as a flat program of ops, in order, between named values."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Infer shapes and dtypes of all values in a flat program, node by node.
+"""Shape inference: the shape and dtype of every value in a model's flat program.
 
 The backend's own library computes what an op does to shapes (JAX by `eval_shape`, torch
 on its meta device). This module walks the program, and raises the errors that name a
@@ -16,8 +16,8 @@ from frugax.errors import ShapeError
 from frugax.models.ops import OPS, Op
 
 from ._graph import GraphNode, LoopNode, ModelGraph, OpNode, Spec, join
-from ._lengths import PORT, compute_lengths, ports_of
 from ._primitive import Primitive
+from ._shape_expressions import PORT, compute_lengths, ports_of
 from ._weights import Normal, Weight
 
 # A weight of 4 TiB in float32: drawing it would end the process without an error.

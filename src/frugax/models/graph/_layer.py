@@ -1,4 +1,4 @@
-"""The base class of layers, and how layers are wired.
+"""`Layer`: the base class of everything a model is made of, and the wires between.
 
 Layers are descriptions: a layer that is used twice has two sets of weights.
 """

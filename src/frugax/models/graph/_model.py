@@ -1,4 +1,4 @@
-"""A model: layers and how they are wired, added in turn or collected from outputs."""
+"""`Model`: layers wired together by name; itself a layer of larger models."""
 
 import re
 from collections.abc import Callable, Mapping

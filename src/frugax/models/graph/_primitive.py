@@ -1,4 +1,4 @@
-"""Layers that are one op of the table, with or without weights."""
+"""`Primitive`: the base class of layers that are one op of the table with weights."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from frugax.models.ops import ALIASES, OPS, REQUIRED
 
 from ._connection import Connection, IOKey, as_connection
 from ._layer import Layer, LayerCall, LayerOutput
-from ._lengths import describe_lengths, is_length, ports_of
+from ._shape_expressions import describe_lengths, is_length, ports_of
 from ._weights import Weight
 
 # The ports of an op that takes any number of inputs; wiring needs names for them.

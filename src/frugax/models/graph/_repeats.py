@@ -1,4 +1,4 @@
-"""Find runs of equal blocks in the calls of a model; a run can be one loop."""
+"""Find runs of equal consecutive blocks in a model, which can compile as one loop."""
 
 import collections
 import dataclasses

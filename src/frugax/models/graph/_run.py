@@ -1,4 +1,4 @@
-"""Run a flat program in any namespace: one walk that traces, computes and checks."""
+"""Run a model's flat program op by op, on arrays of JAX, of torch, or shapes alone."""
 
 import contextlib
 from collections.abc import Callable, Mapping

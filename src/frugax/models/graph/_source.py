@@ -1,7 +1,6 @@
-"""A flat program as straight-line Python: one line an op, with its result's shape.
+"""Print a model's flat program as Python source: one line an op, with its shape.
 
-The text is for reading. It also runs, with a backend as `backend`; tests compare its
-results with those of `run`.
+It also runs, with a backend as `backend`; tests compare its results with `run`'s.
 """
 
 import builtins

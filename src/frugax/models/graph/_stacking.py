@@ -1,4 +1,4 @@
-"""Weights of blocks in a loop: stacked in one array, or one array a block."""
+"""Stack the weights of blocks that run as a loop into one array, and unstack them."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A table of a program: one line a layer, with its shapes, weights and costs."""
+"""The summary table of a model: one line a layer, with shapes, weights and flops."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""The arrays that layers own: their shapes and initial values."""
+"""`Weight`: a layer's declaration of an array by its shape and initial values."""
 
 import dataclasses
 from typing import Any, Literal

@@ -1,4 +1,4 @@
-"""Explain how the names of a model are wired."""
+"""`explain_wiring`: a table of each name in a model, its source and its readers."""
 
 from collections.abc import Iterable
 

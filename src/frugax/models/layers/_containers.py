@@ -1,4 +1,4 @@
-"""Containers of other layers."""
+"""`Sequential` and `Residual`: layers that contain other layers."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Convolutions over channels-last data: (batch, time, channels) and images.
+"""Convolution layers for channels-last sequences and images, and transposed ones.
 
 Kernels are (*window, in / groups, out), those of transposed convolutions (*window,
 out / groups, in). Sizes are one number for all axes of space, or one for each.

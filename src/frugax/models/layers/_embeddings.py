@@ -1,4 +1,4 @@
-"""Embeddings of tokens, and encodings of their positions."""
+"""Layers of token embeddings and positional encodings."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Linear layers and multilayer perceptrons."""
+"""The layer `Linear`, and multilayer perceptrons of it."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Losses, with the ports `input` and `target`; `ops/_losses.py` cites the formulas.
+"""Loss layers, with the ports `input` and `target`; `ops/_losses.py` has the formulas.
 
 `reduction` is `"mean"` or `"sum"`, which give one number, or `"none"`.
 """

@@ -1,4 +1,4 @@
-"""Metrics, with the ports `input` and `target`; each gives one float32 number."""
+"""Metric layers, such as `Accuracy`: `input` and `target` to one float32 number."""
 
 import dataclasses
 from collections.abc import Mapping

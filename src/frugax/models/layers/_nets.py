@@ -1,4 +1,4 @@
-"""Common whole networks; for tokens see `TransformerLM`."""
+"""Ready-made networks: residual MLP, ConvNet, U-Net; for tokens see `TransformerLM`."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Normalisation layers; channels are the last axis.
+"""Normalisation layers (layer, RMS, group, batch ...); channels are the last axis.
 
 A weight starts at 1 and a bias at 0, so an untrained layer only normalises.
 """

@@ -1,4 +1,4 @@
-"""Pooling, upsampling and flattening of channels-last data."""
+"""Layers for pooling, upsampling and flattening of channels-last data."""
 
 import dataclasses
 from typing import ClassVar

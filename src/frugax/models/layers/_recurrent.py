@@ -1,4 +1,4 @@
-"""Recurrent layers over (batch, time, features), and single steps of them.
+"""Recurrent layers (RNN, LSTM, GRU) over (batch, time, features), and their cells.
 
 Gates are in torch's order. torch has two biases, of which only the sum matters; here
 they are one, except for the GRU, whose second bias is multiplied by the reset gate.

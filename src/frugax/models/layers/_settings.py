@@ -1,4 +1,4 @@
-"""The fields of layers: pass them to the op as attributes, and check them.
+"""Constructor arguments of layers: checked, and passed to the op as attributes.
 
 Checks are called from `__post_init__`, so that a wrong setting is reported where it is
 written. Each names the field, the value and the allowed values.

@@ -1,4 +1,4 @@
-"""Attention, transformer blocks, stacks of blocks, and a language model.
+"""Attention and transformer layers, up to a whole language model (`TransformerLM`).
 
 All data is (batch, time, features). Equal blocks in a row compile as one loop.
 """

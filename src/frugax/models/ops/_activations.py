@@ -1,4 +1,4 @@
-"""Activation functions.
+"""Ops for activation functions, with equal gradients in JAX and torch.
 
 At a kink the gradient is that of the flat side: relu'(0) = 0, relu6'(6) = 0. Both
 libraries are made to agree there, so that gradients can be compared exactly.

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention."""
+"""The op for scaled dot-product attention, in JAX and torch alike."""
 
 from typing import Any
 

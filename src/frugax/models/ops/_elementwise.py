@@ -1,4 +1,4 @@
-"""Arithmetic, comparison, logic and bits: one number in, one number out.
+"""Elementwise ops: arithmetic, comparison, logic and bits, which broadcast.
 
 All broadcast as NumPy does, also between ranks. Most ops only forward to the namespace,
 so they are declared by a table of names and descriptions.

@@ -1,4 +1,4 @@
-"""Embeddings of tokens, and encodings of their positions."""
+"""Ops for token embeddings and positional encodings, in JAX and torch alike."""
 
 import math
 from typing import Any

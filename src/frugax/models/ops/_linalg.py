@@ -1,4 +1,4 @@
-"""Matrix products, factorisations and linear systems.
+"""Ops of linear algebra: matrix products, factorisations and linear systems.
 
 For a singular or indefinite matrix the result is NaN or infinite on both libraries,
 since a compiled program cannot raise.

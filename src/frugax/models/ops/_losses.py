@@ -1,4 +1,4 @@
-"""Losses of predictions, and penalties on weights.
+"""Ops for losses of predictions, and for penalties on weights.
 
 Reduction "mean" and "sum" give one number, "none" one for each example or element.
 Losses of float16 and bfloat16 are float32. A class label out of range gives NaN on both

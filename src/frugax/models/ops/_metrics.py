@@ -1,4 +1,4 @@
-"""Metrics of predictions, as float32 numbers; most have no useful gradient."""
+"""Ops for metrics of predictions, as float32 numbers; most have no useful gradient."""
 
 from typing import Any
 

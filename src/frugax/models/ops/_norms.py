@@ -1,4 +1,4 @@
-"""Linear maps and normalisations, over the last axis unless stated otherwise.
+"""Ops for linear maps and normalisations, over the last axis unless stated otherwise.
 
 Statistics of float16 and bfloat16 are computed in float32.
 """

@@ -1,4 +1,4 @@
-"""The rule for the dtype of a result, the same for both libraries.
+"""Dtype promotion: the rule for the dtype of an op's result, in JAX and torch alike.
 
 It is JAX's lattice (docs.jax.dev, "Type promotion semantics"), in NumPy's names: an
 integer and a float give that float, float16 and bfloat16 give float32, and a 0-d array

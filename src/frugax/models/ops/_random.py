@@ -1,4 +1,4 @@
-"""Random numbers; the first tensor is always `key`, and equal keys give equal numbers.
+"""Ops that draw random numbers from a `key`; equal keys give equal numbers.
 
 On JAX a key is one of `jax.random` (typed, or two raw uint32); on torch it is an int64
 tensor, the seed of a `torch.Generator`. Both have the same distributions, but other

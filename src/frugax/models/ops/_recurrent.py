@@ -1,4 +1,4 @@
-"""Recurrent layers over (batch, time, features), and single steps of them.
+"""Ops for recurrent layers (RNN, LSTM, GRU) over (batch, time, features), and cells.
 
 Weights are laid out as in torch: (gates * hidden, features) for the input and
 (gates * hidden, hidden) for the state, the gates in the order input, forget, cell,

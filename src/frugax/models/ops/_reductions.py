@@ -1,4 +1,4 @@
-"""Reductions along axes, and scans along one.
+"""Ops that reduce along axes (sum, max, std ...), and cumulative ones along one.
 
 `axis` is an int, a tuple of ints, or None for all. Sums and products of booleans and of
 integers of fewer than 32 bits are int32, as are indices.

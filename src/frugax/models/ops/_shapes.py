@@ -1,4 +1,4 @@
-"""Reshape, join and split arrays, and make new ones."""
+"""Ops that reshape, join and split arrays, and ops that create new ones."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The class of ops, and the table that holds each op once.
+"""The op table: the class `Op`, and the registry that holds each op once.
 
 An op is a function over a small array namespace `xp`. The same function runs in JAX and
 in torch, eagerly, compiled, and on shapes alone. No array library is imported here.

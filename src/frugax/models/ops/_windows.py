@@ -1,4 +1,4 @@
-"""Convolutions and pools of channels-last data: (batch, *space, channels).
+"""Ops for convolution and pooling of channels-last data: (batch, *space, channels).
 
 Each op exists for one and for two axes of space, declared by one function over their
 number. Kernels are (*window, in / groups, out). Strides, dilations and paddings are one

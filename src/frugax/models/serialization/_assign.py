@@ -1,4 +1,4 @@
-"""Check arrays against the weights of a compiled model, and put them on its backend."""
+"""Check arrays against a compiled model's weights, and put them on its backend."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Build models of JSON values from untrusted files.
+"""Deserialise models from JSON data of untrusted files; the inverse of `_to_dict`.
 
 Only classes in `graph.LAYERS` are built. Names in the data are never imported or run,
 so your own layers must be imported before a file that uses them is read.

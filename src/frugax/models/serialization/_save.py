@@ -1,4 +1,4 @@
-"""Write a compiled model and its weights to one file; `frugax.models.load` reads it.
+"""`save`: write a compiled model and its weights to a file, for `frugax.models.load`.
 
 The file is a `.safetensors` file: the weights have the names of the single blocks, and
 its metadata hold the model as JSON.

@@ -1,4 +1,4 @@
-"""Convert models to dicts for JSON; `_from_dict` builds them again."""
+"""Serialise a model's description to dicts for JSON; `_from_dict` builds it again."""
 
 import dataclasses
 from typing import Any

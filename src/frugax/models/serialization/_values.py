@@ -1,4 +1,4 @@
-"""Check JSON values, and convert layer settings and constants to them and back."""
+"""Convert layer settings and constants to JSON values and back, with type checks."""
 
 import base64
 import binascii

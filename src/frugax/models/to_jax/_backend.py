@@ -1,4 +1,4 @@
-"""The JAX backend: arrays, eager ops, random numbers and devices."""
+"""`JaxBackend`: the device and precision of models under JAX, and eager ops."""
 
 import contextlib
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A compiled JAX model whose gradients stay within a memory budget."""
+"""`BudgetedJaxModel`: a compiled model whose gradients stay within a memory budget."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from frugax.measure import program
 from frugax.models._compiled_model import CompiledModel
 
 from ._compiled import Arrays, JaxModel
-from ._gradient_request import LossGradients, OutputGradients, shapes_of
+from ._gradient_candidates import LossGradients, OutputGradients, shapes_of
 from ._memory import Candidate, Search
 from ._memory_plan import MemoryPlan
 from ._shape_rules import spec_of

@@ -1,4 +1,4 @@
-"""A compiled model as pure JAX functions of two dictionaries: parameters and data."""
+"""`JaxModel`: a compiled model as pure JAX functions of parameters and data."""
 
 import functools
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Create JAX arrays (constant, evenly spaced, random) and derive random keys."""
+"""The JAX implementation of array and random-key creation, for the bodies of ops."""
 
 from typing import Any
 

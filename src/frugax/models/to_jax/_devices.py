@@ -1,4 +1,4 @@
-"""Choose devices by name, build meshes, and split arrays over a mesh."""
+"""Choose JAX devices by name, build meshes, and shard a model's arrays over them."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The dtype plan: the dtype of each stored weight, and a certificate of its error."""
+"""`DtypePlan`: the dtype that stores each weight, and the measured output error."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

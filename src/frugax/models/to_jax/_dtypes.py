@@ -1,4 +1,4 @@
-"""The dtype rules of the JAX namespace: read, cast and promote dtypes."""
+"""The JAX implementation of dtype casts and promotion, for the bodies of ops."""
 
 from collections.abc import Sequence
 from typing import Any

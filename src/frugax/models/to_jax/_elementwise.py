@@ -1,4 +1,4 @@
-"""Elementwise operations of JAX arrays: arithmetic, comparison, logic, activations.
+"""The JAX implementation of elementwise operations, for the bodies of ops.
 
 Under its strictest settings jnp refuses operands of different ranks. `_same_rank` makes
 the broadcast explicit; for equal ranks it adds nothing to the program.

@@ -1,4 +1,4 @@
-"""Count the floating-point operations of an op in its traced program."""
+"""Count the flops of one op's forward pass, by tracing it, for a model's summary."""
 
 import functools
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Draw the initial weights in one compiled program."""
+"""Draw a JAX model's initial weights in one compiled program, sharded if on a mesh."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Neural-network kernels of JAX, each in the form that XLA:CPU runs fastest.
+"""The JAX implementation of neural-network ops, each in the form fastest on XLA:CPU.
 
 `Kernels` is what `JaxNamespace` inherits: linear maps, norms, attention, lookups and
 pieces here; convolutions and pools in `_kernels_conv.py`. Ratios in comments are of

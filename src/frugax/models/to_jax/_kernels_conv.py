@@ -1,4 +1,4 @@
-"""Convolutions and pools of the JAX namespace, on data with channels last.
+"""The JAX implementation of convolution and pooling ops, on channels-last data.
 
 A convolution is frugax's own operation, `jaxprs.fast_convolution`. Outside of loops
 XLA:CPU compiles it like `lax.conv_general_dilated`; inside a `scan` or `cond` it is 7

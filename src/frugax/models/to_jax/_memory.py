@@ -1,4 +1,4 @@
-"""Search for the cheapest way to fit a model's gradients in a memory budget.
+"""The memory search: the cheapest program for a model's gradients within its budget.
 
 In order of their cost: nothing; recomputing parts of the forward pass (`frugax.remat`);
 running a batch in micro-batches, with and without recomputation. Every candidate is

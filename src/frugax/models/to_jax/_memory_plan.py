@@ -1,4 +1,4 @@
-"""The memory plan of a compiled model, with every attempt and its cost."""
+"""`MemoryPlan`: how a model's gradients fit their memory budget, and all attempts."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Run a batch in micro-batches: check that a model allows it, and loop over them.
+"""Micro-batching of a model's gradients: check that rows are independent, then loop.
 
 Micro-batches give the outputs of the whole batch only if rows do not affect each
 other's outputs. Batch statistics and random draws are known to violate this; every

@@ -1,4 +1,4 @@
-"""The array namespace `xp` of JAX, in which the bodies of the op table are written.
+"""`JaxNamespace`: the array functions `xp` that bodies of ops call, in JAX.
 
 Its methods have NumPy's names and rules. Under its strictest settings jnp refuses
 operands of different ranks or dtypes; the namespace makes the conversion explicit. For

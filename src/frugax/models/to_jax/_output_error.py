@@ -1,4 +1,4 @@
-"""Measure the error of outputs, and fingerprint the data that it was measured on."""
+"""Measure the error of a model's outputs with shorter weights, for the dtype plan."""
 
 import hashlib
 from collections.abc import Mapping, Sequence

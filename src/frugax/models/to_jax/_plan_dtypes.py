@@ -1,9 +1,7 @@
-"""Plan shorter dtypes for stored weights, within a measured error of the outputs.
+"""Plan shorter dtypes for a model's stored weights, within a measured output error.
 
-From a compiled model, its weights and batches of data to a `DtypePlan` with the stored
-dtype of each weight and the resulting error. A layer computes in the widest dtype of
-its inputs, so a bfloat16 weight next to float32 data is rounded once, when it is
-stored, and sums keep their precision.
+A layer computes in the widest dtype of its inputs, so a bfloat16 weight next to float32
+data is rounded once, when it is stored, and sums keep their precision.
 """
 
 import dataclasses

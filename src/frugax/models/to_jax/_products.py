@@ -1,4 +1,4 @@
-"""Matrix products and linear algebra of JAX arrays."""
+"""The JAX implementation of matrix products and linear algebra, for bodies of ops."""
 
 from typing import Any
 

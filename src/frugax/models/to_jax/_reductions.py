@@ -1,4 +1,4 @@
-"""Reductions of JAX arrays along axes, and running or normalized forms of them."""
+"""The JAX implementation of reductions and cumulative sums, for the bodies of ops."""
 
 from collections.abc import Sequence
 

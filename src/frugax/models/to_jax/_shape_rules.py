@@ -1,4 +1,4 @@
-"""Shape rules of JAX: trace ops abstractly, with named lengths left symbolic."""
+"""Shape inference by JAX: ops are traced abstractly, with named lengths symbolic."""
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence

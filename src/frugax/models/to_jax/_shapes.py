@@ -1,4 +1,4 @@
-"""Reshape, reorder and index JAX arrays."""
+"""The JAX implementation of reshaping and indexing arrays, for the bodies of ops."""
 
 from collections.abc import Sequence
 from typing import Any

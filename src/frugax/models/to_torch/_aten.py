@@ -1,4 +1,4 @@
-"""Operations of torch's ATen library as operations on connections.
+"""Converters from operations of torch's ATen library to ops, for `from_torch`.
 
 Data are channels first in torch; convolutions and pools move the channels to the end
 and back, which XLA makes part of its layouts.

@@ -1,4 +1,4 @@
-"""NumPy's ways to say which axes, brought to those that torch takes."""
+"""Convert NumPy's `axis` arguments to the forms that torch accepts."""
 
 from collections.abc import Sequence
 from typing import Any

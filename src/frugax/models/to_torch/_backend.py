@@ -1,4 +1,4 @@
-"""The torch backend: tensors, eager ops, random numbers, one device."""
+"""`TorchBackend`: the device and precision of models under torch, and eager ops."""
 
 import contextlib
 from collections.abc import Iterator, Sequence

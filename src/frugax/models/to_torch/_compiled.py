@@ -1,4 +1,4 @@
-"""A model as torch functions of flat dictionaries: parameters and data."""
+"""`TorchModel`: a compiled model as torch functions of parameters and data."""
 
 import functools
 import warnings
@@ -11,8 +11,8 @@ from frugax.models._compiled_model import CompiledModel
 from frugax.models.graph import ModelGraph, infer
 
 from ._backend import TorchBackend, key_of
+from ._execution_plan import Plan
 from ._initial import draw
-from ._plan import Plan
 from ._shape_rules import rules_of, spec_of
 
 Tensors = dict[str, torch.Tensor]

@@ -1,4 +1,4 @@
-"""Create torch tensors (constant, evenly spaced, random) and derive random keys."""
+"""The torch implementation of tensor and random-key creation, for the bodies of ops."""
 
 from typing import Any
 

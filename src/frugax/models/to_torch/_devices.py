@@ -1,4 +1,4 @@
-"""Choose devices by the names that the JAX backend takes too."""
+"""Choose devices of the torch backend, by the names that the JAX backend takes too."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which dtype a tensor has, in NumPy's names, and what brings several to one."""
+"""The torch implementation of dtype casts and promotion, for the bodies of ops."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Numbers of tensors, one by one: arithmetic, comparison, logic, activations."""
+"""The torch implementation of elementwise operations, for the bodies of ops."""
 
 import math
 from collections.abc import Callable

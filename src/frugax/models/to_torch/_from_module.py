@@ -1,4 +1,4 @@
-"""Convert a torch module to a model, operation by operation, through `torch.export`."""
+"""Convert a torch module to a model for `from_torch`, op by op by `torch.export`."""
 
 import operator
 import warnings

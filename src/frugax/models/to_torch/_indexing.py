@@ -1,4 +1,4 @@
-"""Entries of tensors picked out, put in order, or added at an index."""
+"""The torch implementation of indexing, sorting and scattering, for bodies of ops."""
 
 import math
 from typing import Any

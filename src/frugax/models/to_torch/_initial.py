@@ -1,4 +1,4 @@
-"""Weights before training, drawn on the backend's device."""
+"""Draw a torch model's initial weights, on the backend's device."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Neural-network kernels of the torch namespace: torch's own where it has them.
+"""The torch implementation of neural-network ops: torch's kernels where it has them.
 
 `Kernels` is what `TorchNamespace` inherits: linear maps, norms, attention, lookups and
 pieces here; convolutions and pools in `_kernels_conv.py`.

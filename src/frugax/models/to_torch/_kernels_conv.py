@@ -1,4 +1,4 @@
-"""Convolutions and pools of the torch namespace, on data with channels last.
+"""The torch implementation of convolution and pooling ops, on channels-last data.
 
 torch expects channels second. A transposed view of data with channels last has the
 layout that it calls `channels_last`, for which it has fast code: nothing is copied.

@@ -1,4 +1,4 @@
-"""The array namespace `xp` of torch, in which the bodies of the op table are written.
+"""`TorchNamespace`: the array functions `xp` that bodies of ops call, in torch.
 
 The same methods as the JAX namespace, with NumPy's rules: torch's own dtype rules, its
 int64 indices, and its refusals (several axes, negative steps, empty arrays) end here.

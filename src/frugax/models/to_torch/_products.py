@@ -1,4 +1,4 @@
-"""Products of tensors as matrices."""
+"""The torch implementation of matrix products, for the bodies of ops."""
 
 import math
 from typing import Any

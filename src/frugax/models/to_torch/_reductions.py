@@ -1,4 +1,4 @@
-"""Many numbers of a tensor to one, or each by what all are together.
+"""The torch implementation of reductions and cumulative sums, for the bodies of ops.
 
 torch takes no tuple of axes for some, no empty one for most, and counts in int64.
 """

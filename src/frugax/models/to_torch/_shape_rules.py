@@ -1,4 +1,4 @@
-"""Shape rules of torch: run ops on the meta device, with named lengths left free."""
+"""Shape inference by torch: ops run on the meta device, with named lengths free."""
 
 import functools
 import itertools
@@ -13,7 +13,7 @@ from frugax.models.graph import BackendRules, ModelGraph, Spec
 from frugax.models.ops import Op
 
 from ._backend import TorchBackend
-from ._free import FreeLength, at, dimension, fill_free, free_names, lengths
+from ._free_dimensions import FreeLength, at, dimension, fill_free, free_names, lengths
 from ._namespace import TorchNamespace
 
 # A random key is an int64 tensor on torch, which has no dtype for keys.

@@ -1,4 +1,4 @@
-"""The entries of tensors in other shapes."""
+"""The torch implementation of reshaping and joining tensors, for the bodies of ops."""
 
 from collections.abc import Sequence
 from typing import Any

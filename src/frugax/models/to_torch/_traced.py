@@ -1,4 +1,4 @@
-"""A plan as one program of torch's compiler."""
+"""Compile an execution plan by `torch.compile`; run it eagerly where that fails."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from torch._dynamo.exc import (  # noqa: PLC2701 - it has no public name
 )
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from ._plan import Plan
+from ._execution_plan import Plan
 
 Tensors = dict[str, torch.Tensor]
 

@@ -1,4 +1,4 @@
-"""Follow the batch axis through a program, and run the program on a part of the batch.
+"""Follow the batch axis through a traced loss, and run it on a part of the batch.
 
 Each value either is the same for every part of the batch, or lies along the batch in
 one of its axes, or is a sum over the batch of which a part of the batch gives one term.

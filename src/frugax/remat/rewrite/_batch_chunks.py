@@ -1,4 +1,4 @@
-"""Run a loss on one chunk of the batch after another, and add up the gradients.
+"""Run a loss on one chunk of the batch after another, and accumulate the gradients.
 
 The operations of a loss fall into three parts. Some do not depend on the batch and run
 once, before. Those that work on rows of the batch run chunk by chunk in a loop. What is

@@ -1,4 +1,4 @@
-"""Gates: keep a compiler from merging recomputation back into the first pass.
+"""Gates that keep XLA from merging recomputed operations back into the first pass.
 
 XLA on CPU drops optimisation barriers before it last merges equal operations, so
 `jax.checkpoint` alone does not survive there. These gates hold by data flow: the

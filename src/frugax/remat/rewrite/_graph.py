@@ -1,4 +1,4 @@
-"""A traced loss prepared for planning: its operations, and the places to cut it."""
+"""`RematGraph`: a traced loss prepared for planning, with the places to cut it."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Consecutive operations of a loss as a function with a vector-Jacobian product."""
+"""A range of a loss's operations as a function with a vector-Jacobian product."""
 
 import dataclasses
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Find the axis that holds the batch, and list chunked runs of a loss."""
+"""Find the axis of a loss that holds the batch, and the numbers of chunks to try."""
 
 import dataclasses
 import math

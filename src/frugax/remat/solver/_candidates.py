@@ -1,4 +1,4 @@
-"""List the plans that are worth compiling, from the plain program down in peak."""
+"""List candidate plans worth compiling, the plain one first, by falling peak memory."""
 
 import dataclasses
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Choose how the scans and conds of a loss recompute, from least to most.
+"""Candidate ways to recompute the scans and conds of a loss, from least to most.
 
 A scan of T iterations that keeps only the carry before each group of c iterations keeps
 T/c carries, and, while one group is recomputed, the residuals of c iterations. The sum

@@ -1,4 +1,4 @@
-"""Model the bytes and flops of each possible segment in each possible mode.
+"""The cost model: bytes and flops of each segment of a loss, kept or recomputed.
 
 The model only ranks plans. The memory that a plan needs is measured (`_planner.py`).
 """

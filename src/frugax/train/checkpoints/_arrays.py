@@ -1,4 +1,4 @@
-"""Convert a state to NumPy arrays and back, bit for bit, and store these with Orbax."""
+"""Convert a training state to NumPy arrays and back, bit for bit, stored by Orbax."""
 
 import contextlib
 import logging

@@ -1,4 +1,4 @@
-"""`Checkpoints`: saved states that are complete or ignored, and know their owner.
+"""`Checkpoints`: saved training states, verified on restore; partial saves are ignored.
 
 Orbax writes the arrays. A manifest is written last, with the step, path and type of
 every leaf, length and checksum of every file, and the caller's own JSON. A folder

@@ -8,7 +8,7 @@ from ._call_site import (
     is_user_file as is_user_file,
     warn_at_call_site as warn_at_call_site,
 )
-from ._explain import (
+from ._explain_recompiles import (
     CompileEvent as CompileEvent,
     RecompileExplanation as RecompileExplanation,
     explain_recompiles as explain_recompiles,

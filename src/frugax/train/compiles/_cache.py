@@ -1,4 +1,4 @@
-"""Keep compiled programs on disk for later processes, in a folder of bounded size."""
+"""The disk cache of XLA's compiled programs, for later processes, of bounded size."""
 
 import importlib.util
 import os

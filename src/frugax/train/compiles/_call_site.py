@@ -1,4 +1,4 @@
-"""Find the line of the user's own code from which frugax was called."""
+"""Find the line of the user's own code that called frugax, for warnings and errors."""
 
 import functools
 import sys

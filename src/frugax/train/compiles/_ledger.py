@@ -1,4 +1,4 @@
-"""Count how often XLA compiled, for which function, and what it cost.
+"""`CompileLedger`: count how often XLA compiles, which function, and for how long.
 
 JAX announces every trace, lowering and compilation through `jax.monitoring`; a ledger
 counts while it is open. No listener is registered while no ledger is open.

@@ -1,7 +1,6 @@
-"""The signature that a program is compiled for, and the differences between two.
+"""The signature (shapes, dtypes, statics) that a program is compiled for, and changes.
 
-XLA compiles for one structure, and one shape and dtype of every leaf. JAX explains
-recompiles in its log only, so frugax keeps its own record and names the leaf.
+JAX explains recompiles in its log only; frugax names the leaf that changed.
 """
 
 import dataclasses

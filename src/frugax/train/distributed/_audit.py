@@ -1,4 +1,4 @@
-"""Find the arrays of a state that are replicated, or on one device, without need."""
+"""`audit`: the arrays of a state that are replicated, or on one device, needlessly."""
 
 import dataclasses
 

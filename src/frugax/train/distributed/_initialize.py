@@ -1,4 +1,4 @@
-"""Join the processes of one run, with timeouts that a person would wait for."""
+"""`initialize`: join the processes of a multi-process run, with short timeouts."""
 
 import os
 import threading

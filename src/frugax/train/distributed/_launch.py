@@ -1,4 +1,4 @@
-"""Start the processes of one run on this machine, and restart them if one fails.
+"""`launch`: start the processes of one run on this machine; restart all if one fails.
 
 For tests and for one machine. On a cluster Kubeflow Trainer, JobSet or Slurm do this.
 """

@@ -1,4 +1,4 @@
-"""Choose the layout and micro-batches of a step that fit each device's memory."""
+"""`distributed.plan`: the layout and micro-batches that fit each device's memory."""
 
 import dataclasses
 from collections.abc import Callable, Sequence

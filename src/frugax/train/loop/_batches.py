@@ -1,4 +1,4 @@
-"""Batches by the number of their step, the same in a resumed run."""
+"""Batches by step number, the same in a resumed run, and prefetched in a thread."""
 
 import base64
 import contextlib

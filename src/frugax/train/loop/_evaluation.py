@@ -1,4 +1,4 @@
-"""Evaluations of a state, and early stopping when they no longer improve."""
+"""Evaluations of a state during training, and early stopping by them."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

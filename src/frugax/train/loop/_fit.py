@@ -1,4 +1,4 @@
-"""`fit` and `apply`: train for some steps within some seconds, able to resume later."""
+"""`train.fit` and `apply`: train for some steps within a time budget, resumable."""
 
 import contextlib
 import dataclasses

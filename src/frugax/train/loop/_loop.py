@@ -1,4 +1,4 @@
-"""The training loop behind `fit`: steps, waits, evaluations, checkpoints, the clock.
+"""The training loop behind `fit`: steps, evaluations, checkpoints, clock and signals.
 
 JAX runs ahead of Python. The loop lets it, and waits only now and then (see `Pace`);
 at each wait it checks the time, and finds a loss that is not finite.

@@ -1,4 +1,4 @@
-"""`plan`: how many training steps fit in a time budget, from a measured step."""
+"""`train.plan`: how many steps fit in a time budget, from a measured step."""
 
 import bisect
 import dataclasses

@@ -1,4 +1,4 @@
-"""Where the seconds of a run go, and how far JAX may run ahead of Python."""
+"""Account for the wall time of training, and limit how far JAX runs ahead of Python."""
 
 import collections
 import dataclasses

@@ -1,4 +1,4 @@
-"""Agreement and data movement between the processes of a run."""
+"""Collectives between the processes of a run: agree on a number, gather, shard."""
 
 import contextlib
 import itertools

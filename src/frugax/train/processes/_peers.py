@@ -1,4 +1,4 @@
-"""Detect lost and hanging peers, and exit with a code that states the cause.
+"""Detect lost and hanging processes of a run, and exit with a code that says why.
 
 An ordinary exit waits for the other processes, in vain if one of them is lost. JAX's
 own threads end a process by `abort()`, which looks like a crash. Here both become exit

@@ -1,4 +1,4 @@
-"""Build the function of a training step, to be jitted or run eagerly."""
+"""Build the Python function of a training step: loss, gradient, update, checks."""
 
 import contextlib
 import dataclasses

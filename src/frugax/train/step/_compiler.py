@@ -1,4 +1,4 @@
-"""Make the program for a signature, or fall back to the next best way to run it.
+"""Compile a training step for each signature of its arguments, or fall back.
 
 A step that cannot be traced or compiled falls back, with one warning, except where the
 fallback would break a budget.

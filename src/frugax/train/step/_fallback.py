@@ -1,4 +1,4 @@
-"""What a step does when it cannot be compiled: which failures it works around, and how.
+"""Fallbacks of a training step that cannot be compiled: for which errors, and how.
 
 Only errors that JAX itself raises while tracing or compiling are worked around. The
 user's own exceptions and an exhausted device memory never are.

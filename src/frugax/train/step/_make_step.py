@@ -1,4 +1,4 @@
-"""`make_train_step`: check the options and budgets of a step, and make it."""
+"""`make_train_step`: check the options and budgets of a training step, and make it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, get_args

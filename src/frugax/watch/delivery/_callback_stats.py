@@ -1,4 +1,4 @@
-"""Totals of what host callbacks have cost in this process, by name."""
+"""Statistics of host callbacks in this process, by name: calls, errors, seconds."""
 
 import contextlib
 import dataclasses

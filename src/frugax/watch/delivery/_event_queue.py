@@ -1,4 +1,4 @@
-"""A queue of events that never holds more than a number of bytes."""
+"""A sink's queue of records, by priority, which never holds more than its byte cap."""
 
 import dataclasses
 from collections import deque

@@ -1,4 +1,4 @@
-"""The interface of host functions that handle a probe's values on their own terms."""
+"""The protocol of functions on the host that handle a probe's values themselves."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable

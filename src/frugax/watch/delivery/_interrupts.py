@@ -1,4 +1,4 @@
-"""Defer Ctrl-C while the main thread is inside a program's callback."""
+"""Defer Ctrl-C while the main thread is inside a program's host callback."""
 
 import signal
 import sys

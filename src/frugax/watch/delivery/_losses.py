@@ -1,4 +1,4 @@
-"""Account for every record: given, kept, left out on purpose, or lost and why."""
+"""The ledger of all records, by class: kept, left out on purpose, or lost and why."""
 
 import dataclasses
 import threading

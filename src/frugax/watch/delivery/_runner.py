@@ -1,4 +1,4 @@
-"""Run a user's function in another thread, for a limited time."""
+"""Run a function of the user's, or a sink's, in another thread with a timeout."""
 
 import dataclasses
 import queue

@@ -1,4 +1,4 @@
-"""Print grids to a terminal: coloured cells, half blocks for large grids, or numbers.
+"""Print 2-D arrays in a terminal: coloured cells, half blocks if large, or numbers.
 
 Terminals without colour get numbers: a pipe, `NO_COLOR`, a dumb terminal.
 """

@@ -1,4 +1,4 @@
-"""Three palettes of ten colours for whole numbers, and a ramp for other numbers."""
+"""Colour palettes of drawings: ten colours for small integers, a ramp for all else."""
 
 from typing import Literal, TypeAlias, get_args
 

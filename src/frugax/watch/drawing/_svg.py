@@ -1,4 +1,4 @@
-"""Draw grids, steps, episodes and sheets as SVG documents, without script or fonts."""
+"""SVG drawings of 2-D arrays: one grid, an environment's step, an episode, a table."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The SVG elements that all drawings share.
+"""The SVG elements that all drawings of arrays share: labels, panels, outlines, arrows.
 
 Colours are given twice: as attributes, for programs that read no style sheets and for
 pages whose policy forbids them, and as classes, which follow the reader's light or dark

@@ -1,4 +1,4 @@
-"""Export a journal to formats that other programs read: npz, zarr, CSV.
+"""`export`: a journal as npz, zarr or CSV, which other programs read.
 
 npz     one file. Each stream gives `steps` and one array per column, such as `loss`;
         those of a named stream are called `stream/steps`, `stream/loss`. A column that

@@ -1,4 +1,4 @@
-"""Follow a journal that another process writes, reading only the new part."""
+"""`Follower`: read a journal that another process is writing, only the new part."""
 
 import dataclasses
 import os

@@ -1,4 +1,4 @@
-"""Write the records of a run to a journal, in blocks that survive a crash."""
+"""`Journal`: write the records of a run to a file, in blocks that survive a crash."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""Buffer the unwritten records of one stream, and encode them as a block."""
+"""The write buffer of one stream of a journal, which is encoded as one block."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Read a journal: return every intact record, and declare every damage."""
+"""`read`: return every intact record of a journal, and declare every damaged range."""
 
 import dataclasses
 import os

@@ -1,4 +1,4 @@
-"""Scan the blocks of a journal from its start, or from the end of the last scan."""
+"""Find the intact blocks of a journal file, and the ranges between that are lost."""
 
 import dataclasses
 import os

@@ -1,4 +1,4 @@
-"""Validate the contents of a record (steps, names, numbers, arrays) before it is taken.
+"""Validate a record's steps, names, numbers and arrays before a journal takes it.
 
 Numbers are widened to int64, float32 or float64, exactly; arrays keep their dtype.
 """

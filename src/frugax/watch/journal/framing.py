@@ -1,4 +1,4 @@
-"""Encode JSON as checksummed, compressed frames, and file headers made of one frame.
+"""Encode and decode a journal's frames: JSON, compressed and checksummed; file headers.
 
     frame   length (u32), crc32 (u32), deflated JSON
     header  magic, frame({"format": 1, "salt": s, "meta": {...}})

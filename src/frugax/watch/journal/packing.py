@@ -1,4 +1,4 @@
-"""Pack arrays into bytes: byte-shuffled, sometimes XORed along time, then zstd.
+"""Columns of a journal and their encoding: byte shuffle, optional XOR, then zstd.
 
 Numbers wider than a byte are byte-shuffled (all first bytes, then all second bytes, and
 so on), as Blosc and HDF5 do, because bytes of equal significance resemble each other.

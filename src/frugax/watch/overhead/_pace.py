@@ -1,4 +1,4 @@
-"""Choose how often to record from the price of collecting and from the A/B."""
+"""Adapt how often to record to an overhead budget, by costs measured during the run."""
 
 import threading
 

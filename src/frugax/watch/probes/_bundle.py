@@ -1,4 +1,4 @@
-"""Bundle the small values of a loop's step into few arrays.
+"""Bundle the small outputs of a loop's step into few arrays, which is faster.
 
 Each output of a step is written by an operation of its own: on CPU two norms of 512
 numbers made a step of 11 us 15 % slower, and 3 % slower as one array (measured once, on

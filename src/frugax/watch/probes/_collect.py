@@ -1,4 +1,4 @@
-"""Transform a function so that its records become an output."""
+"""`collect`: transform a function so that its records become a second output."""
 
 import contextlib
 import dataclasses

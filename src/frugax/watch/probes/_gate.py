@@ -1,7 +1,6 @@
-"""Run the part of a program that only its frames need behind a gate.
+"""Run the operations that only frames need inside a `lax.cond`, when a frame is due.
 
-A frame may be expensive. Operations that lead to a frame and to nothing else run only
-where the frame is due. Everything else stays outside the gate, so no state is copied.
+Everything else stays outside the gate, so no state is copied.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""A probe: the name, the kind and the tree structure of a watched value."""
+"""`Probe`: the name, the kind and the tree structure of one watched value."""
 
 import dataclasses
 from collections.abc import Callable, Sequence

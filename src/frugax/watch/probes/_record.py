@@ -1,4 +1,4 @@
-"""Record values inside a function: numbers, summaries and frames."""
+"""`record`, `summarise` and `frame`: record values inside a function to be jitted."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Predict the results of a program's probes, by the walk of `_interpreter`.
+"""Predict the shapes of a program's probe results, which `_interpreter` needs in loops.
 
 The interpreter of a `while` loop must know the results before the first round, and that
 of a `cond` must know the results of the other branches.

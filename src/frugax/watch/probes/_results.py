@@ -1,4 +1,4 @@
-"""The values of a probe after a run, in the form that users see.
+"""The results of a probe in the form that users see, with missing values marked.
 
 Most probes produce a value whenever the program runs. Those in a branch, a `while`
 loop or a ring also say which values exist.

@@ -1,4 +1,4 @@
-"""A `lax.scan` that returns the records of its steps instead of calling the host.
+"""`watch.scan`: a `lax.scan` that returns its steps' records, without host callbacks.
 
 Numbers leave with every step. Frames leave once per block of steps: the scan is cut
 into blocks, and the last step of each block is written out after an inner scan over

@@ -1,4 +1,4 @@
-"""Build the ASGI application of the page: static files, an event stream, queries.
+"""The ASGI application of a run's live page: static files, an event stream, queries.
 
 An application shows one run. No request can name a path or a file, so none can reach
 beyond that run.

@@ -1,4 +1,4 @@
-"""Keep the content of a journal, and tell each page the part that it has not seen.
+"""Keep the content of a journal, and find the part that each live page has not seen.
 
 A cursor states how much a page has: the journal, the number of rewinds and the number
 of records of each stream. All of these depend on the file alone, so a cursor stays

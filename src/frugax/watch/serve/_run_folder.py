@@ -1,4 +1,4 @@
-"""Read the config, the receipt and the lock beside the journal of a run."""
+"""Read a run's config, receipt and lock beside its journal, for the live page."""
 
 import json
 import os

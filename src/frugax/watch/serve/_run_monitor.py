@@ -1,4 +1,4 @@
-"""Monitor one run: follow its journal and judge whether it is alive."""
+"""Monitor one run for the live page: follow its journal, judge whether it is alive."""
 
 import os
 from collections import deque

@@ -1,4 +1,4 @@
-"""Run the server of the page: bind, print the address, leave on Ctrl-C."""
+"""`serve`: run the web server of a run's live page until Ctrl-C."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""Keep the numbers and the arrays of one stream in memory, growing at the end."""
+"""Keep one stream's numbers and arrays in growing memory, for the live page."""
 
 import bisect
 import dataclasses

@@ -1,4 +1,4 @@
-"""The records that sinks receive, and the numbers in them under their tags."""
+"""`Event`: a record as sinks receive it; `Sink`, their protocol; numbers by tag."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Import optional packages only when a sink needs them."""
+"""Import optional packages, such as mlflow, only when a sink needs them."""
 
 import contextlib
 import importlib

@@ -1,4 +1,4 @@
-"""A sink that draws frames as SVG files in a tree of folders."""
+"""A sink that draws recorded frames (arrays) as SVG files in a tree of folders."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Sufficient statistics of a data set, of a fixed size for any number of rows.
+"""Sufficient statistics of a table, of a fixed size for any number of rows.
 
 Each variable enters as a few basis functions of itself. The scores and pair features
 need only their products, summed over rows. So a data set of any length becomes arrays

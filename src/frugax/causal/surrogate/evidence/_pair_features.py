@@ -1,4 +1,4 @@
-"""Evidence for the network: posteriors of parent sets and features of pairs."""
+"""The input of the surrogate's network: parent-set posteriors and pairwise features."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Bayesian scores of every parent set, and their posterior averaged over all orders.
+"""Bayesian scores of all parent sets, and their posterior averaged over causal orders.
 
 Arrays have the batch *last*, so that loops over subsets work on contiguous memory. A
 parent set of child i is a bit mask: bit t is set if the t-th of the other variables, in

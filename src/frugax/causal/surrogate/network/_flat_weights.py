@@ -1,4 +1,4 @@
-"""The network's weights as one vector, for training.
+"""Pack the weights of the surrogate's network into one vector, for faster training.
 
 The optimiser's update, and the loop over blocks, then compile to one kernel each
 instead of one for each array.

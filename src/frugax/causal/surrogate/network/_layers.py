@@ -1,4 +1,4 @@
-"""Layers of the networks; the same code runs in NumPy and in JAX (`xp`)."""
+"""Layers of the surrogate's network; the same code runs in NumPy and in JAX."""
 
 import functools
 from typing import Any

@@ -1,9 +1,8 @@
-"""The network: axial attention over pairs of variables.
+"""The network of the surrogate: axial attention over pairs of variables.
 
 A pair is a token. In each block, tokens attend along their row (one parent, all
 children), along their column (one child, all parents) and to their transpose. No weight
-depends on the number of variables. The same code runs in NumPy, for inference without
-compiling, and in JAX, for training.
+depends on the number of variables. NumPy computes inference, JAX the training.
 
 References:
     Ho et al. 2019, arXiv:1912.12180 (axial attention); Lorch et al. 2022, NeurIPS

@@ -1,4 +1,4 @@
-"""Read trellis-coded blocks: check them part by part, then decode many at once.
+"""Decoder of the trellis codec: check blocks part by part, then decode many at once.
 
 One step of all lanes is some twenty NumPy operations however few lanes there are, so
 blocks of small tensors are decoded together: their lanes stand side by side, each with

@@ -1,4 +1,4 @@
-"""Write trellis integers as blocks: one rANS coder a lane, all lanes in lockstep.
+"""Encoder of the trellis codec: quantised integers to blocks, by many rANS coders.
 
 A block is: header; tables, classes and far-out integers, each a zstd frame; one 32-bit
 state a lane; the 16-bit words that the lanes share; raw bits. `_decode.py` reads it.

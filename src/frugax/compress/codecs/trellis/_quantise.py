@@ -1,4 +1,4 @@
-"""Trellis-coded quantisation: choose the integers that a row of weights becomes.
+"""Quantiser of the trellis codec: weights to integers by the Viterbi algorithm.
 
 All numbers of a lane share one grid of integers, but not every integer is allowed
 everywhere: a number must be even or odd as the one before says. Naming only half of the

@@ -1,4 +1,4 @@
-"""Scales of runs: rows or groups whose steps differ, at a byte each before packing.
+"""Scales of the trellis codec: one byte for each row or group of weights.
 
 The unit of a run is `step * 2^(e / 4)` for its exponent e, an int8. Quarters of an
 octave are fine enough: a step that is off by an eighth of an octave costs 0.01 dB.

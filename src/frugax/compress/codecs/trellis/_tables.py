@@ -1,4 +1,4 @@
-"""Frequency tables of the trellis codec: one for each scale class and parity.
+"""Frequency tables of the trellis codec, from which rANS codes its integers.
 
 An integer n of the trellis is `2 m + odd`, and a decoder knows `odd` beforehand. The
 integer is coded as a symbol of at most 8 bits: `m` without its lowest bit q, less the

@@ -1,4 +1,4 @@
-"""A flat program made ready to run many times on tensors of the same shapes.
+"""The execution plan of a model in eager torch: ops and constants looked up beforehand.
 
 `graph.run` looks everything up as it goes, which costs nothing when JAX traces it once.
 Eager torch pays every time; so here ops are found, constants become tensors, and dtypes

@@ -1,4 +1,4 @@
-"""Turn a program's records into rows for the journal and the sinks.
+"""Batches of rows for the journal and the sinks, made from a program's probe results.
 
 A record is one array or several, with one leading axis for each loop around its probe
 and with marks where it may be missing. A row is one step of one stream.

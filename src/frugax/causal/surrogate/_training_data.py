@@ -1,4 +1,4 @@
-"""Training data: many random causal models and their samples at once, in NumPy.
+"""Synthetic training data of the surrogate: samples of random causal models, labelled.
 
 One call samples a whole batch, variable by variable in a random causal order, without
 compiling and in well under a millisecond of CPU time per data set. Each variable is

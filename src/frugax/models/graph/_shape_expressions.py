@@ -1,4 +1,4 @@
-"""Lengths of axes as attributes of ops: described by tuples, computed by `infer`.
+"""Shape expressions in attributes of ops, such as `x.shape[0] * 2`, as literal tuples.
 
 `y.reshape(x.shape[0], -1)` wires x to an extra port of the op, and writes its attribute
 as `(("$at", ("$shape", "shape_of_0"), 0), -1)`: a literal, which can be saved.

@@ -1,4 +1,4 @@
-"""The memory that is free on this machine's devices."""
+"""The free memory of this machine, to refuse a training state too large for it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Free dimensions on torch: lengths that stand in for them while shapes are worked out.
+"""Free (symbolic) dimensions in torch's shape inference, with primes in their places.
 
 torch's meta device knows numbers only. Each name gets two unlikely primes, and every
 op is asked for shapes twice, once with each; where the two answers differ, the length

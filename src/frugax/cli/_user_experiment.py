@@ -1,4 +1,4 @@
-"""Let a user's own function answer experiments; its errors do not end the campaign."""
+"""A user's function as a campaign's laboratory; its errors are failed experiments."""
 
 import inspect
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Explain why a jitted function is compiled: each time, by name, and in advance.
+"""Wrap a jitted function to record which argument causes each recompile, or refuse it.
 
 JAX explains recompiles in its log only, and does not mention arrays that became
 committed to their device. Here the arguments of every call are compared with those of

@@ -1,4 +1,4 @@
-"""Requests for gradients of a model, and the programs that compute them."""
+"""Candidate programs for a model's gradients, from which its memory search chooses."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
