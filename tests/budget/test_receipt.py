@@ -1,8 +1,11 @@
 """A verdict is kept or broken only where the noise leaves no doubt."""
 
+import dataclasses
+import json
+
 import pytest
 
-from frugax.budget import Receipt, Spend, Verdict
+from frugax.budget import Receipt, Spend, Verdict, from_plain, to_plain
 
 
 def spend(measured, *, noise=0.0, limit=10.0):
@@ -46,3 +49,26 @@ def test_a_receipt_survives_json_and_prints_its_verdicts():
 def test_what_is_no_receipt_is_refused(text):
     with pytest.raises(ValueError, match=r"receipt|spends"):
         Receipt.from_json(text)
+
+
+@pytest.mark.parametrize("field", ["measured", "noise", "limit", "predicted"])
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_json_is_strict_and_a_number_that_is_not_finite_decides_nothing(field, number):
+    doubtful = dataclasses.replace(spend(1.0), **{field: number})
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    text = Receipt((doubtful,)).to_json()
+    assert json.loads(text, parse_constant=refuse)["spends"][0][field] is None
+    (back,) = Receipt.from_json(text).spends
+    if field != "predicted":
+        assert back.verdict is Verdict.CANNOT_TELL
+    # Written again it is the same text, apart from the verdict of infinite limits.
+    again = json.loads(Receipt((back,)).to_json())["spends"][0]
+    assert {**again, "verdict": ""} == {**json.loads(text)["spends"][0], "verdict": ""}
+
+
+def test_a_missing_number_in_a_config_is_not_read_as_nan():
+    with pytest.raises(ValueError, match=r"noise: expected a number, got None"):
+        from_plain(Spend, {**to_plain(spend(1.0)), "noise": None})

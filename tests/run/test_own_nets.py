@@ -9,9 +9,11 @@ from frugax.errors import ConfigError, InfeasibleBudgetError
 from frugax.run import (
     RunConfig,
     RunFolder,
+    Silent,
     TrainConfig,
     compare_runs,
     load_trained,
+    plan,
     run,
 )
 
@@ -94,6 +96,11 @@ def examples():
 def huge():
     loss = lambda p, batch: (p ** 2).mean()
     return Task(lambda key: jnp.zeros((1_000_000, 1_000_000)), loss, batches)
+
+def plain():
+    loss = lambda p, batch: error(batch["x"] @ p["w"], batch["y"])
+    init = lambda key: {"w": np.zeros((4, int(jax.random.bits(key) > -1)), "float32")}
+    return Task(init, loss, batches)
 '''
 
 
@@ -192,3 +199,18 @@ def test_fingerprints_ignore_comments_and_see_code(tmp_path, monkeypatch):
     one, two = (data_fingerprint({"first batch": np.full(3, n)}, 3) for n in (1, 2))
     changes = compare({"data": one}, {"data": two})
     assert changes == ["the first batch of the data has changed"]
+
+
+def test_an_init_that_jax_cannot_trace_is_said_to_be_unchecked(home):
+    """The memory check needs shapes; leaving it out in silence hides a later crash."""
+    notes = []
+
+    class Listener(Silent):
+        def note(self, text):
+            notes.append(text)
+
+    config = RunConfig(name="a", task="own_nets:plain", train=TrainConfig(steps=1))
+    plan(config, config_folder=home, observer=Listener())
+    (note,) = notes
+    assert "memory of the model is not checked" in note
+    assert "ConcretizationTypeError" in note

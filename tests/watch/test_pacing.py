@@ -138,6 +138,28 @@ class Clock:
         return self.now
 
 
+class CostlyNumber:
+    """A number that takes some time to look at while it is recorded."""
+
+    dtype = np.dtype(float)
+
+    def __init__(self, clock, seconds):
+        self._clock, self._seconds = clock, seconds
+
+    @property
+    def shape(self):
+        self._clock.now += self._seconds
+        return ()
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(1.0)
+
+
+def journal_steps(watcher, path):
+    watcher.finish()
+    return watch.read(path).steps.tolist()
+
+
 def test_the_receipt_is_the_experiment_with_its_interval(tmp_path):
     """Calls that take longer while watched break the budget; the truth is given."""
     for added, verdict in ((0.0, Verdict.KEPT), (0.3, Verdict.BROKEN)):
@@ -280,3 +302,50 @@ def test_a_slow_metric_is_not_waited_for(journal):
     watcher.finish()
     assert watcher.written == 20
     assert time.perf_counter() > began
+
+
+def test_numbers_recorded_by_hand_are_thinned_by_the_price_of_recording(tmp_path):
+    """A record takes a tenth of a step: the rate falls until all take 0.5%."""
+    clock = Clock()
+    with watch.Journal.create(tmp_path / "a", {}) as journal:
+        watcher = watch.Watcher(
+            journal, OverheadBudget("1%"), clock=clock, asynchronous=False
+        )
+        costly = CostlyNumber(clock, seconds=1.0)
+        for step in range(4000):
+            clock.now += 10.0
+            watcher.record(step, {"x": costly})
+        late = [s for s in journal_steps(watcher, tmp_path / "a") if s >= 3000]
+        (spend,) = watcher.report().spends
+    assert watcher.stride == 32
+    assert len(late) == pytest.approx(1000 / watcher.stride, abs=2)
+    assert late[-1] == 3999  # the newest is always kept
+    assert "Thinned to every" in spend.source
+    assert watcher.losses.tally("scalar").waiting == 0
+    assert watcher.losses.tally("scalar").given == 4000
+
+
+def test_a_watcher_at_level_full_keeps_every_number_whatever_it_costs(tmp_path):
+    with watch.Journal.create(tmp_path / "a", {}) as journal:
+        watcher = watch.Watcher(journal, OverheadBudget("1%"), level="full")
+        watcher.pace.factor = 8
+        for step in range(20):
+            watcher.record(step, {"x": 1.0})
+        assert journal_steps(watcher, tmp_path / "a") == [*range(20)]
+
+
+def test_a_short_run_that_records_by_hand_is_decided_by_the_time_that_was_counted(
+    tmp_path,
+):
+    """No pair of stretches is complete, and nothing but the calls costs anything."""
+    for seconds, verdict in ((0.0, Verdict.KEPT), (0.5, Verdict.BROKEN)):
+        clock = Clock()
+        with watch.Journal.create(tmp_path / f"{seconds}", {}) as journal:
+            watcher = watch.Watcher(journal, OverheadBudget("1%"), clock=clock)
+            for step in range(100):
+                clock.now += 10.0
+                watcher.record(step, {"x": CostlyNumber(clock, seconds)})
+            (spend,) = watcher.report().spends
+            watcher.finish()
+        assert spend.verdict is verdict
+        assert "calls of the watcher took" in spend.source

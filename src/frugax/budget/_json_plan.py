@@ -3,7 +3,7 @@
 import json
 from typing import TypeVar
 
-from ._plain import from_plain, to_plain
+from ._plain import from_plain, to_json, to_plain
 
 P = TypeVar("P")
 
@@ -16,8 +16,8 @@ class JsonPlan:
     __slots__ = ()
 
     def to_json(self) -> str:
-        """The plan as JSON text."""
-        return json.dumps(to_plain(self), indent=1)
+        """The plan as strict JSON text; a number that is not finite is null."""
+        return to_json(to_plain(self), indent=1)
 
     @classmethod
     def from_json(cls: type[P], text: str) -> P:
@@ -33,4 +33,4 @@ class JsonPlan:
             data = json.loads(text)
         except json.JSONDecodeError as e:
             raise ValueError(f"not a valid plan: invalid JSON ({e}).") from e
-        return from_plain(cls, data)
+        return from_plain(cls, data, null_is_nan=True)

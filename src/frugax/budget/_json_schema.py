@@ -12,7 +12,6 @@ _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _SCALARS: dict[Any, str] = {
     bool: "boolean",
     int: "integer",
-    float: "number",
     str: "string",
     type(None): "null",
 }
@@ -41,6 +40,8 @@ def _describe(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if kind in (Any, object):
         return {}
+    if kind is float:  # `to_json` writes a number that is not finite as null
+        return {"type": ["number", "null"]}
     if kind in _SCALARS:
         return {"type": _SCALARS[kind]}
     if isinstance(kind, type) and issubclass(kind, enum.StrEnum):

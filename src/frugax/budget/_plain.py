@@ -7,6 +7,8 @@ class, and no code runs.
 import dataclasses
 import difflib
 import functools
+import json
+import math
 import textwrap
 import types
 import typing
@@ -54,7 +56,45 @@ def to_plain(value: object) -> Any:
     raise TypeError(f"cannot write a {type(value).__name__} as JSON: {value!r}.")
 
 
-def from_plain(cls: type[T], data: object, *, at: str = "") -> T:
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    """Write plain data as strict JSON (RFC 8259).
+
+    Strict JSON has no NaN and no infinity, and readers in other languages refuse the
+    whole text, so a number that is not finite becomes null.
+
+    Args:
+        value: output of `to_plain`, or other data that JSON can hold.
+        indent: as for `json.dumps`; None for a text without blanks.
+
+    Raises:
+        TypeError: `value` contains something without a JSON form.
+
+    Example:
+        >>> to_json({"loss": float("nan"), "steps": 3})
+        '{"loss":null,"steps":3}'
+    """
+    separators = (",", ":") if indent is None else None
+    options: dict[str, Any] = {"indent": indent, "separators": separators}
+    try:
+        return json.dumps(value, allow_nan=False, **options)
+    except ValueError:  # rare, so only then is the whole value copied
+        return json.dumps(_null_nonfinite(value), allow_nan=False, **options)
+
+
+def _null_nonfinite(value: Any) -> Any:
+    if isinstance(value, dict):
+        pairs = cast("dict[Any, Any]", value)
+        return {key: _null_nonfinite(inner) for key, inner in pairs.items()}
+    if isinstance(value, list | tuple):
+        return [_null_nonfinite(inner) for inner in cast("list[Any]", value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def from_plain(
+    cls: type[T], data: object, *, at: str = "", null_is_nan: bool = False
+) -> T:
     """Build `cls` from plain data, checking every value against its annotation.
 
     Args:
@@ -63,15 +103,17 @@ def from_plain(cls: type[T], data: object, *, at: str = "") -> T:
         data: output of `to_plain`, or parsed JSON or YAML. Text is accepted in place
             of a budget (`"2GiB"`), and a whole number in place of a float.
         at: the place of `data` in its file, for the error message.
+        null_is_nan: read None as NaN where a number is required, since `to_json` wrote
+            a number that is not finite as null.
 
     Raises:
         WrongValueError: a value of the wrong kind or out of range, an unknown key or
             a missing one. A `ValueError` whose message starts with the key's place.
     """
-    return cast("T", _read(cls, data, at))
+    return cast("T", _read(cls, data, at, math.nan if null_is_nan else None))
 
 
-def _read(kind: Any, data: Any, at: str) -> Any:
+def _read(kind: Any, data: Any, at: str, null: float | None) -> Any:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any or kind is object:
         return data
@@ -81,21 +123,25 @@ def _read(kind: Any, data: Any, at: str) -> Any:
         expected = " or ".join(repr(a) for a in args)
         raise _wrong(at, expected, data, suggest(data, map(str, args)))
     if origin in (typing.Union, types.UnionType):
-        return _read_union(args, data, at)
+        return _read_union(args, data, at, null)
     if dataclasses.is_dataclass(kind):
-        return _read_dataclass(cast("type[Any]", kind), data, at)
+        return _read_dataclass(cast("type[Any]", kind), data, at, null)
     if origin is tuple and isinstance(data, list | tuple):
-        return _read_tuple(args, list(cast("list[Any]", data)), at)
+        return _read_tuple(args, list(cast("list[Any]", data)), at, null)
     if origin is list and isinstance(data, list):
         items = cast("list[Any]", data)
-        return [_read(args[0], v, f"{at}[{i}]") for i, v in enumerate(items)]
+        return [_read(args[0], v, f"{at}[{i}]", null) for i, v in enumerate(items)]
     if (
         isinstance(origin, type)
         and issubclass(origin, Mapping)
         and isinstance(data, dict)
     ):
         pairs = cast("dict[Any, Any]", data)
-        return {str(k): _read(args[1], v, _join(at, str(k))) for k, v in pairs.items()}
+        return {
+            str(k): _read(args[1], v, _join(at, str(k)), null) for k, v in pairs.items()
+        }
+    if kind is float and data is None and null is not None:
+        return null
     # YAML reads `rate: 1` as a whole number. The reverse, 1.5 steps, is a mistake.
     if kind is float and type(data) is int:
         return float(data)
@@ -117,7 +163,7 @@ def _share_hint(kind: Any, data: Any) -> str:
         return ""
 
 
-def _read_union(args: tuple[Any, ...], data: Any, at: str) -> Any:
+def _read_union(args: tuple[Any, ...], data: Any, at: str, null: float | None) -> Any:
     if data is None and type(None) in args:
         return None
     options = [a for a in args if a is not type(None)]
@@ -128,7 +174,7 @@ def _read_union(args: tuple[Any, ...], data: Any, at: str) -> Any:
     errors: list[WrongValueError] = []
     for option in options:
         try:
-            return _read(option, data, at)
+            return _read(option, data, at, null)
         except WrongValueError as e:
             errors.append(e)
     # The only option's error names the place inside of it; a list of types would hide
@@ -144,7 +190,7 @@ def _read_union(args: tuple[Any, ...], data: Any, at: str) -> Any:
     raise _wrong(at, " or ".join(_name(o) for o in options), wrong)
 
 
-def _read_dataclass(cls: type[Any], data: Any, at: str) -> Any:
+def _read_dataclass(cls: type[Any], data: Any, at: str, null: float | None) -> Any:
     names = [f.name for f in dataclasses.fields(cls)]
     if isinstance(data, str) and _reads_text(cls):
         return _build(cls, at, data)
@@ -163,7 +209,7 @@ def _read_dataclass(cls: type[Any], data: Any, at: str) -> Any:
                 f"{', '.join(names)}.",
             )
     hints = _hints(cls)
-    values = {k: _read(hints[k], v, _join(at, k)) for k, v in pairs.items()}
+    values = {k: _read(hints[k], v, _join(at, k), null) for k, v in pairs.items()}
     return _build(cls, at, **values)
 
 
@@ -190,13 +236,15 @@ def _build(cls: type[Any], at: str, *args: Any, **values: Any) -> Any:
         raise WrongValueError(at, str(e)) from e
 
 
-def _read_tuple(args: tuple[Any, ...], data: list[Any], at: str) -> tuple[Any, ...]:
+def _read_tuple(
+    args: tuple[Any, ...], data: list[Any], at: str, null: float | None
+) -> tuple[Any, ...]:
     if len(args) == 2 and args[1] is Ellipsis:
-        return tuple(_read(args[0], v, f"{at}[{i}]") for i, v in enumerate(data))
+        return tuple(_read(args[0], v, f"{at}[{i}]", null) for i, v in enumerate(data))
     if len(args) != len(data):
         raise _wrong(at, f"a list of {len(args)} values", data)
     pairs = zip(args, data, strict=True)
-    return tuple(_read(a, v, f"{at}[{i}]") for i, (a, v) in enumerate(pairs))
+    return tuple(_read(a, v, f"{at}[{i}]", null) for i, (a, v) in enumerate(pairs))
 
 
 @functools.cache

@@ -5,7 +5,7 @@ import enum
 import json
 import math
 
-from ._plain import from_plain, to_plain
+from ._plain import from_plain, to_json, to_plain
 from ._quantities import format_bytes, format_seconds, format_share
 from ._table import table
 
@@ -81,10 +81,13 @@ class Receipt:
         return Verdict.KEPT
 
     def to_json(self) -> str:
-        """The receipt as JSON text, each verdict written out beside its numbers."""
+        """The receipt as strict JSON text, each verdict beside its numbers.
+
+        A number that is not finite is null; read back, its verdict is "cannot tell".
+        """
         # For readers other than frugax, which would have to know the rule of verdicts.
         spends = [to_plain(s) | {"verdict": str(s.verdict)} for s in self.spends]
-        return json.dumps({"verdict": str(self.verdict), "spends": spends}, indent=1)
+        return to_json({"verdict": str(self.verdict), "spends": spends}, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> "Receipt":
@@ -102,7 +105,10 @@ class Receipt:
             # Only numbers are read: an edited verdict cannot claim that a budget was
             # kept.
             spend.pop("verdict", None)
-        read = (from_plain(Spend, s, at=f"spends[{i}]") for i, s in enumerate(spends))
+        read = (
+            from_plain(Spend, s, at=f"spends[{i}]", null_is_nan=True)
+            for i, s in enumerate(spends)
+        )
         return cls(tuple(read))
 
     def __str__(self) -> str:

@@ -1,11 +1,18 @@
 """`CompressReport`: the measured bytes and errors of a file beside its size budget."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Sequence
 
-from frugax.budget import Receipt, SizeBudget, Spend, Verdict, format_bytes, to_plain
+from frugax.budget import (
+    Receipt,
+    SizeBudget,
+    Spend,
+    Verdict,
+    format_bytes,
+    to_json,
+    to_plain,
+)
 from frugax.errors import CorruptFileError
 
 from ._table import format_gap, format_unused, show_error, tensor_table
@@ -117,7 +124,7 @@ class CompressReport:
             "bound_gap_db": self.bound_gap_db,
             "verdict": str(self.verdict),
         }
-        return json.dumps(plain, indent=1)
+        return to_json(plain, indent=1)
 
     def __str__(self) -> str:
         columns = {

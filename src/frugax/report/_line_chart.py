@@ -5,7 +5,6 @@ points as JSON, from which `CHART_SCRIPT` reads the values at a step.
 """
 
 import dataclasses
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
+
+from frugax.budget import to_json
 
 from ._downsample import downsample
 from ._markup import Markup, element, format_number
@@ -153,8 +154,8 @@ def line_chart(
             for cx, cy in zip(xs[is_finite], ys[is_finite], strict=True):
                 parts.append(element("circle", class_=f"dot s{i}", r=3, cx=cx, cy=cy))
         points[name] = [
-            # Five digits suffice for a readout, and NaN is not JSON.
-            [a, float(f"{b:.5g}") if math.isfinite(b) else None]
+            # Five digits suffice for a readout.
+            [a, float(f"{b:.5g}")]
             for a, b in zip(x.tolist(), y.tolist(), strict=True)
         ]
     # Outside of the picture until the script moves it to a step.
@@ -166,8 +167,8 @@ def line_chart(
         role="img",
         tabindex=0,
         aria_label=f"{title} over steps; arrow keys read values",
-        data_axis=json.dumps([x_low, x_high, left, right]),
-        data_points=json.dumps(points),
+        data_axis=to_json([x_low, x_high, left, right]),
+        data_points=to_json(points),
     )
     return element("figure", _caption(title, lines), drawing, class_="chart")
 

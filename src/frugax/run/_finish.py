@@ -291,8 +291,15 @@ def _notes(
     # Lost records cost a part of the curves, not the model, so the run goes on.
     if len(records) < done:
         lost = "; ".join(sorted({piece.reason for piece in records.lost}))
+        if not lost and _was_thinned(records):
+            lost = "the others were left out to keep the overhead budget"
         notes.append(
             f"The journal holds the metrics of {len(records):,} of {done:,} steps: "
             f"{lost or 'it was removed or cut off'}. The weights are not affected."
         )
     return tuple(notes)
+
+
+def _was_thinned(records: watch.Records) -> bool:
+    status = records.streams.get("watch")
+    return status is not None and "stride" in status and status["stride"].max() > 1

@@ -12,7 +12,7 @@ from typing import Any
 import filelock
 import yaml
 
-from frugax.budget import to_plain
+from frugax.budget import to_json, to_plain
 from frugax.errors import ConfigError, OutputError
 from frugax.fileio import make_folder, write_error_reason, write_whole
 
@@ -89,7 +89,7 @@ class RunFolder:
         # Merged, as the facts come one by one: the folder before the loss is traced.
         if self.origin.exists():
             facts = json.loads(self.origin.read_text()) | facts
-        write_whole(self.origin, json.dumps(facts, indent=1) + "\n")
+        write_whole(self.origin, to_json(facts, indent=1) + "\n")
 
     def read_origin(self, fact: str) -> Any:
         """Read a fact about the origin of this run; None if it is not known.

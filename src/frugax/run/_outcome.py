@@ -6,7 +6,7 @@ Plain data only: `receipt.json` holds all of it, so the report can be rendered a
 import dataclasses
 import json
 
-from frugax.budget import Receipt, to_plain
+from frugax.budget import Receipt, to_json, to_plain
 
 from ._config import RunConfig
 
@@ -108,4 +108,4 @@ class Outcome:
         # itself.
         receipt = json.loads(self.receipt.to_json())
         rest = {k: v for k, v in to_plain(self).items() if k != "receipt"}
-        return json.dumps(receipt | rest, indent=1) + "\n"
+        return to_json(receipt | rest, indent=1) + "\n"

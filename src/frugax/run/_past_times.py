@@ -6,6 +6,7 @@ import json
 import os
 from typing import Any
 
+from frugax.budget import to_json
 from frugax.errors import FrugaxError
 from frugax.fileio import cache_folder, make_folder, write_whole
 
@@ -60,7 +61,7 @@ def store_times(config: RunConfig, ledger: Ledger) -> None:
             past[part] = min(past.get(part, float("inf")), ledger.spent[part])
     with contextlib.suppress(OSError, FrugaxError):
         make_folder(_path(config).parent)
-        write_whole(_path(config), json.dumps(past))
+        write_whole(_path(config), to_json(past))
 
 
 def _read(config: RunConfig) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """The first stage of a run: check the task, plan its step's memory, compile it."""
 
 import dataclasses
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -143,7 +144,7 @@ def check_task(
         optimizer, rate = build_optimizer(settings)
         batch_of, batch = _first_batch(task)
         check_batch(batch)
-        _check_room(config, task, optimizer)
+        _check_room(config, task, optimizer, observer)
         with user_code("init"):
             initial = task.init(jax.random.key(config.seed))
         bound = BoundTask.build(task, initial)
@@ -377,7 +378,10 @@ def _first_batch(task: Task) -> tuple[Callable[[int], PyTree], PyTree]:
 
 
 def _check_room(
-    config: RunConfig, task: Task, optimizer: optax.GradientTransformation
+    config: RunConfig,
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    observer: Observer,
 ) -> None:
     """Refuse a state that this machine cannot hold, before it is allocated.
 
@@ -385,8 +389,17 @@ def _check_room(
         InfeasibleBudgetError: weights and optimiser are larger than the free memory.
     """
     free = free_device_bytes()
-    shapes = _trace_shapes(task, config.seed)
-    if free is None or shapes is None:
+    if free is None:
+        return
+    try:
+        shapes = _trace_shapes(task, config.seed)
+    # Whatever `init` raises: it may be plain Python, and is called as it is later.
+    except Exception as e:
+        cause = " ".join(f"{type(e).__name__}: {e}".split())
+        observer.note(
+            "the memory of the model is not checked before it is allocated, because "
+            f"init cannot be traced by JAX ({textwrap.shorten(cause, 160)})"
+        )
         return
     weights = [x for x in jax.tree.leaves(shapes) if train.is_trainable(x)]
     try:
@@ -398,14 +411,11 @@ def _check_room(
     _check_free(needed, free, "weights, gradient and optimiser")
 
 
-def _trace_shapes(task: Task, seed: int) -> PyTree | None:
+def _trace_shapes(task: Task, seed: int) -> PyTree:
     def arrays(key: jax.Array) -> PyTree:
         return [x for x in jax.tree.leaves(task.init(key)) if trees.is_array(x)]
 
-    try:
-        return jax.eval_shape(arrays, jax.random.key(seed))
-    except Exception:
-        return None  # `init` is plain Python, or fails; then it is called as it is
+    return jax.eval_shape(arrays, jax.random.key(seed))
 
 
 def _check_fits_machine(nbytes: int, state: PyTree, batch: PyTree) -> None:

@@ -125,6 +125,7 @@ class Collector:
         cpu_s: processor time that collecting has taken.
         is_bare: whether a bare unit is running, in which nothing is collected.
         judge: called when a pair of units is complete.
+        caller_s: returns the seconds that callers have spent on handing over records.
         write_status: called after each collection.
         closed: set to end the thread.
         has_started: whether there is a thread.
@@ -148,6 +149,8 @@ class Collector:
         self.cpu_s = 0.0
         self.is_bare: Callable[[], bool] = lambda: False
         self.judge: Callable[[Experiment], None] = lambda experiment: None
+        self.caller_s: Callable[[], float] = lambda: 0.0
+        self._caller_seen_s = 0.0
         self.write_status: Callable[[], None] = lambda: None
         self.closed = self.has_started = False
         self.lanes: list[Lane] = []
@@ -221,7 +224,6 @@ class Collector:
     def tick(self) -> None:
         """Collect what the device has finished, unless a bare unit is running."""
         now = time.monotonic()
-        # What `Watcher.record` gets is not thinned, but collected less often.
         gap_s = _MIN_GAP_S * min(self._pace.factor, _MAX_GAP_FACTOR)
         if self.is_bare():
             gap_s = max(gap_s, _MAX_DEFERRAL_S)
@@ -379,6 +381,9 @@ class Collector:
         self.cpu_s += spent
         if taken:
             self.write_status()
+            caller_s = self.caller_s()
+            spent += caller_s - self._caller_seen_s
+            self._caller_seen_s = caller_s
             self._pace.collected(spent, self._clock())
             self.latest_step = taken[-1].step
 

@@ -116,14 +116,22 @@ class Lane:
             return last, every
         return min(last, step - step % every + every), 0
 
-    def count(self, number: int, metrics: Mapping[str, Any]) -> None:
-        """Count a call of `Watcher.record`, whose metrics end with their step."""
-        unit = self.unit_at(number, multiple=1)
-        if unit is not None and number >= unit.last:
-            with self._lock:
-                self._unit, self.is_bare = None, False
-            arrays = [v for v in metrics.values() if isinstance(v, jax.Array)]
-            self._owner.collector.add_mark(self.experiment, unit, arrays)
+    def count(self, number: int, metrics: Mapping[str, Any]) -> int:
+        """Count a call of `Watcher.record`, whose metrics end with their step.
+
+        Returns:
+            The next call that must be counted: the last one of the unit.
+        """
+        unit = self.unit_at(number, multiple=self._owner.stride)
+        if unit is None:
+            return number + 1
+        if number < unit.last:
+            return unit.last
+        with self._lock:
+            self._unit, self.is_bare = None, False
+        arrays = [v for v in metrics.values() if isinstance(v, jax.Array)]
+        self._owner.collector.add_mark(self.experiment, unit, arrays)
+        return number + 1
 
 
 def _end_of(outputs: Any) -> Any:

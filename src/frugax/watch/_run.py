@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from frugax import fileio
-from frugax.budget import OverheadBudget, Receipt
+from frugax.budget import OverheadBudget, Receipt, to_json
 from frugax.errors import OutputError
 
 from ._alerts import Alerts
@@ -88,7 +88,7 @@ class Run(AbstractContextManager["Run"]):
                 receipt["stopped_because"] = error.__name__
             with contextlib.suppress(OutputError):
                 fileio.write_whole(
-                    self.folder / "receipt.json", json.dumps(receipt, indent=1)
+                    self.folder / "receipt.json", to_json(receipt, indent=1)
                 )
             self.journal.close()
 
@@ -157,7 +157,7 @@ def run(
         journal = Journal.create(path, meta)
         # JSON is YAML too, and needs no other library.
         described = {key: meta[key] for key in meta if key != "started"}
-        fileio.write_whole(place / "config.yaml", json.dumps(described, indent=1))
+        fileio.write_whole(place / "config.yaml", to_json(described, indent=1))
     try:
         alerts = Alerts(bounds, path=place / "alerts.txt")
         watcher = Watcher(journal, budget, level=level, sinks=sinks, alerts=alerts)

@@ -27,7 +27,7 @@ from ._plan import WatchPlan
 from ._row_batch import class_of
 from .delivery import Losses, SinkWorker, callback_stats
 from .journal import RECORDS_PER_BLOCK, Journal, as_step, check_names
-from .overhead import Estimate, Pace, combine
+from .overhead import MIN_PAIRS, Estimate, Pace, combine
 from .probes import Probe
 from .sinks import Kind, Sink
 
@@ -122,6 +122,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         )
         self.collector.is_bare = self._is_bare
         self.collector.judge = self._judge
+        self.collector.caller_s = lambda: self._record_s
         self.collector.write_status = self._write_status
         self._lanes: list[Lane] = []
         self._own_lane = Lane(self, 0.0)
@@ -131,6 +132,9 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._started: float | None = None
         self._last_call = 0.0
         self._inside_s = 0.0
+        self._record_s = 0.0  # in `record`
+        self._next_ask = 0  # the call of `record` at which a unit begins or ends
+        self._skipped: tuple[int, Mapping[str, Any]] | None = None  # thinned out
         self._depth = 0  # nested `overhead` blocks
         self._next_status = 0.0
         self._status_step: int | None = None
@@ -157,8 +161,12 @@ class Watcher(AbstractContextManager["Watcher"]):
 
     @property
     def stride(self) -> int:
-        """Current frame stride: record every n-th frame of a loop."""
+        """Current stride of frames in a loop, and of what `record` is given."""
         return 1 if self._dial.level == "full" else self.pace.factor
+
+    @property
+    def _current_stride(self) -> int:
+        return self.record_every if self._lanes else self.stride
 
     @functools.cached_property
     def _is_one_of_many(self) -> bool:
@@ -230,6 +238,9 @@ class Watcher(AbstractContextManager["Watcher"]):
     def record(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Record the metrics of one step; returns at once.
 
+        Where records cost over half of the budget, only every n-th is kept, and always
+        the newest before `collect` and `finish`; `stride` is n, and "full" keeps all.
+
         Args:
             step: the training step; higher than the one before.
             metrics: numbers by name: JAX arrays of shape `()` that are not donated to
@@ -248,23 +259,24 @@ class Watcher(AbstractContextManager["Watcher"]):
         """
         entered = self.clock()
         self._check_open()
-        step = as_step(step, after=self._previous_step())
         if not isinstance(metrics, Mapping):
             raise TypeError(
                 f"metrics must be numbers by name, such as {{'loss': loss}}, got "
                 f"{metrics!r:.99}."
             )
-        check_names(metrics)
-        # Checked here and not when it is collected, so that the error points at the
-        # line that records the value.
-        kept = {name: check_metric(name, value) for name, value in metrics.items()}
-        self._last_recorded = step
-        self._calls += 1
+        number, self._calls = self._calls, self._calls + 1
+        is_thinned_out = number % self.stride > 0
+        if is_thinned_out:
+            self._drop_skipped()
+            self._skipped = step, metrics
+        else:
+            self._add(step, metrics)
         self._touch(entered)
-        self.collector.add(StepMetrics(step, kept))
-        if not self._lanes:
-            self._own_lane.count(self._calls - 1, kept)
-        self._inside_s += self.clock() - entered
+        if not self._lanes and number >= self._next_ask:
+            self._next_ask = self._own_lane.count(number, metrics)
+        self._record_s += self.clock() - entered
+        if is_thinned_out:
+            return
         failure = self._dispatch.writer.failure
         if self.collector.is_over_limit:
             self._make_room()
@@ -275,6 +287,37 @@ class Watcher(AbstractContextManager["Watcher"]):
         self.collector.raise_refused()
         if not self._asynchronous:
             self.collect()
+
+    def _add(self, step: int, metrics: Mapping[str, Any]) -> None:
+        step = as_step(step, after=self._previous_step())
+        check_names(metrics)
+        # Checked here and not when it is collected, so that the error points at the
+        # line that records the value.
+        kept = {name: check_metric(name, value) for name, value in metrics.items()}
+        self._last_recorded = step
+        self._drop_skipped()
+        self.collector.add(StepMetrics(step, kept))
+
+    def _drop_skipped(self) -> None:
+        if self._skipped is not None:
+            self._skipped = None
+            self._dispatch.writer.leave_out("scalar")
+
+    def _keep_skipped(self) -> None:
+        """Keep the newest metrics although they were thinned out.
+
+        A checkpoint and the end of a run need the record of their own step.
+        """
+        if self._skipped is None:
+            return
+        entered = self.clock()
+        (step, metrics), self._skipped = self._skipped, None
+        try:
+            self._add(step, metrics)
+        except (TypeError, ValueError) as e:
+            self._dispatch.writer.losses.give("scalar")
+            self._dispatch.writer.refuse("scalar", 1, e)
+        self._record_s += self.clock() - entered
 
     def ingest(self, step: int, probes: Mapping[str, Probe], records: Any) -> None:
         """Accept the records of one call; returns at once.
@@ -415,8 +458,9 @@ class Watcher(AbstractContextManager["Watcher"]):
         """Return whether these seconds can be spent now within the budget."""
         if self._started is None:
             return False
-        elapsed = self.clock() - self._started - self._inside_s
-        return self._limit * elapsed >= self._inside_s + self.collector.cpu_s + seconds
+        inside_s = self._inside_s + self._record_s
+        elapsed = self.clock() - self._started - inside_s
+        return self._limit * elapsed >= inside_s + self.collector.cpu_s + seconds
 
     @contextlib.contextmanager
     def overhead(self) -> Iterator[None]:
@@ -506,7 +550,8 @@ class Watcher(AbstractContextManager["Watcher"]):
         """Report the cost of watching up to the last call, beside the budget."""
         writer = self._dispatch.writer
         found = self.overhead_estimate
-        notes, measured, noise = self._describe_estimate(found)
+        described = self._describe_count(found) or self._describe_estimate(found)
+        notes, measured, noise = described
         if self.compile_s:
             notes.append(
                 f"Compiling the programs to compare took {self.compile_s:.1f} s, once "
@@ -514,7 +559,7 @@ class Watcher(AbstractContextManager["Watcher"]):
             )
         if self.pace.factor > 1:
             notes.append(
-                f"Thinned to every {self.record_every}th step to keep the budget."
+                f"Thinned to every {self._current_stride}th step to keep the budget."
             )
         if self.forced:
             notes.append(f"{self.forced} collections were forced.")
@@ -591,6 +636,33 @@ class Watcher(AbstractContextManager["Watcher"]):
         half = max(found.high - found.middle, found.middle - found.low)
         return notes, found.middle, half
 
+    def _describe_count(
+        self, found: Estimate
+    ) -> tuple[list[str], float | None, float] | None:
+        """Return the same from the time that was counted; None if that does not apply.
+
+        Where only `record` is used the program is the one that would run unwatched.
+        Then only two things can delay it: the calls themselves, by their wall time, and
+        the thread that collects, by at most the processor time that it takes.
+        """
+        least = self._common_share()
+        most = least + self._collecting_share()
+        is_told = found.high <= self._limit or found.low > self._limit
+        # A comparison that excludes the count knows of something that is not in it.
+        if not self._calls or self._lanes or is_told or found.low > most:
+            return None
+        notes = [
+            f"calls of the watcher took {format_share(least)} of the time, with the "
+            f"processor time of collecting {format_share(most)}: the share is between, "
+            "effects on caches aside"
+        ]
+        if found.pairs >= MIN_PAIRS:
+            notes.append(
+                f"; {found.pairs} pairs of stretches with and without collecting give "
+                f"{found.low:+.1%} to {found.high:+.1%}."
+            )
+        return notes, (least + most) / 2, (most - least) / 2
+
     def _collecting_share(self) -> float:
         elapsed = self._elapsed_s()
         if elapsed <= 0:
@@ -603,7 +675,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         if elapsed <= 0:
             return 0.0
         gates = sum(lane.gate_s * lane.calls for lane in self._lanes)
-        return (gates + self._inside_s) / elapsed
+        return (gates + self._inside_s + self._record_s) / elapsed
 
     def _elapsed_s(self) -> float:
         if self._started is None:
@@ -645,7 +717,7 @@ class Watcher(AbstractContextManager["Watcher"]):
             "overhead_high": found.high,
             "budget": self._limit,
             "collecting": self._collecting_share(),
-            "stride": float(self.record_every),
+            "stride": float(self._current_stride),
         }
         self._dispatch.dispatch_status(step, values)
 
@@ -659,6 +731,7 @@ class Watcher(AbstractContextManager["Watcher"]):
 
     def _collect_all(self) -> None:
         self._check_open()
+        self._keep_skipped()
         # Not inside `overhead`: the program needs that time with or without a watcher.
         self.collector.wait_for_device()
         writer = self._dispatch.writer

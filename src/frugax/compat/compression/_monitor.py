@@ -5,13 +5,13 @@ A metric that nobody recorded is None, never 0.
 
 import dataclasses
 import enum
-import json
 import math
 import os
 import time
 from collections import deque
 from typing import Any
 
+from frugax.budget import to_json
 from frugax.fileio import write_whole
 
 
@@ -249,4 +249,4 @@ class UnifiedPerformanceMonitor:
             for kept in self._kept.values()
             for m in kept
         ]
-        write_whole(path, json.dumps(rows, indent=1) + "\n")
+        write_whole(path, to_json(rows, indent=1) + "\n")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from frugax.budget import to_json
 from frugax.errors import ConfigError
 from frugax.fileio import write_whole
 
@@ -231,7 +232,7 @@ class SystemConfiguration:
         Raises:
             OutputError: the file could not be written.
         """
-        write_whole(path, json.dumps(self.to_dict(), indent=1) + "\n")
+        write_whole(path, to_json(self.to_dict(), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "SystemConfiguration":

@@ -5,10 +5,18 @@ their watched neighbours. `Pace` turns the result, and the price of collecting, 
 stride of recording.
 """
 
-from ._experiment import Estimate, Experiment, Unit, combine, confidence_interval
+from ._experiment import (
+    MIN_PAIRS,
+    Estimate,
+    Experiment,
+    Unit,
+    combine,
+    confidence_interval,
+)
 from ._pace import Pace
 
 __all__ = [
+    "MIN_PAIRS",
     "Estimate",
     "Experiment",
     "Pace",

@@ -45,6 +45,8 @@ class Pace:
             self._cpu_s, self._since = 0.0, now
             allowed = _COLLECTING_SHARE * self.limit
             if share > allowed:
+                # What comes next was partly made at the old rate: it says little.
+                self._since = None
                 return self._scale(2.0)
             # A gap of eight between up and down keeps the factor from oscillating.
             if share < allowed / 8 and not self._held:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Shaped
 
+from frugax.budget import to_json
 from frugax.errors import MissingExtraError
 from frugax.report import page_theme
 
-from ._feed import Feed, to_json
+from ._feed import Feed
 from ._guard import AccessGuard, App
 from ._history import MAX_COLUMNS, Cursor
 

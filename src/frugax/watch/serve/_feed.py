@@ -7,11 +7,10 @@ a lost connection).
 
 import asyncio
 import contextlib
-import json
-import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+
+from frugax.budget import to_json
 
 from ._history import Cursor
 from ._run_monitor import RunMonitor
@@ -123,21 +122,3 @@ class Feed:
         # A fresh event for the next round, so that no page needs to clear this one.
         news, self._news = self._news, asyncio.Event()
         news.set()
-
-
-def to_json(value: Any) -> str:
-    """Encode JSON for browsers: numbers that are not finite become null."""
-    try:
-        return json.dumps(value, separators=(",", ":"), allow_nan=False)
-    except ValueError:  # rare, so only then is the whole value copied
-        return json.dumps(_replace_nonfinite(value), separators=(",", ":"))
-
-
-def _replace_nonfinite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _replace_nonfinite(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_replace_nonfinite(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -2,7 +2,6 @@
 
 import base64
 import importlib.resources
-import json
 import os
 import time
 import zlib
@@ -11,7 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from frugax.budget import Receipt, Spend, amount, format_seconds, format_share
+from frugax.budget import (
+    Receipt,
+    Spend,
+    amount,
+    format_seconds,
+    format_share,
+    to_json,
+)
 from frugax.fileio import write_whole
 from frugax.report import (
     CHART_SCRIPT,
@@ -413,9 +419,6 @@ def _losses(status: Mapping[str, float]) -> Markup:
 
 
 def _json_script(kind: str, data: object) -> Markup:
-    # NaN and infinity are refused, because the browser's JSON.parse rejects the whole
-    # text.
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     # In a script element nothing is unescaped, and only "<" could end it.
-    text = text.replace("<", "\\u003c")
+    text = to_json(data).replace("<", "\\u003c")
     return element("script", Markup(text), type="application/json", class_=kind)
