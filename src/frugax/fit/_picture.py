@@ -71,10 +71,9 @@ def draw_memory(plan: FitPlan, peaks: Sequence[PeakMemory | None]) -> str:
         parts.append(_text(middle, y, label, "limit-text", "middle"))
         for held in peak.largest[:_LISTED] if peak else ():
             y += _LINE
-            words = (
-                f"{format_bytes(held.bytes)}  {held.shape}  {held.kind}  {held.name}"
-            )
-            parts.append(_text(_SIDE, y, _cut(f"{words}  {held.source}")))
+            facts = (held.shape, held.kind, held.name, held.source)
+            words = " · ".join(filter(None, (format_bytes(held.bytes), *facts)))
+            parts.append(_text(_SIDE, y, _cut(words)))
         y += _GAP + _HEAD
     height = y - _HEAD + _BOTTOM
     back = element("rect", class_="back", width=_WIDTH, height=height)
@@ -98,10 +97,13 @@ def _sums(row: FitRow, peak: PeakMemory | None) -> dict[str, int]:
     """Bytes of each kind; together the peak by the compiler."""
     if peak is None:
         return {"everything else": row.predicted}
+    known = peak.held
+    if sum(h.bytes for h in known) > peak.bytes:
+        known = peak.largest  # small ones share a place, in ways that cannot be told
     sums = dict.fromkeys(_COLOURS, 0)
-    for held in peak.largest:
+    for held in known:
         sums[held.kind] += held.bytes
-    sums["everything else"] = peak.other_bytes
+    sums["everything else"] = peak.bytes - sum(h.bytes for h in known)
     return {kind: size for kind, size in sums.items() if size > 0}
 
 

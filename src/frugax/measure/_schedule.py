@@ -8,7 +8,10 @@ assignment.
 """
 
 import dataclasses
+import os
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from frugax.targets import CompiledAnswer
@@ -38,8 +41,13 @@ _METADATA_OP_NAME, _METADATA_FRAME = 2, 15
 _SHAPE = 3
 # These write their result over an operand. XLA copies it first where that is not safe.
 _UPDATES = frozenset({"dynamic-update-slice", "scatter"})
-# Files that are not the user's own.
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/frugax/", "/lib/python", "<")
+# Files that are not the user's own: installed packages, this one, Python itself, and
+# the command that started it.
+_LIBRARIES = (
+    *("/site-packages/", "/dist-packages/", "/lib/python", "<"),
+    f"{Path(__file__).parents[1]}{os.sep}",
+    f"{Path(sys.executable).parent}{os.sep}",
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -180,18 +188,19 @@ class Schedule:
         return metadata.text(_METADATA_OP_NAME)
 
     def source_line(self, number: int) -> str:
-        """`file.py:line` in the user's own code; empty if the compiler kept none."""
+        """`file.py:line` in the user's own code; empty if the compiler kept none.
+
+        Files below the current folder are named from there.
+        """
         metadata = self._instructions[number].details.message(_METADATA)
         if self._frame_table is None:
             self._frame_table = _read_frames(self._frames)
         frame, places = metadata.number(_METADATA_FRAME), self._frame_table
-        first = ""
         while frame in places:
             place, frame = places[frame]
-            first = first or place
             if not any(part in place for part in _LIBRARIES):
-                return place
-        return first
+                return place.removeprefix(f"{Path.cwd()}{os.sep}")
+        return ""
 
     def parameters(self) -> list[tuple[str, Array]]:
         """The arguments of the program with their names."""
