@@ -1,5 +1,6 @@
 """A journal holds several streams, of numbers and of arrays."""
 
+import math
 import signal
 import subprocess
 import sys
@@ -19,6 +20,13 @@ from frugax.watch.journal.blocks import (
     encode_records,
 )
 from frugax.watch.journal.framing import decode_header
+
+
+@pytest.fixture(autouse=True)
+def blocks_close_by_size(monkeypatch):
+    """On a busy machine a second passes between any two records."""
+    age = "frugax.watch.journal._journal._MAX_BLOCK_AGE_S"
+    monkeypatch.setattr(age, math.inf)
 
 
 def frames(n, shape=(5, 4), dtype=np.int8, seed=0):

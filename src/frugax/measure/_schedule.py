@@ -9,7 +9,6 @@ assignment.
 
 import dataclasses
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -41,12 +40,10 @@ _METADATA_OP_NAME, _METADATA_FRAME = 2, 15
 _SHAPE = 3
 # These write their result over an operand. XLA copies it first where that is not safe.
 _UPDATES = frozenset({"dynamic-update-slice", "scatter"})
-# Files that are not the user's own: installed packages, this one, Python itself, and
-# the command that started it.
+# Files that are not the user's own: installed packages, this one, and Python itself.
 _LIBRARIES = (
     *("/site-packages/", "/dist-packages/", "/lib/python", "<"),
     f"{Path(__file__).parents[1]}{os.sep}",
-    f"{Path(sys.executable).parent}{os.sep}",
 )
 
 
@@ -198,7 +195,9 @@ class Schedule:
         frame, places = metadata.number(_METADATA_FRAME), self._frame_table
         while frame in places:
             place, frame = places[frame]
-            if not any(part in place for part in _LIBRARIES):
+            # A command that started Python, such as bin/frugax, does not end in .py.
+            is_module = place.rpartition(":")[0].endswith(".py")
+            if is_module and not any(part in place for part in _LIBRARIES):
                 return place.removeprefix(f"{Path.cwd()}{os.sep}")
         return ""
 
