@@ -1,5 +1,7 @@
 """Stages are refused when their time is over, and the clock starts with the process."""
 
+import contextlib
+import threading
 import time
 
 import pytest
@@ -8,9 +10,16 @@ from frugax.errors import InfeasibleBudgetError
 from frugax.run._ledger import Ledger, process_seconds
 
 
+def clocked(now, **options):
+    """A ledger of 100 s on a processor of its own."""
+    clock = lambda: now[0]
+    elapsed_s = options.get("elapsed_s", 0.0)
+    return Ledger(100.0, clock=clock, cpu_clock=lambda: now[0] + elapsed_s, **options)
+
+
 def test_what_was_spent_before_counts_and_the_end_is_reserved():
     now = [0.0]
-    ledger = Ledger(100.0, elapsed_s=9.0, clock=lambda: now[0])
+    ledger = clocked(now, elapsed_s=9.0)
     ledger.reserved["compressing"] = 20.0
     now[0] = 30.0
     assert ledger.total == 39.0
@@ -46,3 +55,56 @@ def test_a_stage_that_takes_too_long_is_interrupted():
 
 def test_the_age_of_the_process_counts_its_imports():
     assert process_seconds() >= 0.0
+
+
+def test_a_stage_whose_least_time_is_known_is_refused_before_it_starts():
+    now = [0.0]
+    ledger = clocked(now)
+    ledger.check(stage="planning memory", needs_s=90.0)
+    now[0] = 10.0
+    with pytest.raises(InfeasibleBudgetError):
+        ledger.check(stage="planning memory", needs_s=90.0)
+
+
+def test_a_stage_may_use_what_was_held_back_for_it():
+    now = [0.0]
+    ledger = clocked(now)
+    ledger.reserved = {"compressing": 20.0, "evaluating": 5.0}
+    now[0] = 80.0
+    assert ledger.left_s < 0
+    assert ledger.allowance_s("compressing") == pytest.approx(100 - 80 - 5 - 1 - 2)
+
+
+def test_more_is_held_back_for_the_end_where_other_programs_take_the_processor():
+    now = [40.0]
+    for share, held_s in ((1.0, 1.0), (4.0, 1.0), (0.2, 5.0), (0.01, 10.0)):
+        ledger = Ledger(
+            100.0,
+            elapsed_s=40.0,
+            clock=lambda: now[0],
+            cpu_clock=lambda s=share: 40 * s,
+        )
+        assert ledger.reserve_s == pytest.approx(held_s + 2.0)
+
+
+def test_a_compilation_that_hears_no_signal_is_left_by_another_thread():
+    """A library that swallows every interrupt stands for a long compilation."""
+    ledger, left = Ledger(1.6, elapsed_s=0.3), threading.Event()
+    said = []
+
+    def leave(error):
+        said.append(error)
+        left.set()
+
+    ledger.on_stuck = leave
+    with contextlib.suppress(InfeasibleBudgetError), ledger.deadline("planning"):
+        while not left.is_set():
+            with contextlib.suppress(InfeasibleBudgetError):
+                left.wait(5.0)
+    assert "planning" in str(said[0])
+    # A stage that ends in time is not left.
+    ledger = Ledger(None)
+    ledger.on_stuck = leave
+    with ledger.deadline("planning"):
+        pass
+    assert len(said) == 1

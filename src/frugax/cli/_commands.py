@@ -4,6 +4,9 @@ Nothing heavy is imported until a command runs, so that `frugax --help` is quick
 command returns an exit code: 0 if all budgets were kept, 1 if one was not.
 """
 
+import os
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,7 +15,7 @@ import tyro
 from frugax.budget import MemoryBudget, Receipt, Verdict
 from frugax.errors import ConfigError, FrugaxError
 
-from ._consoles import console, errors
+from ._consoles import console, errors, print_error
 from ._plan_for_targets import plan_for_targets
 from ._run_view import RunView, print_receipt
 from ._user_function import is_function_name, plan_function
@@ -81,6 +84,7 @@ def run(
         folder = room.free_folder(runs, settings.name)
         config_folder = config.parent
     ledger = room.start_ledger(settings, resume=resume is not None)
+    ledger.on_stuck = lambda error: _leave(error, ledger.claimed)
     with ledger.measure("starting Python"), ledger.deadline("importing JAX"):
         run_config = room.run
     with RunView(console, folder.path) as view:
@@ -126,6 +130,18 @@ def run(
         console.print(note)
     console.print(f"Report: {folder.report}", highlight=False, soft_wrap=True)
     return int(not _is_success(outcome.receipt) and not allow_broken)
+
+
+def _leave(error: Exception, folder: Path | None) -> None:
+    """End the process although its main thread is in a compilation.
+
+    Nothing else can end one, and waiting for it would break the limit of time.
+    """
+    print_error(error)
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+    sys.stderr.flush()
+    os._exit(2)
 
 
 def plan(

@@ -14,7 +14,7 @@ from typing import NoReturn
 from frugax.errors import FrugaxError
 
 from . import _causal_commands, _commands, _watch_commands, _weights_commands
-from ._consoles import errors
+from ._consoles import errors, print_error
 from ._parse import parse
 
 _ABOUT = """JAX under a budget: state your limits; get a result and a receipt.
@@ -52,11 +52,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
             prog, args = f"frugax {args[0]}", args[1:]
         code = parse(commands, args or ["--help"], prog=prog, about=about)()
     except FrugaxError as e:
-        errors.print(
-            f"[bold red]frugax:[/bold red] {_to_line(e)}",
-            soft_wrap=True,
-            highlight=False,
-        )
+        print_error(e)
         code = 2
     except BrokenPipeError:  # `frugax ... | head` closes it early
         # Python flushes the output again at its exit and would fail a second time, with
@@ -97,11 +93,3 @@ def _watch() -> int:
 def _causal() -> int:
     """Find good interventions: `frugax causal --help` lists the commands."""
     return main(["causal", "--help"])
-
-
-def _to_line(error: FrugaxError) -> str:
-    from rich.markup import escape
-
-    # Messages quote the paths and keys of users, and rich would read brackets as
-    # markup.
-    return escape(" ".join(str(error).split()))

@@ -23,7 +23,7 @@ from ._observer import Observer
 from ._outcome import MemoryFacts, ModelFacts, Outcome
 from ._page import report_page
 from ._paired import PairedDifference, examples_that_tell, paired_difference
-from ._prepare import Prepared, file_sensitivity
+from ._prepare import SEARCH_SHARE, Prepared, file_sensitivity
 from ._remedies import in_config_terms, size_remedy
 from ._task_checks import Figures, evaluate_model
 from ._trained import read_weights
@@ -152,11 +152,11 @@ def _compress(
     # Without a size budget the file is exact: an error of zero.
     size = config.budgets.size or SizeBudget(rel_error=0.0)
     # The search again would take about as long as before training. Where that time is
-    # gone, the plan for the fresh weights is carried out, if it fits the trained ones.
-    is_late = ledger.left_s + ledger.reserve_s < ledger.reserved.get("compressing", 0.0)
-    if is_late and ready.size is not None:
+    # gone, the plan for the fresh weights is fitted to the trained ones, if it can be.
+    search_s = SEARCH_SHARE * ledger.spent.get("planning the model file", 0.0)
+    if ready.size is not None and ledger.allowance_s("compressing") < search_s:
         with contextlib.suppress(ValueError):
-            return compress.apply(tree, ready.size, path=folder.model)
+            return compress.save(folder.model, tree, ready.size, refit=True)
     with in_config_terms("budgets.size", size_remedy(size, trees.nbytes(tree))):
         return compress.save(
             folder.model, tree, size, sensitivity=file_sensitivity(tree)

@@ -11,12 +11,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 
 from frugax.errors import InfeasibleBudgetError
 
 # Held back for writing the report and for the exit of the process.
 _ENDING_SHARE, _ENDING_S = 0.02, 1.0
+_MOST_SLOWNESS = 10.0
 _ALARM_INTERVAL_S = 0.5
 
 
@@ -27,6 +29,10 @@ class Ledger:
         limit_s: the limit of the whole run; None without one.
         spent: seconds by part.
         reserved: seconds that later stages need, by stage.
+        claimed: the new run's folder, until training starts; None without one.
+        on_stuck: called by another thread with the refusal if the time of a `deadline`
+            is over and the main thread has not heard of it, because it is in a
+            compilation. It should end the process.
     """
 
     def __init__(
@@ -36,6 +42,7 @@ class Ledger:
         elapsed_s: float = 0.0,
         refuses: bool = True,
         clock: Callable[[], float] = time.perf_counter,
+        cpu_clock: Callable[[], float] = time.process_time,
     ) -> None:
         """Start the ledger.
 
@@ -45,14 +52,20 @@ class Ledger:
             refuses: whether a stage may be refused. A resumed run has results already:
                 it ends with them, whatever the time.
             clock: reads the time in seconds.
+            cpu_clock: reads the processor time of this process in seconds.
         """
         self._clock = clock
         self._refuses = refuses
         # The default clock is monotonic, so setting the system's time spends no budget.
-        self._start = clock() - elapsed_s
+        self._start = self._began = clock() - elapsed_s
+        self._cpu_clock = cpu_clock
+        # Of the seconds before, the processor time is that of the process so far.
+        self._cpu_start = 0.0 if elapsed_s else cpu_clock()
         self.limit_s = limit_s
         self.spent: dict[str, float] = {}
         self.reserved: dict[str, float] = {}
+        self.claimed: Path | None = None
+        self.on_stuck: Callable[[Exception], None] | None = None
         if elapsed_s:
             self.spent["starting Python"] = elapsed_s
 
@@ -64,11 +77,16 @@ class Ledger:
     @property
     def reserve_s(self) -> float:
         """Seconds that the stages after training need."""
-        return (
-            sum(self.reserved.values())
-            + _ENDING_S
-            + _ENDING_SHARE * (self.limit_s or 0.0)
-        )
+        return sum(self.reserved.values()) + self._ending_s
+
+    @property
+    def _ending_s(self) -> float:
+        # The end takes about a second of a processor. What of one other programs leave
+        # to this process shows in the time that it has had so far.
+        cpu_s = max(self._cpu_clock() - self._cpu_start, 1e-9)
+        slowness = (self._clock() - self._began) / cpu_s
+        ending_s = _ENDING_S * min(max(slowness, 1.0), _MOST_SLOWNESS)
+        return ending_s + _ENDING_SHARE * (self.limit_s or 0.0)
 
     @property
     def left_s(self) -> float:
@@ -76,6 +94,10 @@ class Ledger:
         if self.limit_s is None:
             return math.inf
         return self.limit_s - self.total - self.reserve_s
+
+    def allowance_s(self, stage: str) -> float:
+        """Return the seconds that a stage may take, its own reserve included."""
+        return self.left_s + self.reserved.get(stage, 0.0)
 
     def add_elapsed(self, seconds: float) -> None:
         """Add the time that the run took before it was resumed."""
@@ -97,13 +119,17 @@ class Ledger:
         finally:
             self.add(part, self._clock() - started)
 
-    def check(self, *, stage: str) -> None:
+    def check(self, *, stage: str, needs_s: float = 0.0) -> None:
         """Refuse to start a stage for which no time is left.
+
+        Args:
+            stage: name of the stage.
+            needs_s: seconds that it takes at least.
 
         Raises:
             InfeasibleBudgetError: the run cannot end in time.
         """
-        if self._refuses and self.left_s <= 0:
+        if self._refuses and self.left_s <= needs_s:
             raise self.refusal(stage)
 
     def refusal(self, stage: str, *, needed_s: float | None = None) -> Exception:
@@ -152,11 +178,20 @@ class Ledger:
         signal.signal(signal.SIGALRM, stop)
         # Again and again: callbacks of other libraries may swallow one exception.
         signal.setitimer(signal.ITIMER_REAL, self.left_s, _ALARM_INTERVAL_S)
+        stuck = threading.Timer(self.left_s + self._ending_s / 2, self._leave, [stage])
+        stuck.daemon = True
+        if self.on_stuck is not None:
+            stuck.start()
         try:
             yield
         finally:
+            stuck.cancel()
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, usual)
+
+    def _leave(self, stage: str) -> None:
+        if self.on_stuck is not None:
+            self.on_stuck(self.refusal(stage))
 
 
 def process_seconds() -> float:

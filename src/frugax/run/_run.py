@@ -112,10 +112,12 @@ def run(
             checked = check_task(config, config_folder, ledger, observer, resume=resume)
             if not resume:
                 until_ready.enter_context(claim(folder, config, config_folder))
+                ledger.claimed = folder.path
             held.enter_context(exclusive_access(folder))
             with ledger.measure("fingerprints"):
                 notes = check_origin(folder, config, config_folder, checked, **options)
             ready = prepare(config, checked, ledger, observer)
+            ledger.claimed = None
         try:
             trained = _train(
                 config, folder, ready, ledger, observer, resume=resume, notes=notes

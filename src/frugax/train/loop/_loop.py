@@ -311,7 +311,10 @@ class Loop:
         """Return the seconds for steps; the last evaluation and save are set aside."""
         if self.budget is None or self.budget.seconds is None:
             return None
-        reserved_s = self._evaluate_s + self._save_s
+        save_s = self._save_s
+        if self.checkpoints is not None:  # the last save is waited for
+            save_s = max(save_s, self.checkpoints.last_write_s)
+        reserved_s = self._evaluate_s + save_s
         return self.budget.seconds - self.clock.elapsed - reserved_s
 
     def _make_plan(self, left_s: float | None) -> None:
