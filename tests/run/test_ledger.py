@@ -1,13 +1,19 @@
 """Stages are refused when their time is over, and the clock starts with the process."""
 
 import contextlib
+import dataclasses
 import threading
 import time
 
+import numpy as np
 import pytest
 
+from frugax import SizeBudget, compress
 from frugax.errors import InfeasibleBudgetError
+from frugax.run import Budgets, RunConfig, RunFolder, TrainConfig
+from frugax.run._finish import _compress
 from frugax.run._ledger import Ledger, process_seconds
+from frugax.run._prepare import Prepared
 
 
 def clocked(now, **options):
@@ -108,3 +114,41 @@ def test_a_compilation_that_hears_no_signal_is_left_by_another_thread():
     with ledger.deadline("planning"):
         pass
     assert len(said) == 1
+
+
+@pytest.mark.parametrize(("passed_s", "searches"), [(10.0, True), (60.0, False)])
+def test_the_search_for_the_file_gives_way_where_its_time_is_gone(
+    tmp_path, passed_s, searches, monkeypatch
+):
+    """Planning took 30 s, so another search would take 45 of the 100."""
+    fresh, trained = ({"w": normal(scale)} for scale in (1.0, 2.0))
+    size = SizeBudget(ratio=6)
+    now, searched = [0.0], []
+    ledger = clocked(now)
+    now[0] = passed_s
+    ledger.spent["planning the model file"] = 30.0
+    ledger.reserved["compressing"] = 12.0
+    ready = object.__new__(Prepared)
+    object.__setattr__(ready, "size", compress.plan(fresh, size))
+    config = RunConfig(
+        name="a",
+        task="a:b",
+        train=TrainConfig(steps=1),
+        budgets=dataclasses.replace(Budgets(), size=size),
+    )
+    save = compress.save
+
+    def save_and_note(path, tree, budget, **options):
+        searched.append(isinstance(budget, SizeBudget))
+        return save(path, tree, budget, **options)
+
+    monkeypatch.setattr(compress, "save", save_and_note)
+    folder = RunFolder(tmp_path)
+    report = _compress(config, folder, ready, trained, ledger)
+    assert searched == [searches]
+    assert report.verdict == "kept"
+    assert folder.model.stat().st_size <= trained["w"].nbytes / 6
+
+
+def normal(scale):
+    return scale * np.random.default_rng(0).normal(size=(64, 64)).astype("float32")
