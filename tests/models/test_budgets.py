@@ -17,6 +17,7 @@ from frugax.errors import InfeasibleBudgetError
 from frugax.measure import program
 from frugax.models.to_jax import JaxModel, MemoryPlan
 from frugax.models.to_jax._micro_batch import find_batch_axis
+from frugax.targets import installed_compilers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +132,59 @@ def test_what_fits_anyway_is_left_as_it_is():
     args = numbers(MLP, compiled)
     assert far(compiled.evaluate(*args), MLP.compile().evaluate(*args)) == 0
     assert "recomputes nothing" in compiled.plan.explain()
+
+
+def test_what_fits_anyway_is_compiled_once():
+    programs = []
+
+    def listen(event: str, duration_secs: float, **about: str | int) -> None:
+        if event.endswith("backend_compile_duration"):
+            programs.append(about)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        counts = []
+        for budget in (None, MemoryBudget("1GiB")):
+            # A net of its own for each, so that no cache of another test helps.
+            width = 24 if budget is None else 40
+            net = Net(models.MLP(input_size=7, hidden_sizes=[width] * 3), (9, 7))
+            args = numbers(net, net.compile())
+            programs.clear()
+            compiled = net.compile(budget)
+            jax.block_until_ready(compiled.evaluate(*args))
+            counts.append(len(programs))
+        # The search, the first call and the receipt share one program.
+        assert counts == [1, 1]
+        assert compiled.report().verdict is Verdict.KEPT
+        assert len(programs) == 1
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_the_search_is_shown(capsys):
+    MLP.compile(MemoryBudget("1GiB"), verbose=True)
+    assert "keep everything: 144 KiB, fits" in capsys.readouterr().err
+
+
+def test_a_target_that_is_not_here_is_asked():
+    missing = {c.platform: c.problem for c in installed_compilers()}
+    if missing.get("gpu"):
+        pytest.skip(missing["gpu"])
+    compiled = MLP.compile(MemoryBudget("1GiB"), target="h100")
+    assert compiled.plan.target == "h100"
+    (spend,) = compiled.report().spends
+    assert spend.source.endswith("compiled for h100")
+    assert spend.measured == spend.predicted == compiled.plan.predicted
+    args = numbers(MLP, compiled)
+    assert far(compiled.evaluate(*args), MLP.compile().evaluate(*args)) == 0
+    # Without a budget the memory of the device is the limit.
+    assert MLP.compile(target="h100").budget.kind == "total"
+    again = models.apply(
+        MLP.model,
+        MemoryPlan.from_json(compiled.plan.to_json()),
+        backend=fx.JaxBackend(),
+    )
+    assert again.target.name == "h100"
 
 
 def test_without_a_budget_nothing_is_there_that_could_cost():
@@ -282,6 +336,7 @@ def test_a_memory_plan_is_applied_without_a_search(monkeypatch):
         MLP.model, budget, backend=fx.JaxBackend(), shapes={"input": MLP.shape}
     )
     assert plan.budget == budget
+    assert plan.recompute is not None
     assert plan.micro_batches > 1 or plan.recompute.segments
     assert MLP.compile(budget).plan == plan
     monkeypatch.setattr("frugax.models.to_jax._budgeted.Search", None)

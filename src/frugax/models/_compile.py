@@ -42,6 +42,7 @@ def compile(
     trainable_keys: Iterable[str] = (),
     scan_from: int | None = 8,
     budget: Any = None,
+    target: Any = None,
 ) -> "JaxModel":
     """Turn a description into functions of a backend's library.
 
@@ -63,6 +64,8 @@ def compile(
         budget: a `frugax.MemoryBudget` that the program with gradients must fit in, on
             JAX; every length must be stated. The compiled model then has a `plan` and a
             `report()`. The same as `models.plan` followed by `models.apply`.
+        target: the devices to plan for, which need not be here, such as `"h100"`; their
+            compiler counts the bytes. Without a budget, all memory of one of them.
 
     Returns:
         An object with `evaluate`, `value_and_grad`, `randomize_params` and `summary`.
@@ -72,6 +75,8 @@ def compile(
         ValueError: a shape is missing, a key is unknown, or names clash.
         TypeError: the model is not a layer, the backend not a backend, or the budget
             not a MemoryBudget.
+        ConfigError: there is no such target.
+        MissingExtraError: the compiler of the target is not installed.
         InfeasibleBudgetError: nothing that was tried fits the budget.
 
     Example:
@@ -100,12 +105,15 @@ def compile(
     library = importlib.import_module(f"frugax.models.to_{backend.name}")
     if jit is None:
         jit = backend.jit
-    if budget is None:
+    if budget is None and target is None:
         model_class = getattr(library, _MODEL_CLASSES[backend.name])
         compiled = model_class(program, jit=jit)
     else:
+        target, budget = resolve_target(target, budget)
         check_memory_budget(budget, program.graph, backend, jit=jit)
-        compiled = library.BudgetedJaxModel(program, budget=budget)
+        compiled = library.BudgetedJaxModel(
+            program, budget=budget, target=target, show=verbose
+        )
     if verbose:
         print(compiled.summary())  # noqa: T201 - asked for
     return compiled
@@ -192,6 +200,23 @@ def build_program(
             "trainable_keys": trainable_keys,
         },
     )
+
+
+def resolve_target(target: Any, budget: Any) -> tuple[Any, Any]:
+    """Look a target up; without a budget its memory is the limit."""
+    if target is None:
+        return None, budget
+    found, library = target, importlib.import_module("frugax.targets")
+    if not isinstance(target, library.Target):
+        found = library.Target(target)
+    if budget is None:
+        if found.memory_bytes is None:
+            raise ValueError(
+                f"the memory of {found} is not known: state it, as in "
+                'budget=MemoryBudget("16GiB", kind="total").'
+            )
+        budget = MemoryBudget(limit_bytes=found.memory_bytes, kind="total")
+    return found, budget
 
 
 def check_memory_budget(

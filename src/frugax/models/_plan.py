@@ -14,7 +14,7 @@ import numpy as np
 
 from frugax.budget import MemoryBudget, SizeBudget
 
-from ._compile import build_program, check_memory_budget
+from ._compile import build_program, check_memory_budget, resolve_target
 from ._compiled_model import CompiledModel
 from .graph import Layer, Spec, flatten
 
@@ -61,9 +61,10 @@ def plan(subject: Any, budget: Any, **options: Any) -> Any:
             any output of any batch, or a size, for which the error is made small, or
             both.
         **options: for a `MemoryBudget` the arguments of `compile`, of which `backend`
-            is required. For a `SizeBudget`: `params`, the weights by key; `batches`, at
-            least two inputs of `compiled.evaluate`, the later half of which is held
-            out; `dtypes`, the short dtypes that may be used.
+            is required; `target` asks the compiler of other devices, and `verbose`
+            prints each attempt. For a `SizeBudget`: `params`, the weights by key;
+            `batches`, at least two inputs of `compiled.evaluate`, the later half of
+            which is held out; `dtypes`, the short dtypes that may be used.
 
     Returns:
         A `MemoryPlan` or a `DtypePlan`, for `apply`.
@@ -156,12 +157,22 @@ def apply(subject: Any, plan: Any, **options: Any) -> Any:
 
 
 def _plan_memory(
-    model: Any, budget: MemoryBudget, *, backend: Any, **options: Any
+    model: Any,
+    budget: MemoryBudget,
+    *,
+    backend: Any,
+    target: Any = None,
+    verbose: bool = False,
+    **options: Any,
 ) -> "MemoryPlan":
     library = importlib.import_module("frugax.models.to_jax")
+    target, budget = resolve_target(target, budget)
     program = build_program(model, backend, **options)
     check_memory_budget(budget, program.graph, backend, jit=backend.jit)
-    return library.BudgetedJaxModel(program, budget=budget).plan
+    planned = library.BudgetedJaxModel(
+        program, budget=budget, target=target, show=verbose
+    )
+    return planned.plan
 
 
 def _apply_memory(

@@ -1,19 +1,23 @@
 """`BudgetedJaxModel`: a compiled model whose gradients stay within a memory budget."""
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from frugax.budget import MemoryBudget, Receipt, Spend
+from frugax.budget import MemoryBudget, Receipt, Spend, format_bytes
+from frugax.errors import InfeasibleBudgetError
+from frugax.jaxprs import flops
 from frugax.measure import program
 from frugax.models._compiled_model import CompiledModel
+from frugax.targets import Target, find_target
 
 from ._compiled import Arrays, JaxModel
 from ._gradient_candidates import LossGradients, OutputGradients, shapes_of
-from ._memory import Candidate, Search
-from ._memory_plan import MemoryPlan
+from ._memory import Candidate, PlainProgram, Search
+from ._memory_plan import Lever, MemoryPlan
 from ._shape_rules import spec_of
 
 
@@ -29,6 +33,8 @@ class BudgetedJaxModel(JaxModel):
     Attributes:
         budget: limit on the memory of the gradients.
         plan: the plan for gradients of all outputs.
+        target: the devices whose compiler counts the bytes.
+        show: whether each attempt of a search is printed.
     """
 
     def __init__(
@@ -37,9 +43,18 @@ class BudgetedJaxModel(JaxModel):
         *,
         budget: MemoryBudget,
         plan: MemoryPlan | None = None,
+        target: Target | None = None,
+        show: bool = False,
     ) -> None:
         super().__init__(program, jit=True)
-        self.budget = budget
+        self.budget, self.show = budget, show
+        with self.backend.scope():
+            here = find_target(())
+        self.target = target or here
+        # A plan that was made for an absent GPU is measured there; on a GPU, here.
+        if target is None and plan is not None and plan.target:
+            planned = Target(plan.target)
+            self.target = here if planned.platform == here.platform else planned
         self._functions: dict[Any, _PlannedFunction] = {}
         # The planned function takes the place of the attribute that `evaluate` calls,
         # so a call without a budget does not pay for a test of whether there is one.
@@ -127,8 +142,23 @@ class BudgetedJaxModel(JaxModel):
             )
 
     def _search(self, request: OutputGradients | LossGradients) -> "_PlannedFunction":
-        plan = Search(request, self.budget).find()
-        return _PlannedFunction(plan, request.at(plan.micro_batches), self)
+        plain = _PlannedFunction(request.at(1), self)
+        search = Search(
+            request, self.budget, plain.measure_plain(), self.target, self._tell
+        )
+        plan = search.find()
+        if plan.micro_batches == 1 and plan.recompute is None:
+            # The program that was measured is the one that calls run: it is compiled.
+            plain.plan = plan
+            return plain
+        return _PlannedFunction(request.at(plan.micro_batches), self, plan)
+
+    def _tell(self, lever: Lever) -> None:
+        if self.show or sys.stderr.isatty():
+            verdict = "fits" if lever.fits else "too much"
+            print(  # noqa: T201 - a search takes several compilations
+                f"{lever.name}: {format_bytes(lever.bytes)}, {verdict}", file=sys.stderr
+            )
 
     def _follow(self, plan: MemoryPlan, request: OutputGradients) -> "_PlannedFunction":
         """Build the function of an existing plan."""
@@ -146,7 +176,7 @@ class BudgetedJaxModel(JaxModel):
                     f"{planned!r:.200}, the model's are {own!r:.200}. Make a new "
                     "one with models.plan."
                 )
-        return _PlannedFunction(plan, request.at(plan.micro_batches), self)
+        return _PlannedFunction(request.at(plan.micro_batches), self, plan)
 
     def check_planned(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> None:
         """Check that arrays have the shapes that the budget was planned for.
@@ -168,11 +198,19 @@ class BudgetedJaxModel(JaxModel):
 class _PlannedFunction:
     """One planned function, with the measurement of its memory."""
 
+    plan: MemoryPlan
+
     def __init__(
-        self, plan: MemoryPlan, candidate: Candidate, model: BudgetedJaxModel
+        self,
+        candidate: Candidate,
+        model: BudgetedJaxModel,
+        plan: MemoryPlan | None = None,
     ) -> None:
-        self.plan, self.args = plan, candidate.args
-        planned = candidate.build_planned(plan.recompute)
+        self.model, self.args = model, candidate.args
+        planned = candidate.build_plain()
+        if plan is not None:
+            self.plan = plan
+            planned = candidate.build_planned(plan.recompute)
 
         def check_and_run(params: Any, data: Any, *rest: Any) -> Any:
             # The checks run only while JAX traces.
@@ -190,19 +228,39 @@ class _PlannedFunction:
 
         self.function = jax.jit(check_and_run)
 
+    def measure_plain(self) -> PlainProgram:
+        """Compile the plain program for the target, and measure it."""
+        budget, target = self.model.budget, self.model.target
+        with target.tracing():
+            traced = self.function.trace(*target.place(self.args))
+        try:
+            held = self._measure(traced, budget)
+        except InfeasibleBudgetError as e:
+            # The compiler for TPUs refuses a program that is larger than the device.
+            held = max(int(e.needed), budget.limit_bytes + 1)
+        return PlainProgram(held, flops(traced.jaxpr.jaxpr))
+
+    def _measure(self, traced: Any, budget: MemoryBudget) -> int:
+        target = self.model.target
+        if target.is_here:
+            # Without options, so that the first call finds the program compiled.
+            return program(traced.lower().compile()).bytes_of(budget.kind)
+        return program(target.compile(traced)).bytes_of(budget.kind)
+
     def spend(self) -> Spend:
         """Compare the prediction with the bytes that XLA assigns to this function."""
-        budget = self.plan.budget
+        budget, target = self.plan.budget, self.model.target
         # The function that calls run, with its checks and casts, and not the candidate
         # that the search measured: the receipt is about the real program.
-        compiled = self.function.lower(*self.args).compile()
+        with target.tracing():
+            traced = self.function.trace(*target.place(self.args))
         return Spend(
             name=f"{budget.kind} memory of {self.plan.purpose}",
             unit="bytes",
             limit=budget.limit_bytes,
             predicted=self.plan.predicted,
-            measured=program(compiled).bytes_of(budget.kind),
-            source="memory_analysis() of the compiled program",
+            measured=self._measure(traced, budget),
+            source=f"memory_analysis() of the program compiled for {target}",
         )
 
 

@@ -8,7 +8,6 @@ bytes came with 128 KiB more of temporaries).
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, Protocol, runtime_checkable
@@ -19,7 +18,7 @@ from frugax import remat
 from frugax.budget import MemoryBudget, format_bytes, format_share
 from frugax.errors import InfeasibleBudgetError, RematUndoneError
 from frugax.jaxprs import flops
-from frugax.measure import program
+from frugax.targets import Target
 
 from ._memory_plan import Lever, MemoryPlan
 
@@ -59,11 +58,15 @@ class Candidate:
         grad = jax.value_and_grad(self.objective, has_aux=self.has_aux)
         return self.build(grad)
 
-    def build_planned(self, plan: remat.RematPlan) -> Callable[..., Any]:
-        """Build the program with a plan."""
-        return self.build(remat.apply(self.objective, plan))
+    def build_planned(self, plan: remat.RematPlan | None) -> Callable[..., Any]:
+        """Build the program with a plan; None leaves it plain."""
+        if plan is None:
+            return self.build_plain()
+        # Run elsewhere than on the target, it gives the same numbers. The receipt says
+        # which compiler has counted the bytes.
+        return self.build(remat.apply(self.objective, plan, anywhere=True))
 
-    def plan(self, budget: MemoryBudget) -> remat.RematPlan:
+    def plan(self, budget: MemoryBudget, target: Target) -> remat.RematPlan:
         """Plan the recomputation that fits."""
         whole = remat.EnclosingProgram(build=self.build, args=self.args)
         return remat.plan(
@@ -73,6 +76,7 @@ class Candidate:
             has_aux=self.has_aux,
             within=whole,
             divide_batch=False,  # a lever of its own here: micro-batches
+            target=None if target.is_here else target,
         )
 
 
@@ -105,7 +109,20 @@ class GradientTask(Protocol):
         ...
 
 
-Found = tuple[int, remat.RematPlan]
+Found = tuple[int, remat.RematPlan | None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlainProgram:
+    """The gradients of whole batches without a plan, as compiled.
+
+    Attributes:
+        bytes: of the budget's kind.
+        flops: counted in the traced program.
+    """
+
+    bytes: int
+    flops: int
 
 
 @dataclasses.dataclass(eq=False)
@@ -115,6 +132,9 @@ class Search:
     Attributes:
         task: the requested gradients.
         budget: the limit.
+        plain: the program that needs no plan, as measured.
+        target: the devices to plan for.
+        tell: called with each attempt.
         levers: attempts so far.
         failures: attempts that did not fit, with their numbers of micro-batches.
         tried: the numbers of micro-batches that were tried.
@@ -123,6 +143,9 @@ class Search:
 
     task: GradientTask
     budget: MemoryBudget
+    plain: PlainProgram
+    target: Target
+    tell: Callable[[Lever], None]
     levers: list[Lever] = dataclasses.field(default_factory=list)
     failures: list[tuple[int, InfeasibleBudgetError]] = dataclasses.field(
         default_factory=list
@@ -134,6 +157,13 @@ class Search:
         """Find the first candidate that fits."""
         counts: tuple[int, ...] = (1,)
         reason = ""
+        held = self.plain.bytes
+        fits = held <= self.budget.usable_bytes
+        self._record("keep everything", held, 0, fits=fits)
+        # A program that fits is left as it is: one compilation, and nothing is traced
+        # again to look for a plan.
+        if fits:
+            return self._plan(1, None, reason="")
         found = self._try(1)
         if found is None:
             counts, reason = self.task.counts()
@@ -188,34 +218,31 @@ class Search:
         # the weights' gradients, counts less the more pieces there are.
         return pieces * error.needed / (self.budget.limit_bytes * _SLACK)
 
+    def _record(self, name: str, held: int, extra: int, *, fits: bool) -> None:
+        lever = Lever(name=name, bytes=held, extra_flops=extra, fits=fits)
+        self.levers.append(lever)
+        self.tell(lever)
+
     def _try(self, pieces: int) -> Found | None:
         self.tried.add(pieces)
-        name, both = "keep everything", "recompute"
+        name, both, own = "", "recompute", 0
+        candidate = self.task.at(pieces)
         if pieces > 1:
             name = f"{pieces} micro-batches"
             both = f"{name}, recompute"
-        usable = self.budget.usable_bytes
-        candidate = self.task.at(pieces)
-        own = 0
-        if pieces > 1:
             # Micro-batches of a loss compute the forward pass twice; see LossGradients.
-            own = _flops(candidate.build_plain(), candidate) - self._plain_flops
+            own = self._extra_flops(candidate, None)
 
         def record(made: remat.RematPlan, *, fits: bool) -> None:
-            plain = made.unplanned_bytes
-            self.levers.append(
-                Lever(name=name, bytes=plain, extra_flops=own, fits=plain <= usable)
-            )
+            held = made.unplanned_bytes
+            if pieces > 1:  # the plain program is recorded by `find`
+                self._record(name, held, own, fits=held <= self.budget.usable_bytes)
             if made.segments:
-                extra = (
-                    _flops(candidate.build_planned(made), candidate) - self._plain_flops
-                )
-                self.levers.append(
-                    Lever(name=both, bytes=made.predicted, extra_flops=extra, fits=fits)
-                )
+                extra = self._extra_flops(candidate, made)
+                self._record(both, made.predicted, extra, fits=fits)
 
         try:
-            made = candidate.plan(self.budget)
+            made = candidate.plan(self.budget, self.target)
         except InfeasibleBudgetError as e:
             self.failures.append((pieces, e))
             record(_best_plan(e), fits=False)
@@ -224,36 +251,31 @@ class Search:
             # XLA may merge a recomputation with the original (common subexpressions),
             # and then the plan saves nothing. Micro-batches may still fit.
             self.undone = self.undone or e
-            if pieces == 1:  # the final plan shows the unplanned program, too
-                plain = (
-                    jax.jit(candidate.build_plain()).lower(*candidate.args).compile()
-                )
-                held = program(plain).bytes_of(self.budget.kind)
-                self.levers.append(
-                    Lever(name=name, bytes=held, extra_flops=0, fits=False)
-                )
             return None
         record(made, fits=True)
         return pieces, made
 
-    @functools.cached_property
-    def _plain_flops(self) -> int:
-        first = self.task.at(1)
-        # The reference for all shares is the whole batch, also for plans in pieces.
-        return _flops(first.build_plain(), first)
+    def _extra_flops(self, candidate: Candidate, plan: remat.RematPlan | None) -> int:
+        """Flops of a candidate beyond those of the plain program of whole batches."""
+        run = candidate.build_planned(plan)
+        return flops(jax.make_jaxpr(run)(*candidate.args).jaxpr) - self.plain.flops
 
-    def _plan(self, pieces: int, made: remat.RematPlan, reason: str) -> MemoryPlan:
-        plain = self._plain_flops
-        candidate = self.task.at(pieces)
+    def _plan(
+        self, pieces: int, made: remat.RematPlan | None, reason: str
+    ) -> MemoryPlan:
         batch_keys: tuple[str, ...] = ()
         if pieces > 1:
             batch_keys = self.task.batch_keys
+        predicted, extra = self.plain.bytes, 0
+        if made is not None:
+            predicted = made.predicted
+            extra = self._extra_flops(self.task.at(pieces), made)
         return MemoryPlan(
             budget=self.budget,
-            predicted=made.predicted,
-            unplanned_bytes=self.levers[0].bytes,
-            extra_flops=_flops(candidate.build_planned(made), candidate) - plain,
-            unplanned_flops=plain,
+            predicted=predicted,
+            unplanned_bytes=self.plain.bytes,
+            extra_flops=extra,
+            unplanned_flops=self.plain.flops,
             purpose=self.task.purpose,
             shapes=self.task.shapes,
             micro_batches=pieces,
@@ -261,6 +283,7 @@ class Search:
             recompute=made,
             levers=tuple(self.levers),
             no_pieces=reason,
+            target=self.target.name,
         )
 
     def _give_up(self, reason: str) -> NoReturn:
@@ -283,11 +306,11 @@ class Search:
             best=best,
         )
 
-    def _describe(self, pieces: int, made: remat.RematPlan) -> str:
+    def _describe(self, pieces: int, made: remat.RematPlan | None) -> str:
         parts: list[str] = []
         if pieces > 1:
             parts.append(f"{pieces} micro-batches")
-        if made.segments:
+        if made is not None and made.segments:
             parts.append("recomputing")
         return " and ".join(parts) or "no lever helps"
 
@@ -307,7 +330,7 @@ class Search:
                 return
             tried += 1
             try:
-                made = candidate.plan(budget)
+                made = candidate.plan(budget, self.target)
             except (InfeasibleBudgetError, RematUndoneError):
                 continue
             how = "everything kept"
@@ -323,7 +346,3 @@ class Search:
 def _best_plan(error: InfeasibleBudgetError) -> remat.RematPlan:
     assert isinstance(error.best, remat.RematPlan)  # remat.plan always has one
     return error.best
-
-
-def _flops(function: Callable[..., Any], candidate: Candidate) -> int:
-    return flops(jax.make_jaxpr(function)(*candidate.args).jaxpr)

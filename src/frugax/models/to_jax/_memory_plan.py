@@ -46,9 +46,11 @@ class MemoryPlan(JsonPlan):
         shapes: of the data, by key.
         micro_batches: number of parts of a batch; 1 for whole batches.
         batch_keys: the data that are split along their first axis.
-        recompute: the recomputation of one micro-batch.
+        recompute: the recomputation of one micro-batch; None if the plain program
+            fits, so that nothing was searched.
         levers: all attempts, in order.
         no_pieces: why batches cannot be split; empty if they can or need not be.
+        target: the devices whose compiler counted the bytes; "" in older plans.
     """
 
     budget: MemoryBudget
@@ -60,9 +62,10 @@ class MemoryPlan(JsonPlan):
     shapes: tuple[tuple[str, str], ...]
     micro_batches: int
     batch_keys: tuple[str, ...]
-    recompute: RematPlan
+    recompute: RematPlan | None
     levers: tuple[Lever, ...]
     no_pieces: str = ""
+    target: str = ""
 
     @property
     def extra_share(self) -> float:
@@ -82,6 +85,7 @@ class MemoryPlan(JsonPlan):
             f"{self.purpose}, {self.budget}: {format_bytes(self.predicted)} with this "
             f"plan, {format_bytes(self.unplanned_bytes)} without; "
             f"{format_share(self.extra_share)} more flops",
+            *([f"counted by the compiler for {self.target}"] * bool(self.target)),
             table(["tried, in order", "XLA's bytes", "more flops", ""], rows),
         ]
         if self.no_pieces:
@@ -98,7 +102,7 @@ class MemoryPlan(JsonPlan):
                 f"the first axis of {', '.join(self.batch_keys)}; gradients are "
                 "summed, outputs are joined."
             )
-        if self.recompute.segments:
+        if self.recompute is not None and self.recompute.segments:
             part = "the backward pass"
             if self.micro_batches > 1:
                 part = "the backward pass of one micro-batch"
