@@ -14,6 +14,7 @@ import numpy as np
 from frugax.errors import ShapeError
 
 from .graph import (
+    BackendRules,
     GraphNode,
     Layer,
     LoopNode,
@@ -48,6 +49,10 @@ class CompiledModel:
         data_keys: the keys of arrays that go in with the data: inputs, and the state.
         compile_options: the other arguments of `compile`, by name.
     """
+
+    # What `check` needs of a library; set by its model.
+    _rules: BackendRules
+    _spec_of: Callable[[Any], Spec]
 
     def __init__(
         self,
@@ -451,8 +456,32 @@ class CompiledModel:
         *,
         as_declared: bool = True,
     ) -> ModelGraph:
-        """Check names and shapes, and infer the program for them."""
-        raise NotImplementedError
+        """Check names and shapes, and infer the program for them.
+
+        Args:
+            params: an array for each parameter, by key.
+            data: an array for each input, by key.
+            as_declared: whether inputs must have the shapes declared for them.
+
+        Raises:
+            ShapeError: an array does not fit the layer that reads it.
+            ValueError: an array is missing, or one is superfluous.
+        """
+        self.check_names(params, data)
+        for group, arrays in (("params", params), ("data", data)):
+            for key, value in arrays.items():
+                self.check_array(group, key, value)
+        given = {**params, **data}
+        if as_declared:
+            self.check_inputs(given, self._spec_of)
+        # Inferred again for these shapes, since free dimensions may have any length.
+        # The cache of `abstract` makes that cheap.
+        specs = {
+            k: self._spec_of(v) for k, v in given.items() if k in self.graph.inputs
+        }
+        graph = infer(self.graph, specs, self._rules)
+        self.check_weights(graph, given, self._spec_of)
+        return graph
 
     # --- text and names ----------------------------------------------------------
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray, Shaped
 
 from frugax.models._compiled_model import CompiledModel
-from frugax.models.graph import ModelGraph, infer, run
+from frugax.models.graph import ModelGraph, run
 
 from ._backend import JaxBackend
 from ._initial import draw
@@ -30,6 +30,7 @@ class JaxModel(CompiledModel):
     def __init__(self, program: CompiledModel, *, jit: bool) -> None:
         super().__init__(**program.fields())
         self.jit = jit
+        self._rules, self._spec_of = rules_of(self.backend), spec_of
         self._forward: Callable[..., Any] = self._outputs
         self._forward_and_vjp: Callable[..., Any] = self._outputs_and_gradients
         if jit:
@@ -70,38 +71,6 @@ class JaxModel(CompiledModel):
         # pull refuses cotangents of another dtype instead of casting them.
         typed = {k: jnp.asarray(v, selected[k].dtype) for k, v in cotangents.items()}
         return outputs, pull(typed)[0]
-
-    def check(
-        self,
-        params: Mapping[str, Any],
-        data: Mapping[str, Any],
-        *,
-        as_declared: bool = True,
-    ) -> ModelGraph:
-        """Check names and shapes, and infer the program for them.
-
-        Args:
-            params: an array for each parameter, by key.
-            data: an array for each input, by key.
-            as_declared: whether inputs must have the shapes declared for them.
-
-        Raises:
-            ShapeError: an array does not fit the layer that reads it.
-            ValueError: an array is missing, or one is superfluous.
-        """
-        self.check_names(params, data)
-        for group, arrays in (("params", params), ("data", data)):
-            for key, value in arrays.items():
-                self.check_array(group, key, value)
-        if as_declared:
-            self.check_inputs({**params, **data}, spec_of)
-        specs = {k: spec_of(v) for k, v in data.items() if k in self.graph.inputs}
-        trained = {k: spec_of(v) for k, v in params.items() if k in self.graph.inputs}
-        # Inferred again for these shapes, since free dimensions may have any length.
-        # The cache of `_abstract` makes a retrace cheap.
-        graph = infer(self.graph, {**specs, **trained}, rules_of(self.backend))
-        self.check_weights(graph, {**params, **data}, spec_of)
-        return graph
 
     def evaluate(
         self,

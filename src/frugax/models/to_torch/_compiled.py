@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from frugax.models._compiled_model import CompiledModel
-from frugax.models.graph import ModelGraph, infer
 
 from ._backend import TorchBackend, key_of
 from ._execution_plan import Plan
@@ -34,6 +33,7 @@ class TorchModel(CompiledModel):
         self.jit = jit
         self._plans: dict[Any, Callable[[Mapping[str, Any]], Tensors]] = {}
         self._rules = rules_of(self.backend)
+        self._spec_of = functools.partial(spec_of, xp=self.backend.xp)
         # Decided once, so that a call of a small model does not look both settings up.
         self._plain = not (self.backend.needs_scope or self.backend.debug)
 
@@ -140,29 +140,6 @@ class TorchModel(CompiledModel):
     def _tensor(self, what: str, key: str, value: Any) -> torch.Tensor:
         self.check_array(what, key, value)
         return self.backend.xp.asarray(value)
-
-    def check(
-        self,
-        params: Mapping[str, Any],
-        data: Mapping[str, Any],
-        *,
-        as_declared: bool = True,
-    ) -> ModelGraph:
-        """The program for tensors of these shapes, after checking names and shapes.
-
-        Raises:
-            ShapeError: a tensor does not suit the layer that reads it.
-            ValueError: a tensor is missing, or there is one too many.
-        """
-        self.check_names(params, data)
-        of = functools.partial(spec_of, xp=self.backend.xp)
-        given = {**params, **data}
-        if as_declared:
-            self.check_inputs(given, of)
-        specs = {k: of(v) for k, v in given.items() if k in self.graph.inputs}
-        graph = infer(self.graph, specs, self._rules)
-        self.check_weights(graph, given, of)
-        return graph
 
     # --- what users call --------------------------------------------------------
 
