@@ -50,10 +50,11 @@ def load_state_dict(
 ) -> Weights:
     """Load weights that have other names and layouts into a compiled model.
 
-    `names` maps each name in the source to its name in the model. `{i}` matches a part
-    between dots, and stands for the same part in the target; a name without such parts
-    takes precedence over patterns. The names of the model are those of its single
-    layers, also where a loop holds the weights of equal blocks stacked.
+    `names` maps each name in the source to its name in the model. `{i}` matches text
+    without a dot, as in `"layers.{i}.weight"` or `"weight_ih_l{i}"`, and stands for it
+    in the target. A name without such parts takes precedence over patterns, and of
+    several patterns that with most text of its own. The names of the model are those of
+    its single layers, also where a loop holds the weights of equal blocks stacked.
 
     A weight with another layout takes a pair: the name, and the order of the source's
     axes (as in `numpy.transpose`) or a function of the array. Frugax lays out `Linear`
@@ -94,12 +95,12 @@ def load_state_dict(
         (3, 4)
     """
     arrays, source_name = _read_source(source)
-    matched = _Matches(set(expected_weights(compiled)))
+    matched = Matches(set(expected_weights(compiled)))
     if names is None:
         for key, array in arrays.items():
             matched.take(key, array, key, None)
     else:
-        matched.match_rules(arrays, [_Rule(k, v) for k, v in names.items()])
+        matched.match_rules(arrays, [Rule(k, v) for k, v in names.items()])
     problems = [
         *matched.problems,
         *find_mismatches(compiled, matched.found, matched.origin),
@@ -119,7 +120,7 @@ def load_state_dict(
     return Weights(*filled)
 
 
-class _Matches:
+class Matches:
     """Arrays by the names of the model, and all problems of the match."""
 
     def __init__(self, needed: set[str]) -> None:
@@ -129,24 +130,39 @@ class _Matches:
         self.problems: list[str] = []
 
     def match_rules(
-        self, arrays: Mapping[str, np.ndarray], rules: Sequence["_Rule"]
+        self, arrays: Mapping[str, np.ndarray], rules: Sequence["Rule"]
     ) -> None:
         """Match each array with the only rule that fits its name."""
         used: set[str] = set()
         for key, array in arrays.items():
-            matches = [(r, parts) for r in rules if (parts := r.match(key)) is not None]
-            exact = [m for m in matches if not m[0].parts]
-            matches = exact or matches
-            if len(matches) != 1:
-                patterns = " and ".join(repr(r.pattern) for r, _ in matches)
+            found = self.find(key, rules, key, array)
+            if found is None:
                 self.problems.append(
-                    f"{key!r} {list(array.shape)} matches "
-                    f"{patterns or 'no name of the map'}"
+                    f"{key!r} {list(array.shape)} matches no name of the map"
                 )
-            for rule, parts in matches[:1]:
-                used.add(rule.pattern)
-                for target, change in rule.targets(parts):
-                    self.take(key, array, target, change)
+                continue
+            rule, parts = found
+            used.add(rule.pattern)
+            for target, change in rule.targets(parts):
+                self.take(key, array, target, change)
+        self.report_unused(rules, used)
+
+    def find(
+        self, name: str, rules: Sequence["Rule"], key: str, array: np.ndarray
+    ) -> tuple["Rule", dict[str, str]] | None:
+        """The rule for a name: of several, the one that states most of it."""
+        matches = [(r, parts) for r in rules if (parts := r.match(name)) is not None]
+        if not matches:
+            return None
+        most = max(r.stated for r, _ in matches)
+        matches = [m for m in matches if m[0].stated == most]
+        if len(matches) > 1:
+            patterns = " and ".join(repr(r.pattern) for r, _ in matches)
+            self.problems.append(f"{key!r} {list(array.shape)} matches {patterns}")
+        return matches[0]
+
+    def report_unused(self, rules: Sequence["Rule"], used: set[str]) -> None:
+        """Note the rules that no array has matched."""
         for rule in rules:
             if rule._targets and rule.pattern not in used:
                 self.problems.append(f"{rule.pattern!r} of the map matches nothing")
@@ -174,7 +190,7 @@ class _Matches:
                 self.problems.append(f"{key!r} {list(array.shape)}: {e}")
 
 
-class _Rule:
+class Rule:
     """One entry of the map of names: a pattern and its targets."""
 
     def __init__(self, pattern: str, targets: Any) -> None:
@@ -186,6 +202,8 @@ class _Rule:
             self._targets = [_parse_target(a) for a in targets]
         self.parts = _parts(pattern)
         self.regex = re.compile(_regex(pattern))
+        # How much of a name it states: all of it, or so many characters.
+        self.stated = (not self.parts, len(re.sub(r"\{\w+\}", "", pattern)))
         for target, _ in self._targets:
             unknown = _parts(target) - self.parts
             if unknown:

@@ -1,0 +1,190 @@
+"""Weights of flax and equinox modules, compared by what the modules compute."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import frugax as ml
+from frugax.errors import ShapeError
+from frugax.models import (
+    GRU,
+    LSTM,
+    MLP,
+    BatchNorm,
+    Conv2D,
+    ConvTranspose2D,
+    Flatten,
+    GRUCell,
+    LayerNorm,
+    Linear,
+    LSTMCell,
+    Model,
+    MultiHeadAttention,
+    Relu,
+    from_equinox,
+    from_flax,
+)
+
+BACKEND = ml.JaxBackend()
+IMAGES = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype("f4")
+ROWS = np.random.default_rng(1).normal(size=(2, 7, 8)).astype("f4")
+
+
+def shaken(tree):
+    """Weights without zeros, which would hide a bias that is not loaded."""
+    keys = iter(jax.random.split(jax.random.key(0), 99))
+    return jax.tree.map(
+        lambda a: a + 0.2 * jax.random.uniform(next(keys), a.shape), tree
+    )
+
+
+def compare(layer, x, load, wanted, names=None, **options):
+    compiled = ml.compile(layer, BACKEND, shapes={"input": x.shape}, **options)
+    params, state = load(compiled, names)
+    got = compiled.evaluate(params, {"input": x, **state})["output"]
+    np.testing.assert_allclose(got, wanted, 1e-4, 1e-4)
+
+
+def compare_flax(layer, module, x, names=None, **options):
+    variables = shaken(module.init(jax.random.key(0), x))
+    load = lambda compiled, names: from_flax(compiled, variables, names)
+    compare(layer, x, load, module.apply(variables, x), names, **options)
+
+
+def test_a_flax_net_is_found_by_its_numbers():
+    nn = pytest.importorskip("flax.linen")
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = nn.BatchNorm(use_running_average=True)(nn.Conv(6, (3, 3))(x))
+            x = nn.Conv(4, (3, 3), strides=2)(nn.relu(x))
+            x = nn.LayerNorm()(nn.Dense(5)(x.reshape(x.shape[0], -1)))
+            return nn.Dense(3)(x)
+
+    layers = [Conv2D(6), BatchNorm(), Relu(), Conv2D(4, stride=2), Flatten()]
+    model = Model(*layers, Linear(5), LayerNorm(epsilon=1e-6), Linear(3))
+    compare_flax(model, Net(), IMAGES, inference=True)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_the_gates_of_a_flax_cell_are_stacked(kind):
+    nn = pytest.importorskip("flax.linen")
+    cell = {"lstm": nn.OptimizedLSTMCell(5), "gru": nn.GRUCell(5)}[kind]
+    layer = {"lstm": LSTM(5), "gru": GRU(5)}[kind]
+    compare_flax(layer, nn.RNN(cell), ROWS, {"cell": ""})
+
+
+def test_attention_of_flax_has_axes_for_its_heads():
+    nn = pytest.importorskip("flax.linen")
+    module = nn.MultiHeadDotProductAttention(num_heads=2)
+    compare_flax(MultiHeadAttention(8, heads=2), module, ROWS)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_transposed_convolution_of_flax_is_flipped(stride):
+    nn = pytest.importorskip("flax.linen")
+    module = nn.ConvTranspose(4, (3, 3), strides=(stride, stride), padding="SAME")
+    compare_flax(ConvTranspose2D(4, stride=stride, padding="same"), module, IMAGES)
+
+
+def test_an_nnx_module_is_read_without_its_random_keys():
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Net(nnx.Module):
+        def __init__(self, rngs):
+            self.first = nnx.Linear(8, 4, rngs=rngs)
+            self.drop = nnx.Dropout(0.5, rngs=rngs)
+            self.rest = nnx.List([nnx.Linear(4, 4, rngs=rngs) for _ in range(2)])
+
+    net = Net(nnx.Rngs(0))
+    model = Model(*[Linear(4, name=n) for n in ("first", "end0", "end1")])
+    wanted = net.rest[1](net.rest[0](net.first(ROWS)))
+    load = lambda compiled, names: from_flax(compiled, net, names)
+    compare(model, ROWS, load, wanted, {"rest.{i}": "end{i}"})
+
+
+def compare_equinox(layer, module, x, wanted, names=None):
+    load = lambda compiled, names: from_equinox(compiled, module, names)
+    compare(layer, x, load, wanted, names)
+
+
+def test_equinox_modules_give_their_own_results():
+    nn = pytest.importorskip("equinox").nn
+    key, rows = jax.random.key(0), ROWS.reshape(-1, 8)
+    mlp = nn.MLP(8, 2, 6, 2, key=key)
+    layer = MLP(input_size=8, hidden_sizes=[6, 6], output_size=2)
+    wanted = jax.vmap(mlp)(rows)
+    compare_equinox(layer, mlp, rows, wanted, {"layers.{i}": "linear_{i}"})
+    attention = nn.MultiheadAttention(2, 8, key=key)
+    wanted = jax.vmap(lambda x: attention(x, x, x))(ROWS)
+    layer = MultiHeadAttention(8, heads=2, bias=False)
+    compare_equinox(layer, attention, ROWS, wanted)
+    on_images = lambda f: jnp.moveaxis(jax.vmap(f)(np.moveaxis(IMAGES, -1, 1)), 1, -1)
+    conv = nn.Conv2d(3, 4, 3, padding=1, key=key)
+    compare_equinox(Conv2D(4), conv, IMAGES, on_images(conv))
+    up = nn.ConvTranspose2d(3, 4, 3, stride=2, padding=1, output_padding=1, key=key)
+    layer = ConvTranspose2D(4, stride=2, padding=1, output_padding=1)
+    compare_equinox(layer, up, IMAGES, on_images(up))
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_equinox_cells_give_their_own_results(kind):
+    nn = pytest.importorskip("equinox").nn
+    draw = np.random.default_rng(0).normal
+    x, h, c = (draw(size=(1, n)).astype("f4") for n in (3, 5, 5))
+    if kind == "gru":
+        cell, layer = nn.GRUCell(3, 5, key=jax.random.key(0)), GRUCell(5)
+        data, wanted = {"input": x, "state": h}, cell(x[0], h[0])
+    else:
+        cell, layer = nn.LSTMCell(3, 5, key=jax.random.key(0)), LSTMCell(5)
+        data = {"input": x, "state": h, "cell_state": c}
+        wanted = cell(x[0], (h[0], c[0]))[0]
+    shapes = {k: v.shape for k, v in data.items()}
+    compiled = ml.compile(layer, BACKEND, shapes=shapes)
+    params, _ = from_equinox(compiled, cell)
+    got = compiled.evaluate(params, data)["output"]
+    np.testing.assert_allclose(got[0], wanted, 1e-5, 1e-6)
+
+
+def test_all_mismatches_are_named_at_once():
+    compiled = ml.compile(
+        Model(Linear(3, name="a"), Linear(2, name="b")),
+        BACKEND,
+        shapes={"input": (1, 4)},
+    )
+    theirs = {
+        "a": {"kernel": np.ones((5, 3), "f4"), "bias": np.ones(3, "f4")},
+        "c": {"kernel": np.ones((3, 2), "f4")},
+    }
+    with pytest.raises(ShapeError) as caught:
+        from_flax(compiled, theirs, {"d": "b"})
+    text = str(caught.value)
+    for part in ("'c.kernel' [3, 2] is for 'c.weight', which no layer reads",
+                 "'d' of the map matches nothing", "it lacks 'b.bias' [2]",
+                 "'a.weight' of layer 'a' (Linear) must have shape [3, 4], got [3, 5]"
+                 ):  # fmt: skip
+        assert part in text
+    with pytest.raises(TypeError, match="there are no arrays"):
+        from_flax(compiled, {})
+    with pytest.raises(TypeError, match="'a' must be a dict or an array, got str"):
+        from_flax(compiled, {"a": "weights"})
+    with pytest.raises(TypeError, match=r"dict of weights or an nnx\.Module"):
+        from_flax(compiled, 3)
+
+
+def test_the_pattern_that_states_most_matches():
+    names = {
+        "weight_ih_l{i}": "layer{i}.weight",
+        "weight_ih_l{i}_reverse": "back{i}.weight",
+    }
+    layers = [Linear(4, bias=False, name=n) for n in ("layer0", "back0")]
+    compiled = ml.compile(Model(*layers), BACKEND, shapes={"input": (1, 4)})
+    theirs = {
+        "weight_ih_l0": np.ones((4, 4), "f4"),
+        "weight_ih_l0_reverse": np.zeros((4, 4), "f4"),
+    }
+    params, _ = ml.models.load_state_dict(compiled, theirs, names)
+    assert params["layer0.weight"].all()
+    assert not params["back0.weight"].any()
