@@ -30,6 +30,7 @@ from ._activations import (
     Swish,
     Tanh,
 )
+from ._cached_attention import CachedAttention
 from ._containers import Residual, Sequential
 from ._convolutions import Conv1D, Conv2D, ConvTranspose1D, ConvTranspose2D
 from ._embeddings import (
@@ -38,6 +39,7 @@ from ._embeddings import (
     RotaryPositions,
     SinusoidalPositions,
 )
+from ._experts import SparseExperts
 from ._linear import MLP, FeedForward, Linear
 from ._losses import (
     L1,
@@ -108,6 +110,7 @@ __all__ = [
     "BatchNorm",
     "Bidirectional",
     "BinaryCrossEntropy",
+    "CachedAttention",
     "Celu",
     "Conv1D",
     "Conv2D",
@@ -168,6 +171,7 @@ __all__ = [
     "Softmax",
     "Softplus",
     "Softsign",
+    "SparseExperts",
     "Swish",
     "Tanh",
     "TopKAccuracy",

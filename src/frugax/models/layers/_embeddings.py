@@ -109,7 +109,8 @@ class RotaryPositions(Weightless):
     """Rotate pairs of features by an angle that grows with the position.
 
     For queries and keys of attention, (batch, time, heads, features). The positions,
-    int32 (time,) or (batch, time), may be wired. Su et al. 2021, arXiv:2104.09864.
+    int32 (time,) or (batch, time), may be wired, and so may `start`, the position of
+    the first, which is added to them. Su et al. 2021, arXiv:2104.09864.
 
     Attributes:
         base: the ratio of the highest to the lowest frequency.
@@ -124,9 +125,9 @@ class RotaryPositions(Weightless):
     interleaved: bool = False
 
     op = "rotary_positions"
-    ports = ("input", "positions")
-    open_ports = frozenset({"positions"})
-    port_dtypes: ClassVar[Mapping[str, str]] = {"positions": "int32"}
+    ports = ("input", "positions", "start")
+    open_ports = frozenset({"positions", "start"})
+    port_dtypes: ClassVar[Mapping[str, str]] = {"positions": "int32", "start": "int32"}
 
     def __post_init__(self) -> None:
         super().__post_init__()

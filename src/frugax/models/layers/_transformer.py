@@ -9,12 +9,14 @@ from typing import Literal
 from frugax.models.graph import Composite, Connection, IOKey, Layer, op, weight_of
 
 from ._activations import Dropout
+from ._cached_attention import CachedAttention, Decoding
 from ._embeddings import (
     Embedding,
     LearnedPositions,
     RotaryPositions,
     SinusoidalPositions,
 )
+from ._experts import SparseExperts
 from ._linear import FeedForward, Linear
 from ._norms import LayerNorm, RMSNorm
 from ._settings import (
@@ -27,7 +29,7 @@ from ._settings import (
 
 
 @dataclasses.dataclass(frozen=True)
-class MultiHeadAttention(Composite):
+class MultiHeadAttention(Decoding):
     """Scaled dot-product attention with several heads.
 
     `input` is (batch, time, features), the output (batch, time, dimension). Keys and
@@ -47,6 +49,10 @@ class MultiHeadAttention(Composite):
         bias: whether the linear maps have a bias.
         rotary: whether `RotaryPositions` rotates queries and keys.
         rotary_base: the base of `RotaryPositions`.
+        window: how many positions a query sees, with its own; None: all before it
+            (Beltagy et al. 2020, arXiv:2004.05150). It needs `causal`.
+        cache_length: see `CachedAttention`: the layer then reads new positions only,
+            and `position`, the number of those before.
 
     Example:
         >>> from frugax.models import JaxBackend, MultiHeadAttention, compile
@@ -64,10 +70,17 @@ class MultiHeadAttention(Composite):
     bias: bool = True
     rotary: bool = False
     rotary_base: float = 10000.0
+    window: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_integer(self, "dimension", "heads", "kv_heads")
+        check_integer(self, "dimension", "heads", "kv_heads", "window")
+        for name in ("window", "cache_length"):
+            if getattr(self, name) is not None and not self.causal:
+                raise ValueError(
+                    f"{self.title}.{name} needs causal=True: it looks back from each "
+                    "position."
+                )
         check_divides(self, "heads", of="dimension")
         check_divides(self, "kv_heads", of="heads")
         check_positive(self, "rotary_base")
@@ -83,6 +96,7 @@ class MultiHeadAttention(Composite):
         keys: Connection | None = None,
         values: Connection | None = None,
         mask: Connection | None = None,
+        position: Connection | None = None,
     ) -> Connection:
         # A connection has no truth value, so `keys or input` would raise.
         if keys is None:
@@ -105,14 +119,20 @@ class MultiHeadAttention(Composite):
         # Positions decide where a query looks; the values found there stay as they are.
         if self.rotary:
             rotate = RotaryPositions(base=self.rotary_base)
-            heads["query"], heads["key"] = rotate(heads["query"]), rotate(heads["key"])
-        attended = op("attention", causal=self.causal)(**heads, mask=mask)
+            for name in ("query", "key"):
+                heads[name] = rotate(heads[name], start=position)
+        if position is not None and self.cache_length is not None:
+            cache = CachedAttention(self.cache_length, self.window, name="cache")
+            attended = cache(**heads, position=position)
+        else:
+            attend = op("attention", causal=self.causal, window=self.window)
+            attended = attend(**heads, mask=mask)
         joined = op("flatten", start=-2)(attended)
         return Linear(self.dimension, bias=self.bias, name="output")(joined)
 
 
 @dataclasses.dataclass(frozen=True)
-class TransformerBlock(Composite):
+class TransformerBlock(Decoding):
     """Attention and a feed-forward network, each with a residual connection.
 
     The shape (batch, time, dimension) is kept. With `memory` wired, (batch, other time,
@@ -135,6 +155,12 @@ class TransformerBlock(Composite):
         bias: whether Linear layers and norms have a bias.
         rotary: whether queries and keys are rotated by their position.
         epsilon: the epsilon of the norms.
+        rotary_base: the base of `RotaryPositions`.
+        window: how many positions a query sees, with its own; None: all before it.
+        experts: the number of experts; the feed-forward network is then
+            `SparseExperts`. None: one network for all tokens.
+        chosen: how many experts each token goes through.
+        cache_length: as in `MultiHeadAttention`.
     """
 
     dimension: int
@@ -151,6 +177,10 @@ class TransformerBlock(Composite):
     bias: bool = True
     rotary: bool = False
     epsilon: float = 1e-5
+    rotary_base: float = 10000.0
+    window: int | None = None
+    experts: int | None = None
+    chosen: int = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -159,6 +189,7 @@ class TransformerBlock(Composite):
         check_choice(self, "norm", ("layer", "rms"))
         check_fraction(self, "dropout")
         self.attention("attention")  # checks the heads
+        self.feed_forward()
 
     def attention(self, name: str, *, memory: bool = False) -> MultiHeadAttention:
         """An attention layer; the one over memory sees all of it, without rotation."""
@@ -171,7 +202,30 @@ class TransformerBlock(Composite):
             bias=self.bias,
             # Positions in two sequences have no common origin to be relative to.
             rotary=self.rotary and not memory,
+            rotary_base=self.rotary_base,
+            window=None if memory else self.window,
+            cache_length=self.cache_length,
             name=name,
+        )
+
+    def feed_forward(self) -> Layer:
+        """The feed-forward network, or the experts in its place."""
+        if self.experts is None:
+            return FeedForward(
+                self.dimension,
+                self.hidden,
+                self.activation,
+                gated=self.gated,
+                bias=self.bias,
+                name="mlp",
+            )
+        return SparseExperts(
+            self.experts,
+            self.chosen,
+            self.hidden,
+            self.activation,
+            gated=self.gated,
+            name="mlp",
         )
 
     def make_norm(self, name: str) -> Layer:
@@ -186,6 +240,7 @@ class TransformerBlock(Composite):
         memory: Connection | None = None,
         mask: Connection | None = None,
         memory_mask: Connection | None = None,
+        position: Connection | None = None,
     ) -> Connection:
         def add_residual(
             x: Connection, part: Layer, **wires: Connection | None
@@ -202,19 +257,12 @@ class TransformerBlock(Composite):
                 return x + residual
             return norm(x + residual)
 
-        x = add_residual(input, self.attention("attention"), mask=mask)
+        wires = {"mask": mask} if position is None else {"position": position}
+        x = add_residual(input, self.attention("attention"), **wires)
         if memory is not None:
             attend = self.attention("memory_attention", memory=True)
             x = add_residual(x, attend, keys=memory, mask=memory_mask)
-        feed_forward = FeedForward(
-            self.dimension,
-            self.hidden,
-            self.activation,
-            gated=self.gated,
-            bias=self.bias,
-            name="mlp",
-        )
-        return add_residual(x, feed_forward)
+        return add_residual(x, self.feed_forward())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,8 +323,12 @@ class TransformerDecoder(Composite):
 
 
 @dataclasses.dataclass(frozen=True)
-class TransformerLM(Composite):
+class TransformerLM(Decoding):
     """A language model: int32 tokens (batch, time) to logits (..., vocabulary).
+
+    With a `cache_length` it decodes: it reads the new tokens and `position`, the number
+    of tokens before, and its caches are state. Weights have the names of the same model
+    without caches, blocks one by one (`unstack_params`).
 
     Attributes:
         vocabulary: the number of tokens.
@@ -288,6 +340,17 @@ class TransformerLM(Composite):
         tied: whether the last layer shares the weight of the embedding (Press & Wolf
             2017, arXiv:1608.05859).
         dropout: the rate after the embedding, in training.
+        cache_length: how many positions the caches hold; needs rotary positions.
+
+    Example:
+        >>> import dataclasses, frugax as ml
+        >>> from frugax.models import TransformerBlock, TransformerLM
+        >>> block = TransformerBlock(16, heads=2)
+        >>> model = TransformerLM(50, block, depth=2, positions="rotary")
+        >>> decoder = dataclasses.replace(model, cache_length=32)
+        >>> step = ml.compile(decoder, ml.JaxBackend(), shapes={"input": (1, 1)})
+        >>> step.shapes["block_0.attention.cache.keys"]
+        (1, 32, 2, 8)
     """
 
     vocabulary: int
@@ -309,11 +372,18 @@ class TransformerLM(Composite):
                 "TransformerLM.length must be given for learned positions: the longest "
                 'sequence. Or choose positions="rotary".'
             )
+        if self.cache_length is not None and self.positions != "rotary":
+            raise ValueError(
+                'TransformerLM.cache_length needs positions="rotary", got '
+                f"{self.positions!r}: the others are added from position 0 on."
+            )
 
     def input_keys(self) -> dict[str, IOKey]:
-        return {"input": IOKey("input", dtype="int32")}
+        return {"input": IOKey("input", dtype="int32"), **super().input_keys()}
 
-    def build(self, input: Connection) -> Connection:
+    def build(
+        self, input: Connection, position: Connection | None = None
+    ) -> Connection:
         width = self.block.dimension
         vectors = Embedding(self.vocabulary, width, name="tokens")(input)
         # Not multiplied by sqrt(dimension) as in Vaswani et al., sec. 3.4: this is
@@ -328,8 +398,11 @@ class TransformerLM(Composite):
             x = Dropout(self.dropout)(x)
         # The block states the sizes; masking and positions follow from the model.
         rotary = self.positions == "rotary"
-        block = dataclasses.replace(self.block, causal=True, rotary=rotary)
-        x = _stack_blocks(block, self.depth, x)
+        block = dataclasses.replace(
+            self.block, causal=True, rotary=rotary, cache_length=self.cache_length
+        )
+        wires = {} if position is None else {"position": position}
+        x = _stack_blocks(block, self.depth, x, **wires)
         # Without a bias, so that the weight can be that of the embedding.
         head = Linear(self.vocabulary, bias=False, name="head")
         if not self.tied:

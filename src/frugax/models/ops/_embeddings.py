@@ -69,6 +69,7 @@ def rotary_positions(
     xp: Any,
     input: Shaped[Any, "batch time heads features"],
     positions: Int[Any, "... time"] | None = None,
+    start: Int[Any, "..."] | None = None,
     *,
     base: float = 10000.0,
     offset: int = 0,
@@ -79,12 +80,16 @@ def rotary_positions(
     The number of features is even. A pair is feature i and i + features / 2, as in
     GPT-NeoX and Llama; with `interleaved` 2 i and 2 i + 1, as in the paper. Positions
     are `offset`, `offset + 1`, ..., or given as
-    (time,) or (batch, time). Su et al. 2021, arXiv:2104.09864.
+    (time,) or (batch, time); `start`, a scalar or (batch,), is added to them.
+    Su et al. 2021, arXiv:2104.09864.
     """
     features = _even("rotary_positions", input.shape[-1])
     times: Any = positions
     if times is None:
         times = xp.arange(offset, offset + input.shape[-3], like=input)
+    if start is not None:
+        first = xp.reshape(xp.cast(start, xp.dtype_of(times)), (-1, 1))
+        times = first + (times if len(times.shape) == 2 else times[None])
     # Angles are computed in float32 and only their sines are cast: around 1000 rad the
     # numbers of bfloat16 are 4 rad apart.
     angles = _angles(xp, input, times, base)

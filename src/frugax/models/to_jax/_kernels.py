@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ._grouped_linear import grouped_linear
 from ._kernels_conv import ConvolutionKernels
 
 
@@ -39,6 +40,15 @@ class Kernels(ConvolutionKernels):
         if len(leading) == 1:
             return out
         return out.reshape(*leading, weight.shape[0])
+
+    def grouped_linear(
+        self, input: jax.Array, weight: jax.Array, counts: jax.Array
+    ) -> jax.Array:
+        """Rows times the transposed weight of their group; the weight is 3-D."""
+        if not isinstance(input.shape[0], int):  # blocks need a number of rows
+            flipped = lax.transpose(weight, (0, 2, 1))
+            return lax.ragged_dot(input, flipped, counts, self.precision)
+        return grouped_linear(input, weight, counts, 2, self.precision)
 
     def embedding(self, indices: jax.Array, weight: jax.Array) -> jax.Array:
         """Rows of `weight`; NaN for an index out of range, including negative ones."""

@@ -25,6 +25,15 @@ class Kernels(ConvolutionKernels):
         """Times W^T plus bias over the last axis; the weight is (out, in)."""
         return F.linear(input, weight, bias)
 
+    def grouped_linear(
+        self, input: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor
+    ) -> torch.Tensor:
+        """Rows times the transposed weight of their group; the weight is 3-D."""
+        if input.device.type == "meta":  # the counts have no values there
+            return input.new_empty(input.shape[0], weight.shape[1])
+        groups = input.split(counts.tolist())
+        return torch.cat([F.linear(x, w) for x, w in zip(groups, weight, strict=True)])
+
     def embedding(self, indices: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Rows of `weight`; NaN for an index that is not in it, also a negative one."""
         # F.embedding raises for an index out of range on CPU; on GPU the failed
