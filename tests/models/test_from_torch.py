@@ -110,6 +110,49 @@ def test_a_module_becomes_a_model(name):
         np.testing.assert_allclose(value, want, 1e-4, 1e-5)
 
 
+class Function(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+def _write(x):
+    x = x.clone()
+    x[:, 1:3] = 2 * x[:, :2]
+    x[..., -1] = x[..., 0]
+    return x
+
+
+F = nn.functional
+FUNCTIONS = {
+    "ceil pool": lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True),
+    "ceil mean": lambda x: F.avg_pool2d(x, 2, 2, ceil_mode=True),
+    "ceil mean of the inside": lambda x: F.avg_pool2d(
+        x, 3, 2, 1, ceil_mode=True, count_include_pad=False
+    ),
+    "best": lambda x: torch.topk(x, 2, dim=1, largest=False)[0],
+    "places": lambda x: torch.sort(x, dim=-1, descending=True)[1] + x.argsort(-1),
+    "writes": _write,
+    "windows": lambda x: x.unfold(-1, 3, 2),
+    "unshuffled": lambda x: F.pixel_unshuffle(x[..., :6, :6], 2),
+    "shuffled": lambda x: F.channel_shuffle(x, 2),
+    "arithmetic": lambda x: torch.lerp(torch.addcmul(x, x, x, value=0.5), x + 1, 0.3),
+    "shrinks": lambda x: F.softshrink(x) + F.hardshrink(x) + F.softsign(x)
+    + F.threshold(x, 0.1, 2.0),
+    "moments": lambda x: sum(torch.var_mean(x, dim=(2, 3), keepdim=True)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_is_converted(name):
+    torch.manual_seed(0)
+    imported = from_torch(Function(FUNCTIONS[name]), (torch.randn(2, 4, 7, 6),))
+    assert imported.certificate.max_error < 1e-5
+
+
 def test_gradients_of_an_imported_module_are_torchs():
     torch.manual_seed(1)
     module = Tied().eval()
@@ -151,6 +194,23 @@ def test_what_cannot_be_converted_is_named_with_its_place():
         from_torch(net, (torch.randn(3, 3),))
     with pytest.raises(TypeError, match=r"takes a torch\.nn\.Module"):
         from_torch(abs, (torch.ones(2),))
+
+
+def test_a_setting_that_cannot_be_converted_is_named_with_its_place():
+    net = nn.Sequential(nn.ReLU(), nn.Sequential(nn.MaxPool2d(2, dilation=2)))
+    with pytest.raises(
+        UnsupportedModuleError, match=r"pool2d.* in 1\.0: a pool with a"
+    ):
+        from_torch(net, (torch.randn(1, 2, 8, 8),))
+
+
+def test_a_module_that_torch_cannot_trace_is_named():
+    class Branches(nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(UnsupportedModuleError, match=r"torch\.export cannot trace"):
+        from_torch(Branches(), (torch.ones(2),))
 
 
 def test_a_model_that_differs_is_refused():

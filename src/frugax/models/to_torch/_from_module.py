@@ -11,7 +11,7 @@ import torch
 from frugax.errors import UnsupportedModuleError
 from frugax.models.graph import Connection, IOKey, Model, op
 
-from ._aten import CONVERSIONS, TRACED, note
+from .aten import CONVERSIONS, TRACED, note
 
 
 def convert_module(
@@ -21,7 +21,13 @@ def convert_module(
     try:
         with warnings.catch_warnings():  # about torch's own use of its own names
             warnings.simplefilter("ignore")
-            exported = torch.export.export(module, args).run_decompositions({})
+            try:
+                exported = torch.export.export(module, args).run_decompositions({})
+            except Exception as e:
+                raise UnsupportedModuleError(
+                    "torch.export cannot trace this module: "
+                    f"{str(e).strip().splitlines()[0]:.300}"
+                ) from e
         walk = _Walk(exported, module)
         model = walk.convert()
     finally:
@@ -89,9 +95,7 @@ class _Walk:
                 continue
             if node.target is operator.getitem or not _reads_data(node):
                 continue
-            stack = node.meta.get("nn_module_stack") or {}
-            place = next(reversed(list(stack.values())), ("the module", None))[0]
-            missing.setdefault(str(node.target), place or "the module")
+            missing.setdefault(str(node.target), _place_of(node))
         if missing:
             listed = "; ".join(f"{name} in {place}" for name, place in missing.items())
             raise UnsupportedModuleError(
@@ -132,9 +136,21 @@ class _Walk:
         if not _holds_connection([args, named]):
             return node.target(*args, **named)
         convert: Callable[..., Any] = CONVERSIONS[node.target]
-        return convert(
-            *map(_to_host, args), **{k: _to_host(v) for k, v in named.items()}
-        )
+        try:
+            return convert(
+                *map(_to_host, args), **{k: _to_host(v) for k, v in named.items()}
+            )
+        except (NotImplementedError, TypeError, ValueError) as e:
+            raise UnsupportedModuleError(
+                f"from_torch cannot convert {node.target} in {_place_of(node)}: {e}. "
+                "Replace this layer, or build this part of the model in frugax."
+            ) from e
+
+
+def _place_of(node: Any) -> str:
+    """The path of the module in which an operation is called."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return next(reversed(list(stack.values())), ("", None))[0] or "the module"
 
 
 def _note(value: Any, traced: Any) -> None:

@@ -1,0 +1,31 @@
+"""Operations of torch's ATen library as operations on connections."""
+
+from . import (
+    _activations,
+    _attention,
+    _creation,
+    _elementwise,
+    _indexing,
+    _norms,
+    _recurrent,
+    _reductions,
+    _shapes,
+    _windows,
+)
+from ._conversions import CONVERSIONS, TRACED, note
+
+__all__ = [
+    "CONVERSIONS",
+    "TRACED",
+    "_activations",
+    "_attention",
+    "_creation",
+    "_elementwise",
+    "_indexing",
+    "_norms",
+    "_recurrent",
+    "_reductions",
+    "_shapes",
+    "_windows",
+    "note",
+]
