@@ -18,8 +18,10 @@ from ._flops import (
     split_scan as split_scan,
 )
 from ._graph import (
+    MARKS as MARKS,
     Graph as Graph,
     bytes_of as bytes_of,
+    flatten as flatten,
     shape_of as shape_of,
     trace as trace,
     variables as variables,

@@ -18,7 +18,7 @@ _REGIONS = ("checkpoint", "remat", "remat2")
 # Operations whose bodies are opened as well. The body of a `custom_vjp` stays as it is,
 # because its own rule decides what it keeps.
 _BODIES = ("jaxpr", "call_jaxpr", "branches")
-_OPENED = ("closed_call", "cond", "jit", "pjit", "scan")
+_OPENED = ("closed_call", "cond", "jit", "pjit", "scan", "shard_map")
 
 
 def has_checkpoints(program: ClosedJaxpr | Jaxpr) -> bool:
@@ -80,6 +80,8 @@ def _open_bodies(eqn: JaxprEqn) -> dict[str, Any]:
         value = eqn.params.get(name)
         if isinstance(value, ClosedJaxpr):
             found[name] = _open_closed(value)
+        elif isinstance(value, Jaxpr):  # the body of a `shard_map`
+            found[name] = _open(value)
         elif isinstance(value, tuple):
             found[name] = tuple(map(_open_closed, value))
     return found
@@ -91,11 +93,11 @@ def _open_closed(program: ClosedJaxpr) -> ClosedJaxpr:
     return ClosedJaxpr(_open(program.jaxpr), program.consts)
 
 
-def _inner_programs(eqn: JaxprEqn) -> list[ClosedJaxpr]:
+def _inner_programs(eqn: JaxprEqn) -> list[ClosedJaxpr | Jaxpr]:
     if eqn.primitive.name not in _OPENED:
         return []
     found: list[Any] = []
     for name in _BODIES:
         value = eqn.params.get(name)
         found += value if isinstance(value, tuple) else [value]
-    return [p for p in found if isinstance(p, ClosedJaxpr)]
+    return [p for p in found if isinstance(p, ClosedJaxpr | Jaxpr)]

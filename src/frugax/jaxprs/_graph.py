@@ -26,7 +26,7 @@ from ._jax_internals import (
 _WRAPPERS = ("jit", "pjit", "closed_call", "core_call")
 # Inside of `shard_map` these mark values as different on each device. A plan that was
 # made outside of it knows nothing of them, so they do not count as operations.
-_MARKS = ("pbroadcast", "pcast", "pvary")
+MARKS = ("pbroadcast", "pcast", "pvary")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ class Graph:
     def numbered(self) -> tuple[int, ...]:
         """The positions of the operations that plans number, inside `shard_map` too."""
         return tuple(
-            i for i, e in enumerate(self.eqns) if e.primitive.name not in _MARKS
+            i for i, e in enumerate(self.eqns) if e.primitive.name not in MARKS
         )
 
     @property
@@ -130,7 +130,7 @@ class Graph:
         count = len(number)
         for eqn in self.eqns:
             read = place(eqn.invars)
-            if eqn.primitive.name in _MARKS:
+            if eqn.primitive.name in MARKS:
                 number |= zip(eqn.outvars, read, strict=True)
                 continue
             number |= {v: count + i for i, v in enumerate(eqn.outvars)}
@@ -157,10 +157,31 @@ def trace(fn: Callable[..., Any], args: Sequence[Any]) -> Graph:
         ['sin', 'add']
     """
     traced, shapes = jax.make_jaxpr(fn, return_shape=True)(*args)
+    return flatten(traced, jax.tree.structure(shapes))
+
+
+def flatten(traced: ClosedJaxpr, out_tree: Any = None) -> Graph:
+    """The graph of a program that is traced already.
+
+    Args:
+        traced: the program.
+        out_tree: the tree structure of its results; None leaves them flat.
+    """
     eqns: list[JaxprEqn] = []
     consts = [fresh_var(v.aval) for v in traced.jaxpr.constvars]
     values = list(traced.consts)
     inputs = [fresh_var(v.aval) for v in traced.jaxpr.invars]
+
+    def constrain(atoms: list[Any], shardings: Sequence[Any]) -> list[Any]:
+        # The shardings of a call are constraints on its arguments and results.
+        found = list(atoms)
+        for i, s in enumerate(shardings):
+            if isinstance(s, jax.sharding.Sharding):
+                pin = lambda x, s=s: jax.lax.with_sharding_constraint(x, s)
+                (eqn,) = jax.make_jaxpr(pin)(shape_of(atoms[i])).eqns
+                found[i] = fresh_var(eqn.outvars[0].aval)
+                eqns.append(eqn.replace(invars=[atoms[i]], outvars=[found[i]]))
+        return found
 
     def inline(jaxpr: Jaxpr, atoms: Sequence[Any]) -> list[Any]:
         # Every variable gets a new name: a function that is called twice has the same
@@ -169,12 +190,14 @@ def trace(fn: Callable[..., Any], args: Sequence[Any]) -> Graph:
         read = lambda v: v if isinstance(v, Literal) else env[v]
         for eqn in jaxpr.eqns:
             invars = [read(v) for v in eqn.invars]
-            if _is_plain_call(eqn):
+            if eqn.primitive.name in _WRAPPERS:
+                invars = constrain(invars, eqn.params.get("in_shardings", ()))
                 body = eqn.params["jaxpr" if "jaxpr" in eqn.params else "call_jaxpr"]
                 body_consts = [fresh_var(v.aval) for v in body.jaxpr.constvars]
                 consts.extend(body_consts)
                 values.extend(body.consts)
                 outs = inline(body.jaxpr, body_consts + invars)
+                outs = constrain(outs, eqn.params.get("out_shardings", ()))
                 env |= dict(zip(eqn.outvars, outs, strict=True))
                 continue
             outvars = [fresh_var(v.aval) for v in eqn.outvars]
@@ -189,7 +212,7 @@ def trace(fn: Callable[..., Any], args: Sequence[Any]) -> Graph:
         args=tuple(inputs),
         outputs=tuple(outputs),
         const_values=tuple(values),
-        out_tree=jax.tree.structure(shapes),
+        out_tree=out_tree,
         template=traced.jaxpr,
     )
 
@@ -213,22 +236,13 @@ def _bytes(shape: tuple[int, ...], dtype: Any) -> int:
 
 def shape_of(var: Any) -> jax.ShapeDtypeStruct:
     """The shape and type of one variable."""
-    # Inside of `shard_map`, the axes along which it varies belong to the type. JAX's
-    # annotations lack the argument.
+    # Inside of `shard_map`, the mesh and the axes along which it varies belong to the
+    # type. JAX's annotations lack the argument.
     struct: Any = jax.ShapeDtypeStruct
-    axes = getattr(var.aval, "mat", None)
-    return struct(var.aval.shape, var.aval.dtype, manual_axis_type=axes)
-
-
-def _is_plain_call(eqn: JaxprEqn) -> bool:
-    if eqn.primitive.name not in _WRAPPERS:
-        return False
-    # A call with shardings is a constraint on its arguments, which inlining would drop.
-    shardings = [
-        *eqn.params.get("in_shardings", ()),
-        *eqn.params.get("out_shardings", ()),
-    ]
-    body = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
-    return isinstance(body, ClosedJaxpr) and all(
-        type(s).__name__ == "UnspecifiedValue" for s in shardings
+    sharding = getattr(var.aval, "sharding", None)
+    if sharding is None or not sharding.mesh.manual_axes:
+        return struct(var.aval.shape, var.aval.dtype)
+    axes = var.aval.mat
+    return struct(
+        var.aval.shape, var.aval.dtype, sharding=sharding, manual_axis_type=axes
     )

@@ -43,6 +43,7 @@ class PlannedGrad:
             has_aux=plan.has_aux,
             batch=plan.batch,
             is_opened=plan.is_opened,
+            shard_map=plan.shard_map,
         )
         self._jitted = jax.jit(self._step)
 

@@ -206,6 +206,8 @@ class RematPlan(JsonPlan):
             planned like the rest.
         shard_shapes: the shape of each array of the arguments on one device; () if they
             were planned for a single device.
+        shard_map: the operation, a `jax.shard_map`, in whose body the plan applies, on
+            each device; None if the plan is one for the loss itself.
     """
 
     budget: MemoryBudget
@@ -225,6 +227,7 @@ class RematPlan(JsonPlan):
     batch: BatchChunks | None = None
     is_opened: bool = False
     shard_shapes: tuple[tuple[int, ...], ...] = ()
+    shard_map: int | None = None
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -316,7 +319,13 @@ class RematPlan(JsonPlan):
         """The parts of the plan beside its segments, for the tables."""
         opened = ["the loss's own jax.checkpoint regions are opened"]
         batch = [self.batch] if self.batch else []
-        return [*batch, *(opened if self.is_opened else []), *self.body_plans]
+        inside = [f"on each device, in the shard_map at operation {self.shard_map}:"]
+        return [
+            *(inside if self.shard_map is not None else []),
+            *batch,
+            *(opened if self.is_opened else []),
+            *self.body_plans,
+        ]
 
 
 def check_ranges(parts: Sequence[Segment | Chunk], start: int, stop: int) -> None:

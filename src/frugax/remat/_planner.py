@@ -17,7 +17,14 @@ from ._enclosing_program import EnclosingProgram
 from ._plan import RematPlan
 from ._plan_cache import plan_key, recall
 from ._shardings import shard_shapes
-from .rewrite import RematGraph, build_value_and_grad, trace_loss
+from .rewrite import (
+    RematGraph,
+    build_value_and_grad,
+    call_inside,
+    find_shard_map,
+    prepare_shard_body,
+    trace_loss,
+)
 from .solver import (
     Candidate,
     PlanParts,
@@ -115,9 +122,9 @@ def plan(
         options = how | {"within": within, "block_size": block_size}
         options["divide_batch"] = divide_batch
         key = plan_key(loss, budget, args, **options)
-    # Chunks of a batch that is spread over devices would have to be gathered.
-    divides = divide_batch and not shard_shapes(args)
-    search = _PlanSearch(loss, args, budget, body, program, block_size, how, divides)
+    search = _PlanSearch(
+        loss, args, budget, body, program, block_size, how, divide_batch
+    )
     return recall(key, search.run, cache=cache)
 
 
@@ -133,6 +140,12 @@ class _PlanSearch:
         candidates: the plans by the model that are searched now.
         stages: the lists of plans to search, one after another.
         called: whether the enclosing program called the gradient.
+        shard_map: the operation in whose body the plan applies, see `RematPlan`.
+        planned: the program that is planned: the loss, or the body of that operation.
+        opened: the same with the loss's own `jax.checkpoint` regions opened, if it has
+            any.
+        is_opened: whether only the loss with opened regions is planned.
+        fingerprint: of the loss as it is.
     """
 
     loss: Callable[..., Any]
@@ -146,6 +159,32 @@ class _PlanSearch:
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
     stages: dict[int, list[Candidate]] = dataclasses.field(default_factory=dict)
     called: bool = False
+    shard_map: int | None = None
+    planned: RematGraph = dataclasses.field(init=False)
+    opened: RematGraph | None = None
+    is_opened: bool = False
+    fingerprint: str = ""
+
+    def __post_init__(self) -> None:
+        self.fingerprint = self.body.graph.fingerprint
+        self.planned, self.shard_map = self.body, find_shard_map(self.body)
+        if has_checkpoints(jax.make_jaxpr(self.loss)(*self.args)):
+            self.opened = trace_loss(open_checkpoints(self.loss), self.args, **self.how)
+            number = find_shard_map(self.opened)
+            if number != self.shard_map:
+                # The `shard_map` is inside a region, or behind one that hides others.
+                self.body = self.planned = self.opened
+                self.shard_map, self.opened, self.is_opened = number, None, True
+        if self.shard_map is None:
+            # Chunks of a batch that is spread over devices would have to be gathered.
+            self.divides = self.divides and not shard_shapes(self.args)
+            return
+        # Inside of a `shard_map` each device has a batch of its own.
+        self.planned = prepare_shard_body(self.body, self.shard_map).graph
+        if self.opened is not None:
+            self.opened = prepare_shard_body(self.opened, self.shard_map).graph
+        outputs = self.planned.graph.outputs[: self.planned.num_differentiated]
+        self.divides = self.divides and [o.aval.shape for o in outputs] == [()]
 
     def run(self) -> RematPlan:
         """The plan, by quick compilations first."""
@@ -189,7 +228,7 @@ class _PlanSearch:
         makers = [whole, self._list_chunked, self._list_all]
         for number, make in enumerate(makers if self.divides else [whole]):
             if number not in self.stages:
-                self.stages[number] = make()
+                self.stages[number] = self._make(make)
             self.candidates = self.stages[number]
             bench.measurements = [plain]
             peaks = [c.peak_bytes for c in self.candidates]
@@ -197,31 +236,42 @@ class _PlanSearch:
                 return found
         return None
 
+    def _make(self, make: Callable[[], list[Candidate]]) -> list[Candidate]:
+        if self.shard_map is None:
+            return make()
+        return call_inside(self.body, self.shard_map, make)
+
     def _list_chunked(self) -> list[Candidate]:
         # Chunks that cost next to nothing, before those that recompute as well.
-        return list_chunked(self.body)
+        return list_chunked(self.planned)
 
     def _list_all(self, *, divide_batch: bool = True) -> list[Candidate]:
-        opened = None
-        if has_checkpoints(jax.make_jaxpr(self.loss)(*self.args)):
-            opened = trace_loss(open_checkpoints(self.loss), self.args, **self.how)
         return list_candidates(
-            self.body, self.block_size, opened=opened, divide_batch=divide_batch
+            self.planned,
+            self.block_size,
+            opened=self.opened,
+            divide_batch=divide_batch,
         )
 
     def _parts(self, index: int) -> PlanParts:
         if not index:
             return PlanParts()
-        return build_parts(self.candidates[index], self.program.target.platform)
+        parts = build_parts(self.candidates[index], self.program.target.platform)
+        return dataclasses.replace(
+            parts,
+            shard_map=self.shard_map,
+            is_opened=parts.is_opened or self.is_opened,
+        )
 
     def _grad_of(self, parts: PlanParts) -> Callable[..., Any]:
         step = build_value_and_grad(
             self.loss,
             parts.segments,
             parts.body_plans,
-            self.body.graph.fingerprint,
+            self.fingerprint,
             batch=parts.batch,
             is_opened=parts.is_opened,
+            shard_map=parts.shard_map,
             **self.how,
         )
 
@@ -250,7 +300,8 @@ class _PlanSearch:
             segments=parts.segments,
             batch=parts.batch,
             is_opened=parts.is_opened,
-            fingerprint=self.body.graph.fingerprint,
+            shard_map=parts.shard_map,
+            fingerprint=self.fingerprint,
             compiles=bench.compiles,
             target=self.program.target.name,
             platform=self.program.target.platform,

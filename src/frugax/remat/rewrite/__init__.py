@@ -5,11 +5,7 @@ a plan out. `rewrite_loops` changes the residuals that the bodies of `lax.scan` 
 `lax.cond` save.
 """
 
-from ._backward import (
-    build_value_and_grad as build_value_and_grad,
-    chunk_batch as chunk_batch,
-    value_and_gradients as value_and_gradients,
-)
+from ._backward import value_and_gradients as value_and_gradients
 from ._batch_axis import MixesBatchError as MixesBatchError
 from ._batch_chunks import BatchSplit as BatchSplit, split_batch as split_batch
 from ._gates import Gate as Gate, choose_gate as choose_gate
@@ -19,3 +15,12 @@ from ._graph import (
     trace_loss as trace_loss,
 )
 from ._loops import loop_bodies as loop_bodies, rewrite_loops as rewrite_loops
+from ._planned_loss import (
+    build_value_and_grad as build_value_and_grad,
+    chunk_batch as chunk_batch,
+)
+from ._shard_maps import (
+    call_inside as call_inside,
+    find_shard_map as find_shard_map,
+    prepare_shard_body as prepare_shard_body,
+)

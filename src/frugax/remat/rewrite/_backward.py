@@ -7,18 +7,17 @@ activations that they are computed from.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 
 from frugax.jaxprs import (
     ClosedJaxpr,
     Var,
     is_heavy,
     jaxpr_as_fun,
-    open_checkpoints,
     remove_dead_code,
     shape_of,
     trace,
@@ -26,85 +25,13 @@ from frugax.jaxprs import (
     variables,
 )
 
-from .._plan import BatchChunks, BodyPlan, Segment, check_ranges
-from ._batch_axis import MixesBatchError
-from ._batch_chunks import run_in_chunks, split_batch
-from ._gates import Gate, opaque_true, through_gate, wait_for
-from ._graph import RematGraph, trace_loss
-from ._loops import rewrite_loops
+from .._plan import Segment
+from ._gates import Gate, opaque_true, through_gate, wait_for, zeros_of
+from ._graph import RematGraph
 from ._subgraph import PullBack, Subgraph, extract_subgraph
 
 # The parts of a forward pass, in order, each with its pull-back.
-_Tape = list[tuple[Subgraph, PullBack]]
-
-
-def build_value_and_grad(
-    loss: Callable[..., Any],
-    segments: tuple[Segment, ...],
-    body_plans: tuple[BodyPlan, ...],
-    fingerprint: str,
-    *,
-    argnums: int | tuple[int, ...],
-    has_aux: bool,
-    batch: BatchChunks | None = None,
-    is_opened: bool = False,
-) -> Callable[..., Any]:
-    """`jax.value_and_grad(loss, argnums, has_aux)`, run by these segments."""
-
-    def step(*args: Any) -> tuple[Any, Any]:
-        body = trace_loss(loss, args, argnums, has_aux=has_aux)
-        if body.graph.fingerprint != fingerprint:
-            raise ValueError(
-                "this plan was made for another loss or other shapes: its fingerprint "
-                f"is {fingerprint:.8}, that of this loss {body.graph.fingerprint:.8}. "
-                "Plan again with remat.plan, with these shapes in example_args and in "
-                "`within`."
-            )
-        if not (segments or batch):
-            return jax.value_and_grad(loss, argnums, has_aux=has_aux)(*args)
-        if is_opened:
-            opened = open_checkpoints(loss)
-            body = trace_loss(opened, args, argnums, has_aux=has_aux)
-        if batch:
-            body = chunk_batch(body, batch)
-        body = rewrite_loops(body, body_plans)
-        parts = segments or keep_all(body)
-        check_ranges(parts, 0, len(body.eqns))
-        outputs, flat = value_and_gradients(body, parts, jax.tree.leaves(args))
-        value = jax.tree.unflatten(body.graph.out_tree, outputs)
-        remaining = iter(flat)
-        gradient = lambda n: jax.tree.map(lambda _: next(remaining), args[n])
-        if isinstance(argnums, int):
-            return value, gradient(argnums)
-        return value, tuple(gradient(n) for n in argnums)
-
-    return step
-
-
-def keep_all(body: RematGraph) -> tuple[Segment, ...]:
-    """The plan that recomputes nothing."""
-    stop = len(body.eqns)
-    return (Segment(start=0, stop=stop, gate=None, saved_bytes=0, recomputed_flops=0),)
-
-
-def chunk_batch(body: RematGraph, batch: BatchChunks) -> RematGraph:
-    """The same loss, which runs on one chunk of its batch after another.
-
-    Raises:
-        ValueError: the plan does not fit this loss.
-    """
-    try:
-        split = split_batch(body, batch)
-    except MixesBatchError as e:
-        raise ValueError(
-            f"damaged plan: this loss cannot run in {batch.count} chunks of its batch "
-            f"({e}). Plan again with remat.plan."
-        ) from e
-    chunk = rewrite_loops(split.chunk, batch.body_plans)
-    segments = batch.segments or keep_all(chunk)
-    check_ranges(segments, 0, len(chunk.eqns))
-    run = lambda values, given: value_and_gradients(chunk, segments, values, given)
-    return run_in_chunks(body, split, run)
+Tape = list[tuple[Subgraph, PullBack]]
 
 
 def value_and_gradients(
@@ -120,28 +47,32 @@ def value_and_gradients(
     graph = body.graph
     inputs = [*graph.const_values, *values]
     env: dict[Var, Any] = dict(zip(graph.inputs, inputs, strict=True))
-    tape = _run_forward(body, segments, env)
-    grads: dict[Var, Any] = {}
+    tape = record_tape(body, segments, env)
     first = graph.outputs[: body.num_differentiated]
     if cotangents is None:
         cotangents = [jnp.ones((), v.aval.dtype) for v in first]
     # XLA would fold a constant 1, and the gates that wait for it with it.
     if arrived := variables(first):
         true = opaque_true([env[v] for v in arrived])
-        for v, c in zip(first, cotangents, strict=True):
-            if not variables([v]):
-                continue
-            c = wait_for(true, c)
+        cotangents = [wait_for(true, c) for c in cotangents]
+    return graph.read_outputs(env), pull_tape(body, tape, cotangents)
+
+
+def pull_tape(body: RematGraph, tape: Tape, cotangents: Sequence[Any]) -> list[Any]:
+    """The gradients of the first outputs weighted by `cotangents`."""
+    grads: dict[Var, Any] = {}
+    for v, c in zip(body.graph.outputs, cotangents, strict=False):
+        if variables([v]):
             grads[v] = grads[v] + c if v in grads else c
     _run_backward(body, tape, grads, in_order=False)
-    return graph.read_outputs(env), [_gradient(grads, v) for v in body.wrt]
+    return [_gradient(grads, v) for v in body.wrt]
 
 
-def _run_forward(
+def record_tape(
     body: RematGraph, segments: Sequence[Segment], env: dict[Var, Any]
-) -> _Tape:
+) -> Tape:
     """Run forward, adding to `env`."""
-    tape: _Tape = []
+    tape: Tape = []
     for segment in segments:
         if segment.gate is None:
             tape += _run_kept(body, segment.start, segment.stop, env, {})
@@ -161,7 +92,7 @@ def _run_kept(
     stop: int,
     env: dict[Var, Any],
     kept: dict[Var, Any],
-) -> _Tape:
+) -> Tape:
     """Run forward in small parts, adding to `env`, and save all residuals.
 
     The results in `kept` are at hand already and are not computed again.
@@ -171,7 +102,7 @@ def _run_kept(
     single = {body.defined_at[v] for v in kept}
     edges = {*body.cuts, *single, *(i + 1 for i in single)}
     inner = sorted(c for c in edges if start < c < stop)
-    tape: _Tape = []
+    tape: Tape = []
     for a, b in itertools.pairwise([start, *inner, stop]):
         also, results = [], None
         if a in single:
@@ -186,7 +117,7 @@ def _run_kept(
 
 
 def _run_backward(
-    body: RematGraph, tape: _Tape, grads: dict[Var, Any], *, in_order: bool
+    body: RematGraph, tape: Tape, grads: dict[Var, Any], *, in_order: bool
 ) -> None:
     """Pull `grads` back through the parts, the last part first.
 
@@ -216,8 +147,7 @@ def _run_backward(
 def _gradient(grads: dict[Var, Any], v: Var) -> Any:
     if v in grads:
         return grads[v]
-    zero = shape_of(v)
-    return jnp.zeros(zero.shape, zero.dtype)
+    return zeros_of(shape_of(v))
 
 
 def _recompute_later(
@@ -230,12 +160,11 @@ def _recompute_later(
 ) -> PullBack:
     """The pull-back that first recomputes the segment from its inputs and `kept`."""
     saved = [*part.inputs, *kept]
-    values = [env[v] for v in saved]
 
     def recompute_and_pull(values: list[Any], cotangents: list[Any]) -> list[Any]:
         env = dict(zip(saved, values, strict=True))
         if segment.nested:
-            tape = _run_forward(body, segment.nested, env)
+            tape = record_tape(body, segment.nested, env)
         else:
             results = {v: env[v] for v in kept}
             tape = _run_kept(body, segment.start, segment.stop, env, results)
@@ -243,7 +172,7 @@ def _recompute_later(
         _run_backward(body, tape, grads, in_order=True)
         return [_gradient(grads, v) for v in part.active_inputs]
 
-    def pull_back(cotangents: list[Any]) -> list[Any]:
+    def pull_back(values: list[Any], cotangents: list[Any]) -> list[Any]:
         # Traced and stripped of dead code first: an input that no gradient needs would
         # otherwise be kept alive until the branch runs, and the operations that lead to
         # results alone would run a second time.
@@ -261,7 +190,7 @@ def _recompute_later(
         ties = [tied[i] for i in indices if i < first_cotangent]
         return through_gate(gate, lambda x, c: run(*x, *c), inputs, last, tied=ties)
 
-    return pull_back
+    return Partial(pull_back, [env[v] for v in saved])
 
 
 def _inputs_to_tie(

@@ -63,7 +63,8 @@ _ELEMENTWISE_NAMES = """
 abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt
 ceil clamp complex conj convert_element_type copy copy_p cos cosh digamma div eq erf
 erf_inv erfc exp exp2 expm1 floor ge gt igamma igammac imag integer_pow is_finite le
-lgamma log log1p logistic lt max min mul name ne neg nextafter not or polygamma pow real
+lgamma log log1p logistic lt max min mul name ne neg nextafter not or pbroadcast pcast
+pmax pmin polygamma pow psum psum_invariant pvary real
 reduce_precision regularized_incomplete_beta rem round rsqrt select_n shift_left
 shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub
 tan tanh xor zeta

@@ -31,6 +31,7 @@ from frugax.jaxprs import (
 
 from .._plan import BatchChunks
 from ._batch_axis import Along, BatchPart, MixesBatchError, State, Value
+from ._gates import zeros_of
 from ._graph import RematGraph, is_inexact, prepare_graph
 
 # The values and gradients of a chunk, from (values, cotangents of the sums).
@@ -204,13 +205,12 @@ def split_batch(body: RematGraph, chunks: BatchChunks) -> BatchSplit:
     trace(functools.partial(run_chunk, False), (index, shapes, ()))
     part = batch // count
     pieces = [
-        jax.ShapeDtypeStruct(
-            (
+        shape_of(v).update(
+            shape=(
                 *shape_of(v).shape[: a.axis],
                 a.outer * part * a.inner,
                 *shape_of(v).shape[a.axis + 1 :],
-            ),
-            shape_of(v).dtype,
+            )
         )
         for v, a in slices
     ]
@@ -404,7 +404,7 @@ class _ChunkLoop:
         num_real = sum(map(is_inexact, split.sums))
         loss_at = self.outputs.index(body.graph.outputs[0])
         late = [v for v in self.read_late if v in body.active]
-        rows = [jnp.zeros(shape_of(v).shape, shape_of(v).dtype) for v, _ in split.rows]
+        rows = [zeros_of(shape_of(v)) for v, _ in split.rows]
 
         def pull(sums: list[Any], late_values: list[Any]) -> Any:
             def loss(real: list[Any], some: list[Any]) -> Any:
@@ -419,7 +419,7 @@ class _ChunkLoop:
         rule = trace(lambda sums: pull(sums, late_values)[0], (shapes,))
         _, used = remove_dead_code(rule.jaxpr, [True] * len(rule.outputs))
         is_read = used[len(rule.consts) :]
-        known = [jnp.zeros(s.shape, s.dtype) for s in shapes]
+        known = list(map(zeros_of, shapes))
         active = [v in body.active for v in split.sums[:num_real]]
         # The gradients of a single number can be scaled once they are summed up, as
         # for a mean over the rows that a mask selects.
@@ -486,7 +486,7 @@ class _ChunkLoop:
         for v, g in zip(late, late_grads, strict=True):
             total[v] = total[v] + g if v in total else g
         moved = [v for v in self.reads if v in body.active]
-        zeros = lambda v: jnp.zeros(shape_of(v).shape, shape_of(v).dtype)
+        zeros = lambda v: zeros_of(shape_of(v))
         return outs, [total[v] if v in total else zeros(v) for v in moved]
 
 
@@ -495,7 +495,7 @@ def _accumulator(v: Var) -> Any:
     dtype = shape_of(v).dtype
     if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32:
         dtype = jnp.float32
-    return jnp.zeros(shape_of(v).shape, dtype)
+    return zeros_of(shape_of(v), dtype)
 
 
 def _join(parts: Any, along: Along, shape: Sequence[int]) -> Any:

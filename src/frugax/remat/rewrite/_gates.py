@@ -65,13 +65,15 @@ def through_gate(
     # XLA inlines it.
     traced = trace(pull_back, (list(inputs), list(cotangents)))
     shapes = list(map(shape_of, traced.outputs))
-    zeros = lambda *_: list(map(_zeros, shapes))
+    zeros = lambda *_: list(map(zeros_of, shapes))
     return lax.cond(true, pull_back, zeros, list(inputs), list(cotangents))
 
 
-def _zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:
-    zeros = jnp.zeros(shape.shape, shape.dtype)
-    # Inside of `shard_map` both branches must vary along the same axes.
+def zeros_of(shape: jax.ShapeDtypeStruct, dtype: Any = None) -> jax.Array:
+    """Zeros of this shape, of another type if `dtype` is given."""
+    zeros = jnp.zeros(shape.shape, dtype or shape.dtype)
+    # Inside of `shard_map` both branches of a `cond`, or all carries of a loop, must
+    # vary along the same axes.
     axes = getattr(shape, "manual_axis_type", None)
     varying = tuple(axes.varying) if axes is not None else ()
     return lax.pcast(zeros, varying, to="varying") if varying else zeros

@@ -47,28 +47,45 @@ def rewrite_loops(
     graph = body.graph
     for plan in body_plans:
         _check_operation(graph, plan)
-    plan_of = {graph.numbered[p.operation]: p for p in body_plans}
+    replaced: dict[int, Graph] = {}
+    scratch_of: dict[Var, int] = {}
+    for plan in body_plans:
+        i = graph.numbered[plan.operation]
+        # The same plan for a loop comes up in many candidates; it is traced once.
+        key = i, plan
+        if key not in body.memo:
+            body.memo[key] = _trace_rewritten(graph.eqns[i], plan, body)
+        inner = replaced[i] = body.memo[key]
+        (loop,) = [e for e in inner.eqns if e.primitive.name in ("scan", "cond")]
+        scratch_of[loop.outvars[0]] = (scratch_bytes or {}).get(plan.operation, 0)
+    return splice(body, replaced, scratch_of)
+
+
+def splice(
+    body: RematGraph, replaced: Mapping[int, Graph], scratch_bytes: dict[Var, int]
+) -> RematGraph:
+    """The same loss, with other operations in the place of some.
+
+    Args:
+        body: the loss.
+        replaced: by the position of an operation, those that take its place.
+        scratch_bytes: as in the result.
+    """
+    graph = body.graph
     eqns: list[JaxprEqn] = []
     consts, values = list(graph.consts), list(graph.const_values)
     renamed: dict[Var, Any] = {}
-    scratch_of: dict[Var, int] = {}
     for i, eqn in enumerate(graph.eqns):
         invars = _substitute(renamed, eqn.invars)
-        if i not in plan_of:
+        if i not in replaced:
             eqns.append(eqn.replace(invars=invars))
             continue
-        # The same plan for a loop comes up in many candidates; it is traced once.
-        key = i, plan_of[i]
-        if key not in body.memo:
-            body.memo[key] = _trace_rewritten(eqn, plan_of[i], body)
-        inner: Graph = body.memo[key]
+        inner = replaced[i]
         local = dict(zip(inner.args, invars, strict=True))
         eqns += [e.replace(invars=_substitute(local, e.invars)) for e in inner.eqns]
         consts += inner.consts
         values += inner.const_values
         renamed |= zip(eqn.outvars, _substitute(local, inner.outputs), strict=True)
-        (loop,) = [e for e in inner.eqns if e.primitive.name in ("scan", "cond")]
-        scratch_of[loop.outvars[0]] = (scratch_bytes or {}).get(plan_of[i].operation, 0)
     rewritten = dataclasses.replace(
         graph,
         eqns=tuple(eqns),
@@ -77,7 +94,7 @@ def rewrite_loops(
         outputs=tuple(_substitute(renamed, graph.outputs)),
     )
     return prepare_graph(
-        rewritten, body.wrt, body.num_differentiated, scratch_of, body.memo
+        rewritten, body.wrt, body.num_differentiated, scratch_bytes, body.memo
     )
 
 

@@ -6,12 +6,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 
 from frugax.jaxprs import JaxprEqn, Var, trace, variables
 
 from ._graph import RematGraph
 
-# From the cotangents of the active outputs to those of the active inputs.
+# From the cotangents of the active outputs to those of the active inputs. It is a
+# pytree (`Partial`) of the values that it reads, which may be saved between two
+# programs.
 PullBack = Callable[[list[Any]], list[Any]]
 
 
@@ -69,7 +72,11 @@ class Subgraph:
         differentiated, pull_back, others = jax.vjp(split_outputs, start, has_aux=True)
         by_kind = iter(differentiated), iter(others)
         outs = [next(by_kind[v not in self.active_outputs]) for v in self.outputs]
-        return outs, lambda cotangents: pull_back(cotangents)[0]
+        return outs, Partial(_pull_first, pull_back)
+
+
+def _pull_first(pull_back: Any, cotangents: list[Any]) -> list[Any]:
+    return pull_back(cotangents)[0]
 
 
 def extract_subgraph(

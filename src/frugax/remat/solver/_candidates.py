@@ -1,10 +1,11 @@
 """List candidate plans worth compiling, the plain one first, by falling peak memory."""
 
 import dataclasses
+import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from frugax.jaxprs import JaxprEqn, flops_of, is_heavy
+from frugax.jaxprs import MARKS, JaxprEqn, flops_of, is_heavy
 
 from .._plan import BatchChunks, BodyPlan, Segment
 from ..rewrite import (
@@ -213,6 +214,7 @@ class PlanParts:
     body_plans: tuple[BodyPlan, ...] = ()
     batch: BatchChunks | None = None
     is_opened: bool = False
+    shard_map: int | None = None
 
 
 def build_parts(candidate: Candidate, platform: str) -> PlanParts:
@@ -231,25 +233,32 @@ def build_parts(candidate: Candidate, platform: str) -> PlanParts:
 
 def build_segments(candidate: Candidate, platform: str) -> tuple[Segment, ...]:
     """A candidate's segments, each with the gate that suits this platform."""
-    costs = candidate.costs
+    costs, eqns = candidate.costs, candidate.body.eqns
+    # Plans do not count marks, which are there only inside of a `shard_map`.
+    is_counted = [e.primitive.name not in MARKS for e in eqns]
+    number = list(itertools.accumulate(is_counted, initial=0))
 
     def segment(choice: SegmentChoice, usage: SegmentUsage) -> Segment:
         cost = costs.of[choice.start, choice.stop, choice.mode]
-        eqns = candidate.body.eqns[choice.start : choice.stop]
+        own = eqns[choice.start : choice.stop]
         return Segment(
-            start=choice.start,
-            stop=choice.stop,
-            gate=choose_gate(eqns, platform) if choice.mode else None,
+            start=number[choice.start],
+            stop=number[choice.stop],
+            gate=choose_gate(own, platform) if choice.mode else None,
             saved_bytes=cost.stored_bytes,
             recomputed_flops=cost.flops,
-            kept=cost.kept,
-            nested=tuple(map(segment, choice.nested, usage.nested)),
-            summary=describe_operations(eqns),
+            kept=tuple(number[i] for i in cost.kept),
+            nested=_drop_empty(map(segment, choice.nested, usage.nested)),
+            summary=describe_operations(own),
             peak_bytes=usage.peak_bytes,
         )
 
     choices = candidate.draft.choices
-    return tuple(map(segment, choices, evaluate_segments(costs, choices)))
+    return _drop_empty(map(segment, choices, evaluate_segments(costs, choices)))
+
+
+def _drop_empty(segments: Iterable[Segment]) -> tuple[Segment, ...]:
+    return tuple(s for s in segments if s.start < s.stop)
 
 
 def describe_operations(eqns: Sequence[JaxprEqn]) -> str:

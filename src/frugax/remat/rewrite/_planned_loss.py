@@ -1,0 +1,119 @@
+"""Build the gradient of a loss that follows the parts of a plan."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from frugax.jaxprs import MARKS, open_checkpoints
+
+from .._plan import BatchChunks, BodyPlan, Segment, check_ranges
+from ._backward import value_and_gradients
+from ._batch_axis import MixesBatchError
+from ._batch_chunks import run_in_chunks, split_batch
+from ._graph import RematGraph, trace_loss
+from ._loops import rewrite_loops
+from ._shard_maps import plan_shard_map
+
+
+def build_value_and_grad(
+    loss: Callable[..., Any],
+    segments: tuple[Segment, ...],
+    body_plans: tuple[BodyPlan, ...],
+    fingerprint: str,
+    *,
+    argnums: int | tuple[int, ...],
+    has_aux: bool,
+    batch: BatchChunks | None = None,
+    is_opened: bool = False,
+    shard_map: int | None = None,
+) -> Callable[..., Any]:
+    """`jax.value_and_grad(loss, argnums, has_aux)`, run by these segments."""
+
+    def follow(body: RematGraph) -> tuple[RematGraph, tuple[Segment, ...]]:
+        if batch:
+            body = chunk_batch(body, batch)
+        body = rewrite_loops(body, body_plans)
+        return body, _place_segments(body, segments)
+
+    def step(*args: Any) -> tuple[Any, Any]:
+        body = trace_loss(loss, args, argnums, has_aux=has_aux)
+        if body.graph.fingerprint != fingerprint:
+            raise ValueError(
+                "this plan was made for another loss or other shapes: its fingerprint "
+                f"is {fingerprint:.8}, that of this loss {body.graph.fingerprint:.8}. "
+                "Plan again with remat.plan, with these shapes in example_args and in "
+                "`within`."
+            )
+        if not (segments or batch):
+            return jax.value_and_grad(loss, argnums, has_aux=has_aux)(*args)
+        if is_opened:
+            opened = open_checkpoints(loss)
+            body = trace_loss(opened, args, argnums, has_aux=has_aux)
+        if shard_map is None:
+            body, parts = follow(body)
+        else:
+            body = plan_shard_map(body, shard_map, follow)
+            parts = keep_all(body)
+        outputs, flat = value_and_gradients(body, parts, jax.tree.leaves(args))
+        value = jax.tree.unflatten(body.graph.out_tree, outputs)
+        remaining = iter(flat)
+        gradient = lambda n: jax.tree.map(lambda _: next(remaining), args[n])
+        if isinstance(argnums, int):
+            return value, gradient(argnums)
+        return value, tuple(gradient(n) for n in argnums)
+
+    return step
+
+
+def _place_segments(
+    body: RematGraph, segments: tuple[Segment, ...]
+) -> tuple[Segment, ...]:
+    """The segments of a plan, numbered as the operations are here.
+
+    Plans do not count the marks of `shard_map`, which are there only inside of it.
+    """
+    if not segments:
+        return keep_all(body)
+    own = [i for i, e in enumerate(body.eqns) if e.primitive.name not in MARKS]
+    check_ranges(segments, 0, len(own))
+    if len(own) == len(body.eqns):
+        return segments
+    edges = [0, *own[1:], len(body.eqns)]
+
+    def place(s: Segment) -> Segment:
+        return dataclasses.replace(
+            s,
+            start=edges[s.start],
+            stop=edges[s.stop],
+            kept=tuple(own[i] for i in s.kept),
+            nested=tuple(map(place, s.nested)),
+        )
+
+    return tuple(map(place, segments))
+
+
+def keep_all(body: RematGraph) -> tuple[Segment, ...]:
+    """The plan that recomputes nothing."""
+    stop = len(body.eqns)
+    return (Segment(start=0, stop=stop, gate=None, saved_bytes=0, recomputed_flops=0),)
+
+
+def chunk_batch(body: RematGraph, batch: BatchChunks) -> RematGraph:
+    """The same loss, which runs on one chunk of its batch after another.
+
+    Raises:
+        ValueError: the plan does not fit this loss.
+    """
+    try:
+        split = split_batch(body, batch)
+    except MixesBatchError as e:
+        raise ValueError(
+            f"damaged plan: this loss cannot run in {batch.count} chunks of its batch "
+            f"({e}). Plan again with remat.plan."
+        ) from e
+    chunk = rewrite_loops(split.chunk, batch.body_plans)
+    segments = _place_segments(chunk, batch.segments)
+    run = lambda values, given: value_and_gradients(chunk, segments, values, given)
+    return run_in_chunks(body, split, run)
