@@ -87,7 +87,8 @@ def prepare_shard_body(body: RematGraph, operation: int) -> ShardBody:
             first = marked.setdefault((e.invars[0], str(e.params)), e)
             renamed[e.outvars[0]] = first.outvars[0]
             continue
-        invars = [renamed.get(v, v) if variables([v]) else v for v in e.invars]
+        atoms: list[Any] = list(e.invars)
+        invars = [renamed.get(v, v) if variables([v]) else v for v in atoms]
         rest.append(e.replace(invars=invars))
     marks = tuple(marked.values())
     wrt += [e.outvars[0] for e in marks if e.invars[0] in wrt]
@@ -138,7 +139,8 @@ def plan_shard_map(
         values = list(args)
         for e in inside.marks:
             at = inside.graph.graph.args.index(e.invars[0])
-            values += inside.graph.graph.run([e], e.invars, e.outvars)(args[at])
+            mark = inside.graph.graph.run([e], variables(e.invars), e.outvars)
+            values += mark(args[at])
         outs = _with_rule(*plan(inside.graph))(*values)
         by_place = dict(zip(inside.order, outs, strict=True))
         return [by_place[i] for i in range(len(outs))]
