@@ -88,7 +88,7 @@ def prepare_shard_body(body: RematGraph, operation: int) -> ShardBody:
             renamed[e.outvars[0]] = first.outvars[0]
             continue
         atoms: list[Any] = list(e.invars)
-        invars = [renamed.get(v, v) if variables([v]) else v for v in atoms]
+        invars: list[Any] = [renamed.get(v, v) if variables([v]) else v for v in atoms]
         rest.append(e.replace(invars=invars))
     marks = tuple(marked.values())
     wrt += [e.outvars[0] for e in marks if e.invars[0] in wrt]
