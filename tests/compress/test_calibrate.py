@@ -73,17 +73,31 @@ def test_rows_of_different_sizes_get_scales_that_pay(tmp_path):
         gap = np.linalg.norm(compress.decompress(data) - w, axis=1)
         return np.mean(gap / np.linalg.norm(w, axis=1)), data.report
 
-    scaled, report = row_error("default")
+    scaled, report = row_error("rows")
     plain, _ = row_error("equal")
     assert report.tensors[0].codec == "scaled"
     assert scaled < 0.8 * plain
-    plan = compress.plan(w, SizeBudget("8x"))
+    plan = compress.plan(w, SizeBudget("8x"), sensitivity="rows")
     report = compress.apply(w, plan, path=tmp_path / "w.fxz")
     assert report.receipt.verdict == "kept"
     assert compress.verify(tmp_path / "w.fxz", w).ok
     # Rows of one size need none.
     even = RNG.normal(size=(300, 256)).astype("f4")
-    assert compress.plan(even, SizeBudget("8x")).tensors[0].codec == "trellis"
+    plan = compress.plan(even, SizeBudget("8x"), sensitivity="rows")
+    assert plan.tensors[0].codec == "trellis"
+
+
+def test_no_outlier_loses_the_other_numbers_of_its_row():
+    rng, rows = np.random.default_rng(5), [7, 31, 200]
+    sizes = np.exp(rng.normal(size=(300, 1)))
+    sizes[rows] = 1
+    w = (rng.normal(size=(300, 256)) * sizes).astype("f4")
+    w[rows, 5] = [3000, 1500, 1000]
+    data = compress.compress(w, SizeBudget("8x"), sensitivity="rows")
+    gap = np.delete(compress.decompress(data) - w, 5, axis=1)[rows]
+    rest = np.delete(w, 5, axis=1)[rows]
+    errors = np.linalg.norm(gap, axis=1) / np.linalg.norm(rest, axis=1)
+    assert (errors < 0.25).all()
 
 
 @pytest.mark.parametrize("wrong", ["best", 3, ["w"]])
@@ -94,7 +108,7 @@ def test_a_rule_that_there_is_not_is_refused(wrong):
 
 def test_a_damaged_scale_is_a_damaged_file():
     w = (RNG.normal(size=(300, 64)) * np.exp(RNG.normal(size=(300, 1)))).astype("f4")
-    data = bytearray(compress.compress(w, SizeBudget("8x")))
+    data = bytearray(compress.compress(w, SizeBudget("8x"), sensitivity="rows"))
     for at in range(64, 64 + 40):
         broken = bytearray(data)
         broken[at] ^= 0x55

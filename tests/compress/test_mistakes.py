@@ -43,8 +43,8 @@ for call in (
         none,
         none,
         "plan must be a plan from frugax.compress.plan, got 'x'.",
-        "sensitivity must be numbers by name, as frugax.compress.sensitivity_of gives "
-        "them, got [1].",
+        'sensitivity must be "default", "equal", "rows" or numbers by name, as '
+        "frugax.compress.sensitivity_of gives them, got [1].",
         "sensitivity of 'w' must be a number, got 'x'.",
     ]
 

@@ -55,8 +55,9 @@ def plan(
             always exact.
         sensitivity: the weight of a squared error of each float tensor, by name, in
             any one unit; `frugax.compress.sensitivity_of` measures it on your data.
-            `"equal"` minimises the plain squared error. The default, `"default"`,
-            goes by the sizes of tensors and of their rows (docs/compress.md).
+            `"equal"` minimises the plain squared error. `"default"` does nearly so,
+            with finer steps for biases, norms and tensors of tiny weights, and `"rows"`
+            also lets steps follow the sizes of rows (docs/compress.md).
         progressive: code tensors in layers, the highest binary digits first, so that
             `frugax.compress.open(path, budget=...)` can stop after any of them. With
             `SizeBudget(max_abs=0)` the last layer makes all weights exact.

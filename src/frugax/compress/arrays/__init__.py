@@ -4,6 +4,7 @@ from ._error import (
     Distortion as Distortion,
     relative_error as relative_error,
     round_up as round_up,
+    sum_squares as sum_squares,
 )
 from ._leaves import (
     DTYPE_NAMES as DTYPE_NAMES,

@@ -7,11 +7,12 @@ other names cut whole arrays into chunks for them.
 from ._blocks import (
     BLOCK as BLOCK,
     CodedBlocks as CodedBlocks,
+    LosslessLength as LosslessLength,
     RowScaling as RowScaling,
-    count_lossless_bytes as count_lossless_bytes,
     encode_lossless as encode_lossless,
     encode_trellis as encode_trellis,
     encode_uniform as encode_uniform,
+    estimate_lossless_bytes as estimate_lossless_bytes,
     numbers_per_chunk as numbers_per_chunk,
     row_length as row_length,
     split_for_trellis as split_for_trellis,

@@ -13,6 +13,8 @@ from .uniform import Step, to_values
 BLOCK = 1 << 22  # numbers in one chunk: at most 32 MiB decoded
 # Trellis lanes that are coded side by side, at most: some 100 MB of working memory.
 _MAX_LANES = 2048
+# A row's size is its root mean square, but at most this many times its median number.
+_MEDIANS = 4
 # The bytes of each chunk, and its decoded values; None where some number is too large
 # for the codec.
 CodedBlocks = Iterator[tuple[bytes, np.ndarray] | None]
@@ -38,8 +40,11 @@ def encode_lossless(
 ) -> tuple[str, tuple[bytes, ...]]:
     """Code an array exactly."""
     coded: list[bytes] = []
-    for block in _lossless_blocks(array):
-        coded.append(block)
+    flat = array.reshape(-1)
+    for i in range(0, len(flat), BLOCK):
+        part = flat[i : i + BLOCK]
+        coded.append(lossless.encode(part))
+        release(part)
         progress(min(array.size, len(coded) * BLOCK))
     # Several blocks are always lossless, at worst 0.01% longer, so that writing one
     # need not wait for the next.
@@ -48,19 +53,47 @@ def encode_lossless(
     return "stored", (array.tobytes(),) * len(coded)
 
 
-def count_lossless_bytes(array: np.ndarray) -> int:
-    """Return the length of all blocks of `encode_lossless`; only one is in memory."""
-    lengths = [len(block) for block in _lossless_blocks(array)]
-    if len(lengths) > 1:
-        return sum(lengths)
-    return min(array.nbytes, sum(lengths))
+class LosslessLength:
+    """The length of all blocks of `encode_lossless`, counted as far as is asked for."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._one_block = array.size <= BLOCK
+        self._nbytes = array.nbytes
+        self._parts = _count_parts(array.reshape(-1))
+        self._counted = 0
+
+    def exceeds(self, limit: int) -> bool:
+        """Whether it is above a limit; no more is coded than shows it."""
+        if self._one_block and self._nbytes <= limit:  # stored as it is, at worst
+            return False
+        while self._counted <= limit:
+            length = next(self._parts, None)
+            if length is None:
+                return False
+            self._counted += length
+        return True
+
+    def total(self) -> int:
+        """Return the whole length."""
+        self._counted += sum(self._parts)
+        return min(self._nbytes, self._counted) if self._one_block else self._counted
 
 
-def _lossless_blocks(array: np.ndarray) -> Iterator[bytes]:
-    flat = array.reshape(-1)
+def estimate_lossless_bytes(array: np.ndarray) -> float:
+    """Estimate the length of `encode_lossless` from some pieces of an array."""
+    flat, piece = array.reshape(-1), lossless.PART // 8
+    if flat.size <= 8 * piece:
+        return LosslessLength(array).total()
+    starts = np.linspace(0, flat.size - piece, 4).astype(np.intp)
+    coded = sum(len(lossless.encode(flat[at : at + piece])) for at in starts)
+    release(array)
+    return min(array.nbytes, coded / (4 * piece) * flat.size)
+
+
+def _count_parts(flat: np.ndarray) -> Iterator[int]:
     for i in range(0, len(flat), BLOCK):
         part = flat[i : i + BLOCK]
-        yield lossless.encode(part)
+        yield from map(len, lossless.encode_parts(part))
         release(part)
 
 
@@ -78,10 +111,27 @@ class RowScaling:
 
     def exponents(self, values: np.ndarray, lanes: trellis.LaneLayout) -> np.ndarray:
         """Return the exponent of each run of flat values, int8."""
-        mean = trellis.sum_run_squares(values, lanes) / lanes.run_lengths
+        sizes = np.sqrt(trellis.sum_run_squares(values, lanes) / lanes.run_lengths)
+        sizes = np.minimum(sizes, _bound_sizes(values, lanes))
         # A row of zeros has no size: as small as scales go.
-        ratio = np.maximum(np.sqrt(mean) / self.rms, 2.0**-15)
+        ratio = np.maximum(sizes / self.rms, 2.0**-15)
         return trellis.nearest_exponents(ratio**self.power)
+
+
+def _bound_sizes(values: np.ndarray, lanes: trellis.LaneLayout) -> np.ndarray:
+    """Return the most that each run's size may be, so that no few numbers set it.
+
+    A step that followed a few large numbers would lose the others of their row.
+    """
+    whole = values.size // lanes.run * lanes.run
+    parts = [np.abs(values[:whole].astype(np.float64)).reshape(-1, lanes.run)]
+    if whole < values.size:
+        parts.append(np.abs(values[None, whole:].astype(np.float64)))
+    medians = np.concatenate([np.median(part, axis=1) for part in parts])
+    largest = np.concatenate([part.max(axis=1) for part in parts])
+    # The largest number must stay in range; a row that is mostly zeros loses nothing.
+    bound = np.maximum(_MEDIANS * medians, largest * 2.0**-16)
+    return np.where(medians > 0, bound, np.inf)
 
 
 def split_for_trellis(
@@ -116,11 +166,11 @@ def _encode_group(
     quantised = trellis.quantise(chunks)
     fitting = [levels for levels in quantised if levels is not None]
     blocks = iter(trellis.encode(fitting) if fitting else ())
-    for chunk, levels in zip(chunks, quantised, strict=True):
+    for levels in quantised:
         if levels is None:
             yield None
         else:
-            yield next(blocks), chunk.decode(levels.flat)
+            yield next(blocks), levels.values
 
 
 def encode_uniform(array: np.ndarray, step: Step) -> CodedBlocks:

@@ -54,10 +54,15 @@ _WORTH_A_TRY = 0.9
 
 def encode(values: np.ndarray) -> bytes:
     """Code a flat array of any supported dtype exactly."""
+    return b"".join(encode_parts(values))
+
+
+def encode_parts(values: np.ndarray) -> Iterator[bytes]:
+    """Code the parts of a flat array one by one."""
     bits = values.view(f"<u{_word_bytes(values.dtype)}")
-    parts = [bits[i : i + PART] for i in range(0, len(bits), PART)]
     floats = _is_float(values.dtype)
-    return b"".join(_encode_part(part, floats=floats) for part in parts)
+    for i in range(0, len(bits), PART):
+        yield _encode_part(bits[i : i + PART], floats=floats)
 
 
 def decode(

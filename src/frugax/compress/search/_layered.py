@@ -12,7 +12,6 @@ from ..codecs import (
     BLOCK,
     CodedBlocks,
     Step,
-    count_lossless_bytes,
     planes as bit_planes,
     step_below,
     to_levels,
@@ -76,7 +75,7 @@ class LayeredSource(Source):
     @functools.cached_property
     def exact_bytes(self) -> int:
         """Bytes of the lossless coding without layers."""
-        return count_lossless_bytes(self.array)
+        return self._lossless_length.total()
 
     @property
     def exact_cost_bytes(self) -> int:
@@ -84,6 +83,11 @@ class LayeredSource(Source):
 
         The plain coding is shorter, but cannot be read in part.
         """
+        return self._exact_cost_bytes
+
+    @property
+    def exact_cost_estimate(self) -> float:
+        """`exact_cost_bytes`, which is an estimate already."""
         return self._exact_cost_bytes
 
     @functools.cached_property

@@ -116,7 +116,6 @@ class Sample:
         (quantised,) = trellis.quantise([part])
         if quantised is None:
             return None
-        decoded = part.decode(quantised.flat)
         scale = self.size / self.values.size
         bits, occurring = trellis.count_coded_bits(quantised)
         # An entropy counted on few numbers is too low: the Miller-Madow correction
@@ -128,7 +127,7 @@ class Sample:
         row = max(1, self.size // self.runs)
         # A lane costs 3.25 of the 4 bytes of its state; see `codecs.rans`.
         states = 3.25 * trellis.LaneLayout.of_rows(self.size, row).count
-        energy = scale * Distortion.between(decoded, self.values).energy
+        energy = scale * Distortion.between(quantised.values, self.values).energy
         loss = energy
         if self.exponents is not None:
             error = part.divide(np.float64) * step.size - quantised.flat * step.size

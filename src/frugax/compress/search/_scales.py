@@ -53,7 +53,7 @@ class ScaleModel:
         cost = np.zeros((len(self.sources), len(_OPTIONS) + 1), np.int64)
         loss = np.full(cost.shape, np.inf)
         for row, source in enumerate(self.sources):
-            cost[row, -1], loss[row, -1] = source.exact_cost_bytes, 0.0
+            cost[row, -1], loss[row, -1] = math.ceil(source.exact_cost_estimate), 0.0
             if not source.quantisable:
                 continue
             for column, option in enumerate(_OPTIONS):

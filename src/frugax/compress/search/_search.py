@@ -1,11 +1,7 @@
 """Choose codec and quantisation step of each tensor within a size or error budget.
 
-The objective is the sum over tensors of squared error times a weight. A tensor's weight
-is, by default, 1 over its size (root mean square): plain squared error would silence
-tensors whose weights are small, and relative error spends 3 dB on protecting them
-(measured on trained residual networks of 6 to 14 times smaller files; half way costs
-0.9 dB). That holds within a factor of 16 of the common size; beyond it the relative
-error counts, so that no tensor is lost while others are fine.
+The objective is the sum over tensors of squared error times a weight, which `_measure`
+chooses.
 
 1. A common scale that meets the budget by estimate is found.
 2. Each tensor gets options around it, with bytes and error from real samples, and the
@@ -110,13 +106,14 @@ class Search:
             draft = self.fit_rel_error(budget.rel_error)
         else:
             assert limit is not None  # a budget has a size or an error
-            # `exact_bytes` leaves out the header. It comes first, because `exact`
-            # codes a whole file, which most budgets have no room for.
-            if self.exact_bytes <= limit and self.exact.length <= limit:
+            # This leaves out the header. It comes first, because `exact` codes a whole
+            # file, which most budgets have no room for.
+            if not self._exact_exceeds(limit) and self.exact.length <= limit:
                 return self.exact
             draft = self.fit_bytes(limit)
         # The savings of quantising a few weights may be less than its header bytes.
-        if any(t.step for t in draft.tensors) and self.exact_bytes < draft.length:
+        stepped = any(t.step for t in draft.tensors)
+        if stepped and not self._exact_exceeds(draft.length - 1):
             draft = min(self.exact, draft, key=_length)
         return draft
 
@@ -125,10 +122,13 @@ class Search:
         """Whether any tensor can be quantised; else one file is all there is."""
         return any(source.quantisable for source in self.sources)
 
-    @functools.cached_property
-    def exact_bytes(self) -> int:
-        """Bytes of everything without loss, not counting the header."""
-        return sum(source.exact_bytes for source in self.sources)
+    def _exact_exceeds(self, limit: int) -> bool:
+        """Whether everything without loss and header is longer than a limit."""
+        for source in self.sources:
+            if source.exact_exceeds(limit):
+                return True
+            limit -= source.exact_bytes
+        return False
 
     @functools.cached_property
     def exact(self) -> Draft:
@@ -153,7 +153,7 @@ class Search:
             ),
             key=_length,
         )
-        if self.exact_bytes > draft.length:
+        if self._exact_exceeds(draft.length):
             return draft
         return min(draft, self.exact, key=_length)
 

@@ -9,16 +9,24 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..arrays import QUANTISABLE, Distortion, relative_error, release, round_up
+from ..arrays import (
+    QUANTISABLE,
+    Distortion,
+    relative_error,
+    release,
+    round_up,
+    sum_squares,
+)
 from ..codecs import (
     BLOCK,
     MIN_STEP,
     CodedBlocks,
+    LosslessLength,
     RowScaling,
     Step,
-    count_lossless_bytes,
     encode_lossless,
     encode_uniform,
+    estimate_lossless_bytes,
     numbers_per_chunk,
     split_for_trellis,
     to_levels,
@@ -38,6 +46,9 @@ _MIN_TRELLIS, _TRY_BOTH = 1 << 10, 1 << 14
 # An empty block of levels takes this much, and so do a step and its errors in the
 # header.
 _MIN_STEPPED_BYTES, STEP_BYTES = 28, 12
+# Below this share of the estimated exact bytes a coding is taken to be shorter, without
+# counting the exact bytes.
+_SHORTER = 0.8
 KEPT = 1 << 16  # bytes of a tensor whose exact coding is cached: it is asked for often
 # A trellis of this share of a uniform step makes the same error: 0.26 and 1/12 steps^2.
 TRELLIS_STEP = math.sqrt(1 / 12 / 0.26)
@@ -68,9 +79,7 @@ class Source:
             return 0.0
         # NaN, infinities and overflow all give a sum that is not finite, so one pass
         # finds the tensors that must stay exact and measures the others.
-        with np.errstate(over="ignore", invalid="ignore"):
-            parts = (part.astype(np.float64) for part in self._parts())
-            total = math.fsum(float(part @ part) for part in parts)
+        total = math.fsum(map(sum_squares, self._parts()))
         return total if math.isfinite(total) else 0.0
 
     @functools.cached_property
@@ -78,7 +87,7 @@ class Source:
         """Largest absolute value of a quantisable tensor."""
         if not self.energy:
             return 0.0
-        return max(float(np.abs(part).max()) for part in self._parts())
+        return max(float(max(p.max(), -p.min())) for p in self._parts())
 
     @property
     def quantisable(self) -> bool:
@@ -110,12 +119,34 @@ class Source:
         """Bytes of the lossless coding; a sample would not show repetitions."""
         if self.array.nbytes <= KEPT:
             return sum(map(len, self.exact.blocks))
-        return count_lossless_bytes(self.array)
+        return self._lossless_length.total()
+
+    def exact_exceeds(self, limit: int) -> bool:
+        """Whether `exact_bytes` is above a limit, without coding more than shows it."""
+        if self.array.nbytes <= KEPT:
+            return self.exact_bytes > limit
+        return self._lossless_length.exceeds(limit)
 
     @property
     def exact_cost_bytes(self) -> int:
         """`exact_bytes` less the header bytes that an exact tensor saves."""
         return self.exact_bytes - self._step_bytes * self.quantisable
+
+    @property
+    def exact_cost_estimate(self) -> float:
+        """About `exact_cost_bytes`, from a sample of a large quantisable tensor."""
+        return self._exact_estimate - self._step_bytes * self.quantisable
+
+    @functools.cached_property
+    def _exact_estimate(self) -> float:
+        # What must be exact anyway is counted; the others seldom are, in the end.
+        if self.array.nbytes <= KEPT or not self.quantisable:
+            return self.exact_bytes
+        return estimate_lossless_bytes(self.array)
+
+    @functools.cached_property
+    def _lossless_length(self) -> LosslessLength:
+        return LosslessLength(self.array)
 
     def cap_step(self, step: Step) -> Step:
         """Return the step, or the finest one that still pays for layers."""
@@ -137,12 +168,16 @@ class Source:
 
     def estimate(self, step: Step | None) -> RatePoint:
         """Estimate bytes and error at a step; of the exact coding if it is shorter."""
-        exact = RatePoint(self.exact_cost_bytes, 0.0, 0.0)
-        if step is None or not self.quantisable:
-            return exact
-        point = self._points.get(step)
+        point = None
+        if step is not None and self.quantisable:
+            if step not in self._points:
+                self._points[step] = self._estimate(step)
+            point = self._points[step]
+        if point is not None and point.bytes < _SHORTER * self.exact_cost_estimate:
+            return point
         if point is None:
-            point = self._points[step] = self._estimate(step) or exact
+            return RatePoint(self.exact_cost_estimate, 0.0, 0.0)
+        exact = RatePoint(self.exact_cost_bytes, 0.0, 0.0)
         return min(exact, point, key=_bytes)
 
     def trellis_inputs(
@@ -177,7 +212,7 @@ class Source:
                 options.append(option)
         if options:
             best = min(options, key=lambda e: sum(map(len, e.blocks)))
-            if sum(map(len, best.blocks)) + STEP_BYTES < self.exact_bytes:
+            if self.exact_exceeds(sum(map(len, best.blocks)) + STEP_BYTES):
                 return best
         return self._encode_exactly(progress)
 
@@ -229,7 +264,7 @@ class Source:
         return EncodedTensor(record, blocks, Distortion())
 
     @functools.cached_property
-    def _points(self) -> dict[Step, RatePoint]:
+    def _points(self) -> dict[Step, RatePoint | None]:
         return {}
 
     @functools.cached_property

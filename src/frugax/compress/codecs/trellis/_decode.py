@@ -21,6 +21,7 @@ from frugax.errors import CorruptFileError
 
 from .._zstd import decompress_frame
 from ..uniform import MAX_LEVEL, Step, compute_type
+from ._compiled import Kernels, load_kernels
 from ._encode import HEADER
 from ._quantise import MAX_FAR_LEVEL, MAX_ROW_LANE, LaneLayout
 from ._scales import scale_runs, unpack_exponents
@@ -212,7 +213,8 @@ def _build_lookup(blocks: Sequence[Tables]) -> np.ndarray:
         classes = len(block.halves)
         flat = block.frequencies
         packed = flat.astype(np.uint64) << np.uint64(_FREQUENCY)
-        packed |= _symbol_levels(block) << np.uint64(_LEVEL)
+        levels = _symbol_levels(block) & ((1 << (_FREQUENCY - _LEVEL)) - 1)
+        packed |= levels.astype(np.uint64) << np.uint64(_LEVEL)
         packed |= (np.arange(256, dtype=np.uint64) & 1) << np.uint64(SCALE_BITS)
         # Minus the symbol's start: adding the slot below leaves its place in the range.
         packed -= (np.cumsum(flat, axis=2) - flat).astype(np.uint64)
@@ -227,14 +229,13 @@ def _build_lookup(blocks: Sequence[Tables]) -> np.ndarray:
 
 
 def _symbol_levels(tables: Tables) -> np.ndarray:
-    """Return the level of each class, parity and symbol, in 29 bits."""
+    """Return the level of each class, parity and symbol, int64."""
     symbol = np.arange(256)
     half = (symbol >> 1) + tables.lowest[:, None, None]
     levels = (half << (2 + tables.raw_bits)) + ((symbol & 1) << 1)
     levels = levels + np.arange(2)[:, None]
     far = symbol >> 1 >= tables.halves[:, None, None]
-    levels = np.where(far, _FAR, levels) & ((1 << (_FREQUENCY - _LEVEL)) - 1)
-    return levels.astype(np.uint64)
+    return np.where(far, _FAR, levels)
 
 
 def _trellis_decode_lanes(
@@ -244,6 +245,9 @@ def _trellis_decode_lanes(
 
     `_FAR` stands for far-out integers, and raw bits are zero.
     """
+    if kernels := load_kernels(decode=sum(block.lanes.size for block in blocks)):
+        pairs = zip(blocks, out, strict=True)
+        return [_decode_compiled(kernels, block, levels) for block, levels in pairs]
     order = sorted(range(len(blocks)), key=lambda i: -blocks[i].lanes.length)
     ranked = [blocks[i] for i in order]
     firsts = np.cumsum([0, *(block.lanes.count for block in ranked)])
@@ -260,6 +264,21 @@ def _trellis_decode_lanes(
         # The encoder started every state at its lowest value: a free integrity check.
         valid[i] = bool(at == end and (states[first:stop] == LOWEST_STATE).all())
     return valid
+
+
+def _decode_compiled(kernels: Kernels, block: ParsedBlock, levels: np.ndarray) -> bool:
+    lanes, states = block.lanes, block.states.astype(np.int64)
+    used = kernels.pop_lanes(
+        states,
+        block.words,
+        lanes.split_runs(block.classes),
+        lanes.run,
+        lanes.size - lanes.length * (lanes.count - 1),
+        block.tables.frequencies,
+        _symbol_levels(block.tables).astype(np.int32),
+        levels,
+    )
+    return used == len(block.words) and bool((states == LOWEST_STATE).all())
 
 
 class _OutputTile:

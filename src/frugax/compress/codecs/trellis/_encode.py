@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .._zstd import compress_frame
+from ._compiled import Kernels, load_kernels
 from ._quantise import TrellisLevels
 from ._scales import pack_exponents
 from ._tables import LOWEST_STATE, SCALE_BITS, Tables
@@ -23,26 +24,54 @@ _TILE = 32
 
 def encode(blocks: Sequence[TrellisLevels]) -> list[bytes]:
     """Code the integers of each block at close to their entropy."""
-    classes = [block.lanes.repeat(block.classes) for block in blocks]
-    symbols = [
-        block.tables.symbols(block.flat, of_each)
-        for block, of_each in zip(blocks, classes, strict=True)
-    ]
+    if kernels := load_kernels(encode=sum(block.lanes.size for block in blocks)):
+        return [_encode_compiled(kernels, block) for block in blocks]
+    symbols = [_symbols(block) for block in blocks]
     streams = _trellis_encode_lanes(blocks, symbols)
     return [
-        _assemble(*parts)
-        for parts in zip(blocks, classes, symbols, streams, strict=True)
+        _assemble(block, _list_far(block, of_block), *stream)
+        for block, of_block, stream in zip(blocks, symbols, streams, strict=True)
     ]
+
+
+def _encode_compiled(kernels: Kernels, block: TrellisLevels) -> bytes:
+    lanes, tables = block.lanes, block.tables
+    states = np.full(lanes.count, float(LOWEST_STATE))
+    words = np.empty(lanes.size, np.uint16)  # at most one a number
+    starts = np.cumsum(tables.frequencies, axis=2) - tables.frequencies
+    at, far_count = kernels.push_lanes(
+        block.levels,
+        lanes.size - lanes.length * (lanes.count - 1),
+        lanes.split_runs(block.classes),
+        lanes.run,
+        tables.lowest,
+        tables.halves,
+        tables.raw_bits,
+        tables.frequencies.astype(np.float64),
+        starts.astype(np.float64),
+        states,
+        words,
+    )
+    far = np.zeros(0, np.int32)
+    if far_count:
+        far = _list_far(block, _symbols(block))
+    return _assemble(block, far, states, words[at:].astype("<u2"))
+
+
+def _symbols(block: TrellisLevels) -> np.ndarray:
+    return block.tables.symbols(block.flat, block.lanes.repeat(block.classes))
+
+
+def _list_far(block: TrellisLevels, symbols: np.ndarray) -> np.ndarray:
+    """Return the integers that have no symbol of their own, in their order."""
+    halves = block.tables.halves[block.lanes.repeat(block.classes)]
+    return block.flat[symbols >= 2 * halves]
 
 
 def _assemble(
-    block: TrellisLevels,
-    classes: np.ndarray,
-    symbols: np.ndarray,
-    stream: tuple[np.ndarray, np.ndarray],
+    block: TrellisLevels, far: np.ndarray, states: np.ndarray, words: np.ndarray
 ) -> bytes:
-    lanes, tables, flat = block.lanes, block.tables, block.flat
-    far = flat[symbols >= 2 * tables.halves[classes]]
+    lanes, tables = block.lanes, block.tables
     parts = [
         compress_frame(part) if part else b""
         for part in (
@@ -51,13 +80,12 @@ def _assemble(
             far.astype("<i4").tobytes(),
         )
     ]
-    states, words = stream
     head = HEADER.pack(
         *(lanes.length, lanes.run, len(tables.halves), tables.raw_bits),
         *(len(part) for part in parts),
         len(words),
     )
-    raw = _pack_raw_bits(flat, tables.raw_bits)
+    raw = _pack_raw_bits(block.flat, tables.raw_bits)
     scales = b"" if block.exponents is None else pack_exponents(block.exponents)
     return b"".join(
         [scales, head, *parts, states.astype("<u4").tobytes(), words.tobytes(), raw]
@@ -68,7 +96,7 @@ def count_coded_bits(block: TrellisLevels) -> tuple[float, int]:
     """Return about the bits of the integers alone, and how many symbols occur."""
     lanes, tables, flat = block.lanes, block.tables, block.flat
     classes = lanes.repeat(block.classes)
-    symbols = tables.symbols(flat, classes)
+    symbols = _symbols(block)
     index = (classes.astype(np.intp) * 2 + (flat & 1)) * 256 + symbols
     counts = np.bincount(index, minlength=tables.frequencies.size)
     used = counts > 0

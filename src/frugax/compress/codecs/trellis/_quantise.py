@@ -20,12 +20,14 @@ References:
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..uniform import MAX_LEVEL, Step, compute_type
+from ._compiled import Kernels, load_kernels
 from ._scales import run_scales, scale_runs
 from ._tables import Tables, classify_rms, fit_tables
 
@@ -160,6 +162,7 @@ class TrellisLevels:
         levels: the integers, `(lanes.length, lanes.count)`.
         classes: the scale class of each run.
         tables: the frequency tables of the classes.
+        values: the weights that the integers stand for, flat.
         exponents: of the scale of each run; None where all are 1.
     """
 
@@ -167,9 +170,10 @@ class TrellisLevels:
     levels: np.ndarray
     classes: np.ndarray
     tables: Tables
+    values: np.ndarray
     exponents: np.ndarray | None = None
 
-    @property
+    @functools.cached_property
     def flat(self) -> np.ndarray:
         """The integers in the order of the weights."""
         return self.lanes.join(self.levels)
@@ -259,10 +263,13 @@ def _finish(part: TrellisInput, levels: np.ndarray) -> TrellisLevels | None:
     if np.abs(flat).max() >= _MAX_SCALED - 4:
         flat = _restore_clipped(part, flat)
         levels = part.lanes.split(flat)
-    if not np.isfinite(part.decode(flat)).all():
+    values = part.decode(flat)
+    if not np.isfinite(values).all():
         return None
     tables = fit_tables(flat, part.lanes.repeat(part.classes))
-    return TrellisLevels(part.lanes, levels, part.classes, tables, part.exponents)
+    return TrellisLevels(
+        part.lanes, levels, part.classes, tables, values, part.exponents
+    )
 
 
 def _restore_clipped(part: TrellisInput, flat: np.ndarray) -> np.ndarray:
@@ -328,6 +335,9 @@ def viterbi(problems: Sequence[PathProblem]) -> list[np.ndarray]:
     """
     if not problems:
         return []
+    size = sum(part.scaled.size for part in problems)
+    if kernels := load_kernels(encode=size):
+        return [_find_paths(kernels, part) for part in problems]
     order = sorted(range(len(problems)), key=lambda i: -len(problems[i].scaled))
     ranked = [problems[i] for i in order]
     ends = np.cumsum([part.scaled.shape[1] for part in ranked])
@@ -363,6 +373,15 @@ def viterbi(problems: Sequence[PathProblem]) -> list[np.ndarray]:
         steps, lanes = part.scaled.shape
         paths[i] = integers[:steps, end - lanes : end]
     return paths
+
+
+def _find_paths(kernels: Kernels, part: PathProblem) -> np.ndarray:
+    rates = part.rates
+    if rates is None:
+        rates = np.empty((1, 0), np.float32)
+    integers = np.empty(part.scaled.shape, np.int32)
+    kernels.find_paths(part.scaled, rates, part.classes, integers)
+    return integers
 
 
 def _place_side_by_side(

@@ -16,6 +16,7 @@ All arithmetic is on integers, alike on every machine.
 """
 
 import dataclasses
+import math
 
 import numpy as np
 
@@ -33,6 +34,8 @@ _CODED_HALVES = 100  # the count that a fine grid is cut down to, by raw bits
 _EIGHTHS = np.array([4096, 4467, 4871, 5312, 5793, 6317, 6889, 7513], np.int64)
 _MAX_LOG = 8 * 24
 _MAX_CODED = MAX_LEVEL[4]
+# A table of more counts than this takes longer than sorting.
+_MAX_COUNTED = 1 << 22
 # A class of fewer numbers costs more for its tables than it saves.
 _MIN_CLASS_SIZE = 6000
 
@@ -98,10 +101,8 @@ def classify_rms(squares: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 def fit_tables(numbers: np.ndarray, classes: np.ndarray) -> Tables:
     """Build the tables that fit these integers; both arguments have one shape."""
-    numbers, classes = numbers.reshape(-1), classes.reshape(-1)
-    count = int(classes.max()) + 1
-    parts = [numbers[classes == i] for i in range(count)] if count > 1 else [numbers]
-    spans = [_coded_span(part) for part in parts]
+    histograms = _count_by_class(numbers.reshape(-1), classes.reshape(-1))
+    spans = [_coded_span(*histogram) for histogram in histograms]
     # Leave low bits raw until the widest class has at most `_CODED_HALVES` halves: on
     # a fine grid these bits are close to uniform, and coding them would gain nothing.
     raw_bits = 0
@@ -114,11 +115,12 @@ def fit_tables(numbers: np.ndarray, classes: np.ndarray) -> Tables:
     lowest = np.array([low >> shift for low, _ in spans])
     halves = np.array([(high >> shift) - (low >> shift) + 1 for low, high in spans])
     logs = []
-    for part, low, most in zip(parts, lowest, halves, strict=True):
-        half = (part >> shift) - np.int32(low)
+    for (part, seen), low, most in zip(histograms, lowest, halves, strict=True):
+        half = (part >> shift) - low
         half[(half < 0) | (half >= most)] = most
         index = (half * 2 + ((part >> 1) & 1)) * 2 + (part & 1)
-        counts = np.bincount(index, minlength=4 * int(most) + 4)
+        # The sums are of integers, so float64 holds them exactly.
+        counts = np.bincount(index, seen, minlength=4 * int(most) + 4)
         with np.errstate(divide="ignore"):
             log = np.rint(8 * np.log2(counts)) + 16  # 0: never seen, 16: once
         logs.append(np.clip(log, 0, _MAX_LOG).astype(np.int64))
@@ -148,11 +150,28 @@ def parse_tables(packed: bytes, *, classes: int, raw_bits: int) -> Tables:
     return Tables(raw_bits, lowest, halves, _to_frequencies(logs), packed)
 
 
-def _coded_span(part: np.ndarray) -> tuple[int, int]:
+def _count_by_class(
+    numbers: np.ndarray, classes: np.ndarray
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the integers that occur in each class, and how often, as int64."""
+    count, low = int(classes.max()) + 1, int(numbers.min())
+    span = int(numbers.max()) - low + 1
+    if count * span > _MAX_COUNTED:
+        parts = (numbers[classes == i].astype(np.int64) for i in range(count))
+        return [np.unique(part, return_counts=True) for part in parts]
+    index = numbers - np.int32(low)
+    if count > 1:
+        index += classes * np.int32(span)
+    table = np.bincount(index, minlength=count * span).reshape(count, span)
+    there = [row.nonzero()[0] for row in table]
+    return [(at + low, row[at]) for at, row in zip(there, table, strict=True)]
+
+
+def _coded_span(numbers: np.ndarray, counts: np.ndarray) -> tuple[int, int]:
     """Return the lowest and highest integer worth a symbol; outliers are listed."""
-    limit = 9 * float(np.sqrt(np.mean(np.square(part, dtype=np.float64)))) + 2
-    limit = min(limit, _MAX_CODED - 16)
-    near = part[np.abs(part) <= limit]
+    square = float(np.square(numbers, dtype=np.float64) @ counts) / float(counts.sum())
+    limit = min(9 * math.sqrt(square) + 2, _MAX_CODED - 16)
+    near = numbers[np.abs(numbers) <= limit]
     if not len(near):  # all are listed
         return 0, 0
     return int(near.min()), int(near.max())
