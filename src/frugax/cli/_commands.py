@@ -182,7 +182,10 @@ def plan(
 
     The function is called without arguments. It returns (loss, example_args), or a
     dict of the arguments of frugax.remat.plan: loss, example_args, argnums, has_aux,
-    within, block_size. Shapes (jax.ShapeDtypeStruct) can stand in for arrays.
+    within, block_size. Shapes (jax.ShapeDtypeStruct) can stand in for arrays. With
+    --target it may also return (make_step, args), where make_step(value_and_grad)
+    returns a training step, or a dict with fn, args, specs, axes and more
+    (docs/targets.md).
 
     Args:
         subject: YAML file of a run; or a function, by its module's name or file.
@@ -219,6 +222,8 @@ def plan(
         "--search": search,
         "--price": price,
     }
+    if subject.endswith(".py"):
+        raise ConfigError(f"{subject}: name a function in it, such as {subject}:make.")
     if target is not None:
         if headroom is not None or kind is not None:
             raise ConfigError("--headroom and --kind do not go with --target.")

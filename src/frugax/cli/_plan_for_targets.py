@@ -2,12 +2,14 @@
 
 import dataclasses
 import inspect
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from frugax.configs import user_code
 from frugax.errors import ConfigError, InfeasibleBudgetError
 
 from ._user_function import load_function, spin
@@ -64,8 +66,18 @@ def plan_for_targets(
     from frugax.fileio import write_whole
     from frugax.targets import Target
 
-    chosen = [Target(name.strip()) for name in targets.split(",")]
+    if picture is not None and picture.suffix != ".svg":
+        raise ConfigError(f"--picture {picture}: the file must end in .svg.")
+    # In this order, and each once.
+    names = dict.fromkeys(name.strip() for name in targets.split(","))
+    chosen = [Target(name) for name in names]
     costs = _read_prices(prices)
+    known = {name for t in chosen for name in (t.name, t.device_name)}
+    if unknown := [name for name in costs if name not in known]:
+        raise ConfigError(
+            f"--price names {unknown[0]!r}, but the targets are "
+            f"{', '.join(t.name for t in chosen)}."
+        )
     if (largest_batch or search) and len(chosen) > 1:
         raise ConfigError("--largest-batch and --search are for one target at a time.")
     workload = make_workload() if make_workload else call_for_workload(subject)
@@ -87,8 +99,12 @@ def plan_for_targets(
                 text = str(plan)
         except ConfigError:
             raise
-        except ValueError as e:
-            raise ConfigError(f"frugax plan: {e}") from e
+        except (TypeError, ValueError) as e:
+            # Budgets name their own argument, which is an option here.
+            text = str(e).replace("limit_bytes:", "--budget:")
+            raise ConfigError(f"{subject}: {text}") from e
+    if len(plan.rows) == 1 and plan.rows[0].problem:
+        raise ConfigError(f"{subject}: {plan.rows[0].problem}")
     show(text)
     if json is not None:
         write_whole(json, plan.to_json() + "\n")
@@ -144,7 +160,8 @@ def call_for_workload(subject: str) -> "fit.Workload":
             f"{subject} needs arguments, but it is called without any; it must "
             f"{_EXPECTED}."
         )
-    result = function()
+    with user_code("the function", place=subject):
+        result = function()
     if isinstance(result, fit.Workload):
         return result
     if isinstance(result, tuple) and len(result) == 2:
@@ -159,10 +176,27 @@ def call_for_workload(subject: str) -> "fit.Workload":
     for old, new in (("loss", "fn"), ("example_args", "args")):
         if old in options:
             options[new] = options.pop(old)
+    if missing := [name for name in ("fn", "args") if name not in options]:
+        raise ConfigError(f"{subject} returned no {missing[0]}: it must {_EXPECTED}.")
+    fields = {f.name for f in dataclasses.fields(fit.Workload)}
+    if unknown := [name for name in options if name not in fields]:
+        raise ConfigError(
+            f"{subject} returned an unknown {unknown[0]!r}: it must {_EXPECTED}."
+        )
+    fn, args = options.pop("fn"), options.pop("args")
+    if not callable(fn) or not isinstance(args, tuple | list):
+        raise ConfigError(
+            f"{subject} returned {type(fn).__name__} and {type(args).__name__}: it "
+            f"must {_EXPECTED}."
+        )
     try:
-        return fit.Workload.of(options.pop("fn"), options.pop("args"), **options)
-    except (KeyError, TypeError) as e:
-        raise ConfigError(f"{subject}: {e!s:.300}; it must {_EXPECTED}.") from e
+        with user_code("the program", place=subject):
+            return fit.Workload.of(fn, args, **options)
+    except ConfigError as e:
+        text = e.args[0]
+        raise ConfigError(
+            text if text.startswith(subject) else f"{subject}: {text}"
+        ) from e
 
 
 def _read_prices(text: str | None) -> dict[str, float]:
@@ -188,6 +222,7 @@ class _Progress:
 
     def __init__(self, console: Console) -> None:
         self._spinner = spin("tracing", console)
+        self._console, self._compiled, self._told = console, 0, time.monotonic()
 
     def __enter__(self) -> None:
         from frugax.targets import listen
@@ -201,7 +236,12 @@ class _Progress:
         self._spinner.stop()
 
     def _tell(self, target: "Target", seconds: float | None) -> None:
-        text = f"compiling for {target}"
+        self._compiled += 1
+        text = f"compiling for {target}, program {self._compiled}"
         if seconds is not None:
             text += f"; last time {seconds:.0f} s"
         self._spinner.update(self._spinner.task_ids[0], description=text)
+        # A log has no spinner: a line now and then says that it goes on.
+        if not self._console.is_terminal and time.monotonic() > self._told + 10:
+            self._console.print(f"{text} ...", highlight=False, markup=False)
+            self._told = time.monotonic()

@@ -1,5 +1,6 @@
 """`frugax plan module:function`: import a user's loss and print its memory plan."""
 
+import difflib
 import importlib
 import importlib.util
 import sys
@@ -117,8 +118,11 @@ def load_function(target: str) -> Callable[..., Any]:
             and getattr(value, "__module__", None) == module.__name__
             and n[0] != "_"
         ]
+        near = difflib.get_close_matches(name, own, n=1)
+        meant = f"; perhaps you meant {near[0]}" if near else ""
         raise ConfigError(
-            f"{place} has no function {name!r}; it has {', '.join(own) or 'none'}."
+            f"{place} has no function {name!r}{meant}; it has "
+            f"{', '.join(own[:12]) or 'none'}{', ...' * (len(own) > 12)}."
         )
     return function
 

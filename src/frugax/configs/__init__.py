@@ -1,8 +1,10 @@
 """Read a YAML file into a config; every mistake is named with its file and line.
 
-Start at `parse_config`; `read_text` reads the file for it.
+Start at `parse_config`; `read_text` reads the file for it. `user_code` does the same
+for mistakes in the functions that a config names.
 """
 
 from ._parse_config import parse_config, read_text
+from ._user_code import user_code
 
-__all__ = ["parse_config", "read_text"]
+__all__ = ["parse_config", "read_text", "user_code"]

@@ -26,7 +26,8 @@ class BatchAnswer:
 
     def __str__(self) -> str:
         rows = [
-            [f"{n:,}", "fits" if fits else "does not fit"] for n, fits in self.tried
+            [f"{n:,}", "fits" if fits else "does not fit"]
+            for n, fits in sorted(self.tried)
         ]
         return (
             f"largest batch on {self.answer.target}: {self.rows:,} rows, "

@@ -46,17 +46,22 @@ def draw_memory(plan: FitPlan, peaks: Sequence[PeakMemory | None]) -> str:
     px = lambda n: n / most * (_WIDTH - 2 * _SIDE)
     parts = [_text(_SIDE, 34, "What fills the memory of one device", "title")]
     x = float(_SIDE)
+    sums = [_sums(row, peak) for row, peak in zip(plan.rows, peaks, strict=True)]
     for kind, colour in _COLOURS.items():
+        if not any(kind in sizes for sizes in sums):
+            continue
         parts.append(element("rect", class_=colour, x=x, y=58, width=12, height=12))
         parts.append(_text(x + 18, 69, kind))
         x += 40 + _LETTER * len(kind)
     y = float(_TOP)
-    for row, peak in zip(plan.rows, peaks, strict=True):
+    for row, peak, sizes in zip(plan.rows, peaks, sums, strict=True):
         limit = row.budget.usable_bytes
-        parts.append(_text(_SIDE, y, f"{row.target}: {row.answer}", "strong"))
+        size = peak.bytes if peak else row.predicted
+        words = f"{row.target}: {format_bytes(size)}, {row.answer}"
+        parts.append(_text(_SIDE, y, words, "strong"))
         y += _HEAD - 12
         x = float(_SIDE)
-        for kind, size in _sums(row, peak).items():
+        for kind, size in sizes.items():
             tip = element("title", f"{kind}: {format_bytes(size)}")
             box = {"x": x, "y": y, "width": px(size), "height": _BAR}
             parts.append(element("rect", tip, class_=_COLOURS[kind], **box))
@@ -75,7 +80,7 @@ def draw_memory(plan: FitPlan, peaks: Sequence[PeakMemory | None]) -> str:
             words = " · ".join(filter(None, (format_bytes(held.bytes), *facts)))
             parts.append(_text(_SIDE, y, _cut(words)))
         y += _GAP + _HEAD
-    height = y - _HEAD + _BOTTOM
+    height = y - _GAP - _HEAD + _BOTTOM
     back = element("rect", class_="back", width=_WIDTH, height=height)
     drawn = element(
         "svg",
@@ -110,7 +115,8 @@ def _sums(row: FitRow, peak: PeakMemory | None) -> dict[str, int]:
 def _text(
     x: float, y: float, text: str, class_: str = "", anchor: str = "start"
 ) -> Markup:
-    return element("text", text, class_=class_, x=x, y=y, text_anchor=anchor)
+    kind = {"class_": class_} if class_ else {}
+    return element("text", text, **kind, x=x, y=y, text_anchor=anchor)
 
 
 def _cut(text: str) -> str:

@@ -46,7 +46,7 @@ class FitRow:
         micro_batches: parts of the batch whose gradients are accumulated.
         seconds: time to find the answer.
         price: cost of an hour on all devices; None if unknown.
-        caveat: how a real device may differ.
+        caveat: how a real device may differ, and what was not planned.
         remat: the plan of the backward pass; None if there is nothing to plan.
         problem: why there is no answer; "" if there is one.
     """
@@ -122,15 +122,23 @@ class FitPlan(JsonPlan):
             known = not r.problem
             row += [format_bytes(r.unplanned_bytes) if known else "-"]
             row += [format_bytes(r.predicted) if known else "-", r.answer]
-            row += [f"{r.device_flops:.3g}" if known else "-"]
-            row += [format_bytes(r.moved_bytes) if known else "-"]
+            counted = r.device_flops > 0
+            row += [f"{r.device_flops:.3g}" if counted else "-"]
+            row += [format_bytes(r.moved_bytes) if counted else "-"]
             if wide:
-                row.append(f"{r.layout or '-'}, {r.micro_batches} micro-batches")
+                parts = r.micro_batches
+                many = "es" * (parts > 1)
+                row.append(f"{r.layout or '-'}, {parts} micro-batch{many}")
             if priced:
                 row.append("-" if r.price is None else f"{r.price:.2f}")
             rows.append(row)
         notes = sorted({f"{r.target}: {r.caveat}" for r in self.rows if r.caveat})
-        return "\n".join([table(head, rows), "bytes and flops of one device", *notes])
+        kind = "of temporaries"
+        if self.budget.kind == "total":
+            kind = "of arguments, results and temporaries"
+        return "\n".join(
+            [table(head, rows), f"bytes {kind} and flops, of one device", *notes]
+        )
 
 
 def plan(
@@ -245,7 +253,8 @@ def to_budget(budget: MemoryBudget | str, target: Target) -> MemoryBudget:
         return budget
     if not isinstance(budget, str):
         raise TypeError(
-            f'a budget is a MemoryBudget, or a text such as "70GiB", got {budget!r}.'
+            f'a budget is a text such as "70GiB" or "90%", or '
+            f"MemoryBudget(limit_bytes=...), got {budget!r}."
         )
     if "%" not in budget:
         return MemoryBudget(budget, kind="total")
@@ -312,7 +321,7 @@ def _answer(workload: Workload, target: Target, limit: MemoryBudget) -> FitRow:
         layout=kind,
         micro_batches=workload.micro_batches,
         seconds=time.perf_counter() - started,
-        caveat=target.caveat,
+        caveat="; ".join(filter(None, (target.caveat, workload.caveat))),
         remat=plan_found,
     )
 

@@ -59,7 +59,8 @@ class Workload:
         """Read off what a function is: from its parameters and its result.
 
         Raises:
-            TypeError: `fn` is not a function, `args` is not a tuple, or the call fails.
+            TypeError: `fn` is not a function, or `args` is not a tuple.
+            ConfigError: an argument is not an array, or `fn` takes other arguments.
         """
         if not callable(fn):
             raise TypeError(f"expected a loss or a step, got {fn!r:.80}.")
@@ -69,8 +70,10 @@ class Workload:
                 "write (x,)."
             )
         args = tuple(args)
+        _check_arguments(args)
         if takes_value_and_grad(fn):
             return cls(fn=fn, args=args, takes_gradient=True, is_loss=False, **options)
+        _check_call(fn, args)
         result = jax.eval_shape(fn, *args)
         has_aux = isinstance(result, tuple) and len(result) == 2
         value = result[0] if has_aux else result
@@ -84,6 +87,16 @@ class Workload:
     def can_be_planned(self) -> bool:
         """Whether the backward pass can be planned, and not only measured."""
         return self.is_loss or self.takes_gradient
+
+    @property
+    def caveat(self) -> str:
+        """Says so if no gradient is planned; "" if one is."""
+        if self.can_be_planned:
+            return ""
+        return (
+            "measured as a step, without planning a gradient: it does not return one "
+            "number, as a loss does, nor take value_and_grad"
+        )
 
     @property
     def rows(self) -> int:
@@ -160,7 +173,8 @@ class Workload:
         try:
             specs = jax.tree.broadcast(self.specs, self.args, is_leaf=is_spec)
         except ValueError as e:
-            raise ConfigError(f"specs do not fit the arguments: {e!s:.200}") from e
+            reason = " ".join(str(e).split())
+            raise ConfigError(f"specs do not fit the arguments: {reason:.200}") from e
         leaves, tree = jax.tree.flatten(self.args)
         found = jax.tree.leaves(specs, is_leaf=is_spec)
         placed = []
@@ -265,6 +279,39 @@ class PlannedPart:
     args: tuple[Any, ...]
     argnums: int | tuple[int, ...]
     has_aux: bool
+
+
+def _check_arguments(args: tuple[Any, ...]) -> None:
+    """Refuse what no compiler takes, before JAX prints whole objects."""
+    for i, arg in enumerate(args):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(arg):
+            if hasattr(leaf, "shape") or isinstance(leaf, int | float | complex):
+                continue
+            place = jax.tree_util.keystr(path)
+            what = "a function" if callable(leaf) else f"a {type(leaf).__name__}"
+            raise ConfigError(
+                f"argument {i} holds {what}{' at ' * bool(place)}{place}: pass arrays "
+                "and shapes only, and let the function close over the rest; "
+                "eqx.partition(model, eqx.is_array) or nnx.split(model) divides a "
+                "model."
+            )
+
+
+def _check_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):  # a builtin without a signature
+        return
+    try:
+        signature.bind(*args)
+    except TypeError as e:
+        name = getattr(fn, "__name__", "the function")
+        raise ConfigError(
+            f"{name}{signature} cannot be called with {len(args)} arguments: {e}. If "
+            "it makes a step, name its first parameter value_and_grad."
+        ) from None
+    if not args:
+        raise ConfigError("the program has no arguments: there is nothing to plan.")
 
 
 def takes_value_and_grad(fn: Callable[..., Any]) -> bool:

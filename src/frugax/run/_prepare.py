@@ -12,6 +12,7 @@ import optax
 
 from frugax import compress, train, trees
 from frugax.budget import MemoryBudget
+from frugax.configs import user_code
 from frugax.errors import ConfigError, DivergedError, InfeasibleBudgetError
 from frugax.targets import Target
 from frugax.trees import PyTree
@@ -26,7 +27,6 @@ from ._remedies import in_config_terms, memory_remedy, size_remedy
 from ._snapshots import Streams
 from ._task import Task, load_task
 from ._task_checks import Figures, check_batch, check_loss, check_show, evaluate_model
-from ._user_code import user_code
 
 # Seconds of compressing for each second of planning the file: with a new search, and
 # with the plan from before training: of a residual net 0.06 for each file it codes.

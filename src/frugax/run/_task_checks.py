@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from frugax.configs import user_code
 from frugax.errors import ConfigError
 from frugax.trees import PyTree
 
 from ._bound_task import BoundTask
 from ._sources import to_arrays
-from ._user_code import user_code
 
 # Streams that frugax writes: the metrics of training steps, and those of watching.
 RESERVED_STREAMS = ("", "watch")

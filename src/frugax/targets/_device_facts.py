@@ -206,9 +206,14 @@ def nearest_names(name: str) -> str:
 def read_device(file: Path) -> DeviceFacts:
     """Read a device's description from a YAML or JSON file.
 
+    With `like`, such as `like: h100`, facts that the file leaves out are those of a
+    known GPU.
+
     Raises:
         ConfigError: the file does not exist, or a key is wrong, missing or unknown.
     """
+    if not file.exists():
+        raise ConfigError(f"{file}: there is no such file.")
     try:
         data: Any = yaml.safe_load(file.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
@@ -217,14 +222,24 @@ def read_device(file: Path) -> DeviceFacts:
     if not isinstance(data, dict):
         raise ConfigError(f"{file}: a device is described by keys, got {data!r:.80}.")
     expected = {"name", "memory_bytes", *_GPU_FIELDS}
-    optional = {"per_host", "kind"}
+    optional = {"per_host", "kind", "like"}
     for key in data:
         if key not in expected | optional:
             near = difflib.get_close_matches(str(key), [*expected, *optional], n=1)
             meant = f"; perhaps you meant {near[0]!r}" if near else ""
             raise ConfigError(f"{file}: unknown key {key!r}{meant}.")
+    if (known := data.pop("like", None)) is not None:
+        facts = find_device(str(known))
+        if facts is None or facts.platform != "gpu":
+            near = nearest_names(str(known))
+            raise ConfigError(f"{file}: like must name a GPU, such as {near}.")
+        own = {"memory_bytes": facts.memory_bytes, "per_host": facts.per_host}
+        data = {**facts.gpu, **own, **data}
     if missing := sorted(expected - data.keys()):
-        raise ConfigError(f"{file}: missing {', '.join(missing)}.")
+        raise ConfigError(
+            f"{file}: missing {', '.join(missing)}; `like: h100` takes them from a "
+            "known GPU."
+        )
     for key in data.keys() - {"name", "kind"}:
         if not isinstance(data[key], int | float) or not data[key] > 0:
             shown = json.dumps(data[key], default=str)

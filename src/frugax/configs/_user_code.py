@@ -9,7 +9,7 @@ from frugax.errors import ConfigError, FrugaxError
 
 
 @contextmanager
-def user_code(what: str) -> Iterator[None]:
+def user_code(what: str, *, place: str = "task") -> Iterator[None]:
     """Turn an error of the user's own code into one line with its place.
 
     Raises:
@@ -24,7 +24,7 @@ def user_code(what: str) -> Iterator[None]:
         # A MemoryError is about the machine, and its text is empty.
         lines = str(e).strip().splitlines() or ["no message"]
         raise ConfigError(
-            f"task: {what} raised {type(e).__name__} at {_find_place(e)}: "
+            f"{place}: {what} raised {type(e).__name__} at {_find_place(e)}: "
             f"{lines[0]:.300}"
         ) from e
 

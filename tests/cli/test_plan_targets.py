@@ -1,0 +1,147 @@
+"""`frugax plan ... --target`: answers, pictures, and mistakes in one line."""
+
+import json
+import re
+
+import pytest
+
+from frugax.cli import main
+from frugax.targets import Target
+
+PROGRAMS = """
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+f32 = lambda *s: jax.ShapeDtypeStruct(s, jnp.float32)
+SHAPES = ([f32(32, 32)] * 4, f32(256, 32))
+
+
+def loss(ws, x):
+    for w in ws:
+        x = jnp.tanh(x @ w)
+    return jnp.mean(x**2)
+
+
+def small():
+    return loss, SHAPES
+
+
+def vector():
+    return (lambda w, x: jnp.mean((x @ w) ** 2, -1)), (f32(8, 8), f32(16, 8))
+
+
+def other_name():
+    def make(gradient):
+        return lambda ws, x: gradient(loss)(ws, x)
+    return make, SHAPES
+
+
+def integers():
+    floats = lambda x: x.astype(jnp.float32).sum()
+    return floats, (jax.ShapeDtypeStruct((8,), jnp.int32),)
+
+
+def closure():
+    return loss, ([jnp.tanh], f32(8, 8))
+
+
+def raises():
+    return 1 / 0
+
+
+def in_loss():
+    return (lambda x: undefined(x)), (f32(8),)
+
+
+def no_arguments():
+    return (lambda: 1.0), ()
+
+
+def bad_tree():
+    return {"fn": loss, "args": SHAPES, "specs": (P(), P(), P())}
+
+
+def unknown_key():
+    return {"fn": loss, "args": SHAPES, "spec": P()}
+"""
+
+
+@pytest.fixture
+def plan(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(PROGRAMS)
+
+    def run(function, *options, target="cpu"):
+        with pytest.raises(SystemExit) as ended:
+            main(["plan", f"mine.py{function}", "--target", target, *options])
+        printed = capsys.readouterr()
+        return ended.value.code, printed.out, printed.err
+
+    return run
+
+
+def test_a_table_a_picture_and_a_file(plan, tmp_path):
+    code, out, _ = plan(
+        ":small", "--budget", "1MiB", "--why", "--picture", "a.svg", "--json", "a.json"
+    )
+    assert code == 0
+    assert "bytes of arguments, results and temporaries" in out
+    assert "everything else" in out
+    assert "4 KiB · f32[32,32] · argument · args[0][3]" in (tmp_path / "a.svg").read_text()
+    assert json.loads((tmp_path / "a.json").read_text())
+
+
+def test_a_program_that_is_not_planned_says_so(plan):
+    code, out, _ = plan(":vector", "--budget", "1MiB")
+    assert code == 0
+    assert "measured as a step, without planning a gradient" in out
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "message"),
+    [
+        ("other_name", (), "name its first parameter value_and_grad"),
+        ("integers", (), "int32.*no gradient"),
+        ("closure", (), r"argument 0 holds a function at \[0\]: pass arrays"),
+        ("raises", (), r"the function raised ZeroDivisionError at mine.py:\d+"),
+        ("in_loss", (), r"the program raised NameError at mine.py:\d+"),
+        ("no_arguments", (), "no arguments: there is nothing to plan"),
+        ("bad_tree", (), "specs do not fit the arguments"),
+        ("unknown_key", (), "returned an unknown 'spec'"),
+        ("smal", (), "perhaps you meant small"),
+        ("small", ("--price", "cpu=1,b300=3"), "names 'b300', but the targets are cpu"),
+        ("small", ("--picture", "a.png"), "must end in .svg"),
+        ("small", ("--budget", "0"), "--budget: '0' has no unit"),
+        ("small", ("--search", "mesh"), "cannot search over 'mesh'"),
+    ],
+)
+def test_a_mistake_is_one_line_with_its_place(plan, function, options, message):
+    code, out, err = plan(f":{function}", *options)
+    assert code == 2
+    assert out == ""
+    assert "Traceback" not in err
+    # Wrapped at the width of the terminal.
+    text = " ".join(err.split())
+    assert re.search(message, text), text
+
+
+def test_a_file_without_a_function_is_not_taken_for_a_config(plan):
+    code, _, err = plan("")
+    assert code == 2
+    assert "mine.py:make" in err
+
+
+def test_a_description_may_start_from_a_known_device(plan, tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "name: mine\nlike: h100\nmemory_bytes: 15000000000\n"
+    )
+    target = Target(str(tmp_path / "mine.yaml"))
+    assert (target.name, target.memory_bytes) == ("mine", 15_000_000_000)
+    (tmp_path / "mine.yaml").write_text("name: mine\nlike: h10\n")
+    code, _, err = plan(":small", target="mine.yaml")
+    assert code == 2
+    assert "like must name a GPU, such as h100" in " ".join(err.split())
+    code, _, err = plan(":small", target="nosuch.yaml")
+    assert code == 2
+    assert "nosuch.yaml: there is no such file." in err
