@@ -88,7 +88,9 @@ def test_a_table_a_picture_and_a_file(plan, tmp_path):
     assert code == 0
     assert "bytes of arguments, results and temporaries" in out
     assert "everything else" in out
-    assert "4 KiB · f32[32,32] · argument · args[0][3]" in (tmp_path / "a.svg").read_text()
+    assert (
+        "4 KiB · f32[32,32] · argument · args[0][3]" in (tmp_path / "a.svg").read_text()
+    )
     assert json.loads((tmp_path / "a.json").read_text())
 
 
