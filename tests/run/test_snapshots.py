@@ -11,8 +11,8 @@ import pytest
 from frugax import watch
 from frugax.budget import OverheadBudget
 from frugax.errors import ConfigError
+from frugax.run._snapshot_html import render_streams
 from frugax.run._snapshots import Snapshots
-from frugax.run._streams import render_streams
 from frugax.run._task_checks import check_show
 
 

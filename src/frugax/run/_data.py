@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from frugax.errors import MissingExtraError
 
 from ._config import DataConfig
-from ._sources import epoch_order
+from ._example_batches import epoch_order
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -28,7 +28,7 @@ from frugax.report import (
 from frugax.watch import Records
 
 from ._outcome import Outcome
-from ._streams import render_streams
+from ._snapshot_html import render_streams
 from ._style import SCRIPT, STYLE
 
 _MAX_CHARTS = 12  # of figures; a task may report hundreds

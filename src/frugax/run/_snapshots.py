@@ -1,4 +1,4 @@
-"""Record a task's `show` streams during training, within the overhead budget.
+"""Journal a task's snapshots (its `show`) during training, within the overhead budget.
 
 `show` is a program of its own that runs between two training steps, so the step stays
 as it was planned. Its cost counts as watching, on the receipt of the metrics.

@@ -24,7 +24,7 @@ from frugax.trees import PyTree
 
 from ._config import DataConfig, ModelConfig, RunConfig
 from ._data import Images, epoch_batches, load_images
-from ._sources import batch_examples
+from ._example_batches import batch_examples
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

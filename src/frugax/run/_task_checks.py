@@ -14,7 +14,7 @@ from frugax.errors import ConfigError
 from frugax.trees import PyTree
 
 from ._bound_task import BoundTask
-from ._sources import to_arrays
+from ._example_batches import to_arrays
 
 # Streams that frugax writes: the metrics of training steps, and those of watching.
 RESERVED_STREAMS = ("", "watch")

@@ -1,4 +1,4 @@
-"""`frugax verify-receipt`: derive every deterministic figure of a receipt again.
+"""`frugax verify-receipt`: derive every deterministic figure of a run's receipt again.
 
 Bytes, flops, compiles, file lengths and checksums follow from the config, the versions
 and the model file. Times do not, so they stay unconfirmed.

@@ -18,7 +18,7 @@ from jax.core import Tracer
 
 from frugax.errors import ConfigError, FrugaxError
 
-from ._answers import AnswerCache, CompiledAnswer, read_answer
+from ._answer_cache import AnswerCache, CompiledAnswer, read_answer
 from ._ask_compiler import explain, run_patiently, translate
 from ._compilers import compiler_options, load_compiler
 from ._device_facts import DeviceFacts

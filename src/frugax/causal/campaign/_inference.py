@@ -1,4 +1,4 @@
-"""Bayesian inference from a campaign's rows: posterior samples, and predictions."""
+"""Bayesian inference from a campaign's rows: posterior samples and predictions."""
 
 import dataclasses
 from collections.abc import Sequence

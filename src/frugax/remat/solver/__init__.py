@@ -1,4 +1,4 @@
-"""Choose the parts of a loss to recompute by a model of bytes and flops.
+"""Choose the parts of a loss to recompute, by a cost model of bytes and flops.
 
 Nothing is compiled here. Start at `list_candidates`, which lists plans of ever smaller
 modelled peak.

@@ -1,4 +1,4 @@
-"""A disk cache of compilers' reports: a program is compiled once for each target."""
+"""The disk cache of compiled answers (bytes, flops, HLO), once for each target."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""The HTML of a task's recorded `show` streams, for the report: grids and tables.
+"""The HTML of a task's snapshots (its `show`), for a run's report: grids and tables.
 
 Arrays whose last two axes are a grid become a sheet for each recorded step: a row for
 each grid of a stack, a column for each name. Numbers become a table with a column for

@@ -1,4 +1,4 @@
-"""Batches by step number from a user's data set: torch's, Hugging Face's, arrays.
+"""Batches by step number from a data set of examples: torch's, Hugging Face's, arrays.
 
 Anything with a length and items is a data set: those of torch, Hugging Face and grain,
 tuples of arrays, lists. Batches are a pure function of the step's index, which makes a
