@@ -102,9 +102,9 @@ def test_what_cannot_be_shown_is_named(given, message):
 
 
 def test_what_can_be_shown_passes():
-    check_show(one_grid, jnp.zeros((2, 2)))
+    check_show(one_grid, jnp.zeros((2, 2)), None)
     check_show(lambda p: {"s": {"a": p > 0, "b": 1, "c": np.int8(2)}}, jnp.zeros(2))
-    assert jax.eval_shape(one_grid, jnp.zeros((2, 2)))  # it was not run
+    assert jax.eval_shape(one_grid, jnp.zeros((2, 2)), None)  # it was not run
 
 
 def recorded(journal, tmp_path, *, steps, name="grids"):

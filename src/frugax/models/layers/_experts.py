@@ -1,4 +1,4 @@
-"""Mixtures of experts in place of a feed-forward network."""
+"""Layers of sparse mixtures of experts, in place of a feed-forward network."""
 
 import dataclasses
 import math

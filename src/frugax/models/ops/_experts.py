@@ -1,4 +1,4 @@
-"""Mixtures of experts: each token goes through the few experts that it chooses."""
+"""Ops of sparse mixtures of experts: each token goes through the few experts that it chooses."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Operations of torch's ATen library as operations on connections."""
+"""Converters for `from_torch`: operations of torch's ATen library as connections."""
 
 from . import (
     _activations,

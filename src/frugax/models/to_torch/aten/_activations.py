@@ -1,4 +1,4 @@
-"""Activations."""
+"""Convert torch's activation functions for `from_torch`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Attention."""
+"""Convert torch's scaled dot-product attention for `from_torch`."""
 
 # ruff: noqa: FBT002 - the signatures are torch's own
 

@@ -1,4 +1,4 @@
-"""The table of conversions, and what torch traced of the connections."""
+"""The table of `from_torch`'s converters, by the name of torch's operation."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""New arrays."""
+"""Convert torch's operations that make new arrays for `from_torch`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons and casts."""
+"""Convert torch's arithmetic, comparisons and casts for `from_torch`."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Pieces and entries of arrays."""
+"""Convert torch's slices, gathers and other indexing for `from_torch`."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Norms and embeddings."""
+"""Convert torch's normalisation layers and embeddings for `from_torch`."""
 
 from typing import Any
 

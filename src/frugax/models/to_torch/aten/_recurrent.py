@@ -1,4 +1,4 @@
-"""Stacked, bidirectional recurrence."""
+"""Convert torch's stacked and bidirectional LSTM, GRU and RNN for `from_torch`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Reductions."""
+"""Convert torch's sums, means, maxima and sorting for `from_torch`."""
 
 # ruff: noqa: FBT002 - the signatures are torch's own
 

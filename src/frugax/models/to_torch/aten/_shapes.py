@@ -1,4 +1,4 @@
-"""Shapes, and arrays joined and padded."""
+"""Convert torch's reshapes, concatenations and padding for `from_torch`."""
 
 from collections.abc import Sequence
 from typing import Any

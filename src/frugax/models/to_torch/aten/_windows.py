@@ -1,4 +1,4 @@
-"""Convolutions, pools and sizes of images, which are channels first in torch.
+"""Convert torch's convolutions, pooling and resizing for `from_torch`.
 
 They move the channels to the end and back, which XLA makes part of its layouts.
 """
