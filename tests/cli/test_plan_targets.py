@@ -111,7 +111,7 @@ def test_a_program_that_is_not_planned_says_so(plan):
         ("no_arguments", (), "no arguments: there is nothing to plan"),
         ("bad_tree", (), "specs do not fit the arguments"),
         ("unknown_key", (), "returned an unknown 'spec'"),
-        ("smal", (), "perhaps you meant small"),
+        ("small_", (), "perhaps you meant small"),
         ("small", ("--price", "cpu=1,b300=3"), "names 'b300', but the targets are cpu"),
         ("small", ("--picture", "a.png"), "must end in .svg"),
         ("small", ("--budget", "0"), "--budget: '0' has no unit"),

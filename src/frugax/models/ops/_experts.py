@@ -1,4 +1,4 @@
-"""Ops of sparse mixtures of experts: each token goes through the few experts that it chooses."""
+"""Ops of sparse mixtures of experts: each token goes through a few chosen experts."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The inner loops of the trellis codec, compiled by Numba, where it is installed (`frugax[fast]`).
+"""The inner loops of the trellis codec, compiled by Numba if it is installed.
 
 They do the operations of the NumPy code in the same order on the same types, so every
 bit of a file is the same with and without Numba: products by powers of two are exact,
