@@ -1,4 +1,4 @@
-"""`frugax doctor`: check the devices, packages and caches of this machine."""
+"""`frugax doctor`: check this machine's packages and devices, and try them."""
 
 import importlib.metadata
 import importlib.util

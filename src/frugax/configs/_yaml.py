@@ -1,4 +1,4 @@
-"""Load YAML as plain data, with the line of each key for error messages."""
+"""Load YAML as plain data with the line of each key; apply `key=value` overrides."""
 
 import re
 from typing import Any

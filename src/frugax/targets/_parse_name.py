@@ -1,4 +1,4 @@
-"""Parse a target's name, such as `h100x8`, into a kind and number of devices."""
+"""Parse a target's name, such as `h100x8`: its device, memory, hosts and topology."""
 
 import re
 from pathlib import Path

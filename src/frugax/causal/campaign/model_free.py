@@ -1,4 +1,4 @@
-"""Average a campaign's causal models with a model-free forecast, by past accuracy."""
+"""A campaign's model-free forecast, and the causal models' weight, by accuracy."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Model discrepancy: a Gaussian process for the error that all posterior samples share.
+"""How far posterior samples err together: a Gaussian process, and doubt if untested.
 
 All samples may be wrong in the same way: about a cause that nobody measured, or a bend
 that the columns cannot represent. Their spread then says nothing of the error, but the

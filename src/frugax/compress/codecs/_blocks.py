@@ -1,4 +1,4 @@
-"""Cut a tensor into chunks, and encode each of them as a block of one codec."""
+"""Encode a tensor in chunks, each a block of one codec; estimate its length cheaply."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""The header entries of an `.fxz` file: how and where each tensor is stored."""
+"""Data types of the `.fxz` header: how and where each tensor is stored, its digest."""
 
 import dataclasses
 import hashlib
