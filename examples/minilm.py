@@ -142,7 +142,7 @@ def main() -> None:
     backend = ml.JaxBackend()
     compiled, params = load(backend)
     data = {k: backend.array(v) for k, v in tokenize(sentences).items()}
-    vectors = np.asarray(compiled.evaluate(params, data)["output"])
+    vectors = np.asarray(compiled.pure(params, data)["output"])
     for sentence, row in zip(sentences, vectors @ vectors.T, strict=True):
         print(*(f"{n:6.3f}" for n in row), sentence)  # noqa: T201
 

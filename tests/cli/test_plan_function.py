@@ -124,7 +124,10 @@ def test_a_whole_step_with_headroom(frugax):
         (["none:pair", "--budget", "1MiB"], "module 'none' was not found"),
         (["none.py:pair", "--budget", "1MiB"], "none.py: there is no such file"),
         ([":pair", "--budget", "1MiB"], "does not name a function"),
-        (["own.py:pears", "--budget", "1MiB"], "no function 'pears'; it has loss, s"),
+        (
+            ["own.py:pears", "--budget", "1MiB"],
+            "perhaps you meant pair; it has loss, s",
+        ),
         (["own.py:three", "--budget", "1MiB"], "returned a tuple of 3: it must return"),
         (["own.py:half", "--budget", "1MiB"], "a dict of loss: it must return"),
         (["own.py:swapped", "--budget", "1MiB"], "a tuple of 2 and something of type"),

@@ -284,7 +284,8 @@ def test_a_small_bert_gives_what_torch_gives(scan_from):
         compiled, weights, {k: v for k, v in minilm.NAMES.items()}
     )
     tokens = np.array([[1, 2, 3, 4, 5], [7, 8, 0, 0, 0]], np.int32)
-    data = {"tokens": tokens, "mask": tokens != 0}
+    padded = np.pad(tokens, ((0, 0), (0, 123)))  # as declared: 128 positions
+    data = {"tokens": padded, "mask": padded != 0}
     own = {k: torch.as_tensor(v) for k, v in weights.items()}
     wanted = bert(
         torch, own, torch.as_tensor(tokens).long(), torch.as_tensor(tokens != 0), 2

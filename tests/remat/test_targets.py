@@ -36,7 +36,9 @@ def test_a_plan_for_a_gpu_uses_its_gates_and_is_refused_on_a_cpu(
     grad = jax.jit(jax.value_and_grad(loss))
     whole = measure.program(Target("h100").compile(grad, *ARGS))
     limit = MemoryBudget(limit_bytes=whole.temp_bytes // 2)
-    plan = remat.plan(loss, limit, ARGS, target="h100", cache=tmp_path)
+    plan = remat.plan(
+        loss, limit, ARGS, target="h100", cache=tmp_path, divide_batch=False
+    )
     assert (plan.target, plan.platform) == ("h100", "gpu")
     assert {s.gate for s in plan.segments} == {None, "barrier"}
     assert "autotuning" in plan.caveat
@@ -77,7 +79,10 @@ def test_each_gate_keeps_a_gpu_from_undoing_recomputation(gpu_compiler, gate, re
     target = Target("h100")
     whole = measure.program(target.compile(jax.jit(jax.value_and_grad(loss)), *ARGS))
     limit = MemoryBudget(limit_bytes=whole.temp_bytes // 2)
-    plan = remat.plan(loss, limit, ARGS, target=target, cache=False)
+    plan = remat.plan(
+        loss, limit, ARGS, target=target, cache=False, divide_batch=False
+    )
+    assert any(s.gate for s in plan.segments)
     segments = [
         dataclasses.replace(s, gate=gate) if s.gate else s for s in plan.segments
     ]
@@ -96,8 +101,10 @@ def test_a_checkpointed_block_is_planned_for_a_gpu(gpu_compiler, remat3):
             x = jax.checkpoint(block)(x, up, down)
         return jnp.mean(x**2)
 
-    plan = remat.plan(blocks, MemoryBudget.share(0.9), ARGS, target="h100", cache=False)
     target = Target("h100")
+    plain = target.compile(jax.jit(jax.value_and_grad(blocks)), *ARGS)
+    limit = MemoryBudget(limit_bytes=measure.program(plain).temp_bytes)
+    plan = remat.plan(blocks, limit, ARGS, target=target, cache=False)
     again = target.compile(jax.jit(remat.apply(blocks, plan)), *ARGS, cache=False)
     assert measure.program(again).temp_bytes == plan.predicted
 

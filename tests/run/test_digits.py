@@ -101,11 +101,16 @@ def test_the_accuracy_in_the_receipt_is_that_of_the_file(finished):
     assert accuracy == pytest.approx(receipt["model"]["after"]["accuracy"], abs=1e-6)
 
 
-def test_the_journal_holds_every_step(finished):
+def test_the_journal_holds_every_step_that_was_not_thinned_out(finished):
     folder, receipt, _ = finished
     records = watch.read(folder / "journal", strict=True)
     assert records.closed
-    assert records.steps.tolist() == list(range(1, receipt["steps"] + 1))
+    steps = records.steps.tolist()
+    # On a busy machine watching thins itself; the newest step is always kept.
+    assert set(steps) <= set(range(1, receipt["steps"] + 1))
+    assert steps[-1] == receipt["steps"]
+    stride = records.streams["watch"]["stride"].max()
+    assert stride > 1 or len(steps) == receipt["steps"]
     assert np.isfinite(records["loss"]).all()
 
 

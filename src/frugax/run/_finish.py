@@ -302,4 +302,6 @@ def _notes(
 
 def _was_thinned(records: watch.Records) -> bool:
     status = records.streams.get("watch")
-    return status is not None and "stride" in status and status["stride"].max() > 1
+    if status is None or "stride" not in status:
+        return False
+    return bool(status["stride"].max() > 1)

@@ -20,6 +20,7 @@ from frugax.errors import InfeasibleBudgetError
 _ENDING_SHARE, _ENDING_S = 0.02, 1.0
 _MOST_SLOWNESS = 10.0
 _ALARM_INTERVAL_S = 0.5
+_LEAST_ALARM_S = 0.001
 
 
 class Ledger:
@@ -177,8 +178,10 @@ class Ledger:
 
         signal.signal(signal.SIGALRM, stop)
         # Again and again: callbacks of other libraries may swallow one exception.
-        signal.setitimer(signal.ITIMER_REAL, self.left_s, _ALARM_INTERVAL_S)
-        stuck = threading.Timer(self.left_s + self._ending_s / 2, self._leave, [stage])
+        # At least a moment: 0 would stop the timer, and less is an error.
+        left_s = max(self.left_s, _LEAST_ALARM_S)
+        signal.setitimer(signal.ITIMER_REAL, left_s, _ALARM_INTERVAL_S)
+        stuck = threading.Timer(left_s + self._ending_s / 2, self._leave, [stage])
         stuck.daemon = True
         if self.on_stuck is not None:
             stuck.start()

@@ -178,7 +178,8 @@ class Collector:
 
     def __len__(self) -> int:
         fresh = sum(len(lane.fresh) for lane in self.lanes)
-        return fresh + len(self._entries) + sum(map(len, self._rows))
+        # Copied in one step: the other thread adds to it.
+        return fresh + len(self._entries) + sum(map(len, tuple(self._rows)))
 
     @property
     def written(self) -> int:

@@ -643,8 +643,11 @@ class Watcher(AbstractContextManager["Watcher"]):
 
         Where only `record` is used the program is the one that would run unwatched.
         Then only two things can delay it: the calls themselves, by their wall time, and
-        the thread that collects, by at most the processor time that it takes.
+        the thread that collects, by at most the processor time that it takes. It does
+        not apply with sinks, which have threads of their own.
         """
+        if self._dispatch.has_sinks:
+            return None
         least = self._common_share()
         most = least + self._collecting_share()
         is_told = found.high <= self._limit or found.low > self._limit

@@ -97,7 +97,9 @@ def board_of(outlook: Outlook) -> Board:
         mine = np.flatnonzero(group == g)
         # Sorted by the first variable, then the second, ...; lexsort takes its last key
         # as the most important one, hence the reversal.
-        order = np.lexsort(values.T[::-1])
+        order = np.arange(len(values))
+        if values.shape[1]:  # doing nothing sets no variable
+            order = np.lexsort(values.T[::-1])
         # Parts of equal number are quantiles of the range. A set with fewer than eight
         # points has empty parts, which are left out.
         parts = [part for part in np.array_split(order, PLACES) if len(part)]
