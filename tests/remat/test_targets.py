@@ -79,9 +79,7 @@ def test_each_gate_keeps_a_gpu_from_undoing_recomputation(gpu_compiler, gate, re
     target = Target("h100")
     whole = measure.program(target.compile(jax.jit(jax.value_and_grad(loss)), *ARGS))
     limit = MemoryBudget(limit_bytes=whole.temp_bytes // 2)
-    plan = remat.plan(
-        loss, limit, ARGS, target=target, cache=False, divide_batch=False
-    )
+    plan = remat.plan(loss, limit, ARGS, target=target, cache=False, divide_batch=False)
     assert any(s.gate for s in plan.segments)
     segments = [
         dataclasses.replace(s, gate=gate) if s.gate else s for s in plan.segments

@@ -144,8 +144,12 @@ def stacked(boards: list[Board]) -> Board:
     """Stack boards along a new first axis.
 
     Args:
-        boards: at least one; all with the same number of worlds.
+        boards: at least one. Those with fewer worlds than others get some of their own
+            twice: a campaign adds model-free worlds, as many as their past accuracy
+            deserves.
     """
+    count = max(len(board.loss) for board in boards)
+    boards = [_with_worlds(board, count) for board in boards]
     return Board(
         **{
             f.name: np.stack([getattr(board, f.name) for board in boards])
@@ -266,3 +270,9 @@ def _shares_of_best(board: Board) -> Float[np.ndarray, "b v k"]:
     # np.add.at and not `found[...] +=`, which counts repeated places once.
     np.add.at(found, (np.arange(n)[:, None], loss.argmin(2)), 1 / worlds)
     return found.reshape(n, v, k)
+
+
+def _with_worlds(board: Board, count: int) -> Board:
+    # Evenly spread, so that each kind of world keeps its share.
+    which = np.arange(count) * len(board.loss) // count
+    return dataclasses.replace(board, loss=board.loss[which], cause=board.cause[which])
