@@ -67,8 +67,11 @@ def assert_same_run(home, runs):
     # weights, to the last bit.
     assert (whole / "model.fxz").read_bytes() == (resumed / "model.fxz").read_bytes()
     a, b = (watch.read(run / "journal", strict=True) for run in (whole, resumed))
-    np.testing.assert_array_equal(a.steps, b.steps)
-    np.testing.assert_array_equal(a["loss"], b["loss"])
+    # Which steps are recorded depends on the machine: watching thins itself.
+    _, in_a, in_b = np.intersect1d(a.steps, b.steps, return_indices=True)
+    np.testing.assert_array_equal(a["loss"][in_a], b["loss"][in_b])
+    assert a.steps[-1] == b.steps[-1]
+    assert len(in_a) > 1
 
 
 @pytest.mark.thorough
