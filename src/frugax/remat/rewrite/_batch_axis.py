@@ -67,7 +67,7 @@ lgamma log log1p logistic lt max min mul name ne neg nextafter not or pbroadcast
 pmax pmin polygamma pow psum psum_invariant pvary real
 reduce_precision regularized_incomplete_beta rem round rsqrt select_n shift_left
 shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub
-tan tanh xor zeta
+tan tanh xor zeta clz log2 mulhi one_minus_square population_count
 """
 _ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
 # Linear in all operands together, so that the terms of a sum may be added up after it.
