@@ -2,8 +2,10 @@
 
 import errno
 import os
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -211,6 +213,13 @@ def test_linear_solvers_compile_for_a_gpu(gpu_compiler, tmp_path):
     factor = jax.jit(jnp.linalg.cholesky)
     answer = ask(Target("l4"), factor, f32(64, 64), cache=tmp_path)
     assert "cusolver" in answer.as_text()
+
+
+def test_processes_started_later_do_not_look_for_a_gpu(gpu_compiler, tmp_path):
+    Target("h100").compile(jax.jit(loss), *ARGS, cache=tmp_path)
+    # `multiprocessing` hands the path down, and JAX asks each plug-in that it finds.
+    plugins = [p for p in sys.path if (Path(p) / "jax_plugins" / "xla_cuda12").exists()]
+    assert not plugins
 
 
 def test_waiting_for_a_compiler_can_end(gpu_compiler, tmp_path, monkeypatch):

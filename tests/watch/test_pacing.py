@@ -164,7 +164,8 @@ def test_the_receipt_is_the_experiment_with_its_interval(tmp_path):
     """Calls that take longer while watched break the budget; the truth is given."""
     for added, verdict in ((0.0, Verdict.KEPT), (0.3, Verdict.BROKEN)):
         with watch.Journal.create(tmp_path / f"{added}", {}) as journal:
-            watcher = watch.Watcher(journal, OverheadBudget("5%"))
+            # A real clock would add what `record` takes on a busy machine.
+            watcher = watch.Watcher(journal, OverheadBudget("5%"), clock=Clock())
             lane = watcher.lane(0.0, lambda: False)
             run_units(lane.experiment, added=added, pairs=60, noise=0.01)
             watcher.record(0, {"x": 1.0})

@@ -27,6 +27,7 @@ _TPU_SETTINGS = {
     # Without it a lock file refuses a second process.
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
+_CUDA_SETTINGS = {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
 _loading = threading.Lock()
 
 
@@ -132,9 +133,7 @@ def _load(platform: str) -> None:
             # The settings are read when the library is loaded, so it is loaded here.
             topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
         return
-    if str(_FOLDER) not in sys.path:
-        sys.path.append(str(_FOLDER))
-    with _settings({"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}), _no_stderr():
+    with _on_path(_FOLDER), _settings(_CUDA_SETTINGS), _no_stderr():
         _initialise_cuda()
 
 
@@ -156,6 +155,23 @@ def _initialise_cuda() -> None:
             if call.endswith("_ffi") or name == "_hybrid":
                 with contextlib.suppress(Exception):  # registered by jaxlib already
                     jax.ffi.register_ffi_target(call, handler, platform="CUDA")
+
+
+@contextlib.contextmanager
+def _on_path(folder: Path) -> Iterator[None]:
+    """Import from a folder for a while.
+
+    Processes that `multiprocessing` starts, such as a data loader's, get this one's
+    path, and JAX would look for a GPU in each.
+    """
+    if str(folder) in sys.path:
+        yield
+        return
+    sys.path.append(str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
 
 
 @contextlib.contextmanager
