@@ -20,7 +20,8 @@ test:
 
 thorough:
 	@FRUGAX_SETUP_TPU=1 scripts/setup dev
-	JAX_DISABLE_MOST_OPTIMIZATIONS=0 .venv/bin/python -m pytest -q -n 2 -m thorough tests
+	JAX_DISABLE_MOST_OPTIMIZATIONS=0 XLA_FLAGS=--xla_force_host_platform_device_count=8 \
+	  .venv/bin/python -m pytest -q -n 2 -m thorough tests
 
 # `FULL=1` runs each benchmark as long as the rooms' pages state.
 league:
