@@ -326,6 +326,17 @@ def test_numbers_recorded_by_hand_are_thinned_by_the_price_of_recording(tmp_path
     assert watcher.losses.tally("scalar").given == 4000
 
 
+def test_records_are_thinned_at_once_where_they_cost_far_too_much():
+    pace = Pace(0.01)
+    assert not pace.collected(1.0, now=0.0)  # the first collection says little
+    assert not pace.collected(0.005, now=0.1)
+    assert pace.collected(0.015, now=0.5)  # 4% of the time, and 0.5% may go there
+    assert pace.factor == 8
+    pace.collected(1.0, now=0.6)
+    assert pace.collected(0.5, now=1.0)
+    assert pace.factor == 8 * 16  # in one leap no more
+
+
 def test_a_watcher_at_level_full_keeps_every_number_whatever_it_costs(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         watcher = watch.Watcher(journal, OverheadBudget("1%"), level="full")

@@ -124,7 +124,7 @@ class Lane:
         """
         unit = self.unit_at(number, multiple=self._owner.stride)
         if unit is None:
-            return number + 1
+            return number + self._owner.stride
         if number < unit.last:
             return unit.last
         with self._lock:

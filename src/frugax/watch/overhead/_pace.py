@@ -1,5 +1,6 @@
 """Adapt how often to record to an overhead budget, by costs measured during the run."""
 
+import math
 import threading
 
 from ._experiment import MIN_PAIRS, Estimate
@@ -11,6 +12,10 @@ _MAX_FACTOR = 1024
 # extra work of the recording program, which only the A/B sees.
 _COLLECTING_SHARE = 0.5
 _WINDOW_S = 2.0
+_SHORTEST_S = 0.25
+# Costs fall more slowly than the rate of records, so a leap may not end at the limit;
+# one that is too long loses records for a while.
+_LONGEST_LEAP = 16
 
 
 class Pace:
@@ -39,15 +44,17 @@ class Pace:
                 return False
             self._cpu_s += cpu_s
             elapsed = now - self._since
-            if elapsed < _WINDOW_S:
-                return False
-            share = self._cpu_s / elapsed
-            self._cpu_s, self._since = 0.0, now
             allowed = _COLLECTING_SHARE * self.limit
+            # What a whole window may cost can be spent long before its end.
+            is_spent = 0 < allowed * _WINDOW_S < self._cpu_s
+            if elapsed < _WINDOW_S and not is_spent:
+                return False
+            share = self._cpu_s / max(elapsed, _SHORTEST_S)
+            self._cpu_s, self._since = 0.0, now
             if share > allowed:
                 # What comes next was partly made at the old rate: it says little.
                 self._since = None
-                return self._scale(2.0)
+                return self._scale(_steps_up(share, allowed))
             # A gap of eight between up and down keeps the factor from oscillating.
             if share < allowed / 8 and not self._held:
                 return self._scale(0.5)
@@ -62,7 +69,7 @@ class Pace:
                 return False
             self._held = recent.middle > self.limit / 4
             if recent.low > self.limit:
-                return self._scale(2.0)
+                return self._scale(_steps_up(recent.low, self.limit))
             return False
 
     def _scale(self, by: float) -> bool:
@@ -71,3 +78,10 @@ class Pace:
         self.factor = wanted
         self.changes += changed
         return changed
+
+
+def _steps_up(cost: float, limit: float) -> int:
+    """The factor, a power of two, that brings a cost down to its limit."""
+    if cost >= limit * _LONGEST_LEAP:
+        return _LONGEST_LEAP
+    return int(2 ** max(math.ceil(math.log2(cost / limit)), 1))
