@@ -87,6 +87,7 @@ def test_a_run_and_its_second_go_to_folders_of_their_own(small):
     assert sorted(os.listdir(small / "runs")) == ["small", "small-2"]
 
 
+@pytest.mark.thorough
 def test_an_undecided_budget_is_exit_code_one_unless_allowed(small):
     task = (small / "cli_task.py").read_text()
     (small / "cli_task.py").write_text(
@@ -324,6 +325,7 @@ def test_a_finished_run_that_is_resumed_stays_as_it_is(small):
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
+@pytest.mark.thorough
 def test_a_size_may_be_changed_when_going_on(small):
     done = frugax("run", "c.yaml", cwd=small)
     assert done.returncode == 0, done.stderr

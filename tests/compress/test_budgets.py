@@ -166,6 +166,7 @@ def test_small_tensors_are_kept_much_more_exact():
     assert found["steps"].codec == "stored"
 
 
+@pytest.mark.thorough
 def test_the_default_costs_little_total_error_however_many_tensors_are_small():
     # Half of the numbers in vectors: three bits more for each would cost 9 dB.
     rng = np.random.default_rng(3)

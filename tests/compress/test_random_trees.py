@@ -15,7 +15,7 @@ DTYPES = [
     *("bool", "int8", "uint16", "int32", "int64", "uint64", "float16", "float32"),
     *("float64", "complex64", "complex128", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
 ]
-CHUNK = 100
+CHUNK = 50
 
 
 def random_array(rng):

@@ -87,6 +87,10 @@ def test_what_does_not_fit_says_how_much_it_needs():
         fx.plan(loss, ARGS, temp(0.01), target=ONE)
     enough = fx.MemoryBudget(limit_bytes=int(caught.value.needed))
     assert fx.plan(loss, ARGS, enough, target=ONE).rows[0].fits
+
+
+@pytest.mark.thorough
+def test_a_table_says_how_much_is_needed():
     table = fit.compare(fit.Workload.of(loss, ARGS), [ONE], temp(0.01))
     assert table.chosen is None
     assert "does not fit, needs" in str(table)
@@ -116,6 +120,7 @@ def test_specs_over_named_axes_shard_the_arguments():
             wrong.place(EIGHT)
 
 
+@pytest.mark.thorough
 def test_the_largest_batch_fits_and_a_larger_one_does_not():
     workload = fit.Workload.of(loss, ARGS)
     found = fit.find_largest_batch(workload, ONE, temp(1.0), precision=0.3)

@@ -327,6 +327,7 @@ def test_what_cannot_be_planned_is_refused(options, kind, text):
         MLP.compile(**({"budget": MemoryBudget("1MiB")} | options))
 
 
+@pytest.mark.thorough
 def test_a_memory_plan_is_applied_without_a_search(monkeypatch):
     plain = MLP.compile()
     params, data = plain.randomize_params(0), {"input": jnp.ones((128, 16))}

@@ -18,6 +18,7 @@ from frugax.models import (
     load_exported,
     op,
 )
+from tiers import mostly_thorough
 
 RNG = np.random.default_rng(0)
 LENGTH = 9
@@ -47,7 +48,9 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("backend", backends(), ids=lambda b: b.name)
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize(
+    "settings", mostly_thorough(SETTINGS, in_ci=lambda s: len(s) != 1), ids=str
+)
 def test_decoding_equals_the_whole_sequence(backend, settings):
     model = llama(**settings)
     full = ml.compile(model, backend, shapes={"input": (2, LENGTH)})
@@ -110,6 +113,7 @@ def test_looped_blocks_lend_their_weights_to_the_decoder():
     np.testing.assert_allclose(got, wanted, 1e-4, 1e-5)
 
 
+@pytest.mark.thorough
 def test_each_row_may_have_a_position_of_its_own():
     backend = ml.JaxBackend()
     q, k, v = (jnp.asarray(RNG.normal(size=(2, 1, 2, 4)), "float32") for _ in range(3))

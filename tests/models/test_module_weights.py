@@ -76,6 +76,7 @@ def test_the_gates_of_a_flax_cell_are_stacked(kind):
     compare_flax(layer, nn.RNN(cell), ROWS, {"cell": ""})
 
 
+@pytest.mark.thorough
 def test_attention_of_flax_has_axes_for_its_heads():
     nn = pytest.importorskip("flax.linen")
     module = nn.MultiHeadDotProductAttention(num_heads=2)

@@ -170,6 +170,7 @@ def test_gradients_are_those_of_jax(kind, first, count):
 
 # Without LLVM's optimisations sums are rounded otherwise than is allowed for here.
 @pytest.mark.usefixtures("as_users_compile")
+@pytest.mark.thorough
 def test_compiled_programs_agree_as_well():
     cases = [random_case(seed, "float32") for seed in range(4000, 4003)]
     steps = [planned(case, seed)[0] for seed, case in enumerate(cases)]

@@ -63,6 +63,7 @@ def ways_of(body):
         pytest.param(backwards_with_results, marks=pytest.mark.thorough),
     ],
 )
+@pytest.mark.thorough
 def test_gradients_are_those_of_jax_in_every_way_to_do_rounds_again(model):
     loss, args = model()
     body = body_of(model)
@@ -83,6 +84,7 @@ def test_gradients_are_those_of_jax_in_every_way_to_do_rounds_again(model):
             raise
 
 
+@pytest.mark.thorough
 def test_gradients_are_those_of_jax_in_every_way_to_do_loops_in_loops_again():
     loss, args = rnn_inside_layers()
     body = body_of(rnn_inside_layers)

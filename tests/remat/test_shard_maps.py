@@ -119,12 +119,16 @@ def run(code):
 @pytest.mark.parametrize(
     ("name", "vma"),
     [(name, i % 2 == 0) for i, name in enumerate(LOSSES)]
-    + [("mean over devices", False), ("weights divided over devices", False)],
+    + [
+        pytest.param(name, False, marks=pytest.mark.thorough)
+        for name in ("mean over devices", "weights divided over devices")
+    ],
 )
 def test_the_body_of_a_shard_map_is_planned_for_each_device(name, vma):
     run(LOSSES[name].replace("VMA", str(vma)))
 
 
+@pytest.mark.thorough
 def test_a_jit_with_shardings_is_planned_inside():
     run("""
 loss = jax.jit(lambda ws, x: jnp.mean(net(ws, x) ** 2), in_shardings=(None, row))

@@ -149,6 +149,7 @@ def test_other_sources_of_data(home, name):
     assert outcome.steps == 6
 
 
+@pytest.mark.thorough
 def test_runs_are_compared_by_figures_and_by_differences(home):
     folders = [train(home, "pair", folder=RunFolder(home / n), seed=s)[0].path
                for n, s in (("one", 0), ("two", 1))]  # fmt: skip

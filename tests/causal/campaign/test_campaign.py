@@ -173,6 +173,7 @@ def test_failures_never_overdraw_a_budget(policy, tmp_path):
             assert best.low <= best.expected <= best.high
 
 
+@pytest.mark.thorough
 def test_forbidden_sets_are_never_asked_for():
     scm = causal.SCM.linear(
         {"a": {}, "b": {}, "c": {}, "y": {"a": 1.0, "b": 1.0, "c": 1.0}}

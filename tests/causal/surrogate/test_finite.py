@@ -48,7 +48,16 @@ def make_table(seed: int, d: int, rows: int) -> causal.Samples:
 
 
 @pytest.mark.parametrize(
-    ("d", "tables"), [(2, 60), (3, 60), (5, 60), (8, 12), (13, 2), (40, 1), (110, 1)]
+    ("d", "tables"),
+    [
+        (2, 60),
+        (3, 60),
+        (5, 60),
+        (8, 12),
+        (13, 2),
+        (40, 1),
+        pytest.param(110, 1, marks=pytest.mark.thorough),
+    ],
 )
 def test_probabilities_are_finite_for_every_finite_table(d: int, tables: int) -> None:
     surrogate = causal.load_default_surrogate()

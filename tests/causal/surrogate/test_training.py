@@ -97,6 +97,7 @@ def test_an_answer_depends_on_who_was_set():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_training_compiles_once_and_improves():
     trained = causal.train_surrogate(
         seed=0, steps=30, variables=4, hidden=8, blocks=1, batch=16

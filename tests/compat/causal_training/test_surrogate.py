@@ -152,6 +152,7 @@ def test_one_program_for_all_sizes_and_data_reach_the_weights():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_raw_model_learns_and_knows_no_order_of_variables_or_rows():
     config = guide.SurrogateTrainingConfig(
         model="raw", model_rows=40, model_hidden_dim=8, model_n_layers=1

@@ -55,6 +55,7 @@ def test_a_compressed_gradient_executes_its_plan():
 
 
 @pytest.mark.parametrize("block_size", [9, 11])
+@pytest.mark.thorough
 def test_no_recomputed_block_is_larger_than_asked(block_size):
     gradient = height_compressed_grad(loss, block_size)
     gradient(WS, X)
