@@ -120,6 +120,31 @@ def test_specs_over_named_axes_shard_the_arguments():
             wrong.place(EIGHT)
 
 
+@pytest.mark.parametrize("most", [1, 7, 500, 513, 3000, 100_001])
+def test_the_largest_batch_is_found_in_few_tries(monkeypatch, most):
+    """Bytes that are a straight line in the rows, of which `most` rows fit."""
+    limit = fx.MemoryBudget(limit_bytes=10_000 + 8 * most)
+
+    def try_target(workload, target, budget):
+        needed = 10_000 + 8 * workload.rows
+        return fit.FitRow(
+            target=str(target),
+            budget=budget,
+            fits=needed <= budget.usable_bytes,
+            predicted=needed,
+            unplanned_bytes=needed,
+        )
+
+    monkeypatch.setattr("frugax.fit._batch.try_target", try_target)
+    workload = fit.Workload.of(loss, ARGS)
+    found = fit.find_largest_batch(workload, ONE, limit)
+    assert most * 0.9 < found.rows <= most
+    assert len(found.tried) <= 6 + abs(np.log2(most / ROWS))
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        fit.find_largest_batch(workload, ONE, fx.MemoryBudget("8KiB"))
+    assert caught.value.needed == 10_008
+
+
 @pytest.mark.thorough
 def test_the_largest_batch_fits_and_a_larger_one_does_not():
     workload = fit.Workload.of(loss, ARGS)

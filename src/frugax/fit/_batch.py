@@ -9,6 +9,9 @@ from frugax.targets import Target
 from ._plan import FitRow, to_budget, try_target
 from ._workload import Workload
 
+# Guesses from what larger batches need; then the search goes on by halves.
+_MOST_GUESSES = 4
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BatchAnswer:
@@ -37,6 +40,16 @@ class BatchAnswer:
         )
 
 
+def _guess_units(needs: list[tuple[int, int]], limit: int) -> int:
+    """How many units of rows should fit, by the bytes of those that did not."""
+    units, needed = needs[-1]
+    if len(needs) > 1:
+        more, most = needs[-2]
+        if most > needed:  # a straight line: weights take the same bytes for any batch
+            return int(units - (needed - limit) * (more - units) / (most - needed))
+    return units * limit // needed
+
+
 def find_largest_batch(
     workload: Workload,
     target: Target,
@@ -44,7 +57,7 @@ def find_largest_batch(
     *,
     precision: float = 0.05,
 ) -> BatchAnswer:
-    """Find the most rows of a batch that fit, by doubling and bisection.
+    """Find the most rows of a batch that fit, from what larger ones need.
 
     Bytes are assumed to grow with the rows: between a batch that fits and one that does
     not, larger ones are not looked for.
@@ -65,10 +78,11 @@ def find_largest_batch(
     step = target.num_devices * workload.micro_batches
     tried: list[tuple[int, bool]] = []
     best: FitRow | None = None
-    least_needed = 0
+    # Units of rows and bytes of what did not fit, the fewest last.
+    needs: list[tuple[int, int]] = []
 
     def fits(units: int) -> bool:
-        nonlocal best, least_needed
+        nonlocal best
         row = try_target(workload.with_rows(units * step), target, limit)
         if row.problem:  # no size of the batch would mend it
             raise ConfigError(f"{target}, {units * step} rows: {row.problem}")
@@ -76,27 +90,31 @@ def find_largest_batch(
         if row.fits:
             best = row
         else:
-            least_needed = row.predicted
+            needs.append((units, row.predicted))
         return row.fits
 
     low, high = 0, max(workload.rows // step, 1)
     while fits(high):
         low, high = high, 2 * high
-    while low == 0 and high > 1:
-        high //= 2
-        if fits(high):
-            low, high = high, 2 * high
-            break
-    while high - low > max(1, int(precision * high)) and low:
-        middle = (low + high) // 2
-        if fits(middle):
-            low = middle
+    is_guess = False
+    while high - low > (margin := max(1, int(precision * high)) if low else 1):
+        # Multiples of a power of two: what has many divisors can run in equal chunks.
+        grain = 1 << (margin.bit_length() - 1)
+        if is_guess:  # and it fits: mostly nothing fits that is a little larger
+            is_guess, units = False, low + grain
+        elif is_guess := len(needs) <= _MOST_GUESSES:
+            units = _guess_units(needs, limit.usable_bytes)
         else:
-            high = middle
+            units = (low + high) // 2
+        units = min(max(units // grain * grain, low + grain), high - 1)
+        if fits(units):
+            low = units
+        else:
+            high, is_guess = units, False
     if best is None:
         raise InfeasibleBudgetError(
             f"a batch of {step} rows on {target}",
-            needed=least_needed,
+            needed=needs[-1][1],
             limit=limit.limit_bytes,
             unit="bytes",
             hint="use a target with more memory or more devices.",
