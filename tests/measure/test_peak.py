@@ -1,5 +1,7 @@
 """The arrays at the peak add up, and name the line that they come from."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -8,7 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-from frugax import measure
+from frugax import MemoryBudget, measure, remat
 from frugax.targets import Target, installed_compilers
 
 
@@ -16,8 +18,11 @@ def f32(*shape, sharding=None):
     return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
 
 
+LINE = "    return x + jnp.tanh(x @ w)"
+
+
 def block(x, w):
-    return x + jnp.tanh(x @ w)  # THE LINE
+    return x + jnp.tanh(x @ w)
 
 
 def loss(ws, x):
@@ -58,6 +63,26 @@ def test_the_largest_arrays_and_the_rest_are_the_compilers_peak(fn, args, target
     assert all(file in h.source for h in saved if h.source)
     assert any(h.source for h in saved)
     assert "everything else" in str(peak)
+
+
+def test_equal_arrays_stand_together_at_the_line_that_made_them():
+    """Also those of a plan that runs the loss in chunks of its batch."""
+    args = ([f32(64, 64)] * 6, f32(4096, 64))
+    plain = jax.jit(jax.value_and_grad(loss)).lower(*args).compile()
+    limit = MemoryBudget(limit_bytes=measure.program(plain).temp_bytes // 8)
+    plan = remat.plan(loss, limit, example_args=args)
+    assert plan.batch is not None
+    peak = measure.peak(remat.apply(loss, plan).lower(*args).compile())
+    rows = [re.split(r"\s{2,}", line) for line in str(peak).splitlines()[3:]]
+    *named, (other, *_) = rows
+    assert any(re.match(r"6 x f32\[\d+,64\]", array) for _, _, array, *_ in named)
+    saved = [
+        h for h in peak.held if h.kind == "saved for backward" and h.name == "tanh"
+    ]
+    line = 1 + Path(__file__).read_text().splitlines().index(LINE)
+    assert {h.source.rpartition(":")[2] for h in saved} == {str(line)}
+    listed = sum(float(r[1].rstrip("%")) for r in named)
+    assert 75 < listed <= 101, other
 
 
 def test_collectives_in_a_loop_count_as_often_as_it_runs():

@@ -41,6 +41,7 @@ from ._jax_internals import (
     jaxprs_in_params as jaxprs_in_params,
     remove_dead_code as remove_dead_code,
     static_names as static_names,
+    user_context as user_context,
     varying_axes as varying_axes,
 )
 from ._liveness import (

@@ -15,6 +15,7 @@ from jax.extend.core import (
     jaxpr_as_fun,
     jaxprs_in_params,
 )
+from jax.extend.source_info_util import user_context
 from jax.interpreters import partial_eval
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "jaxprs_in_params",
     "remove_dead_code",
     "static_names",
+    "user_context",
     "varying_axes",
 ]
 

@@ -65,17 +65,28 @@ class PeakMemory:
         """Bytes besides the ten largest arrays: the rest, scratch and gaps."""
         return self.bytes - sum(h.bytes for h in self.largest)
 
+    def _groups(self) -> list[tuple[int, list[HeldArray]]]:
+        """Arrays that differ in nothing, arguments in their names only; by bytes."""
+        alike: dict[tuple[str, ...], list[HeldArray]] = {}
+        for h in self.held:
+            name = "" if h.kind == "argument" else h.name
+            alike.setdefault((h.shape, h.kind, name, h.source), []).append(h)
+        groups = [(sum(h.bytes for h in arrays), arrays) for arrays in alike.values()]
+        return sorted(groups, key=lambda group: -group[0])
+
     def summary(self) -> str:
         """Two lines: the largest arrays, and the sums of each kind."""
         if not self.held:
             return f"nothing large is held: {format_bytes(self.bytes)} in all"
         # An argument's own line is unknown: the largest array with a line comes second.
-        first = self.held[:1]
-        first += tuple(h for h in self.held[1:] if h.source)[:1]
+        groups = self._groups()
+        first = groups[:1] + [g for g in groups[1:] if g[1][0].source][:1]
         largest = [
-            f"{h.shape} ({format_bytes(h.bytes)}, {h.kind}) of {h.name}"
-            + (f" at {h.source}" if h.source else "")
-            for h in first
+            (f"{len(arrays)} x " if len(arrays) > 1 else "")
+            + f"{one.shape} ({format_bytes(total)}, {one.kind}) of {one.name}"
+            + (f" at {one.source}" if one.source else "")
+            for total, arrays in first
+            for one in arrays[:1]
         ]
         sums: dict[str, int] = {}
         for h in self.held:
@@ -84,19 +95,26 @@ class PeakMemory:
         return f"largest: {' and '.join(largest)}\nheld at the peak: {', '.join(parts)}"
 
     def __str__(self) -> str:
-        rows = [
-            [
-                amount(h.bytes, "bytes"),
-                format_share(h.bytes / max(self.bytes, 1)),
-                h.shape,
-                h.kind,
-                h.name,
-                h.source or "-",
-            ]
-            for h in self.largest
-        ]
-        rest = amount(self.other_bytes, "bytes")
-        share = format_share(self.other_bytes / max(self.bytes, 1))
+        rows: list[list[str]] = []
+        other = self.bytes
+        for total, arrays in self._groups():
+            # Where arrays end is known for CPUs only: beyond the peak none are listed.
+            if total > other or len(rows) == _MAX_LISTED:
+                break
+            other -= total
+            one = arrays[0]
+            is_many = len(arrays) > 1
+            rows.append(
+                [
+                    amount(total, "bytes"),
+                    format_share(total / max(self.bytes, 1)),
+                    f"{len(arrays)} x {one.shape}" if is_many else one.shape,
+                    one.kind,
+                    f"{one.name} ..." if arrays[-1].name != one.name else one.name,
+                    one.source or "-",
+                ]
+            )
+        rest, share = amount(other, "bytes"), format_share(other / max(self.bytes, 1))
         rows.append([rest, share, "-", "everything else", "-", "-"])
         head = ["bytes", "share", "array", "kind", "operation", "line"]
         where = f" in {self.at}" if self.at else ""

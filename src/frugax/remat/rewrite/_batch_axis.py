@@ -29,6 +29,7 @@ from frugax.jaxprs import (
     shape_of,
     split_scan,
     trace,
+    user_context,
     variables,
 )
 
@@ -129,7 +130,9 @@ class BatchPart:
         """Run operations of a graph, adding their results to `env`."""
         for eqn in eqns:
             values = [_read(env, a) for a in eqn.invars]
-            outs = self._apply(graph, eqn, values)
+            # As the user's own line, so that `measure.peak` names it.
+            with user_context(eqn.source_info.traceback):
+                outs = self._apply(graph, eqn, values)
             env |= zip(eqn.outvars, outs, strict=True)
 
     def call(self, program: Any, values: Sequence[Value]) -> list[Value]:
