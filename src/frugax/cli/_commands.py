@@ -155,6 +155,7 @@ def plan(
     kind: Literal["temp", "total"] | None = None,
     headroom: Annotated[str | None, tyro.conf.arg(metavar="SHARE")] = None,
     picture: Target = None,
+    frontier: Target = None,
     json: Target = None,
     target: Annotated[str | None, tyro.conf.arg(metavar="NAME,...")] = None,
     why: tyro.conf.FlagCreatePairsOff[bool] = False,
@@ -197,6 +198,8 @@ def plan(
         headroom: with a function: share of the budget to keep free, such as 5%.
         picture: draw the live memory over time into this .svg file; with targets, what
             fills the memory of each.
+        frontier: with a function: print the bytes and flops of all programs that were
+            compiled, and draw them into this .svg file.
         json: write the plan into this file.
         target: plan for these devices, which need not be here: one row for each. The
             function may also return a step, and a budget may be a share of a device's
@@ -214,6 +217,7 @@ def plan(
         "--kind": kind,
         "--headroom": headroom,
         "--picture": picture,
+        "--frontier": frontier,
         "--json": json,
     }
     for_targets = {
@@ -227,6 +231,8 @@ def plan(
     if target is not None:
         if headroom is not None or kind is not None:
             raise ConfigError("--headroom and --kind do not go with --target.")
+        if frontier is not None:
+            raise ConfigError("--frontier does not go with --target.")
         make_workload = None
         if not is_function_name(subject):
             make_workload = lambda: _workload_of_run(Path(subject), set)
@@ -267,7 +273,13 @@ def plan(
     except ValueError as e:
         raise ConfigError(f"frugax plan: {e}") from e
     plan_function(
-        subject, limit, picture=picture, json=json, console=console, progress=errors
+        subject,
+        limit,
+        picture=picture,
+        frontier=frontier,
+        json=json,
+        console=console,
+        progress=errors,
     )
     return 0
 

@@ -34,6 +34,7 @@ def plan_function(
     budget: MemoryBudget,
     *,
     picture: Path | None,
+    frontier: Path | None,
     json: Path | None,
     console: Console,
     progress: Console,
@@ -44,6 +45,8 @@ def plan_function(
         target: module:function, or file.py:function.
         budget: the most memory that the gradient, or the step around it, may need.
         picture: file for the picture; None for none.
+        frontier: file for the picture of all programs that were compiled, which are
+            then printed as well; None for neither.
         json: file for the plan; None for none.
         console: for results.
         progress: for the spinner while programs compile, if it is a terminal.
@@ -54,8 +57,9 @@ def plan_function(
         InfeasibleBudgetError: nothing fits.
     """
     # Checked before anything is compiled, although the picture comes last.
-    if picture is not None and picture.suffix not in (".svg", ".txt"):
-        raise ConfigError(f"--picture {picture}: the file must end in .svg or .txt.")
+    for option, file in (("--picture", picture), ("--frontier", frontier)):
+        if file is not None and file.suffix not in (".svg", ".txt"):
+            raise ConfigError(f"{option} {file}: the file must end in .svg or .txt.")
     options = _call_function(target)
 
     # After the user's own module, which may set up JAX.
@@ -77,6 +81,12 @@ def plan_function(
     if picture is not None:
         drawn.save(picture)
         console.print(f"Picture: {picture}", highlight=False, soft_wrap=True)
+    if frontier is not None:
+        found = plan.frontier()
+        console.print()
+        console.print(str(found), highlight=False, markup=False, soft_wrap=True)
+        found.save(frontier)
+        console.print(f"Frontier: {frontier}", highlight=False, soft_wrap=True)
     if json is not None:
         write_whole(json, plan.to_json() + "\n")
         console.print(f"Plan: {json}", highlight=False, soft_wrap=True)

@@ -44,6 +44,7 @@ class PlannedGrad:
             batch=plan.batch,
             is_opened=plan.is_opened,
             shard_map=plan.shard_map,
+            copies=plan.copies,
         )
         self._jitted = jax.jit(self._step)
 

@@ -14,6 +14,7 @@ from frugax.errors import InfeasibleBudgetError
 from frugax.measure import program
 
 from ._enclosing_program import CompiledCandidate, EnclosingProgram, compile_program
+from ._frontier import TriedPlan
 from .solver import PlanParts
 
 # Each compilation costs about as much as compiling the program once. Where none of
@@ -46,11 +47,13 @@ class Measurement:
         candidate: its index among the candidates; 0 keeps everything.
         bytes: the bytes it needs, of the budget's kind.
         undone: recomputed products and convolutions that the compiler merged away.
+        flops: of the traced program; None if it could not be compiled.
     """
 
     candidate: int
     bytes: int
     undone: int
+    flops: int | None = None
 
 
 @dataclasses.dataclass(eq=False)
@@ -80,8 +83,8 @@ class CompileBench:
     measurements: list[Measurement] = dataclasses.field(default_factory=list)
     misled: bool = False
     _plain: CompiledCandidate | None = None
-    _known: dict[tuple[PlanParts, bool], tuple[int, int]] = dataclasses.field(
-        default_factory=dict
+    _known: dict[tuple[PlanParts, bool], tuple[int, int, int | None]] = (
+        dataclasses.field(default_factory=dict)
     )
 
     def measure(self, candidate: int, *, final: bool = False) -> Measurement:
@@ -93,14 +96,16 @@ class CompileBench:
         self.measurements.append(found)
         return found
 
-    def _compile(self, parts: PlanParts, *, is_quick: bool) -> tuple[int, int]:
+    def _compile(
+        self, parts: PlanParts, *, is_quick: bool
+    ) -> tuple[int, int, int | None]:
         options = _QUICK if is_quick else ()
         self.compiles += 1
         try:
             compiled = compile_program(self.program, self.grad_of(parts), options)
         except InfeasibleBudgetError as e:
             # The compiler for TPUs refuses a program that is larger than the device.
-            return max(int(e.needed), self.limit + 1), 0
+            return max(int(e.needed), self.limit + 1), 0, None
         self._plain = self._plain or compiled
         undone = 0
         # Other compilers keep barriers, and merge products that share an operand. In
@@ -108,12 +113,25 @@ class CompileBench:
         # recomputation would show in the bytes.
         if parts.batch is None and self.program.target.platform == "cpu":
             undone = _count_undone(self._plain, compiled)
-        return program(compiled.executable).bytes_of(self.kind), undone
+        size = program(compiled.executable).bytes_of(self.kind)
+        return size, undone, compiled.flops
 
     @property
     def compiled(self) -> list[tuple[int, int]]:
         """Bytes and undone products of everything that was compiled."""
-        return list(self._known.values())
+        return [(size, undone) for size, undone, _ in self._known.values()]
+
+    def list_tried(self) -> tuple[TriedPlan, ...]:
+        """The programs that were compiled and kept their recomputation."""
+        assert self._plain is not None
+        # As it will run, where a program was compiled both quickly and in full.
+        in_order = sorted(self._known.items(), key=lambda item: not item[0][1])
+        found = {
+            parts: TriedPlan(size, flops - self._plain.flops, parts.summary)
+            for (parts, _), (size, undone, flops) in in_order
+            if flops is not None and not undone
+        }
+        return tuple(sorted(found.values(), key=lambda t: (-t.bytes, t.extra_flops)))
 
     def restart(self, limit: int) -> None:
         """Begin the search anew for another limit, as another process would."""

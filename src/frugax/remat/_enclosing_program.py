@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import jax
 
-from frugax.jaxprs import count_heavy, count_heavy_in_hlo
+from frugax.jaxprs import count_heavy, count_heavy_in_hlo, flops
 from frugax.targets import CompiledAnswer, Target, find_platform, find_target
 
 
@@ -63,11 +63,13 @@ class CompiledCandidate:
         executable: the compiled program, or the report of an absent target's compiler.
         heavy_traced: matrix products and convolutions in the traced program.
         heavy_compiled: those left after XLA's optimisations.
+        flops: of the traced program.
     """
 
     executable: jax.stages.Compiled | CompiledAnswer
     heavy_traced: int
     heavy_compiled: int
+    flops: int
 
 
 def compile_program(
@@ -87,4 +89,5 @@ def compile_program(
         heavy_traced=count_heavy(traced.jaxpr.jaxpr),
         # `as_text` returns None where a backend has no text of its programs.
         heavy_compiled=count_heavy_in_hlo(executable.as_text() or ""),
+        flops=flops(traced.jaxpr.jaxpr),
     )

@@ -15,6 +15,8 @@ from frugax.budget import (
     table,
 )
 
+from ._frontier import Frontier, TriedPlan
+
 _GATE_REASONS = {
     "cond": "a branch that opens only once the gradient is known: least memory",
     "select": "inputs wait for the gradient: this convolution is slow in a branch",
@@ -96,14 +98,22 @@ class Recompute:
         from_carry: whether these iterations are recomputed together, so that only the
             carry before the first of them is kept.
         body_plans: how the scans and conds inside the body are recomputed.
+        levels: lengths of groups within groups of iterations, the longest first, if the
+            carry before each group is kept, and within one group that before each
+            shorter one; () for one level.
     """
 
     chunks: tuple[Chunk, ...] = ()
     iterations: int = 1
     from_carry: bool = False
     body_plans: tuple["BodyPlan", ...] = ()
+    levels: tuple[int, ...] = ()
 
     def __str__(self) -> str:
+        if self.levels:
+            lengths = ", and within these of ".join(map(str, self.levels))
+            words = [f"recomputed from the carry before groups of {lengths}"]
+            return " ".join([*words, *(f"({b})" for b in self.body_plans)])
         if self.from_carry:
             words = ["recomputed together from the carry before them"]
         elif self.chunks:
@@ -140,7 +150,7 @@ class BodyPlan:
     def __str__(self) -> str:
         if self.kind == "cond":
             parts = [f"branch {i} {b}" for i, b in enumerate(self.bodies)]
-        elif self.group_length == 1:
+        elif self.group_length == 1 or self.bodies[0].levels:
             parts = [f"each iteration {self.bodies[0]}"]
         else:
             parts = [f"of every {self.group_length} iterations"]
@@ -178,6 +188,25 @@ class BatchChunks:
         return f"the batch in {self.count} chunks, one after another ({inside})"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class LateCopies:
+    """Blocks of a loss that are computed again before their results are read late.
+
+    A loss that takes a gradient inside reads the results of its first layers late.
+
+    Attributes:
+        runs: the edges of consecutive blocks of operations, for each run of blocks.
+        gate: what keeps the compiler from merging them with the first computation.
+    """
+
+    runs: tuple[tuple[int, ...], ...]
+    gate: Literal["select", "barrier"]
+
+    def __str__(self) -> str:
+        parts = [f"{len(r) - 1} blocks from {r[0]} to {r[-1] - 1}" for r in self.runs]
+        return f"computed again where the loss reads them late: {', '.join(parts)}"
+
+
 # No `slots`: `super()` fails in a dataclass that is built anew to have them.
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RematPlan(JsonPlan):
@@ -208,6 +237,10 @@ class RematPlan(JsonPlan):
             were planned for a single device.
         shard_map: the operation, a `jax.shard_map`, in whose body the plan applies, on
             each device; None if the plan is one for the loss itself.
+        copies: blocks that are computed again before the loss itself, which takes a
+            gradient inside, reads their results late; None if nothing is.
+        tried: the programs that were compiled to find the plan, by falling bytes; () in
+            plans of old versions.
     """
 
     budget: MemoryBudget
@@ -228,6 +261,8 @@ class RematPlan(JsonPlan):
     is_opened: bool = False
     shard_shapes: tuple[tuple[int, ...], ...] = ()
     shard_map: int | None = None
+    copies: LateCopies | None = None
+    tried: tuple[TriedPlan, ...] = ()
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -250,6 +285,19 @@ class RematPlan(JsonPlan):
         """`extra_flops` as a share of the flops without a plan."""
         return self.extra_flops / max(self.unplanned_flops, 1)
 
+    def frontier(self) -> Frontier:
+        """The bytes and flops of all programs that were compiled to find the plan.
+
+        `str` of it is a table, and `save` writes a picture.
+        """
+        return Frontier(
+            tried=self.tried,
+            budget=self.budget,
+            predicted=self.predicted,
+            unplanned_bytes=self.unplanned_bytes,
+            unplanned_flops=self.unplanned_flops,
+        )
+
     def explain(self) -> str:
         """The plan as a table: what each segment holds, keeps and recomputes, and why.
 
@@ -263,6 +311,7 @@ class RematPlan(JsonPlan):
             *self._describe_target(),
             f"without a plan: {format_bytes(self.unplanned_bytes)}, "
             f"{format_share(self.unplanned_bytes / limit)} of the limit",
+            *self.frontier().describe_neighbours(),
             f"recomputed: {self.extra_flops:,} flops, "
             f"{format_share(self.extra_flops / flops)} more; "
             f"programs compiled to find this plan: {self.compiles}",
@@ -323,6 +372,7 @@ class RematPlan(JsonPlan):
         return [
             *(inside if self.shard_map is not None else []),
             *batch,
+            *([self.copies] if self.copies else []),
             *(opened if self.is_opened else []),
             *self.body_plans,
         ]

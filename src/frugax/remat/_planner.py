@@ -1,6 +1,8 @@
 """`remat.plan`: find a plan for a loss and a budget by a model, confirmed by XLA."""
 
 import dataclasses
+import enum
+import functools
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -32,6 +34,7 @@ from .solver import (
     check_block_size,
     list_candidates,
     list_chunked,
+    reads_late,
 )
 
 
@@ -128,6 +131,15 @@ def plan(
     return recall(key, search.run, cache=cache)
 
 
+class _Stage(enum.Enum):
+    """The lists of candidates, in the order in which they are searched."""
+
+    WHOLE = enum.auto()  # recomputed segments and loops
+    COPIED = enum.auto()  # also layers computed again where the loss reads them late
+    CHUNKED = enum.auto()  # only chunks of the batch
+    ALL = enum.auto()
+
+
 @dataclasses.dataclass(eq=False)
 class _PlanSearch:
     """The search for one plan; its first attributes are arguments of `plan`.
@@ -157,7 +169,7 @@ class _PlanSearch:
     how: dict[str, Any]
     divides: bool
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
-    stages: dict[int, list[Candidate]] = dataclasses.field(default_factory=dict)
+    stages: dict[_Stage, list[Candidate]] = dataclasses.field(default_factory=dict)
     called: bool = False
     shard_map: int | None = None
     planned: RematGraph = dataclasses.field(init=False)
@@ -224,15 +236,18 @@ class _PlanSearch:
             return bench.confirm(plain)
         # Sums over chunks round differently, so the batch is divided only where
         # recomputation does not fit.
-        whole = lambda: self._list_all(divide_batch=False)
-        makers = [whole, self._list_chunked, self._list_all]
-        for number, make in enumerate(makers if self.divides else [whole]):
-            if number not in self.stages:
-                self.stages[number] = self._make(make)
-            self.candidates = self.stages[number]
+        stages = [_Stage.WHOLE]
+        if self.shard_map is None and reads_late(self.planned):
+            stages += [_Stage.COPIED]
+        if self.divides:
+            stages += [_Stage.CHUNKED, _Stage.ALL]
+        for stage in stages:
+            if stage not in self.stages:
+                self.stages[stage] = self._make(functools.partial(self._list, stage))
+            self.candidates = self.stages[stage]
             bench.measurements = [plain]
             peaks = [c.peak_bytes for c in self.candidates]
-            if found := search(bench, peaks, thorough=not self.divides or number == 2):
+            if found := search(bench, peaks, thorough=stage == stages[-1]):
                 return found
         return None
 
@@ -241,16 +256,17 @@ class _PlanSearch:
             return make()
         return call_inside(self.body, self.shard_map, make)
 
-    def _list_chunked(self) -> list[Candidate]:
-        # Chunks that cost next to nothing, before those that recompute as well.
-        return list_chunked(self.planned)
-
-    def _list_all(self, *, divide_batch: bool = True) -> list[Candidate]:
+    def _list(self, stage: _Stage) -> list[Candidate]:
+        if stage is _Stage.CHUNKED:
+            # Chunks that cost next to nothing, before those that recompute as well.
+            return list_chunked(self.planned)
         return list_candidates(
             self.planned,
             self.block_size,
             opened=self.opened,
-            divide_batch=divide_batch,
+            divide_batch=stage is _Stage.ALL,
+            copies_late=stage is not _Stage.WHOLE,
+            platform=self.program.target.platform,
         )
 
     def _parts(self, index: int) -> PlanParts:
@@ -272,6 +288,7 @@ class _PlanSearch:
             batch=parts.batch,
             is_opened=parts.is_opened,
             shard_map=parts.shard_map,
+            copies=parts.copies,
             **self.how,
         )
 
@@ -301,12 +318,14 @@ class _PlanSearch:
             batch=parts.batch,
             is_opened=parts.is_opened,
             shard_map=parts.shard_map,
+            copies=parts.copies,
             fingerprint=self.fingerprint,
             compiles=bench.compiles,
             target=self.program.target.name,
             platform=self.program.target.platform,
             caveat=self.program.target.caveat,
             shard_shapes=shard_shapes(self.args),
+            tried=bench.list_tried(),
             **self.how,
         )
 

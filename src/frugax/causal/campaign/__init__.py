@@ -22,7 +22,6 @@ from ._inference import Inference
 from ._plan import CampaignPlan, PlannedExperiment
 from ._settings import CampaignSettings
 from .actions import Binary, Categorical, Continuous, Grid, Integer
-from .regret_forecast import ExpectedRegret
 from .report import report_page
 
 __all__ = [
@@ -34,7 +33,6 @@ __all__ = [
     "CampaignSettings",
     "Categorical",
     "Continuous",
-    "ExpectedRegret",
     "Experiment",
     "ExperimentRecord",
     "ExperimentRunner",

@@ -8,12 +8,17 @@ a plan out. `rewrite_loops` changes the residuals that the bodies of `lax.scan` 
 from ._backward import value_and_gradients as value_and_gradients
 from ._batch_axis import MixesBatchError as MixesBatchError
 from ._batch_chunks import BatchSplit as BatchSplit, split_batch as split_batch
-from ._gates import Gate as Gate, choose_gate as choose_gate
+from ._gates import (
+    Gate as Gate,
+    choose_gate as choose_gate,
+    is_device_varying as is_device_varying,
+)
 from ._graph import (
     RematGraph as RematGraph,
     active_variables as active_variables,
     trace_loss as trace_loss,
 )
+from ._late_copies import copy_late as copy_late, reads_late_from as reads_late_from
 from ._loops import loop_bodies as loop_bodies, rewrite_loops as rewrite_loops
 from ._planned_loss import (
     build_value_and_grad as build_value_and_grad,

@@ -16,7 +16,6 @@ from jax.tree_util import Partial
 from frugax.jaxprs import (
     ClosedJaxpr,
     Var,
-    is_heavy,
     jaxpr_as_fun,
     remove_dead_code,
     shape_of,
@@ -28,7 +27,7 @@ from frugax.jaxprs import (
 from .._plan import Segment
 from ._gates import Gate, opaque_true, through_gate, wait_for, zeros_of
 from ._graph import RematGraph
-from ._subgraph import PullBack, Subgraph, extract_subgraph
+from ._subgraph import PullBack, Subgraph, extract_subgraph, inputs_to_tie
 
 # The parts of a forward pass, in order, each with its pull-back.
 Tape = list[tuple[Subgraph, PullBack]]
@@ -182,7 +181,7 @@ def _recompute_later(
         live, used = remove_dead_code(again.jaxpr, [True] * len(again.outputs))
         run = jaxpr_as_fun(ClosedJaxpr(live, ()))
         reads = [*again.const_values, *values, *cotangents]
-        tied = [False] * len(again.consts) + _inputs_to_tie(body, part, saved)
+        tied = [False] * len(again.consts) + inputs_to_tie(body, part.eqns, saved)
         first_cotangent = len(reads) - len(cotangents)
         indices = [i for i, is_used in enumerate(used) if is_used]
         inputs = [reads[i] for i in indices if i < first_cotangent]
@@ -191,26 +190,3 @@ def _recompute_later(
         return through_gate(gate, lambda x, c: run(*x, *c), inputs, last, tied=ties)
 
     return Partial(pull_back, [env[v] for v in saved])
-
-
-def _inputs_to_tie(
-    body: RematGraph, part: Subgraph, saved: Sequence[Var]
-) -> list[bool]:
-    """Which inputs a `select` gate must tie to the cotangents to prevent merging.
-
-    XLA may copy each tied input, so as few as possible are tied: results of earlier
-    segments; if some heavy operation does not depend on these, the data as well; and if
-    need be, the weights, too.
-    """
-    intermediate = {v for v in saved if v in body.defined_at}
-    data = {v for v in part.inputs if v not in body.active}
-    heavy = [e for e in part.eqns if is_heavy(e)]
-    choice: set[Var] = set()
-    for choice in (intermediate, intermediate | data, set(saved)):
-        reached = set(choice)
-        for e in part.eqns:
-            if reached & set(variables(e.invars)):
-                reached |= set(e.outvars)
-        if choice and all(set(e.outvars) <= reached for e in heavy):
-            break
-    return [v in choice for v in saved]

@@ -74,9 +74,18 @@ def zeros_of(shape: jax.ShapeDtypeStruct, dtype: Any = None) -> jax.Array:
     zeros = jnp.zeros(shape.shape, dtype or shape.dtype)
     # Inside of `shard_map` both branches of a `cond`, or all carries of a loop, must
     # vary along the same axes.
-    axes = getattr(shape, "manual_axis_type", None)
-    varying = tuple(axes.varying) if axes is not None else ()
+    varying = _varying_axes(shape)
     return lax.pcast(zeros, varying, to="varying") if varying else zeros
+
+
+def is_device_varying(atom: Any) -> bool:
+    """Whether this variable differs between devices, inside of a `shard_map`."""
+    return bool(_varying_axes(shape_of(atom)))
+
+
+def _varying_axes(shape: jax.ShapeDtypeStruct) -> tuple[str, ...]:
+    axes = getattr(shape, "manual_axis_type", None)
+    return tuple(axes.varying) if axes is not None else ()
 
 
 def opaque_true(arrays: Sequence[Any]) -> jax.Array:

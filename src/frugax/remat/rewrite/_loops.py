@@ -29,11 +29,14 @@ from frugax.jaxprs import (
 )
 
 from .._plan import BodyPlan, Chunk, Recompute, check_ranges
+from ._deep_scan import ScanSteps, scan_by_levels
 from ._graph import RematGraph, is_inexact, prepare_graph
 from ._subgraph import extract_subgraph, reuse_results
 
 # The name under which `jax.checkpoint` finds the results that a plan keeps.
 _KEPT_NAME = "frugax_kept"
+# One of these takes the place of a rewritten scan or cond.
+_LOOPS = ("scan", "cond", "custom_vjp_call")
 
 
 def rewrite_loops(
@@ -56,7 +59,7 @@ def rewrite_loops(
         if key not in body.memo:
             body.memo[key] = _trace_rewritten(graph.eqns[i], plan, body)
         inner = replaced[i] = body.memo[key]
-        (loop,) = [e for e in inner.eqns if e.primitive.name in ("scan", "cond")]
+        (loop,) = [e for e in inner.eqns if e.primitive.name in _LOOPS]
         scratch_of[loop.outvars[0]] = (scratch_bytes or {}).get(plan.operation, 0)
     return splice(body, replaced, scratch_of)
 
@@ -175,6 +178,10 @@ def _check_operation(graph: Graph, plan: BodyPlan) -> None:
         fits = plan.group_length > 0 and params["length"] % plan.group_length == 0
     elif name == plan.kind == "cond":
         fits = len(plan.bodies) == len(params["branches"])
+    for levels in [b.levels for b in plan.bodies if b.levels]:
+        falling = [plan.group_length, *levels, 0]
+        in_order = falling == sorted({*falling}, reverse=True)
+        fits = fits and len(plan.bodies) == 1 and in_order
     if not fits or any(b.iterations < 1 for b in plan.bodies):
         raise ValueError(
             f"damaged plan: operation {plan.operation} is {name}, which cannot be "
@@ -192,6 +199,18 @@ def _trace_rewritten(eqn: JaxprEqn, plan: BodyPlan, body: RematGraph) -> Graph:
         fn = lambda index, *args: lax.switch(index, branches, *args)
     else:
         treatments = [(run(inner[0], r), r) for r in plan.bodies]
+        if levels := plan.bodies[0].levels:
+            num_consts, num_carry = split_scan(eqn)
+            steps = ScanSteps(
+                treatments[0][0],
+                eqn.params["length"],
+                eqn.params["reverse"],
+                num_consts,
+                num_carry,
+                [v in inner[0].wrt for v in inner[0].graph.args],
+            )
+            fn = functools.partial(scan_by_levels, steps, levels)
+            return trace(fn, list(map(shape_of, eqn.invars)))
         fn = functools.partial(_scan, eqn, treatments)
     return trace(fn, list(map(shape_of, eqn.invars)))
 

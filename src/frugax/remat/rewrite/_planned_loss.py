@@ -8,11 +8,12 @@ import jax
 
 from frugax.jaxprs import MARKS, open_checkpoints
 
-from .._plan import BatchChunks, BodyPlan, Segment, check_ranges
+from .._plan import BatchChunks, BodyPlan, LateCopies, Segment, check_ranges
 from ._backward import value_and_gradients
 from ._batch_axis import MixesBatchError
 from ._batch_chunks import run_in_chunks, split_batch
 from ._graph import RematGraph, trace_loss
+from ._late_copies import copy_late
 from ._loops import rewrite_loops
 from ._shard_maps import plan_shard_map
 
@@ -28,12 +29,15 @@ def build_value_and_grad(
     batch: BatchChunks | None = None,
     is_opened: bool = False,
     shard_map: int | None = None,
+    copies: LateCopies | None = None,
 ) -> Callable[..., Any]:
     """`jax.value_and_grad(loss, argnums, has_aux)`, run by these segments."""
 
     def follow(body: RematGraph) -> tuple[RematGraph, tuple[Segment, ...]]:
         if batch:
             body = chunk_batch(body, batch)
+        if copies:
+            body = copy_late(body, copies)
         body = rewrite_loops(body, body_plans)
         return body, _place_segments(body, segments)
 
@@ -46,7 +50,7 @@ def build_value_and_grad(
                 "Plan again with remat.plan, with these shapes in example_args and in "
                 "`within`."
             )
-        if not (segments or batch):
+        if not (segments or batch or copies):
             return jax.value_and_grad(loss, argnums, has_aux=has_aux)(*args)
         if is_opened:
             opened = open_checkpoints(loss)

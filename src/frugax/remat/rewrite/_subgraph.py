@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from frugax.jaxprs import JaxprEqn, Var, trace, variables
+from frugax.jaxprs import JaxprEqn, Var, is_heavy, trace, variables
 
 from ._graph import RematGraph
 
@@ -101,6 +101,29 @@ def extract_subgraph(
         active_inputs=[v for v in inputs if v in body.active],
         active_outputs=[v for v in passed_on if v in body.active],
     )
+
+
+def inputs_to_tie(
+    body: RematGraph, eqns: Sequence[JaxprEqn], inputs: Sequence[Var]
+) -> list[bool]:
+    """Which inputs must wait for a gate, so that no heavy operation can start before.
+
+    XLA may copy each tied input, so as few as possible are tied: results of earlier
+    operations; if some heavy operation does not depend on these, the data as well; and
+    if need be, the weights, too.
+    """
+    intermediate = {v for v in inputs if v in body.defined_at}
+    data = {v for v in inputs if v not in body.active}
+    heavy = [e for e in eqns if is_heavy(e)]
+    choice: set[Var] = set()
+    for choice in (intermediate, intermediate | data, set(inputs)):
+        reached = set(choice)
+        for e in eqns:
+            if reached & set(variables(e.invars)):
+                reached |= set(e.outvars)
+        if choice and all(set(e.outvars) <= reached for e in heavy):
+            break
+    return [v in choice for v in inputs]
 
 
 def reuse_results(

@@ -13,6 +13,7 @@ from ._candidates import (
     describe_operations as describe_operations,
     list_candidates as list_candidates,
     list_chunked as list_chunked,
+    reads_late as reads_late,
 )
 from ._chain_dp import (
     DraftPlan as DraftPlan,
@@ -23,5 +24,6 @@ from ._loop_choices import (
     LoopChoices as LoopChoices,
     list_loop_choices as list_loop_choices,
 )
+from ._repeated_blocks import find_blocks as find_blocks
 from ._residuals import Residuals as Residuals, find_residuals as find_residuals
 from ._segment_costs import SegmentCost as SegmentCost, SegmentCosts as SegmentCosts

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from frugax.jaxprs import MARKS, JaxprEqn, flops_of, is_heavy
 
-from .._plan import BatchChunks, BodyPlan, Segment
+from .._plan import BatchChunks, BodyPlan, LateCopies, Segment
 from ..rewrite import (
     RematGraph,
     choose_gate,
     chunk_batch,
+    copy_late,
+    reads_late_from,
     rewrite_loops,
     split_batch,
 )
@@ -30,10 +32,13 @@ from ._chain_dp import (
     evaluate_segments,
 )
 from ._loop_choices import LoopChoices, list_loop_choices
+from ._repeated_blocks import Edges, find_blocks
 from ._segment_costs import SegmentCosts
 
-# Plans that recompute more than this many forward passes are left out.
+# Plans that recompute more than this many forward passes are left out, in segments and
+# with loops. Each level of groups within groups of a scan's iterations is one.
 _MAX_FORWARD_PASSES = 2.0
+_MAX_LOOP_PASSES = 4.0
 # Chunks of the batch that cost at most this share of the forward pass are tried before
 # anything is modelled.
 _CHEAP_CHUNKS = 0.03
@@ -56,6 +61,8 @@ class Candidate:
         carried_bytes: bytes that the loop over chunks carries.
         is_chunk: whether `body` and the rest are one chunk, and not the whole loss.
         is_opened: whether the loss's own `jax.checkpoint` regions are opened.
+        copies: blocks that are computed again before the loss reads them late.
+        copied_flops: flops of these.
     """
 
     loops: LoopChoices
@@ -66,6 +73,8 @@ class Candidate:
     carried_bytes: int = 0
     is_chunk: bool = False
     is_opened: bool = False
+    copies: LateCopies | None = None
+    copied_flops: int = 0
 
     @property
     def body_plans(self) -> tuple[BodyPlan, ...]:
@@ -80,7 +89,7 @@ class Candidate:
     @property
     def flops(self) -> int:
         """Additional flops, by the model."""
-        flops = self.loops.flops + self.draft.flops
+        flops = self.loops.flops + self.draft.flops + self.copied_flops
         if self.batch is None:
             return flops
         count = self.batch.count
@@ -95,6 +104,8 @@ def list_candidates(
     *,
     opened: RematGraph | None = None,
     divide_batch: bool = False,
+    copies_late: bool = False,
+    platform: str = "cpu",
 ) -> list[Candidate]:
     """Plans of ever smaller modelled peak, the plain one first.
 
@@ -104,6 +115,8 @@ def list_candidates(
     plain, *rest = _list_whole(body, block_size)
     if divide_batch:
         rest += _list_with_chunks(body, block_size)
+    if copies_late:
+        rest += _list_with_copies(body, block_size, platform)
     if opened is not None:
         # The plain opened loss is a choice, too: the user's regions may cost too much.
         again = _list_whole(opened, block_size)
@@ -115,6 +128,30 @@ def list_candidates(
             again += _list_with_chunks(opened, block_size)
         rest += [dataclasses.replace(c, is_opened=True) for c in again]
     return _keep_optimal(body, plain, rest)
+
+
+def reads_late(body: RematGraph) -> bool:
+    """Whether operations read results of much earlier layers, from their inside."""
+    return bool(_late_runs(body))
+
+
+def _late_runs(body: RematGraph) -> tuple[Edges, ...]:
+    return tuple(r for r in find_blocks(body) if reads_late_from(body, r))
+
+
+def _list_with_copies(
+    body: RematGraph, block_size: int | None, platform: str
+) -> Iterator[Candidate]:
+    """Plans for the loss that computes layers again where it reads them late."""
+    runs = _late_runs(body)
+    if not runs:
+        return
+    copies = LateCopies(runs, "select" if platform == "cpu" else "barrier")
+    copied = copy_late(body, copies)
+    more = sum(map(flops_of, copied.eqns)) - sum(map(flops_of, body.eqns))
+    for c in _list_whole(copied, block_size):
+        # The copies have a backward pass of their own, of twice their flops.
+        yield dataclasses.replace(c, copies=copies, copied_flops=3 * more)
 
 
 def list_chunked(body: RematGraph) -> list[Candidate]:
@@ -136,10 +173,13 @@ def list_chunked(body: RematGraph) -> list[Candidate]:
 def _keep_optimal(
     body: RematGraph, plain: Candidate, rest: Sequence[Candidate]
 ) -> list[Candidate]:
-    fewest_flops = _MAX_FORWARD_PASSES * sum(map(flops_of, body.eqns))
+    forward_flops = sum(map(flops_of, body.eqns))
+    fewest_flops = _MAX_LOOP_PASSES * forward_flops
     # By rising peak, a plan is optimal if it costs less than all plans below it.
     optimal: list[Candidate] = []
     for c in sorted(rest, key=lambda c: (c.peak_bytes, c.flops)):
+        if c.flops - c.loops.flops >= _MAX_FORWARD_PASSES * forward_flops:
+            continue
         if c.flops < fewest_flops and c.peak_bytes < plain.peak_bytes:
             fewest_flops = c.flops
             optimal.append(c)
@@ -215,6 +255,24 @@ class PlanParts:
     batch: BatchChunks | None = None
     is_opened: bool = False
     shard_map: int | None = None
+    copies: LateCopies | None = None
+
+    @property
+    def summary(self) -> str:
+        """What is recomputed, in a few words."""
+        batch = self.batch
+        segments = (batch.segments if batch else ()) or self.segments
+        loops = (batch.body_plans if batch else ()) or self.body_plans
+        again = sum(s.gate is not None for s in segments)
+        kept = sum(len(s.kept) for s in segments if s.gate)
+        words = [f"{batch.count} chunks of the batch"] if batch else []
+        if self.copies:
+            words.append(f"{sum(len(r) - 1 for r in self.copies.runs)} layers copied")
+        if again:
+            words.append(f"{again} segments" + f" but for {kept} results" * (kept > 0))
+        if loops:
+            words.append(f"{len(loops)} loops or branches")
+        return ", ".join(words) or "nothing"
 
 
 def build_parts(candidate: Candidate, platform: str) -> PlanParts:
@@ -222,7 +280,11 @@ def build_parts(candidate: Candidate, platform: str) -> PlanParts:
     segments = build_segments(candidate, platform)
     if candidate.batch is None or not candidate.is_chunk:
         return PlanParts(
-            segments, candidate.body_plans, candidate.batch, candidate.is_opened
+            segments,
+            candidate.body_plans,
+            candidate.batch,
+            candidate.is_opened,
+            copies=candidate.copies,
         )
     if all(s.gate is None for s in segments):
         segments = ()

@@ -16,16 +16,27 @@ from typing import Any
 from frugax.jaxprs import JaxprEqn, Var, bytes_of, flops_of, split_scan
 
 from .._plan import BodyPlan, Chunk, Recompute
-from ..rewrite import RematGraph, loop_bodies, rewrite_loops
+from ..rewrite import (
+    RematGraph,
+    is_device_varying,
+    loop_bodies,
+    rewrite_loops,
+)
 from ._chain_dp import SegmentChoice, draft_plans
 from ._segment_costs import SegmentCosts, whole_body_costs
 
 # More choices than this for a whole loss make planning slow and plans no better.
 _MAX_CHOICES = 32
+# Of these, as many may recompute a scan level by level.
+_MAX_LEVEL_CHOICES = 6
 # Lengths of groups whose iterations are treated in two ways, where they divide the
 # scan. Longer groups would make finer steps between limits, but every group slices its
 # inputs.
 _MIXED_GROUPS = range(4, 26)
+# Levels of groups within groups. Each costs one more forward pass.
+_MAX_LEVELS = 3
+# Lengths of the longest groups that are tried, beside those that hold the fewest bytes.
+_LEVEL_FACTORS = (0.35, 0.5, 0.7, 1.0, 1.4)
 # Choices for the loops inside a body that are tried, evenly from all of them.
 _MAX_INNER_CHOICES = 6
 # Plans that cut a body into chunks that are tried, evenly from all of them.
@@ -45,6 +56,11 @@ class LoopChoices:
     body_plans: tuple[BodyPlan, ...] = ()
     flops: int = 0
     scratch_bytes: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def goes_by_levels(self) -> bool:
+        """Whether a scan recomputes groups within groups of iterations."""
+        return any(b.levels for p in self.body_plans for b in p.bodies)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -133,7 +149,11 @@ def _list_choices(operation: int, eqn: JaxprEqn, body: RematGraph) -> list[_Loop
         if c.bytes < least or (name == "cond" and c.saved_bytes < least_saved):
             least, least_saved = min(least, c.bytes), min(least_saved, c.saved_bytes)
             found.append(c)
-    return [plain, *_thin_evenly(found, _MAX_CHOICES)]
+    # The choices that recompute level by level are few and far apart.
+    by_levels = [c for c in found if c.plan and c.plan.bodies[0].levels]
+    rest = [c for c in found if c not in by_levels]
+    kept = _thin_evenly(by_levels, _MAX_LEVEL_CHOICES)
+    return [plain, *_thin_evenly(rest, _MAX_CHOICES - len(kept)), *kept]
 
 
 def _cond_choices(
@@ -141,10 +161,12 @@ def _cond_choices(
 ) -> Iterator[_LoopChoice]:
     branches = loop_bodies(eqn, body)
     inner = [list_loop_choices(b) for b in branches]
-    # With the loops inside the branches as they are, then recomputing the most.
-    for deepest in (0, -1):
-        chosen = [choices[deepest] for choices in inner]
-        if deepest and not any(c.body_plans for c in chosen):
+    # With the loops inside the branches as they are, then recomputing the most, first
+    # without groups in groups.
+    levels = [[c for c in choices if not c.goes_by_levels] for choices in inner]
+    ways = [[c[0] for c in inner], [c[-1] for c in levels], [c[-1] for c in inner]]
+    for deepest, chosen in enumerate(ways):
+        if deepest and chosen in ways[:deepest]:
             continue
         options = [
             _list_strategies(b, c) for b, c in zip(branches, chosen, strict=True)
@@ -174,6 +196,7 @@ def _scan_choices(
     num_consts, num_carry = split_scan(eqn)
     carry_bytes = sum(map(bytes_of, eqn.invars[num_consts : num_consts + num_carry]))
     x_bytes = sum(map(bytes_of, eqn.invars[num_consts + num_carry :])) // length
+    is_mapped = any(map(is_device_varying, eqn.invars))
     forward_flops = sum(map(flops_of, inner.eqns))
     # Groups of equal length: the outer scan runs one program for all of them.
     divisors = [c for c in range(2, length + 1) if length % c == 0]
@@ -209,6 +232,17 @@ def _scan_choices(
             plan = BodyPlan(operation, bodies)
             return _LoopChoice(plan, groups * stored, scratch, groups * flops)
 
+        def deep(
+            one: _BodyStrategy, levels: Sequence[int], level: LoopChoices = level
+        ) -> _LoopChoice:
+            counts = [-(-a // b) for a, b in itertools.pairwise([length, *levels, 1])]
+            held = sum(counts[1:]) * carry_bytes + one.saved_bytes + one.held_bytes
+            # The forward pass once more for each level, and before each backward rule.
+            flops = len(counts) * forward_flops + level.flops
+            again = Recompute((), length, True, level.body_plans, tuple(levels))
+            plan = BodyPlan(operation, (again,))
+            return _LoopChoice(plan, counts[0] * carry_bytes, held, length * flops)
+
         strategies = _list_strategies(inner, level)
         for n, strategy in enumerate(strategies):
             each = choice((strategy, 1, False))
@@ -217,12 +251,30 @@ def _scan_choices(
             yield each
         for strategy, c in itertools.product(strategies, divisors):
             yield choice((strategy, c, True))
+        if not is_mapped:
+            yield from (deep(strategies[0], levels) for levels in _list_levels(length))
         mixed = [c for c in divisors if c in _MIXED_GROUPS]
         for c, (i, less) in itertools.product(mixed, enumerate(strategies)):
             for a in range(1, c):
                 for more in strategies[i + 1 :]:
                     yield choice((more, a, False), (less, c - a, False))
                 yield choice((strategies[0], a, True), (less, c - a, False))
+
+
+def _list_levels(length: int) -> Iterator[tuple[int, ...]]:
+    """Lengths of groups within groups of iterations, from the longest on.
+
+    They are near those at which each level holds equally many carries.
+    """
+    seen: set[tuple[int, ...]] = set()
+    for depth in range(1, _MAX_LEVELS + 1):
+        for factor in _LEVEL_FACTORS:
+            longest = factor * length ** (depth / (depth + 1))
+            levels = [round(longest ** (n / depth)) for n in range(depth, 0, -1)]
+            falling = [length, *levels, 1]
+            if falling == sorted({*falling}, reverse=True):
+                seen.add(tuple(levels))
+    yield from sorted(seen)
 
 
 def _list_strategies(body: RematGraph, level: LoopChoices) -> list[_BodyStrategy]:

@@ -1,0 +1,186 @@
+"""Compute results of early layers a second time where a loss reads them late.
+
+A loss that takes a gradient inside, such as MAML or a physics-informed net, reads the
+results of each layer twice: in the next layer, and much later in its own backward pass.
+Recomputing segments of such a loss does not help, because the values live through its
+forward pass already. Here blocks of operations are computed again just before the late
+readers, from the results that pass from block to block: this is what `jax.checkpoint`
+around each layer does there.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from jax import lax
+
+from frugax.jaxprs import (
+    Graph,
+    JaxprEqn,
+    Var,
+    bytes_of,
+    shape_of,
+    trace,
+    variables,
+)
+
+from .._plan import LateCopies
+from ._gates import opaque_true, wait_for
+from ._graph import RematGraph, is_inexact, prepare_graph
+from ._subgraph import inputs_to_tie
+
+
+class _Copy(NamedTuple):
+    """Operations to insert before `position`, and the variables they stand for."""
+
+    position: int
+    operations: Graph
+    reads: list[Var]
+    replaces: list[Var]
+
+
+def reads_late_from(body: RematGraph, edges: Sequence[int]) -> bool:
+    """Whether copies of these blocks would save bytes."""
+    return any(True for _ in _late_blocks(body, edges))
+
+
+def copy_late(body: RematGraph, copies: LateCopies) -> RematGraph:
+    """The same loss, which computes blocks again where their results are read late.
+
+    Raises:
+        ValueError: the plan does not fit this loss.
+    """
+    graph, size = body.graph, len(body.eqns)
+    for edges in copies.runs:
+        if list(edges) != sorted({*edges}) or not 0 <= edges[0] <= edges[-1] <= size:
+            raise ValueError(
+                f"damaged plan: blocks that end at {edges} are not among the {size} "
+                "operations. Plan again with remat.plan."
+            )
+    places = {id(e): i for i, e in enumerate(graph.eqns)}
+    at: dict[int, list[_Copy]] = {}
+    for edges in copies.runs:
+        for copy in _copies_of(body, edges, copies.gate):
+            at.setdefault(places[id(body.eqns[copy.position])], []).append(copy)
+    eqns: list[JaxprEqn] = []
+    consts, values = list(graph.consts), list(graph.const_values)
+    renamed: dict[Var, Any] = {}
+    for i, e in enumerate(graph.eqns):
+        new: dict[Var, Any] = {}
+        for copy in at.get(i, ()):
+            inner = copy.operations
+            reads = _rename(renamed, copy.reads)
+            local: dict[Var, Any] = dict(zip(inner.args, reads, strict=True))
+            eqns += [c.replace(invars=_rename(local, c.invars)) for c in inner.eqns]
+            consts += inner.consts
+            values += inner.const_values
+            new |= zip(copy.replaces, _rename(local, inner.outputs), strict=True)
+        renamed |= new
+        eqns.append(e.replace(invars=_rename(renamed, e.invars)))
+    rewritten = dataclasses.replace(
+        graph, eqns=tuple(eqns), consts=tuple(consts), const_values=tuple(values)
+    )
+    # What the memo knows is by the positions of operations, which are others now.
+    return prepare_graph(rewritten, body.wrt, body.num_differentiated, {})
+
+
+def _rename(names: dict[Var, Any], atoms: Sequence[Any]) -> list[Any]:
+    return [names.get(v, v) if variables([v]) else v for v in atoms]
+
+
+def _copies_of(body: RematGraph, edges: Sequence[int], gate: str) -> Iterator[_Copy]:
+    for block in _late_blocks(body, edges):
+        reads, tied = block.reads, inputs_to_tie(body, block.own, block.reads)
+        run = body.graph.run(body.include_free(block.own), reads, block.results)
+
+        def again(*values: Any, tied: Any = tied, run: Any = run) -> list[Any]:
+            *inputs, arrived = values
+            waiting = [x for x, t in zip(inputs, tied, strict=True) if t]
+            if gate == "barrier":
+                waiting = lax.optimization_barrier((*waiting, arrived))
+            else:
+                true = opaque_true([lax.stop_gradient(arrived)])
+                waiting = [wait_for(true, x) for x in waiting]
+            held = iter(waiting)
+            return run(
+                *(next(held) if t else x for x, t in zip(inputs, tied, strict=True))
+            )
+
+        names = [*reads, block.recent]
+        operations = trace(again, list(map(shape_of, names)))
+        yield _Copy(block.first, operations, names, block.results)
+
+
+class _LateBlock(NamedTuple):
+    """A block whose results are read late.
+
+    `results` are read from operation `first` on, and not before; `own` are the
+    operations that lead to them from `reads`; `recent` is known only just before.
+    """
+
+    results: list[Var]
+    own: list[JaxprEqn]
+    reads: list[Var]
+    first: int
+    recent: Var
+
+
+def _late_blocks(body: RematGraph, edges: Sequence[int]) -> Iterator[_LateBlock]:
+    end, outputs = edges[-1], set(variables(body.graph.outputs))
+    readers: dict[Var, list[int]] = {}
+    for i, e in enumerate(body.eqns):
+        for v in {*body.intermediates(e.invars)}:
+            readers.setdefault(v, []).append(i)
+    # The last block is read soon after it has run.
+    for start, stop in itertools.pairwise(edges[:-1]):
+        late = [
+            v
+            for e in body.eqns[start:stop]
+            for v in e.outvars
+            if (at := readers.get(v)) and v not in outputs
+            # Read by its own block and after the run, and nowhere in between.
+            if at[-1] >= end and not any(stop <= i < end for i in at)
+        ]
+        own = _sources(body, start, stop, late)
+        if not late or any(e.effects for e in own):
+            continue
+        first = min(i for v in late for i in readers[v] if i >= end)
+        recent = _recent_value(body, set(late), first, end)
+        if recent is None:
+            continue
+        eqns = body.include_free(own)
+        defined = {v for e in eqns for v in e.outvars}
+        read = dict.fromkeys(v for e in eqns for v in variables(e.invars))
+        reads = [v for v in read if v not in defined]
+        # What a copy reads lives until then, in the place of its results.
+        longer = [v for v in body.intermediates(reads) if body.last_use[v] < first]
+        if sum(map(bytes_of, longer)) < sum(map(bytes_of, late)):
+            yield _LateBlock(late, own, reads, first, recent)
+
+
+def _sources(
+    body: RematGraph, start: int, stop: int, wanted: Sequence[Var]
+) -> list[JaxprEqn]:
+    """The operations of a block that lead to these variables."""
+    needed, found = set(wanted), list[JaxprEqn]()
+    for e in reversed(body.eqns[start:stop]):
+        if needed & set(e.outvars):
+            found.append(e)
+            needed |= set(variables(e.invars))
+    return found[::-1]
+
+
+def _recent_value(body: RematGraph, late: set[Var], first: int, end: int) -> Var | None:
+    """A value that is computed only shortly before the late readers, read with them."""
+    for e in body.eqns[first:]:
+        if not late & set(variables(e.invars)):
+            continue
+        recent = [
+            v
+            for v in body.intermediates(e.invars)
+            if end <= body.defined_at[v] < first and is_inexact(v) and bytes_of(v)
+        ]
+        if recent:
+            return max(recent, key=body.defined_at.__getitem__)
+    return None

@@ -1,0 +1,125 @@
+"""Losses that take a gradient inside: layers are computed again for late readers."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from frugax import MemoryBudget, remat
+from frugax.remat import LateCopies
+from frugax.remat.rewrite import build_value_and_grad, copy_late, trace_loss
+from frugax.remat.solver import find_blocks, reads_late
+
+from .checks import assert_same, plain_bytes, plan_whole, temp_bytes
+
+LAYERS = 5
+
+
+def maml():
+    """The loss of a net after one gradient step, as in meta-learning."""
+    keys = jax.random.split(jax.random.key(0), LAYERS + 1)
+    params = [jax.random.normal(k, (16, 16)) / 4 for k in keys[1:]]
+    x = jax.random.normal(keys[0], (512, 16))
+
+    def fit(params, x):
+        for w in params:
+            x = x + jax.nn.gelu(x @ w)
+        return jnp.mean((x - 1) ** 2)
+
+    def loss(params, x):
+        moved = jax.tree.map(lambda p, g: p - g, params, jax.grad(fit)(params, x))
+        return fit(moved, x[::-1])
+
+    return loss, (params, x)
+
+
+def follow(loss, args, copies):
+    """The gradient of the loss with copies, in which all else is kept."""
+    mark = trace_loss(loss, args, 0, has_aux=False).graph.fingerprint
+    how = {"argnums": 0, "has_aux": False}
+    return build_value_and_grad(loss, (), (), mark, copies=copies, **how)
+
+
+def test_layers_of_the_inner_forward_pass_are_found():
+    loss, args = maml()
+    body = trace_loss(loss, args, 0, has_aux=False)
+    assert reads_late(body)
+    inner, *_, outer = find_blocks(body)
+    assert len(inner) == len(outer) == LAYERS + 1
+    # Each layer multiplies once, and only its result enters the next layer.
+    for start, stop in itertools.pairwise(inner):
+        names = [e.primitive.name for e in body.eqns[start:stop]]
+        assert names.count("dot_general") == 1
+
+
+def test_a_loss_without_a_gradient_inside_reads_nothing_late():
+    _, args = maml()
+
+    def loss(params, x):
+        for w in params:
+            x = x + jnp.tanh(x @ w)
+        return jnp.mean(x**2)
+
+    assert not reads_late(trace_loss(loss, args, 0, has_aux=False))
+
+
+@pytest.mark.parametrize("gate", ["select", "barrier"])
+def test_copies_change_no_gradient_and_the_loss_holds_less(gate):
+    loss, args = maml()
+    body = trace_loss(loss, args, 0, has_aux=False)
+    copies = LateCopies(find_blocks(body)[:1], gate)
+    copied = copy_late(body, copies)
+    held = lambda b: max(b.crossing_bytes(active_only=False))
+    assert held(copied) < 0.6 * held(body)
+    products = lambda b: sum(e.primitive.name == "dot_general" for e in b.eqns)
+    # The last layer's results are read soon after it has run.
+    assert products(copied) == products(body) + LAYERS - 1
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), args)
+        want = jax.value_and_grad(loss)(*wide)
+        assert_same(follow(loss, wide, copies)(*wide), want, tolerance=1e-12)
+
+
+def test_the_compiler_does_not_merge_copies():
+    loss, args = maml()
+    run = lambda p, x: loss(p, x)
+    body = trace_loss(loss, args, 0, has_aux=False)
+    copied = copy_late(body, LateCopies(find_blocks(body)[:1], "select"))
+    graph = copied.graph
+    again = graph.run(graph.eqns, graph.inputs, graph.outputs)
+    leaves = [*graph.const_values, *jax.tree.leaves(args)]
+    assert temp_bytes(again, *leaves) < 0.7 * temp_bytes(run, *args)
+
+
+def test_copies_go_through_json_and_damaged_ones_are_refused():
+    loss, args = maml()
+    plan = remat.RematPlan(
+        budget=MemoryBudget("1MiB"),
+        predicted=1,
+        unplanned_bytes=1,
+        extra_flops=0,
+        unplanned_flops=1,
+        body_plans=(),
+        segments=(),
+        fingerprint=trace_loss(loss, args, 0, has_aux=False).graph.fingerprint,
+        argnums=0,
+        has_aux=False,
+        compiles=1,
+        copies=LateCopies(((0, 4, 9999),), "select"),
+    )
+    assert remat.RematPlan.from_json(plan.to_json()) == plan
+    assert "computed again where the loss reads them late: 2 blocks" in str(plan)
+    with pytest.raises(ValueError, match="damaged plan: blocks that end at"):
+        remat.apply(loss, plan)(*args)
+
+
+@pytest.mark.thorough
+def test_a_gradient_through_a_gradient_step_fits_in_half_its_memory():
+    loss, args = maml()
+    limit = plain_bytes(loss, args) * 45 // 100
+    plan = plan_whole(loss, MemoryBudget(limit_bytes=limit), args, cache=False)
+    step = remat.apply(loss, plan)
+    assert plan.copies is not None
+    assert temp_bytes(step, *args) == plan.predicted <= limit
+    assert_same(step(*args), jax.value_and_grad(loss)(*args))
