@@ -337,6 +337,16 @@ def test_records_are_thinned_at_once_where_they_cost_far_too_much():
     assert pace.factor == 8 * 16  # in one leap no more
 
 
+@pytest.mark.parametrize(
+    ("call_s", "factor"), [(80e-6, 32), (250e-6, 8), (1.5e-3, 1), (10e-3, 1)]
+)
+def test_short_calls_are_thinned_before_they_are_compared(call_s, factor):
+    pace = Pace(0.01)
+    assert pace.foresee(call_s, every=10) is (factor > 1)
+    assert pace.factor == factor
+    assert not pace.foresee(call_s, every=10)  # once
+
+
 def test_a_watcher_at_level_full_keeps_every_number_whatever_it_costs(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         watcher = watch.Watcher(journal, OverheadBudget("1%"), level="full")

@@ -64,6 +64,7 @@ class Lane:
             return None
         with self._lock:
             if self._unit is None:
+                self._owner.foresee(self.experiment)
                 self._unit = self.experiment.begin(
                     step, now=self._owner.clock(), multiple=max(multiple, 1)
                 )

@@ -28,7 +28,7 @@ from ._plan import WatchPlan
 from ._row_batch import class_of
 from .delivery import Losses, SinkWorker, callback_stats
 from .journal import RECORDS_PER_BLOCK, Journal, as_step, check_names
-from .overhead import MIN_PAIRS, Estimate, Pace, combine
+from .overhead import MIN_PAIRS, Estimate, Experiment, Pace, combine
 from .probes import Probe
 from .sinks import Kind, Sink
 
@@ -722,6 +722,15 @@ class Watcher(AbstractContextManager["Watcher"]):
 
     def _is_bare(self) -> bool:
         return any(lane.is_bare for lane in (*self._lanes, self._own_lane))
+
+    def foresee(self, experiment: Experiment) -> None:
+        """Thin the numbers of programs whose calls are short, before it is measured."""
+        mean_s = experiment.mean_s
+        if not self._lanes or mean_s is None:
+            return
+        if self.pace.foresee(mean_s, self._dial.every):
+            experiment.restart_recent()
+            announce_change()
 
     def _judge(self, experiment: Any) -> None:
         """Adapt the pace, and the share of bare units, to a pair that is complete."""

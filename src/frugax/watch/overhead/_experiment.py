@@ -138,6 +138,11 @@ class Experiment:
         self._calls_begun += calls
         return Unit(first, first + calls - 1, watched, pair)
 
+    @property
+    def mean_s(self) -> float | None:
+        """The mean time of a call, once units have taken a tenth of a second."""
+        return self.seconds / self._calls if self.seconds > 0.1 else None
+
     def _resize(self, now: float) -> None:
         if not self._calls_begun:
             return
