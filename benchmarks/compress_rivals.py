@@ -7,6 +7,7 @@ References:
     Dettmers et al. 2023, arXiv:2305.14314 (NF4: table of bitsandbytes, absolute
     largest of 64, here with 16-bit scales, so 4.25 bits; bitsandbytes' own float32
     scales would be 4.5); Badri & Shaji 2023 (HQQ, github.com/mobiusml/hqq);
+    Frantar et al. 2023, arXiv:2210.17323 (GPTQ, github.com/IST-DASLab/gptq);
     ISO/IEC 15938-17:2024 (NNC; Becking et al. 2023, NNCodec).
 """
 
@@ -15,6 +16,7 @@ import tempfile
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -68,6 +70,59 @@ def hqq(bits: int) -> Callable[[np.ndarray], tuple[np.ndarray, float]]:
         return back, w.size * bits / 8 + 4 * w.size / 64  # 16-bit scale and zero
 
     return quantise
+
+
+def round_groups(bits: int, group: int) -> Callable[[np.ndarray], tuple[Any, float]]:
+    """Round to nearest between the least and the largest of each group."""
+
+    def quantise(w: np.ndarray) -> tuple[np.ndarray, float]:
+        groups = w.reshape(-1, group)
+        scale, zero = _grid(groups, bits)
+        code = np.clip(np.rint(groups / scale + zero), 0, 2**bits - 1)
+        return ((code - zero) * scale).reshape(w.shape).astype(np.float32), (
+            w.size * bits / 8 + 4 * w.size / group  # 16-bit scale and zero, as HQQ has
+        )
+
+    return quantise
+
+
+def _grid(groups: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    # Scale and zero point of each row, as GPTQ's `Quantizer.find_params` has them.
+    low = np.minimum(groups.min(axis=1, keepdims=True), 0)
+    high = np.maximum(groups.max(axis=1, keepdims=True), 0)
+    scale = np.maximum((high - low) / (2**bits - 1), 1e-9)
+    return scale, np.rint(-low / scale)
+
+
+def gptq(
+    w: np.ndarray, gram: np.ndarray, bits: int, group: int
+) -> tuple[np.ndarray, float]:
+    """GPTQ of a linear layer, `(outputs, inputs)`: decoded values, bytes.
+
+    Algorithm 1 of the paper column by column, which blocks change in speed alone, with
+    the options of its code: 1% damping, inputs in the order of their size (act order),
+    and grids from the weights as they were (static groups).
+
+    Args:
+        w: the weights.
+        gram: second moments of the inputs.
+        bits: of each code.
+        group: neighbouring inputs that share scale and zero point.
+    """
+    count = len(gram)
+    groups = w.reshape(len(w), -1, group).astype(np.float64)
+    grids = [_grid(groups[:, i], bits) for i in range(count // group)]
+    order = np.argsort(-np.diag(gram), kind="stable")
+    damped = gram[np.ix_(order, order)] + 0.01 * np.diag(gram).mean() * np.eye(count)
+    inverse = np.linalg.cholesky(np.linalg.inv(damped)).T
+    left, back = w[:, order].astype(np.float64), np.empty_like(w)
+    for i, column in enumerate(order):
+        scale, zero = (part[:, 0] for part in grids[column // group])
+        code = np.clip(np.rint(left[:, i] / scale + zero), 0, 2**bits - 1)
+        back[:, column] = (code - zero) * scale
+        error = (left[:, i] - back[:, column]) / inverse[i, i]
+        left[:, i:] -= np.outer(error, inverse[i, i:])
+    return back, w.size * bits / 8 + 4 * w.size / group
 
 
 def nncodec(

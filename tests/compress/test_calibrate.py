@@ -1,10 +1,14 @@
 """The rules that say which errors matter: calibrated, equal, by the size of rows."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 
+from forged_files import rewritten
 from frugax import CorruptFileError, SizeBudget, compress
 
 RNG = np.random.default_rng(0)
@@ -114,3 +118,134 @@ def test_a_damaged_scale_is_a_damaged_file():
         broken[at] ^= 0x55
         with pytest.raises(CorruptFileError):
             compress.decompress(bytes(broken))
+
+
+def correlated(seed, shape):
+    """Inputs whose channels differ in size and move together."""
+    rng = np.random.default_rng(7)
+    mix = rng.normal(size=(shape[-1], shape[-1])) * np.exp(rng.normal(size=shape[-1]))
+    return (np.random.default_rng(seed).normal(size=shape) @ mix).astype("f4")
+
+
+LAYOUTS = {
+    "scaled": ((64, 128), lambda w, x: x @ w["w"] + w["b"][None]),
+    "columns": ((128, 64), lambda w, x: x @ w["w"].T + w["b"][None]),
+}
+
+
+@pytest.fixture(params=[*LAYOUTS], scope="module")
+def layer(request):
+    """A layer, its calibration and its function, in both layouts of a matrix."""
+    shape, outputs = LAYOUTS[request.param]
+    rng = np.random.default_rng(1)
+    net = {"w": rng.normal(size=shape).astype("f4"), "b": np.ones(128, "f4")}
+    batches, others = correlated(1, (4, 96, 64)), correlated(2, (2, 96, 64))
+    rule = compress.calibrate(outputs, net, [*batches], held_out=[*others], draws=4)
+    return request.param, net, rule
+
+
+def test_a_calibrated_matrix_changes_outputs_of_new_inputs_less(layer):
+    codec, net, rule = layer
+    errors = []
+    for sensitivity in (dict(rule), rule):
+        data = compress.compress(net, SizeBudget("9x"), sensitivity=sensitivity)
+        assert data.receipt.verdict == "kept"
+        errors.append(rule.output_error(compress.decompress(data)))
+    assert data.report.tensors[1].codec == codec
+    assert errors[1] < 0.7 * errors[0]
+
+
+def test_errors_of_some_channels_make_up_for_those_of_others(layer):
+    _, net, rule = layer
+    fed = compress.compress(net, SizeBudget("9x"), sensitivity=rule)
+    views = {
+        name: {n: dataclasses.replace(m, gram=None) for n, m in view.items()}
+        for name, view in (("rows", rule.rows), ("columns", rule.columns))
+    }
+    alone = compress.compress(
+        net, SizeBudget("9x"), sensitivity=dataclasses.replace(rule, **views)
+    )
+    fed, alone = (rule.output_error(compress.decompress(data)) for data in (fed, alone))
+    assert fed < 0.92 * alone
+
+
+def test_a_calibrated_file_is_read_in_every_way(layer, tmp_path):
+    codec, net, rule = layer
+    path = tmp_path / "net.fxz"
+    report = compress.save(path, net, SizeBudget("8x"), sensitivity=rule)
+    assert compress.verify(path, against=net).ok
+    with compress.open(path) as file:
+        whole = file["w"]
+        np.testing.assert_array_equal(file.tree()["w"], whole)
+        np.testing.assert_array_equal(file.rows("w", 3, 9), whole[3:9])
+        integers, steps = file.integers("w")
+        assert steps.shape == ((64, 1) if codec == "scaled" else (1, 64))
+        np.testing.assert_array_equal(integers.astype("f4") * steps, whole)
+    assert report.tensors[1].codec == codec
+
+
+def test_a_plan_asks_for_its_calibration_again(layer, tmp_path):
+    _, net, rule = layer
+    plan = compress.plan(net, SizeBudget("8x"), sensitivity=rule)
+    plan = compress.CompressPlan.from_json(plan.to_json())
+    data = compress.apply(net, plan, sensitivity=rule)
+    assert data == compress.compress(net, SizeBudget("8x"), sensitivity=rule)
+    assert data.receipt.verdict == "kept"
+    with pytest.raises(ValueError, match="give the same one again"):
+        compress.apply(net, plan)
+    other = dataclasses.replace(rule, sensitivity={n: 2 * rule[n] for n in rule})
+    with pytest.raises(ValueError, match="another calibration"):
+        compress.apply(net, plan, sensitivity=other)
+    plain = compress.plan(net, SizeBudget("8x"))
+    with pytest.raises(ValueError, match="leave one out"):
+        compress.apply(net, plain, sensitivity=rule)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((3, 3, 8, 24), "f4"),
+        ((40, 33), "f8"),
+        ((7, 5001), "f2"),
+        ((1030, 2), ml_dtypes.bfloat16),
+        pytest.param((5001, 7), "f4", marks=pytest.mark.thorough),
+        pytest.param((1, 2000), "f8", marks=pytest.mark.thorough),
+    ],
+)
+def test_any_shape_and_dtype_can_be_calibrated(shape, dtype):
+    net = {"w": RNG.normal(size=shape).astype(dtype)}
+    outputs = lambda w, x: jnp.sum(w["w"].astype(jnp.float32) * x)
+    inputs = [RNG.normal(size=shape).astype("f4") for _ in range(3)]
+    rule = compress.calibrate(outputs, net, inputs, draws=1)
+    for progressive in (False, True):
+        data = compress.compress(
+            net, SizeBudget("3x"), sensitivity=rule, progressive=progressive
+        )
+        assert data.receipt.verdict == "kept"
+        assert compress.decompress(data)["w"].dtype == dtype
+
+
+def test_chunks_of_a_large_matrix_have_columns_of_their_own(monkeypatch):
+    monkeypatch.setattr("frugax.compress.codecs._blocks.BLOCK", 2048)
+    net = {"w": np.random.default_rng(1).normal(size=(100, 64)).astype("f4")}
+    rule = compress.calibrate(lambda w, x: x @ w["w"].T, net, [correlated(1, (99, 64))])
+    data = compress.compress(net, SizeBudget("6x"), sensitivity=rule)
+    with compress.CompressedFile(data, place="x") as file:
+        assert file.record("w").codec == "columns"
+        assert len(file.record("w").chunks) == 4
+        whole = file["w"]
+        np.testing.assert_array_equal(file.rows("w", 30, 70), whole[30:70])
+        integers, steps = file.integers("w")
+        np.testing.assert_array_equal(integers.astype("f4") * steps, whole)
+    np.testing.assert_array_equal(compress.decompress(data)["w"], whole)
+
+
+def test_columns_of_a_vector_are_a_damaged_file(layer):
+    _, net, _ = layer
+    data = compress.compress(net["w"][:40].reshape(-1), SizeBudget("6x"))
+
+    def change(header):
+        header["tensors"][0]["codec"] = "columns"
+
+    with pytest.raises(CorruptFileError, match="shape"):
+        compress.decompress(rewritten(data, change))

@@ -64,6 +64,15 @@ def test_integers_and_bytes_are_the_same(kernels):
     parts.append(
         trellis.TrellisInput(parts[0].values, parts[0].step, parts[0].lanes, many)
     )
+    # Lanes of four rows, where the errors of some rows move others.
+    lanes = trellis.LaneLayout(parts[0].lanes.size, 120, 60)
+    feedback, _ = trellis.Feedback.factor(np.eye(40) + 1, row=30, run=60, lane=120)
+    classes = np.arange(lanes.runs, dtype=np.uint8) % 5
+    parts.append(
+        trellis.TrellisInput(
+            parts[0].values, parts[0].step, lanes, classes, feedback=feedback
+        )
+    )
     expected = trellis.quantise(parts)
     fitting = [levels for levels in expected if levels is not None]
     assert len(fitting) >= 11

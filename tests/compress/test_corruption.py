@@ -45,7 +45,17 @@ def files():
         compress.compress(
             {"w": normal, "n": noise["n"]}, SizeBudget(max_abs=0), progressive=True
         ),
+        by_columns(rng.normal(size=(32, 40)).astype(np.float32)),
     ]
+
+
+def by_columns(w):
+    """A file whose tensor is coded column by column."""
+    x = np.exp(np.linspace(0, 5, 40, dtype=np.float32)) * np.eye(40, dtype=np.float32)
+    rule = compress.calibrate(lambda w, x: x @ w.T, w, [x], draws=8)
+    data = compress.compress(w, SizeBudget("6x"), sensitivity=rule)
+    assert data.report.tensors[0].codec == "columns"
+    return data
 
 
 def tried(wrong):

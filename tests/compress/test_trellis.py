@@ -44,6 +44,53 @@ def walk(bits):
         state = (*state[1:], b)
 
 
+def test_a_path_goes_on_where_another_ended():
+    x = normal(40, 5, seed=2) * 3
+    first = path(x[:17])
+    bits = np.zeros((3, 5), int)
+    for level in first:  # q[t] = b[t] ^ b[t-2] ^ b[t-3]
+        bits = np.concatenate([bits, [(level >> 1 & 1) ^ bits[-2] ^ bits[-3]]])
+        assert ((level & 1) == bits[-2]).all()
+    starts = (bits[-3:] << [[2], [1], [0]]).sum(axis=0).astype(np.uint8)
+    classes = np.zeros((23, 5), np.uint8)
+    (second,) = trellis.viterbi([trellis.PathProblem(x[17:], None, classes, starts)])
+    for lane in range(5):
+        every = np.concatenate([first, second])[:, lane]
+        state, branches = [0, 0, 0], []
+        for level in every:
+            branches.append((level >> 1 & 1) ^ state[-2] ^ state[-3])
+            state.append(branches[-1])
+        assert [*walk(branches)] == (every & 3).tolist()
+
+
+@pytest.mark.parametrize(
+    ("row", "run", "lane"), [(70, 70, 70), (20, 80, 160), (90, 45, 45)]
+)
+def test_only_the_last_errors_count_with_feedback(row, run, lane):
+    # e^T H e, which the errors of weights cost, is q^T D q for those of moved targets.
+    rng = np.random.default_rng(0)
+    count = 24
+    mixed = rng.normal(size=(count, count))
+    gram = mixed @ mixed.T + np.eye(count)
+    feedback, diagonal = trellis.Feedback.factor(gram, row=row, run=run, lane=lane)
+    every = np.concatenate([stage.rows for stage in feedback.stages])
+    assert sorted(every) == [*range(count)]
+    for stage in feedback.stages:
+        later = np.setdiff1d(every, [*stage.before, *stage.rows])
+        # The errors of a stage count by what is left of H once later rows make up for
+        # them: the inverse of a block of the inverse, were all before it exact.
+        done = [*stage.before, *stage.rows]
+        kept = gram[np.ix_(done, done)] - gram[np.ix_(done, later)] @ np.linalg.solve(
+            gram[np.ix_(later, later)], gram[np.ix_(later, done)]
+        )
+        own = kept[len(stage.before) :, len(stage.before) :]
+        np.testing.assert_allclose(np.diag(own), diagonal[stage.rows])
+        if len(stage.before):
+            best = np.linalg.solve(own, kept[len(stage.before) :, : len(stage.before)])
+            np.testing.assert_allclose(best, stage.matrix, atol=1e-5)
+    assert np.log(diagonal).sum() >= np.linalg.slogdet(gram)[1] - 1e-9
+
+
 def test_no_path_is_better():
     x = normal(9, 3, seed=1) * 3
     best = path(x)

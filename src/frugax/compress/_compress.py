@@ -14,6 +14,7 @@ from ._report import CompressedBytes, CompressReport, make_report, measure_tenso
 from .arrays import check_not_input, named_arrays, unwrap_modules
 from .codecs import Step, step_below
 from .search import (
+    Calibration,
     CompressPlan,
     Draft,
     LayeredSource,
@@ -54,7 +55,9 @@ def plan(
             finite float tensors; integers and tensors with NaN or infinity in them are
             always exact.
         sensitivity: the weight of a squared error of each float tensor, by name, in
-            any one unit; `frugax.compress.sensitivity_of` measures it on your data.
+            any one unit; `frugax.compress.sensitivity_of` measures it on your data. A
+            `Calibration` from `frugax.compress.calibrate` also sets the steps of rows
+            or columns, and lets their errors make up for each other.
             `"equal"` minimises the plain squared error. `"default"` does nearly so,
             with finer steps for biases, norms and tensors of tiny weights, and `"rows"`
             also lets steps follow the sizes of rows (docs/compress.md).
@@ -98,6 +101,7 @@ def apply(
     plan: CompressPlan,
     *,
     path: None = None,
+    sensitivity: Calibration | None = None,
     metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> CompressedBytes: ...
@@ -107,6 +111,7 @@ def apply(
     plan: CompressPlan,
     *,
     path: str | os.PathLike[str],
+    sensitivity: Calibration | None = None,
     metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> CompressReport: ...
@@ -115,6 +120,7 @@ def apply(
     plan: CompressPlan,
     *,
     path: str | os.PathLike[str] | None = None,
+    sensitivity: Calibration | None = None,
     metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> CompressedBytes | CompressReport:
@@ -124,6 +130,7 @@ def apply(
         tree: the tree that was planned, perhaps with other values since.
         plan: a plan from `frugax.compress.plan`.
         path: the file to write; by default the bytes are returned.
+        sensitivity: the calibration that the plan was made with; for no other plan.
         metadata: as `frugax.compress.plan` takes it.
         progress: as `frugax.compress.plan` takes it.
 
@@ -148,8 +155,17 @@ def apply(
             f"plan must be a plan from frugax.compress.plan, got {plan!r:.60}."
         )
     if path is None:
-        return compress(tree, plan, metadata=metadata, progress=progress)
-    return save(path, tree, plan, metadata=metadata, progress=progress)
+        return compress(
+            tree, plan, sensitivity=sensitivity, metadata=metadata, progress=progress
+        )
+    return save(
+        path,
+        tree,
+        plan,
+        sensitivity=sensitivity,
+        metadata=metadata,
+        progress=progress,
+    )
 
 
 def compress(
@@ -169,7 +185,8 @@ def compress(
         tree: as `frugax.compress.plan` takes it; it is only read.
         budget_or_plan: bytes of the whole file, or the error allowed, or both; or a
             plan for this tree, which saves the search.
-        sensitivity: as `plan` takes it; a plan has used its own already.
+        sensitivity: as `plan` takes it; a plan has used its own
+            already, but needs its calibration again.
         progressive: as `plan` takes it; a plan has it already, and is refused if it is
             not for a progressive file.
         metadata: as `plan` takes it.
@@ -317,17 +334,38 @@ def _make_draft(
             "the plan is for a file that is not progressive: plan with "
             "progressive=True, or leave that out here."
         )
-    if sensitivity is not None:
-        raise ValueError("a plan has used its sensitivity already: leave one out.")
+    calibration = _check_calibration(plan, sensitivity)
     sources, head = _read_tree(tree, metadata, progressive=plan.progressive)
-    draft = _carry_out(plan, sources, head, progress, refit=refit)
+    draft = _carry_out(plan, sources, head, calibration, progress, refit=refit)
     return draft, plan.budget, plan
+
+
+def _check_calibration(
+    plan: CompressPlan, sensitivity: Sensitivity
+) -> Calibration | None:
+    """Return the calibration that a plan needs again; None if it needs none."""
+    if plan.calibration is None:
+        if sensitivity is not None:
+            raise ValueError("a plan has used its sensitivity already: leave one out.")
+        return None
+    if not isinstance(sensitivity, Calibration):
+        raise ValueError(
+            "the plan was made with a calibration, which is not part of it: give the "
+            "same one again, sensitivity=calibration."
+        )
+    if sensitivity.digest != plan.calibration:
+        raise ValueError(
+            f"the plan was made with another calibration: {plan.calibration}, not "
+            f"{sensitivity.digest}."
+        )
+    return sensitivity
 
 
 def _carry_out(
     plan: CompressPlan,
     sources: tuple[Source, ...],
     head: dict[str, Any],
+    calibration: Calibration | None,
     progress: MonotonicProgress,
     *,
     refit: bool,
@@ -343,7 +381,10 @@ def _carry_out(
     # Planes without an error end with the residual, which is coded without a step.
     steps = {t.name: t.step if t.max_abs else None for t in plan.tensors}
     codecs = {t.name: t.codec for t in plan.tensors}
-    sources = tuple(scale_rows(s) if codecs[s.name] == "scaled" else s for s in sources)
+    scale = scale_rows if calibration is None else calibration.scale
+    sources = tuple(
+        scale(s) if codecs[s.name] in ("columns", "scaled") else s for s in sources
+    )
 
     def make(shift: float) -> Draft:
         def scaled(source: Source) -> Step | None:

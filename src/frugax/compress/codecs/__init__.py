@@ -17,6 +17,9 @@ from ._blocks import (
     row_length as row_length,
     split_for_trellis as split_for_trellis,
 )
+from ._channels import (
+    ChannelScaling as ChannelScaling,
+)
 from ._zstd import (
     compress_frame as compress_frame,
     decompress_frame as decompress_frame,

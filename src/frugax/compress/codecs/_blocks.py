@@ -8,6 +8,7 @@ import numpy as np
 
 from ..arrays import release
 from . import lossless, trellis, uniform
+from ._channels import ChannelScaling
 from .uniform import Step, to_values
 
 BLOCK = 1 << 22  # numbers in one chunk: at most 32 MiB decoded
@@ -30,7 +31,7 @@ def row_length(shape: tuple[int, ...]) -> int:
 def numbers_per_chunk(codec: str, shape: tuple[int, ...]) -> int:
     """Return how many numbers are in each chunk but the last, at most `BLOCK`."""
     row = row_length(shape)
-    if codec in ("trellis", "scaled") and row <= BLOCK:
+    if codec in ("columns", "scaled", "trellis") and row <= BLOCK:
         return BLOCK // row * row  # whole rows, as its scale classes are of rows
     return BLOCK
 
@@ -135,13 +136,18 @@ def _bound_sizes(values: np.ndarray, lanes: trellis.LaneLayout) -> np.ndarray:
 
 
 def split_for_trellis(
-    array: np.ndarray, step: Step, scaling: RowScaling | None = None
+    array: np.ndarray,
+    step: Step,
+    scaling: RowScaling | ChannelScaling | None = None,
 ) -> Iterator[trellis.TrellisInput]:
     """Cut an array into the chunks that `encode_trellis` codes."""
     flat, row = array.reshape(-1), row_length(array.shape)
     numbers = numbers_per_chunk("trellis", array.shape)
     for first in range(0, len(flat), numbers):
         values = flat[first : first + numbers]
+        if isinstance(scaling, ChannelScaling):
+            yield scaling.cut(values, first, step)
+            continue
         lanes = trellis.LaneLayout.of_rows(len(values), row)
         exponents = None if scaling is None else scaling.exponents(values, lanes)
         classes = trellis.classify_runs(values, lanes, exponents)

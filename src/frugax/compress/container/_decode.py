@@ -17,6 +17,7 @@ from ..codecs import (
     lossless,
     numbers_per_chunk,
     planes,
+    row_length,
     trellis,
     uniform,
 )
@@ -25,8 +26,9 @@ from ._metadata import Digest, Record, compute_digest
 
 # The codecs whose chunks are integers times a step.
 _GRIDS = {"quantised": uniform, "trellis": trellis}
-_STEPPED = ("quantised", "scaled", "trellis")
-_TRELLIS = ("scaled", "trellis")
+_SCALED = ("columns", "scaled")
+_TRELLIS = (*_SCALED, "trellis")
+_STEPPED = (*_TRELLIS, "quantised")
 
 
 def decode_tensor(
@@ -91,7 +93,7 @@ def decode_tensors(
         with name_errors(record):
             for i, chunk in enumerate(record.chunks):
                 size = min(numbers, record.size - i * numbers)
-                block, scaled = content.read_chunk(chunk), record.codec == "scaled"
+                block, scaled = content.read_chunk(chunk), record.codec in _SCALED
                 blocks.append(trellis.parse(block, size, scaled=scaled))
                 parts.append((record, i * numbers))
     started: dict[str, np.ndarray] = {}
@@ -110,7 +112,8 @@ def decode_tensors(
                 started[record.name] = np.empty(record.size, dtype)
             flat = started[record.name]
             size = blocks[i].lanes.size
-            if dtype == compute_type(dtype):
+            # Columns are put into their places once they are decoded.
+            if dtype == compute_type(dtype) and record.codec != "columns":
                 levels.append(flat[at : at + size])
             else:
                 levels.append(np.empty(size, compute_type(dtype)))
@@ -125,8 +128,8 @@ def decode_tensors(
                 values = trellis.scale_runs(
                     of_part, record.step, flat.dtype, run, exponents
                 )
-                if values is not of_part:
-                    flat[at : at + len(values)] = values
+                if values is not of_part or record.codec == "columns":
+                    flat[at : at + len(values)] = _turn_back(values, record)
                 remaining[record.name] -= 1
                 if remaining[record.name]:
                     continue
@@ -154,22 +157,23 @@ def decode_integers(
             if record.codec == "quantised":
                 part[:] = uniform.decode_levels(block, dtype, len(part))
                 continue
-            scaled = record.codec == "scaled"
+            scaled = record.codec in _SCALED
             parsed = trellis.parse(block, len(part), scaled=scaled)
-            part[:] = trellis.decode_integers(parsed, working)
+            part[:] = _turn_back(trellis.decode_integers(parsed, working), record)
             if parsed.exponents is not None:
                 units = trellis.run_scales(parsed.exponents) * record.step.size
-                steps.append(parsed.lanes.repeat(units.astype(working)))
+                every = parsed.lanes.repeat(units.astype(working))
+                steps.append(_turn_back(every, record))
     largest = max(int(flat.max(initial=0)), -int(flat.min(initial=0)))
     smallest = np.min_scalar_type(-largest - 1)
     integers = flat.astype(smallest).reshape(record.shape)
     if not steps:
         return integers, np.asarray(record.step.size, working)
     every = np.concatenate(steps).reshape(record.shape)
-    first = every.reshape(len(every), -1)[:, :1]
-    # One for each row, where the runs of the coder do not cut rows in pieces.
-    if (every.reshape(len(every), -1) == first).all():
-        return integers, first.reshape(-1, *[1] * (every.ndim - 1))
+    # One for each row or column, where the runs of the coder do not cut them in pieces.
+    for along in ((slice(None), *[slice(1)] * (every.ndim - 1)), (slice(1),)):
+        if (every == every[along]).all():
+            return integers, every[along]
     return integers, every
 
 
@@ -235,6 +239,14 @@ def _compare_digest(digest: str, record: Record) -> None:
         raise CorruptFileError("its values are not the ones that were written.")
 
 
+def _turn_back(values: np.ndarray, record: Record) -> np.ndarray:
+    """Return the flat numbers of a chunk row by row, if it has them by columns."""
+    if record.codec != "columns":
+        return values
+    turned = values.reshape(row_length(record.shape), -1).T
+    return np.ascontiguousarray(turned).reshape(-1)
+
+
 def _decode_chunk(
     blocks: list[memoryview], record: Record, size: int, into: np.ndarray | None
 ) -> np.ndarray:
@@ -249,8 +261,9 @@ def _decode_chunk(
         values = np.frombuffer(blocks[0], dtype)
     elif record.planes:
         values = planes.decode(blocks, record.planes, step, dtype, size)
-    elif record.codec == "scaled":
+    elif record.codec in _SCALED:
         values = trellis.decode(blocks[0], step, dtype, size, scaled=True)
+        values = _turn_back(values, record)
     else:
         values = _GRIDS[record.codec].decode(blocks[0], step, dtype, size)
     if into is None:

@@ -7,7 +7,7 @@ from typing import Any
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
 from ..arrays import DTYPE_NAMES, QUANTISABLE
-from ..codecs import Step, numbers_per_chunk, planes as bit_planes
+from ..codecs import Step, numbers_per_chunk, planes as bit_planes, row_length
 from ._metadata import CODECS, STEPPED, Chunk, Header, Layer, Record
 
 # A file may state at most this many decoded bytes for each of its own, past 64 MiB, so
@@ -111,7 +111,12 @@ def _parse_record(item: Any, data_bytes: int) -> Record:
 
 def _is_consistent(record: Record) -> bool:
     """Whether the parts of a record agree with each other."""
-    each = -(-record.size // numbers_per_chunk(record.codec, record.shape))
+    numbers = numbers_per_chunk(record.codec, record.shape)
+    each = -(-record.size // numbers)
+    if record.codec == "columns" and (
+        len(record.shape) < 2 or not record.size or numbers % row_length(record.shape)
+    ):  # chunks that are not whole rows have no columns
+        return False
     if record.codec == "stored" and record.stored_bytes != record.nbytes:
         return False
     if not record.planes:

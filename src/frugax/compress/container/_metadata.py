@@ -12,9 +12,9 @@ from ..arrays import Distortion, dtype_from_name
 from ..codecs import Step
 
 # These names stand in files: a codec that changes its bytes needs a new name.
-CODECS = ("lossless", "planes", "quantised", "scaled", "stored", "trellis")
+CODECS = ("columns", "lossless", "planes", "quantised", "scaled", "stored", "trellis")
 # Codecs whose values are integers times a step.
-STEPPED = ("planes", "quantised", "scaled", "trellis")
+STEPPED = ("columns", "planes", "quantised", "scaled", "trellis")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,10 +50,10 @@ class Record:
         name: the leaf's name in the tree.
         dtype: the name of its dtype.
         shape: its shape.
-        codec: `"lossless"`, `"planes"`, `"quantised"`, `"scaled"`, `"stored"` or
-            `"trellis"`.
+        codec: `"columns"`, `"lossless"`, `"planes"`, `"quantised"`, `"scaled"`,
+            `"stored"` or `"trellis"`.
         step: the unit that the values are multiples of, with `"scaled"` times a scale
-            of each row; None if they are exact.
+            of each row, with `"columns"` of each column; None if they are exact.
         rel_error: ||decoded - original|| / ||original||, rounded up to 4 digits.
         max_abs: largest |decoded - original|, rounded up to 4 digits.
         digest: first 16 bytes of the SHA-256 of the decoded little-endian

@@ -1,5 +1,9 @@
 """Search for the codec and step of every tensor that meet a `SizeBudget`."""
 
+from ._calibration import (
+    Calibration as Calibration,
+    ChannelMoments as ChannelMoments,
+)
 from ._draft import (
     Draft as Draft,
     EncodeRequest as EncodeRequest,

@@ -11,7 +11,8 @@ import numpy as np
 from frugax.trees import PyTree, is_array
 
 from ..arrays import named_arrays, release, unwrap_modules
-from ..codecs import RowScaling, row_length, trellis
+from ..codecs import ChannelScaling, RowScaling, row_length, trellis
+from ._calibration import Calibration
 from ._source import Source
 
 # The weight of each tensor's squared error by name, or the name of a rule.
@@ -63,7 +64,14 @@ class ErrorMeasure:
                 return cls(tuple(sources), {s.name: 1.0 for s in floats})
             case _:
                 weights = _weights_by_sensitivity(sources, sensitivity)
-                return cls(tuple(sources), weights)
+        if not isinstance(sensitivity, Calibration):
+            return cls(tuple(sources), weights)
+        scaled = tuple(map(sensitivity.scale, sources))
+        for source in scaled:
+            # Errors count over the scales of channels, and so does the weight.
+            if isinstance(source.scaling, ChannelScaling):
+                weights[source.name] = source.scaling.weight
+        return cls(scaled, _floor_weights(scaled, weights))
 
 
 def default_weights(sources: Sequence[Source]) -> dict[str, float]:
@@ -88,7 +96,7 @@ def _scale_rows_if_worth(source: Source) -> Source:
     if not (source.quantisable and source.can_scale) or source.small:
         return source
     scaled = scale_rows(source)
-    assert scaled.scaling is not None
+    assert isinstance(scaled.scaling, RowScaling)
     flat = source.array.reshape(-1)
     lanes = trellis.LaneLayout.of_rows(flat.size, row_length(source.array.shape))
     exponents = scaled.scaling.exponents(flat, lanes)
@@ -134,12 +142,18 @@ def _weights_by_sensitivity(
         raise ValueError(
             f"sensitivity lacks {missing[0]!r}: give every float tensor one."
         )
+    return _floor_weights(sources, sensitivity)
+
+
+def _floor_weights(
+    sources: Sequence[Source], weights: Mapping[str, float]
+) -> dict[str, float]:
     # A weight of 0 would have no largest step. The floor is relative to the tensor's
     # own squares, whatever their unit.
     squares = {s.name: s.rms**2 for s in sources if s.quantisable}
-    most = max((sensitivity[n] * square for n, square in squares.items()), default=0.0)
+    most = max((weights[n] * square for n, square in squares.items()), default=0.0)
     least = 1e-9 * most or 1.0
-    return {n: max(sensitivity[n], least / square) for n, square in squares.items()}
+    return {n: max(weights[n], least / square) for n, square in squares.items()}
 
 
 def _weighted_median(sizes: Sequence[tuple[float, int]]) -> float:

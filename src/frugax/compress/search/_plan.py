@@ -5,7 +5,7 @@ import dataclasses
 from frugax.budget import JsonPlan, SizeBudget, format_bytes
 
 from .._table import format_gap, format_unused, show_error, tensor_table
-from ..codecs import Step
+from ..codecs import ChannelScaling, Step
 from ._draft import Draft
 from ._layered import LayeredSource
 
@@ -53,6 +53,8 @@ class CompressPlan(JsonPlan):
             above the least that any choice of the same options has in as many bytes,
             by the estimates that steps are chosen by; None without a choice.
         progressive: whether tensors are coded in layers, where they can be.
+        calibration: the digest of the `Calibration` that set steps of rows or columns;
+            `apply` needs it again. None without one.
     """
 
     budget: SizeBudget
@@ -63,6 +65,7 @@ class CompressPlan(JsonPlan):
     max_abs: float
     allocation_gap: float | None = None
     progressive: bool = False
+    calibration: str | None = None
 
     @property
     def predicted(self) -> float:
@@ -117,4 +120,12 @@ def make_plan(draft: Draft, budget: SizeBudget) -> CompressPlan:
         max_abs=draft.max_abs,
         allocation_gap=draft.gap,
         progressive=any(isinstance(s, LayeredSource) for s in draft.sources),
+        calibration=next(
+            (
+                source.scaling.calibration
+                for source in draft.sources
+                if isinstance(source.scaling, ChannelScaling)
+            ),
+            None,
+        ),
     )

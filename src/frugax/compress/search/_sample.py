@@ -11,7 +11,14 @@ import math
 import numpy as np
 
 from ..arrays import Distortion
-from ..codecs import RowScaling, Step, numbers_per_chunk, row_length, trellis
+from ..codecs import (
+    ChannelScaling,
+    RowScaling,
+    Step,
+    numbers_per_chunk,
+    row_length,
+    trellis,
+)
 
 _SAMPLE = 1 << 15
 _PIECE = 128  # numbers in a lane of a sample: many short lanes are fast
@@ -59,11 +66,18 @@ class Sample:
     scale_bytes: float
 
     @classmethod
-    def draw(cls, array: np.ndarray, scaling: RowScaling | None) -> "Sample":
+    def draw(
+        cls, array: np.ndarray, scaling: RowScaling | ChannelScaling | None
+    ) -> "Sample":
         """Choose the runs of an array with at least one number."""
-        flat = array.reshape(-1)
-        whole = trellis.LaneLayout.of_rows(flat.size, row_length(array.shape))
-        exponents = None if scaling is None else scaling.exponents(flat, whole)
+        flat, row, exponents = array.reshape(-1), row_length(array.shape), None
+        if isinstance(scaling, ChannelScaling):
+            flat, row = scaling.turn(flat), scaling.inner
+        whole = trellis.LaneLayout.of_rows(flat.size, row)
+        if isinstance(scaling, ChannelScaling):
+            exponents = scaling.exponents(whole)
+        elif scaling is not None:
+            exponents = scaling.exponents(flat, whole)
         classes = trellis.classify_runs(flat, whole, exponents)
         full = flat.size // whole.run  # the last run may be shorter: left out
         piece = min(whole.run, _PIECE)

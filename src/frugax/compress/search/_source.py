@@ -20,6 +20,7 @@ from ..arrays import (
 from ..codecs import (
     BLOCK,
     MIN_STEP,
+    ChannelScaling,
     CodedBlocks,
     LosslessLength,
     RowScaling,
@@ -69,7 +70,7 @@ class Source:
 
     name: str
     array: np.ndarray
-    scaling: RowScaling | None = None
+    scaling: RowScaling | ChannelScaling | None = None
     _step_bytes: ClassVar[int] = STEP_BYTES  # of a step, in the header
 
     @functools.cached_property
@@ -163,6 +164,8 @@ class Source:
         # off; 8 keeps the outermost number clear of the limit.
         in_range = self.max_abs / step.size <= trellis.MAX_FAR_LEVEL - 8
         if self.can_scale and in_range:
+            if isinstance(self.scaling, ChannelScaling):
+                return self.scaling.codec
             return "trellis" if self.scaling is None else "scaled"
         return "quantised"
 
@@ -188,7 +191,7 @@ class Source:
             return
         for name in self._candidates(step, codec):
             if name != "quantised":
-                scaling = self.scaling if name == "scaled" else None
+                scaling = None if name == "trellis" else self.scaling
                 yield from split_for_trellis(self.array, step, scaling)
 
     def encode(
@@ -321,6 +324,9 @@ class Source:
             if coded is None:
                 continue
             block, values = coded
+            if codec == "columns":
+                row = math.prod(self.array.shape[1:])
+                values = np.ascontiguousarray(values.reshape(row, -1).T).reshape(-1)
             kept.append(block)
             digest.update(values)
             part = flat[start : start + len(values)]

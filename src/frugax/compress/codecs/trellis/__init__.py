@@ -18,8 +18,12 @@ from ._encode import (
     encode as encode,
     estimate_side_bytes as estimate_side_bytes,
 )
+from ._feedback import (
+    Feedback as Feedback,
+)
 from ._quantise import (
     MAX_FAR_LEVEL as MAX_FAR_LEVEL,
+    MAX_ROW_LANE as MAX_ROW_LANE,
     LaneLayout as LaneLayout,
     PathProblem as PathProblem,
     TrellisInput as TrellisInput,

@@ -62,7 +62,11 @@ def _compile() -> Kernels | None:
 
 
 def find_paths(
-    scaled: np.ndarray, rates: np.ndarray, classes: np.ndarray, integers: np.ndarray
+    scaled: np.ndarray,
+    rates: np.ndarray,
+    classes: np.ndarray,
+    starts: np.ndarray,
+    integers: np.ndarray,
 ) -> None:
     """Find the path of each lane, as `viterbi` does, into `integers`.
 
@@ -71,6 +75,7 @@ def find_paths(
         rates: the cost of each integer, float32, `(classes, integers)`; no columns if
             all cost the same.
         classes: the row of `rates` for each weight, `(steps, lanes)`.
+        starts: the state that each lane starts in.
         integers: int32, `(steps, lanes)`.
     """
     steps, lanes = scaled.shape
@@ -89,7 +94,8 @@ def find_paths(
     for first in range(0, lanes, _LANES):
         width = min(_LANES, lanes - first)
         cost[:] = np.float32(np.inf)
-        cost[0] = np.float32(0)
+        for i in range(width):
+            cost[starts[first + i], i] = np.float32(0)
         for t in range(steps):
             row = scaled[t, first : first + width]
             for residue in range(4):

@@ -28,6 +28,7 @@ import numpy as np
 
 from ..uniform import MAX_LEVEL, Step, compute_type
 from ._compiled import Kernels, load_kernels
+from ._feedback import Feedback, Stage
 from ._scales import run_scales, scale_runs
 from ._tables import Tables, classify_rms, fit_tables
 
@@ -130,6 +131,8 @@ class TrellisInput:
         lanes: how the values are cut up.
         classes: the scale class of each run.
         exponents: of the scale of each run, int8; None where all are 1.
+        feedback: how errors of some rows move the targets of others; None if they
+            do not.
     """
 
     values: np.ndarray
@@ -137,6 +140,7 @@ class TrellisInput:
     lanes: LaneLayout
     classes: np.ndarray
     exponents: np.ndarray | None = None
+    feedback: Feedback | None = None
 
     def decode(self, flat: np.ndarray) -> np.ndarray:
         """Return the values that these integers, flat, stand for."""
@@ -190,11 +194,20 @@ class PathProblem:
             float32; an odd count with 0 in the middle; the ends stand for all integers
             beyond them. None if all cost the same.
         classes: the row of `rates` for each weight, `(steps, lanes)`.
+        starts: the state that each lane starts in, uint8; None if all start in 0.
     """
 
     scaled: np.ndarray
     rates: np.ndarray | None
     classes: np.ndarray
+    starts: np.ndarray | None = None
+
+    @property
+    def start_states(self) -> np.ndarray:
+        """The state that each lane starts in, uint8."""
+        if self.starts is None:
+            return np.zeros(self.scaled.shape[1], np.uint8)
+        return self.starts
 
 
 def sum_run_squares(values: np.ndarray, lanes: LaneLayout) -> np.ndarray:
@@ -241,10 +254,86 @@ def quantise(inputs: Sequence[TrellisInput]) -> list[TrellisLevels | None]:
     coarse = dict(zip(coarse, _estimate_rates([*coarse.values()]), strict=True))
     results: list[TrellisLevels | None] = [None] * len(inputs)
     for group in (coarse, fine):
-        paths = viterbi([*group.values()])
-        for i, levels in zip(group, paths, strict=True):
+        plain = [i for i in group if inputs[i].feedback is None]
+        paths = dict(zip(plain, viterbi([group[i] for i in plain]), strict=True))
+        fed = [i for i in group if inputs[i].feedback is not None]
+        paths |= zip(fed, _feed_back([(inputs[i], group[i]) for i in fed]), strict=True)
+        for i, levels in paths.items():
             results[i] = _finish(inputs[i], levels)
     return results
+
+
+def _feed_back(
+    parts: Sequence[tuple[TrellisInput, PathProblem]],
+) -> list[np.ndarray]:
+    """Find the paths of inputs with feedback, one stage of all of them at a time."""
+    levels = [np.zeros(problem.scaled.shape, np.int32) for _, problem in parts]
+    errors = [np.zeros(part.values.shape, np.float32) for part, _ in parts]
+    stages = [part.feedback.stages for part, _ in parts if part.feedback]
+    for number in range(max(map(len, stages), default=0)):
+        there = [i for i, of_part in enumerate(stages) if number < len(of_part)]
+        problems: list[PathProblem] = []
+        for i in there:
+            part, whole = parts[i]
+            problems.append(_stage_problem(part, whole, number, errors[i], levels[i]))
+        for i, path in zip(there, viterbi(problems), strict=True):
+            part, stage = parts[i][0], stages[i][number]
+            steps = slice(stage.first, stage.first + part.lanes.run)
+            levels[i][steps, stage.lanes] = path
+            _note_errors(part, stage, path, errors[i])
+    return levels
+
+
+def _stage_problem(
+    part: TrellisInput,
+    whole: PathProblem,
+    number: int,
+    errors: np.ndarray,
+    levels: np.ndarray,
+) -> PathProblem:
+    """Return the runs of one stage, moved by the errors that earlier stages made."""
+    feedback, lanes = part.feedback, part.lanes
+    assert feedback is not None
+    stage = feedback.stages[number]
+    steps = slice(stage.first, stage.first + lanes.run)
+    scaled = np.ascontiguousarray(whole.scaled[steps, stage.lanes])
+    if len(stage.matrix):
+        before = errors.reshape(-1, feedback.row)[stage.before]
+        moved = (stage.matrix @ before).reshape(len(stage.runs), -1)
+        units = _units(part)[stage.runs]
+        scaled -= (moved / units[:, None]).T
+        np.clip(scaled, -_MAX_SCALED, _MAX_SCALED, out=scaled)
+    starts = None
+    if stage.first:
+        starts = _end_states(levels[: stage.first, stage.lanes])
+    classes = np.ascontiguousarray(whole.classes[steps, stage.lanes])
+    return PathProblem(scaled, whole.rates, classes, starts)
+
+
+def _note_errors(
+    part: TrellisInput, stage: Stage, path: np.ndarray, errors: np.ndarray
+) -> None:
+    """Put in how far the numbers of a stage are from the weights."""
+    run = part.lanes.run
+    of_runs = errors.reshape(-1, run)
+    values = part.values.reshape(-1, run)[stage.runs].astype(np.float32)
+    decoded = path.T * _units(part)[stage.runs][:, None]
+    of_runs[stage.runs] = decoded - values
+
+
+def _units(part: TrellisInput) -> np.ndarray:
+    """Return the unit of each run, float32."""
+    if part.exponents is None:
+        return np.full(part.lanes.runs, part.step.size, np.float32)
+    return (run_scales(part.exponents) * part.step.size).astype(np.float32)
+
+
+def _end_states(levels: np.ndarray) -> np.ndarray:
+    """Return the states of lanes after three levels or more, along axis 0."""
+    last, middle, first = levels[-1], levels[-2], levels[-3]
+    # A parity is the branch bit before it, and the next bit of a level gives its own.
+    newest = (last >> 1 & 1) ^ (middle & 1) ^ (first & 1)
+    return (((middle & 1) << 2) | ((last & 1) << 1) | newest).astype(np.uint8)
 
 
 def _scale(part: TrellisInput) -> np.ndarray | None:
@@ -344,8 +433,9 @@ def viterbi(problems: Sequence[PathProblem]) -> list[np.ndarray]:
     scaled, classes, rates = _place_side_by_side(ranked)
     state = np.empty(ends[-1], np.uint8)
     # The axes of a cost are the bits of its state, the oldest first, then the lane.
+    starts = np.concatenate([part.start_states for part in ranked])
     cost = np.full((2, 2, 2, ends[-1]), np.inf, np.float32)
-    cost[0, 0, 0] = 0
+    cost.reshape(8, -1)[starts, np.arange(ends[-1])] = 0
     decisions: list[np.ndarray] = []  # of each step and lane, a bit for each state
     lengths = [len(part.scaled) for part in ranked]
     for length in sorted(set(lengths)):  # lanes end, the shortest first
@@ -367,7 +457,10 @@ def viterbi(problems: Sequence[PathProblem]) -> list[np.ndarray]:
                 _pack_flags(less[: len(tile)].reshape(len(tile), 8, lanes))
             )
         state[:lanes] = cost.reshape(8, lanes).argmin(axis=0)
-    integers = _round_to_residue(scaled, residues(_trace_back(state, decisions)))
+    # The three branch bits before each lane, the oldest first.
+    before = starts >> np.array([[2], [1], [0]], np.uint8) & 1
+    bits = np.concatenate([before, _trace_back(state, decisions)])
+    integers = _round_to_residue(scaled, residues(bits)[3:])
     paths = [integers] * len(problems)
     for i, part, end in zip(order, ranked, ends, strict=True):
         steps, lanes = part.scaled.shape
@@ -380,7 +473,8 @@ def _find_paths(kernels: Kernels, part: PathProblem) -> np.ndarray:
     if rates is None:
         rates = np.empty((1, 0), np.float32)
     integers = np.empty(part.scaled.shape, np.int32)
-    kernels.find_paths(part.scaled, rates, part.classes, integers)
+    starts = part.start_states
+    kernels.find_paths(part.scaled, rates, part.classes, starts, integers)
     return integers
 
 

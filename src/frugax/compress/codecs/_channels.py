@@ -1,0 +1,138 @@
+"""`ChannelScaling`: steps and error feedback of a matrix by its calibrated channels."""
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+
+from . import trellis
+from .uniform import Step
+
+# Longer channels are cut into equal pieces, each a lane not shorter than the second.
+_LONGEST, _SHORTEST = 2 * trellis.MAX_ROW_LANE, 256
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ChannelScaling:
+    """Calibrated second moments of the channels of a matrix: its rows, or its columns.
+
+    An error in channel j counts in proportion to its moment. With the whole matrix of
+    moments the errors of channels also make up for each other (see `trellis.Feedback`).
+
+    Attributes:
+        columns: whether a channel is a column (all numbers with the same indices but
+            the first), and not a row (all numbers with the same indices but the last).
+        moments: of each channel, > 0.
+        gram: of all pairs of channels, positive definite, with the moments on its
+            diagonal; None if it is not known.
+        shape: of the array, of two axes or more.
+        calibration: the digest of the calibration that measured them.
+    """
+
+    columns: bool
+    moments: np.ndarray
+    gram: np.ndarray | None
+    shape: tuple[int, ...]
+    calibration: str
+
+    @property
+    def codec(self) -> str:
+        """The codec that stores the channels' scales."""
+        return "columns" if self.columns else "scaled"
+
+    @property
+    def inner(self) -> int:
+        """How many numbers each channel has."""
+        return self.shape[0] if self.columns else self.shape[-1]
+
+    @functools.cached_property
+    def log_weights(self) -> np.ndarray:
+        """The binary logarithm of each channel's weight after feedback, float64."""
+        lanes = _align_lanes(len(self.moments), self.inner)
+        if self.gram is None or lanes is None:
+            return np.log2(self.moments)
+        _, weights = _factor(self.gram, self.inner, lanes)
+        return np.log2(weights)
+
+    @functools.cached_property
+    def weight(self) -> float:
+        """The weight of a squared error over the squared scale of its channel."""
+        return 2.0 ** float(self.log_weights.mean())
+
+    @property
+    def saved_bits(self) -> float:
+        """The bits of each number that scales and feedback save at high rate."""
+        return math.log2(float(self.moments.mean()) / self.weight) / 2
+
+    def turn(self, values: np.ndarray) -> np.ndarray:
+        """Arrange the flat numbers of whole rows channel by channel."""
+        if not self.columns:
+            return values
+        turned = values.reshape(-1, math.prod(self.shape[1:])).T
+        return np.ascontiguousarray(turned).reshape(-1)
+
+    def exponents(self, lanes: trellis.LaneLayout, first: int = 0) -> np.ndarray:
+        """Return the exponents of the runs of all channels from the first one on."""
+        inner = -(-lanes.size // len(self.moments)) if self.columns else self.inner
+        logs = self.log_weights[first : first + -(-lanes.size // inner)]
+        # The mean over the numbers of each run, from the integral over all numbers.
+        whole = np.concatenate([[0.0], np.cumsum(logs * inner)])
+        ends = np.minimum(np.arange(lanes.runs + 1) * lanes.run, lanes.size)
+        sums = np.interp(ends, np.arange(len(whole)) * inner, whole)
+        means = np.diff(sums) / np.diff(ends)
+        return trellis.nearest_exponents(np.sqrt(self.weight / 2.0**means))
+
+    def cut(self, values: np.ndarray, first: int, step: Step) -> trellis.TrellisInput:
+        """Return whole rows, from flat index `first` on, as the trellis takes them."""
+        turned = self.turn(values)
+        channel = 0 if self.columns else first // self.inner
+        lanes, exponents, feedback = self._prepare(len(values), channel)
+        classes = trellis.classify_runs(turned, lanes, exponents)
+        return trellis.TrellisInput(turned, step, lanes, classes, exponents, feedback)
+
+    @functools.cached_property
+    def _cache(
+        self,
+    ) -> dict[
+        tuple[int, int],
+        tuple[trellis.LaneLayout, np.ndarray, trellis.Feedback | None],
+    ]:
+        return {}
+
+    def _prepare(
+        self, size: int, first: int
+    ) -> tuple[trellis.LaneLayout, np.ndarray, trellis.Feedback | None]:
+        # Drafts differ in their steps alone: what does not depend on these is kept.
+        if (size, first) not in self._cache:
+            count = len(self.moments) if self.columns else size // self.inner
+            inner = size // count
+            lanes, feedback = _align_lanes(count, inner), None
+            if lanes is not None and self.gram is not None:
+                there = slice(first, first + count)
+                feedback, _ = _factor(self.gram[there, there], inner, lanes)
+            lanes = lanes or trellis.LaneLayout.of_rows(size, inner)
+            self._cache[size, first] = lanes, self.exponents(lanes, first), feedback
+        return self._cache[size, first]
+
+
+def _factor(
+    gram: np.ndarray, inner: int, lanes: trellis.LaneLayout
+) -> tuple[trellis.Feedback, np.ndarray]:
+    return trellis.Feedback.factor(
+        gram.astype(np.float64), row=inner, run=lanes.run, lane=lanes.length
+    )
+
+
+def _align_lanes(count: int, inner: int) -> trellis.LaneLayout | None:
+    """Cut channels into runs of whole channels or equal pieces; None if none fit."""
+    if inner > _LONGEST:
+        for pieces in range(-(-inner // _LONGEST), inner // _SHORTEST + 1):
+            if inner % pieces == 0:
+                run = inner // pieces
+                return trellis.LaneLayout(count * inner, run, run)
+        return None
+    if inner > trellis.MAX_ROW_LANE:
+        return trellis.LaneLayout(count * inner, inner, inner)
+    lanes = trellis.LaneLayout.of_rows(count * inner, inner)
+    return None if lanes.size % lanes.run or lanes.run < 3 else lanes
