@@ -1,6 +1,7 @@
 """The rules that say which errors matter: calibrated, equal, by the size of rows."""
 
 import dataclasses
+import json
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,12 @@ import numpy as np
 import pytest
 
 from forged_files import rewritten
-from frugax import CorruptFileError, SizeBudget, compress
+from frugax import (
+    CorruptFileError,
+    InfeasibleBudgetError,
+    SizeBudget,
+    compress,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -249,3 +255,79 @@ def test_columns_of_a_vector_are_a_damaged_file(layer):
 
     with pytest.raises(CorruptFileError, match="shape"):
         compress.decompress(rewritten(data, change))
+
+
+def test_a_budget_of_the_outputs_error_is_kept_on_other_inputs(layer, tmp_path):
+    _, net, rule = layer
+    for limit in (0.02, 0.1):
+        budget = SizeBudget(output_error=limit)
+        report = compress.save(tmp_path / "w.fxz", net, budget, sensitivity=rule)
+        (spend,) = report.spends
+        # Measured again, on inputs that were not calibrated on, from the file.
+        with compress.open(tmp_path / "w.fxz") as file:
+            found = rule.output_error(dict(file))
+        assert spend.measured == pytest.approx(found)
+        assert spend.verdict == "kept"
+        assert 0.8 * limit < found <= limit
+        assert "held out" in spend.source
+        assert spend.predicted != spend.measured
+    exact = compress.compress(net, SizeBudget(output_error=0), sensitivity=rule)
+    assert compress.decompress(exact)["w"].tobytes() == net["w"].tobytes()
+
+
+def test_without_inputs_held_out_nobody_can_tell(layer):
+    _, net, rule = layer
+    rule = dataclasses.replace(rule, output_error=None)
+    budget = SizeBudget(output_error=0.1)
+    plan = compress.plan(net, budget, sensitivity=rule)
+    assert 0 < plan.predicted <= 0.1
+    data = compress.apply(net, plan, sensitivity=rule)
+    (spend,) = data.report.spends
+    assert (spend.measured, str(spend.verdict)) == (None, "cannot tell")
+    assert "held_out=" in spend.source
+
+
+def test_a_size_and_an_error_of_outputs_both_hold_or_neither_does(layer):
+    _, net, rule = layer
+    both = SizeBudget("8x", output_error=0.3)
+    data = compress.compress(net, both, sensitivity=rule)
+    assert data.receipt.verdict == "kept"
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        compress.plan(net, SizeBudget("8x", output_error=0.001), sensitivity=rule)
+    within = SizeBudget(bytes=caught.value.needed, output_error=0.001)
+    assert compress.compress(net, within, sensitivity=rule).receipt.verdict == "kept"
+    error = caught.value.reachable["output_error"]
+    found = compress.compress(
+        net, SizeBudget("8x", output_error=error), sensitivity=rule
+    )
+    assert found.receipt.verdict == "kept"
+
+
+def test_an_error_of_outputs_needs_a_calibration(layer, tmp_path):
+    net = layer[1]
+    with pytest.raises(ValueError, match="outputs need a model"):
+        compress.plan(net, SizeBudget(output_error=0.1))
+    path = tmp_path / "w.fxz"
+    compress.save(path, net, SizeBudget("3x"), progressive=True)
+    with pytest.raises(ValueError, match="states errors of weights"):
+        compress.open(path, budget=SizeBudget(output_error=0.1))
+
+
+def test_an_older_plan_is_still_read():
+    plan = compress.plan(NET, SizeBudget("3x"))
+    plain = json.loads(plan.to_json())
+    dropped = [
+        part.pop("output_error", None) or part.pop("calibration", None)
+        for part in _dicts(plain)
+    ]
+    assert dropped
+    assert compress.CompressPlan.from_json(json.dumps(plain)) == plan
+
+
+def _dicts(value):
+    if isinstance(value, dict):
+        yield value
+        value = [*value.values()]
+    if isinstance(value, list):
+        for part in value:
+            yield from _dicts(part)

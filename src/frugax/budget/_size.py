@@ -21,6 +21,8 @@ class SizeBudget:
         bits_per_weight: bits of the whole file per number stored; > 0.
         rel_error: ||decoded - original|| / ||original|| over all tensors; in [0, 1].
         max_abs: largest |decoded - original| of any number; >= 0.
+        output_error: ||outputs - originals|| / ||originals|| of a model, on batches
+            that its `frugax.compress.calibrate` holds out; in [0, 1].
     """
 
     bytes: int | None
@@ -28,6 +30,7 @@ class SizeBudget:
     bits_per_weight: float | None
     rel_error: float | None
     max_abs: float | None
+    output_error: float | None
 
     def __init__(
         self,
@@ -39,6 +42,7 @@ class SizeBudget:
         bits_per_weight: float | None = None,
         rel_error: float | None = None,
         max_abs: float | None = None,
+        output_error: float | None = None,
     ) -> None:
         """Read and check the limits; see the class.
 
@@ -71,14 +75,19 @@ class SizeBudget:
         # Two sizes could contradict each other, and so could two errors; a size and an
         # error may both be kept.
         sizes = {"bytes": bytes, "ratio": ratio, "bits_per_weight": bits_per_weight}
-        errors = {"rel_error": rel_error, "max_abs": max_abs}
+        errors = {
+            "rel_error": rel_error,
+            "max_abs": max_abs,
+            "output_error": output_error,
+        }
         named = [
             [k for k, v in group.items() if v is not None] for group in (sizes, errors)
         ]
         if not any(named) or max(map(len, named)) > 1:
             raise TypeError(
                 "SizeBudget needs at most one of bytes, ratio, bits_per_weight and at "
-                "most one of rel_error, max_abs, and at least one of them all; got "
+                "most one of rel_error, max_abs, output_error, and at least one of "
+                "them all; got "
                 f"{named[0] + named[1] or 'none'}."
             )
         put = object.__setattr__
@@ -90,10 +99,17 @@ class SizeBudget:
         # An error of 0 asks for the exact weights; a size of 0 could not be kept.
         for name, value in errors.items():
             put(self, name, _check_number(name, value, zero=True))
-        if self.rel_error is not None and self.rel_error > 1:
-            raise ValueError(
-                f"rel_error must be at most 1 (that of all zeros), got {rel_error}."
-            )
+        for name in ("rel_error", "output_error"):
+            if (getattr(self, name) or 0) > 1:
+                raise ValueError(
+                    f"{name} must be at most 1 (that of all zeros), got {errors[name]}."
+                )
+
+    @property
+    def is_only_size(self) -> bool:
+        """Whether no error is limited."""
+        errors = (self.rel_error, self.max_abs, self.output_error)
+        return all(error is None for error in errors)
 
     def limit_bytes(self, *, original_bytes: int, weights: int) -> int | None:
         """The longest file that is allowed for these weights; None without a limit.
@@ -123,6 +139,8 @@ class SizeBudget:
             limits.append(f"relative error {self.rel_error:g}")
         if self.max_abs is not None:
             limits.append(f"largest error {self.max_abs:g}")
+        if self.output_error is not None:
+            limits.append(f"output error {self.output_error:g}")
         return ", ".join(limits)
 
 

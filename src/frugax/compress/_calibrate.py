@@ -110,7 +110,8 @@ def calibrate(
             {n: moments(n, g, columns=columns) for n, g in found.items() if g.ndim > 1}
             for columns in (False, True)
         ]
-        now = squares, *views
+        energy = sum(jnp.sum(jnp.square(o.astype(jnp.float32))) for o in flat)
+        now = energy, squares, *views
         return now if total is None else jax.tree.map(jnp.add, total, now)
 
     total, count, seen = None, 0, []
@@ -124,7 +125,7 @@ def calibrate(
         count += draws
     if total is None:
         raise ValueError("calibrate was given no batches.")
-    squares, *views = jax.device_get(jax.tree.map(lambda x: x / count, total))
+    energy, squares, *views = jax.device_get(jax.tree.map(lambda x: x / count, total))
     sensitivity = {name: float(squares[name]) for name in names}
     if not np.isfinite(list(sensitivity.values())).all():
         raise ValueError("calibrate was given gradients that are not finite.")
@@ -162,6 +163,7 @@ def calibrate(
         columns=columns,
         output_error=error_on(kept) if kept else None,
         calibrated_error=error_on(seen),
+        energy=float(energy),
     )
 
 

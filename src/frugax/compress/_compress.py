@@ -92,7 +92,7 @@ def plan(
     monotonic.finish()
     # The coded draft is dropped: a plan keeps steps and codecs, and `apply` codes
     # again.
-    return make_plan(draft, budget)
+    return make_plan(draft, budget, _only_calibration(sensitivity))
 
 
 @overload
@@ -218,7 +218,10 @@ def compress(
     # codec.
     tensors = measure_tensors(draft)
     monotonic.finish()
-    report = make_report(draft, tensors, budget, plan, file_bytes=draft.length)
+    calibration = _only_calibration(sensitivity)
+    report = make_report(
+        draft, tensors, budget, plan, calibration, file_bytes=draft.length
+    )
     return CompressedBytes(draft.data(), report)
 
 
@@ -288,7 +291,8 @@ def save(
     monotonic.finish()
     # Of the file on disk and not of the draft: that is the one the receipt is about.
     file_bytes = os.stat(path).st_size
-    return make_report(draft, tensors, budget, plan, file_bytes=file_bytes)
+    calibration = _only_calibration(sensitivity)
+    return make_report(draft, tensors, budget, plan, calibration, file_bytes=file_bytes)
 
 
 def _read_tree(
@@ -340,11 +344,18 @@ def _make_draft(
     return draft, plan.budget, plan
 
 
+def _only_calibration(sensitivity: Sensitivity) -> Calibration | None:
+    return sensitivity if isinstance(sensitivity, Calibration) else None
+
+
 def _check_calibration(
     plan: CompressPlan, sensitivity: Sensitivity
 ) -> Calibration | None:
     """Return the calibration that a plan needs again; None if it needs none."""
     if plan.calibration is None:
+        calibration = _only_calibration(sensitivity)
+        if plan.budget.output_error is not None and calibration is sensitivity:
+            return calibration  # to measure outputs with; None: nobody can tell
         if sensitivity is not None:
             raise ValueError("a plan has used its sensitivity already: leave one out.")
         return None

@@ -18,7 +18,7 @@ from frugax.errors import CorruptFileError
 from ._table import format_gap, format_unused, show_error, tensor_table
 from .arrays import Distortion, relative_error, release
 from .container import Record
-from .search import CompressPlan, Draft, limit_bytes, make_plan
+from .search import Calibration, CompressPlan, Draft, limit_bytes, make_plan
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,12 +209,19 @@ def make_report(
     tensors: tuple[TensorReport, ...],
     budget: SizeBudget,
     plan: CompressPlan | None,
+    calibration: Calibration | None,
     *,
     file_bytes: int,
 ) -> CompressReport:
     """Report a file that was written."""
     before = "by coding these very weights" if plan is None else "by the plan"
-    plan = plan or make_plan(draft, budget)
+    plan = plan or make_plan(draft, budget, calibration)
+    outputs = "no batches were held out: calibrate(..., held_out=)"
+    output_error = None
+    measure = None if calibration is None else calibration.output_error
+    if budget.output_error is not None and measure is not None:
+        output_error = measure(draft.arrays())
+        outputs = "outputs on the batches that were held out"
     limit = limit_bytes(draft.sources, budget)
     counted, decoded = "length of the file", "decoded from the file"
     rows = [
@@ -228,6 +235,14 @@ def make_report(
             decoded,
         ),
         ("largest error", "", budget.max_abs, plan.max_abs, draft.max_abs, decoded),
+        (
+            "output error",
+            "",
+            budget.output_error,
+            plan.output_error,
+            output_error,
+            outputs,
+        ),
     ]
     spends = tuple(
         Spend(

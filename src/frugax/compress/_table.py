@@ -66,9 +66,12 @@ def format_unused(
     limit = budget.limit_bytes(
         original_bytes=original_bytes, weights=sum(math.prod(t.shape) for t in tensors)
     )
-    only_size = budget.rel_error is None and budget.max_abs is None
     inexact = any(t.rel_error for t in tensors)
-    if limit is None or not (only_size and inexact) or file_bytes > _UNUSED * limit:
+    if (
+        limit is None
+        or not (budget.is_only_size and inexact)
+        or file_bytes > _UNUSED * limit
+    ):
         return ""
     line = (
         f"\n{100 * file_bytes / limit:.0f}% of the size is used: no finer file was "

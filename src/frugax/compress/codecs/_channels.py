@@ -14,6 +14,15 @@ _LONGEST, _SHORTEST = 2 * trellis.MAX_ROW_LANE, 256
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class _Factors:
+    """The lanes of some channels, their feedback and their weights after it."""
+
+    lanes: trellis.LaneLayout
+    feedback: trellis.Feedback | None
+    weights: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class ChannelScaling:
     """Calibrated second moments of the channels of a matrix: its rows, or its columns.
 
@@ -49,11 +58,8 @@ class ChannelScaling:
     @functools.cached_property
     def log_weights(self) -> np.ndarray:
         """The binary logarithm of each channel's weight after feedback, float64."""
-        lanes = _align_lanes(len(self.moments), self.inner)
-        if self.gram is None or lanes is None:
-            return np.log2(self.moments)
-        _, weights = _factor(self.gram, self.inner, lanes)
-        return np.log2(weights)
+        # The chunks of very large tensors have somewhat less feedback than this.
+        return np.log2(self._factor(0, len(self.moments), self.inner).weights)
 
     @functools.cached_property
     def weight(self) -> float:
@@ -87,41 +93,35 @@ class ChannelScaling:
         """Return whole rows, from flat index `first` on, as the trellis takes them."""
         turned = self.turn(values)
         channel = 0 if self.columns else first // self.inner
-        lanes, exponents, feedback = self._prepare(len(values), channel)
-        classes = trellis.classify_runs(turned, lanes, exponents)
-        return trellis.TrellisInput(turned, step, lanes, classes, exponents, feedback)
+        count = len(self.moments) if self.columns else len(values) // self.inner
+        factors = self._factor(channel, count, len(values) // count)
+        exponents = self.exponents(factors.lanes, channel)
+        classes = trellis.classify_runs(turned, factors.lanes, exponents)
+        return trellis.TrellisInput(
+            turned, step, factors.lanes, classes, exponents, factors.feedback
+        )
 
     @functools.cached_property
-    def _cache(
-        self,
-    ) -> dict[
-        tuple[int, int],
-        tuple[trellis.LaneLayout, np.ndarray, trellis.Feedback | None],
-    ]:
+    def _factors(self) -> dict[tuple[int, int, int], _Factors]:
         return {}
 
-    def _prepare(
-        self, size: int, first: int
-    ) -> tuple[trellis.LaneLayout, np.ndarray, trellis.Feedback | None]:
-        # Drafts differ in their steps alone: what does not depend on these is kept.
-        if (size, first) not in self._cache:
-            count = len(self.moments) if self.columns else size // self.inner
-            inner = size // count
+    def _factor(self, first: int, count: int, inner: int) -> _Factors:
+        """Return the lanes of some channels, their feedback and their weights."""
+        # Kept, because drafts differ in their steps alone.
+        key = first, count, inner
+        if key not in self._factors:
+            there = slice(first, first + count)
             lanes, feedback = _align_lanes(count, inner), None
+            weights = self.moments[there]
             if lanes is not None and self.gram is not None:
-                there = slice(first, first + count)
-                feedback, _ = _factor(self.gram[there, there], inner, lanes)
-            lanes = lanes or trellis.LaneLayout.of_rows(size, inner)
-            self._cache[size, first] = lanes, self.exponents(lanes, first), feedback
-        return self._cache[size, first]
-
-
-def _factor(
-    gram: np.ndarray, inner: int, lanes: trellis.LaneLayout
-) -> tuple[trellis.Feedback, np.ndarray]:
-    return trellis.Feedback.factor(
-        gram.astype(np.float64), row=inner, run=lanes.run, lane=lanes.length
-    )
+                gram = self.gram[there, there].astype(np.float64)
+                run, lane = lanes.run, lanes.length
+                feedback, weights = trellis.Feedback.factor(
+                    gram, row=inner, run=run, lane=lane
+                )
+            lanes = lanes or trellis.LaneLayout.of_rows(count * inner, inner)
+            self._factors[key] = _Factors(lanes, feedback, weights)
+        return self._factors[key]
 
 
 def _align_lanes(count: int, inner: int) -> trellis.LaneLayout | None:

@@ -66,6 +66,11 @@ def choose_prefix(
     header: Header, file_bytes: int, budget: SizeBudget, *, place: str
 ) -> tuple[Prefix, Receipt]:
     """Return the most exact prefix within a size, or the shortest within an error."""
+    if budget.output_error is not None:
+        raise ValueError(
+            f"{place} states errors of weights, not of outputs: give a size, rel_error "
+            "or max_abs."
+        )
     prefixes = list_prefixes(header, file_bytes)
     limit = budget.limit_bytes(
         original_bytes=sum(record.nbytes for record in header.tensors),

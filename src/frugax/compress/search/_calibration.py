@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -70,6 +71,7 @@ class Calibration(Mapping[str, float]):
         output_error: from decoded arrays by name to the relative error of the outputs
             on the batches that were held out; None without such batches.
         calibrated_error: the same on the batches that moments come from.
+        energy: the mean over these batches of the squared norm of the outputs.
     """
 
     sensitivity: Mapping[str, float]
@@ -77,6 +79,17 @@ class Calibration(Mapping[str, float]):
     columns: Mapping[str, ChannelMoments]
     output_error: OutputError | None = None
     calibrated_error: OutputError | None = None
+    energy: float = 0.0
+
+    def predict(self, arrays: Mapping[str, np.ndarray]) -> float | None:
+        """Return the error on the batches that were calibrated on, if they are kept."""
+        return None if self.calibrated_error is None else self.calibrated_error(arrays)
+
+    def measure(self, arrays: Mapping[str, np.ndarray]) -> float:
+        """Return the larger of both errors of the outputs; NaN without any."""
+        errors = (self.output_error, self.calibrated_error)
+        found = [error(arrays) for error in errors if error is not None]
+        return float(np.max(found)) if found else math.nan
 
     def __getitem__(self, name: str) -> float:
         return self.sensitivity[name]

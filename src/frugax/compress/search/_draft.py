@@ -14,6 +14,8 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+import numpy as np
+
 from frugax.budget import SizeBudget
 from frugax.errors import OutputError
 from frugax.fileio import write_error_reason
@@ -74,6 +76,11 @@ class Draft:
         self._file.seek(0)
         while piece := self._file.read(_PIECE):
             write(piece)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Decode every tensor, by name."""
+        with self.open() as file:
+            return {name: np.array(values) for name, values in file.items()}
 
     def open(self) -> contextlib.AbstractContextManager[CompressedFile]:
         """Open the file to read it back."""

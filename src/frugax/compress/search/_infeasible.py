@@ -25,6 +25,7 @@ def raise_infeasible(
     *,
     exact_only: list[Source],
     find_least_max_abs: Callable[[], float | None],
+    measure_outputs: Callable[[Draft], float],
 ) -> NoReturn:
     """Say that no file meets the budget, the best there is, and the way out."""
     # `draft` is the shortest file within the error of the budget, and longer than
@@ -32,19 +33,26 @@ def raise_infeasible(
     # `exact_only` are the tensors that no step can shorten, the longest first.
     sources = draft.sources
     reachable: dict[str, float] = {"bytes": draft.length}
-    only_size = budget.rel_error is None and budget.max_abs is None
+    only_size = budget.is_only_size
     hint = _suggest(draft, limit, exact_only, only_size=only_size)
     if budget.rel_error is not None:
         if in_size is not None and in_size.length <= limit:
             reachable["rel_error"] = round_up(in_size.rel_error)
+    elif budget.output_error is not None:
+        if in_size is not None and in_size.length <= limit:
+            reachable["output_error"] = round_up(measure_outputs(in_size))
     elif budget.max_abs is not None:
         least = find_least_max_abs()
         if least is not None:
             reachable["max_abs"] = least
-    for name, kind in (("rel_error", "relative"), ("max_abs", "largest")):
+    for name, kind in (
+        ("rel_error", "relative error"),
+        ("max_abs", "largest error"),
+        ("output_error", "output error"),
+    ):
         if name not in reachable:
             continue
-        offer = f"allow a {kind} error of {reachable[name]:.4g}, the least found"
+        offer = f"allow the {kind} {reachable[name]:.4g}, the least found"
         if hint.startswith(_LARGER_ERROR):
             hint = f"{offer} in so many bytes: {hint.removeprefix(_LARGER_ERROR)}"
         else:

@@ -6,6 +6,7 @@ from frugax.budget import JsonPlan, SizeBudget, format_bytes
 
 from .._table import format_gap, format_unused, show_error, tensor_table
 from ..codecs import ChannelScaling, Step
+from ._calibration import Calibration
 from ._draft import Draft
 from ._layered import LayeredSource
 
@@ -55,6 +56,8 @@ class CompressPlan(JsonPlan):
         progressive: whether tensors are coded in layers, where they can be.
         calibration: the digest of the `Calibration` that set steps of rows or columns;
             `apply` needs it again. None without one.
+        output_error: relative error of the outputs on the batches that were calibrated
+            on; None where the budget does not limit it.
     """
 
     budget: SizeBudget
@@ -66,6 +69,7 @@ class CompressPlan(JsonPlan):
     allocation_gap: float | None = None
     progressive: bool = False
     calibration: str | None = None
+    output_error: float | None = None
 
     @property
     def predicted(self) -> float:
@@ -74,6 +78,8 @@ class CompressPlan(JsonPlan):
         sizes = (budget.bytes, budget.ratio, budget.bits_per_weight)
         if any(size is not None for size in sizes):
             return self.file_bytes
+        if budget.output_error is not None and self.output_error is not None:
+            return self.output_error
         if budget.rel_error is None:
             return self.max_abs
         return self.rel_error
@@ -96,8 +102,13 @@ class CompressPlan(JsonPlan):
         )
 
 
-def make_plan(draft: Draft, budget: SizeBudget) -> CompressPlan:
+def make_plan(
+    draft: Draft, budget: SizeBudget, calibration: Calibration | None = None
+) -> CompressPlan:
     """Return the plan that a draft carries out."""
+    output_error = None
+    if budget.output_error is not None and calibration is not None:
+        output_error = calibration.predict(draft.arrays())
     tensors = tuple(
         TensorPlan(
             name=t.name,
@@ -128,4 +139,5 @@ def make_plan(draft: Draft, budget: SizeBudget) -> CompressPlan:
             ),
             None,
         ),
+        output_error=output_error,
     )

@@ -89,6 +89,15 @@ class ScaleModel:
         """Estimate the sum of squared errors of all tensors at one scale."""
         return math.fsum(self._interpolate(s, scale).energy for s in self.sources)
 
+    def total_loss(self, scale: float) -> float:
+        """Estimate the weighted sum of squared errors of all tensors at one scale."""
+        weights = self.measure.weights
+        return math.fsum(
+            weights[source.name] * self._interpolate(source, scale).loss
+            for source in self.sources
+            if source.quantisable
+        )
+
     def _interpolate(self, source: Source, scale: float) -> RatePoint:
         """Estimate a tensor at a scale from the two sampled scales next to it."""
         notch = math.floor(scale / _NOTCH)

@@ -25,6 +25,7 @@ from .._arguments import Progress, ProgressStages
 from ..arrays import relative_error, round_up
 from ..codecs import MAX_STEP, Step, step_below
 from ..container import write
+from ._calibration import Calibration
 from ._draft import Draft, Steps, limit_bytes, make_draft
 from ._infeasible import raise_infeasible
 from ._measure import ErrorMeasure, Sensitivity
@@ -34,6 +35,8 @@ from ._source import Source
 # The file should be within this share of the limit; searching goes on until it is.
 _CLOSE = 0.005
 _CLOSE_ERROR = 0.007  # in powers of two: 0.5% below the error allowed
+# Outputs change by more than that from one rounding to the next.
+_CLOSE_OUTPUT = 0.07
 _MAX_FILES = 8
 # The shares of the remaining progress that a sampling and a draft take.
 _SAMPLING, _DRAFT = 0.03, 0.5
@@ -50,9 +53,19 @@ def choose(
     progress: Progress,
 ) -> Draft:
     """Find the file within the budget of the least error, or of the fewest bytes."""
+    calibration = sensitivity if isinstance(sensitivity, Calibration) else None
+    if budget.output_error is not None and calibration is None:
+        raise ValueError(
+            f"{budget}: outputs need a model. Give plan, compress or save the "
+            "sensitivity= from frugax.compress.calibrate(apply_fn, params, batches)."
+        )
     measure = ErrorMeasure.choose(sources, sensitivity)
     search = Search(
-        measure.sources, head, ScaleModel(measure), ProgressStages(progress)
+        measure.sources,
+        head,
+        ScaleModel(measure),
+        ProgressStages(progress),
+        calibration,
     )
     return search.meet(budget)
 
@@ -66,12 +79,14 @@ class Search:
         head: the entries of the header beside the tensors, such as `structure`.
         scales: rate-distortion estimates of the same tensors.
         progress: told about each stage.
+        calibration: measures the outputs' error; None without one.
     """
 
     sources: tuple[Source, ...]
     head: Mapping[str, Any]
     scales: ScaleModel
     progress: ProgressStages
+    calibration: Calibration | None = None
 
     def meet(self, budget: SizeBudget) -> Draft:
         """Return the file of a budget, or raise what `choose` documents."""
@@ -80,11 +95,11 @@ class Search:
         draft = self._find(budget, limit)
         if limit is None or draft.length <= limit:
             return draft
-        if self._steps_matter and not _only_size(budget):
+        if self._steps_matter and not budget.is_only_size:
             # The best allocation in a size and the shortest file within an error are
             # two searches: one may find a file that the other misses by a little.
             in_size = self.fit_bytes(limit)
-            if in_size.length <= limit and _meets_error(in_size, budget):
+            if in_size.length <= limit and self._meets_error(in_size, budget):
                 return in_size
         raise_infeasible(
             draft,
@@ -92,8 +107,25 @@ class Search:
             budget,
             in_size,
             exact_only=self.list_exact_only(),
+            measure_outputs=self.output_error,
             find_least_max_abs=lambda: self.min_max_abs(limit, draft, budget),
         )
+
+    def _meets_error(self, draft: Draft, budget: SizeBudget) -> bool:
+        if budget.output_error is not None:
+            return self.output_error(draft) <= budget.output_error
+        return all(
+            limit is None or error <= limit
+            for error, limit in (
+                (draft.rel_error, budget.rel_error),
+                (draft.max_abs, budget.max_abs),
+            )
+        )
+
+    def output_error(self, draft: Draft) -> float:
+        """Return the largest relative error of the outputs on any batches there are."""
+        assert self.calibration is not None  # `choose` asks for one
+        return self.calibration.measure(draft.arrays())
 
     def _find(self, budget: SizeBudget, limit: int | None) -> Draft:
         """Find a file by the error of a budget, or else by its size."""
@@ -104,6 +136,8 @@ class Search:
             return self.exact
         elif budget.rel_error is not None:
             draft = self.fit_rel_error(budget.rel_error)
+        elif budget.output_error is not None:
+            draft = self.fit_output_error(budget.output_error)
         else:
             assert limit is not None  # a budget has a size or an error
             # This leaves out the header. It comes first, because `exact` codes a whole
@@ -247,6 +281,31 @@ class Search:
 
         room = self._total_bytes(scale)
         return self._refine(scale, room, miss, -2 / _CLOSE_ERROR, lambda: self.exact)
+
+    def fit_output_error(self, target: float) -> Draft:
+        """Find the shortest file within a relative error of a model's outputs."""
+        calibration = self.calibration
+        if target == 0 or calibration is None or not calibration.energy:
+            return self.exact
+
+        def log_error(scale: float) -> float:
+            self.progress.next(_SAMPLING)(1.0, "sampling")
+            # To first order: weighted squared errors of weights are those of outputs.
+            squared = self.scales.total_loss(scale) / calibration.energy
+            return math.log2(max(squared, 2.0**-160)) / 2
+
+        goal = math.log2(target) - _CLOSE_OUTPUT / 2
+        finest, coarsest = self.scales.finest, self.scales.coarsest
+        scale = find_root(log_error, goal, coarsest, finest, tolerance=_CLOSE_OUTPUT)
+
+        def miss(draft: Draft) -> float:
+            error = self.output_error(draft)
+            if math.isnan(error):  # outputs that overflow are no answer
+                return math.inf
+            return (math.log2(max(error, 2.0**-80)) - goal) / (_CLOSE_OUTPUT / 2)
+
+        room = self._total_bytes(scale)
+        return self._refine(scale, room, miss, -2 / _CLOSE_OUTPUT, lambda: self.exact)
 
     def fit_max_abs(self, target: float) -> Draft:
         """Find the shortest file with no error of any number above `target`."""
@@ -408,20 +467,6 @@ def find_root(
         if -tolerance <= value <= 0 or abs(high - low) < 1e-5:
             break
     return best
-
-
-def _only_size(budget: SizeBudget) -> bool:
-    return budget.rel_error is None and budget.max_abs is None
-
-
-def _meets_error(draft: Draft, budget: SizeBudget) -> bool:
-    return all(
-        limit is None or error <= limit
-        for error, limit in (
-            (draft.rel_error, budget.rel_error),
-            (draft.max_abs, budget.max_abs),
-        )
-    )
 
 
 def _use_uniform(_: Source) -> str:

@@ -36,10 +36,10 @@ def plan_dtypes(
 ) -> DtypePlan:
     """Plan short dtypes; see `frugax.models.plan`."""
     check_budget(budget, SizeBudget)
-    if budget.max_abs is not None:
+    if budget.max_abs is not None or budget.output_error is not None:
         raise ValueError(
             "a dtype plan bounds a relative error of the outputs: give "
-            "SizeBudget(rel_error=...), not max_abs."
+            "SizeBudget(rel_error=...), not max_abs or output_error."
         )
     batches = list(batches)
     if len(batches) < 2:
