@@ -188,10 +188,6 @@ def minilm(options: Any) -> dict[str, Any]:
     }
     for name, quantise in peers.items():
         found[name] = peer(name, quantise)
-        budget = SizeBudget(bytes=int(found[name]["bytes"]))
-        if "HQQ" not in name:  # GPTQ's bytes are as many
-            label = f"calibrated, in the bytes of {name}"
-            found[label] = ours(label, budget, calibration)
     return {"rows": found, "cpu_seconds": seconds, "sentences": options.sentences}
 
 
