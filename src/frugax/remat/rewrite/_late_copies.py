@@ -53,7 +53,8 @@ def copy_late(body: RematGraph, copies: LateCopies) -> RematGraph:
     """
     graph, size = body.graph, len(body.eqns)
     for edges in copies.runs:
-        if list(edges) != sorted({*edges}) or not 0 <= edges[0] <= edges[-1] <= size:
+        in_order = [0, *edges, size] == sorted([0, *edges, size])
+        if not in_order or len({*edges}) < max(len(edges), 2):
             raise ValueError(
                 f"damaged plan: blocks that end at {edges} are not among the {size} "
                 "operations. Plan again with remat.plan."
