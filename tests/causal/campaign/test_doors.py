@@ -40,7 +40,9 @@ def test_a_plan_without_a_limit_of_cost_or_number_is_in_seconds():
     assert e.value.needed == 0.1
 
 
-def test_apply_begins_the_campaign_of_a_plan_and_its_receipt_says_what_was_spent():
+def test_apply_begins_the_campaign_of_a_plan_and_its_receipt_says_what_was_spent(
+    tmp_path,
+):
     budget = ExperimentBudget(cost=0.4, costs=PRICES, seconds=1e6)
     observed = {"x": np.arange(6.0), "z": np.arange(6.0) ** 2, "y": np.arange(6.0)}
     draft = causal.Campaign(
@@ -48,19 +50,29 @@ def test_apply_begins_the_campaign_of_a_plan_and_its_receipt_says_what_was_spent
     )
     draft.tell_observations(observed)
     plan = causal.plan(draft, budget)
-    campaign = causal.apply(draft, plan, seed=7)
+    assert [one.spent for one in plan.regret] == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
+    assert all(0 <= one.low <= one.expected <= one.high for one in plan.regret)
+    assert "expected distance from the best" in str(plan)
+    read = causal.CampaignPlan.from_json(plan.to_json())
+    assert read.regret == plan.regret
+    campaign = causal.apply(draft, read, seed=7)
     assert (campaign.settings.budget, campaign.settings.seed) == (budget, 7)
     assert campaign.samples is not None
     while (experiment := campaign.ask()) is not None:
         campaign.tell(experiment, 1.0)
-    number, cost, seconds = campaign.receipt.spends
+    saved = tmp_path / "campaign"
+    campaign.save(saved)
+    number, cost, seconds, regret = campaign.receipt.spends
     assert (number.limit, number.predicted) == (4, 4)
     assert number.measured == len(campaign.experiments)
     assert (cost.limit, cost.predicted) == (0.4, plan.predicted)
     assert cost.measured == campaign.spent
     assert seconds.limit == 1e6
     assert seconds.measured is not None
-    assert campaign.receipt.verdict == Verdict.KEPT
+    assert all(one.verdict == Verdict.KEPT for one in (number, cost, seconds))
+    assert regret.measured == pytest.approx(campaign.recommend().expected_regret)
+    again = causal.Campaign.load(saved)
+    assert again.receipt.spends[3].predicted == regret.predicted
     with pytest.raises(ValueError, match="experiments already: plan one"):
         causal.plan(campaign, budget)
 

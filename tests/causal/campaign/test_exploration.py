@@ -35,7 +35,10 @@ def test_an_effect_that_begins_outside_of_the_data_is_found():
     campaign = campaign_on(simulate, {"x": (-4.0, 4.0), "z": (-4.0, 4.0)}, 9)
     assert campaign.recommend().value["x"] > 3.0
     # No point was tried a third time.
-    tried = [tuple(np.round(list(e.values.values()), 1)) for e in campaign.experiments]
+    tried = [
+        tuple((name, round(value, 1)) for name, value in e.values.items())
+        for e in campaign.experiments
+    ]
     assert max(map(tried.count, tried)) <= 2
 
 

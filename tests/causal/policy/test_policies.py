@@ -157,3 +157,18 @@ def test_what_was_tried_and_is_not_allowed_is_not_tried_again(policy):
     assert chosen(policy, tried) != 3
     if policy == "improvement":
         assert chosen(policy, new) == 3
+
+
+def test_a_leader_that_was_tried_once_is_tried_again_before_it_is_believed():
+    # Point 1 may lead by the luck of one outcome, and point 3 is known well.
+    loss = [[0.0, -3.5, 0.0, -3.0], [0.0, -2.8, 0.0, -3.0], [0.0, -3.9, 0.0, -3.0]]
+    tried = outlook_of(
+        loss,
+        unexplored=np.zeros(4),
+        repeats=np.array([0.0, 1.0, 0.0, 2.0]),
+        scale=1.0,
+    )
+    assert tried.best == 1
+    assert chosen("improvement", tried) == 1
+    again = dataclasses.replace(tried, repeats=np.array([0.0, 2.0, 0.0, 2.0]))
+    assert chosen("improvement", again) != 1

@@ -22,6 +22,7 @@ from ._inference import Inference
 from ._plan import CampaignPlan, PlannedExperiment
 from ._settings import CampaignSettings
 from .actions import Binary, Categorical, Continuous, Grid, Integer
+from .regret_forecast import ExpectedRegret
 from .report import report_page
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "CampaignSettings",
     "Categorical",
     "Continuous",
+    "ExpectedRegret",
     "Experiment",
     "ExperimentRecord",
     "ExperimentRunner",

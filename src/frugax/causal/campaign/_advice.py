@@ -164,6 +164,13 @@ def prediction_interval(
     return expected, low, expected + float(np.hypot(high - expected, doubt))
 
 
+def estimate_regret(inference: Inference) -> tuple[float, float]:
+    """Return the recommendation's distance from the best, and its 90 % half-width."""
+    each = _compute_regret(inference.outlook)
+    low, high = np.quantile(each, (0.05, 0.95), method="weibull")
+    return float(each.mean()), float(max(high - each.mean(), each.mean() - low))
+
+
 def give_advice(
     inference: Inference,
     outlook: Outlook,

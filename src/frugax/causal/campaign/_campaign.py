@@ -20,6 +20,7 @@ from . import _file
 from ._advice import (
     Recommendation,
     StopAdvice,
+    estimate_regret,
     give_advice,
     make_recommendation,
     prediction_interval,
@@ -46,6 +47,7 @@ from ._plan import make_receipt
 from ._settings import CampaignSettings, read_pairs, read_variables
 from ._state import OBSERVED, CampaignState, join_tables
 from .actions import Action, Continuous, Setting, to_code, to_settings
+from .regret_forecast import ExpectedRegret, simulate_regret
 
 # So many equal values of the target are not luck.
 _MIN_CONSTANT = 5
@@ -280,8 +282,15 @@ class Campaign:
 
     @property
     def receipt(self) -> Receipt:
-        """The limits of the budget beside the spending, with a verdict for each."""
-        return make_receipt(self.settings, self.experiments)
+        """The limits of the budget beside the spending, with a verdict for each.
+
+        The distance from the best that was forecast before the first experiment stands
+        beside that by today's posterior.
+        """
+        planned, regret = self._state.planned, None
+        if planned and self.measured:
+            regret = estimate_regret(self.infer())
+        return make_receipt(self.settings, self.experiments, planned, regret)
 
     @property
     def policy(self) -> Policy:
@@ -452,7 +461,10 @@ class Campaign:
             ),
             asked_s=time.time() - self._state.began_s,
         )
-        self._commit(dataclasses.replace(self._state, experiments=(*records, record)))
+        state = dataclasses.replace(self._state, experiments=(*records, record))
+        if not records:
+            state = dataclasses.replace(state, planned=self.forecast_regret())
+        self._commit(state)
         return Experiment(
             id=record.id,
             intervention=intervene(**values),
@@ -605,6 +617,27 @@ class Campaign:
             is_late=self._is_late,
         )
 
+    def forecast_regret(self) -> tuple[ExpectedRegret, ...]:
+        """Forecast how far from the best the recommendation will be, by the spending.
+
+        Campaigns are simulated on the posterior samples, with the budget that is left.
+        Empty if the target was never measured or only time is limited.
+
+        Raises:
+            ValueError: an edge names a variable that no row has.
+        """
+        limits = remaining_budget(self.settings.budget, self.experiments)
+        if not limits or not self.measured:
+            return ()
+        inference = self.infer()
+        return simulate_regret(
+            self._mark_affordable(inference),
+            inference.domain,
+            float(limits.get("cost", limits.get("n", 0))),
+            float(limits.get("n", np.inf)),
+            seed=self.settings.seed,
+        )
+
     def infer(self, *, full: bool = False) -> Inference:
         """Draw posterior samples, and predict every candidate experiment.
 
@@ -637,10 +670,12 @@ class Campaign:
         inference = infer(current, join_tables(current.table, empty), full=full)
         if not full:
             # Not on disk yet: the next question or answer writes them.
+            found = dict(inference.ensemble.hyperparameters)
+            if state.hyperparameter_names == inference.names:
+                # Causes that no sample had this time may come back.
+                found = {**state.hyperparameters, **found}
             self._state = dataclasses.replace(
-                state,
-                hyperparameters=inference.ensemble.hyperparameters,
-                hyperparameter_names=inference.names,
+                state, hyperparameters=found, hyperparameter_names=inference.names
             )
             self._inferred = self._state, inference
         return inference

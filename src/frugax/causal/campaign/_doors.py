@@ -16,12 +16,14 @@ Subject: TypeAlias = CampaignSettings | CampaignConfig | Campaign | Mapping[str,
 
 
 def plan(subject: Subject, budget: ExperimentBudget) -> CampaignPlan:
-    """Plan a campaign: which experiments a budget pays for, and how many of each.
+    """Plan a campaign: which experiments a budget pays for, and what they should give.
 
     Args:
         subject: the settings of the campaign, in one of these forms: a mapping with the
             arguments of `Campaign` but the budget, `CampaignSettings`, a
-            `CampaignConfig`, or a `Campaign` without experiments.
+            `CampaignConfig`, or a `Campaign` without experiments. With the observations
+            of a `Campaign` the plan forecasts how far from the best its recommendation
+            will be.
         budget: limits of the experiments.
 
     Raises:
@@ -43,7 +45,12 @@ def plan(subject: Subject, budget: ExperimentBudget) -> CampaignPlan:
     check_budget(budget, ExperimentBudget)
     # A campaign is begun even for a plan, as this checks the settings against the
     # budget: a plan never promises anything that `apply` would refuse.
-    return make_plan(_begin(subject, budget).settings)
+    begun = _begin(subject, budget)
+    found = make_plan(begun.settings)
+    if not isinstance(subject, Campaign) or subject.samples is None:
+        return found
+    begun.tell_observations(subject.samples)
+    return dataclasses.replace(found, regret=begun.forecast_regret())
 
 
 def apply(

@@ -26,6 +26,7 @@ from frugax.fileio import check_ownership, lock, write_error_reason, write_whole
 from ._experiments import ExperimentRecord, remaining_budget
 from ._settings import RENAMED_SETTINGS, CampaignSettings
 from ._state import CampaignState
+from .regret_forecast import ExpectedRegret
 
 _FORMAT = "frugax campaign"
 # 2 added corrections, 3 the standard deviation over posterior samples to forecasts; 4
@@ -170,6 +171,7 @@ def write_state(path: str | os.PathLike[str], state: CampaignState) -> None:
             for (variable, parents), found in state.hyperparameters.items()
         ],
         "hyperparameter_names": list(state.hyperparameter_names),
+        "planned": to_plain(state.planned),
     }
     # The JSON is an array of bytes: one file, one checksum, and no second format.
     text = json.dumps(content, allow_nan=False).encode()
@@ -296,4 +298,8 @@ def _parse(
             for one in content["hyperparameters"]
         },
         hyperparameter_names=tuple(content["hyperparameter_names"]),
+        # Files of earlier versions have no forecast of the regret.
+        planned=tuple(
+            from_plain(ExpectedRegret, e) for e in content.get("planned", ())
+        ),
     )

@@ -68,6 +68,7 @@ class Inference:
         imputed: values that count for variables in rows that lack them.
         num_causal: number of rows of `outlook.loss` that are causal models, the first
             ones; the others know no causes.
+        domain: ranges of the variables.
     """
 
     names: tuple[str, ...]
@@ -78,6 +79,7 @@ class Inference:
     row_std: float
     imputed: dict[str, float]
     num_causal: int
+    domain: Domain
 
 
 class _Predictor:
@@ -350,6 +352,7 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
         row_std=row_std,
         imputed=imputed,
         num_causal=count,
+        domain=domain,
     )
 
 

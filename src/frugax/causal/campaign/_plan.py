@@ -7,6 +7,7 @@ from frugax.budget import ExperimentBudget, JsonPlan, Receipt, Spend, table
 
 from ._experiments import ExperimentRecord, add_costs, add_prices
 from ._settings import CampaignSettings
+from .regret_forecast import ExpectedRegret
 
 # A campaign may allow 400 sets of variables, and a table of all would fill pages.
 _MAX_TABLE_ROWS = 20
@@ -44,12 +45,17 @@ class CampaignPlan(JsonPlan):
         predicted: cost that a campaign is expected to spend: that of as many dear
             experiments as fit, and cheaper ones for the rest. It is <= `budget.cost`.
             In seconds if only these are limited.
+        regret: the distance from the best mean of the target that a recommendation is
+            expected to have after shares of the budget; empty without observations or
+            if only time is limited.
     """
 
     budget: ExperimentBudget
     experiments: tuple[PlannedExperiment, ...]
     max_experiments: int | None
     predicted: float
+    # What the observations say of the effects does not make it another plan.
+    regret: tuple[ExpectedRegret, ...] = dataclasses.field(default=(), compare=False)
 
     def __str__(self) -> str:
         rows = [
@@ -60,7 +66,11 @@ class CampaignPlan(JsonPlan):
             rows.append([f"... and {rest} more", "", ""])
         count = _format_count(self.max_experiments)
         rows.append([f"limit: {self.budget}", f"{self.predicted:g}", count])
-        return table(["experiment", "cost", "at most"], rows)
+        text = str(table(["experiment", "cost", "at most"], rows))
+        if self.regret:
+            rows = [[f"{one.spent:.4g}", str(one)] for one in self.regret]
+            text += "\n\n" + table(["spent", "expected distance from the best"], rows)
+        return text
 
 
 def make_plan(settings: CampaignSettings) -> CampaignPlan:
@@ -106,9 +116,20 @@ def make_plan(settings: CampaignSettings) -> CampaignPlan:
 
 
 def make_receipt(
-    settings: CampaignSettings, records: Sequence[ExperimentRecord]
+    settings: CampaignSettings,
+    records: Sequence[ExperimentRecord],
+    planned: Sequence[ExpectedRegret],
+    regret: tuple[float, float] | None,
 ) -> Receipt:
-    """Compare the spending of a campaign with the limits of its budget."""
+    """Compare the spending of a campaign with its budget, and the regret with its plan.
+
+    Args:
+        settings: settings of the campaign.
+        records: all experiments that were asked for.
+        planned: the regret that was forecast before the first of them.
+        regret: the regret by the posterior of today, and the half-width of its 90 %
+            interval; None before the target was measured.
+    """
     plan, budget = make_plan(settings), settings.budget
     spends: list[Spend] = []
     # Pending experiments count in number but not in cost: they occupy a slot once they
@@ -149,6 +170,23 @@ def make_receipt(
                 limit=budget.seconds,
                 measured=max(known, default=0.0) if len(known) == len(asked) else None,
                 source="wall clock, from the start of the campaign",
+            )
+        )
+    if planned:
+        spent = float(add_costs(budget, counted, "answered", "failed"))
+        if budget.cost is None:
+            spent = len(counted)
+        due = [one for one in planned if one.spent <= spent * (1 + 1e-9)][-1]
+        measured, noise = regret or (None, 0.0)
+        spends.append(
+            Spend(
+                name="distance from the best",
+                unit="",
+                limit=due.high,
+                predicted=due.expected,
+                measured=measured,
+                noise=noise,
+                source="posterior samples; the true best is not known",
             )
         )
     return Receipt(tuple(spends))

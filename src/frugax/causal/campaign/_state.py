@@ -11,6 +11,7 @@ from frugax.causal.posterior import HyperparameterPosterior
 
 from ._experiments import ExperimentRecord
 from ._settings import CampaignSettings
+from .regret_forecast import ExpectedRegret
 
 OBSERVED = -1  # instead of an experiment's id, for rows in which nothing was set
 
@@ -28,6 +29,7 @@ class CampaignState:
             -2 - id for rows that a correction has replaced.
         hyperparameters: those of mechanisms, which save the search for them.
         hyperparameter_names: the variables whose positions are in their keys.
+        planned: the regret that was forecast before the first experiment.
     """
 
     settings: CampaignSettings
@@ -41,6 +43,7 @@ class CampaignState:
         dataclasses.field(default_factory=dict)
     )
     hyperparameter_names: tuple[str, ...] = ()
+    planned: tuple[ExpectedRegret, ...] = ()
 
     @property
     def current(self) -> "CampaignState":

@@ -38,8 +38,9 @@ def improvement(outlook: Outlook, rng: np.random.Generator) -> int:
 
     Every third experiment goes where the outcomes so far say least, as all models may
     agree on a region that none of them has seen; and every one in the first 60 % of the
-    budget, as long as nothing was found that is better than to do nothing. No point is
-    tried a third time while a better one may be where nothing was tried.
+    budget, as long as nothing was found that is better than to do nothing. The
+    recommendation is tried again if that is worth more than the most promising point.
+    No point is tried a third time while a better one may be where nothing was tried.
     """
     ei = expected_improvement(outlook)
     if outlook.unexplored is None or outlook.repeats is None:
@@ -52,14 +53,21 @@ def improvement(outlook: Outlook, rng: np.random.Generator) -> int:
         score = outlook.unexplored * (1 + 0.3 * hope)
         return _select_max(np.where(new, score, 0.0), outlook, rng)
     often = outlook.repeats > _MAX_REPEATS
+    best = outlook.best
     if new.any() and (fits & ~often).any():
-        best = outlook.loss[:, outlook.best]
-        better = outlook.loss[:, new].min(1) < best - _WORTHWHILE * outlook.loss.std()
+        now = outlook.loss[:, best]
+        better = outlook.loss[:, new].min(1) < now - _WORTHWHILE * outlook.loss.std()
         if better.mean() > _WORTHWHILE:
-            outlook = dataclasses.replace(
-                outlook, affordable=outlook.affordable & ~often
-            )
-    return _select_max(ei / outlook.price, outlook, rng)
+            fits &= ~often
+            outlook = dataclasses.replace(outlook, affordable=fits)
+    pick = _select_max(ei / outlook.price, outlook, rng)
+    if not fits[best] or often[best]:
+        return pick
+    # The best of many candidates is often a lucky one, and its expected improvement on
+    # itself is 0: the worth of another outcome decides whether it is tried again.
+    both = np.array([best, pick])
+    worth = total_values(outlook, both) / outlook.price[both]
+    return best if worth[0] > worth[1] else pick
 
 
 def _explores(outlook: Outlook) -> bool:

@@ -9,6 +9,7 @@ References:
 """
 
 import dataclasses
+import functools
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -120,6 +121,7 @@ def evaluate_sines(
     return np.moveaxis(found, 0, -1)
 
 
+@functools.cache
 def spectral_density(count: int, length: float) -> Float[np.ndarray, " {count}"]:
     """Return the prior variance of each sine's weight, for functions of variance 1.
 
@@ -127,7 +129,9 @@ def spectral_density(count: int, length: float) -> Float[np.ndarray, " {count}"]
     each eigenvalue (Solin & Särkkä 2020).
     """
     frequencies = np.pi * np.arange(1, count + 1) / (2 * BOUNDARY)
-    return length * np.sqrt(2 * np.pi) * np.exp(-0.5 * (length * frequencies) ** 2)
+    found = length * np.sqrt(2 * np.pi) * np.exp(-0.5 * (length * frequencies) ** 2)
+    found.flags.writeable = False  # all callers share it
+    return found
 
 
 def evaluate_bends(u: Float[np.ndarray, "*points"]) -> Float[np.ndarray, "*points k"]:

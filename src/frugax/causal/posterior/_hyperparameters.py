@@ -1,12 +1,13 @@
 """Hyperparameters of a mechanism's prior, and the search for those of high evidence."""
 
 import dataclasses
+import functools
 
 import numpy as np
 from jaxtyping import Float
 
-from ._basis import NEGLIGIBLE, NUM_SINES, spectral_density
-from ._evidence import log_evidence
+from ._basis import NUM_BENDS, NUM_SINES, spectral_density
+from ._evidence import log_evidence_of_block
 
 _LENGTHS = (0.13, 0.22, 0.4, 0.7, 1.3)
 _GAINS = (0.3, 3.0, 30.0, 300.0)
@@ -15,6 +16,13 @@ _NUM_CANDIDATES = 6  # enough that some bend where there are no data and some do
 _MAX_LOG_ODDS = 4.0  # against the best, beyond which a candidate is dropped
 _MIN_ROWS_FRAC = 0.8  # share of today's rows from which an earlier search still holds
 _MARGIN = 0.1  # half-widths outside of its rows where an earlier search still holds
+
+
+@functools.cache
+def _bend_variances(length: float) -> Float[np.ndarray, " k"]:
+    # Outside of its range a function leaves the level of the edge by as much as it
+    # bends inside, so a straight mechanism extrapolates as a straight line.
+    return np.append(spectral_density(NUM_SINES, length), (1.0, 1.0))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,12 +44,7 @@ class Hyperparameters:
     ) -> Float[np.ndarray, " k"]:
         """Return the prior variance of each weight, in units of the noise's."""
         parts = [np.full(1, 100.0), np.full(num_parents, self.line_gain)]
-        # Outside of its range a function leaves the level of the edge by as much as it
-        # bends inside, so a straight mechanism extrapolates as a straight line.
-        parts += [
-            gain * np.append(spectral_density(NUM_SINES, length), (1.0, 1.0))
-            for length, gain in self.bends
-        ]
+        parts += [_bend_variances(length) * gain for length, gain in self.bends]
         parts.append(np.full(2 * num_waves, self.waves[1] / max(num_waves, 1)))
         return np.concatenate(parts)
 
@@ -103,24 +106,26 @@ def search_hyperparameters(
     grids has more than 100,000 points, and this visits about a hundred of them.
     """
     visited: dict[Hyperparameters, float] = {}
+    # The columns: a constant, lines, bends, waves and companions.
+    num_lines = 1 + num_parents
+    num_bent = num_lines + num_parents * NUM_BENDS
 
     def climb(
-        current: Hyperparameters, options: list[Hyperparameters]
+        current: Hyperparameters, block: slice, options: list[Hyperparameters]
     ) -> Hyperparameters:
-        for one in [current, *options]:
-            if one not in visited:
-                prior = one.prior_variances(num_parents, num_waves)
-                variances = np.concatenate([prior, companion_prior])
-                used = variances > NEGLIGIBLE
-                visited[one] = float(
-                    log_evidence(
-                        gram[np.ix_(used, used)],
-                        against[used],
-                        square,
-                        rows,
-                        variances[used],
-                    )
-                )
+        new = [one for one in options if one not in visited]
+        if new:
+            own, *others = (one.prior_variances(num_parents, num_waves) for one in new)
+            evidence = log_evidence_of_block(
+                gram,
+                against,
+                square,
+                rows,
+                np.concatenate([own, companion_prior]),
+                block,
+                np.stack([own[block], *(other[block] for other in others)]),
+            )
+            visited.update(zip(new, evidence.tolist(), strict=True))
         return max([current, *options], key=lambda one: visited[one])
 
     current = Hyperparameters(
@@ -133,16 +138,25 @@ def search_hyperparameters(
             left, right = current.bends[:i], current.bends[i + 1 :]
             current = climb(
                 current,
+                slice(num_lines + i * NUM_BENDS, num_lines + (i + 1) * NUM_BENDS),
                 [
                     dataclasses.replace(current, bends=(*left, bend, *right))
                     for bend in bends
                 ],
             )
-        waves = [(wave_length, gain) for gain in (0.0, *_GAINS) if num_waves]
-        current = climb(current, [dataclasses.replace(current, waves=w) for w in waves])
-        lines = [gain for gain in _LINE_GAINS if num_parents]
+        if num_waves:
+            current = climb(
+                current,
+                slice(num_bent, num_bent + 2 * num_waves),
+                [
+                    dataclasses.replace(current, waves=(wave_length, gain))
+                    for gain in (0.0, *_GAINS)
+                ],
+            )
         current = climb(
-            current, [dataclasses.replace(current, line_gain=gain) for gain in lines]
+            current,
+            slice(1, num_lines),
+            [dataclasses.replace(current, line_gain=gain) for gain in _LINE_GAINS],
         )
         if current == before:
             break

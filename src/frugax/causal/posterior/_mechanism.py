@@ -9,6 +9,7 @@ function shows what the data leave open, in particular outside of their range.
 import dataclasses
 
 import numpy as np
+import scipy.linalg
 from jaxtyping import Float
 
 from ._basis import (
@@ -70,8 +71,8 @@ class Mechanism:
         z = rng.standard_normal(len(self.weights))
         weights = np.zeros(len(self.used))
         # With precision L L^T, L^-T z has the covariance of the posterior.
-        weights[self.used] = self.weights + np.sqrt(variance) * np.linalg.solve(
-            self.root.T, z
+        weights[self.used] = self.weights + np.sqrt(variance) * _solve_lower(
+            self.root, z, transposed=True
         )
         return self._build(weights, np.sqrt(variance))
 
@@ -168,8 +169,8 @@ def fit_mechanism(
         scale = np.sqrt(prior[used])
         precision = gram[np.ix_(used, used)] * scale[:, None] * scale
         root = np.linalg.cholesky(precision + np.eye(len(scale)))
-        half = np.linalg.solve(root, against[used] * scale)
-        weights = np.linalg.solve(root.T, half)
+        half = _solve_lower(root, against[used] * scale)
+        weights = _solve_lower(root, half, transposed=True)
         unexplained = scaled - columns[:, used] @ (weights * scale)
         residuals = unexplained
         if extra:
@@ -201,3 +202,15 @@ def fit_mechanism(
             )
         )
     return cached, tuple(mechanisms)
+
+
+def _solve_lower(
+    root: Float[np.ndarray, "k k"],
+    right: Float[np.ndarray, " k"],
+    *,
+    transposed: bool = False,
+) -> Float[np.ndarray, " k"]:
+    # np.linalg.solve would factorise the triangle anew.
+    return scipy.linalg.solve_triangular(
+        root, right, trans=int(transposed), lower=True, check_finite=False
+    )

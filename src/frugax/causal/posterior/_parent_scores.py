@@ -27,11 +27,11 @@ from ._evidence import log_evidence
 _NUM_SINES, _NUM_SINES_FEW_VARIABLES, _FEW_VARIABLES = 6, 12, 6
 _LENGTHS = (0.3, 1.0)
 _GAINS = (3.0, 30.0, 300.0)
-# Prior odds of one more companion. A first one is tried with the 32 parent sets that
-# explain the variable best without, a second with the 8 cases that do best with one:
+# Prior odds of one more companion. A first one is tried with the 16 parent sets that
+# explain the variable best without, a second with the 4 cases that do best with one:
 # with all of them this search would be most of a campaign's time.
 _COMPANION_PROB = 0.1
-_COMPANION_TRIALS = (32, 8)
+_COMPANION_TRIALS = (16, 4)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
