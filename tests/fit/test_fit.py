@@ -67,6 +67,18 @@ def test_a_loss_is_planned_and_applied():
     assert all(map(jnp.allclose, grads, gradients))
 
 
+def test_chunks_of_the_batch_replace_dear_recomputation():
+    """What recomputation alone would pay for the same budget is more."""
+    limit = temp(0.5)
+    alone = fx.remat.plan(loss, limit, ARGS, divide_batch=False, target=ONE)
+    plan = fx.plan(loss, ARGS, limit, target=ONE)
+    assert plan.rows[0].fits
+    assert alone.extra_share > 0.1
+    assert plan.rows[0].extra_share < alone.extra_share / 2
+    assert plan.remat is not None
+    assert plan.remat.batch is not None
+
+
 def test_the_gradient_inside_a_step_is_planned():
     whole = fx.plan(make_step, STEP_ARGS, "1GiB", target=ONE, donate_argnums=(0, 1))
     assert whole.rows[0].answer == "fits"

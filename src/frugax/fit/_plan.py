@@ -1,6 +1,7 @@
 """`fit.plan`, `compare` and `apply`: whether a program fits a target, at what price."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -26,6 +27,8 @@ from ._workload import Workload, takes_value_and_grad
 # Of a device's memory, where no budget is stated: CUDA's context, libraries and
 # fragmentation need some. (JAX itself takes 75 % of a GPU at its start.)
 _DEFAULT_SHARE = "90%"
+# Share of recomputed flops above which chunks of the batch are compared.
+_DEAR_SHARE = 0.1
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,7 +278,8 @@ def _answer(workload: Workload, target: Target, limit: MemoryBudget) -> FitRow:
     plan_found: remat.RematPlan | None = None
     if workload.can_be_planned:
         part, program = workload.enclose(target)
-        plan_found = remat.plan(
+        plan_part = functools.partial(
+            remat.plan,
             part.loss,
             limit,
             part.args,
@@ -283,6 +287,12 @@ def _answer(workload: Workload, target: Target, limit: MemoryBudget) -> FitRow:
             has_aux=part.has_aux,
             within=program,
         )
+        plan_found = plan_part()
+        # Chunks of the batch use the device less well, so they must save a good deal.
+        if plan_found.extra_share > _DEAR_SHARE and plan_found.batch is None:
+            chunked = plan_part(divide_batch="first")
+            if chunked.extra_share < plan_found.extra_share / 2:
+                plan_found = chunked
         planned = remat.apply(part.loss, plan_found)
         fn = program.build(planned)
         compiled = _compile(target, fn, program.args, workload.donate_argnums)

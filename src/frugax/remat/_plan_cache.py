@@ -45,7 +45,7 @@ def plan_key(
     has_aux: bool = False,
     within: EnclosingProgram | None = None,
     block_size: int | None = None,
-    divide_batch: bool = True,
+    divide_batch: bool | str = True,
 ) -> str | None:
     """The name of the plan for these arguments of `plan`, the same in every process.
 

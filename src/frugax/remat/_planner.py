@@ -5,7 +5,7 @@ import enum
 import functools
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import jax
 
@@ -47,7 +47,7 @@ def plan(
     has_aux: bool = False,
     within: EnclosingProgram | None = None,
     block_size: int | None = None,
-    divide_batch: bool = True,
+    divide_batch: bool | Literal["first"] = True,
     cache: bool | str | os.PathLike[str] = True,
     target: Target | str | None = None,
 ) -> RematPlan:
@@ -70,7 +70,9 @@ def plan(
         has_aux: whether `loss` returns (number, anything), as for `jax.grad`.
         within: the program that must fit; by default the gradient alone.
         block_size: the most operations in a recomputed segment; None for any number.
-        divide_batch: whether the loss may run in chunks of its batch.
+        divide_batch: whether the loss may run in chunks of its batch, where
+            recomputation does not fit. `"first"` prefers chunks: they compute next to
+            nothing twice, but sums over the batch round differently.
         cache: whether to look the plan up among remembered ones and to remember it, or
             the folder that holds them. The default folder is `frugax/plans` in the
             user's cache folder.
@@ -148,7 +150,7 @@ class _PlanSearch:
         body: the prepared loss.
         program: the program that must fit.
         how: the keywords `argnums` and `has_aux`.
-        divides: whether the loss may run in chunks of its batch.
+        divides: whether the loss may run in chunks of its batch, or `"first"`.
         candidates: the plans by the model that are searched now.
         stages: the lists of plans to search, one after another.
         called: whether the enclosing program called the gradient.
@@ -167,7 +169,7 @@ class _PlanSearch:
     program: EnclosingProgram
     block_size: int | None
     how: dict[str, Any]
-    divides: bool
+    divides: bool | Literal["first"]
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
     stages: dict[_Stage, list[Candidate]] = dataclasses.field(default_factory=dict)
     called: bool = False
@@ -189,14 +191,16 @@ class _PlanSearch:
                 self.shard_map, self.opened, self.is_opened = number, None, True
         if self.shard_map is None:
             # Chunks of a batch that is spread over devices would have to be gathered.
-            self.divides = self.divides and not shard_shapes(self.args)
+            if shard_shapes(self.args):
+                self.divides = False
             return
         # Inside of a `shard_map` each device has a batch of its own.
         self.planned = prepare_shard_body(self.body, self.shard_map).graph
         if self.opened is not None:
             self.opened = prepare_shard_body(self.opened, self.shard_map).graph
         outputs = self.planned.graph.outputs[: self.planned.num_differentiated]
-        self.divides = self.divides and [o.aval.shape for o in outputs] == [()]
+        if [o.aval.shape for o in outputs] != [()]:
+            self.divides = False
 
     def run(self) -> RematPlan:
         """The plan, by quick compilations first."""
@@ -235,12 +239,13 @@ class _PlanSearch:
         if bench.fits(plain):
             return bench.confirm(plain)
         # Sums over chunks round differently, so the batch is divided only where
-        # recomputation does not fit.
-        stages = [_Stage.WHOLE]
+        # recomputation does not fit, or by wish.
+        stages = [_Stage.CHUNKED] if self.divides == "first" else []
+        stages += [_Stage.WHOLE]
         if self.shard_map is None and reads_late(self.planned):
             stages += [_Stage.COPIED]
         if self.divides:
-            stages += [_Stage.CHUNKED, _Stage.ALL]
+            stages += [_Stage.CHUNKED, _Stage.ALL][self.divides == "first" :]
         for stage in stages:
             if stage not in self.stages:
                 self.stages[stage] = self._make(functools.partial(self._list, stage))
