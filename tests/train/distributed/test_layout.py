@@ -66,7 +66,8 @@ LAYOUTS = [
 def test_fifty_steps_are_those_of_one_device(kind, shape, on_one_device):
     layout = Layout.over(shape, kind)
     told, state, step = losses(50, layout=layout)
-    assert np.abs(told - on_one_device).max() <= 1e-6
+    # In float32, whose sums over devices are rounded in another order.
+    assert np.abs(told - on_one_device).max() <= 3e-6
     assert step.compiles == 1
     distributed.audit(state, planned=layout.state_sharding(state)).assert_sound()
 

@@ -46,13 +46,13 @@ def raise_infeasible(
         if least is not None:
             reachable["max_abs"] = least
     for name, kind in (
-        ("rel_error", "relative error"),
-        ("max_abs", "largest error"),
-        ("output_error", "output error"),
+        ("rel_error", "a relative error"),
+        ("max_abs", "a largest error"),
+        ("output_error", "an output error"),
     ):
         if name not in reachable:
             continue
-        offer = f"allow the {kind} {reachable[name]:.4g}, the least found"
+        offer = f"allow {kind} of {reachable[name]:.4g}, the least found"
         if hint.startswith(_LARGER_ERROR):
             hint = f"{offer} in so many bytes: {hint.removeprefix(_LARGER_ERROR)}"
         else:
