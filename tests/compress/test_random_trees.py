@@ -85,7 +85,7 @@ def check(seed):
 @pytest.mark.parametrize(
     "chunk",
     [
-        pytest.param(c, marks=[pytest.mark.thorough] if c > 1 else [])
+        pytest.param(c, marks=[pytest.mark.thorough] if c > 0 else [])
         for c in range(10_000 // CHUNK)
     ],
 )
