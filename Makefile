@@ -3,10 +3,11 @@
 #   make test      everything CI runs
 #   make thorough  what takes too long for CI: hundreds of random models and programs
 #   make site      build the site into dist/site and dist/frugax-site.zip
+#   make notebooks run the notebooks and keep their outputs and pictures in them
 #   make league    run each room's benchmark beside its peers; one table, one JSON
 #   make wheel     build the package into dist/
 #   make release-check  build, then install and test it in clean environments
-.PHONY: run test thorough site league wheel release-check setup clean
+.PHONY: run test thorough site notebooks league wheel release-check setup clean
 
 CONFIG ?= examples/digits.yaml
 
@@ -32,6 +33,10 @@ site:
 	@cd site && "$$(../scripts/tools site)"/mkdocs build -q
 	@cd dist && python3 -m zipfile -c frugax-site.zip site
 	@echo "dist/site/index.html, dist/frugax-site.zip"
+
+notebooks:
+	@scripts/setup dev
+	@"$$(scripts/tools notebooks)"/python scripts/run_notebooks.py
 
 wheel:
 	@scripts/setup dev

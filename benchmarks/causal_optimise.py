@@ -1,7 +1,7 @@
 """Campaigns on laboratories with a known truth, beside other ways to choose.
 
-    OPENBLAS_NUM_THREADS=1 python benchmarks/causal_optimise.py --count 4
-    python benchmarks/causal_optimise.py --chosen --methods campaign random
+    OPENBLAS_NUM_THREADS=1 python -m benchmarks.causal_optimise --count 4
+    python -m benchmarks.causal_optimise --chosen --methods campaign random
 
 Regret is how much worse than the best the *true* mean of the target is under what a
 method recommends, in standard deviations of the target. All methods have the same
@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from causal_problems import Problem, problems
-from causal_rivals import Choice, botorch, gp_ucb, random_search
-from machine import made_with
+from benchmarks.causal_problems import Problem, problems
+from benchmarks.causal_rivals import Choice, botorch, gp_ucb, random_search
+from benchmarks.machine import made_with
 
 from frugax import ExperimentBudget
 from frugax.budget import table

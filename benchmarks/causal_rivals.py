@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from causal_problems import Problem
+from benchmarks.causal_problems import Problem
 
 Choice = dict[str, float]
 

@@ -146,7 +146,7 @@ class Asks:
     def wants_frames(self) -> bool:
         return self._level == 2
 
-    def take(self, step: int, probes: Any, records: Any) -> None:
+    def ingest(self, step: int, probes: Any, records: Any) -> None:
         pass
 
 

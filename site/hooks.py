@@ -2,10 +2,12 @@
 
 The README is the home page. Contributing, security and changes come from the root
 of the repository. The API reference has one page for each room, generated from the
-names that the room exports. Links are rewritten to where the pages are on the site.
+names that the room exports. Notebooks are shown with the outputs that they hold. Links
+are rewritten to where the pages are on the site.
 """
 
 import ast
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+NOTEBOOKS = ROOT / "notebooks"
 # Pages from the root of the repository, by their place on the site.
 FROM_ROOT = {
     "contributing.md": "CONTRIBUTING.md",
@@ -29,6 +32,7 @@ def on_config(config: Any) -> Any:
     sections = {name: pages for entry in config["nav"] for name, pages in entry.items()}
     sections["Reference"] += [f"reference/{room}.md" for room in rooms()]
     sections["Project"] += list(FROM_ROOT)
+    sections["Notebooks"] += [f"notebooks/{path.stem}.md" for path in notebooks()]
     named = set(re.findall(r"[\w/]+\.md", str(config["nav"])))
     for page in sorted(DOCS.rglob("*.md")):
         place = page.relative_to(DOCS).as_posix()
@@ -37,8 +41,6 @@ def on_config(config: Any) -> Any:
         section = "Rooms"
         if place.startswith(("decisions/", "compat/")):
             section = "Project"
-        if place.startswith("notebooks/"):
-            section = "Learn"
         if place in {"architecture.md", "renames.md", "releasing.md"}:
             section = "Project"
         sections[section].append(place)
@@ -55,6 +57,9 @@ def on_files(files: Any, *, config: Any) -> Any:
     for room in rooms():
         text = reference_page(room)
         files.append(File.generated(config, f"reference/{room}.md", content=text))
+    for path in notebooks():
+        for place, content in notebook_files(path).items():
+            files.append(File.generated(config, place, content=content))
     return files
 
 
@@ -64,6 +69,8 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
     folder = posixpath.join("docs", posixpath.dirname(place))
     if place in FROM_ROOT:
         folder = ""
+    if place.startswith("notebooks/"):
+        folder = "notebooks"
     if place == "index.md":
         index = markdown.partition("\n")[2]
         home = rewrite(read("README.md"), "", place)
@@ -75,6 +82,9 @@ def rewrite(markdown: str, folder: str, place: str) -> str:
     """Point links of a page at the site; one that leads to source code becomes text."""
     by_source = {source: target for target, source in FROM_ROOT.items()}
     by_source["README.md"] = "index.md"
+    by_source |= {
+        f"notebooks/{path.name}": f"notebooks/{path.stem}.md" for path in notebooks()
+    }
 
     def one(match: re.Match[str]) -> str:
         picture, text, link = match.groups()
@@ -96,6 +106,40 @@ def rewrite(markdown: str, folder: str, place: str) -> str:
 def read(path: str) -> str:
     """Read a text file of the repository."""
     return (ROOT / path).read_text()
+
+
+def notebooks() -> list[Path]:
+    """The notebooks, in the order of their numbers."""
+    return sorted(NOTEBOOKS.glob("*.ipynb"))
+
+
+def notebook_files(path: Path) -> dict[str, str]:
+    """A notebook as a page, and its pictures, by their places on the site."""
+    pictures: dict[str, str] = {}
+    parts: list[str] = []
+    for cell in json.loads(path.read_text())["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(f"```python\n{source}\n```")
+        # Lines that were printed one after the other are one block.
+        printed = "".join("".join(o.get("text", "")) for o in cell["outputs"])
+        if printed:
+            parts.append(f'```{{.text title="prints"}}\n{printed.rstrip()}\n```')
+        for output in cell["outputs"]:
+            drawn = "".join(output.get("data", {}).get("image/svg+xml", ""))
+            if drawn:
+                name = f"{path.stem}_{len(pictures) + 1}.svg"
+                pictures[f"notebooks/{name}"] = drawn
+                parts.append(f"![{picture_title(drawn)}]({name})")
+    return {f"notebooks/{path.stem}.md": "\n\n".join(parts) + "\n"} | pictures
+
+
+def picture_title(svg: str) -> str:
+    """The title of a picture, for those who do not see it."""
+    found = re.search(r"<title>([^<]*)</title>", svg)
+    return found[1] if found else "the picture that the cell above draws"
 
 
 def rooms() -> list[str]:

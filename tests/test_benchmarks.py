@@ -18,6 +18,10 @@ def broken_imports(source: str) -> list[str]:
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.ImportFrom) or node.module is None:
             continue
+        sibling = ROOT / "benchmarks" / f"{node.module}.py"
+        if node.level == 0 and sibling.is_file():
+            # Found only if the file is run by its path, not by `python -m`.
+            broken.append(node.module)
         if node.module.split(".")[0] not in OURS:
             continue
         broken += [
@@ -70,4 +74,21 @@ def test_a_benchmark_imports_names_that_exist(path):
 def test_a_missing_name_is_found():
     assert broken_imports("from frugax.run import bugdet") == ["frugax.run.bugdet"]
     assert broken_imports("from benchmarks.nets import ne") == ["benchmarks.nets.ne"]
+    assert broken_imports("from nets import ne") == ["nets"]
     assert broken_imports("from frugax import watch") == []
+
+
+def watchers_in(source: str) -> list[ast.ClassDef]:
+    """The classes that `watch.jit` is given as a watcher, by what they answer."""
+    classes = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.ClassDef)]
+    return [c for c in classes if "wants_frames" in methods_of(c)]
+
+
+def methods_of(node: ast.ClassDef) -> set[str]:
+    return {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_watcher_of_a_benchmark_takes_records_as_watch_jit_hands_them(path):
+    for watcher in watchers_in(path.read_text()):
+        assert {"due", "ingest"} <= methods_of(watcher), watcher.name

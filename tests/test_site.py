@@ -24,6 +24,14 @@ _SPEC.loader.exec_module(hooks)
         ("", "index.md", "[a](examples/own_model.py)", "a"),
         ("", "index.md", "![a](docs/pictures/x.svg)", "![a](pictures/x.svg)"),
         ("docs", "remat.md", "[a](#limits)", "[a](#limits)"),
+        ("notebooks", "notebooks/2.md", "[a](../docs/run.md)", "[a](../run.md)"),
+        ("notebooks", "notebooks/2.md", "[a](3_watch.ipynb)", "[a](3_watch.md)"),
+        (
+            "docs",
+            "index.md",
+            "[a](../notebooks/3_watch.ipynb)",
+            "[a](notebooks/3_watch.md)",
+        ),
         ("docs", "remat.md", "`a[i](x)`", "`a[i](x)`"),
         ("docs", "remat.md", "```python\nf[0](y)\n```", "```python\nf[0](y)\n```"),
     ],
@@ -44,11 +52,21 @@ def test_the_reference_has_every_public_name(room):
 
 
 def test_every_page_is_in_the_navigation():
-    config = {
-        "nav": [{name: []} for name in ("Learn", "Rooms", "Reference", "Project")]
-    }
+    sections = ("Learn", "Notebooks", "Rooms", "Reference", "Project")
+    config = {"nav": [{name: []} for name in sections]}
     nav = hooks.on_config(config)["nav"]
     placed = {page for section in nav for pages in section.values() for page in pages}
     for page in (ROOT / "docs").rglob("*.md"):
         assert page.relative_to(ROOT / "docs").as_posix() in placed
     assert {"contributing.md", "security.md", "reference/remat.md"} <= placed
+    assert "notebooks/1_first_plan.md" in placed
+
+
+def test_a_notebook_becomes_a_page_with_its_outputs_and_pictures():
+    files = hooks.notebook_files(ROOT / "notebooks" / "2_train.ipynb")
+    page = files["notebooks/2_train.md"]
+    assert page.startswith("# Train within a budget")
+    assert "temp memory of one step" in page  # of the receipt that it prints
+    assert files["notebooks/2_train_1.svg"].startswith("<svg")
+    assert "](2_train_1.svg)" in page
+    assert all(f"]({Path(place).name})" in page for place in files if "svg" in place)

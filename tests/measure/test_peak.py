@@ -36,6 +36,12 @@ def scanned(ws, x):
     return jnp.mean(x**2)
 
 
+def wide(ws, x):
+    for w_in, w_out in ws:
+        x = x + jax.nn.gelu(x @ w_in) @ w_out
+    return jnp.mean(x**2)
+
+
 CASES = [
     (loss, ([f32(64, 64)] * 6, f32(512, 64))),
     (scanned, (f32(6, 64, 64), f32(512, 64))),
@@ -63,6 +69,17 @@ def test_the_largest_arrays_and_the_rest_are_the_compilers_peak(fn, args, target
     assert all(file in h.source for h in saved if h.source)
     assert any(h.source for h in saved)
     assert "everything else" in str(peak)
+
+
+def test_arrays_that_share_a_place_on_a_gpu_are_not_listed_beyond_the_peak():
+    gpu = next(c for c in installed_compilers() if c.platform == "gpu")
+    if gpu.problem:
+        pytest.skip(gpu.problem)
+    args = ([(f32(256, 1024), f32(1024, 256))] * 3, f32(8192, 256))
+    gradient = jax.jit(jax.value_and_grad(wide))
+    peak = measure.peak(Target("h100").compile(gradient, *args, with_places=True))
+    assert 0 <= peak.other_bytes < peak.bytes / 4
+    assert len(peak.largest) == 10
 
 
 def test_equal_arrays_stand_together_at_the_line_that_made_them():

@@ -68,6 +68,8 @@ class Inspection:
             exact=sum(not t.rel_error for t in self.tensors),
         )
 
+    _repr_svg_ = svg  # notebooks show it
+
     def __str__(self) -> str:
         columns = {
             "bits each": lambda t: f"{t.bits_per_weight:.2f}",

@@ -163,16 +163,23 @@ def peak(compiled: "jax.stages.Compiled | CompiledAnswer") -> PeakMemory:
             )
         )
     held.sort(key=lambda h: -h.bytes)
-    if sum(h.bytes for h in held[:_MAX_LISTED]) > total:
+    if held and held[0].bytes > total:
         raise ValueError(
-            f"the ten largest arrays need more than the {format_bytes(total)} of the "
-            "whole program: its buffers cannot be read with this version of jaxlib."
+            f"the largest array needs more than the {format_bytes(total)} of the whole "
+            "program: its buffers cannot be read with this version of jaxlib."
         )
+    # A GPU's compiler does not reveal which arrays share a place, as those do that an
+    # operation writes over: no more of them are listed than the program has room for.
+    left, placed = total, []
+    for array in held:
+        if array.bytes <= left:
+            placed.append(array)
+            left -= array.bytes
     at, source = "", ""
     if operations and operations[moment].number >= 0:
         at = operations[moment].name
         source = schedule.source_line(operations[moment].number)
-    return PeakMemory(bytes=total, held=tuple(held), at=at, source=source)
+    return PeakMemory(bytes=total, held=tuple(placed), at=at, source=source)
 
 
 def _find_peak(

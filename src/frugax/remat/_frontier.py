@@ -142,6 +142,8 @@ class Frontier:
         xmlns = "http://www.w3.org/2000/svg"
         return str(element("svg", *parts, xmlns=xmlns, viewBox=size, role="img")) + "\n"
 
+    _repr_svg_ = svg  # notebooks show it
+
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the picture to a file that ends in .svg, or the table to one in .txt.
 

@@ -70,6 +70,8 @@ class MemoryPicture:
         )
         return drawn + "\n"
 
+    _repr_svg_ = svg  # notebooks show it
+
     def text(self, *, width: int = 80, height: int = 14) -> str:
         """The picture for a terminal.
 

@@ -1,13 +1,14 @@
 """The doors of a campaign: its plan, its receipt, and files of older versions."""
 
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
 
 from frugax import ExperimentBudget, InfeasibleBudgetError, causal
 from frugax.budget import Verdict
-from frugax.causal.campaign import load_campaign_config, report_page
+from frugax.causal.campaign import graph_svg, load_campaign_config, report_page
 
 SUBJECT = {"variables": {"x": (-2.0, 2.0), "z": (-3.0, 3.0)}, "target": "y"}
 PRICES = {"x": 0.1, "z": 0.25}
@@ -118,6 +119,11 @@ def test_the_report_has_the_receipt_and_the_forecasts():
     page = report_page("older", campaign, campaign.advise())
     for part in ("cost of the experiments", "power cut", "corrected, before: -2.19614"):
         assert part in page
+    # The same graph as a picture of its own, with the styles that it needs.
+    graph = graph_svg(campaign)
+    assert ET.fromstring(graph).tag.endswith("svg")
+    assert ".node.target" in graph
+    assert all(name in graph for name in campaign.settings.variables)
 
 
 def test_a_config_of_the_previous_version_is_read(tmp_path):

@@ -90,6 +90,14 @@ def test_what_has_too_many_cells_for_paths_is_a_png_inside():
     assert len(svg) < 200_000
 
 
+def test_a_colour_image_of_64_cells_a_side_is_a_png_unless_cells_are_unknown():
+    image = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    assert "data:image/png" in grid_svg(image)
+    mask = np.ones((64, 64), bool)
+    mask[0, 0] = False
+    assert "data:image/png" not in grid_svg(image, mask=mask)
+
+
 def test_a_uniform_grid_is_small_whatever_its_size():
     assert len(grid_svg(np.zeros((1000, 1000), int))) < 60_000
 

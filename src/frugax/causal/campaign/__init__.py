@@ -23,7 +23,7 @@ from ._plan import CampaignPlan, PlannedExperiment
 from ._settings import CampaignSettings
 from .actions import Binary, Categorical, Continuous, Grid, Integer
 from .regret_forecast import ExpectedRegret
-from .report import report_page
+from .report import graph_svg, report_page
 
 __all__ = [
     "Binary",
@@ -50,6 +50,7 @@ __all__ = [
     "apply",
     "audit",
     "drive",
+    "graph_svg",
     "load_campaign_config",
     "make_function_runner",
     "make_simulator_runner",

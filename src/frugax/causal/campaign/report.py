@@ -18,6 +18,7 @@ from frugax.report import (
     fragment,
     line_chart,
     page,
+    svg_file,
 )
 
 from ._advice import StopAdvice
@@ -31,6 +32,7 @@ __all__ = [
     "ExperimentOutcome",
     "draw_graph",
     "find_binomial_range",
+    "graph_svg",
     "render_calibration",
     "render_heading",
     "report_page",
@@ -231,15 +233,32 @@ def _render_note(text: str) -> Markup:
     return element("p", text, class_="note")
 
 
-def _render_graph(campaign: Campaign) -> Markup:
+def graph_svg(campaign: Campaign) -> str:
+    """Draw the causes that a campaign believes in, as an SVG document.
+
+    Args:
+        campaign: with observations or answers.
+
+    Raises:
+        ValueError: nothing was measured yet.
+    """
+    return svg_file(_draw_believed(campaign), style=_STYLE)
+
+
+def _draw_believed(campaign: Campaign) -> Markup:
     inference, settings = campaign.infer(), campaign.settings
+    return draw_graph(
+        inference.names,
+        inference.ensemble.edges,
+        target=settings.target,
+        settable=frozenset(settings.variables),
+    )
+
+
+def _render_graph(campaign: Campaign) -> Markup:
+    inference = campaign.infer()
     parts = [
-        draw_graph(
-            inference.names,
-            inference.ensemble.edges,
-            target=settings.target,
-            settable=frozenset(settings.variables),
-        ),
+        _draw_believed(campaign),
         _render_note(
             "Figures are probabilities; an edge without one is certain, and edges "
             "below 5 % are not drawn. Blue variables may be set; the green one is "

@@ -20,8 +20,9 @@ from ._picture import Picture, encode_png
 
 # Smaller cells get no grid lines, which would cover their colours.
 _MIN_CELL_WITH_LINES = 5
-# Beyond this many rectangles an embedded PNG is smaller, and much faster to draw.
-_MAX_RECTANGLES = 6000
+# Beyond this many rectangles an embedded PNG is smaller, and much faster to draw. It
+# has no open cells, so a picture with unknown ones may have more.
+_MAX_RECTANGLES, _MAX_RECTANGLES_WITH_HOLES = 1500, 6000
 
 _STYLE = Markup(
     ".fx-back{fill:#fff}.fx-ink{fill:#1b1f24}.fx-soft{fill:#5b6470}"
@@ -190,7 +191,8 @@ def _draw_runs(
     packed = colours.astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)
     starts = np.ones(packed.shape, bool)
     starts[:, 1:] = (packed[:, 1:] != packed[:, :-1]) | (known[:, 1:] != known[:, :-1])
-    if starts.sum() > _MAX_RECTANGLES:
+    most = _MAX_RECTANGLES if known.all() else _MAX_RECTANGLES_WITH_HOLES
+    if starts.sum() > most:
         return None
     paths: dict[int, list[str]] = {}
     for r, row in enumerate(packed.tolist()):
