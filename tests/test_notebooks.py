@@ -17,8 +17,8 @@ from frugax.targets import installed_compilers
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-# The others take over three seconds; CI runs all of them by `make notebooks`.
-QUICK = ("3_watch", "6_models")
+# The others take longer than a test may; CI runs all of them by `make notebooks`.
+QUICK = ("3_watch",)
 
 
 def cells_of(path, kind="code"):
