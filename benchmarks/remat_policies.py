@@ -1,17 +1,19 @@
 """Plans beside the checkpoints that a user can name: policies, and one for each block.
 
-    python -m benchmarks.remat_policies [--nets a,b]
+    python -m benchmarks.remat_policies [--nets a,b] [--target h100]
 
 Each net is planned for 0.5 and 0.25 of its plain temporary bytes, and for the bytes of
-one `jax.checkpoint` around each block. The rivals are compiled with XLA's barriers kept
-(`xla_disable_hlo_passes=cse_barrier_expander`), without which they save nothing on CPU.
+each rival that needs less than plain: one `jax.checkpoint` around each block, with each
+policy. On CPU the rivals are compiled with XLA's barriers kept
+(`xla_disable_hlo_passes=cse_barrier_expander`), without which they save nothing there.
 Bytes and flops are the same each time; nothing is run. The results are merged into
 `benchmarks/results/remat_policies.json`, net by net.
 """
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from jax import lax
 from frugax import InfeasibleBudgetError, MemoryBudget, measure, remat
 from frugax.fileio import write_whole
 from frugax.jaxprs import flops
+from frugax.targets import Target
 
 RESULTS = Path(__file__).parent / "results" / "remat_policies.json"
 SHARES = (0.5, 0.25)
@@ -219,20 +222,28 @@ NETS = {
 }
 
 
-def _compile(loss: Any, args: Any, options: Mapping[str, str]) -> tuple[int, int]:
-    traced = jax.jit(jax.value_and_grad(loss)).trace(*args)
-    compiled = traced.lower().compile(compiler_options=dict(options))
+def _compile(loss: Any, args: Any, target: Target) -> tuple[int, int]:
+    options = KEEP_BARRIERS if target.platform == "cpu" else {}
+    with target.tracing():
+        traced = jax.jit(jax.value_and_grad(loss)).trace(*target.place(args))
+    compiled = target.compile(traced, options=dict(options))
     return measure.program(compiled).temp_bytes, flops(traced.jaxpr.jaxpr)
 
 
-def _plan(loss: Any, args: Any, budget: Any, *, divide_batch: bool) -> dict[str, Any]:
+def _plan(
+    loss: Any, args: Any, budget: Any, target: Target, *, divide_batch: bool
+) -> dict[str, Any]:
     met, needed = True, None
+    how: dict[str, Any] = {"cache": False, "target": target}
+    started = time.process_time()
     try:
-        plan = remat.plan(loss, budget, args, cache=False, divide_batch=divide_batch)
+        plan = remat.plan(loss, budget, args, divide_batch=divide_batch, **how)
     except InfeasibleBudgetError as e:
         met, needed, plan = False, int(e.needed), e.best
     assert isinstance(plan, remat.RematPlan)
-    measured = remat.apply(loss, plan).report(*args).spends[0].measured
+    seconds = time.process_time() - started
+    placed = target.place(args)
+    measured = remat.apply(loss, plan).report(*placed).spends[0].measured
     assert measured is not None
     return {
         "met": met,
@@ -241,28 +252,32 @@ def _plan(loss: Any, args: Any, budget: Any, *, divide_batch: bool) -> dict[str,
         "needed": needed,
         "extra": plan.extra_share,
         "compiles": plan.compiles,
+        "cpu_seconds": round(seconds, 1),
         "chunks": plan.batch.count if plan.batch else None,
     }
 
 
-def measured(name: str) -> dict[str, Any]:
+def measured(name: str, target: Target) -> dict[str, Any]:
     """All figures of one net."""
     make = NETS[name]
     loss, args = make(lambda f: f)
-    plain, plain_flops = _compile(loss, args, {})
-    rivals: dict[str, Any] = {}
+    plain, plain_flops = _compile(loss, args, target)
+    found: dict[str, Any] = {"plain": plain, "rivals": {}}
+    planned: dict[int, dict[str, Any]] = {}
     for policy in POLICIES:
         chosen = getattr(jax.checkpoint_policies, policy)
         mark = lambda f, chosen=chosen: jax.checkpoint(f, policy=chosen)
-        size, count = _compile(make(mark)[0], args, KEEP_BARRIERS)
-        rivals[policy] = {"bytes": size, "extra": count / plain_flops - 1}
-    found: dict[str, Any] = {"plain": plain, "rivals": rivals}
+        size, count = _compile(*make(mark), target)
+        rival = {"bytes": size, "extra": count / plain_flops - 1}
+        if size < plain:
+            if size not in planned:
+                budget = MemoryBudget(limit_bytes=size)
+                planned[size] = _plan(loss, args, budget, target, divide_batch=False)
+            rival["ours"] = planned[size]
+        found["rivals"][policy] = rival
     for share in SHARES:
-        found[str(share)] = _plan(
-            loss, args, MemoryBudget.share(share), divide_batch=True
-        )
-    by_block = MemoryBudget(limit_bytes=rivals["nothing_saveable"]["bytes"])
-    found["by_block"] = _plan(loss, args, by_block, divide_batch=False)
+        budget = MemoryBudget.share(share)
+        found[str(share)] = _plan(loss, args, budget, target, divide_batch=True)
     return found
 
 
@@ -276,46 +291,53 @@ def _ours(found: dict[str, Any], plain: int) -> str:
     return start + _cell(found, plain) + chunks + " **over**" * found["over"]
 
 
+def _beside(rival: dict[str, Any], plain: int) -> tuple[str, str]:
+    """One rival, and the plan for its bytes; a plan that loses is marked."""
+    ours = rival.get("ours")
+    if ours is None:
+        return "more than plain", ""
+    # The gates of a plan compute next to nothing, which is not worth a mark.
+    loses = not ours["met"] or ours["extra"] > rival["extra"] + 1e-4
+    return _cell(rival, plain), _ours(ours, plain) + " **loses**" * loses
+
+
 def table(nets: dict[str, Any]) -> str:
     """The figures as a Markdown table; bytes are shares of plain."""
-    lines = [
-        "| net | 0.5 | 0.25 | best policy under 0.5 | one checkpoint a block "
-        "| ours at its bytes, no chunks |",
-        "| --- | --: | --: | --: | --: | --: |",
-    ]
+    names = {p: p.removesuffix("_saveable") for p in POLICIES[1:]}
+    names["nothing_saveable"] = "one checkpoint a block"
+    lines = ["| net | 0.5 | 0.25 |", "| --- | --: | --: |"]
+    for name in names.values():
+        lines[0] += f" {name} | ours at its bytes |"
+        lines[1] += " --: | --: |"
     for name, net in nets.items():
         plain, rivals = net["plain"], net["rivals"]
-        under = [
-            (r["extra"], p)
-            for p, r in rivals.items()
-            if r["bytes"] <= 0.5 * plain and p != "nothing_saveable"
-        ]
-        best = "none"
-        if under:
-            _, p = min(under)
-            best = f"{_cell(rivals[p], plain)} (`{p}`)"
-        block = _cell(rivals["nothing_saveable"], plain)
-        row = [name, *(_ours(net[str(s)], plain) for s in SHARES), best, block]
-        lines.append("| " + " | ".join([*row, _ours(net["by_block"], plain)]) + " |")
+        row = [name, *(_ours(net[str(s)], plain) for s in SHARES)]
+        for p in names:
+            row += _beside(rivals[p], plain)
+        lines.append("| " + " | ".join(row) + " |")
     return "\n".join(lines)
 
 
 def main() -> None:
     ask = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     ask.add_argument("--nets", default=",".join(NETS))
+    ask.add_argument("--target", default="cpu")
     ask.add_argument("--out", type=Path, default=RESULTS)
     given = ask.parse_args()
     names = given.nets.split(",")
     if unknown := set(names) - set(NETS):
         ask.error(f"no such net: {', '.join(sorted(unknown))}.")
+    target = Target(given.target)
     record = json.loads(given.out.read_text()) if given.out.exists() else {}
     for name in names:
-        said(name)
-        nets = record.get("nets", {}) | {name: measured(name)}
-        in_order = {n: nets[n] for n in NETS if n in nets}
-        record = {"environment": made_with(), "nets": in_order}
+        said(f"{name} on {target.name}")
+        targets = record.get("targets", {})
+        nets = targets.get(target.name, {}) | {name: measured(name, target)}
+        targets[target.name] = {n: nets[n] for n in NETS if n in nets}
+        record = {"environment": made_with(), "targets": targets}
         write_whole(given.out, json.dumps(record, indent=1) + "\n")
-    print(table(record["nets"]))
+    for name, nets in record["targets"].items():
+        print(f"\n{name}\n\n{table(nets)}")
 
 
 if __name__ == "__main__":

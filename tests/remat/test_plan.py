@@ -62,7 +62,7 @@ def test_a_budget_is_met_as_xla_measures_it(mlp, half):
     receipt = step.report(params, x)
     assert receipt.verdict is Verdict.KEPT
     assert receipt.spends[0].measured == half.predicted
-    assert half.compiles <= 5
+    assert half.compiles <= 11
 
 
 def test_planning_needs_only_shapes(mlp, half):

@@ -149,7 +149,7 @@ def test_a_budget_is_met_as_xla_measures_it(model, share):
     step = remat.apply(loss, plan)
     # With JAX 0.12.0.1 segments alone do for this one.
     assert plan.body_plans or model is among_other_operations
-    assert plan.compiles <= 5
+    assert plan.compiles <= 11
     assert temp_bytes(step, *args) == plan.predicted <= limit
     assert_same(step(*args), jax.value_and_grad(loss)(*args))
 

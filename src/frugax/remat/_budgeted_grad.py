@@ -15,8 +15,8 @@ from ._shardings import example_shapes
 class BudgetedGrad:
     """A loss's value and gradients; each new set of shapes is planned separately.
 
-    Made by `value_and_grad`. The first call with new shapes compiles up to five
-    programs; later calls run the plan.
+    Made by `value_and_grad`. The first call with new shapes compiles three to
+    eleven programs; later calls run the plan.
     """
 
     def __init__(

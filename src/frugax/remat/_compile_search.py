@@ -5,7 +5,7 @@ they look for the program that needs the fewest bytes, wherever the model places
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ from frugax.measure import program
 
 from ._enclosing_program import CompiledCandidate, EnclosingProgram, compile_program
 from ._frontier import TriedPlan
-from .solver import PlanParts
+from .solver import Candidate, NamedCandidate, PlanParts
 
 # Each compilation costs about as much as compiling the program once. Where none of
 # these fits, the search for the smallest program tries more before it gives up.
@@ -30,7 +30,17 @@ _GOOD_USE = 0.95
 _MARGIN = 0.05
 # A measurement within this factor of the limit is worth a second aim by the model.
 _NEAR_MISS = 1.2
+# Where nothing fits, as many of the smallest named candidates are tried.
+_MAX_SMALLEST = 2
+# Once a plan is found, one more candidate is tried, and then this many that hold one
+# named policy throughout and this many that hold two, if they save at least this share
+# of the flops, and by the model need at most this share of the limit. What the model
+# says of the former has not been compared with XLA yet.
+_MAX_MORE, _MAX_NAMED, _MAX_MIXED = 1, 2, 3
+_WORTHWHILE = 0.004
+_MAYBE, _PERHAPS, _UNKNOWN = 1.04, 1.15, 1.6
 
+_Modelled = Candidate | NamedCandidate
 Options = tuple[tuple[str, str], ...]
 
 # Level 0 halves the time of a compilation on CPU. The program is slow and its buffers
@@ -151,13 +161,22 @@ class CompileBench:
 
 
 def search(
-    bench: CompileBench, peaks: list[int], *, thorough: bool
+    bench: CompileBench,
+    candidates: Sequence[Candidate],
+    named: Sequence[NamedCandidate],
+    *,
+    thorough: bool,
 ) -> Measurement | None:
     """The cheapest candidate that fits, compiled as it will run; None if none does.
 
-    `bench` holds the measurement of the plain program, which does not fit, and `peaks`
-    the modelled bytes of each candidate, the plain one first, falling.
+    Args:
+        bench: holds the measurement of the plain program, which does not fit.
+        candidates: by falling bytes by the model, the plain one first.
+        named: further ones, in any order.
+        thorough: whether to try many before it gives up.
     """
+    modelled = [*candidates, *named]
+    peaks = [c.peak_bytes for c in candidates]
     best: Measurement | None = None
     tried = {0: bench.measurements[0]}
     for candidate in _first_candidates(bench, peaks, tried, thorough=thorough):
@@ -176,7 +195,77 @@ def search(
         found = tried[candidate] = bench.measure(candidate)
         if bench.fits(found):
             best = found
+    if thorough and best is None:
+        best = _try_smallest(bench, modelled, len(candidates))
+    if best:
+        listed, first = list(range(1, len(candidates))), len(candidates)
+        uniform = [first + i for i, c in enumerate(named) if c.is_uniform]
+        best = _try_cheaper(bench, modelled, best, listed, _MAX_MORE, _MAYBE)
+        best = _try_cheaper(bench, modelled, best, uniform, _MAX_NAMED, _PERHAPS)
+        mixed = list(range(first, len(modelled)))
+        best = _try_cheaper(bench, modelled, best, mixed, _MAX_MIXED, _MAYBE)
     return best and bench.confirm(best)
+
+
+def _try_smallest(
+    bench: CompileBench, modelled: Sequence[_Modelled], first: int
+) -> Measurement | None:
+    """The first of the named candidates with the smallest peaks that fits."""
+    named = range(first, len(modelled))
+    for i in sorted(named, key=lambda i: modelled[i].peak_bytes)[:_MAX_SMALLEST]:
+        found = bench.measure(i)
+        if bench.fits(found):
+            return found
+    return None
+
+
+def _try_cheaper(
+    bench: CompileBench,
+    modelled: Sequence[_Modelled],
+    best: Measurement,
+    indices: Sequence[int],
+    tries: int,
+    slack: float,
+) -> Measurement:
+    """Also try some of these that cost less than the best and may just fit.
+
+    Between plans of almost the same bytes, flops may differ by points.
+    """
+    plain_flops = bench.measurements[0].flops or 0
+    for _ in range(tries):
+        # The model is wrong in the same way about plans of the same kind.
+        alike = [m for m in bench.measurements if m.candidate in indices]
+        known: dict[int, int] = {}
+        for m in sorted(alike or [best], key=lambda m: -m.bytes):
+            known[modelled[m.candidate].peak_bytes] = m.bytes
+        tried = {m.candidate for m in bench.measurements}
+        most = modelled[best.candidate].flops - _WORTHWHILE * plain_flops
+        options = [i for i in indices if i not in tried and modelled[i].flops < most]
+        guess = _interpolate(known, [modelled[i].peak_bytes for i in options])
+        most_bytes = (slack if alike else _UNKNOWN) * bench.limit
+        within = [i for i, g in zip(options, guess, strict=True) if g <= most_bytes]
+        if not within:
+            break
+        found = bench.measure(
+            min(within, key=lambda i: (modelled[i].flops, modelled[i].peak_bytes))
+        )
+        if bench.fits(found) and (found.flops or 0) < (best.flops or 0):
+            best = found
+    return best
+
+
+def _interpolate(known: dict[int, int], peaks: Sequence[int]) -> list[float]:
+    """Bytes at these modelled peaks; beyond those known, in the last one's ratio."""
+    modelled = sorted(known)
+    low, high = modelled[0], modelled[-1]
+    found: list[float] = []
+    for peak in peaks:
+        if low < peak < high:
+            found.append(float(np.interp(peak, modelled, [known[p] for p in modelled])))
+        else:
+            near = low if peak <= low else high
+            found.append(peak * known[near] / max(near, 1))
+    return found
 
 
 def _first_candidates(
@@ -229,20 +318,20 @@ def _aim(bench: CompileBench, peaks: list[int], indices: range) -> int:
     With the plain program as the only measurement, the model is trusted below it: the
     model errs most on fusion where nothing is recomputed.
     """
+    target = bench.limit * (1 - _MARGIN / len(bench.measurements))
+    guess = _guess_bytes(bench, peaks)
+    return next((i for i in indices if guess[i] <= target), indices[-1])
+
+
+def _guess_bytes(bench: CompileBench, peaks: Sequence[int]) -> np.ndarray:
+    """The bytes of each candidate, from the model and the measurements."""
     known = {peaks[m.candidate]: m.bytes for m in bench.measurements}
     if len(known) == 1 and known[peaks[0]] < peaks[0]:
         known[known[peaks[0]]] = known[peaks[0]]
     # An anchor below the smallest measurement, for the interpolation.
     known[0] = 0
     modelled = sorted(known)
-    target = bench.limit * (1 - _MARGIN / len(bench.measurements))
-    guess = np.interp(
-        [peaks[i] for i in indices], modelled, [known[p] for p in modelled]
-    )
-    for i, guessed_bytes in zip(indices, guess, strict=True):
-        if guessed_bytes <= target:
-            return i
-    return indices[-1]
+    return np.interp(peaks, modelled, [known[p] for p in modelled])
 
 
 def _count_undone(plain: CompiledCandidate, found: CompiledCandidate) -> int:

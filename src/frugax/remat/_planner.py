@@ -5,7 +5,7 @@ import enum
 import functools
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeVar
 
 import jax
 
@@ -29,11 +29,13 @@ from .rewrite import (
 )
 from .solver import (
     Candidate,
+    NamedCandidate,
     PlanParts,
     build_parts,
     check_block_size,
     list_candidates,
     list_chunked,
+    list_named,
     reads_late,
 )
 
@@ -53,9 +55,9 @@ def plan(
 ) -> RematPlan:
     """Choose the results that the backward pass keeps or recomputes, within `budget`.
 
-    Nothing is run. Up to five programs are compiled and measured, and the cheapest that
-    fits is chosen and compiled once more as it will run. If the program fits as it is,
-    nothing is recomputed. Plans are remembered on disk.
+    Nothing is run. Three to eleven programs are compiled and measured, and the cheapest
+    that fits is chosen. If the program fits as it is, nothing is recomputed. Plans are
+    remembered on disk.
 
     The order `plan(loss, example_args, budget)` of older versions is accepted, too.
 
@@ -142,6 +144,10 @@ class _Stage(enum.Enum):
     ALL = enum.auto()
 
 
+_T = TypeVar("_T")
+_Listed = tuple[list[Candidate], list[NamedCandidate]]
+
+
 @dataclasses.dataclass(eq=False)
 class _PlanSearch:
     """The search for one plan; its first attributes are arguments of `plan`.
@@ -152,6 +158,7 @@ class _PlanSearch:
         how: the keywords `argnums` and `has_aux`.
         divides: whether the loss may run in chunks of its batch, or `"first"`.
         candidates: the plans by the model that are searched now.
+        named: those that a user could write by hand, which follow these.
         stages: the lists of plans to search, one after another.
         called: whether the enclosing program called the gradient.
         shard_map: the operation in whose body the plan applies, see `RematPlan`.
@@ -171,7 +178,8 @@ class _PlanSearch:
     how: dict[str, Any]
     divides: bool | Literal["first"]
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
-    stages: dict[_Stage, list[Candidate]] = dataclasses.field(default_factory=dict)
+    named: list[NamedCandidate] = dataclasses.field(default_factory=list)
+    stages: dict[_Stage, _Listed] = dataclasses.field(default_factory=dict)
     called: bool = False
     shard_map: int | None = None
     planned: RematGraph = dataclasses.field(init=False)
@@ -249,35 +257,46 @@ class _PlanSearch:
         for stage in stages:
             if stage not in self.stages:
                 self.stages[stage] = self._make(functools.partial(self._list, stage))
-            self.candidates = self.stages[stage]
+            self.candidates, self.named = self.stages[stage]
             bench.measurements = [plain]
-            peaks = [c.peak_bytes for c in self.candidates]
-            if found := search(bench, peaks, thorough=stage == stages[-1]):
+            found = search(
+                bench, self.candidates, self.named, thorough=stage == stages[-1]
+            )
+            if found:
                 return found
         return None
 
-    def _make(self, make: Callable[[], list[Candidate]]) -> list[Candidate]:
+    def _make(self, make: Callable[[], _T]) -> _T:
         if self.shard_map is None:
             return make()
         return call_inside(self.body, self.shard_map, make)
 
-    def _list(self, stage: _Stage) -> list[Candidate]:
+    def _list(self, stage: _Stage) -> _Listed:
         if stage is _Stage.CHUNKED:
             # Chunks that cost next to nothing, before those that recompute as well.
-            return list_chunked(self.planned)
-        return list_candidates(
-            self.planned,
-            self.block_size,
-            opened=self.opened,
-            divide_batch=stage is _Stage.ALL,
-            copies_late=stage is not _Stage.WHOLE,
-            platform=self.program.target.platform,
+            return list_chunked(self.planned), []
+        how: dict[str, Any] = {
+            "opened": self.opened,
+            "copies_late": stage is not _Stage.WHOLE,
+            "platform": self.program.target.platform,
+        }
+        found = list_candidates(
+            self.planned, self.block_size, divide_batch=stage is _Stage.ALL, **how
         )
+        named: list[NamedCandidate] = []
+        if self.block_size is None:
+            named = list_named(self.planned, **how)
+        return found, named
 
     def _parts(self, index: int) -> PlanParts:
         if not index:
             return PlanParts()
-        parts = build_parts(self.candidates[index], self.program.target.platform)
+        if index < len(self.candidates):
+            chosen = self.candidates[index]
+        else:
+            named = self.named[index - len(self.candidates)]
+            chosen = self._make(lambda: named.candidate)
+        parts = build_parts(chosen, self.program.target.platform)
         return dataclasses.replace(
             parts,
             shard_map=self.shard_map,

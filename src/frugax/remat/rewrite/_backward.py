@@ -14,9 +14,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from frugax.jaxprs import (
-    ClosedJaxpr,
     Var,
-    jaxpr_as_fun,
     remove_dead_code,
     shape_of,
     trace,
@@ -28,6 +26,7 @@ from .._plan import Segment
 from ._gates import Gate, opaque_true, through_gate, wait_for, zeros_of
 from ._graph import RematGraph
 from ._subgraph import PullBack, Subgraph, extract_subgraph, inputs_to_tie
+from ._weights_first import run_weights_first
 
 # The parts of a forward pass, in order, each with its pull-back.
 Tape = list[tuple[Subgraph, PullBack]]
@@ -179,7 +178,7 @@ def _recompute_later(
         if gate == "cond":
             again = use_fast_convolutions(again, everywhere=True)
         live, used = remove_dead_code(again.jaxpr, [True] * len(again.outputs))
-        run = jaxpr_as_fun(ClosedJaxpr(live, ()))
+        run = run_weights_first(again, live, gate)
         reads = [*again.const_values, *values, *cotangents]
         tied = [False] * len(again.consts) + inputs_to_tie(body, part.eqns, saved)
         first_cotangent = len(reads) - len(cotangents)

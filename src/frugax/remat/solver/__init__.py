@@ -6,6 +6,7 @@ modelled peak.
 
 from ._candidates import (
     Candidate as Candidate,
+    NamedCandidate as NamedCandidate,
     PlanParts as PlanParts,
     build_parts as build_parts,
     build_segments as build_segments,
@@ -13,6 +14,7 @@ from ._candidates import (
     describe_operations as describe_operations,
     list_candidates as list_candidates,
     list_chunked as list_chunked,
+    list_named as list_named,
     reads_late as reads_late,
 )
 from ._chain_dp import (

@@ -1,9 +1,11 @@
 """List candidate plans worth compiling, the plain one first, by falling peak memory."""
 
 import dataclasses
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from frugax.jaxprs import MARKS, JaxprEqn, flops_of, is_heavy
 
@@ -32,6 +34,7 @@ from ._chain_dp import (
     evaluate_segments,
 )
 from ._loop_choices import LoopChoices, list_loop_choices
+from ._named_policies import NamedPlan, list_named_plans
 from ._repeated_blocks import Edges, find_blocks
 from ._segment_costs import SegmentCosts
 
@@ -130,6 +133,51 @@ def list_candidates(
     return _keep_optimal(body, plain, rest)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class NamedCandidate:
+    """A candidate that a user could write by hand, made where it is compiled.
+
+    Attributes:
+        peak_bytes: as of `Candidate`.
+        flops: as of `Candidate`.
+        is_uniform: as of `NamedPlan`.
+    """
+
+    peak_bytes: int
+    flops: int
+    is_uniform: bool
+    _plan: NamedPlan
+    _extra: dict[str, Any]
+
+    @functools.cached_property
+    def candidate(self) -> Candidate:
+        """The candidate itself."""
+        costs, draft = self._plan.segments
+        return Candidate(self._plan.loops, self._plan.body, costs, draft, **self._extra)
+
+
+def list_named(
+    body: RematGraph,
+    *,
+    opened: RematGraph | None = None,
+    copies_late: bool = False,
+    platform: str = "cpu",
+) -> list[NamedCandidate]:
+    """Blocks and iterations under named policies, see `_named_policies.py`."""
+    sources: list[tuple[RematGraph, int, dict[str, Any]]] = [(body, 0, {})]
+    if opened is not None:
+        sources.append((opened, 0, {"is_opened": True}))
+    if copies_late and (found := _copy_layers(body, platform)):
+        # Without copies, they were tried before.
+        copied, copies, flops = found
+        sources = [(copied, flops, {"copies": copies, "copied_flops": flops})]
+    return [
+        NamedCandidate(plan.peak_bytes, plan.flops + more, plan.is_uniform, plan, extra)
+        for source, more, extra in sources
+        for plan in list_named_plans(source)
+    ]
+
+
 def reads_late(body: RematGraph) -> bool:
     """Whether operations read results of much earlier layers, from their inside."""
     return bool(_late_runs(body))
@@ -143,15 +191,24 @@ def _list_with_copies(
     body: RematGraph, block_size: int | None, platform: str
 ) -> Iterator[Candidate]:
     """Plans for the loss that computes layers again where it reads them late."""
+    if found := _copy_layers(body, platform):
+        copied, copies, flops = found
+        for c in _list_whole(copied, block_size):
+            yield dataclasses.replace(c, copies=copies, copied_flops=flops)
+
+
+def _copy_layers(
+    body: RematGraph, platform: str
+) -> tuple[RematGraph, LateCopies, int] | None:
+    """The loss with its layers copied, and the flops of the copies."""
     runs = _late_runs(body)
     if not runs:
-        return
+        return None
     copies = LateCopies(runs, "select" if platform == "cpu" else "barrier")
     copied = copy_late(body, copies)
     more = sum(map(flops_of, copied.eqns)) - sum(map(flops_of, body.eqns))
-    for c in _list_whole(copied, block_size):
-        # The copies have a backward pass of their own, of twice their flops.
-        yield dataclasses.replace(c, copies=copies, copied_flops=3 * more)
+    # The copies have a backward pass of their own, of twice their flops.
+    return copied, copies, 3 * more
 
 
 def list_chunked(body: RematGraph) -> list[Candidate]:

@@ -18,12 +18,13 @@ References:
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Float
 
-from frugax.jaxprs import Var, bytes_of
+from frugax.jaxprs import Var, bytes_of, is_heavy
 
 from .._plan import Segment
 from ..rewrite import RematGraph
@@ -76,7 +77,7 @@ def draft_plans(
     costs = segment_costs(body)
     if not body.eqns:
         return costs, [DraftPlan((), 0, 0)]
-    plain = _draft(costs, (SegmentChoice(0, len(body.eqns), 0),))
+    plain = evaluate_choices(costs, (SegmentChoice(0, len(body.eqns), 0),))
     # Checkmate (Jain et al. 2020) decides about each value at each step by an integer
     # program. With contiguous segments the work is polynomial, and one table answers
     # for every limit.
@@ -87,7 +88,8 @@ def draft_plans(
         choices = tables.cheapest(limit)
         if choices is None:
             break
-        draft = _draft(costs, _relax(costs, choices, limit))
+        choices = _absorb(body, costs, _relax(costs, choices, limit))
+        draft = evaluate_choices(costs, choices)
         if draft.peak_bytes < found[-1].peak_bytes:
             found.append(draft)
     return costs, found
@@ -107,7 +109,7 @@ def model_peak(body: RematGraph, segments: Sequence[Segment]) -> int:
         return SegmentChoice(s.start, s.stop, mode, tuple(map(choice, s.nested)))
 
     choices = tuple(map(choice, segments)) or (SegmentChoice(0, len(body.eqns), 0),)
-    return _draft(costs, choices).peak_bytes
+    return evaluate_choices(costs, choices).peak_bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -259,7 +261,10 @@ def _join_kept(choices: Iterator[SegmentChoice]) -> tuple[SegmentChoice, ...]:
     return tuple(found)
 
 
-def _draft(costs: SegmentCosts, choices: tuple[SegmentChoice, ...]) -> DraftPlan:
+def evaluate_choices(
+    costs: SegmentCosts, choices: tuple[SegmentChoice, ...]
+) -> DraftPlan:
+    """These segments, with their peak and flops by the model."""
     found = evaluate_segments(costs, choices)
     peak = max((u.peak_bytes for u in found), default=0)
     return DraftPlan(choices, peak, sum(u.flops for u in found))
@@ -328,10 +333,42 @@ def _relax(
             if not _cost(costs, choice).possible:
                 continue
             changed = (*choices[:i], choice, *choices[i + 1 :])
-            if _draft(costs, changed).peak_bytes <= limit:
+            if evaluate_choices(costs, changed).peak_bytes <= limit:
                 choices = changed
                 break
     return _join_kept(iter(choices))
+
+
+def _absorb(
+    body: RematGraph, costs: SegmentCosts, choices: tuple[SegmentChoice, ...]
+) -> tuple[SegmentChoice, ...]:
+    """Let recomputed segments end after the light operations that follow for free.
+
+    The sum at the end of a residual layer is one: in the segment, its gradient can be
+    added up in place. To the model both are equal.
+    """
+    found: list[SegmentChoice] = [*choices]
+    for c, rest in itertools.pairwise(choices):
+        if not c.mode or rest.mode:
+            continue
+        i, longer = found.index(rest), found
+        peak = evaluate_choices(costs, tuple(found)).peak_bytes
+        for stop in [p for p in body.cuts if c.stop < p <= rest.stop]:
+            cost = costs.of[c.start, stop, c.mode]
+            is_free = cost.possible and cost.flops <= _cost(costs, c).flops
+            if not is_free or any(map(is_heavy, body.eqns[c.stop : stop])):
+                break
+            nested = (*c.nested, SegmentChoice(c.stop, stop, 0)) if c.nested else ()
+            changed = (
+                *found[: i - 1],
+                SegmentChoice(c.start, stop, c.mode, _join_kept(iter(nested))),
+                *([SegmentChoice(stop, rest.stop, 0)] if stop < rest.stop else []),
+                *found[i + 1 :],
+            )
+            if evaluate_choices(costs, changed).peak_bytes <= peak:
+                longer = [*changed]
+        found = longer
+    return tuple(found)
 
 
 def _cost(costs: SegmentCosts, choice: SegmentChoice) -> SegmentCost:

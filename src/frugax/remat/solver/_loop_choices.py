@@ -129,21 +129,62 @@ def list_loop_choices(body: RematGraph) -> list[LoopChoices]:
     return list(_thin_evenly(found, _MAX_CHOICES))
 
 
+def list_named_loop_choices(body: RematGraph) -> Iterator[tuple[LoopChoices, int]]:
+    """Scans whose iterations follow one or two policies of `jax.checkpoint`.
+
+    Each comes with the bytes that it needs beyond the plain loss, by the model: mostly
+    less than 0. These are choices that a user could write by hand. The model may take
+    some of them for worse than others, which `list_loop_choices` then leaves out.
+    """
+    graph = body.graph
+    menus: list[list[_LoopChoice]] = []
+    for n, i in enumerate(graph.numbered):
+        if graph.eqns[i].primitive.name == "scan":
+            choices = _all_choices(n, graph.eqns[i], body)
+            named = [c for c in choices if c.plan is None or _is_named(c.plan)]
+            if len(named) > 1:
+                menus.append(sorted(named, key=lambda c: (c.flops, c.bytes)))
+    longest = max(map(len, menus), default=0)
+    for n in range(1, longest):
+        # Several scans go through their choices together.
+        taken = [m[round(n * (len(m) - 1) / (longest - 1))] for m in menus]
+        plans = tuple(c.plan for c in taken if c.plan)
+        scratch = tuple((p.operation, 0) for p in plans)
+        change = sum(c.bytes for c in taken) - sum(m[0].bytes for m in menus)
+        yield LoopChoices(plans, sum(c.flops for c in taken), scratch), change
+
+
+def _is_named(plan: BodyPlan) -> bool:
+    return all(
+        len(b.chunks) <= 1 and not (b.from_carry or b.levels or b.body_plans)
+        for b in plan.bodies
+    )
+
+
+def _all_choices(operation: int, eqn: JaxprEqn, body: RematGraph) -> list[_LoopChoice]:
+    """Choices for one operation, the first of which keeps all; or nothing."""
+    key = "choices", operation
+    if key not in body.memo:
+        name, found = eqn.primitive.name, list[_LoopChoice]()
+        if eqn.effects or not any(v in body.active for v in eqn.outvars):
+            pass
+        elif name == "scan" and eqn.params["length"] > 1:
+            found = list(_scan_choices(operation, eqn, body))
+        elif name == "cond" and flops_of(eqn):
+            found = list(_cond_choices(operation, eqn, body))
+        body.memo[key] = found
+    return body.memo[key]
+
+
 def _list_choices(operation: int, eqn: JaxprEqn, body: RematGraph) -> list[_LoopChoice]:
     """Choices for one operation by falling bytes and rising flops, plain first."""
     name = eqn.primitive.name
-    if eqn.effects or not any(v in body.active for v in eqn.outvars):
-        return []
-    if name == "scan" and eqn.params["length"] > 1:
-        choices = _scan_choices(operation, eqn, body)
-    elif name == "cond" and flops_of(eqn):
-        choices = _cond_choices(operation, eqn, body)
-    else:
+    if not (choices := _all_choices(operation, eqn, body)):
         return []
     found: list[_LoopChoice] = []
-    plain = next(choices)  # both generators start with the choice that keeps all
+    plain = choices[0]
     least, least_saved = plain.bytes, plain.saved_bytes
-    for c in sorted(choices, key=lambda c: (c.flops, c.bytes, c.plan is not None)):
+    for c in sorted(choices[1:], key=lambda c: (c.flops, c.bytes, c.plan is not None)):
         # A cond holds its scratch for a moment only, which may be harmless where the
         # peak is elsewhere: saving less counts on its own.
         if c.bytes < least or (name == "cond" and c.saved_bytes < least_saved):
@@ -253,9 +294,9 @@ def _scan_choices(
             yield choice((strategy, c, True))
         if not is_mapped:
             yield from (deep(strategies[0], levels) for levels in _list_levels(length))
-        mixed = [c for c in divisors if c in _MIXED_GROUPS]
+        mixed = [c for c in divisors if c in _MIXED_GROUPS] or [length]
         for c, (i, less) in itertools.product(mixed, enumerate(strategies)):
-            for a in range(1, c):
+            for a in range(1, c, -(-c // _MIXED_GROUPS.stop)):
                 for more in strategies[i + 1 :]:
                     yield choice((more, a, False), (less, c - a, False))
                 yield choice((strategies[0], a, True), (less, c - a, False))

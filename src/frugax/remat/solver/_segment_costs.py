@@ -5,6 +5,7 @@ The model only ranks plans. The memory that a plan needs is measured (`_planner.
 
 import dataclasses
 from collections import Counter
+from collections.abc import Iterable, Set
 
 import numpy as np
 
@@ -71,9 +72,17 @@ class SegmentCosts:
 
 def segment_costs(body: RematGraph) -> SegmentCosts:
     """The cost of every segment between two cuts, in every mode."""
-    walk = _BackwardWalk(body)
+    walk, cuts = _BackwardWalk(body), set(body.cuts)
     for stop in body.cuts[1:]:
-        walk.add_segments_to(stop)
+        walk.add_segments_to(stop, cuts)
+    return SegmentCosts(walk.costs, walk.modes)
+
+
+def costs_of(body: RematGraph, segments: Iterable[tuple[int, int]]) -> SegmentCosts:
+    """The cost of these segments, which may start and end anywhere, in every mode."""
+    walk = _BackwardWalk(body)
+    for start, stop in segments:
+        walk.add_segments_to(stop, {start})
     return SegmentCosts(walk.costs, walk.modes)
 
 
@@ -82,7 +91,7 @@ def whole_body_costs(body: RematGraph) -> list[SegmentCost]:
     if not body.eqns:
         return []
     walk, stop = _BackwardWalk(body), len(body.eqns)
-    walk.add_segments_to(stop)
+    walk.add_segments_to(stop, {0})
     return [walk.costs[0, stop, mode] for mode in range(walk.modes)]
 
 
@@ -154,17 +163,16 @@ class _BackwardWalk:
                 return True
         return False
 
-    def add_segments_to(self, stop: int) -> None:
-        """Add the costs of all segments that end at `stop`, in every mode."""
+    def add_segments_to(self, stop: int, starts: Set[int]) -> None:
+        """Add the costs of the segments from `starts` to `stop`, in every mode."""
         for mode in range(self.modes):
-            self._walk_back(stop, mode)
+            self._walk_back(stop, mode, starts)
 
-    def _walk_back(self, stop: int, mode: Mode) -> None:
+    def _walk_back(self, stop: int, mode: Mode, starts: Set[int]) -> None:
         # The operations that must be recomputed do not depend on where a segment
         # starts. So one walk back from its end gives the costs of all segments that end
         # there: the work is quadratic in the operations and not cubic.
         body, residuals, limit = self._body, self._residuals, self._limits[mode]
-        starts = set(body.cuts)
         outside: set[Var] = set()  # needed, and defined before this place of the walk
         first_read: dict[Var, int] = {}  # the last backward rule that needs a variable
         # Bytes of the segment's own that are held as each backward rule runs.
@@ -173,7 +181,7 @@ class _BackwardWalk:
         kept_vars: set[Var] = set()
         hidden = recomputed = own_stored = 0
         possible = True
-        for i in range(stop - 1, -1, -1):
+        for i in range(stop - 1, min(starts) - 1, -1):
             eqn = body.eqns[i]
             outside |= residuals[i].variables
             first_read |= dict.fromkeys(residuals[i].variables, i)

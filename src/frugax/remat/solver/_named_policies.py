@@ -1,0 +1,132 @@
+"""Plans that a user could write by hand: blocks and iterations under named policies.
+
+The model takes many plans for equal that need different bytes once XLA has compiled
+them. So the placements that people name are candidates of their own, whatever the model
+thinks of them: one `jax.checkpoint` around each block, or around every second block,
+with one of the policies of `jax.checkpoint`, or with two of them, one for the first
+blocks and one for the rest.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+
+from frugax.jaxprs import is_heavy
+
+from ..rewrite import RematGraph, rewrite_loops
+from ._chain_dp import DraftPlan, SegmentChoice, evaluate_choices
+from ._loop_choices import LoopChoices, list_named_loop_choices
+from ._repeated_blocks import find_blocks
+from ._segment_costs import SegmentCosts, costs_of, whole_body_costs
+
+# Blocks in one checkpoint.
+_BLOCKS_TOGETHER = (1, 2)
+# Places at which a sequence of blocks passes from one policy to the next.
+_MAX_SPLITS = 6
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NamedPlan:
+    """A plan that a user could write, and its figures by the model.
+
+    Attributes:
+        loops: how scans recompute.
+        peak_bytes: most bytes held during the backward pass.
+        flops: recomputed flops.
+        is_uniform: whether one policy holds for each block or each iteration.
+    """
+
+    loops: LoopChoices
+    peak_bytes: int
+    flops: int
+    is_uniform: bool
+    _source: RematGraph
+    _segments: tuple[SegmentCosts, DraftPlan] | None = None
+
+    @functools.cached_property
+    def body(self) -> RematGraph:
+        """The loss with its scans rewritten; done only where a plan is compiled."""
+        loops = self.loops
+        return rewrite_loops(self._source, loops.body_plans, dict(loops.scratch_bytes))
+
+    @property
+    def segments(self) -> tuple[SegmentCosts, DraftPlan]:
+        """The costs of its segments, and the segments."""
+        if self._segments:
+            return self._segments
+        size = len(self.body.eqns)
+        all_kept = (SegmentChoice(0, size, 0),)
+        return costs_of(self.body, [(0, size)]), DraftPlan(all_kept, self.peak_bytes, 0)
+
+
+def list_named_plans(body: RematGraph) -> Iterator[NamedPlan]:
+    """Blocks of straight-line code, then iterations of scans, by named policies."""
+    if not body.eqns:
+        return
+    for together in _BLOCKS_TOGETHER:
+        blocks = _blocks(body, together)
+        if not blocks:
+            continue
+        end = len(body.eqns)
+        spans = {*blocks, (0, blocks[0][0]), *((b, end) for _, b in blocks)}
+        spans |= {(a, d) for (_, a), (d, _) in itertools.pairwise(blocks)}
+        costs = costs_of(body, [(a, b) for a, b in spans if a < b])
+        seen: set[tuple[object, ...]] = set()
+        for modes in _list_modes(len(blocks), costs.modes):
+            choices = _place(blocks, modes, end)
+            found = [costs.of[c.start, c.stop, c.mode] for c in choices]
+            # Two modes may treat these blocks alike.
+            key = tuple(
+                (c.mode > 0, cost.kept) for c, cost in zip(choices, found, strict=True)
+            )
+            if key in seen or not all(cost.possible for cost in found):
+                continue
+            seen.add(key)
+            draft = evaluate_choices(costs, choices)
+            figures = draft.peak_bytes, draft.flops, together == len({*modes}) == 1
+            yield NamedPlan(LoopChoices(), *figures, body, (costs, draft))
+    if loop_choices := list(list_named_loop_choices(body)):
+        plain = whole_body_costs(body)[0]
+        peak = plain.stored_bytes + plain.transient_bytes
+        for loops, change in loop_choices:
+            is_uniform = all(len(p.bodies) == 1 for p in loops.body_plans)
+            figures = max(peak + change, 0), loops.flops, is_uniform
+            yield NamedPlan(loops, *figures, body)
+
+
+def _blocks(body: RematGraph, together: int) -> list[tuple[int, int]]:
+    """Consecutive blocks of the loss, without parts that hold no product."""
+    edges = {0, len(body.eqns)}
+    for run in find_blocks(body):
+        edges |= {*run[::together], run[-1]}
+    pairs = itertools.pairwise(sorted(edges))
+    return [(a, b) for a, b in pairs if any(map(is_heavy, body.eqns[a:b]))]
+
+
+def _list_modes(count: int, modes: int) -> Iterator[tuple[int, ...]]:
+    """The mode of each block: the same, or one for the first and one for the rest."""
+    splits = sorted({round(count * n / _MAX_SPLITS) for n in range(1, _MAX_SPLITS)})
+    for more in range(1, modes):
+        yield (more,) * count
+        for less, split in itertools.product(range(more), splits):
+            if 0 < split < count:
+                yield (more,) * split + (less,) * (count - split)
+
+
+def _place(
+    blocks: Sequence[tuple[int, int]], modes: Sequence[int], end: int
+) -> tuple[SegmentChoice, ...]:
+    """Segments that cover all operations; those between the blocks are kept."""
+    choices: list[SegmentChoice] = []
+    at = 0
+    for (start, stop), mode in zip(blocks, modes, strict=True):
+        if not mode:
+            continue
+        if at < start:
+            choices.append(SegmentChoice(at, start, 0))
+        choices.append(SegmentChoice(start, stop, mode))
+        at = stop
+    if at < end:
+        choices.append(SegmentChoice(at, end, 0))
+    return tuple(choices)

@@ -1,0 +1,131 @@
+"""Plans beside the checkpoints that a user could place by hand."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from frugax import MemoryBudget, jaxprs, measure
+from frugax.remat.rewrite import build_value_and_grad, trace_loss
+from frugax.remat.solver import build_parts, list_named
+from remat.checks import assert_same, plan_whole
+
+KEEP_BARRIERS: dict[str, str | bool] = {
+    "xla_disable_hlo_passes": "cse_barrier_expander"
+}
+
+
+def residual_blocks(checkpoint):
+    block = checkpoint(lambda w, x: x + jnp.tanh(x @ w[0]) @ w[1])
+
+    def loss(ws, x):
+        for w in ws:
+            x = block(w, x)
+        return jnp.mean(x**2)
+
+    keys = jax.random.split(jax.random.key(0), 6)
+    ws = [jax.random.normal(k, (2, 32, 32)) / 8 for k in keys]
+    return loss, (ws, jax.random.normal(jax.random.key(9), (512, 32)))
+
+
+def scan_of_prime_length(checkpoint):
+    def loss(w, xs):
+        @checkpoint
+        def cell(h, x):
+            h = jnp.tanh(h @ w + x)
+            return h, jnp.sum(h, -1)
+
+        h, sums = lax.scan(cell, jnp.zeros((8, 16)), xs)
+        return jnp.mean(h**2) + jnp.mean(sums**2)
+
+    w = jax.random.normal(jax.random.key(0), (16, 16)) / 4
+    return loss, (w, jax.random.normal(jax.random.key(1), (29, 8, 16)))
+
+
+def inner_gradient(checkpoint):
+    fit, (ws, x) = residual_blocks(checkpoint)
+
+    def loss(ws, x):
+        moved = jax.tree.map(lambda w, g: w - g, ws, jax.grad(fit)(ws, x))
+        return fit(moved, x[::-1])
+
+    return loss, (ws[:4], x)
+
+
+def figures_of(make, policy):
+    loss, args = make(functools.partial(jax.checkpoint, policy=policy))
+    traced = jax.jit(jax.value_and_grad(loss)).trace(*args)
+    compiled = traced.lower().compile(compiler_options=KEEP_BARRIERS)
+    return measure.program(compiled).temp_bytes, jaxprs.flops(traced.jaxpr.jaxpr)
+
+
+@pytest.mark.parametrize(
+    ("make", "policy"),
+    [
+        (residual_blocks, "nothing_saveable"),
+        pytest.param(inner_gradient, "nothing_saveable", marks=pytest.mark.thorough),
+        (scan_of_prime_length, "dots_saveable"),
+    ],
+)
+def test_checkpoints_by_hand_are_not_cheaper_at_their_bytes(make, policy):
+    chosen = getattr(jax.checkpoint_policies, policy)
+    size, flops = figures_of(make, chosen)
+    loss, args = make(lambda f: f)
+    plan = plan_whole(loss, MemoryBudget(limit_bytes=size), args, cache=False)
+    # The gates look at a few numbers of each gradient.
+    assert plan.unplanned_flops + plan.extra_flops <= 1.0001 * flops
+
+
+def named_plans(make, stride=1):
+    loss, args = make(lambda f: f)
+    body = trace_loss(loss, args, 0, has_aux=False)
+    found = list_named(body)[::stride]
+    return body, [build_parts(n.candidate, "cpu") for n in found]
+
+
+def test_each_block_is_offered_under_each_policy():
+    body, plans = named_plans(residual_blocks)
+    (block,) = {len(body.eqns) // 6}
+    whole = [p for p in plans if all(s.gate for s in p.segments[:6])]
+    kept = {
+        tuple(len(s.kept) for s in p.segments[:6])
+        for p in whole
+        if [s.start for s in p.segments[:6]] == [block * n for n in range(6)]
+    }
+    # Of each block, one product is kept or none, and the first blocks may keep less.
+    assert {(1,) * 6, (0,) * 6, (0, 0, 0, 1, 1, 1)} <= kept
+
+
+def test_iterations_of_a_prime_number_are_split_between_two_policies():
+    _, plans = named_plans(scan_of_prime_length, stride=8)
+    lengths = {
+        tuple(b.iterations for b in plan.body_plans[0].bodies)
+        for plan in plans
+        if plan.body_plans
+    }
+    assert any(len(two) == 2 and sum(two) == 29 for two in lengths)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        residual_blocks,
+        pytest.param(scan_of_prime_length, marks=pytest.mark.thorough),
+    ],
+)
+def test_gradients_by_named_policies_are_those_of_jax(make):
+    loss, args = make(lambda f: f)
+    body, plans = named_plans(make, stride=11)
+    want = jax.value_and_grad(loss)(*args)
+    for parts in plans:
+        step = build_value_and_grad(
+            loss,
+            parts.segments,
+            parts.body_plans,
+            body.graph.fingerprint,
+            argnums=0,
+            has_aux=False,
+        )
+        assert_same(jax.jit(step)(*args), want)
