@@ -1,9 +1,12 @@
 """Losses that run in chunks of their batch: the same gradients, in fewer bytes."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec as P
 
 from frugax import InfeasibleBudgetError, MemoryBudget, remat
 from frugax.jaxprs import flops, shape_of
@@ -165,14 +168,26 @@ def position_of(loss, args, wanted, *, has_aux=False):
     return len(body.graph.consts) + at + place
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_gradients_in_chunks_are_those_of_jax(name):
+def check_chunks(name, devices):
     loss, args, axis = CASES[name]
     has_aux = name == "cross_entropy"
     place = position_of(loss, args, args[1], has_aux=has_aux)
-    chunks = remat.BatchChunks(4, place, axis)
+    chunks = remat.BatchChunks(4, place, axis, devices)
     got = in_chunks(loss, args, chunks, has_aux=has_aux)(*args)
     assert_same(got, jax.value_and_grad(loss, has_aux=has_aux)(*args), 1e-4)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_in_chunks_are_those_of_jax(name):
+    check_chunks(name, devices=1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    mostly_thorough(CASES, lambda name: name in ("cross_entropy", "recurrent")),
+)
+def test_gradients_in_chunks_with_rows_from_everywhere_are_those_of_jax(name):
+    check_chunks(name, devices=2)
 
 
 def test_gradients_with_respect_to_the_batch_itself():
@@ -254,6 +269,29 @@ def test_a_budget_that_recomputation_cannot_meet_is_met_in_chunks():
     count = lambda fn: flops(jax.make_jaxpr(fn)(WS, X).jaxpr)
     assert count(step) - count(want) == plan.extra_flops
     assert plan.extra_share < 0.03
+    assert remat.RematPlan.from_json(plan.to_json()) == plan
+
+
+def test_a_batch_on_eight_devices_runs_in_chunks_of_its_own_rows():
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = NamedSharding(mesh, P("data"))
+
+    def loss(ws, x):
+        for w in ws:
+            x = jax.lax.with_sharding_constraint(jnp.tanh(x @ w), rows)
+        return jnp.mean(x**2)
+
+    x = jax.device_put(jnp.tile(X, (16, 1)), rows)
+    ws = jax.device_put(WS, NamedSharding(mesh, P()))
+    plan = remat.plan(loss, MemoryBudget.share(0.3), (ws, x))
+    assert plan.batch is not None
+    assert plan.batch.devices == 8
+    step = remat.apply(loss, plan)
+    assert_same(step(ws, x), jax.value_and_grad(loss)(ws, x), 1e-4)
+    # No device needs rows of another one.
+    text = jax.jit(step).lower(ws, x).compile().as_text()
+    assert text is not None
+    assert not re.search(r"all-gather|all-to-all|collective-permute", text)
     assert remat.RematPlan.from_json(plan.to_json()) == plan
 
 

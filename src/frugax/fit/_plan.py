@@ -289,7 +289,9 @@ def _answer(workload: Workload, target: Target, limit: MemoryBudget) -> FitRow:
         )
         plan_found = plan_part()
         # Chunks of the batch use the device less well, so they must save a good deal.
-        if plan_found.extra_share > _DEAR_SHARE and plan_found.batch is None:
+        # Over several devices, each chunk would gather weights and add gradients again.
+        is_dear = plan_found.extra_share > _DEAR_SHARE and devices == 1
+        if is_dear and plan_found.batch is None:
             chunked = plan_part(divide_batch="first")
             if chunked.extra_share < plan_found.extra_share / 2:
                 plan_found = chunked

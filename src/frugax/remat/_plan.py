@@ -167,6 +167,8 @@ class BatchChunks:
         operand: the input that names the batch, counted over the arrays that the loss
             closes over and the leaves of its arguments.
         axis: the axis of that input that holds the batch.
+        devices: the number of devices over which the batch is divided. Each chunk takes
+            as many rows from all of them.
         segments: the plan of one chunk; () keeps everything until its backward pass.
         body_plans: how scans and conds within a chunk recompute.
     """
@@ -174,6 +176,7 @@ class BatchChunks:
     count: int
     operand: int
     axis: int
+    devices: int = 1
     segments: tuple[Segment, ...] = ()
     body_plans: tuple[BodyPlan, ...] = ()
 

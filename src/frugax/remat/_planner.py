@@ -18,7 +18,7 @@ from ._compile_search import CompileBench, Measurement, search
 from ._enclosing_program import EnclosingProgram
 from ._plan import RematPlan
 from ._plan_cache import plan_key, recall
-from ._shardings import shard_shapes
+from ._shardings import axis_devices, shard_shapes
 from .rewrite import (
     RematGraph,
     build_value_and_grad,
@@ -198,9 +198,8 @@ class _PlanSearch:
                 self.body = self.planned = self.opened
                 self.shard_map, self.opened, self.is_opened = number, None, True
         if self.shard_map is None:
-            # Chunks of a batch that is spread over devices would have to be gathered.
-            if shard_shapes(self.args):
-                self.divides = False
+            self.planned = self._divide(self.planned)
+            self.opened = self.opened and self._divide(self.opened)
             return
         # Inside of a `shard_map` each device has a batch of its own.
         self.planned = prepare_shard_body(self.body, self.shard_map).graph
@@ -209,6 +208,12 @@ class _PlanSearch:
         outputs = self.planned.graph.outputs[: self.planned.num_differentiated]
         if [o.aval.shape for o in outputs] != [()]:
             self.divides = False
+
+    def _divide(self, body: RematGraph) -> RematGraph:
+        """The same loss, with the devices that its inputs are divided over."""
+        devices = axis_devices(self.args)
+        divided = dict(zip(body.graph.args, devices, strict=True))
+        return dataclasses.replace(body, divided=divided)
 
     def run(self) -> RematPlan:
         """The plan, by quick compilations first."""

@@ -29,6 +29,15 @@ def shard_shapes(args: tuple[Any, ...]) -> tuple[tuple[int, ...], ...]:
     return tuple(map(_shard_shape, leaves))
 
 
+def axis_devices(args: tuple[Any, ...]) -> list[tuple[int, ...]]:
+    """The number of devices over which each axis of each array is divided."""
+    counts = lambda whole, part: whole // part if part else 1
+    return [
+        tuple(map(counts, getattr(leaf, "shape", ()), _shard_shape(leaf)))
+        for leaf in jax.tree.leaves(args)
+    ]
+
+
 def check_shardings(
     planned: tuple[tuple[int, ...], ...], args: tuple[Any, ...]
 ) -> None:

@@ -74,7 +74,7 @@ _ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
 # Linear in all operands together, so that the terms of a sum may be added up after it.
 _LINEAR_NAMES = """
 add add_any broadcast_in_dim concatenate convert_element_type copy copy_p neg reduce_sum
-reshape rev slice squeeze sub transpose
+reshape rev sharding_constraint slice squeeze sub transpose
 """
 _LINEAR = frozenset(_LINEAR_NAMES.split())
 _REDUCTIONS = frozenset(
@@ -113,14 +113,21 @@ class BatchPart:
         batch: the length of the whole batch.
         part: the length of a part.
         index: which part it is, as an array.
+        is_spread: whether a part has rows from everywhere: of `count` neighbours one.
+            Of a batch that is divided over devices, each device then has its own share
+            of every part.
     """
 
-    def __init__(self, batch: int, count: int, index: Any) -> None:
+    def __init__(
+        self, batch: int, count: int, index: Any, *, is_spread: bool = False
+    ) -> None:
         self.batch, self.part, self.index = batch, batch // count, index
+        self.is_spread = is_spread
         self._keeps_rules = True
 
     def _inside_rule(self, index: Any) -> "BatchPart":
-        part = BatchPart(self.batch, self.batch // self.part, index)
+        count = self.batch // self.part
+        part = BatchPart(self.batch, count, index, is_spread=self.is_spread)
         part._keeps_rules = False
         return part
 
@@ -172,6 +179,18 @@ class BatchPart:
         rows = self.batch * along.inner
         if not array.ndim or shape[axis] != along.outer * rows:
             raise MixesBatchError("an array does not lie along the batch")
+        if self.is_spread:
+            count = self.batch // self.part
+            split = array.reshape(
+                *shape[:axis],
+                along.outer,
+                self.part,
+                count,
+                along.inner,
+                *shape[axis + 1 :],
+            )
+            part = lax.dynamic_index_in_dim(split, self.index, axis + 2, keepdims=False)
+            return part.reshape(*shape[:axis], -1, *shape[axis + 1 :])
         start = self.index * (self.part * along.inner)
         if along.outer == 1:
             return lax.dynamic_slice_in_dim(array, start, self.part * along.inner, axis)
@@ -287,6 +306,14 @@ class BatchPart:
             raise MixesBatchError("a window goes along the batch")
         arrays = [self.coerce(v, along).array for v in values]
         return [Value(along, o) for o in _bind(eqn, arrays)]
+
+    def _constrain(self, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
+        (value,) = values
+        try:
+            eqn.params["sharding"].shard_shape(value.array.shape)
+        except ValueError as e:
+            raise MixesBatchError("a part cannot be sharded like the batch") from e
+        return [Value(value.state, o) for o in _bind(eqn, [value.array])]
 
     def _broadcast(self, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
         along = values[0].state
@@ -724,6 +751,7 @@ _RULES: dict[str, Callable[[BatchPart, JaxprEqn, Sequence[Value]], list[Value]]]
     "pad": BatchPart._pad,
     "reshape": BatchPart._reshape,
     "rev": BatchPart._reverse,
+    "sharding_constraint": BatchPart._constrain,
     "slice": BatchPart._slice,
     "squeeze": BatchPart._squeeze,
     "transpose": BatchPart._transpose,

@@ -47,6 +47,7 @@ class BatchSplit:
             `whole` and `sliced`, its outputs `sums` and `rows`, the sums of real
             numbers first.
         count: the number of chunks.
+        is_spread: whether a chunk has rows from everywhere, see `BatchPart`.
         before: the operations that do not depend on the batch.
         after: those that depend on sums over it.
         whole: the values that each chunk reads whole.
@@ -58,6 +59,7 @@ class BatchSplit:
 
     chunk: RematGraph
     count: int
+    is_spread: bool
     before: tuple[JaxprEqn, ...]
     after: tuple[JaxprEqn, ...]
     whole: tuple[Var, ...]
@@ -83,9 +85,15 @@ class _OuterPart(BatchPart):
     """A part of the batch that notes which whole values it reads rows of."""
 
     def __init__(
-        self, batch: int, count: int, index: Any, graph: Graph, env: dict[Var, Value]
+        self,
+        batch: int,
+        chunks: BatchChunks,
+        index: Any,
+        graph: Graph,
+        env: dict[Var, Value],
     ) -> None:
-        super().__init__(batch, count, index)
+        is_spread = chunks.devices > 1
+        super().__init__(batch, chunks.count, index, is_spread=is_spread)
         self.sliced: dict[tuple[Var, Along], Any] = {}
         self._graph = graph
         self._vars = {id(value): v for v, value in env.items()}
@@ -129,7 +137,9 @@ def split_batch(body: RematGraph, chunks: BatchChunks) -> BatchSplit:
         raise MixesBatchError(f"there is no input {chunks.operand}")
     seed = graph.inputs[chunks.operand]
     along, count = Along(chunks.axis), chunks.count
-    if shape_of(seed).ndim <= along.axis or shape_of(seed).shape[along.axis] % count:
+    if shape_of(seed).ndim <= along.axis or shape_of(seed).shape[along.axis] % (
+        count * chunks.devices
+    ):
         raise MixesBatchError(f"the batch is not divisible in {count} chunks")
     batch = shape_of(seed).shape[along.axis]
     reached = {seed}
@@ -157,7 +167,7 @@ def split_batch(body: RematGraph, chunks: BatchChunks) -> BatchSplit:
 
     def run_chunk(given: Any, index: Any, values: Any, parts: Any) -> Any:
         env = {v: Value(None, x) for v, x in zip(whole, values, strict=True)}
-        part = _OuterPart(batch, count, index, graph, env)
+        part = _OuterPart(batch, chunks, index, graph, env)
         if given:
             part.sliced = dict(zip(slices, parts, strict=True))
         late: set[Var] = set()
@@ -239,6 +249,7 @@ def split_batch(body: RematGraph, chunks: BatchChunks) -> BatchSplit:
     return BatchSplit(
         chunk=prepare_graph(inner, tuple(moved), num_sums, {}),
         count=count,
+        is_spread=chunks.devices > 1,
         before=tuple(e for e in graph.eqns if not set(e.outvars) & own),
         after=tuple(after),
         whole=whole,
@@ -345,7 +356,8 @@ class _ChunkLoop:
         return whole(*values)
 
     def _pieces(self, env: dict[Var, Any], index: Any) -> list[Any]:
-        part = BatchPart(self.split.batch, self.split.count, index)
+        split = self.split
+        part = BatchPart(split.batch, split.count, index, is_spread=split.is_spread)
         return [
             index,
             *(env[v] for v in self.split.whole),
@@ -388,9 +400,16 @@ class _ChunkLoop:
 
     def _join_rows(self, rows: Sequence[Any]) -> list[Any]:
         return [
-            _join(r, along, shape_of(v).shape)
+            self._join(r, along, shape_of(v).shape)
             for r, (v, along) in zip(rows, self.split.rows, strict=False)
         ]
+
+    def _join(self, parts: Any, along: Along, shape: Sequence[int]) -> Any:
+        """A whole array from the rows of each chunk."""
+        axis, rest = along.axis, shape[along.axis + 1 :]
+        rows = [-1] if not self.split.is_spread else [-1, along.inner]
+        split = parts.reshape(len(parts), *shape[:axis], along.outer, *rows, *rest)
+        return jnp.moveaxis(split, 0, axis + len(rows)).reshape(shape)
 
     def _finish(self, env: dict[Var, Any], totals: Sequence[Any]) -> list[Any]:
         """The results, from the totals of the chunks."""
@@ -477,7 +496,7 @@ class _ChunkLoop:
                 g = next(shared).astype(shape_of(v).dtype)
             else:
                 along = split.sliced[i - len(split.whole)][1]
-                g = _join(next(own), along, shape_of(v).shape)
+                g = self._join(next(own), along, shape_of(v).shape)
             total[v] = total[v] + g if v in total else g
         at_totals, late_grads = pull(sums, late_values)
         if is_scaled_later:
@@ -496,10 +515,3 @@ def _accumulator(v: Var) -> Any:
     if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32:
         dtype = jnp.float32
     return zeros_of(shape_of(v), dtype)
-
-
-def _join(parts: Any, along: Along, shape: Sequence[int]) -> Any:
-    """A whole array from the rows of each chunk."""
-    count, axis = parts.shape[0], along.axis
-    split = parts.reshape(count, *shape[:axis], along.outer, -1, *shape[axis + 1 :])
-    return jnp.moveaxis(split, 0, axis + 1).reshape(shape)

@@ -65,6 +65,8 @@ class RematGraph:
         eqns: all other operations, in order; segments are ranges of these.
         scratch_bytes: bytes that an operation holds internally while its backward pass
             runs, by the first variable that it defines; 0 if it is not listed.
+        divided: the number of devices over which each axis of an input is divided; of
+            inputs that are not listed each device has all.
         memo: results about this loss's operations that do not depend on how its scans
             and conds are rewritten.
     """
@@ -76,6 +78,7 @@ class RematGraph:
     free: dict[Var, JaxprEqn]
     eqns: tuple[JaxprEqn, ...]
     scratch_bytes: dict[Var, int]
+    divided: dict[Var, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     memo: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property

@@ -48,7 +48,12 @@ def _find_batch(body: RematGraph) -> FoundBatch | None:
     best: FoundBatch | None = None
     total = sum(map(flops_of, body.eqns))
     for operand, axis, length in _possible_batches(body):
-        chunks = BatchChunks(_smallest_factor(length), operand, axis)
+        divided = body.divided.get(body.graph.inputs[operand])
+        devices = divided[axis] if divided else 1
+        if length < 2 * devices:
+            continue
+        count = _smallest_factor(length // devices)
+        chunks = BatchChunks(count, operand, axis, devices)
         try:
             split = split_batch(body, chunks)
         except MixesBatchError:

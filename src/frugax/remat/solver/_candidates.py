@@ -254,7 +254,7 @@ def _list_whole(body: RematGraph, block_size: int | None) -> list[Candidate]:
 
 def _divide_batch(body: RematGraph, found: FoundBatch) -> list[Candidate]:
     """The loss in fewer or more chunks, in which nothing is recomputed."""
-    counts = chunk_counts(found.split.batch)
+    counts = chunk_counts(found.split.batch // found.chunks.devices)
     most = dataclasses.replace(found.chunks, count=counts[-1])
     smallest = split_batch(body, most)
     # What a chunk holds is proportional to its length.
