@@ -93,6 +93,8 @@ def rewrite(markdown: str, folder: str, place: str) -> str:
         path, _, anchor = link.partition("#")
         path = posixpath.normpath(posixpath.join(folder, path))
         target = by_source.get(path, path.removeprefix("docs/"))
+        if path.startswith("notebooks/") and picture:
+            return match.group()  # beside its page: `notebook_files`
         if not (path in by_source or path.startswith("docs/")):
             return text if not picture else ""
         target = posixpath.relpath(target, posixpath.dirname(place) or ".")

@@ -24,6 +24,7 @@ _SPEC.loader.exec_module(hooks)
         ("", "index.md", "[a](examples/own_model.py)", "a"),
         ("", "index.md", "![a](docs/pictures/x.svg)", "![a](pictures/x.svg)"),
         ("docs", "remat.md", "[a](#limits)", "[a](#limits)"),
+        ("notebooks", "notebooks/2.md", "![a](2_1.svg)", "![a](2_1.svg)"),
         ("notebooks", "notebooks/2.md", "[a](../docs/run.md)", "[a](../run.md)"),
         ("notebooks", "notebooks/2.md", "[a](3_watch.ipynb)", "[a](3_watch.md)"),
         (
@@ -70,3 +71,11 @@ def test_a_notebook_becomes_a_page_with_its_outputs_and_pictures():
     assert files["notebooks/2_train_1.svg"].startswith("<svg")
     assert "](2_train_1.svg)" in page
     assert all(f"]({Path(place).name})" in page for place in files if "svg" in place)
+
+
+def test_search_needs_nothing_from_elsewhere():
+    settings = (ROOT / "site" / "mkdocs.yml").read_text()
+    script = "javascripts/iframe-worker.js"
+    assert f"polyfills: [{script}]" in settings
+    assert "IFrameWorker" in (ROOT / "docs" / script).read_text()
+    assert "https://" not in settings
