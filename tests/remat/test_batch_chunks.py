@@ -303,7 +303,7 @@ def test_a_plan_for_chunks_that_do_not_fit_the_loss_is_refused():
 
 
 @pytest.mark.parametrize(
-    "seed", mostly_thorough(range(6), in_ci=lambda seed: seed in (3, 4))
+    "seed", mostly_thorough(range(6), in_ci=lambda seed: seed == 4)
 )
 def test_random_programs_in_chunks_are_right_or_refused(seed):
     case = random_programs.random_case(seed, "float32")
