@@ -21,3 +21,7 @@ from ._mapped import (
     release as release,
     release_range as release_range,
 )
+from ._packed import (
+    PackedArray as PackedArray,
+    register_packed as register_packed,
+)

@@ -16,7 +16,7 @@ from frugax.errors import CorruptFileError, UnsupportedFileError
 from frugax.trees import PyTree, rebuild
 
 from .._arguments import check_path
-from ..arrays import map_file, release_range
+from ..arrays import map_file, register_packed, release_range
 from ..codecs import BLOCK
 from ._decode import (
     decode_integers,
@@ -29,6 +29,7 @@ from ._decode import (
 )
 from ._layout import FileContent, read_header, verify_checksum
 from ._metadata import Header, Record
+from ._packed import decode_packed
 from ._prefix import Prefix, choose_prefix
 
 
@@ -217,6 +218,34 @@ class CompressedFile(Mapping[str, np.ndarray]):
             arrays[name] = jax.device_put(array, place(name))
         with self._name_errors():
             return self._rebuild([arrays[name] for name in self._records])
+
+    def packed(self) -> PyTree:
+        """Decode everything to JAX arrays, but leave matrices packed.
+
+        A `PackedArray` has the integers and the steps of the file, and unpacks in a
+        jitted function to exactly the values of the file. It takes 4 bits a number if
+        nearly all integers fit in 4 bits, as they do up to some 2.5 bits a weight in
+        the file, and 8 bits otherwise.
+
+        Returns:
+            The tree that was saved. Exact tensors, those with one axis or none, and
+            those that are no shorter when packed are ordinary JAX arrays.
+
+        Raises:
+            CorruptFileError: the file is damaged.
+            ValueError: the file is closed.
+        """
+        import jax.numpy as jnp
+
+        register_packed()
+        leaves: list[Any] = []
+        for name, record in self._records.items():
+            with self._name_errors():
+                leaf = decode_packed(self._content(), record)
+            leaves.append(jnp.asarray(self[name]) if leaf is None else leaf)
+            self._release()
+        with self._name_errors():
+            return self._rebuild(leaves)
 
     def tree(self) -> PyTree:
         """Decode everything, in the structure it was saved in.

@@ -1,0 +1,421 @@
+"""`pack`: weights as integers and steps that a jitted program unpacks by itself."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+
+from frugax.allocate import multiple_choice_knapsack
+from frugax.budget import Receipt, SizeBudget, Spend, Verdict, check_budget
+from frugax.errors import InfeasibleBudgetError
+from frugax.trees import PyTree, is_array, named_leaves, replace_leaves
+
+from ._table import show_error, tensor_table
+from .arrays import (
+    Distortion,
+    PackedArray,
+    dtype_from_name,
+    named_arrays,
+    register_packed,
+    relative_error,
+    unwrap_modules,
+)
+from .codecs.groups import Grouping, decode_groups, pack_nibbles, quantise_groups
+from .search import Source
+
+# Smaller tensors stay as they are: programs hardly notice their bytes, and outputs do
+# notice their errors.
+_SMALL = 1 << 12
+_GROUPINGS = tuple(
+    Grouping(bits, size, axis)
+    for bits in (4, 8)
+    for size, axis in ((32, -1), (64, -1), (128, -1), (0, -1), (64, -2), (0, -2))
+)
+_SAMPLE = 1 << 17  # numbers that stand for a tensor
+_MAX_TRIES = 6
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PackedTensor:
+    """One tensor of packed weights, measured by decoding it.
+
+    Attributes:
+        name: the leaf's name in the tree.
+        dtype: its dtype.
+        shape: its shape.
+        codec: how it is packed; `"dense"` if it is not.
+        bytes: its bytes in memory.
+        rel_error: ||decoded - original|| / ||original||; 0 if exact.
+        max_abs: largest |decoded - original|; 0 if exact.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    codec: str
+    bytes: int
+    rel_error: float
+    max_abs: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PackedWeights:
+    """Weights packed within a budget, and the errors that they were measured to have.
+
+    Attributes:
+        tree: the tree that was given, with a `PackedArray` for each packed tensor and
+            a JAX array for each other one.
+        tensors: one entry for each array, in the tree's order.
+        receipt: each limit beside the predicted and the measured value.
+        bytes: of all arrays in memory.
+        original_bytes: of the arrays that were given.
+        rel_error: ||decoded - original|| / ||original|| over all finite float tensors.
+    """
+
+    tree: PyTree
+    tensors: tuple[PackedTensor, ...]
+    receipt: Receipt
+    bytes: int
+    original_bytes: int
+    rel_error: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the budget was kept."""
+        return self.receipt.verdict
+
+    def __str__(self) -> str:
+        columns = {"relative error": lambda t: show_error(t.rel_error, 2)}
+        return (
+            tensor_table(self.tensors, columns) + f"\n{self.bytes:,} bytes in memory, "
+            f"{self.original_bytes / max(1, self.bytes):.4g}x smaller, relative error "
+            f"{self.rel_error:.3g}\n{self.receipt}"
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Option:
+    """One way to hold a tensor: a grouping, or none for the dense array."""
+
+    grouping: Grouping | None
+    bytes: int
+    energy: float
+
+
+def pack(
+    tree: PyTree,
+    budget: SizeBudget,
+    *,
+    sensitivity: Mapping[str, float] | None = None,
+) -> PackedWeights:
+    """Pack a tree of weights for programs that unpack them where they use them.
+
+    Each matrix is held as 4-bit or 8-bit integers with a bfloat16 step for each row,
+    column or group of neighbours in one of these, or as it is: for each the way is
+    chosen that makes the sum of squared errors least within the budget.
+
+    Args:
+        tree: a pytree of arrays, a state dict or a torch module; it is only read.
+            Leaves that are not arrays stay.
+        budget: the bytes of the arrays in memory (there is no file), or a relative
+            error, or both.
+        sensitivity: the weight of a squared error in each tensor, by name; of those
+            without a name here it is 1.
+
+    Returns:
+        The packed tree with its receipt. Give `packed.tree` to a jitted function.
+
+    Raises:
+        InfeasibleBudgetError: no choice is within the budget; `needed` is the fewest
+            bytes.
+        TypeError: a leaf has a dtype that weights cannot have.
+        ValueError: the budget limits something else, or `sensitivity` names no tensor.
+
+    >>> import jax
+    >>> weights = {"w": np.random.default_rng(0).normal(size=(256, 64)).astype("f4")}
+    >>> packed = pack(weights, SizeBudget("7x"))
+    >>> jax.jit(lambda p, x: x @ p["w"])(packed.tree, np.ones((2, 256), "f4")).shape
+    (2, 64)
+    """
+    check_budget(budget, SizeBudget)
+    if budget.max_abs is not None or budget.output_error is not None:
+        raise ValueError(
+            f"{budget}: packed weights have integers of 4 or 8 bits, and limits of a "
+            "size or a relative error: give SizeBudget one of these."
+        )
+    register_packed()
+    tree = unwrap_modules(tree)
+    leaves = named_leaves(tree)
+    only_arrays = [leaf if is_array(leaf) else None for _, leaf in leaves]
+    arrays = named_arrays(replace_leaves(tree, only_arrays))
+    sources = {name: Source(name, array) for name, array in arrays.items()}
+    weights = _check_sensitivity(sources, sensitivity)
+    options = [_list_options(source) for source in sources.values()]
+    limit = budget.limit_bytes(
+        original_bytes=sum(array.nbytes for array in arrays.values()),
+        weights=sum(array.size for array in arrays.values()),
+    )
+    total = math.fsum(source.energy for source in sources.values())
+    goal = None if budget.rel_error is None else budget.rel_error**2 * total
+    aim = goal
+    for _ in range(_MAX_TRIES):
+        chosen = _choose(options, weights, limit, aim)
+        packed = [
+            _pack_tensor(source, option)
+            for source, option in zip(sources.values(), chosen, strict=True)
+        ]
+        energy = math.fsum(error.energy for _, error in packed)
+        if goal is None or aim is None or energy <= goal:
+            break
+        aim *= 0.98 * goal / energy  # estimates from samples were too low
+    else:  # all as they are
+        chosen = [of_tensor[-1] for of_tensor in options]
+        packed = [(None, Distortion()) for _ in chosen]
+        energy = 0.0
+    tensors = tuple(
+        _describe(source, option, array, error)
+        for source, option, (array, error) in zip(
+            sources.values(), chosen, packed, strict=True
+        )
+    )
+    held = sum(tensor.bytes for tensor in tensors)
+    if limit is not None and held > limit:
+        _raise_infeasible(held, limit, budget)
+    rel_error = relative_error(energy, total)
+    predicted = math.fsum(option.energy for option in chosen)
+    by_name = {
+        name: array
+        for name, (array, _) in zip(sources, packed, strict=True)
+        if array is not None
+    }
+    return PackedWeights(
+        tree=replace_leaves(tree, [by_name.get(n, leaf) for n, leaf in leaves]),
+        tensors=tensors,
+        receipt=_make_receipt(
+            budget, limit, chosen, relative_error(predicted, total), held, rel_error
+        ),
+        bytes=held,
+        original_bytes=sum(array.nbytes for array in arrays.values()),
+        rel_error=rel_error,
+    )
+
+
+def unpack(tree: PyTree) -> PyTree:
+    """Replace every `PackedArray` in a tree by its dense array, within `jit`.
+
+    For functions that do more with a weight than `PackedArray` can, such as those of
+    flax and equinox: `jax.jit(lambda packed, x: apply_fn(unpack(packed), x))`.
+
+    Args:
+        tree: any pytree.
+
+    Returns:
+        The tree with JAX arrays in the place of packed ones; other leaves as they are.
+    """
+    import jax
+
+    return jax.tree.map(
+        lambda leaf: leaf.unpack() if isinstance(leaf, PackedArray) else leaf,
+        tree,
+        is_leaf=lambda leaf: isinstance(leaf, PackedArray),
+    )
+
+
+def _check_sensitivity(
+    sources: Mapping[str, Source], sensitivity: Mapping[str, float] | None
+) -> list[float]:
+    for name, weight in (sensitivity or {}).items():
+        if name not in sources:
+            raise ValueError(f"sensitivity names {name!r}, which is not a tensor.")
+        if not 0 <= weight < math.inf:
+            raise ValueError(f"sensitivity of {name!r} must be >= 0, got {weight}.")
+    return [float((sensitivity or {}).get(name, 1.0)) for name in sources]
+
+
+def _list_options(source: Source) -> list[_Option]:
+    """Return the ways to hold a tensor, with estimated errors; the last is exact."""
+    array = source.array
+    dense = _Option(None, array.nbytes, 0.0)
+    # Beyond these, float32 and bfloat16 cannot hold the numbers or their steps.
+    in_range = 1e-30 < source.max_abs < 1e37
+    if array.ndim < 2 or array.size < _SMALL or not in_range:
+        return [dense]
+    found: dict[tuple[int, tuple[int, ...]], _Option] = {}
+    for grouping in _GROUPINGS:
+        steps = grouping.steps_shape(array.shape)
+        key = grouping.bits, steps
+        length = _packed_bytes(array.shape, grouping)
+        if key in found or grouping.size > array.shape[grouping.axis]:
+            continue
+        if length < array.nbytes:
+            part = _sample(array, grouping.axis)
+            decoded = decode_groups(
+                *quantise_groups(part, grouping, _bfloat16()), grouping, array.dtype
+            )
+            error = Distortion.between(decoded.reshape(-1), part.reshape(-1))
+            energy = error.energy * array.size / part.size
+            found[key] = _Option(grouping, length, energy)
+    return [*found.values(), dense]
+
+
+def _sample(array: np.ndarray, axis: int) -> np.ndarray:
+    """Return whole rows or columns, evenly spread, as a contiguous matrix or more."""
+    if array.size <= _SAMPLE:
+        return array
+    turned = array.reshape(-1, *array.shape[-2:])
+    if axis == -1:
+        rows = turned.reshape(-1, array.shape[-1])
+        count = max(1, _SAMPLE // array.shape[-1])
+        return rows[_spread(len(rows), count)]
+    count = max(1, _SAMPLE // (array.size // array.shape[-1]))
+    return np.ascontiguousarray(turned[:, :, _spread(array.shape[-1], count)])
+
+
+def _spread(length: int, count: int) -> np.ndarray:
+    return np.linspace(0, length - 1, min(length, count)).round().astype(np.intp)
+
+
+def _packed_bytes(shape: tuple[int, ...], grouping: Grouping) -> int:
+    row = shape[-1]
+    if grouping.bits == 4:
+        row = -(-row // 2)
+    steps = math.prod(grouping.steps_shape(shape))
+    return math.prod(shape[:-1]) * row + steps * _bfloat16().itemsize
+
+
+def _choose(
+    options: list[list[_Option]],
+    weights: list[float],
+    limit: int | None,
+    goal: float | None,
+) -> list[_Option]:
+    """Choose an option for each tensor: the best in a size, or the least in an error.
+
+    Raises:
+        InfeasibleBudgetError: the smallest options are beyond the size.
+    """
+    width = max(map(len, options), default=1)
+    cost = np.zeros((len(options), width), np.int64)
+    loss = np.full(cost.shape, np.inf)
+    energy = np.zeros(cost.shape)
+    for row, (of_tensor, weight) in enumerate(zip(options, weights, strict=True)):
+        for column, option in enumerate(of_tensor):
+            cost[row, column] = option.bytes
+            energy[row, column] = option.energy
+            loss[row, column] = option.energy * weight
+    least = int(np.where(np.isfinite(loss), cost, np.iinfo(np.int64).max).min(1).sum())
+    dense = sum(of_tensor[-1].bytes for of_tensor in options)
+
+    def allocate(size: int) -> tuple[list[_Option], float]:
+        found = multiple_choice_knapsack(cost, loss, limit=size)
+        chosen = [options[i][c] for i, c in enumerate(found.chosen)]
+        return chosen, float(sum(energy[i, c] for i, c in enumerate(found.chosen)))
+
+    if goal is None:
+        assert limit is not None  # a budget has a size or an error
+        if least > limit:
+            _raise_infeasible(least, limit, None)
+        return allocate(limit)[0]
+    low, high = least, dense
+    best = [of_tensor[-1] for of_tensor in options]
+    # The error falls as the size grows: bisection to a thousandth of the range.
+    for _ in range(12):
+        chosen, error = allocate((low + high) // 2)
+        if error <= goal:
+            best, high = chosen, (low + high) // 2
+        else:
+            low = (low + high) // 2
+    return best
+
+
+def _pack_tensor(
+    source: Source, option: _Option
+) -> tuple[PackedArray | None, Distortion]:
+    import jax.numpy as jnp
+
+    grouping, array = option.grouping, source.array
+    if grouping is None:
+        return None, Distortion()
+    integers, steps = quantise_groups(array, grouping, _bfloat16())
+    decoded = decode_groups(integers, steps, grouping, array.dtype)
+    data = pack_nibbles(integers) if grouping.bits == 4 else integers
+    packed = PackedArray(
+        data=jnp.asarray(data),
+        steps=jnp.asarray(steps),
+        far_at=None,
+        far=None,
+        columns=array.shape[-1],
+        bits=grouping.bits,
+        group=grouping.size,
+        axis=grouping.axis,
+        dtype=array.dtype,
+    )
+    return packed, Distortion.between(decoded.reshape(-1), array.reshape(-1))
+
+
+def _describe(
+    source: Source, option: _Option, packed: PackedArray | None, error: Distortion
+) -> PackedTensor:
+    return PackedTensor(
+        name=source.name,
+        dtype=source.array.dtype.name,
+        shape=source.array.shape,
+        codec="dense" if packed is None else str(option.grouping),
+        bytes=source.array.nbytes if packed is None else packed.nbytes,
+        rel_error=relative_error(error.energy, source.energy),
+        max_abs=error.max_abs,
+    )
+
+
+def _make_receipt(
+    budget: SizeBudget,
+    limit: int | None,
+    chosen: list[_Option],
+    predicted: float,
+    held: int,
+    rel_error: float,
+) -> Receipt:
+    spends: list[Spend] = []
+    if limit is not None:
+        spends.append(
+            Spend(
+                name="arrays in memory",
+                unit="bytes",
+                limit=limit,
+                predicted=sum(option.bytes for option in chosen),
+                measured=held,
+                source="bytes of the packed arrays",
+            )
+        )
+    if budget.rel_error is not None:
+        spends.append(
+            Spend(
+                name="relative error",
+                unit="",
+                limit=budget.rel_error,
+                predicted=predicted,
+                measured=rel_error,
+                source="decoded from the packed arrays; predicted from samples",
+            )
+        )
+    return Receipt(tuple(spends))
+
+
+def _raise_infeasible(needed: int, limit: int, budget: SizeBudget | None) -> NoReturn:
+    what = "packing these weights in at least 4 bits each"
+    if budget is not None:
+        what = f"packing these weights within {budget}"
+    raise InfeasibleBudgetError(
+        what,
+        needed=needed,
+        limit=limit,
+        unit="bytes",
+        hint="compress them: frugax.compress.save is not bound to whole bits.",
+        proven=budget is None,
+    )
+
+
+def _bfloat16() -> "np.dtype[Any]":
+    return dtype_from_name("bfloat16")

@@ -1,0 +1,145 @@
+"""`PackedArray`: a weight that stays packed in memory and is unpacked under `jit`."""
+
+import dataclasses
+import functools
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class PackedArray:
+    """A weight as small integers times steps, which a program unpacks where it uses it.
+
+    It is a pytree whose leaves are the packed arrays, so that a jitted function takes
+    it as an argument in a fraction of the bytes. There it stands for the dense array
+    in `x @ w`, `w @ x`, `w[rows]` and the functions of `jax.numpy`; `unpack` gives
+    that array for all else (`jax.lax`, arithmetic).
+
+    Attributes:
+        data: the integers, int8; those of 4 bits in pairs along the last axis, uint8.
+        steps: of each group of numbers; they broadcast against the groups.
+        far_at: where, in each matrix of the last two axes, integers stand that are too
+            large for the bits; None without any.
+        far: these integers, int32.
+        columns: length of the last axis.
+        bits: 4 or 8.
+        group: how many neighbours share a step; 0 where steps broadcast as they are.
+        axis: of the groups, -1 or -2.
+        dtype: of the weight.
+    """
+
+    data: Any
+    steps: Any
+    far_at: Any
+    far: Any
+    columns: int
+    bits: int
+    group: int
+    axis: int
+    dtype: "np.dtype[Any]"
+    # NumPy then leaves `x @ w` to this class.
+    __array_ufunc__: ClassVar[None] = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the weight."""
+        return (*self.data.shape[:-1], self.columns)
+
+    @property
+    def ndim(self) -> int:
+        """How many axes the weight has."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """How many numbers the weight has."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the packed arrays."""
+        parts = (self.data, self.steps, self.far_at, self.far)
+        return sum(part.nbytes for part in parts if part is not None)
+
+    def unpack(self) -> Any:
+        """Return the weight as a JAX array: one rounded product, then its dtype."""
+        import jax.numpy as jnp
+
+        integers = self.data
+        if self.bits == 4:
+            # Signed: shifting the sign bit of a nibble up and back fills the rest.
+            low, high = integers << 4, integers & 0xF0
+            pairs = jnp.stack([low, high], axis=-1).astype(jnp.int8) >> 4
+            integers = pairs.reshape(*self.data.shape[:-1], -1)[..., : self.columns]
+        working = jnp.float64 if self.steps.dtype == jnp.float64 else jnp.float32
+        levels = integers.astype(working)
+        if self.far is not None:
+            matrix = levels.shape[-2] * self.columns
+            flat = levels.reshape(-1, matrix)
+            at = self.far_at.reshape(len(flat), -1)
+            far = self.far.reshape(len(flat), -1).astype(working)
+            # Places beyond the end are dropped: they fill up shorter lists.
+            flat = flat.at[jnp.arange(len(flat))[:, None], at].set(far, mode="drop")
+            levels = flat.reshape(self.shape)
+        steps = self.steps.astype(working)
+        if self.group:
+            steps = jnp.repeat(steps, self.group, axis=self.axis)
+            length = self.shape[self.axis]
+            steps = steps[..., :length] if self.axis == -1 else steps[..., :length, :]
+        return (levels * steps).astype(self.dtype)
+
+    def astype(self, dtype: Any) -> Any:
+        """Return the weight as a JAX array of another dtype."""
+        return self.unpack().astype(dtype)
+
+    def reshape(self, *shape: Any) -> Any:
+        """Return the weight as a JAX array of another shape."""
+        return self.unpack().reshape(*shape)
+
+    @property
+    def T(self) -> Any:
+        """The transposed weight, as a JAX array."""
+        return self.unpack().T
+
+    def __jax_array__(self) -> Any:
+        return self.unpack()
+
+    def __matmul__(self, other: Any) -> Any:
+        return self.unpack() @ other
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return other @ self.unpack()
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return entries as a JAX array; of rows by integers, these alone unpacked."""
+        import jax.numpy as jnp
+
+        integral = not isinstance(index, tuple | slice | list | bool | type(None))
+        if not (integral and self.ndim == 2 and self.far is None):
+            return self.unpack()[index]
+        rows = jnp.asarray(index)
+        if not jnp.issubdtype(rows.dtype, jnp.integer):
+            return self.unpack()[index]
+        rows = jnp.where(rows < 0, rows + self.shape[0], rows)
+        group, of_steps = self.group, rows
+        if self.axis == -2 and group:
+            group, of_steps = 0, rows // group
+        elif len(self.steps) == 1:
+            of_steps = jnp.zeros_like(rows)
+        return dataclasses.replace(
+            self, data=self.data[rows], steps=self.steps[of_steps], group=group
+        ).unpack()
+
+
+@functools.cache
+def register_packed() -> None:
+    """Make `PackedArray` a pytree; only once one is made, since that imports JAX."""
+    import jax
+
+    jax.tree_util.register_dataclass(
+        PackedArray,
+        data_fields=["data", "steps", "far_at", "far"],
+        meta_fields=["columns", "bits", "group", "axis", "dtype"],
+    )
