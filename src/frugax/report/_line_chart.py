@@ -170,7 +170,8 @@ def line_chart(
         data_axis=to_json([x_low, x_high, left, right]),
         data_points=to_json(points),
     )
-    return element("figure", _caption(title, lines), drawing, class_="chart")
+    kind = "chart full" if size.width > HALF_WIDTH.width else "chart"
+    return element("figure", _caption(title, lines), drawing, class_=kind)
 
 
 def _caption(title: str, lines: Series) -> Markup:

@@ -6,6 +6,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
+from chromium import BROWSER, chromium
 from frugax import ExperimentBudget, InfeasibleBudgetError, causal
 from frugax.budget import Verdict
 from frugax.causal.campaign import graph_svg, load_campaign_config, report_page
@@ -114,9 +115,14 @@ def test_a_file_of_the_previous_version_goes_on_as_it_would_have():
     assert campaign.pending[-1].forecast.model_free is not None
 
 
-def test_the_report_has_the_receipt_and_the_forecasts():
+@pytest.fixture(scope="module")
+def reported():
     campaign = causal.Campaign.load(OLDER)
-    page = report_page("older", campaign, campaign.advise())
+    return campaign, report_page("older", campaign, campaign.advise())
+
+
+def test_the_report_has_the_receipt_and_the_forecasts(reported):
+    campaign, page = reported
     for part in ("cost of the experiments", "power cut", "corrected, before: -2.19614"):
         assert part in page
     # The same graph as a picture of its own, with the styles that it needs.
@@ -150,3 +156,16 @@ def test_a_config_of_the_previous_version_is_read(tmp_path):
     assert settings.rows_per_experiment == 4
     assert (settings.min_gain_per_cost, settings.confidence) == (0.5, 0.8)
     assert settings.num_posterior_samples == 16
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+def test_the_report_is_as_wide_as_a_phone(reported, tmp_path):
+    page = tmp_path / "report.html"
+    page.write_text(reported[1])
+    with chromium() as browser:
+        browser.size(400, 800)
+        browser.open(page.as_uri())
+        browser.wait_for("document.readyState === 'complete'")
+        assert browser.run("document.documentElement.scrollWidth") == 400
+        assert browser.complaints == []

@@ -58,7 +58,7 @@ main { max-width:900px; }
 )
 _MAX_LETTERS = 48  # longer values of a tile are cut in the middle
 _WIDE_LETTERS = 9  # longer values of a tile get two columns
-_WHOLE_LETTERS = 24  # longer ones a line
+_WHOLE_LETTERS = 17  # longer ones a line
 # Discrepancies of a smaller share of the target's standard deviation are not reported.
 _MIN_DISCREPANCY_FRAC = 0.05
 
