@@ -34,6 +34,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "league.md"
 README = ROOT / "README.md"
 EVEN = 1.001
+MIN_CASES = 6  # 2 * 0.5**6 is the first below 5%
 START, END = "<!-- league: start -->", "<!-- league: end -->"
 
 
@@ -51,6 +52,8 @@ class Row:
         ahead_by: factor by which frugax is better; below 1 it is worse.
         low: least value of the factor; None if the figures are exact.
         high: largest value.
+        cases: independent cases that the interval was drawn from; None if it is one of
+            repeated measurements.
     """
 
     room: str
@@ -62,6 +65,7 @@ class Row:
     ahead_by: float
     low: float | None = None
     high: float | None = None
+    cases: int | None = None
 
     @property
     def standing(self) -> str:
@@ -71,6 +75,9 @@ class Row:
         if self.low is not None and self.high is not None:
             low, high = self.low, self.high
         if not np.isfinite([low, high]).all():
+            return "cannot tell"
+        # That all of fewer cases point one way is not rare by chance (sign test).
+        if self.cases is not None and self.cases < MIN_CASES:
             return "cannot tell"
         if low > 1:
             return "ahead"
@@ -365,6 +372,7 @@ def campaign_rows(data: Any) -> Iterator[Row]:
         ahead_by=float(regret[best].mean() / max(ours.mean(), 1e-12)),
         low=float(low),
         high=float(high),
+        cases=len(problems),
     )
 
 

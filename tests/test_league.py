@@ -70,6 +70,8 @@ def row(league, **changes):
         ({"low": 0.9, "high": 3.0}, "cannot tell"),
         ({"ahead_by": 0.8, "low": 0.7, "high": 0.9}, "behind"),
         ({"ahead_by": float("nan")}, "cannot tell"),
+        ({"low": 1.5, "high": 3.0, "cases": 2}, "cannot tell"),
+        ({"low": 1.5, "high": 3.0, "cases": 6}, "ahead"),
     ],
 )
 def test_a_standing_needs_the_whole_interval(league, changes, standing):
