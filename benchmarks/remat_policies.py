@@ -3,8 +3,9 @@
     python -m benchmarks.remat_policies [--nets a,b] [--target h100]
 
 Each net is planned for 0.5 and 0.25 of its plain temporary bytes, and for the bytes of
-each rival that needs less than plain, and 0.1 % more, because the gates of a plan hold a
-few hundred bytes: one `jax.checkpoint` around each block, with each policy. On CPU the rivals are compiled with XLA's barriers kept
+each rival that needs less than plain, and 0.1 % more, because the gates of a plan hold
+a few hundred bytes. The rivals are one `jax.checkpoint` around each block, with each
+policy. On CPU they are compiled with XLA's barriers kept
 (`xla_disable_hlo_passes=cse_barrier_expander`), without which they save nothing there.
 Bytes and flops are the same each time; nothing is run. The results are merged into
 `benchmarks/results/remat_policies.json`, net by net.

@@ -1,5 +1,6 @@
 from ._checkpoints import (
     has_checkpoints as has_checkpoints,
+    is_checkpoint as is_checkpoint,
     open_checkpoints as open_checkpoints,
 )
 from ._convolutions import (

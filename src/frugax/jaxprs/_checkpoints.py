@@ -1,6 +1,6 @@
 """Remove `jax.checkpoint` regions from a traced function, so remat plans it anew."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -21,13 +21,17 @@ _BODIES = ("jaxpr", "call_jaxpr", "branches")
 _OPENED = ("closed_call", "cond", "jit", "pjit", "scan", "shard_map")
 
 
-def has_checkpoints(program: ClosedJaxpr | Jaxpr) -> bool:
-    """Whether `open_checkpoints` would change this program."""
-    jaxpr = program.jaxpr if isinstance(program, ClosedJaxpr) else program
+def has_checkpoints(eqns: Iterable[JaxprEqn]) -> bool:
+    """Whether `open_checkpoints` would change a program with these operations."""
     return any(
-        e.primitive.name in _REGIONS or any(map(has_checkpoints, _inner_programs(e)))
-        for e in jaxpr.eqns
+        is_checkpoint(e) or any(has_checkpoints(j.eqns) for j in _inner_programs(e))
+        for e in eqns
     )
+
+
+def is_checkpoint(eqn: JaxprEqn) -> bool:
+    """Whether an operation is a `jax.checkpoint` region."""
+    return eqn.primitive.name in _REGIONS
 
 
 def open_checkpoints(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,7 +92,7 @@ def _open_bodies(eqn: JaxprEqn) -> dict[str, Any]:
 
 
 def _open_closed(program: ClosedJaxpr) -> ClosedJaxpr:
-    if not has_checkpoints(program):
+    if not has_checkpoints(program.jaxpr.eqns):
         return program  # JAX caches by identity
     return ClosedJaxpr(_open(program.jaxpr), program.consts)
 

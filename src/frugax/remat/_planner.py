@@ -11,7 +11,7 @@ import jax
 
 from frugax.budget import MemoryBudget, MemoryShare, check_budget
 from frugax.errors import InfeasibleBudgetError, RematUndoneError
-from frugax.jaxprs import flops, has_checkpoints, open_checkpoints
+from frugax.jaxprs import flops, flops_of, has_checkpoints, open_checkpoints
 from frugax.targets import Target
 
 from ._compile_search import CompileBench, Measurement, search
@@ -190,7 +190,7 @@ class _PlanSearch:
     def __post_init__(self) -> None:
         self.fingerprint = self.body.graph.fingerprint
         self.planned, self.shard_map = self.body, find_shard_map(self.body)
-        if has_checkpoints(jax.make_jaxpr(self.loss)(*self.args)):
+        if has_checkpoints(jax.make_jaxpr(self.loss)(*self.args).eqns):
             self.opened = trace_loss(open_checkpoints(self.loss), self.args, **self.how)
             number = find_shard_map(self.opened)
             if number != self.shard_map:
@@ -240,7 +240,17 @@ class _PlanSearch:
     def _find(self, bench: CompileBench) -> Measurement | None:
         # The plain program always comes first: its size is reported in every plan, and
         # its products are the standard for counting merged recomputation.
-        plain = bench.measure(0)
+        try:
+            plain = bench.measure(0)
+        except ValueError as e:
+            if "lax.while_loop" not in str(e):
+                raise
+            raise ValueError(
+                "this loss runs a while_loop whose number of iterations is not fixed, "
+                "and JAX has no gradient for that; use lax.scan, lax.fori_loop with "
+                "fixed ends, or the checkpoints of the library, such as diffrax's "
+                "RecursiveCheckpointAdjoint."
+            ) from e
         if isinstance(self.budget, MemoryShare):
             self.budget = self.budget.of(plain.bytes)
             bench.limit = self.budget.usable_bytes
@@ -392,13 +402,19 @@ class _PlanSearch:
             needed=needed,
             limit=budget.limit_bytes,
             unit="bytes",
-            hint=_hint(best),
+            hint=_hint(best, self.planned),
             best=best,
         )
 
 
-def _hint(best: RematPlan) -> str:
+def _hint(best: RematPlan, body: RematGraph) -> str:
     """Advice for a smaller limit, which names the place of the peak."""
+    work = [(flops_of(e), e.primitive.name.startswith("custom_")) for e in body.eqns]
+    if 2 * sum(n for n, own in work if own) > sum(n for n, _ in work):
+        return (
+            "let the custom_vjp that does most of the work save less, as a solver's "
+            "loop does with fewer checkpoints; its own rule decides that."
+        )
     if not best.segments:
         return "make the batch smaller."
     highest = max(best.segments, key=lambda s: s.peak_bytes)

@@ -21,6 +21,7 @@ from frugax.jaxprs import (
     Graph,
     JaxprEqn,
     Var,
+    is_checkpoint,
     jaxpr_as_fun,
     shape_of,
     split_scan,
@@ -102,10 +103,12 @@ def splice(
 
 
 def loop_bodies(eqn: JaxprEqn, body: RematGraph) -> list[RematGraph]:
-    """The body of this scan, or the branches of this cond, as graphs of their own."""
+    """The body of a scan or `jax.checkpoint`, or the branches of a cond, as graphs."""
     active = [bool(variables([v])) and v in body.active for v in eqn.invars]
     if eqn.primitive.name == "cond":
         return [_prepare_body(b, active[1:]) for b in eqn.params["branches"]]
+    if is_checkpoint(eqn):
+        return [_prepare_body(ClosedJaxpr(eqn.params["jaxpr"], ()), active)]
     num_consts, num_carry = split_scan(eqn)
     inner = eqn.params["jaxpr"]
     for i in range(num_consts, num_consts + num_carry):

@@ -9,9 +9,17 @@ from collections.abc import Iterable, Set
 
 import numpy as np
 
-from frugax.jaxprs import JaxprEqn, Var, bytes_of, flops_of, is_heavy
+from frugax.jaxprs import (
+    JaxprEqn,
+    Var,
+    bytes_of,
+    flops_of,
+    has_checkpoints,
+    is_checkpoint,
+    is_heavy,
+)
 
-from ..rewrite import RematGraph
+from ..rewrite import RematGraph, loop_bodies
 from ._residuals import Residuals, find_residuals
 
 # How a segment is treated. Mode 0 keeps all residuals. Mode n recomputes the operations
@@ -124,6 +132,8 @@ class _BackwardWalk:
             self._plain_products = len(self._limits) - 1
             self._limits.insert(-1, float("nan"))  # this mode has no limit
         self.modes = len(self._limits)
+        self._gradient_bytes = np.array(body.gradient_bytes, dtype=int)
+        self._gradient_bytes += [_region_bytes(e, body) for e in body.eqns]
 
     def _price_limits(self) -> list[float]:
         """Rising prices that separate the heavy operations of the loss."""
@@ -176,7 +186,7 @@ class _BackwardWalk:
         outside: set[Var] = set()  # needed, and defined before this place of the walk
         first_read: dict[Var, int] = {}  # the last backward rule that needs a variable
         # Bytes of the segment's own that are held as each backward rule runs.
-        held = np.array(body.gradient_bytes[:stop])
+        held = self._gradient_bytes[:stop].copy()
         kept: list[int] = []
         kept_vars: set[Var] = set()
         hidden = recomputed = own_stored = 0
@@ -225,6 +235,26 @@ class _BackwardWalk:
                 kept=tuple(reversed(kept)) if mode else (),
                 possible=possible or not mode,
             )
+
+
+def _region_bytes(eqn: JaxprEqn, body: RematGraph) -> int:
+    """Bytes inside the loss's own `jax.checkpoint` regions during a backward pass."""
+    # A loop that was rewritten comes with its bytes.
+    if not body.active & {*eqn.outvars} or eqn.outvars[0] in body.scratch_bytes:
+        return 0
+    key = "region", id(eqn.params)
+    if key not in body.memo:
+        held = 0
+        if is_checkpoint(eqn):
+            if costs := whole_body_costs(loop_bodies(eqn, body)[0]):
+                held = costs[0].own_bytes + costs[0].transient_bytes
+        elif eqn.primitive.name in ("scan", "cond") and has_checkpoints([eqn]):
+            # One iteration or one branch at a time.
+            bodies = loop_bodies(eqn, body)
+            held = max(_region_bytes(e, b) for b in bodies for e in b.eqns)
+        # Stored with the parameters, so that no other object gets the same id.
+        body.memo[key] = held, eqn.params
+    return body.memo[key][0]
 
 
 def _has_batch_axes(eqn: JaxprEqn) -> bool:

@@ -1,0 +1,63 @@
+"""Loops as the libraries of solvers build them."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from frugax import InfeasibleBudgetError, MemoryBudget, remat
+
+from .checks import assert_same, plan_whole
+
+W = jax.random.normal(jax.random.key(0), (16, 16)) / 4
+START = jax.random.normal(jax.random.key(1), (64, 16))
+
+
+def step(w, y):
+    return y + 0.01 * jnp.tanh(jnp.tanh(y @ w) @ w)
+
+
+def bounded_loop(w, y):
+    """At most 64 steps: scans of scans that checkpoint, with steps that are skipped."""
+
+    def one(state, _):
+        t, y = state
+        go = lambda t, y: (t + 0.1, step(w, y))
+        return lax.cond(t < 5, go, lambda t, y: (t, y), t, y), None
+
+    @jax.checkpoint
+    def several(state, _):
+        return lax.scan(one, state, None, 16)[0], None
+
+    (_, y), _ = lax.scan(several, (jnp.zeros(()), y), None, 4)
+    return jnp.mean(y**2)
+
+
+@pytest.mark.thorough  # it compiles loops in loops
+def test_the_checkpoints_of_a_bounded_loop_are_planned_anew():
+    plan = plan_whole(bounded_loop, MemoryBudget.share(0.5), (W, START), cache=False)
+    assert plan.is_opened
+    assert plan.predicted <= plan.unplanned_bytes // 2
+    want = jax.value_and_grad(bounded_loop)(W, START)
+    assert_same(jax.jit(remat.apply(bounded_loop, plan))(W, START), want)
+
+
+def test_a_loop_of_unknown_length_is_refused_in_one_line():
+    def loss(w, y):
+        more = lambda y: jnp.sum(y) < 5
+        return jnp.mean(lax.while_loop(more, lambda y: step(w, y), y))
+
+    with pytest.raises(ValueError, match=r"not fixed.*lax.scan.*checkpoints") as e:
+        remat.plan(loss, MemoryBudget("1KiB"), (W, START), cache=False)
+    assert "\n" not in str(e.value)
+
+
+def test_a_rule_of_its_own_is_named_where_nothing_fits():
+    @jax.custom_vjp
+    def solve(w, y):
+        return step(w, y)
+
+    solve.defvjp(lambda w, y: (step(w, y), (w, y)), lambda saved, g: (saved[0], g))
+    loss = lambda w, y: jnp.mean(solve(w, y) ** 2)
+    with pytest.raises(InfeasibleBudgetError, match=r"custom_vjp .* save less"):
+        plan_whole(loss, MemoryBudget("1KiB"), (W, START), cache=False)
