@@ -218,3 +218,11 @@ def test_pieces_of_long_rows_have_steps_of_their_own(tmp_path):
         packed = file.packed()
         assert (packed.bits, packed.group) == (4, 2048)
         assert np.asarray(packed.unpack()).tobytes() == file[""].tobytes()
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e25])
+def test_very_small_and_large_numbers_keep_their_digits(scale):
+    tensor = normal(64, 64) * np.float32(scale)
+    packed = compress.pack({"w": tensor}, SizeBudget("4.6bpw"))
+    assert packed.tensors[0].codec.startswith("4 bits")
+    assert packed.rel_error < 0.1

@@ -228,6 +228,48 @@ def decompress(
     return 0
 
 
+def export(
+    file: File,
+    /,
+    *,
+    to: Annotated[Path, tyro.conf.arg(metavar="FILE", aliases=["-o"])],
+    bits: Annotated[int, tyro.conf.arg(metavar="4|8")] = 8,
+    limits: LimitOptions = NO_LIMITS,
+    force: Flag = False,
+) -> int:
+    """Write the weights of a .fxz file as integers of 4 or 8 bits, for other tools.
+
+    For example:
+
+    frugax export model.fxz -o model.gguf --bits 4
+
+    frugax export model.fxz -o model.int8.safetensors --rel-error 0.01
+
+    Args:
+        file: the compressed weights.
+        to: a .gguf file (Q4_0 or Q8_0), or a .safetensors file of int8 tensors with a
+            step for each row, NAME_scale.
+        bits: of an integer; 4 in .gguf only.
+        limits: an error or a size; the exit code is 1 if the file is beyond it.
+        force: replace the target if it exists.
+
+    Raises:
+        ConfigError: the file does not exist, or the target is of another kind.
+    """
+    from frugax import compress as room
+
+    budget = _parse_limits("export", limits)
+    _must_exist(file)
+    _must_be_free(to, force=force)
+    try:
+        report = room.export_quantised(file, to, bits=bits, budget=budget)
+    except ValueError as e:
+        raise ConfigError(f"frugax export: {e}") from e
+    console.print(str(report), highlight=False, markup=False, soft_wrap=True)
+    _print_size(to)
+    return int(report.verdict is not Verdict.KEPT)
+
+
 def verify(file: File, /, *, against: Target = None) -> int:
     """Check every byte of a .fxz file, and its claims about the original.
 
@@ -419,6 +461,7 @@ def _must_exist(file: Path) -> None:
 COMMANDS = {
     "compress": compress,
     "decompress": decompress,
+    "export": export,
     "verify": verify,
     "inspect": inspect,
 }

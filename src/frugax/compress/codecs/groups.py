@@ -134,6 +134,8 @@ def _choose_steps(
     """Return the integers of each row of numbers, and the rows' steps."""
     at = np.abs(groups).argmax(axis=1)
     extreme = groups[np.arange(len(groups)), at]
+    # Squares of very large and very small numbers leave the range of float32.
+    unit = np.where(extreme == 0, 1, np.abs(extreme))[:, None]
     best = np.full(len(groups), np.inf, np.float32)
     steps = np.zeros(len(groups), dtype)
     integers = np.zeros(groups.shape, np.float32)
@@ -144,6 +146,7 @@ def _choose_steps(
         size = np.where(tried == 0, np.inf, tried.astype(np.float32))
         rounded = np.clip(np.rint(groups / size[:, None]), lowest, -lowest - 1)
         error = groups - rounded * np.where(np.isinf(size), 0, size)[:, None]
+        error /= unit
         loss = np.einsum("ij,ij->i", error, error)
         better = loss < best
         best[better], steps[better] = loss[better], tried[better]

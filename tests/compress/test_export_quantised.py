@@ -1,0 +1,139 @@
+"""Files for other tools: GGUF and int8 `.safetensors`, with the error each costs."""
+
+import struct
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from frugax import SizeBudget, compress
+from frugax.cli import main
+from frugax.errors import UnsupportedFileError
+
+
+@pytest.fixture
+def saved(tmp_path):
+    rng = np.random.default_rng(0)
+    tree = {
+        "w": rng.normal(size=(48, 64)).astype("f4"),
+        "odd": rng.normal(size=(9, 7)).astype("f4"),
+        "b": rng.normal(size=40).astype("f4"),
+        "n": np.arange(5),
+    }
+    path = tmp_path / "w.fxz"
+    compress.save(path, tree, SizeBudget(rel_error=0.01))
+    return path, compress.load_weights(path), tree
+
+
+def read_gguf(path):
+    """Read a file as docs/gguf.md of ggml says, without any code of ours."""
+    data, at = path.read_bytes(), 0
+
+    def take(form):
+        nonlocal at
+        values = struct.unpack_from(f"<{form}", data, at)
+        at += struct.calcsize(f"<{form}")
+        return values
+
+    def text():
+        return bytes(take(f"{take('Q')[0]}s")[0]).decode()
+
+    magic, version, tensors, pairs = take("4sIQQ")
+    assert (magic, version, pairs) == (b"GGUF", 3, 1)
+    assert (text(), take("I"), text()) == ("general.architecture", (8,), "frugax")
+    entries = []
+    for _ in range(tensors):
+        name, axes = text(), take("I")[0]
+        entries.append((name, take(f"{axes}Q")[::-1], *take("IQ")))
+    start = -(-at // 32) * 32
+    found = {}
+    for name, shape, kind, offset in entries:
+        assert offset % 32 == 0
+        here = data[start + offset :]
+        size = int(np.prod(shape))
+        if kind == 8:
+            form = np.dtype([("d", "<f2"), ("q", "i1", 32)])
+            blocks = np.frombuffer(here, form, size // 32)
+            integers = blocks["q"].astype("f4")
+        elif kind == 2:
+            form = np.dtype([("d", "<f2"), ("q", "u1", 16)])
+            blocks = np.frombuffer(here, form, size // 32)
+            halves = blocks["q"] & 15, blocks["q"] >> 4
+            integers = np.concatenate(halves, axis=1).astype("f4") - 8
+        else:
+            plain = {0: "<f4", 27: "<i8"}[kind]
+            found[name] = np.frombuffer(here, plain, size).reshape(shape)
+            continue
+        found[name] = (integers * blocks["d"].astype("f4")[:, None]).reshape(shape)
+    return found
+
+
+def error(ours, theirs):
+    return np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
+
+
+@pytest.mark.parametrize(("bits", "limit"), [(4, 0.09), (8, 0.006)])
+def test_gguf_has_the_error_that_the_report_states(saved, bits, limit):
+    path, weights, originals = saved
+    to = path.with_suffix(".gguf")
+    report = compress.export_quantised(path, to, bits=bits)
+    found = read_gguf(to)
+    assert report.file_bytes == to.stat().st_size
+    for tensor in report.tensors:
+        name = tensor.name
+        assert found[name].shape == weights[name].shape
+        measured = error(found[name], weights[name])
+        assert tensor.rel_error == pytest.approx(measured, rel=1e-4)
+        assert error(found[name], originals[name]) <= tensor.total_rel_error + 1e-9
+    codecs = {tensor.name: tensor.codec for tensor in report.tensors}
+    assert codecs == {"w": f"Q{bits}_0", "odd": "float32", "b": "float32", "n": "int64"}
+    assert 0 < report.rel_error < limit
+    assert report.receipt.spends[0].measured == report.rel_error
+
+
+def test_int8_safetensors_have_a_step_for_each_row(saved):
+    path, weights, _ = saved
+    to = path.with_suffix(".safetensors")
+    report = compress.export_quantised(path, to)
+    found = load_file(to)
+    for tensor in report.tensors:
+        name = tensor.name
+        decoded = found[name]
+        if name in ("w", "odd"):
+            assert decoded.dtype == np.int8
+            assert found[f"{name}_scale"].shape == (len(decoded), 1)
+            decoded = decoded * found[f"{name}_scale"]
+        assert tensor.rel_error == pytest.approx(
+            error(decoded, weights[name]), rel=1e-4
+        )
+
+
+def test_the_command_tells_whether_the_error_is_within_a_limit(saved, capsys):
+    path, *_ = saved
+    to = str(path.with_suffix(".gguf"))
+    command = ["export", str(path), "-o", to, "--force", "--bits", "4"]
+    for limit, code in (("0.2", 0), ("0.01", 1)):
+        with pytest.raises(SystemExit) as caught:
+            main([*command, "--rel-error", limit])
+        assert caught.value.code == code
+    assert "broken" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as caught:
+        main(["export", str(path), "-o", to + ".bin"])
+    assert caught.value.code == 2
+
+
+def test_what_a_format_cannot_hold_is_refused(tmp_path):
+    path = tmp_path / "w.fxz"
+    compress.save(path, {"c": np.ones(3, "c16")}, SizeBudget(max_abs=0))
+    for name in ("w.gguf", "w.safetensors"):
+        with pytest.raises(UnsupportedFileError, match="'c' of complex128"):
+            compress.export_quantised(path, tmp_path / name)
+        assert not (tmp_path / name).exists()
+    large = {"w": np.full((2, 32), 1e30, "f4")}
+    compress.save(path, large, SizeBudget(max_abs=0))
+    with pytest.raises(UnsupportedFileError, match="beyond float16"):
+        compress.export_quantised(path, tmp_path / "w.gguf")
+    with pytest.raises(ValueError, match="takes 8"):
+        compress.export_quantised(path, tmp_path / "w.safetensors", bits=4)
+    with pytest.raises(ValueError, match=r"a \.gguf or"):
+        compress.export_quantised(path, tmp_path / "w.bin")
