@@ -242,6 +242,13 @@ def _try_cheaper(
         most = modelled[best.candidate].flops - _WORTHWHILE * plain_flops
         options = [i for i in indices if i not in tried and modelled[i].flops < most]
         guess = _interpolate(known, [modelled[i].peak_bytes for i in options])
+        if not alike:
+            # Of the two known ratios of bytes to the model's, the smaller one.
+            plain = bench.measurements[0].bytes / max(modelled[0].peak_bytes, 1)
+            guess = [
+                min(g, plain * modelled[i].peak_bytes)
+                for g, i in zip(guess, options, strict=True)
+            ]
         most_bytes = (slack if alike else _UNKNOWN) * bench.limit
         within = [i for i, g in zip(options, guess, strict=True) if g <= most_bytes]
         if not within:
