@@ -266,3 +266,52 @@ def test_a_batch_whose_program_cannot_be_compiled_is_no_question_of_memory():
 def test_a_share_must_be_one_of_the_memory(budget):
     with pytest.raises(ValueError, match="budget"):
         fx.plan(loss, ARGS, budget, target=ONE)
+
+
+@pytest.mark.parametrize(("shift", "share"), [(0, 0.6), (1, 0.8)])
+def test_a_step_over_devices_keeps_its_rows_where_they_are(shift, share):
+    net = [(f32(64, 256), f32(256, 64))] * 3
+    specs = [(P(None, "model"), P("model", None))] * 3
+
+    def whole(ws, x):
+        for a, b in ws:
+            x = x + jax.nn.gelu(x @ a) @ b
+        return jnp.mean(x**2)
+
+    def make(value_and_grad):
+        def step(ws, x):
+            # Where a shifted batch lies, the compiler decides: it is left whole.
+            value, grads = value_and_grad(whole)(ws, x + shift if shift else x)
+            return jax.tree.map(lambda w, g: w - 0.1 * g, ws, grads), value
+
+        return step
+
+    how = {"specs": (specs, P("data")), "axes": {"data": 4, "model": 2}}
+    workload = fit.Workload.of(make, (net, f32(1024, 64)), **how)
+    plain = fx.plan(workload, (), "1GiB", target=EIGHT).rows[0]
+    limit = fx.MemoryBudget(limit_bytes=int(share * plain.predicted), kind="total")
+    row = fx.plan(workload, (), limit, target=EIGHT).rows[0]
+    assert row.remat is not None
+    batch = row.remat.batch
+    assert batch is None or (batch.devices == 4 and not shift)
+    # Gradients are added up once for each chunk at most.
+    assert row.moved_bytes <= 2 * plain.moved_bytes * (batch.count if batch else 1)
+
+
+def test_a_step_that_returns_its_loss_and_weights_is_no_loss():
+    step = lambda w, x: (jnp.mean(x @ w), w - 0.1)
+    args = (f32(8, 8), f32(4, 8))
+    assert not fit.Workload.of(step, args).is_loss
+    with_state = lambda w, x: (jnp.mean(x @ w), (w - 0.1, x.sum()))
+    assert not fit.Workload.of(with_state, args).is_loss
+    metrics = lambda w, x: (jnp.mean(x @ w), {"sum": x.sum()})
+    workload = fit.Workload.of(metrics, args)
+    assert workload.is_loss
+    assert workload.has_aux
+
+
+def test_a_budget_beyond_the_device_does_not_make_a_program_fit():
+    target = Target.of_devices(jax.devices()[:1])
+    object.__setattr__(target, "memory_bytes", 1000)
+    with pytest.raises(InfeasibleBudgetError, match="memory is less than the budget"):
+        fx.plan(loss, ARGS, "1GiB", target=target)

@@ -213,7 +213,7 @@ def _read_prices(text: str | None) -> dict[str, float]:
                 "h100=2.5,l4=0.8."
             ) from None
         if not 0 <= found[name.strip()] < float("inf"):
-            raise ConfigError(f"--price {part!r}: a price must be >= 0.")
+            raise ConfigError(f"--price {part!r}: a price must be finite and >= 0.")
     return found
 
 

@@ -284,8 +284,9 @@ def _make_receipt(
     source = "of the export, against the weights of the .fxz file"
     limit = None if budget is None else budget.rel_error
     if limit is None:
-        limit = 1.0
-        source += "; without a stated limit, that of all zeros"
+        # Without a limit there is nothing to keep: the verdict is "cannot tell".
+        limit = math.nan
+        source += "; no limit was stated"
     spends = [
         Spend(
             name="relative error",

@@ -78,9 +78,12 @@ class FitRow:
             return f"cannot tell: {self.problem}"
         if not self.fits:
             return f"does not fit, needs {format_bytes(self.predicted)}"
+        chunks = ""
+        if self.remat is not None and self.remat.batch is not None:
+            chunks = f" in {self.remat.batch.count} chunks"
         if self.extra_share > 0:
-            return f"fits at +{format_share(self.extra_share)} flops"
-        return "fits"
+            return f"fits at +{format_share(self.extra_share)} flops{chunks}"
+        return f"fits{chunks}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,6 +308,16 @@ def _answer(workload: Workload, target: Target, limit: MemoryBudget) -> FitRow:
         unplanned, extra = measure.program(compiled).bytes_of(limit.kind), 0.0
     # What the compiler says of this very program, not what the planner expects of it.
     predicted = measure.program(compiled).bytes_of(limit.kind)
+    whole, memory = measure.program(compiled).bytes_of("total"), target.memory_bytes
+    if memory is not None and predicted <= limit.usable_bytes and whole > memory:
+        raise InfeasibleBudgetError(
+            f"the whole program on {target}, whose memory is less than the budget,",
+            needed=whole,
+            limit=memory,
+            unit="bytes",
+            hint=f"state a budget for all that it holds, such as {_DEFAULT_SHARE!r}.",
+            best=plan_found,
+        )
     if predicted > limit.usable_bytes:
         what, hint = "the planned step", "make the batch smaller."
         if plan_found is None:

@@ -78,9 +78,10 @@ class Workload:
         has_aux = isinstance(result, tuple) and len(result) == 2
         value = result[0] if has_aux else result
         is_loss = _is_number(value)
-        # A step returns its arguments' successors; a loss with metrics does not.
-        if has_aux and is_loss:
-            options.setdefault("has_aux", True)
+        if has_aux and is_loss and "has_aux" not in options:
+            # A step returns the next weights beside its loss; a loss returns metrics.
+            is_loss = not _succeeds(args[0], result[1])
+            options["has_aux"] = is_loss
         return cls(fn=fn, args=args, is_loss=is_loss, **options)
 
     @property
@@ -94,8 +95,9 @@ class Workload:
         if self.can_be_planned:
             return ""
         return (
-            "measured as a step, without planning a gradient: it does not return one "
-            "number, as a loss does, nor take value_and_grad"
+            "measured as a step, without planning a gradient: it does not take "
+            "value_and_grad, and does not return one number, with metrics or without, "
+            "as a loss does"
         )
 
     @property
@@ -222,6 +224,7 @@ class Workload:
                 build=build, args=placed, donate_argnums=self.donate_argnums
             )
         found: list[PlannedPart] = []
+        shardings: dict[int, Any] = {}
 
         def record(
             loss: Callable[..., Any],
@@ -231,6 +234,11 @@ class Workload:
         ) -> Callable[..., Any]:
             def grad(*args: Any) -> Any:
                 shapes = jax.eval_shape(lambda *given: given, *args)
+                leaves = jax.tree.leaves(args)
+                if all(id(leaf) in shardings for leaf in leaves):
+                    known = [shardings[id(leaf)] for leaf in leaves]
+                    tree = jax.tree.structure(args)
+                    shapes = jax.tree.map(_put, shapes, jax.tree.unflatten(tree, known))
                 shapes = _split_shapes(shapes, -1, parts)
                 inside = self._in_mesh(loss, placed)
                 found.append(PlannedPart(inside, shapes, argnums, has_aux))
@@ -238,8 +246,16 @@ class Workload:
 
             return grad
 
+        def step(*args: Any) -> Any:
+            # The arguments that the step hands on to its gradient lie where they lay.
+            leaves, given = jax.tree.leaves(args), jax.tree.leaves(placed)
+            shardings.update(
+                (id(x), p.sharding) for x, p in zip(leaves, given, strict=True)
+            )
+            return self.fn(record)(*args)
+
         with target.tracing():
-            jax.eval_shape(self._in_mesh(self.fn(record), placed), *placed)
+            jax.eval_shape(self._in_mesh(step, placed), *placed)
         if len(found) != 1:
             raise ConfigError(
                 "the step must call the value_and_grad that it is given once, it "
@@ -373,6 +389,14 @@ def _split_shapes(
     found = list(args)
     found[batch_argnum] = jax.tree.map(split, args[batch_argnum])
     return tuple(found)
+
+
+def _succeeds(arg: Any, result: Any) -> bool:
+    """Whether a result, or a part of it, can take the place of an argument."""
+    as_shapes = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)
+    whole = as_shapes(jax.eval_shape(lambda x: x, arg))
+    parts = result if isinstance(result, tuple | list) else ()
+    return bool(whole) and any(as_shapes(r) == whole for r in (result, *parts))
 
 
 def _put(leaf: Any, sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:

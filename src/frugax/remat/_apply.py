@@ -73,6 +73,10 @@ class PlannedGrad:
         self._check_platform(args)
         return self._jitted.lower(*args)
 
+    def trace(self, *args: Any) -> jax.stages.Traced:
+        """Trace the program for these arguments or shapes, as `jax.jit` does."""
+        return self._jitted.trace(*args)
+
     def _check_platform(self, args: tuple[Any, ...]) -> None:
         plan = self.plan
         if self._anywhere or not plan.platform:

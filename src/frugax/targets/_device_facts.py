@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -241,9 +242,11 @@ def read_device(file: Path) -> DeviceFacts:
             "known GPU."
         )
     for key in data.keys() - {"name", "kind"}:
-        if not isinstance(data[key], int | float) or not data[key] > 0:
+        if not isinstance(data[key], int | float) or not 0 < data[key] < math.inf:
             shown = json.dumps(data[key], default=str)
-            raise ConfigError(f"{file}: {key} must be a number > 0, got {shown:.80}.")
+            raise ConfigError(
+                f"{file}: {key} must be a finite number > 0, got {shown:.80}."
+            )
     return DeviceFacts(
         name=str(data["name"]),
         platform="gpu",
