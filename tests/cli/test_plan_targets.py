@@ -62,6 +62,14 @@ def bad_tree():
     return {"fn": loss, "args": SHAPES, "specs": (P(), P(), P())}
 
 
+def bad_axes():
+    return {"fn": loss, "args": SHAPES, "specs": (P(), P("data")), "axes": "data"}
+
+
+def bad_layout():
+    return {"fn": loss, "args": SHAPES, "layout": "fsdp"}
+
+
 def unknown_key():
     return {"fn": loss, "args": SHAPES, "spec": P()}
 """
@@ -111,7 +119,11 @@ def test_a_program_that_is_not_planned_says_so(plan):
         ("no_arguments", (), "no arguments: there is nothing to plan"),
         ("bad_tree", (), "specs do not fit the arguments"),
         ("unknown_key", (), "returned an unknown 'spec'"),
+        ("bad_axes", (), "axes must map names to numbers of devices, .* got 'data'"),
+        ("bad_layout", (), "layout must be one of data, .* got 'fsdp'"),
         ("small_", (), "perhaps you meant small"),
+        ("small", ("--price", "cpu=inf"), "a price must be finite and >= 0"),
+        ("small", ("--json", "no/a.json"), "--json no/a.json: there is no folder no"),
         ("small", ("--price", "cpu=1,b300=3"), "names 'b300', but the targets are cpu"),
         ("small", ("--picture", "a.png"), "must end in .svg"),
         ("small", ("--budget", "0"), "--budget: '0' has no unit"),
@@ -144,6 +156,16 @@ def test_a_description_may_start_from_a_known_device(plan, tmp_path):
     code, _, err = plan(":small", target="mine.yaml")
     assert code == 2
     assert "like must name a GPU, such as h100" in " ".join(err.split())
+    (tmp_path / "mine.yaml").write_text("name: h100\nlike: h100\nbandwidth: .inf\n")
+    _, _, err = plan(":small", target="mine.yaml")
+    assert "bandwidth must be a finite number > 0" in " ".join(err.split())
+    (tmp_path / "mine.yaml").write_text("name: h100\nlike: h100\n")
+    _, _, err = plan(":small", target="h100,mine.yaml")
+    assert "two targets are named h100" in " ".join(err.split())
+    _, _, err = plan(":small", target=",")
+    assert "--target names no device" in err
+    _, _, err = plan(":small", target="0 x 2 l4")
+    assert "has no devices" in err
     code, _, err = plan(":small", target="nosuch.yaml")
     assert code == 2
     assert "nosuch.yaml: there is no such file." in err

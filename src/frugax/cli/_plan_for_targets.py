@@ -68,9 +68,20 @@ def plan_for_targets(
 
     if picture is not None and picture.suffix != ".svg":
         raise ConfigError(f"--picture {picture}: the file must end in .svg.")
+    for option, file in (("--picture", picture), ("--json", json)):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise ConfigError(f"{option} {file}: there is no folder {file.parent}.")
     # In this order, and each once.
-    names = dict.fromkeys(name.strip() for name in targets.split(","))
-    chosen = [Target(name) for name in names]
+    by_name: dict[str, Target] = {}
+    for name in filter(None, map(str.strip, targets.split(","))):
+        target = Target(name)
+        if by_name.setdefault(target.name, target).source != target.source:
+            raise ConfigError(
+                f"two targets are named {target.name}: change the name in {name}."
+            )
+    chosen = list(by_name.values())
+    if not chosen:
+        raise ConfigError('--target names no device; write "h100" or "h100,l4".')
     costs = _read_prices(prices)
     known = {name for t in chosen for name in (t.name, t.device_name)}
     if unknown := [name for name in costs if name not in known]:

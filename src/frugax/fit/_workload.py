@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import jax
 import jax.numpy as jnp
@@ -136,6 +136,16 @@ class Workload:
         Raises:
             ConfigError: an axis of `specs` does not exist, or does not divide an array.
         """
+        if self.axes is not None and not isinstance(self.axes, Mapping):
+            raise ConfigError(
+                f"axes must map names to numbers of devices, such as {{'data': 4}}, "
+                f"got {self.axes!r:.80}."
+            )
+        if self.layout not in get_args(LayoutKind):
+            kinds = ", ".join(get_args(LayoutKind))
+            raise ConfigError(
+                f"layout must be one of {kinds}, got {self.layout!r:.80}."
+            )
         if self.specs is not None:
             return self._place_by_specs(target)
         if target.num_devices == 1 or any(map(_is_sharded, jax.tree.leaves(self.args))):

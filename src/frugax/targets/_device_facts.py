@@ -232,8 +232,9 @@ def read_device(file: Path) -> DeviceFacts:
     if (known := data.pop("like", None)) is not None:
         facts = find_device(str(known))
         if facts is None or facts.platform != "gpu":
-            near = nearest_names(str(known))
-            raise ConfigError(f"{file}: like must name a GPU, such as {near}.")
+            raise ConfigError(
+                f"{file}: like must name a GPU, such as h100 or l4, got {known!r:.80}."
+            )
         own = {"memory_bytes": facts.memory_bytes, "per_host": facts.per_host}
         data = {**facts.gpu, **own, **data}
     if missing := sorted(expected - data.keys()):

@@ -73,7 +73,11 @@ def _gpu_shape(
         if per_host > facts.per_host >= hosts:
             hosts, per_host = per_host, hosts
         count = hosts * per_host
-    if count < 1 or hosts * per_host != count:
+    if count < 1:
+        raise ConfigError(
+            f"target {text!r} has no devices; write {facts.name} for one."
+        )
+    if hosts * per_host != count:
         raise ConfigError(
             f"target {text!r}: {count} devices do not fill hosts of {facts.per_host}; "
             f'write "HOSTS x DEVICES {facts.name}".'
