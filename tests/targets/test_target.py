@@ -73,7 +73,7 @@ def test_a_name_states_devices_and_hosts(name, canonical, devices, hosts):
     [
         ("h10", "unknown target 'h10': perhaps you meant h100"),
         ("h100x9", "9 devices do not fill hosts of 8"),
-        ("h100x0", "0 devices do not fill"),
+        ("h100x0", "has no devices; write h100 for one"),
         ("tpu-v5e:3", "named by the shape of its slice"),
         ("tpu-v5e:4x4x4", "has 2 sides, such as tpu-v5e:4x4"),
         ("h100:2x2", "GPUs have no shape"),
@@ -113,7 +113,7 @@ clock_ghz: 2.0
     for wrong, message in (
         (text.replace("cores:", "coers:", 1), "unknown key 'coers'; perhaps .*'cores'"),
         (text.replace("cores: 20\n", ""), "missing cores"),
-        (text.replace("cores: 20", "cores: -1"), "cores must be a number > 0"),
+        (text.replace("cores: 20", "cores: -1"), "cores must be a finite number > 0, got -1"),
         ("- 1", "described by keys"),
         ("a: [", "cannot be read"),
     ):
