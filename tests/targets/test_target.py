@@ -113,7 +113,10 @@ clock_ghz: 2.0
     for wrong, message in (
         (text.replace("cores:", "coers:", 1), "unknown key 'coers'; perhaps .*'cores'"),
         (text.replace("cores: 20\n", ""), "missing cores"),
-        (text.replace("cores: 20", "cores: -1"), "cores must be a finite number > 0, got -1"),
+        (
+            text.replace("cores: 20", "cores: -1"),
+            "cores must be a finite number > 0, got -1",
+        ),
         ("- 1", "described by keys"),
         ("a: [", "cannot be read"),
     ):
