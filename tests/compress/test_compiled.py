@@ -1,5 +1,7 @@
 """The loops for Numba give the bits that NumPy gives, compiled or as plain Python."""
 
+import sys
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -32,6 +34,25 @@ def kernels(request, monkeypatch):
             )
 
     return use
+
+
+def test_loops_go_to_numba_without_a_type_checker_around_them(monkeypatch):
+    # The tests' own import hook checks types, and Numba cannot compile its wrappers.
+    given = []
+
+    class Numba:
+        @staticmethod
+        def njit(**_):
+            return given.append
+
+    monkeypatch.setitem(sys.modules, "numba", Numba)
+    _compiled._compile.__wrapped__()
+    assert [loop.__name__ for loop in given] == [
+        "find_paths",
+        "push_lanes",
+        "pop_lanes",
+    ]
+    assert not any(hasattr(loop, "__wrapped__") for loop in given)
 
 
 def inputs(rng):

@@ -8,6 +8,7 @@ which tests compare with NumPy.
 
 import functools
 import importlib
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -58,7 +59,10 @@ def _compile() -> Kernels | None:
         return None
     # Without the default error model's checks for zero; IEEE 754 stays.
     jit = numba.njit(cache=True, nogil=True, error_model="numpy")
-    return Kernels(jit(find_paths), jit(push_lanes), jit(pop_lanes))
+    # Import hooks that check types (jaxtyping's, beartype's) wrap functions, and Numba
+    # cannot compile a wrapper.
+    loops = map(inspect.unwrap, (find_paths, push_lanes, pop_lanes))
+    return Kernels(*map(jit, loops))
 
 
 def find_paths(

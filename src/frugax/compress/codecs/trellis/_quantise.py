@@ -20,7 +20,6 @@ References:
 """
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -101,13 +100,15 @@ class LaneLayout:
 
     def split(self, flat: np.ndarray) -> np.ndarray:
         """Arrange numbers as `(length, count)`, zeros at the end of the last lane."""
-        padded = np.zeros(self.count * self.length, flat.dtype)
-        padded[: self.size] = flat
-        return np.ascontiguousarray(padded.reshape(self.count, self.length).T)
+        padded = flat
+        if self.size < self.count * self.length:
+            padded = np.zeros(self.count * self.length, flat.dtype)
+            padded[: self.size] = flat
+        return _transpose(padded.reshape(self.count, self.length))
 
     def join(self, lanes: np.ndarray) -> np.ndarray:
         """Invert `split`."""
-        return np.ascontiguousarray(lanes.T).reshape(-1)[: self.size]
+        return _transpose(lanes).reshape(-1)[: self.size]
 
     def split_runs(self, of_runs: np.ndarray) -> np.ndarray:
         """Arrange one entry for each run as `(length / run, count)`."""
@@ -152,9 +153,9 @@ class TrellisInput:
     def divide(self, dtype: "type[np.floating[Any]]") -> np.ndarray:
         """Return the values over their steps, in a type of 32 bits or more."""
         if self.exponents is None:
-            return self.values.astype(dtype) / self.step.size
+            return self.values.astype(dtype, copy=False) / self.step.size
         units = (run_scales(self.exponents) * self.step.size).astype(dtype)
-        return self.values.astype(dtype) / self.lanes.repeat(units)
+        return self.values.astype(dtype, copy=False) / self.lanes.repeat(units)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,6 +167,7 @@ class TrellisLevels:
         levels: the integers, `(lanes.length, lanes.count)`.
         classes: the scale class of each run.
         tables: the frequency tables of the classes.
+        flat: the integers in the order of the weights.
         values: the weights that the integers stand for, flat.
         exponents: of the scale of each run; None where all are 1.
     """
@@ -174,13 +176,9 @@ class TrellisLevels:
     levels: np.ndarray
     classes: np.ndarray
     tables: Tables
+    flat: np.ndarray
     values: np.ndarray
     exponents: np.ndarray | None = None
-
-    @functools.cached_property
-    def flat(self) -> np.ndarray:
-        """The integers in the order of the weights."""
-        return self.lanes.join(self.levels)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,6 +206,14 @@ class PathProblem:
         if self.starts is None:
             return np.zeros(self.scaled.shape[1], np.uint8)
         return self.starts
+
+
+def _transpose(matrix: np.ndarray) -> np.ndarray:
+    # Some rows at a time, three times faster where rows are a power of two apart.
+    out = np.empty(matrix.shape[::-1], matrix.dtype)
+    for first in range(0, len(matrix), 32):
+        out[:, first : first + 32] = matrix[first : first + 32].T
+    return out
 
 
 def sum_run_squares(values: np.ndarray, lanes: LaneLayout) -> np.ndarray:
@@ -338,8 +344,9 @@ def _end_states(levels: np.ndarray) -> np.ndarray:
 
 def _scale(part: TrellisInput) -> np.ndarray | None:
     # Weights over their step, clipped to the integers that float32 holds exactly.
-    scaled = part.divide(compute_type(part.values.dtype)).astype(np.float32)
-    largest = np.abs(scaled).max()
+    scaled = part.divide(compute_type(part.values.dtype))
+    scaled = scaled.astype(np.float32, copy=False)
+    largest = _largest(scaled)
     if largest > _MAX_SCALED:
         np.clip(scaled, -_MAX_SCALED, _MAX_SCALED, out=scaled)
     if largest > MAX_FAR_LEVEL - 4:
@@ -349,7 +356,7 @@ def _scale(part: TrellisInput) -> np.ndarray | None:
 
 def _finish(part: TrellisInput, levels: np.ndarray) -> TrellisLevels | None:
     flat = part.lanes.join(levels)
-    if np.abs(flat).max() >= _MAX_SCALED - 4:
+    if _largest(flat) >= _MAX_SCALED - 4:
         flat = _restore_clipped(part, flat)
         levels = part.lanes.split(flat)
     values = part.decode(flat)
@@ -357,8 +364,13 @@ def _finish(part: TrellisInput, levels: np.ndarray) -> TrellisLevels | None:
         return None
     tables = fit_tables(flat, part.lanes.repeat(part.classes))
     return TrellisLevels(
-        part.lanes, levels, part.classes, tables, values, part.exponents
+        part.lanes, levels, part.classes, tables, flat, values, part.exponents
     )
+
+
+def _largest(numbers: np.ndarray) -> float:
+    # Without a copy for the magnitudes.
+    return max(float(numbers.max()), -float(numbers.min()))
 
 
 def _restore_clipped(part: TrellisInput, flat: np.ndarray) -> np.ndarray:

@@ -36,6 +36,7 @@ _MAX_LOG = 8 * 24
 _MAX_CODED = MAX_LEVEL[4]
 # A table of more counts than this takes longer than sorting.
 _MAX_COUNTED = 1 << 22
+_PART = 1 << 16  # numbers that are counted at once
 # A class of fewer numbers costs more for its tables than it saves.
 _MIN_CLASS_SIZE = 6000
 
@@ -159,17 +160,22 @@ def _count_by_class(
     if count * span > _MAX_COUNTED:
         parts = (numbers[classes == i].astype(np.int64) for i in range(count))
         return [np.unique(part, return_counts=True) for part in parts]
-    index = numbers - np.int32(low)
-    if count > 1:
-        index += classes * np.int32(span)
-    table = np.bincount(index, minlength=count * span).reshape(count, span)
+    table = np.zeros(count * span, np.int64)
+    for first in range(0, len(numbers), _PART):  # copies that stay in the cache
+        index = numbers[first : first + _PART] - np.int32(low)
+        if count > 1:
+            index += classes[first : first + _PART] * np.int32(span)
+        table += np.bincount(index, minlength=len(table))
+    table = table.reshape(count, span)
     there = [row.nonzero()[0] for row in table]
     return [(at + low, row[at]) for at, row in zip(there, table, strict=True)]
 
 
 def _coded_span(numbers: np.ndarray, counts: np.ndarray) -> tuple[int, int]:
     """Return the lowest and highest integer worth a symbol; outliers are listed."""
-    square = float(np.square(numbers, dtype=np.float64) @ counts) / float(counts.sum())
+    # Not by BLAS, which sums by as many threads as there are.
+    square = float((np.square(numbers, dtype=np.float64) * counts).sum())
+    square /= float(counts.sum())
     limit = min(9 * math.sqrt(square) + 2, _MAX_CODED - 16)
     near = numbers[np.abs(numbers) <= limit]
     if not len(near):  # all are listed
