@@ -79,6 +79,10 @@ def test_a_name_states_devices_and_hosts(name, canonical, devices, hosts):
         ("h100:2x2", "GPUs have no shape"),
         ("v5e x 8", "named by the shape of its slice"),
         ("", "unknown target"),
+        (
+            "h100x1000000",
+            "1,000,000 devices; programs are compiled for at most 131,072",
+        ),
     ],
 )
 def test_a_wrong_name_is_one_line_with_the_remedy(name, message):
@@ -117,8 +121,14 @@ clock_ghz: 2.0
             text.replace("cores: 20", "cores: -1"),
             "cores must be a finite number > 0, got -1",
         ),
-        ("- 1", "described by keys"),
-        ("a: [", "cannot be read"),
+        (text.replace("cores: 20", "cores: 20.5"), "cores must be a whole number, got"),
+        (text.replace("cores: 20", "cores: true"), "cores must be a finite number"),
+        (
+            text + "cores: 30\n",
+            "small.yaml:12: cores: this key is repeated, first on line 4",
+        ),
+        ("- 1", "is a mapping of keys"),
+        ("a: [", "this is not YAML"),
     ):
         file.write_text(wrong)
         with pytest.raises(ConfigError, match=message):

@@ -68,9 +68,10 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         # The traceback is for us or for the author of the loss; 70 is EX_SOFTWARE of
         # sysexits.
         code = 70
-    if is_own_process and is_run and not _is_distributed():
+    if is_own_process and (is_run or code == 130) and not _is_distributed():
         # With JAX loaded the end of the interpreter takes seconds on a busy machine,
         # and counts against the budget of time. All files of a run are closed by now.
+        # After Ctrl-C a compiler's thread may go on, and would end with an abort.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -50,6 +50,17 @@ def _guess_units(needs: list[tuple[int, int]], limit: int) -> int:
     return units * limit // needed
 
 
+def _guess_more(holds: list[tuple[int, int]], limit: int) -> int:
+    """How many units of rows might just fit, by the bytes of those that did."""
+    (less, least), (units, held) = [(0, 0), *holds][-2:]
+    if held <= least:
+        return 0
+    more = int(units + (limit - held) * (units - less) / (held - least))
+    # Its five highest bits: such a number can be cut into equal chunks in many ways.
+    low_bits = max(more.bit_length() - 5, 0)
+    return more >> low_bits << low_bits
+
+
 def find_largest_batch(
     workload: Workload,
     target: Target,
@@ -78,7 +89,8 @@ def find_largest_batch(
     step = target.num_devices * workload.micro_batches
     tried: list[tuple[int, bool]] = []
     best: FitRow | None = None
-    # Units of rows and bytes of what did not fit, the fewest last.
+    # Units of rows and bytes of what fitted, and of what did not, the fewest last.
+    holds: list[tuple[int, int]] = []
     needs: list[tuple[int, int]] = []
 
     def fits(units: int) -> bool:
@@ -89,13 +101,14 @@ def find_largest_batch(
         tried.append((units * step, row.fits))
         if row.fits:
             best = row
+            holds.append((units, row.predicted))
         else:
             needs.append((units, row.predicted))
         return row.fits
 
     low, high = 0, max(workload.rows // step, 1)
     while fits(high):
-        low, high = high, 2 * high
+        low, high = high, max(2 * high, _guess_more(holds, limit.usable_bytes))
     is_guess = False
     while high - low > (margin := max(1, int(precision * high)) if low else 1):
         # Multiples of a power of two: what has many divisors can run in equal chunks.

@@ -118,16 +118,16 @@ class Workload:
 
     def with_rows(self, rows: int) -> Self:
         """The same program for a batch of so many rows."""
-        batch = jax.tree.map(
-            lambda x: (
-                jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype)
-                if len(x.shape)
-                else x
-            ),
-            self.args[self.batch_argnum],
-        )
+
+        def resize(x: Any) -> Any:
+            if not len(x.shape):
+                return x
+            sharding = x.sharding if _is_sharded(x) else None
+            shape = (rows, *x.shape[1:])
+            return jax.ShapeDtypeStruct(shape, x.dtype, sharding=sharding)
+
         args = list(self.args)
-        args[self.batch_argnum] = batch
+        args[self.batch_argnum] = jax.tree.map(resize, args[self.batch_argnum])
         return dataclasses.replace(self, args=tuple(args))
 
     def place(self, target: Target) -> tuple[Any, ...]:

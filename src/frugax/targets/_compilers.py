@@ -133,6 +133,10 @@ def _load(platform: str) -> None:
             # The settings are read when the library is loaded, so it is loaded here.
             topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
         return
+    # The compiler warns on stderr that a program is too large, beside our own answer.
+    # JAX sets "1"; another value is the user's. It is read at the first message.
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     with _on_path(_FOLDER), _settings(_CUDA_SETTINGS), _no_stderr():
         _initialise_cuda()
 

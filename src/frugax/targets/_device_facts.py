@@ -6,10 +6,9 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import yaml
-
+from frugax.configs import read_mapping, read_text
 from frugax.errors import ConfigError
 
 _XLA = "openxla/xla, xla/backends/gpu/target_config/specs/{}.txtpb"
@@ -99,6 +98,14 @@ _GPU_FIELDS = (
     "bandwidth",
     "clock_ghz",
 )
+
+
+# The others may have a fraction.
+_WHOLE = {"memory_bytes", "per_host", *_GPU_FIELDS} - {
+    "compute_capability",
+    "bandwidth",
+    "clock_ghz",
+}
 
 
 def _gpu(
@@ -213,22 +220,14 @@ def read_device(file: Path) -> DeviceFacts:
     Raises:
         ConfigError: the file does not exist, or a key is wrong, missing or unknown.
     """
-    if not file.exists():
-        raise ConfigError(f"{file}: there is no such file.")
-    try:
-        data: Any = yaml.safe_load(file.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
-        reason = " ".join(str(e).split())
-        raise ConfigError(f"{file}: this device cannot be read: {reason}.") from e
-    if not isinstance(data, dict):
-        raise ConfigError(f"{file}: a device is described by keys, got {data!r:.80}.")
+    data, lines = read_mapping(read_text(file), str(file))
     expected = {"name", "memory_bytes", *_GPU_FIELDS}
     optional = {"per_host", "kind", "like"}
     for key in data:
         if key not in expected | optional:
             near = difflib.get_close_matches(str(key), [*expected, *optional], n=1)
             meant = f"; perhaps you meant {near[0]!r}" if near else ""
-            raise ConfigError(f"{file}: unknown key {key!r}{meant}.")
+            raise ConfigError(f"{file}:{lines[key]}: unknown key {key!r}{meant}.")
     if (known := data.pop("like", None)) is not None:
         facts = find_device(str(known))
         if facts is None or facts.platform != "gpu":
@@ -243,11 +242,15 @@ def read_device(file: Path) -> DeviceFacts:
             "known GPU."
         )
     for key in data.keys() - {"name", "kind"}:
-        if not isinstance(data[key], int | float) or not 0 < data[key] < math.inf:
-            shown = json.dumps(data[key], default=str)
+        value = data[key]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 < value < math.inf:
+            shown = json.dumps(value, default=str)
             raise ConfigError(
                 f"{file}: {key} must be a finite number > 0, got {shown:.80}."
             )
+        if key in _WHOLE and value != int(value):
+            raise ConfigError(f"{file}: {key} must be a whole number, got {value}.")
     return DeviceFacts(
         name=str(data["name"]),
         platform="gpu",

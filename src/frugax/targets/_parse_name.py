@@ -14,6 +14,8 @@ _COUNTED = re.compile(r"(?P<name>.+?)\s*[x*:]\s*(?P<count>\d+)")
 _HOSTED = re.compile(r"(?P<a>\d+)\s*[x*]\s*(?P<b>\d+)\s+(?P<name>\S.*)")
 _SHAPED = re.compile(r"(?P<name>.+?):(?P<shape>\d+(x\d+)+)")
 _FILES = (".yaml", ".yml", ".json")
+# XLA makes an object for each device of a topology: minutes for a million of them.
+_MOST_DEVICES = 2**17
 
 
 def parse_name(text: str) -> dict[str, Any]:
@@ -46,9 +48,14 @@ def parse_name(text: str) -> dict[str, Any]:
         "is_here": False,
         "_facts": facts,
     }
-    if facts.platform == "tpu":
-        return values | _tpu_shape(text, facts, count, shape, pair)
-    return values | _gpu_shape(text, facts, count, shape, pair)
+    read_shape = _tpu_shape if facts.platform == "tpu" else _gpu_shape
+    found = values | read_shape(text, facts, count, shape, pair)
+    if found["num_devices"] > _MOST_DEVICES:
+        raise ConfigError(
+            f"target {text!r} has {found['num_devices']:,} devices; programs are "
+            f"compiled for at most {_MOST_DEVICES:,}."
+        )
+    return found
 
 
 def _gpu_shape(

@@ -8,6 +8,7 @@ from frugax.jaxprs import bytes_of, flops_of, shape_of
 
 from .._plan import BatchChunks
 from ..rewrite import BatchSplit, MixesBatchError, RematGraph, split_batch
+from ._divisors import divisors
 from ._segment_costs import whole_body_costs
 
 # Inputs and axes that are tried as the batch. Each try traces the loss twice.
@@ -20,6 +21,9 @@ _LARGE_SHARE = 0.75
 _MAX_AFTER = 0.05
 # More numbers of chunks than this give no finer steps between limits.
 _MAX_COUNTS = 12
+# A step of a loop costs a device microseconds, and XLA minutes to compile where there
+# are millions.
+_MOST_CHUNKS = 8192
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,10 +74,11 @@ def _find_batch(body: RematGraph) -> FoundBatch | None:
 
 def chunk_counts(batch: int) -> list[int]:
     """Numbers of chunks to try: divisors of the batch, about a factor of 2 apart."""
-    divisors = [c for c in range(2, batch + 1) if batch % c == 0]
     ratio = max(2.0, batch ** (1 / _MAX_COUNTS))
     found: list[int] = []
-    for c in divisors:
+    for c in divisors(batch):
+        if c > _MOST_CHUNKS:
+            break
         if not found or c >= found[-1] * ratio or c == batch:
             found.append(c)
     return found

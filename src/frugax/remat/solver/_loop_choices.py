@@ -23,6 +23,7 @@ from ..rewrite import (
     rewrite_loops,
 )
 from ._chain_dp import SegmentChoice, draft_plans
+from ._divisors import divisors
 from ._segment_costs import SegmentCosts, whole_body_costs
 
 # More choices than this for a whole loss make planning slow and plans no better.
@@ -240,7 +241,7 @@ def _scan_choices(
     is_mapped = any(map(is_device_varying, eqn.invars))
     forward_flops = sum(map(flops_of, inner.eqns))
     # Groups of equal length: the outer scan runs one program for all of them.
-    divisors = [c for c in range(2, length + 1) if length % c == 0]
+    groups_of = divisors(length)
     for level in _thin_evenly(list_loop_choices(inner), _MAX_INNER_CHOICES):
 
         def choice(
@@ -290,11 +291,11 @@ def _scan_choices(
             if n == 0 and not level.body_plans:
                 each = dataclasses.replace(each, plan=None)
             yield each
-        for strategy, c in itertools.product(strategies, divisors):
+        for strategy, c in itertools.product(strategies, groups_of):
             yield choice((strategy, c, True))
         if not is_mapped:
             yield from (deep(strategies[0], levels) for levels in _list_levels(length))
-        mixed = [c for c in divisors if c in _MIXED_GROUPS] or [length]
+        mixed = [c for c in groups_of if c in _MIXED_GROUPS] or [length]
         for c, (i, less) in itertools.product(mixed, enumerate(strategies)):
             for a in range(1, c, -(-c // _MIXED_GROUPS.stop)):
                 for more in strategies[i + 1 :]:
