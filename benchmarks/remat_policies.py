@@ -219,9 +219,88 @@ def batch_norm(checkpoint: Checkpoint) -> Case:
     return loss, (ws, _normal(9, 16, 16, 16, 16))
 
 
+def convnext(checkpoint: Checkpoint) -> Case:
+    """Convolutions by channel, a wide pair of products, and a learned scale."""
+
+    @checkpoint
+    def block(w: Any, x: jax.Array) -> jax.Array:
+        y = lax.conv_general_dilated(
+            x,
+            w["by_channel"],
+            (1, 1),
+            "SAME",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            feature_group_count=x.shape[-1],
+        )
+        return x + w["scale"] * (jax.nn.gelu(_norm(y) @ w["up"]) @ w["down"])
+
+    def loss(ws: list[Any], x: jax.Array) -> jax.Array:
+        for w in ws:
+            x = block(w, x)
+        return jnp.mean(x**2)
+
+    ws = [
+        {
+            "by_channel": _normal(i, 5, 5, 1, 24, scale=0.2),
+            "up": _normal(i, 24, 96, scale=0.2),
+            "down": _normal(i, 96, 24, scale=0.1),
+            "scale": jnp.full(24, 0.1),
+        }
+        for i in range(6)
+    ]
+    return loss, (ws, _normal(9, 8, 16, 16, 24))
+
+
+def decoder(checkpoint: Checkpoint) -> Case:
+    """Queries that attend to an encoded image, and the nearest of several boxes."""
+
+    def across(w: Any, x: jax.Array, memory: jax.Array) -> jax.Array:
+        scores = jnp.einsum("bqd,bmd->bqm", _norm(x) @ w["q"], memory @ w["k"])
+        return jax.nn.softmax(scores / w["q"].shape[0] ** 0.5) @ (memory @ w["v"])
+
+    @checkpoint
+    def block(w: Any, x: jax.Array, memory: jax.Array) -> jax.Array:
+        x = x + _attend(w["a"], x)
+        x = x + across(w, x, memory)
+        return x + jax.nn.relu(_norm(x) @ w["up"]) @ w["down"]
+
+    def loss(ws: Any, memory: jax.Array, boxes: jax.Array) -> jax.Array:
+        layers, queries = ws
+        x = jnp.broadcast_to(queries, (memory.shape[0], *queries.shape))
+        for w in layers:
+            x = block(w, x, memory)
+        apart = jnp.abs(x[:, :, None, :4] - boxes[:, None]).sum(-1)
+        return jnp.mean(apart.min(1))
+
+    layers = [
+        {
+            "a": _normal(i, 32, 4, 32, scale=0.2),
+            "q": _normal(i + 20, 32, 32, scale=0.2),
+            "k": _normal(i + 40, 32, 32, scale=0.2),
+            "v": _normal(i + 60, 32, 32, scale=0.2),
+            "up": _normal(i, 32, 128, scale=0.2),
+            "down": _normal(i, 128, 32, scale=0.1),
+        }
+        for i in range(5)
+    ]
+    data = _normal(9, 8, 64, 32), _normal(10, 8, 6, 4)
+    return loss, ((layers, _normal(8, 24, 32)), *data)
+
+
 NETS = {
     f.__name__: f
-    for f in (mlp, transformer, experts, maml, gru, scanned, pinn, batch_norm)
+    for f in (
+        mlp,
+        transformer,
+        experts,
+        maml,
+        gru,
+        scanned,
+        pinn,
+        batch_norm,
+        convnext,
+        decoder,
+    )
 }
 
 

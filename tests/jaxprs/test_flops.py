@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 from frugax import jaxprs
 
@@ -45,6 +46,10 @@ def test_a_loop_counts_as_often_as_it_runs():
 def test_the_dearest_branch_counts():
     fn = lambda p, x: lax.cond(p, lambda x: x @ x, lambda x: x, x)
     assert flops(fn, True, X) == flops(lambda x: x @ x, X)
+
+
+def test_a_name_costs_nothing():
+    assert flops(lambda x: checkpoint_name(jnp.tanh(x), "kept"), X) == X.size
 
 
 def test_dead_code_costs_nothing():

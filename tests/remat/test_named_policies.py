@@ -9,7 +9,7 @@ from jax import lax
 
 from frugax import MemoryBudget, jaxprs, measure
 from frugax.remat.rewrite import build_value_and_grad, trace_loss
-from frugax.remat.solver import build_parts, list_named
+from frugax.remat.solver import build_parts, list_candidates, list_named
 from remat.checks import assert_same, plan_whole
 
 KEEP_BARRIERS: dict[str, str | bool] = {
@@ -106,6 +106,26 @@ def test_iterations_of_a_prime_number_are_split_between_two_policies():
         if plan.body_plans
     }
     assert any(len(two) == 2 and sum(two) == 29 for two in lengths)
+
+
+def test_the_model_says_the_same_of_a_scan_under_a_policy_as_of_its_plan():
+    def loss(w, x):
+        def attend(x, w):
+            q, k = jnp.split(x @ w, 2, -1)
+            return x + jax.nn.softmax(q @ k.T) @ jax.nn.gelu(k), None
+
+        return jnp.mean(lax.scan(attend, x, w)[0] ** 2)
+
+    w, x = jnp.ones((6, 16, 32)), jnp.ones((64, 16))
+    body = trace_loss(loss, (w, x), 0, has_aux=False)
+    listed = {c.body_plans: c.peak_bytes for c in list_candidates(body)}
+    pairs = [
+        (n.peak_bytes, listed[plans])
+        for n in list_named(body)
+        if n.is_uniform and (plans := n.candidate.body_plans) in listed
+    ]
+    assert pairs
+    assert all(0.8 < a / b < 1.25 for a, b in pairs)
 
 
 @pytest.mark.parametrize(

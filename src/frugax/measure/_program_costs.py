@@ -30,6 +30,7 @@ class ProgramCosts:
         alias_bytes: outputs written over donated arguments, which are counted as both.
         flops: floating-point operations by the compiler's own count, which counts the
             body of a loop once, however often it runs; None if it does not count.
+        host_bytes: bytes of temporaries that the program keeps in the host's memory.
     """
 
     argument_bytes: int
@@ -37,6 +38,7 @@ class ProgramCosts:
     temp_bytes: int
     alias_bytes: int
     flops: float | None = None
+    host_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -106,4 +108,5 @@ def program(compiled: CompiledProgram) -> ProgramCosts:
         temp_bytes=int(memory.temp_size_in_bytes),
         alias_bytes=int(memory.alias_size_in_bytes),
         flops=flops,
+        host_bytes=int(getattr(memory, "host_temp_size_in_bytes", 0)),
     )

@@ -8,6 +8,7 @@ from jax.core import Tracer
 from jax.custom_batching import sequential_vmap
 
 from frugax.budget import Receipt, Spend
+from frugax.errors import RematUndoneError
 from frugax.jaxprs import is_vmapped
 from frugax.measure import program
 from frugax.targets import find_platform
@@ -95,12 +96,20 @@ class PlannedGrad:
         Args:
             args: arguments of the loss, or their shapes.
             within: the enclosing program that the plan was made for, if there was one.
+
+        Raises:
+            RematUndoneError: nothing is in the host's memory, and the plan says so.
         """
         # The plan's bytes are those of the enclosing program: the gradient alone needs
         # fewer.
         whole = EnclosingProgram.around(within, args)
         whole = whole.on_target_of(self.plan.target, self.plan.platform)
         measured = program(compile_program(whole, self).executable)
+        if self.plan.host_bytes and not measured.host_bytes:
+            raise RematUndoneError(
+                f"the compiler of {whole.target} kept on the device what the plan "
+                "keeps in the host's memory; plan with offload=False."
+            )
         budget = self.plan.budget
         spend = Spend(
             name=f"{budget.kind} memory",

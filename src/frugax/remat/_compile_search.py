@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from frugax.errors import InfeasibleBudgetError
+from frugax.errors import InfeasibleBudgetError, RematUndoneError
 from frugax.measure import program
 
 from ._enclosing_program import CompiledCandidate, EnclosingProgram, compile_program
@@ -58,12 +58,14 @@ class Measurement:
         bytes: the bytes it needs, of the budget's kind.
         undone: recomputed products and convolutions that the compiler merged away.
         flops: of the traced program; None if it could not be compiled.
+        host_bytes: bytes that it keeps in the host's memory.
     """
 
     candidate: int
     bytes: int
     undone: int
     flops: int | None = None
+    host_bytes: int = 0
 
 
 @dataclasses.dataclass(eq=False)
@@ -93,7 +95,7 @@ class CompileBench:
     measurements: list[Measurement] = dataclasses.field(default_factory=list)
     misled: bool = False
     _plain: CompiledCandidate | None = None
-    _known: dict[tuple[PlanParts, bool], tuple[int, int, int | None]] = (
+    _known: dict[tuple[PlanParts, bool], tuple[int, int, int | None, int]] = (
         dataclasses.field(default_factory=dict)
     )
 
@@ -108,14 +110,14 @@ class CompileBench:
 
     def _compile(
         self, parts: PlanParts, *, is_quick: bool
-    ) -> tuple[int, int, int | None]:
+    ) -> tuple[int, int, int | None, int]:
         options = _QUICK if is_quick else ()
         self.compiles += 1
         try:
             compiled = compile_program(self.program, self.grad_of(parts), options)
         except InfeasibleBudgetError as e:
             # The compiler for TPUs refuses a program that is larger than the device.
-            return max(int(e.needed), self.limit + 1), 0, None
+            return max(int(e.needed), self.limit + 1), 0, None, 0
         self._plain = self._plain or compiled
         undone = 0
         # Other compilers keep barriers, and merge products that share an operand. In
@@ -123,13 +125,18 @@ class CompileBench:
         # recomputation would show in the bytes.
         if parts.batch is None and self.program.target.platform == "cpu":
             undone = _count_undone(self._plain, compiled)
-        size = program(compiled.executable).bytes_of(self.kind)
-        return size, undone, compiled.flops
+        costs = program(compiled.executable)
+        if parts.moves_to_host and not costs.host_bytes:
+            raise RematUndoneError(
+                f"the compiler of {self.program.target} kept on the device what the "
+                "plan keeps in the host's memory; plan with offload=False."
+            )
+        return costs.bytes_of(self.kind), undone, compiled.flops, costs.host_bytes
 
     @property
     def compiled(self) -> list[tuple[int, int]]:
         """Bytes and undone products of everything that was compiled."""
-        return [(size, undone) for size, undone, _ in self._known.values()]
+        return [(size, undone) for size, undone, *_ in self._known.values()]
 
     def list_tried(self) -> tuple[TriedPlan, ...]:
         """The programs that were compiled and kept their recomputation."""
@@ -138,7 +145,7 @@ class CompileBench:
         in_order = sorted(self._known.items(), key=lambda item: not item[0][1])
         found = {
             parts: TriedPlan(size, flops - self._plain.flops, parts.summary)
-            for (parts, _), (size, undone, flops) in in_order
+            for (parts, _), (size, undone, flops, _) in in_order
             if flops is not None and not undone
         }
         return tuple(sorted(found.values(), key=lambda t: (-t.bytes, t.extra_flops)))

@@ -101,6 +101,8 @@ class Recompute:
         levels: lengths of groups within groups of iterations, the longest first, if the
             carry before each group is kept, and within one group that before each
             shorter one; () for one level.
+        in_host_memory: what each iteration keeps in the host's memory, and not in the
+            device's: its carry, or also its results; None for nothing.
     """
 
     chunks: tuple[Chunk, ...] = ()
@@ -108,6 +110,7 @@ class Recompute:
     from_carry: bool = False
     body_plans: tuple["BodyPlan", ...] = ()
     levels: tuple[int, ...] = ()
+    in_host_memory: Literal["carry", "all"] | None = None
 
     def __str__(self) -> str:
         if self.levels:
@@ -124,6 +127,9 @@ class Recompute:
             words.append(f"in {len(self.chunks)} chunks")
         if kept := sum(len(c.kept or ()) for c in self.chunks):
             words.append(f"except for {kept} results")
+        if self.in_host_memory:
+            what = "its carry is" if self.in_host_memory == "carry" else "all kept is"
+            words.append(f"({what} in the host's memory)")
         return " ".join([*words, *(f"({b})" for b in self.body_plans)])
 
 
@@ -244,6 +250,8 @@ class RematPlan(JsonPlan):
             gradient inside, reads their results late; None if nothing is.
         tried: the programs that were compiled to find the plan, by falling bytes; () in
             plans of old versions.
+        host_bytes: bytes that are moved to the host's memory in the forward pass and
+            back in the backward pass, as XLA reported them.
     """
 
     budget: MemoryBudget
@@ -266,6 +274,7 @@ class RematPlan(JsonPlan):
     shard_map: int | None = None
     copies: LateCopies | None = None
     tried: tuple[TriedPlan, ...] = ()
+    host_bytes: int = 0
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -372,12 +381,14 @@ class RematPlan(JsonPlan):
         opened = ["the loss's own jax.checkpoint regions are opened"]
         batch = [self.batch] if self.batch else []
         inside = [f"on each device, in the shard_map at operation {self.shard_map}:"]
+        moved = f"{format_bytes(self.host_bytes)} to the host's memory, and back again"
         return [
             *(inside if self.shard_map is not None else []),
             *batch,
             *([self.copies] if self.copies else []),
             *(opened if self.is_opened else []),
             *self.body_plans,
+            *([moved] if self.host_bytes else []),
         ]
 
 

@@ -46,6 +46,7 @@ def plan_key(
     within: EnclosingProgram | None = None,
     block_size: int | None = None,
     divide_batch: bool | str = True,
+    offload: bool | str = True,
 ) -> str | None:
     """The name of the plan for these arguments of `plan`, the same in every process.
 
@@ -61,6 +62,7 @@ def plan_key(
         program.donate_argnums,
         block_size,
         divide_batch,
+        offload,
         _compiler_facts(program.target),
     ]
     # The program is traced with its plain gradient as well, because the loss alone does

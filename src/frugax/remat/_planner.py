@@ -35,6 +35,7 @@ from .solver import (
     check_block_size,
     list_candidates,
     list_chunked,
+    list_in_host_memory,
     list_named,
     reads_late,
 )
@@ -50,6 +51,7 @@ def plan(
     within: EnclosingProgram | None = None,
     block_size: int | None = None,
     divide_batch: bool | Literal["first"] = True,
+    offload: bool | Literal["first"] = True,
     cache: bool | str | os.PathLike[str] = True,
     target: Target | str | None = None,
 ) -> RematPlan:
@@ -75,6 +77,9 @@ def plan(
         divide_batch: whether the loss may run in chunks of its batch, where
             recomputation does not fit. `"first"` prefers chunks: they compute next to
             nothing twice, but sums over the batch round differently.
+        offload: whether scans may keep values in the host's memory, on one GPU or TPU,
+            where nothing else fits. `"first"` prefers it to recomputation: the time to
+            move the bytes is not in the flops.
         cache: whether to look the plan up among remembered ones and to remember it, or
             the folder that holds them. The default folder is `frugax/plans` in the
             user's cache folder.
@@ -86,12 +91,13 @@ def plan(
         MissingExtraError: the compiler of the target is not installed.
         InfeasibleBudgetError: none of the measured plans fits; one does at `needed`,
             and `best` is that plan.
-        RematUndoneError: the compiler merged away all recomputation.
+        RematUndoneError: the compiler merged away all recomputation, or kept on the
+            device what the plan moves to the host.
         TypeError: the loss cannot be traced or does not return a number, or an argument
             has a wrong type, such as a budget in text.
         ValueError: `block_size` is less than 1; `argnums` names an argument that does
-            not exist, or one twice; or `within` does not call the gradient or has other
-            shapes.
+            not exist, or one twice; `within` does not call the gradient or has other
+            shapes; or `offload="first"` on a CPU, on several devices or without scans.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -127,10 +133,10 @@ def plan(
     key = None
     if cache is not False:
         options = how | {"within": within, "block_size": block_size}
-        options["divide_batch"] = divide_batch
+        options |= {"divide_batch": divide_batch, "offload": offload}
         key = plan_key(loss, budget, args, **options)
     search = _PlanSearch(
-        loss, args, budget, body, program, block_size, how, divide_batch
+        loss, args, budget, body, program, block_size, how, divide_batch, offload
     )
     return recall(key, search.run, cache=cache)
 
@@ -142,6 +148,7 @@ class _Stage(enum.Enum):
     COPIED = enum.auto()  # also layers computed again where the loss reads them late
     CHUNKED = enum.auto()  # only chunks of the batch
     ALL = enum.auto()
+    IN_HOST = enum.auto()  # only values of scans in the host's memory
 
 
 _T = TypeVar("_T")
@@ -157,6 +164,7 @@ class _PlanSearch:
         program: the program that must fit.
         how: the keywords `argnums` and `has_aux`.
         divides: whether the loss may run in chunks of its batch, or `"first"`.
+        offload: whether scans may keep values in the host's memory, or `"first"`.
         candidates: the plans by the model that are searched now.
         named: those that a user could write by hand, which follow these.
         stages: the lists of plans to search, one after another.
@@ -177,6 +185,7 @@ class _PlanSearch:
     block_size: int | None
     how: dict[str, Any]
     divides: bool | Literal["first"]
+    offload: bool | Literal["first"]
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
     named: list[NamedCandidate] = dataclasses.field(default_factory=list)
     stages: dict[_Stage, _Listed] = dataclasses.field(default_factory=dict)
@@ -212,6 +221,16 @@ class _PlanSearch:
         if [o.aval.shape for o in outputs] != [()]:
             self.divides = False
 
+    def _why_no_offload(self) -> str:
+        """Why nothing can be kept in the host's memory; "" if something can."""
+        if self.program.target.platform == "cpu":
+            return "the memory of a CPU is the host's"
+        if self.shard_map is not None or shard_shapes(self.args):
+            return "it is planned for a single device only"
+        if not any(e.primitive.name == "scan" for e in self.planned.eqns):
+            return "only scans keep values there (docs/remat.md says why)"
+        return ""
+
     def _divide(self, body: RematGraph) -> RematGraph:
         """The same loss, with the devices that its inputs are divided over."""
         devices = axis_devices(self.args)
@@ -220,6 +239,8 @@ class _PlanSearch:
 
     def run(self) -> RematPlan:
         """The plan, by quick compilations first."""
+        if self.offload == "first" and (why := self._why_no_offload()):
+            raise ValueError(f'offload="first" is not possible: {why}; leave it out.')
         # Quick compilation is known to keep the buffers on CPU only, see `_QUICK`.
         bench = self._bench(quick=self.program.target.platform == "cpu")
         found = self._find(bench)
@@ -267,11 +288,15 @@ class _PlanSearch:
         # Sums over chunks round differently, so the batch is divided only where
         # recomputation does not fit, or by wish.
         stages = [_Stage.CHUNKED] if self.divides == "first" else []
+        if self.offload == "first":
+            stages.insert(0, _Stage.IN_HOST)
         stages += [_Stage.WHOLE]
         if self.shard_map is None and reads_late(self.planned):
             stages += [_Stage.COPIED]
         if self.divides:
             stages += [_Stage.CHUNKED, _Stage.ALL][self.divides == "first" :]
+        if self.offload is True and not self._why_no_offload():
+            stages.append(_Stage.IN_HOST)
         for stage in stages:
             if stage not in self.stages:
                 self.stages[stage] = self._make(functools.partial(self._list, stage))
@@ -293,6 +318,8 @@ class _PlanSearch:
         if stage is _Stage.CHUNKED:
             # Chunks that cost next to nothing, before those that recompute as well.
             return list_chunked(self.planned), []
+        if stage is _Stage.IN_HOST:
+            return list_in_host_memory(self.planned), []
         how: dict[str, Any] = {
             "opened": self.opened,
             "copies_late": stage is not _Stage.WHOLE,
@@ -368,6 +395,7 @@ class _PlanSearch:
             caveat=self.program.target.caveat,
             shard_shapes=shard_shapes(self.args),
             tried=bench.list_tried(),
+            host_bytes=found.host_bytes,
             **self.how,
         )
 

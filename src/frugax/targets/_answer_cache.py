@@ -18,7 +18,7 @@ from frugax.fileio import cache_folder, write_whole
 
 # Above this the least recently used answers are deleted.
 _MAX_BYTES = 512 * 2**20
-_COUNTS = ("argument", "output", "temp", "alias", "generated_code")
+COUNTS = ("argument", "output", "temp", "alias", "generated_code", "host_temp")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,7 @@ class CompiledAnswer:
         flops: by the compiler's count; None if it gives none, as for GPUs.
         hlo_text: the optimised program.
         hlo_module: the same as an `HloModuleProto`.
+        host_temp_bytes: bytes of temporaries in the host's memory.
         places: a digest of the source lines that the program was traced from.
         seconds: time of the compilation.
         remembered: whether the answer comes from the disk.
@@ -52,13 +53,14 @@ class CompiledAnswer:
     flops: float | None
     hlo_text: str = dataclasses.field(repr=False)
     hlo_module: bytes = dataclasses.field(repr=False)
+    host_temp_bytes: int = 0
     places: str = ""
     seconds: float = 0.0
     remembered: bool = False
 
     def memory_analysis(self) -> Any:
         """Byte counts by the names of `jax.stages.Compiled.memory_analysis`."""
-        counts = {f"{n}_size_in_bytes": getattr(self, f"{n}_bytes") for n in _COUNTS}
+        counts = {f"{n}_size_in_bytes": getattr(self, f"{n}_bytes") for n in COUNTS}
         return types.SimpleNamespace(**counts)
 
     def cost_analysis(self) -> dict[str, float]:
@@ -77,7 +79,7 @@ def read_answer(
 ) -> CompiledAnswer:
     """Read all that is kept of a compiled program."""
     memory: Any = compiled.memory_analysis()
-    counts = {f"{n}_bytes": getattr(memory, f"{n}_size_in_bytes") for n in _COUNTS}
+    counts = {f"{n}_bytes": getattr(memory, f"{n}_size_in_bytes") for n in COUNTS}
     costs: Any = compiled.cost_analysis() or {}
     if isinstance(costs, list):
         costs = costs[0]

@@ -18,7 +18,7 @@ from jax.core import Tracer
 
 from frugax.errors import ConfigError, FrugaxError
 
-from ._answer_cache import AnswerCache, CompiledAnswer, read_answer
+from ._answer_cache import COUNTS, AnswerCache, CompiledAnswer, read_answer
 from ._ask_compiler import explain, run_patiently, translate
 from ._compilers import compiler_options, load_compiler
 from ._device_facts import DeviceFacts
@@ -273,6 +273,7 @@ class Target:
             self._description(),
             version,
             jax.__version__,
+            COUNTS,
             {k: str(v) for k, v in options.items() if not k.endswith("_dir")},
             [os.environ.get(name, "") for name in _ENVIRONMENT],
         ]

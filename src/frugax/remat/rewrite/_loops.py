@@ -34,8 +34,15 @@ from ._deep_scan import ScanSteps, scan_by_levels
 from ._graph import RematGraph, is_inexact, prepare_graph
 from ._subgraph import extract_subgraph, reuse_results
 
-# The name under which `jax.checkpoint` finds the results that a plan keeps.
-_KEPT_NAME = "frugax_kept"
+# The names under which `jax.checkpoint` finds the results that a plan keeps, and those
+# that it keeps in the host's memory.
+_KEPT_NAME, _IN_HOST_NAME = "frugax_kept", "frugax_in_host"
+_SAVE_IN_HOST = jax.checkpoint_policies.save_and_offload_only_these_names(
+    names_which_can_be_saved=[_KEPT_NAME],
+    names_which_can_be_offloaded=[_IN_HOST_NAME],
+    offload_src="device",
+    offload_dst="pinned_host",
+)
 # One of these takes the place of a rewritten scan or cond.
 _LOOPS = ("scan", "cond", "custom_vjp_call")
 
@@ -118,8 +125,16 @@ def loop_bodies(eqn: JaxprEqn, body: RematGraph) -> list[RematGraph]:
     return [_prepare_body(inner, active)]
 
 
-def run_body(body: RematGraph, recompute: Recompute) -> Callable[..., list[Any]]:
-    """The body as a function of its inputs that recomputes itself as told."""
+def run_body(
+    body: RematGraph, recompute: Recompute, carry: slice = slice(0)
+) -> Callable[..., list[Any]]:
+    """The body as a function of its inputs that recomputes itself as told.
+
+    Args:
+        body: of a scan, or a branch.
+        recompute: how it is recomputed.
+        carry: the inputs that are a scan's carry.
+    """
     graph, size = body.graph, len(body.eqns)
     chunks = recompute.chunks or (Chunk(0, size, None),)
     check_ranges(chunks, 0, size)
@@ -131,6 +146,11 @@ def run_body(body: RematGraph, recompute: Recompute) -> Callable[..., list[Any]]
             go = functools.partial(_run_chunk, body, chunk)
             if chunk.kept is not None:
                 policy = jax.checkpoint_policies.save_only_these_names(_KEPT_NAME)
+                if where := recompute.in_host_memory:
+                    moved = [v for v in graph.args[carry] if v in body.active]
+                    name = _IN_HOST_NAME if where == "all" else _KEPT_NAME
+                    go = functools.partial(go, moved=moved, kept_name=name)
+                    policy = _SAVE_IN_HOST
                 # Inside a loop or a branch nothing is merged, so no barrier is needed.
                 go = jax.checkpoint(go, policy=policy, prevent_cse=False)
             env |= zip(part.outputs, go([env[v] for v in part.inputs]), strict=True)
@@ -149,10 +169,21 @@ def _prepare_body(jaxpr: ClosedJaxpr, active_inputs: Sequence[bool]) -> RematGra
     return prepare_graph(graph, wrt, len(graph.outputs), {})
 
 
-def _run_chunk(body: RematGraph, chunk: Chunk, values: list[Any]) -> list[Any]:
-    """Run a chunk, giving the results that it keeps a name for `jax.checkpoint`."""
+def _run_chunk(
+    body: RematGraph,
+    chunk: Chunk,
+    values: list[Any],
+    *,
+    moved: Sequence[Var] = (),
+    kept_name: str = _KEPT_NAME,
+) -> list[Any]:
+    """Run a chunk, giving the results that it keeps a name for `jax.checkpoint`.
+
+    The inputs `moved` are kept in the host's memory.
+    """
     whole = extract_subgraph(body, chunk.start, chunk.stop)
     env = dict(zip(whole.inputs, values, strict=True))
+    env |= {v: checkpoint_name(env[v], _IN_HOST_NAME) for v in moved if v in env}
     kept = set(chunk.kept or ())
     edges = {chunk.start, chunk.stop, *kept, *(i + 1 for i in kept)}
     for a, b in itertools.pairwise(sorted(edges)):
@@ -163,7 +194,7 @@ def _run_chunk(body: RematGraph, chunk: Chunk, values: list[Any]) -> list[Any]:
             # The derivative must read the named value, too. `checkpoint_name` alone
             # would leave the rule of `tanh` reading the unnamed one, which makes
             # `jax.checkpoint` recompute the operation after all.
-            saved = [checkpoint_name(o, _KEPT_NAME) for o in outs]
+            saved = [checkpoint_name(o, kept_name) for o in outs]
             active = [env[v] for v in part.active_inputs]
             passive = [env[v] for v in part.passive_inputs]
             outs = reuse_results(part.evaluate, active, passive, saved)
@@ -196,20 +227,22 @@ def _check_operation(graph: Graph, plan: BodyPlan) -> None:
 def _trace_rewritten(eqn: JaxprEqn, plan: BodyPlan, body: RematGraph) -> Graph:
     """The operations that replace `eqn`."""
     inner = loop_bodies(eqn, body)
-    run = lambda b, r: run_body(rewrite_loops(b, r.body_plans), r)
+    carry = slice(0)
+    if eqn.primitive.name == "scan":
+        num_consts, num_carry = split_scan(eqn)
+        carry = slice(num_consts, num_consts + num_carry)
+    run = lambda b, r: run_body(rewrite_loops(b, r.body_plans), r, carry)
     if eqn.primitive.name == "cond":
         branches = [run(b, r) for b, r in zip(inner, plan.bodies, strict=True)]
         fn = lambda index, *args: lax.switch(index, branches, *args)
     else:
         treatments = [(run(inner[0], r), r) for r in plan.bodies]
         if levels := plan.bodies[0].levels:
-            num_consts, num_carry = split_scan(eqn)
             steps = ScanSteps(
                 treatments[0][0],
                 eqn.params["length"],
                 eqn.params["reverse"],
-                num_consts,
-                num_carry,
+                *split_scan(eqn),
                 [v in inner[0].wrt for v in inner[0].graph.args],
             )
             fn = functools.partial(scan_by_levels, steps, levels)

@@ -14,6 +14,7 @@ from ._candidates import (
     describe_operations as describe_operations,
     list_candidates as list_candidates,
     list_chunked as list_chunked,
+    list_in_host_memory as list_in_host_memory,
     list_named as list_named,
     reads_late as reads_late,
 )

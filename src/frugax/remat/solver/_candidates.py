@@ -33,7 +33,11 @@ from ._chain_dp import (
     draft_plans,
     evaluate_segments,
 )
-from ._loop_choices import LoopChoices, list_loop_choices
+from ._loop_choices import (
+    LoopChoices,
+    list_choices_in_host_memory,
+    list_loop_choices,
+)
 from ._named_policies import NamedPlan, list_named_plans
 from ._repeated_blocks import Edges, find_blocks
 from ._segment_costs import SegmentCosts
@@ -227,6 +231,17 @@ def list_chunked(body: RematGraph) -> list[Candidate]:
     return _keep_optimal(body, plain, cheap)
 
 
+def list_in_host_memory(body: RematGraph) -> list[Candidate]:
+    """Plans that keep values of scans in the host's memory, the plain plan first."""
+    peak = plain_peak(body)
+    plain = Candidate(LoopChoices(), body, _NO_COSTS, DraftPlan((), peak, 0))
+    found: list[Candidate] = []
+    for loops, change in list_choices_in_host_memory(body):
+        named = NamedPlan(loops, max(peak + change, 0), loops.flops, True, body)
+        found.append(Candidate(loops, named.body, *named.segments))
+    return _keep_optimal(body, plain, found)
+
+
 def _keep_optimal(
     body: RematGraph, plain: Candidate, rest: Sequence[Candidate]
 ) -> list[Candidate]:
@@ -315,6 +330,11 @@ class PlanParts:
     copies: LateCopies | None = None
 
     @property
+    def moves_to_host(self) -> bool:
+        """Whether scans keep values in the host's memory."""
+        return any(b.in_host_memory for p in self.body_plans for b in p.bodies)
+
+    @property
     def summary(self) -> str:
         """What is recomputed, in a few words."""
         batch = self.batch
@@ -329,6 +349,8 @@ class PlanParts:
             words.append(f"{again} segments" + f" but for {kept} results" * (kept > 0))
         if loops:
             words.append(f"{len(loops)} loops or branches")
+        if self.moves_to_host:
+            words.append("values in the host's memory")
         return ", ".join(words) or "nothing"
 
 

@@ -10,8 +10,8 @@ only some iterations are recomputed.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
 
 from frugax.jaxprs import JaxprEqn, Var, bytes_of, flops_of, split_scan
 
@@ -24,6 +24,7 @@ from ..rewrite import (
 )
 from ._chain_dp import SegmentChoice, draft_plans
 from ._divisors import divisors
+from ._residuals import find_residuals
 from ._segment_costs import SegmentCosts, whole_body_costs
 
 # More choices than this for a whole loss make planning slow and plans no better.
@@ -137,22 +138,63 @@ def list_named_loop_choices(body: RematGraph) -> Iterator[tuple[LoopChoices, int
     less than 0. These are choices that a user could write by hand. The model may take
     some of them for worse than others, which `list_loop_choices` then leaves out.
     """
+    yield from _take_together(body, lambda choices, _: choices)
+
+
+def list_choices_in_host_memory(body: RematGraph) -> Iterator[tuple[LoopChoices, int]]:
+    """Scans whose iterations follow a policy, and keep values in the host's memory.
+
+    They come as those of `list_named_loop_choices`.
+    """
+    yield from _take_together(body, _move_to_host)
+
+
+def _take_together(
+    body: RematGraph,
+    options: Callable[[list[_LoopChoice], JaxprEqn], list[_LoopChoice]],
+) -> Iterator[tuple[LoopChoices, int]]:
+    """Let all scans of a loss go together through options that a user could name."""
     graph = body.graph
+    residuals = find_residuals(graph, body.active, body.memo)
     menus: list[list[_LoopChoice]] = []
+    plain_bytes = 0
     for n, i in enumerate(graph.numbered):
         if graph.eqns[i].primitive.name == "scan":
             choices = _all_choices(n, graph.eqns[i], body)
             named = [c for c in choices if c.plan is None or _is_named(c.plan)]
-            if len(named) > 1:
-                menus.append(sorted(named, key=lambda c: (c.flops, c.bytes)))
+            if menu := options(named, graph.eqns[i]):
+                menus.append(sorted(menu, key=lambda c: (c.flops, c.bytes)))
+                # As the costs of the plain loss count it.
+                plain_bytes += residuals[i].hidden_bytes
     longest = max(map(len, menus), default=0)
-    for n in range(1, longest):
-        # Several scans go through their choices together.
-        taken = [m[round(n * (len(m) - 1) / (longest - 1))] for m in menus]
+    for n in range(longest):
+        taken = [m[round(n * (len(m) - 1) / max(longest - 1, 1))] for m in menus]
         plans = tuple(c.plan for c in taken if c.plan)
         scratch = tuple((p.operation, 0) for p in plans)
-        change = sum(c.bytes for c in taken) - sum(m[0].bytes for m in menus)
-        yield LoopChoices(plans, sum(c.flops for c in taken), scratch), change
+        change = sum(c.bytes for c in taken) - plain_bytes
+        if plans:
+            yield LoopChoices(plans, sum(c.flops for c in taken), scratch), change
+
+
+def _move_to_host(choices: list[_LoopChoice], eqn: JaxprEqn) -> list[_LoopChoice]:
+    """Those with one policy, whose carry alone is moved, or also the kept results."""
+    length, (first, count) = eqn.params["length"], split_scan(eqn)
+    carries = length * sum(map(bytes_of, eqn.invars[first : first + count]))
+    found: list[_LoopChoice] = []
+    for c in choices:
+        if not (c.plan and c.plan.group_length == 1 and c.plan.bodies[0].chunks):
+            continue
+        moves: dict[Literal["carry", "all"], int] = {"carry": carries}
+        if c.saved_bytes > carries:
+            moves["all"] = c.saved_bytes
+        for where, moved in moves.items():
+            again = dataclasses.replace(c.plan.bodies[0], in_host_memory=where)
+            plan = dataclasses.replace(c.plan, bodies=(again,))
+            # Of the iterations before and after, values are under way.
+            scratch = c.scratch_bytes + 2 * moved // length
+            new = _LoopChoice(plan, c.saved_bytes - moved, scratch, c.flops)
+            found.append(new)
+    return found
 
 
 def _is_named(plan: BodyPlan) -> bool:
