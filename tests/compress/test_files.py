@@ -7,7 +7,7 @@ import pytest
 import forked
 from frugax import SizeBudget, compress, trees
 from frugax.compress.codecs import step_below
-from frugax.compress.search import Source, make_draft
+from frugax.compress.search import Coder, Source, make_draft
 from frugax.errors import CorruptFileError, OutputError
 from saved_tree import SIX, TREE
 
@@ -62,6 +62,7 @@ def test_tensors_decoded_together_are_what_each_is_alone():
         tuple(Source(f"[{i}]", array) for i, array in enumerate(tree)),
         {"structure": trees.describe(tree)},
         lambda source: steps[int(source.name[1:-1])],
+        Coder(),
         codec=lambda _: "trellis",
     )
     with draft.open() as file:

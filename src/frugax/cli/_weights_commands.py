@@ -56,6 +56,8 @@ def compress(
     to: Output = None,
     limits: LimitOptions = NO_LIMITS,
     progressive: Flag = False,
+    workers: Annotated[int, tyro.conf.arg(metavar="N")] = 1,
+    resume: Flag = False,
     force: Flag = False,
 ) -> int:
     """Compress the weights in files or folders into a size or an error each.
@@ -74,12 +76,17 @@ def compress(
 
     frugax compress model.safetensors --max-abs 0 --progressive
 
+    frugax compress Qwen3-8B/ --size 4bpw --workers 8 --resume
+
     Args:
         files: .safetensors or .npz files, or folders of .safetensors files such as
             Hugging Face's. Each is compressed within the limits by itself.
         to: the compressed file, if there is one; by default the same name with .fxz.
         limits: the largest size or error.
         progressive: store layers, so that decompress can read any part of the file.
+        workers: how many processes code tensors; the file is the same.
+        resume: keep coded tensors in FILE.fxz.parts until the file is whole, and go on
+            from those that an interrupted command left there.
         force: replace the compressed file if it exists.
 
     Raises:
@@ -98,8 +105,15 @@ def compress(
     targets = [_compressed_name(file, to, force=force) for file in files]
     if len(set(targets)) < len(targets):
         raise ConfigError("frugax compress: two of the files have one name for .fxz.")
+    if workers < 1:
+        raise ConfigError(f"--workers {workers}: one process or more codes tensors.")
     kept = [
-        _compress_one(file, target, budget, progressive=progressive)
+        _compress_one(
+            *(file, target, budget),
+            progressive=progressive,
+            workers=workers,
+            resume=target.with_name(f"{target.name}.parts") if resume else None,
+        )
         for file, target in zip(files, targets, strict=True)
     ]
     return int(not all(kept))
@@ -133,7 +147,13 @@ def _compressed_name(file: Path, to: Path | None, *, force: bool) -> Path:
 
 
 def _compress_one(
-    file: Path, target: Path, budget: SizeBudget, *, progressive: bool
+    file: Path,
+    target: Path,
+    budget: SizeBudget,
+    *,
+    progressive: bool,
+    workers: int,
+    resume: Path | None,
 ) -> bool:
     """Compress one file or folder; say whether the budget was kept.
 
@@ -153,6 +173,8 @@ def _compress_one(
             progressive=progressive,
             metadata=room.load_metadata(file),
             progress=progress,
+            workers=workers,
+            resume=resume,
         )
     console.print(str(saved), highlight=False, markup=False, soft_wrap=True)
     _print_size(target)

@@ -15,8 +15,10 @@ from .arrays import check_not_input, named_arrays, unwrap_modules
 from .codecs import Step, step_below
 from .search import (
     Calibration,
+    Coder,
     CompressPlan,
     Draft,
+    EncodeRequest,
     LayeredSource,
     Sensitivity,
     Source,
@@ -41,6 +43,7 @@ def plan(
     progressive: bool = False,
     metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
+    workers: int = 1,
 ) -> CompressPlan:
     """Choose a codec and a step for every tensor so that the file meets the budget.
 
@@ -68,6 +71,8 @@ def plan(
             made of the file; `frugax.compress.load_metadata` reads it.
         progress: called now and then with the share that is done, in [0, 1], and the
             name of the work; an exception that it raises ends the work.
+        workers: how many processes code tensors side by side; each holds one tensor, or
+            some small ones. The bytes of the file do not depend on it.
 
     Returns:
         The plan; `apply(tree, plan)` carries it out.
@@ -88,7 +93,13 @@ def plan(
     check_budget(budget, SizeBudget)
     monotonic = MonotonicProgress(progress)
     sources, head = _read_tree(tree, metadata, progressive=progressive)
-    draft = choose(sources, head, budget, sensitivity=sensitivity, progress=monotonic)
+    with Coder(workers) as coder:
+        draft = choose(
+            *(sources, head, budget),
+            sensitivity=sensitivity,
+            progress=monotonic,
+            coder=coder,
+        )
     monotonic.finish()
     # The coded draft is dropped: a plan keeps steps and codecs, and `apply` codes
     # again.
@@ -104,6 +115,7 @@ def apply(
     sensitivity: Calibration | None = None,
     metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
+    workers: int = 1,
 ) -> CompressedBytes: ...
 @overload
 def apply(
@@ -114,6 +126,7 @@ def apply(
     sensitivity: Calibration | None = None,
     metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
+    workers: int = 1,
 ) -> CompressReport: ...
 def apply(
     tree: PyTree,
@@ -123,6 +136,7 @@ def apply(
     sensitivity: Calibration | None = None,
     metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
+    workers: int = 1,
 ) -> CompressedBytes | CompressReport:
     """Carry out a plan: code the tree as planned, without a search.
 
@@ -133,6 +147,7 @@ def apply(
         sensitivity: the calibration that the plan was made with; for no other plan.
         metadata: as `frugax.compress.plan` takes it.
         progress: as `frugax.compress.plan` takes it.
+        workers: as `frugax.compress.plan` takes it.
 
     Returns:
         The bytes, or with `path` the report. Both have a `receipt`, in which predicted
@@ -156,7 +171,12 @@ def apply(
         )
     if path is None:
         return compress(
-            tree, plan, sensitivity=sensitivity, metadata=metadata, progress=progress
+            tree,
+            plan,
+            sensitivity=sensitivity,
+            metadata=metadata,
+            progress=progress,
+            workers=workers,
         )
     return save(
         path,
@@ -165,6 +185,7 @@ def apply(
         sensitivity=sensitivity,
         metadata=metadata,
         progress=progress,
+        workers=workers,
     )
 
 
@@ -176,6 +197,7 @@ def compress(
     progressive: bool = False,
     metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
+    workers: int = 1,
 ) -> CompressedBytes:
     """Code a tree of weights into the bytes of one file, within the budget.
 
@@ -191,6 +213,7 @@ def compress(
             not for a progressive file.
         metadata: as `plan` takes it.
         progress: as `plan` takes it.
+        workers: as `plan` takes it.
 
     Returns:
         The file's bytes, the same ones for the same weights; `receipt` has each limit
@@ -211,9 +234,11 @@ def compress(
            [3., 4., 5.]])
     """
     monotonic = MonotonicProgress(progress)
-    draft, budget, plan = _make_draft(
-        tree, budget_or_plan, sensitivity, monotonic, metadata, progressive=progressive
-    )
+    with Coder(workers) as coder:
+        draft, budget, plan = _make_draft(
+            *(tree, budget_or_plan, sensitivity, monotonic, metadata, coder),
+            progressive=progressive,
+        )
     # The bytes are decoded and compared first: weights must not be lost to a faulty
     # codec.
     tensors = measure_tensors(draft)
@@ -235,6 +260,8 @@ def save(
     refit: bool = False,
     metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
+    workers: int = 1,
+    resume: str | os.PathLike[str] | None = None,
 ) -> CompressReport:
     """Write a tree of weights as one `.fxz` file within the budget, or not at all.
 
@@ -256,6 +283,11 @@ def save(
             fill its size. That takes a fraction of the time of a search.
         metadata: as `frugax.compress.plan` takes it.
         progress: as `frugax.compress.plan` takes it.
+        workers: as `frugax.compress.plan` takes it.
+        resume: a folder that keeps each tensor as soon as it is coded, until the file
+            is whole. A call that was interrupted, with the same weights and budget,
+            goes on from what is there; a search of several drafts needs the space of
+            all of them.
 
     Returns:
         The report: file bytes and errors, measured on the decoded file. Without a plan
@@ -274,25 +306,83 @@ def save(
     check_path(path)
     # Lossy weights in place of the only originals could never be undone.
     check_not_input(path, tree)
-    draft, budget, plan = _make_draft(
-        tree,
-        budget_or_plan,
-        sensitivity,
-        monotonic,
-        metadata,
-        progressive=progressive,
-        refit=refit,
-    )
+    coder = Coder(workers, resume)
+    with coder:
+        draft, budget, plan = _make_draft(
+            *(tree, budget_or_plan, sensitivity, monotonic, metadata, coder),
+            progressive=progressive,
+            refit=refit,
+        )
     # Before an existing file at `path` is replaced, and while a failure can still leave
     # it.
     tensors = measure_tensors(draft)
     with atomic_write(path) as file:
         draft.copy_to(file.write)
+    coder.forget()
     monotonic.finish()
     # Of the file on disk and not of the draft: that is the one the receipt is about.
     file_bytes = os.stat(path).st_size
     calibration = _only_calibration(sensitivity)
     return make_report(draft, tensors, budget, plan, calibration, file_bytes=file_bytes)
+
+
+def code(
+    tree: PyTree,
+    plan: CompressPlan,
+    *,
+    resume: str | os.PathLike[str],
+    part: tuple[int, int] = (0, 1),
+    sensitivity: Calibration | None = None,
+    workers: int = 1,
+) -> int:
+    """Code one part of the tensors of a plan, for a `save` that finishes the file.
+
+    Several processes, also on several machines with one file system, each code a part;
+    then `save(path, tree, plan, resume=folder)` puts all together, to the bytes that
+    one process alone would write. What is missing by then it codes itself.
+
+    Args:
+        tree: the tree that was planned; only the tensors of the part are read, where
+            they are mapped.
+        plan: a plan from `frugax.compress.plan`, the same one for every part.
+        resume: the folder that coded tensors are kept in.
+        part: which part this is, from 0, and how many there are. A part is some
+            neighbours of about equal bytes in all.
+        sensitivity: the calibration that the plan was made with; for no other plan.
+        workers: as `frugax.compress.plan` takes it.
+
+    Returns:
+        How many tensors the part has.
+
+    Raises:
+        OutputError: the folder could not be written.
+        TypeError: a leaf is not an array.
+        ValueError: the plan is for other weights, or there is no such part.
+
+    >>> import tempfile
+    >>> weights = {"a": np.ones((64, 64)), "b": np.eye(64)}
+    >>> found = plan(weights, SizeBudget(ratio=2))
+    >>> folder = tempfile.mkdtemp() + "/parts"
+    >>> [code(weights, found, resume=folder, part=(i, 2)) for i in range(2)]
+    [1, 1]
+    >>> report = save(folder + ".fxz", weights, found, resume=folder)
+    """
+    number, count = part
+    if not 0 <= number < count:
+        raise ValueError(f"part must be (i, n) with 0 <= i < n, got {part}.")
+    sources, _ = _read_tree(tree, None, progressive=plan.progressive)
+    requests = _follow(plan, sources, sensitivity)
+    total = max(1, sum(source.array.nbytes for source in sources))
+    mine: list[EncodeRequest] = []
+    before = 0
+    for request in requests:
+        nbytes = request.source.array.nbytes
+        # A tensor belongs where its middle is.
+        if min(count - 1, (before + nbytes // 2) * count // total) == number:
+            mine.append(request)
+        before += nbytes
+    with Coder(workers, resume) as coder:
+        return sum(1 for _ in coder.encode(mine, lambda _: None))
 
 
 def _read_tree(
@@ -319,6 +409,7 @@ def _make_draft(
     sensitivity: Sensitivity,
     progress: MonotonicProgress,
     metadata: Mapping[str, str] | None,
+    coder: Coder,
     *,
     progressive: bool,
     refit: bool = False,
@@ -329,7 +420,10 @@ def _make_draft(
         check_budget(budget, SizeBudget)
         sources, head = _read_tree(tree, metadata, progressive=progressive)
         draft = choose(
-            sources, head, budget, sensitivity=sensitivity, progress=progress
+            *(sources, head, budget),
+            sensitivity=sensitivity,
+            progress=progress,
+            coder=coder,
         )
         return draft, budget, None
     plan = budget_or_plan
@@ -338,9 +432,9 @@ def _make_draft(
             "the plan is for a file that is not progressive: plan with "
             "progressive=True, or leave that out here."
         )
-    calibration = _check_calibration(plan, sensitivity)
     sources, head = _read_tree(tree, metadata, progressive=plan.progressive)
-    draft = _carry_out(plan, sources, head, calibration, progress, refit=refit)
+    requests = _follow(plan, sources, sensitivity)
+    draft = _carry_out(plan, requests, head, coder, progress, refit=refit)
     return draft, plan.budget, plan
 
 
@@ -372,15 +466,11 @@ def _check_calibration(
     return sensitivity
 
 
-def _carry_out(
-    plan: CompressPlan,
-    sources: tuple[Source, ...],
-    head: dict[str, Any],
-    calibration: Calibration | None,
-    progress: MonotonicProgress,
-    *,
-    refit: bool,
-) -> Draft:
+def _follow(
+    plan: CompressPlan, sources: tuple[Source, ...], sensitivity: Sensitivity
+) -> tuple[EncodeRequest, ...]:
+    """Return how a plan codes each tensor; refuse tensors that it was not made for."""
+    calibration = _check_calibration(plan, sensitivity)
     given = {s.name: (s.array.dtype.name, s.array.shape) for s in sources}
     expected = {t.name: (t.dtype, t.shape) for t in plan.tensors}
     for name in given.keys() | expected.keys():
@@ -393,19 +483,39 @@ def _carry_out(
     steps = {t.name: t.step if t.max_abs else None for t in plan.tensors}
     codecs = {t.name: t.codec for t in plan.tensors}
     scale = scale_rows if calibration is None else calibration.scale
-    sources = tuple(
-        scale(s) if codecs[s.name] in ("columns", "scaled") else s for s in sources
+    return tuple(
+        EncodeRequest(
+            scale(s) if codecs[s.name] in ("columns", "scaled") else s,
+            steps[s.name],
+            codecs[s.name],
+        )
+        for s in sources
     )
+
+
+def _carry_out(
+    plan: CompressPlan,
+    requests: tuple[EncodeRequest, ...],
+    head: dict[str, Any],
+    coder: Coder,
+    progress: MonotonicProgress,
+    *,
+    refit: bool,
+) -> Draft:
+    by_name = {request.source.name: request for request in requests}
+    sources = tuple(request.source for request in requests)
 
     def make(shift: float) -> Draft:
         def scaled(source: Source) -> Step | None:
-            step = steps[source.name]
+            step = by_name[source.name].step
             if step is None or not shift:
                 return step
             return step_below(step.size * 2.0**shift) or step
 
-        codec = lambda source: codecs[source.name]
-        return make_draft(sources, head, scaled, codec=codec, progress=progress)
+        codec = lambda source: by_name[source.name].codec or ""
+        return make_draft(
+            *(sources, head, scaled, coder), codec=codec, progress=progress
+        )
 
     draft = make(0.0)
     # Weights that were trained since the plan may take more bytes at the same steps.

@@ -4,10 +4,13 @@ from ._calibration import (
     Calibration as Calibration,
     ChannelMoments as ChannelMoments,
 )
-from ._draft import (
-    Draft as Draft,
+from ._coder import (
+    Coder as Coder,
     EncodeRequest as EncodeRequest,
     encode_all as encode_all,
+)
+from ._draft import (
+    Draft as Draft,
     limit_bytes as limit_bytes,
     make_draft as make_draft,
 )

@@ -22,10 +22,11 @@ from frugax.fileio import write_error_reason
 
 from .._arguments import Progress
 from ..arrays import Distortion, relative_error, release
-from ..codecs import Step, encode_trellis
-from ..container import CompressedFile, EncodedTensor, LayeredWriter, Record
+from ..codecs import Step
+from ..container import CompressedFile, LayeredWriter, Record
+from ._coder import Coder, EncodeRequest
 from ._measure import default_weights
-from ._source import CountProgress, Source
+from ._source import Source
 
 # The step to quantise a tensor with; None to keep it exact.
 Steps = Callable[[Source], Step | None]
@@ -95,36 +96,6 @@ class Draft:
         return CompressedFile(content, place="the file just made")
 
 
-@dataclasses.dataclass(frozen=True)
-class EncodeRequest:
-    """A tensor to be coded.
-
-    Attributes:
-        source: the tensor.
-        step: None for the exact coding.
-        codec: use only this one; by default those that suit.
-    """
-
-    source: Source
-    step: Step | None
-    codec: str | None = None
-
-
-def encode_all(
-    requests: Sequence[EncodeRequest], progress: CountProgress = lambda _: None
-) -> Iterator[EncodedTensor]:
-    """Yield the shortest coding of each tensor, in order."""
-    blocks = encode_trellis(
-        part
-        for request in requests
-        for part in request.source.trellis_inputs(request.step, request.codec)
-    )
-    for request in requests:
-        yield request.source.encode(
-            request.step, request.codec, trellis_blocks=blocks, progress=progress
-        )
-
-
 def limit_bytes(sources: Sequence[Source], budget: SizeBudget) -> int | None:
     """Return the longest file that the budget allows for these tensors, if any."""
     return budget.limit_bytes(
@@ -154,6 +125,7 @@ def make_draft(
     sources: tuple[Source, ...],
     head: Mapping[str, Any],
     steps: Steps,
+    coder: Coder,
     *,
     codec: Callable[[Source], str] | None = None,
     gap: float | None = None,
@@ -180,7 +152,7 @@ def make_draft(
                 EncodeRequest(s, steps(s), None if codec is None else codec(s))
                 for s in sources
             ]
-            encoded = encode_all(requests, report)
+            encoded = coder.encode(requests, report)
             for source in sources:
                 report(0)
                 tensor = next(encoded)

@@ -26,6 +26,7 @@ from ..arrays import relative_error, round_up
 from ..codecs import MAX_STEP, Step, step_below
 from ..container import write
 from ._calibration import Calibration
+from ._coder import Coder
 from ._draft import Draft, Steps, limit_bytes, make_draft
 from ._infeasible import raise_infeasible
 from ._measure import ErrorMeasure, Sensitivity
@@ -51,6 +52,7 @@ def choose(
     *,
     sensitivity: Sensitivity,
     progress: Progress,
+    coder: Coder,
 ) -> Draft:
     """Find the file within the budget of the least error, or of the fewest bytes."""
     calibration = sensitivity if isinstance(sensitivity, Calibration) else None
@@ -65,6 +67,7 @@ def choose(
         head,
         ScaleModel(measure),
         ProgressStages(progress),
+        coder,
         calibration,
     )
     return search.meet(budget)
@@ -79,6 +82,7 @@ class Search:
         head: the entries of the header beside the tensors, such as `structure`.
         scales: rate-distortion estimates of the same tensors.
         progress: told about each stage.
+        coder: codes the tensors of drafts.
         calibration: measures the outputs' error; None without one.
     """
 
@@ -86,6 +90,7 @@ class Search:
     head: Mapping[str, Any]
     scales: ScaleModel
     progress: ProgressStages
+    coder: Coder
     calibration: Calibration | None = None
 
     def meet(self, budget: SizeBudget) -> Draft:
@@ -182,7 +187,9 @@ class Search:
         # Where all levels are zero any codec will do, and the uniform one is fastest.
         draft = min(
             (
-                make_draft(self.sources, self.head, steps, codec=_use_uniform)
+                make_draft(
+                    self.sources, self.head, steps, self.coder, codec=_use_uniform
+                )
                 for steps in choices
             ),
             key=_length,
@@ -362,7 +369,13 @@ class Search:
     ) -> Draft:
         progress = self.progress.next(_DRAFT)
         return make_draft(
-            self.sources, self.head, steps, codec=codec, gap=gap, progress=progress
+            self.sources,
+            self.head,
+            steps,
+            self.coder,
+            codec=codec,
+            gap=gap,
+            progress=progress,
         )
 
     def _refine(

@@ -1,0 +1,165 @@
+"""Files by several processes, and files that go on where they were interrupted."""
+
+import subprocess
+import sys
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from frugax import SizeBudget, compress
+from frugax.compress.search import Coder
+from frugax.errors import OutputError
+
+
+@pytest.fixture(scope="module")
+def tree():
+    rng = np.random.default_rng(0)
+    return {
+        "half": rng.normal(size=(60, 400)).astype(ml_dtypes.bfloat16),
+        "whole": rng.normal(size=(60, 400)).astype("f4"),
+        "small": [rng.normal(size=(20, 30)), np.arange(5), rng.normal(size=70)],
+        "nan": np.full((40, 40), np.nan, "f4"),
+    }
+
+
+@pytest.fixture(scope="module")
+def plan(tree):
+    return compress.plan(tree, SizeBudget("6x"))
+
+
+@pytest.fixture(scope="module")
+def one_process(tree, plan):
+    return bytes(compress.compress(tree, plan))
+
+
+@pytest.fixture
+def small_batches(monkeypatch):
+    """Send tensors of 5,000 numbers by themselves, as large ones are."""
+    monkeypatch.setattr("frugax.compress.search._coder.BLOCK", 5000)
+
+
+def test_two_processes_write_the_file_of_one(tree, plan, one_process, small_batches):
+    assert compress.compress(tree, plan, workers=2) == one_process
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "rows",
+        pytest.param("progressive", marks=pytest.mark.thorough),
+        pytest.param("calibrated", marks=pytest.mark.thorough),
+    ],
+)
+def test_scales_and_layers_cross_processes(rule, small_batches):
+    rng = np.random.default_rng(1)
+    net = {f"w{i}": rng.normal(size=(64, 64)).astype("f4") for i in range(2)}
+    net["w0"] *= np.exp(rng.normal(size=(64, 1))).astype("f4")
+    options: dict[str, Any] = {"sensitivity": "rows"}
+    if rule == "progressive":
+        options = {"progressive": True}
+    if rule == "calibrated":
+        jnp = pytest.importorskip("jax.numpy")
+        batches = rng.normal(size=(4, 256, 64)).astype("f4")
+        batches *= np.exp(rng.normal(size=64)).astype("f4")
+        run = lambda w, x: jnp.tanh(x @ w["w0"] / 8) @ w["w1"]
+        options = {"sensitivity": compress.calibrate(run, net, batches)}
+    plan = compress.plan(net, SizeBudget("7x"), **options)
+    if rule != "calibrated":
+        options = {}
+    alone = compress.compress(net, plan, **options)
+    assert compress.compress(net, plan, workers=2, **options) == alone
+
+
+def test_parts_by_several_processes_make_one_file(tree, plan, one_process, tmp_path):
+    folder, path = tmp_path / "parts", tmp_path / "w.fxz"
+    counts = [compress.code(tree, plan, resume=folder, part=(i, 3)) for i in (2, 0)]
+    assert sum(counts) < 6  # the middle part is missing
+    assert len(list(folder.iterdir())) == sum(counts)
+    report = compress.save(path, tree, plan, resume=folder)
+    assert path.read_bytes() == one_process
+    assert report.receipt.verdict == "kept"
+    assert not folder.exists()
+
+
+def test_an_interrupted_file_goes_on(tree, plan, one_process, tmp_path, monkeypatch):
+    folder, path = tmp_path / "parts", tmp_path / "w.fxz"
+
+    def stop(share, text):
+        if "whole" in text:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compress.save(path, tree, plan, resume=folder, progress=stop)
+    assert not path.exists()
+    kept = [compress.open(path) for path in folder.iterdir()]
+    names = {name for file in kept for name in file}
+    assert names == {"half", "nan", "small[0]", "small[1]", "small[2]"}
+    seen = []
+    encode = compress.search.Source.encode
+    monkeypatch.setattr(
+        "frugax.compress.search.Source.encode",
+        lambda self, *a, **k: seen.append(self.name) or encode(self, *a, **k),
+    )
+    compress.save(path, tree, plan, resume=folder)
+    assert seen == ["whole"]
+    assert path.read_bytes() == one_process
+
+
+def test_what_was_kept_is_checked(tmp_path):
+    rng = np.random.default_rng(2)
+    tree = {"a": rng.normal(size=(64, 64)), "b": rng.normal(size=(64, 64))}
+    plan = compress.plan(tree, SizeBudget("8x"))
+    folder = tmp_path / "parts"
+    compress.code(tree, plan, resume=folder)
+    first, second = folder.iterdir()
+    broken = bytearray(first.read_bytes())
+    broken[90] ^= 1
+    first.write_bytes(broken)
+    second.write_bytes(b"")
+    changed = tree | {"b": tree["b"] + 1e-9}  # other weights have other names
+    for weights in (tree, changed):
+        report = compress.save(tmp_path / "w.fxz", weights, plan, resume=folder)
+        assert report.receipt.verdict == "kept"
+        alone = compress.compress(weights, plan)
+        assert (tmp_path / "w.fxz").read_bytes() == alone
+
+
+def test_a_script_without_a_guard_may_use_workers(tmp_path):
+    # Processes of `multiprocessing` would run it again, and again.
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import numpy as np\n"
+        "from frugax import SizeBudget, compress\n"
+        "from frugax.compress.search import _coder\n"
+        "_coder.BLOCK = 100\n"
+        "print('start')\n"
+        "tree = {'a': np.ones((20, 30)), 'b': np.ones((20, 30))}\n"
+        "print(compress.compress(tree, SizeBudget('8x'), workers=2).receipt.verdict)\n"
+    )
+    run = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert run.stdout == "start\nkept\n"
+    assert not run.stderr
+
+
+def test_a_process_that_dies_is_one_line(monkeypatch):
+    monkeypatch.setattr("frugax.compress.search._coder.BLOCK", 100)
+    monkeypatch.setattr("sys.path", [])  # it cannot even start
+    tree = {"a": np.ones((20, 30)), "b": np.ones((20, 30))}
+    with pytest.raises(OutputError, match=r"exit code 1\): .* take fewer workers"):
+        compress.compress(tree, SizeBudget("8x"), workers=2)
+
+
+@pytest.mark.parametrize("workers", [0, -1, True])
+def test_workers_are_counted(workers):
+    with pytest.raises(ValueError, match="workers must be a whole number >= 1"):
+        compress.compress({"a": np.ones(3)}, SizeBudget("1x"), workers=workers)
+    with Coder() as coder:
+        assert [*coder.encode([], lambda _: None)] == []
+
+
+@pytest.mark.parametrize("part", [(1, 1), (-1, 2), (0, 0)])
+def test_parts_are_counted(part, tree, plan, tmp_path):
+    with pytest.raises(ValueError, match="0 <= i < n"):
+        compress.code(tree, plan, resume=tmp_path, part=part)
