@@ -1,15 +1,24 @@
 """Check arguments that functions of `compress` share, and report its progress."""
 
 import os
+import re
 from collections.abc import Callable
 
 # Called with the share that is done, in [0, 1], and a text that names the work.
 Progress = Callable[[float, str], None]
 
+# What is left of gs://bucket in a pathlib.Path.
+_HALF_ADDRESS = re.compile(r"(az|gs|hf|s3):/[^/]")
+
 
 def check_path(path: object) -> None:
     """Refuse anything that does not name a file before the work, not during it."""
     if isinstance(path, str | os.PathLike):
+        if _HALF_ADDRESS.match(os.fspath(path)):
+            raise ValueError(
+                f"{os.fspath(path)}: pathlib drops a slash of addresses; give text, or "
+                "an etils.epath.Path."
+            )
         return
     instead = ""
     # `decompress` takes bytes and `open` a path, so each is easily given to the other.

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, overload
 
 from frugax.budget import SizeBudget, check_budget
-from frugax.fileio import atomic_write
 from frugax.trees import PyTree, describe
 
 from ._arguments import MonotonicProgress, Progress, check_path
+from ._buckets import file_length, write_file
 from ._report import CompressedBytes, CompressReport, make_report, measure_tensors
 from .arrays import check_not_input, named_arrays, unwrap_modules
 from .codecs import Step, step_below
@@ -271,6 +271,7 @@ def save(
 
     Args:
         path: the file to write; an existing one is replaced, once the new one is whole.
+            It may be the address of one in a bucket (`gs://`, `s3://`).
         tree: as `frugax.compress.plan` takes it; it is only read.
         budget_or_plan: bytes of the whole file, or the error allowed, or both; or a
             plan for this tree, perhaps with earlier values, whose predictions the
@@ -316,12 +317,12 @@ def save(
     # Before an existing file at `path` is replaced, and while a failure can still leave
     # it.
     tensors = measure_tensors(draft)
-    with atomic_write(path) as file:
+    with write_file(path) as file:
         draft.copy_to(file.write)
     coder.forget()
     monotonic.finish()
     # Of the file on disk and not of the draft: that is the one the receipt is about.
-    file_bytes = os.stat(path).st_size
+    file_bytes = file_length(path)
     calibration = _only_calibration(sensitivity)
     return make_report(draft, tensors, budget, plan, calibration, file_bytes=file_bytes)
 

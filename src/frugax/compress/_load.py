@@ -14,6 +14,7 @@ from frugax.errors import CorruptFileError, UnsupportedFileError
 from frugax.trees import PyTree, is_array, named_leaves, replace_leaves
 
 from ._arguments import check_path
+from ._buckets import fetched, in_bucket
 from .arrays import (
     DTYPE_NAMES,
     dtype_from_name,
@@ -105,8 +106,9 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
     Args:
         path: a `.safetensors`, `.npz` or `.fxz` file, or a folder of `.safetensors`
-            files such as Hugging Face's, with or without their index. Nothing in it is
-            executed: `.npz` files with pickled objects are refused.
+            files such as Hugging Face's, with or without their index; also the address
+            of one in a bucket (`gs://`, `s3://`), which is copied first. Nothing in it
+            is executed: `.npz` files with pickled objects are refused.
 
     Returns:
         The weights. Those of a `.safetensors` file cannot be written to, and are read
@@ -119,6 +121,9 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
         UnsupportedFileError: it is of another kind, or does not hold weights only.
     """
     check_path(path)
+    if in_bucket(path):
+        with fetched(path) as local:
+            return load_weights(local)
     path = Path(path)
     if path.is_dir():
         return _read_folder(path)
@@ -154,6 +159,10 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
         FileNotFoundError: there is no such file.
         UnsupportedFileError: it is of a newer version.
     """
+    check_path(path)
+    if in_bucket(path):
+        with fetched(path) as local:
+            return load_metadata(local)
     path = Path(path)
     if path.is_dir():
         every = [load_metadata(shard) for shard in list_shards(path)]

@@ -16,6 +16,7 @@ from frugax.errors import CorruptFileError, UnsupportedFileError
 from frugax.trees import PyTree, rebuild
 
 from .._arguments import check_path
+from .._buckets import fetched, in_bucket
 from ..arrays import map_file, register_packed, release_range
 from ..codecs import BLOCK
 from ._decode import (
@@ -409,7 +410,8 @@ def open_file(
     """Open a file of weights, to decode the tensors one by one.
 
     Args:
-        path: an `.fxz` file; it is mapped, not read.
+        path: an `.fxz` file; it is mapped, not read. One in a bucket (`gs://`, `s3://`)
+            is copied to a temporary file first.
         budget: how many bytes of a progressive file may be read (header and all), or
             how large the error may be, or both; by default all is read. With a size
             the prefix is the most exact within it, so that more bytes never make a
@@ -428,9 +430,10 @@ def open_file(
         UnsupportedFileError: it is not an `.fxz` file, or is of a newer version.
     """
     check_path(path)
-    if os.stat(path).st_size == 0:  # which cannot be mapped
-        raise CorruptFileError(f"{os.fspath(path)}: the file is empty.")
-    mapped = map_file(path)
+    with fetched(path) if in_bucket(path) else contextlib.nullcontext(path) as local:
+        if os.stat(local).st_size == 0:  # which cannot be mapped
+            raise CorruptFileError(f"{os.fspath(path)}: the file is empty.")
+        mapped = map_file(local)
     return CompressedFile(mapped, place=os.fspath(path), budget=budget)
 
 

@@ -29,6 +29,7 @@ from frugax.errors import CorruptFileError, OutputError, UnsupportedFileError
 from frugax.fileio import write_whole
 from frugax.trees import describe
 
+from .._buckets import in_bucket
 from ..arrays import Distortion, dtype_from_name, release
 from ..codecs import BLOCK, ChannelScaling, RowScaling, Step, encode_trellis
 from ..container import CompressedFile, EncodedTensor, compute_digest, write
@@ -80,6 +81,8 @@ class Coder:
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
             raise ValueError(f"workers must be a whole number >= 1, got {workers!r}.")
         self._workers = workers
+        if folder is not None and in_bucket(folder):
+            raise ValueError(f"{folder}: coded tensors are kept in a local folder.")
         self._folder = None if folder is None else Path(folder)
         self._used: set[Path] = set()
         self._digests: dict[str, str] = {}
