@@ -1,5 +1,6 @@
 """Files for other tools: GGUF and int8 `.safetensors`, with the error each costs."""
 
+import json
 import struct
 
 import numpy as np
@@ -108,13 +109,67 @@ def test_int8_safetensors_have_a_step_for_each_row(saved):
         )
 
 
+NET = {
+    "model.embed_tokens.weight": (90, 64),
+    "model.layers.0.q_proj.weight": (40, 128),
+    "model.layers.0.up.weight": (24, 192),
+    "model.norm.weight": (64,),
+}
+
+
+def read_compressed_tensors(folder):
+    """Read a folder as compressed-tensors' pack_quantized and int_quantized do."""
+    entry = json.loads((folder / "config.json").read_text())["quantization_config"]
+    (group,) = entry["config_groups"].values()
+    found = load_file(folder / "model.safetensors")
+    for name in [n for n in found if n.endswith("_scale")]:
+        name = name.removesuffix("_scale")
+        steps = found.pop(f"{name}_scale").astype("f4")
+        if group["weights"]["num_bits"] == 4:
+            shape = found.pop(f"{name}_shape")
+            bits = np.unpackbits(
+                found.pop(f"{name}_packed").view(np.uint8), axis=-1, bitorder="little"
+            )
+            of_four = bits.reshape(len(bits), -1, 4) @ np.array([1, 2, 4, 8])
+            integers = (of_four - 8)[:, : shape[1]]
+            steps = np.repeat(steps, group["weights"]["group_size"], axis=1)
+        else:
+            integers = found[name]
+        found[name] = (integers * steps).astype("f4")
+    return found, entry
+
+
+@pytest.mark.parametrize(("bits", "limit"), [(4, 0.1), (8, 0.007)])
+def test_a_folder_has_the_layout_of_compressed_tensors(tmp_path, bits, limit):
+    rng = np.random.default_rng(0)
+    tree = {name: rng.normal(size=shape).astype("f4") for name, shape in NET.items()}
+    path, to = tmp_path / "w.fxz", tmp_path / "exported"
+    compress.save(path, tree, SizeBudget(rel_error=0.01))
+    to.mkdir()
+    (to / "config.json").write_text('{"model_type": "llama"}')
+    report = compress.export_quantised(path, to, bits=bits)
+    found, entry = read_compressed_tensors(to)
+    weights = compress.load_weights(path)
+    assert entry["ignore"] == ["model.embed_tokens"]
+    group = entry["config_groups"]["group_0"]["weights"]
+    assert group["group_size"] == {4: 64, 8: None}[bits]  # 192 is three of these
+    assert json.loads((to / "config.json").read_text())["model_type"] == "llama"
+    for tensor in report.tensors:
+        measured = error(found[tensor.name], weights[tensor.name])
+        assert tensor.rel_error == pytest.approx(measured, rel=1e-4)
+        linear = tensor.name.endswith(("q_proj.weight", "up.weight"))
+        assert (0 < tensor.rel_error < limit) == linear
+    with pytest.raises(ValueError, match="name another"):
+        compress.export_quantised(path, to, bits=bits)
+
+
 def test_the_command_tells_whether_the_error_is_within_a_limit(saved, capsys):
     path, *_ = saved
     to = str(path.with_suffix(".gguf"))
     command = ["export", str(path), "-o", to, "--force", "--bits", "4"]
-    for limit, code in (("0.2", 0), ("0.01", 1)):
+    for limit, code in ((["0.2"], 0), (["0.01"], 1), ([], 0)):
         with pytest.raises(SystemExit) as caught:
-            main([*command, "--rel-error", limit])
+            main([*command, *(f"--rel-error={value}" for value in limit)])
         assert caught.value.code == code
     assert "broken" in capsys.readouterr().out
     with pytest.raises(SystemExit) as caught:

@@ -267,11 +267,13 @@ def export(
 
     frugax export model.fxz -o model.int8.safetensors --rel-error 0.01
 
+    frugax export model.fxz -o folder/ --bits 4
+
     Args:
         file: the compressed weights.
-        to: a .gguf file (Q4_0 or Q8_0), or a .safetensors file of int8 tensors with a
-            step for each row, NAME_scale.
-        bits: of an integer; 4 in .gguf only.
+        to: a .gguf file (Q4_0 or Q8_0), a .safetensors file of int8 tensors with a step
+            for each row, NAME_scale, or a folder in the layout of compressed-tensors.
+        bits: of an integer; 8 alone in .safetensors.
         limits: an error or a size; the exit code is 1 if the file is beyond it.
         force: replace the target if it exists.
 
@@ -282,14 +284,15 @@ def export(
 
     budget = _parse_limits("export", limits)
     _must_exist(file)
-    _must_be_free(to, force=force)
+    if to.suffix or not to.is_dir():
+        _must_be_free(to, force=force)
     try:
         report = room.export_quantised(file, to, bits=bits, budget=budget)
     except ValueError as e:
         raise ConfigError(f"frugax export: {e}") from e
     console.print(str(report), highlight=False, markup=False, soft_wrap=True)
-    _print_size(to)
-    return int(report.verdict is not Verdict.KEPT)
+    _print_size(to if to.suffix else to / "model.safetensors")
+    return int(budget is not None and report.verdict is not Verdict.KEPT)
 
 
 def verify(file: File, /, *, against: Target = None) -> int:

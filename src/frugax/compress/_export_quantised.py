@@ -1,11 +1,11 @@
-"""Export an `.fxz` file with integers of a fixed rate: GGUF, or int8 `.safetensors`."""
+"""Export an `.fxz` file with integers of a fixed rate, for tools that compute so."""
 
 import dataclasses
 import json
 import math
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,12 @@ from frugax.errors import UnsupportedFileError
 from frugax.fileio import atomic_write
 
 from ._arguments import check_path
+from ._compressed_tensors import (
+    add_to_config,
+    choose_grouping,
+    is_linear,
+    lay_out,
+)
 from ._load import SAFETENSORS
 from ._table import show_error, tensor_table
 from .arrays import Distortion, dtype_from_name, relative_error
@@ -98,6 +104,7 @@ def export_quantised(
     to: str | os.PathLike[str],
     *,
     bits: int = 8,
+    keep: Sequence[str] = ("*embed*", "*lm_head*"),
     budget: SizeBudget | None = None,
 ) -> ExportReport:
     """Write the weights of a `.fxz` file as integers that other tools compute with.
@@ -107,9 +114,14 @@ def export_quantised(
         to: the file to write, whole or not at all; one that is there is replaced.
             A `.gguf` file has float16 steps for groups of 32 (Q4_0 or Q8_0), where
             rows are a multiple of 32 long. A `.safetensors` file has int8 tensors, and
-            beside each `NAME` float32 steps `NAME_scale`, one for each row. Other
-            tensors, and those with one axis, stay as they are.
-        bits: of an integer, 8, or 4 in `.gguf`.
+            beside each `NAME` float32 steps `NAME_scale`, one for each row. A name
+            without a suffix is a folder in the layout of compressed-tensors, whose
+            entry goes into the folder's `config.json`: matrices `X.weight` of 4 bits
+            have steps for groups of 128 (64 or 32, where rows need it), those of 8 bits
+            for rows. Other tensors, and those with one axis, stay as they are.
+        bits: of an integer, 8, or 4 but in `.safetensors`.
+        keep: patterns of modules that a folder does not quantise, such as embeddings,
+            which are no `Linear` modules.
         budget: a relative error or a size to hold the file against; it changes nothing
             but the verdict.
 
@@ -129,25 +141,34 @@ def export_quantised(
     if budget is not None:
         check_budget(budget, SizeBudget)
     suffix = Path(to).suffix
-    if suffix not in (".gguf", ".safetensors"):
-        raise ValueError(f"{os.fspath(to)}: name a .gguf or a .safetensors file.")
-    if bits not in ((4, 8) if suffix == ".gguf" else (8,)):
+    if suffix not in ("", ".gguf", ".safetensors"):
         raise ValueError(
-            f"{bits} bits: {suffix} takes {'4 or 8' if suffix == '.gguf' else '8'}."
+            f"{os.fspath(to)}: name a .gguf or a .safetensors file, or a folder."
         )
+    if bits not in ((8,) if suffix == ".safetensors" else (4, 8)):
+        takes = "8" if suffix == ".safetensors" else "4 or 8"
+        raise ValueError(f"{bits} bits: {suffix or 'a folder'} takes {takes}.")
+    if not suffix and [*Path(to).glob("*.safetensors")]:
+        raise ValueError(f"{os.fspath(to)}: weights are in this folder: name another.")
     if os.path.exists(to) and os.path.samefile(file, to):
         raise ValueError(f"{os.fspath(to)}: write the weights to another file.")
-    grouping = Grouping(bits, _GGML_GROUP if suffix == ".gguf" else 0)
     parts: list[tuple[str, str, tuple[int, ...], bytes]] = []
     tensors: list[ExportedTensor] = []
     total, lost = 0.0, 0.0
     with open_file(file) as compressed:
+        records = compressed.header.tensors
+        grouping = Grouping(bits, _GGML_GROUP if suffix == ".gguf" else 0)
+        if not suffix:
+            grouping = choose_grouping(records, bits, keep)
         for name in compressed:
             record, array = compressed.record(name), compressed[name]
             source = Source(name, array)
             codec, error = record.dtype, Distortion()
-            if _is_quantised(source, grouping):
+            wanted = bool(suffix) or is_linear(record, keep)
+            if wanted and _is_quantised(source, grouping):
                 dtype = np.dtype(np.float16 if suffix == ".gguf" else np.float32)
+                if not suffix and array.dtype.itemsize == 2:
+                    dtype = array.dtype
                 integers, steps = quantise_groups(array, grouping, dtype)
                 decoded = decode_groups(integers, steps, grouping, array.dtype)
                 error = Distortion.between(decoded.reshape(-1), array.reshape(-1))
@@ -156,11 +177,8 @@ def export_quantised(
                     blocks = _pack_blocks(integers, steps, bits)
                     entries = [(name, codec, array.shape, blocks)]
                 else:
-                    codec = "int8"
-                    entries = [
-                        (name, "I8", array.shape, integers.tobytes()),
-                        (f"{name}_scale", "F32", steps.shape, steps.tobytes()),
-                    ]
+                    codec = f"int{bits}"
+                    entries = lay_out(name, integers, steps, bits)
             else:
                 entries = [(name, record.dtype, array.shape, array.tobytes())]
             parts += entries
@@ -180,15 +198,19 @@ def export_quantised(
                 )
             )
         place = compressed.place
-        if suffix == ".safetensors":
+        if suffix != ".gguf":
             parts.sort(key=_width, reverse=True)  # the widest first: all are aligned
         head = _gguf_head if suffix == ".gguf" else _safetensors_head
         start, padding = head(parts, place)
-        with atomic_write(to) as out:
+        written = to if suffix else Path(to) / "model.safetensors"
+        with atomic_write(written) as out:
             out.write(start)
             for *_, data in parts:
                 out.write(data + bytes(-len(data) % padding))
-    file_bytes = os.stat(to).st_size
+        if not suffix:
+            dense = {t.name for t in tensors if t.codec == t.dtype}
+            add_to_config(Path(to) / "config.json", records, dense, grouping)
+    file_bytes = os.stat(written).st_size
     rel_error = relative_error(lost, total)
     receipt = _make_receipt(compressed.header.tensors, budget, rel_error, file_bytes)
     return ExportReport(
@@ -200,8 +222,7 @@ def export_quantised(
 
 
 def _width(part: tuple[str, str, tuple[int, ...], bytes]) -> int:
-    kind = {"I8": "int8", "F32": "float32"}.get(part[1], part[1])
-    return dtype_from_name(kind).itemsize
+    return dtype_from_name(part[1]).itemsize
 
 
 def _is_quantised(source: Source, grouping: Grouping) -> bool:
@@ -255,7 +276,6 @@ def _safetensors_head(
 ) -> tuple[bytes, int]:
     """Return what stands before the data of a `.safetensors` file, and 1."""
     kinds = {ours: theirs for theirs, ours in SAFETENSORS.items()}
-    kinds |= {"I8": "I8", "F32": "F32"}
     header: dict[str, object] = {}
     at = 0
     for name, kind, shape, data in parts:
