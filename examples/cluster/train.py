@@ -2,7 +2,8 @@
 
     frugax launch -n 2 --restarts 3 -- python examples/cluster/train.py checkpoints
 
-On a cluster: trainjob.yaml for Kubeflow Trainer, train.sbatch for Slurm.
+On a cluster: trainjob.yaml for Kubeflow Trainer; for Kubernetes' JobSet and for Slurm,
+`frugax launch --write` prints what starts it.
 """
 
 import argparse

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -394,11 +394,18 @@ def launch(
     /,
     *,
     processes: Annotated[int, tyro.conf.arg(aliases=["-n"], metavar="NUMBER")],
-    restarts: Annotated[int, tyro.conf.arg(metavar="NUMBER")] = 0,
+    restarts: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None,
     devices: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None,
     label: tyro.conf.FlagCreatePairsOff[bool] = False,
+    write: Annotated[
+        Literal["k8s", "slurm"] | None, tyro.conf.arg(metavar="k8s|slurm")
+    ] = None,
+    image: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
+    gpus: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None,
+    claim: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
+    name: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
 ) -> int:
-    """Run a command as several processes on this machine that train together.
+    """Run a command as several processes that train together, here or on a cluster.
 
     For example:
 
@@ -406,26 +413,55 @@ def launch(
 
     frugax launch -n 2 --restarts 3 --label -- python train.py --steps 1000
 
+    frugax launch -n 4 --gpus 8 --write slurm -- python train.py > train.sbatch
+
+    frugax launch -n 4 --gpus 8 --write k8s --image me/train:1 -- python train.py
+
     Args:
         command: the program and its arguments, after two dashes.
-        processes: number of processes.
-        restarts: how often all of them may be restarted after one has failed.
+        processes: number of processes; on a cluster, one on each node.
+        restarts: how often all of them may be restarted after one has failed; by
+            default 0 here and 20 on a cluster.
         devices: virtual CPU devices in each process.
         label: prefix each line of output with the number of its process.
+        write: print a JobSet for Kubernetes or a script for sbatch; nothing is run.
+        image: the container's image, for k8s.
+        gpus: GPUs of each node, for k8s and slurm.
+        claim: a volume claim that all pods can write to, mounted at /runs, for k8s.
+        name: of the job, for k8s and slurm; by default frugax.
 
     Raises:
-        ConfigError: the command is missing, or a number is out of range.
+        ConfigError: the command is missing, a number is out of range, or an option does
+            not belong to the others.
     """
-    from frugax.train.distributed import launch as start
+    from frugax.train import distributed
 
-    try:
-        return start(
-            command,
-            processes=processes,
-            restarts=restarts,
-            devices=devices,
-            label=label,
+    where = f"--write {write}" if write else "this machine"
+    belongs = {None: "", "k8s": "image gpus claim name", "slurm": "gpus name"}[write]
+    given = {"image": image, "gpus": gpus, "claim": claim, "name": name}
+    options: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
+    if foreign := [option for option in options if option not in belongs.split()]:
+        raise ConfigError(f"frugax launch: --{foreign[0]} is not for {where}.")
+    if write and (label or devices is not None):
+        raise ConfigError(f"frugax launch: --label and --devices are not for {where}.")
+    if write == "k8s" and image is None:
+        raise ConfigError(
+            "frugax launch: --write k8s needs --image, a container with frugax and the "
+            "program."
         )
+    if restarts is not None:
+        options["restarts"] = restarts
+    try:
+        if write is None:
+            return distributed.launch(
+                command, processes=processes, devices=devices, label=label, **options
+            )
+        writers = {
+            "k8s": distributed.kubernetes_manifest,
+            "slurm": distributed.slurm_script,
+        }
+        sys.stdout.write(writers[write](command, processes=processes, **options))
+        return 0
     # A program that does not exist is an OSError: a mistake of the user, not a bug.
     except (ValueError, OSError) as e:
         raise ConfigError(f"frugax launch: {e}") from e

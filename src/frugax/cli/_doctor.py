@@ -1,4 +1,4 @@
-"""`frugax doctor`: check this machine's packages and devices, and try them."""
+"""`frugax doctor`: report versions, devices, disk; try compilers, torch and codecs."""
 
 import importlib.metadata
 import importlib.util
@@ -67,6 +67,7 @@ def examine(console: Console) -> int:
         table.add_row(name, shown, advice)
     try:
         for name, shown, advice in _targets():
+            broken |= "[red]" in advice
             table.add_row(name, shown, advice)
     except Exception as e:  # any failure is a finding to report
         broken = True
@@ -86,7 +87,7 @@ def examine(console: Console) -> int:
         "examples/digits.yaml"
     )
     if broken:
-        verdict = "[red]frugax cannot run here: see the missing packages above.[/red]"
+        verdict = "[red]Something does not work here: see the rows in red above.[/red]"
     console.print(verdict, highlight=False)
     return int(broken)
 

@@ -1,4 +1,4 @@
-"""The table of tensors in which plans, reports and inspections print themselves."""
+"""Format the table of tensors that plans, reports and inspections print."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The only module that imports JAX interfaces without a promise of stability."""
+"""The only module that imports `jax._src` or `jax.extend`: re-exports and wrappers."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -14,20 +14,87 @@ from frugax.train.distributed import _initialize
 
 CLUSTER = Path(__file__).parents[3] / "examples" / "cluster"
 MANIFEST = CLUSTER / "trainjob.yaml"
-SBATCH = CLUSTER / "train.sbatch"
 
-# Fields of Kubeflow Trainer's v1alpha1 (github.com/kubeflow/trainer, v2.2,
-# pkg/apis/trainer/v1alpha1/trainjob_types.go and trainingruntime_types.go).
-TRAINJOB = {
-    "runtimeRef",
-    "initializer",
-    "trainer",
-    "runtimePatches",
-    "suspend",
-    "activeDeadlineSeconds",
-    "managedBy",
-}
-TRAINER = {"image", "command", "args", "env", "numNodes", "resourcesPerNode"}
+COMMAND = ["python", "-u", "examples/cluster/train.py", "/runs/my run"]
+
+
+def assert_known(given, understood, place=""):
+    """The schema's classes drop fields that they do not know."""
+    for key, value in given.items() if isinstance(given, dict) else enumerate(given):
+        inner = f"{place}.{key}"
+        assert not isinstance(given, dict) or key in understood, inner
+        if isinstance(value, dict | list):
+            assert_known(value, understood[key], inner)
+        else:
+            assert understood[key] == value, inner
+
+
+def assert_valid(kind, manifest):
+    """Check a manifest against the API's own classes, as Kubeflow publishes them."""
+    models = pytest.importorskip("kubeflow_trainer_api.models")
+    known = getattr(models, kind).from_dict(manifest)
+    assert_known(manifest, known.to_dict())
+
+
+def write_jobset(**options):
+    options = {"processes": 4, "image": "example.org/train:1"} | options
+    return yaml.safe_load(distributed.kubernetes_manifest(COMMAND, **options))
+
+
+def test_the_jobset_is_kubernetes():
+    manifest = write_jobset(gpus=8, claim="runs")
+    assert_valid("JobsetV1alpha2JobSet", manifest)
+    job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
+    pod = job["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["command"] == COMMAND
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "8"}
+    assert container["volumeMounts"][0]["name"] == pod["volumes"][0]["name"]
+    # Pods of an indexed job are found under JOBSET-JOB-0-INDEX.SERVICE.
+    environment = {e["name"]: e.get("value") for e in container["env"]}
+    assert environment["JAX_COORDINATOR_ADDRESS"] == "frugax-node-0-0.frugax:8476"
+    assert environment["JAX_NUM_PROCESSES"] == "4" == str(job["completions"])
+    assert set(_initialize._VARIABLES[1]) <= set(environment)
+    # If one pod fails all are restarted, but not after an error of the program's own.
+    assert (job["backoffLimit"], pod["restartPolicy"]) == (0, "Never")
+    (rule,) = job["podFailurePolicy"]["rules"]
+    assert rule["onExitCodes"]["operator"] == "NotIn"
+    assert {75, 137, 143} <= set(rule["onExitCodes"]["values"])
+    manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["backofLimit"] = 0
+    with pytest.raises(AssertionError, match="backofLimit"):
+        assert_valid("JobsetV1alpha2JobSet", manifest)
+
+
+def test_the_trainjob_is_kubeflows_in_its_schema(documents):
+    assert_valid("TrainerV1alpha1TrainJob", documents["TrainJob"])
+    # The published classes have no runtime in a namespace, but the same one for all.
+    runtime = {**documents["TrainingRuntime"], "kind": "ClusterTrainingRuntime"}
+    assert_valid("TrainerV1alpha1ClusterTrainingRuntime", runtime)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"processes": 0}, "processes must be >= 1, got 0"),
+        ({"gpus": -1}, "gpus must be >= 0, got -1"),
+        ({"name": "My_Job"}, "name must have 1 to 40 of a-z"),
+        ({"image": ""}, "image must name a container's image"),
+    ],
+)
+def test_wrong_numbers_and_names_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        write_jobset(**options)
+
+
+def test_a_script_is_refused_for_wrong_numbers_and_names():
+    for options, message in (
+        ({"processes": 0}, "processes must be >= 1, got 0"),
+        ({"processes": 2, "name": "a b"}, "name must be one word, got 'a b'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            distributed.slurm_script(COMMAND, **options)
+    with pytest.raises(ValueError, match="the command is missing"):
+        distributed.slurm_script([], processes=2)
 
 
 @pytest.fixture
@@ -40,8 +107,6 @@ def documents():
 def test_the_manifest_is_kubeflows(documents):
     job, runtime = documents["TrainJob"], documents["TrainingRuntime"]
     assert job["apiVersion"] == runtime["apiVersion"] == "trainer.kubeflow.org/v1alpha1"
-    assert set(job["spec"]) <= TRAINJOB
-    assert set(job["spec"]["trainer"]) <= TRAINER
     assert all(re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", d["metadata"]["name"])
                for d in documents.values())  # fmt: skip
     assert job["spec"]["runtimeRef"] == {
@@ -96,15 +161,22 @@ def test_the_commands_are_those_of_the_example(documents):
     ).stdout
     for option in [w for w in command if w.startswith("--")]:
         assert option in told
-    assert "python -u examples/cluster/train.py" in SBATCH.read_text()
 
 
-def test_the_script_is_sound_shell():
-    subprocess.run(["bash", "-n", SBATCH], check=True)
-    text = SBATCH.read_text()
+@pytest.fixture
+def script(tmp_path):
+    file = tmp_path / "train.sbatch"
+    file.write_text(distributed.slurm_script(COMMAND, processes=4, gpus=8))
+    return file
+
+
+def test_the_script_is_sound_shell(script):
+    subprocess.run(["bash", "-n", script], check=True)
+    text = script.read_text()
     options = re.findall(r"^#SBATCH --([a-z-]+)=?(.*)$", text, re.MULTILINE)
     message = dict(options)
     assert message["ntasks-per-node"] == "1"
+    assert (message["nodes"], message["gpus-per-node"]) == ("4", "8")
     assert "requeue" in message
     # Slurm reads options up to the first command only.
     assert text.rindex("#SBATCH") < text.index("set -u")
@@ -115,7 +187,7 @@ def test_the_script_is_sound_shell():
     [(0, 0, False), (1, 0, False), (75, 0, True), (137, 3, True), (75, 20, False)],
 )
 def test_the_script_is_requeued_after_a_temporary_failure(
-    tmp_path, code, restarts, requeued
+    tmp_path, script, code, restarts, requeued
 ):
     for name, body in (
         ("srun", f'echo "$JAX_LOCAL_DEVICE_IDS" "$@" > {tmp_path}/ran; exit {code}'),
@@ -129,9 +201,10 @@ def test_the_script_is_requeued_after_a_temporary_failure(
         "SLURM_RESTART_COUNT": str(restarts),
         "SLURM_GPUS_ON_NODE": "4",
     }
-    done = subprocess.run(["bash", SBATCH, "/shared/run"], env=env, check=False)
+    done = subprocess.run(["bash", script], env=env, check=False)
     assert done.returncode == code
-    assert (tmp_path / "ran").read_text().startswith("0,1,2,3 --kill-on-bad-exit=1")
+    ran = (tmp_path / "ran").read_text()
+    assert ran == f"0,1,2,3 --kill-on-bad-exit=1 {' '.join(COMMAND)}\n"
     assert (tmp_path / "asked").exists() is requeued
     if requeued:
         assert (tmp_path / "asked").read_text() == "requeue 42\n"

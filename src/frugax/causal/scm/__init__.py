@@ -6,7 +6,6 @@ References:
     Pearl 2009, "Causality" (2nd ed.): SCMs and interventions, the do-operator.
 """
 
-from ._expectation import interventional_mean
 from ._generate import (
     FAMILIES,
     GeneratedBatch,
@@ -22,6 +21,7 @@ from ._intervention import (
     scale,
     shift,
 )
+from ._interventional_mean import interventional_mean
 from ._mechanisms import Mechanisms
 from ._noise import NOISES, noise_from_uniform, sample_noise
 from ._random_graphs import GRAPHS, random_graphs

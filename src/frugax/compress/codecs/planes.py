@@ -1,4 +1,4 @@
-"""Progressive codec: bit planes of quantised weights, the most significant first.
+"""Progressive codec: quantised weights in bit planes, of which any prefix decodes.
 
 A level is a sign and the digits of its magnitude in base 2. The first layer has the
 highest digits of every level; each later layer has one digit more, and the sign of

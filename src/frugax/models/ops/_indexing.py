@@ -1,4 +1,4 @@
-"""Ops that index, sort and scatter, in JAX and torch alike.
+"""Ops that index, sort and scatter, written once for any backend's array functions.
 
 Indices count from 0, negative ones from the end. A compiled program cannot raise, so an
 index out of range reads NaN (of integers the smallest number), and scatters nothing.

@@ -1,4 +1,4 @@
-"""Ops that reduce along axes (sum, max, std ...), and cumulative ones along one.
+"""Ops that reduce over axes (sum, max, std ...) or accumulate along one (cumsum).
 
 `axis` is an int, a tuple of ints, or None for all. Sums and products of booleans and of
 integers of fewer than 32 bits are int32, as are indices.

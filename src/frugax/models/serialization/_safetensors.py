@@ -1,4 +1,4 @@
-"""Read and write arrays by name in `.safetensors` files, without copies.
+"""Read and write named arrays in `.safetensors` files; reads are memory-mapped.
 
 Format: https://huggingface.co/docs/safetensors. The `safetensors` package checks files
 that are read. It does not write them: it would hold every array twice.

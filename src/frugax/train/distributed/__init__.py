@@ -2,13 +2,15 @@
 
 Start at `initialize` and `Layout`; `plan` chooses a layout for a memory budget per
 device and `apply` makes its step, `audit` shows where arrays lie, `launch` starts
-processes on this machine. Guide: docs/distributed.md.
+processes on this machine, `kubernetes_manifest` and `slurm_script` write what starts
+them on a cluster. Guide: docs/distributed.md.
 """
 
 from ..processes import EXIT_PEER_LOST, Layout, LayoutKind, Watchdog
 from ._audit import ArrayPlacement, ShardingAudit, audit
 from ._initialize import initialize, is_initialized
 from ._launch import launch
+from ._manifest import kubernetes_manifest, slurm_script
 from ._plan import LayoutPlan, LayoutTrial, apply, plan
 
 __all__ = [
@@ -24,6 +26,8 @@ __all__ = [
     "audit",
     "initialize",
     "is_initialized",
+    "kubernetes_manifest",
     "launch",
     "plan",
+    "slurm_script",
 ]

@@ -5,9 +5,9 @@ shown, and all of them draw its result. Guide: docs/watch_pictures.md.
 """
 
 from ._console import escape_controls, log_grid_to_console, picture_cells
+from ._grid_svg import episode_svg, grid_svg, sheet_svg, step_svg
 from ._palettes import PAD, PALETTES, Palette, check_palette, hex_to_rgb, ramp
 from ._picture import Picture, encode_png, make_picture, make_pictures, picture_png
-from ._svg import episode_svg, grid_svg, sheet_svg, step_svg
 
 __all__ = [
     "PAD",

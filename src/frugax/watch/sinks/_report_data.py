@@ -1,4 +1,4 @@
-"""Collect the curves, films and tables of the HTML report sink, in bounded memory.
+"""Collect curves, image sequences and tables for the HTML report, in bounded memory.
 
 Curves are downsampled so that peaks stay, films lose every other frame, and tables
 their oldest rows. All omissions are counted.

@@ -1,4 +1,4 @@
-"""Convert torch's stacked and bidirectional LSTM, GRU and RNN for `from_torch`."""
+"""Convert torch's LSTM, GRU and RNN, of any depth and direction, for `from_torch`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""SVG drawings of 2-D arrays: one grid, an environment's step, an episode, a table."""
+"""Draw 2-D arrays as SVG: a grid, a grid before and after, a sequence, a sheet."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Interventional means of an SCM by quasi-Monte Carlo, without sampling error.
+"""Interventional means of an SCM by quasi-Monte Carlo, the same at every call.
 
 The noise is a low-discrepancy sequence that all interventions share, so neighbouring
 interventions differ by their effects and not by luck, and a search for the best one

@@ -1,4 +1,4 @@
-"""Run a model's flat program op by op, on arrays of JAX, of torch, or shapes alone."""
+"""Interpret a model graph node by node, with the array functions of one backend."""
 
 import contextlib
 from collections.abc import Callable, Mapping
