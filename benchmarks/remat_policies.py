@@ -43,7 +43,7 @@ Checkpoint = Callable[[Callable[..., Any]], Callable[..., Any]]
 Case = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
-def _normal(seed: int, *shape: int, scale: float = 1.0) -> jax.Array:
+def normal(seed: int, *shape: int, scale: float = 1.0) -> jax.Array:
     return scale * jax.random.normal(jax.random.key(seed), shape)
 
 
@@ -67,7 +67,7 @@ def mlp(checkpoint: Checkpoint) -> Case:
         return jnp.mean(x**2)
 
     return loss, (
-        [_normal(i, 2, 64, 64, scale=0.1) for i in range(8)],
+        [normal(i, 2, 64, 64, scale=0.1) for i in range(8)],
         jnp.ones((512, 64)),
     )
 
@@ -85,13 +85,13 @@ def transformer(checkpoint: Checkpoint) -> Case:
 
     ws = [
         {
-            "a": _normal(i, 32, 4, 32, scale=0.2),
-            "up": _normal(i, 32, 128, scale=0.2),
-            "down": _normal(i, 128, 32, scale=0.1),
+            "a": normal(i, 32, 4, 32, scale=0.2),
+            "up": normal(i, 32, 128, scale=0.2),
+            "down": normal(i, 128, 32, scale=0.1),
         }
         for i in range(6)
     ]
-    return loss, (ws, _normal(9, 8, 48, 32))
+    return loss, (ws, normal(9, 8, 48, 32))
 
 
 def experts(checkpoint: Checkpoint) -> Case:
@@ -118,14 +118,14 @@ def experts(checkpoint: Checkpoint) -> Case:
 
     ws = [
         {
-            "a": _normal(i, 32, 4, 32, scale=0.2),
-            "gate": _normal(i, 32, 4),
-            "up": _normal(i, 4, 32, 64, scale=0.2),
-            "down": _normal(i, 4, 64, 32, scale=0.1),
+            "a": normal(i, 32, 4, 32, scale=0.2),
+            "gate": normal(i, 32, 4),
+            "up": normal(i, 4, 32, 64, scale=0.2),
+            "down": normal(i, 4, 64, 32, scale=0.1),
         }
         for i in range(6)
     ]
-    return loss, (ws, _normal(9, 8, 48, 32))
+    return loss, (ws, normal(9, 8, 48, 32))
 
 
 def maml(checkpoint: Checkpoint) -> Case:
@@ -142,8 +142,8 @@ def maml(checkpoint: Checkpoint) -> Case:
         return fit(moved, x[::-1])
 
     return loss, (
-        [_normal(i, 2, 32, 32, scale=0.2) for i in range(5)],
-        _normal(9, 1024, 32),
+        [normal(i, 2, 32, 32, scale=0.2) for i in range(5)],
+        normal(9, 1024, 32),
     )
 
 
@@ -158,8 +158,8 @@ def gru(checkpoint: Checkpoint) -> Case:
         return jnp.mean(lax.scan(cell, jnp.zeros((8, 32)), xs)[0] ** 2)
 
     return loss, (
-        (_normal(0, 8, 96, scale=0.3), _normal(1, 32, 96, scale=0.2)),
-        _normal(2, 997, 8, 8),
+        (normal(0, 8, 96, scale=0.3), normal(1, 32, 96, scale=0.2)),
+        normal(2, 997, 8, 8),
     )
 
 
@@ -173,11 +173,11 @@ def scanned(checkpoint: Checkpoint) -> Case:
         return jnp.mean(lax.scan(block, x, ws)[0] ** 2)
 
     ws = {
-        "a": _normal(0, 12, 32, 4, 32, scale=0.2),
-        "up": _normal(1, 12, 32, 128, scale=0.2),
-        "down": _normal(2, 12, 128, 32, scale=0.1),
+        "a": normal(0, 12, 32, 4, 32, scale=0.2),
+        "up": normal(1, 12, 32, 128, scale=0.2),
+        "down": normal(2, 12, 128, 32, scale=0.1),
     }
-    return loss, (ws, _normal(9, 8, 48, 32))
+    return loss, (ws, normal(9, 8, 48, 32))
 
 
 def pinn(checkpoint: Checkpoint) -> Case:
@@ -195,8 +195,8 @@ def pinn(checkpoint: Checkpoint) -> Case:
 
         return jnp.mean(jax.vmap(residual)(xs) ** 2)
 
-    ws = [_normal(0, 32, 2), *(_normal(i, 32, 32, scale=0.2) for i in range(1, 4))]
-    return loss, (ws, _normal(9, 512, 2))
+    ws = [normal(0, 32, 2), *(normal(i, 32, 32, scale=0.2) for i in range(1, 4))]
+    return loss, (ws, normal(9, 512, 2))
 
 
 def batch_norm(checkpoint: Checkpoint) -> Case:
@@ -215,8 +215,8 @@ def batch_norm(checkpoint: Checkpoint) -> Case:
             x = block(w, x)
         return jnp.mean(x**2)
 
-    ws = [_normal(i, 3, 3, 16, 16, scale=0.1) for i in range(6)]
-    return loss, (ws, _normal(9, 16, 16, 16, 16))
+    ws = [normal(i, 3, 3, 16, 16, scale=0.1) for i in range(6)]
+    return loss, (ws, normal(9, 16, 16, 16, 16))
 
 
 def convnext(checkpoint: Checkpoint) -> Case:
@@ -241,14 +241,14 @@ def convnext(checkpoint: Checkpoint) -> Case:
 
     ws = [
         {
-            "by_channel": _normal(i, 5, 5, 1, 24, scale=0.2),
-            "up": _normal(i, 24, 96, scale=0.2),
-            "down": _normal(i, 96, 24, scale=0.1),
+            "by_channel": normal(i, 5, 5, 1, 24, scale=0.2),
+            "up": normal(i, 24, 96, scale=0.2),
+            "down": normal(i, 96, 24, scale=0.1),
             "scale": jnp.full(24, 0.1),
         }
         for i in range(6)
     ]
-    return loss, (ws, _normal(9, 8, 16, 16, 24))
+    return loss, (ws, normal(9, 8, 16, 16, 24))
 
 
 def decoder(checkpoint: Checkpoint) -> Case:
@@ -274,17 +274,17 @@ def decoder(checkpoint: Checkpoint) -> Case:
 
     layers = [
         {
-            "a": _normal(i, 32, 4, 32, scale=0.2),
-            "q": _normal(i + 20, 32, 32, scale=0.2),
-            "k": _normal(i + 40, 32, 32, scale=0.2),
-            "v": _normal(i + 60, 32, 32, scale=0.2),
-            "up": _normal(i, 32, 128, scale=0.2),
-            "down": _normal(i, 128, 32, scale=0.1),
+            "a": normal(i, 32, 4, 32, scale=0.2),
+            "q": normal(i + 20, 32, 32, scale=0.2),
+            "k": normal(i + 40, 32, 32, scale=0.2),
+            "v": normal(i + 60, 32, 32, scale=0.2),
+            "up": normal(i, 32, 128, scale=0.2),
+            "down": normal(i, 128, 32, scale=0.1),
         }
         for i in range(5)
     ]
-    data = _normal(9, 8, 64, 32), _normal(10, 8, 6, 4)
-    return loss, ((layers, _normal(8, 24, 32)), *data)
+    data = normal(9, 8, 64, 32), normal(10, 8, 6, 4)
+    return loss, ((layers, normal(8, 24, 32)), *data)
 
 
 NETS = {
@@ -304,7 +304,8 @@ NETS = {
 }
 
 
-def _compile(loss: Any, args: Any, target: Target) -> tuple[int, int]:
+def compile_gradient(loss: Any, args: Any, target: Target) -> tuple[int, int]:
+    """Temporary bytes and flops of the loss with its gradient, as they are."""
     options = KEEP_BARRIERS if target.platform == "cpu" else {}
     with target.tracing():
         traced = jax.jit(jax.value_and_grad(loss)).trace(*target.place(args))
@@ -312,9 +313,10 @@ def _compile(loss: Any, args: Any, target: Target) -> tuple[int, int]:
     return measure.program(compiled).temp_bytes, flops(traced.jaxpr.jaxpr)
 
 
-def _plan(
+def plan_within(
     loss: Any, args: Any, budget: Any, target: Target, *, divide_batch: bool
 ) -> dict[str, Any]:
+    """A plan for this budget, measured; of a refusal, the plan for what it needs."""
     met, needed = True, None
     how: dict[str, Any] = {"cache": False, "target": target}
     started = time.process_time()
@@ -343,23 +345,25 @@ def measured(name: str, target: Target) -> dict[str, Any]:
     """All figures of one net."""
     make = NETS[name]
     loss, args = make(lambda f: f)
-    plain, plain_flops = _compile(loss, args, target)
+    plain, plain_flops = compile_gradient(loss, args, target)
     found: dict[str, Any] = {"plain": plain, "rivals": {}}
     planned: dict[int, dict[str, Any]] = {}
     for policy in POLICIES:
         chosen = getattr(jax.checkpoint_policies, policy)
         mark = lambda f, chosen=chosen: jax.checkpoint(f, policy=chosen)
-        size, count = _compile(*make(mark), target)
+        size, count = compile_gradient(*make(mark), target)
         rival = {"bytes": size, "extra": count / plain_flops - 1}
         if size < plain:
             if size not in planned:
                 budget = MemoryBudget(limit_bytes=int((1 + GATES) * size))
-                planned[size] = _plan(loss, args, budget, target, divide_batch=False)
+                planned[size] = plan_within(
+                    loss, args, budget, target, divide_batch=False
+                )
             rival["ours"] = planned[size]
         found["rivals"][policy] = rival
     for share in SHARES:
         budget = MemoryBudget.share(share)
-        found[str(share)] = _plan(loss, args, budget, target, divide_batch=True)
+        found[str(share)] = plan_within(loss, args, budget, target, divide_batch=True)
     return found
 
 
