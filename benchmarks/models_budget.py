@@ -2,13 +2,18 @@
 
     python -m benchmarks.models_budget            # both; a quarter of an hour
     python -m benchmarks.models_budget --parts dtypes
+    python -m benchmarks.models_budget --parts planning   # five minutes
 
 Bytes and flops are those of the compiled programs, errors those of outputs and of
-gradients against the model without a budget: nothing here is timed.
+gradients against the model without a budget. Planning is timed in processor seconds,
+beside those of compiling the same gradients without a budget.
 """
 
 import argparse
 import json
+import os
+import tempfile
+import time
 from pathlib import Path
 
 import jax
@@ -129,13 +134,62 @@ def dtypes():
     return rows
 
 
+def experts(depth):
+    blocks = [
+        (models.TransformerBlock(32, 4, 64), models.SparseExperts(4, 2))
+        for _ in range(depth)
+    ]
+    return models.Model(*(layer for pair in blocks for layer in pair))
+
+
+def planning():
+    """Processor seconds until gradients are compiled, with budgets and without."""
+    nets = {
+        **NETS,
+        "2 blocks of experts, 32 wide": (experts(2), (8, 32, 32), None),
+        "12 encoder blocks, unrolled": (encoder(12), (8, 64, 64), None),
+    }
+    rows = []
+    for name, (model, shape, scan_from) in nets.items():
+        how = {"shapes": {"input": shape}, "scan_from": scan_from}
+
+        def seconds(budget, model=model, shape=shape, how=how):
+            jax.clear_caches()
+            with tempfile.TemporaryDirectory() as folder:
+                os.environ["XDG_CACHE_HOME"] = folder
+                started = time.process_time()
+                given = {} if budget is None else {"budget": budget}
+                compiled = models.compile(model, fx.JaxBackend(), **how, **given)
+                params = jax.eval_shape(lambda: compiled.randomize_params(0))
+                data = {"input": jax.ShapeDtypeStruct(shape, jnp.float32)}
+                pulls = jax.eval_shape(compiled.evaluate, params, data)
+                gradients = (
+                    jax.jit(compiled.evaluate).lower(params, data, pulls).compile()
+                )
+                return time.process_time() - started, program(gradients).temp_bytes
+
+        seconds(None)
+        plain, whole = seconds(None)
+        row = {"net": name, "plain_s": plain}
+        for share in (1.0, 0.5):
+            budget = fx.MemoryBudget(limit_bytes=int(whole * share))
+            row[f"times_{share}"] = seconds(budget)[0] / plain
+        print(row, flush=True)
+        rows.append(row)
+    return rows
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parts", default="memory,dtypes")
     wanted = parser.parse_args().parts.split(",")
     found = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     found["environment"] = made_with()
-    for name, part in (("memory", memory), ("dtypes", dtypes)):
+    for name, part in (
+        ("memory", memory),
+        ("dtypes", dtypes),
+        ("planning", planning),
+    ):
         if name in wanted:
             found[name] = part()
     RESULT.write_text(json.dumps(found, indent=1) + "\n")

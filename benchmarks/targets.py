@@ -139,6 +139,8 @@ def judge(name: str, target: Target, share: float) -> dict[str, Any]:
     begun = time.process_time()
     row: dict[str, Any] = {"net": name, "target": target.name, "share": share}
     row["plain_bytes"] = plain.temp_bytes
+    if limit == 0:  # a TPU keeps a small net's temporaries on the chip
+        return row | {"met": None}
     try:
         plan = remat.plan(net.loss, MemoryBudget(limit_bytes=limit), args, cache=False)
     except InfeasibleBudgetError as e:

@@ -1,4 +1,4 @@
-"""A Gaussian process from interventions to outcomes, which uses no causal model.
+"""Draw outcomes of interventions from a Gaussian process that knows no causal model.
 
 Every causal model may be wrong in the same way: about a function outside of the data,
 an interaction, or a cause that nobody measured. This process learns from the outcomes

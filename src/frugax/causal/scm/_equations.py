@@ -1,4 +1,4 @@
-"""Validate the equations, names and numbers from which a user builds an SCM."""
+"""Check what users build an SCM from: names, numbers, and functions of the parents."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping

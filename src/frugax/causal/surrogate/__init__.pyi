@@ -3,7 +3,7 @@ from ._files import (
     load_surrogate as load_surrogate,
     save_surrogate as save_surrogate,
 )
-from ._posterior import (
+from ._parent_set_posterior import (
     ParentSetPosterior as ParentSetPosterior,
 )
 from ._surrogate import (

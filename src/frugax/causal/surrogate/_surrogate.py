@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ..data import Samples
-from ._posterior import ParentSetPosterior
+from ._parent_set_posterior import ParentSetPosterior
 from .evidence import compute_evidence, moments, other_variables, set_members
 from .network import Prediction, Weights, apply_network
 

@@ -1,4 +1,4 @@
-"""`Composite`: the base class of layers that a user makes of other layers."""
+"""`Composite`: base class of user-defined layers, whose `build` wires other layers."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Find the axis of a loss that holds the batch, and the numbers of chunks to try."""
+"""Find the batch axis of a loss's inputs, and the numbers of chunks to try."""
 
 import dataclasses
 import math

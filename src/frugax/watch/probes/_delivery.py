@@ -1,4 +1,4 @@
-"""Deliver the values of probes that nobody collects to a receiver, by a host callback.
+"""Pass uncollected probe values to their receiver, from inside a host callback.
 
 This code runs inside a callback of the program. Any exception that left it, even
 `SystemExit` or `KeyboardInterrupt`, would end the program, so none does.

@@ -1,4 +1,4 @@
-"""The surrogate's answer for one variable: a distribution over its parent sets."""
+"""`ParentSetPosterior`: a distribution over the parent sets of one variable."""
 
 import dataclasses
 import math
