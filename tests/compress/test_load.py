@@ -187,3 +187,16 @@ def test_rows_are_decoded_alone(tmp_path, monkeypatch):
         assert np.array_equal(file.rows("n", 2, 5), tree["n"][2:5])
         with pytest.raises(IndexError, match="100 rows"):
             file.rows("w", 90, 101)
+
+
+def test_jax_arrays_of_four_bits_come_back(tmp_path):
+    numbers = np.random.default_rng(0).integers(-8, 8, (64, 64))
+    tree = {"q": jnp.asarray(numbers, jnp.int4), "s": jnp.ones((64, 2), jnp.bfloat16)}
+    path = tmp_path / "q.fxz"
+    report = compress.save(path, tree, EXACT)
+    assert report.file_bytes < 64 * 64 / 2 + 500  # half a byte each
+    with compress.open(path) as file:
+        loaded = [file.to_jax(), compress.load(path, like=tree)]
+    for found in loaded:
+        assert found["q"].dtype == jnp.int4
+        np.testing.assert_array_equal(np.asarray(found["q"], "i4"), numbers)

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.slow
 DTYPES = [
     *("bool", "int8", "uint16", "int32", "int64", "uint64", "float16", "float32"),
     *("float64", "complex64", "complex128", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
+    *("int4", "float4_e2m1fn"),
 ]
 CHUNK = 50
 
