@@ -50,6 +50,8 @@ _MAX_SCALED = MAX_LEVEL[4] - 16
 # Larger levels are listed apart: of at most this magnitude, which float32 rounds.
 MAX_FAR_LEVEL = 1 << 30
 _PART = 1 << 20  # numbers in a float64 copy
+# A stage of feedback has few lanes, and takes NumPy so many times as long as many have.
+_STAGES_SLOWER = 5
 # Rates are estimated on short pieces of the lanes, many side by side: that is fast.
 _PIECE, _PIECES = 128, 256
 
@@ -273,6 +275,8 @@ def _feed_back(
     parts: Sequence[tuple[TrellisInput, PathProblem]],
 ) -> list[np.ndarray]:
     """Find the paths of inputs with feedback, one stage of all of them at a time."""
+    # Of a stage alone there are too few numbers to ask for compiled loops.
+    load_kernels(encode=_STAGES_SLOWER * sum(part.values.size for part, _ in parts))
     levels = [np.zeros(problem.scaled.shape, np.int32) for _, problem in parts]
     errors = [np.zeros(part.values.shape, np.float32) for part, _ in parts]
     stages = [part.feedback.stages for part, _ in parts if part.feedback]

@@ -1,0 +1,161 @@
+"""One table: GGUF, NF4, HQQ and GPTQ beside frugax in the bytes of each, on six nets.
+
+Every cell is the peer, frugax by default and frugax calibrated on 64 training inputs,
+in files no longer than the peer's codes, scales and float32 vectors. Then exact coding:
+how many times smaller by frugax, ZipNN and zstd. The nets, and what is measured, are
+those of `benchmarks.compress_tasks`, which trains them; GPTQ has the same 64 inputs.
+
+    python -m benchmarks.compress_tasks --train
+    python -m benchmarks.compress_table
+
+HQQ and ZipNN need their packages (`pip install --no-deps hqq termcolor zipnn`);
+"-" stands where one is missing.
+"""
+
+import argparse
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import zstandard
+from benchmarks import compress_tasks
+from benchmarks.compress_rivals import gptq, hqq, nf4, round_groups
+from benchmarks.compress_tasks import Task, Weights, judge, tasks
+
+from frugax import SizeBudget, compress
+from frugax.compress.codecs.groups import Grouping, decode_groups, quantise_groups
+
+Quantiser = Callable[[np.ndarray], tuple[np.ndarray, float]]
+_CALIBRATED_ON = 64
+
+
+def q4_0(w: np.ndarray) -> tuple[np.ndarray, float]:
+    """GGUF's Q4_0, as `frugax export` writes it: decoded values, bytes."""
+    grouping = Grouping(4, 32)
+    integers, steps = quantise_groups(w, grouping, np.dtype(np.float16))
+    decoded = decode_groups(integers, steps, grouping, w.dtype)
+    return decoded, w.size / 2 + steps.nbytes
+
+
+def in_groups(quantise: Quantiser, w: np.ndarray) -> tuple[np.ndarray, float]:
+    """Quantise a matrix in groups of 64 inputs, zeros at the end of the last one."""
+    flat = np.pad(w.T.reshape(-1), (0, -w.size % 64)).reshape(-1, 64)
+    decoded, count = quantise(flat)
+    return decoded.reshape(-1)[: w.size].reshape(w.T.shape).T, count
+
+
+def input_grams(task: Task, weights: Weights) -> dict[str, np.ndarray]:
+    """Second moments of the inputs of every linear layer."""
+    grams: dict[str, np.ndarray] = {}
+    linear = compress_tasks.linear
+
+    def note(w: Weights, name: str, x: Any) -> Any:
+        rows = np.asarray(x, np.float64).reshape(-1, x.shape[-1])
+        grams[f"{name}.w"] = grams.get(f"{name}.w", 0) + rows.T @ rows
+        return linear(w, name, x)
+
+    compress_tasks.linear = note
+    try:
+        with jax.disable_jit():
+            task.apply(weights, jnp.asarray(task.train[0][:_CALIBRATED_ON]))
+    finally:
+        compress_tasks.linear = linear
+    return grams
+
+
+def by_peer(
+    quantise: Callable[[str, np.ndarray], tuple[np.ndarray, float]], weights: Weights
+) -> tuple[Weights, float]:
+    """Quantise all matrices; other tensors stay and count as they are."""
+    decoded, total = dict(weights), 0.0
+    for name, w in weights.items():
+        if w.ndim == 2:
+            decoded[name], count = quantise(name, w)
+        else:
+            count = w.nbytes
+        total += count
+    return decoded, total
+
+
+def peers(task: Task, weights: Weights) -> dict[str, Any]:
+    """Each peer, from name and matrix to decoded values and bytes; None if missing."""
+    grams = input_grams(task, weights)
+
+    def grouped(quantise: Quantiser) -> Any:
+        return lambda _, w: in_groups(quantise, w)
+
+    def by_gptq(bits: int, name: str, w: np.ndarray) -> tuple[np.ndarray, float]:
+        gram = grams.get(name)
+        if (
+            gram is None or len(gram) % 64
+        ):  # no linear layer, or an odd number of inputs
+            return in_groups(round_groups(bits, 64), w)
+        decoded, count = gptq(w.T, gram, bits, 64)
+        return np.ascontiguousarray(decoded.T), count
+
+    try:
+        by_hqq = grouped(hqq(4))
+    except ImportError:
+        by_hqq = None
+    return {
+        "GGUF Q4_0": grouped(q4_0),
+        "NF4": grouped(nf4),
+        "HQQ 4": by_hqq,
+        "GPTQ 4": functools.partial(by_gptq, 4),
+        "GPTQ 3": functools.partial(by_gptq, 3),
+    }
+
+
+def exact_ratios(weights: Weights) -> list[str]:
+    """How many times smaller frugax, ZipNN and zstd (level 19) make the weights."""
+    whole = b"".join(np.ascontiguousarray(w).tobytes() for w in weights.values())
+    sizes: list[int | None] = [len(compress.compress(weights, SizeBudget(max_abs=0)))]
+    try:
+        import zipnn  # pyright: ignore[reportMissingImports]
+
+        codec = zipnn.ZipNN(bytearray_dtype="float32", threads=1)
+        sizes.append(len(codec.compress(bytearray(whole))))
+    except ImportError:
+        sizes.append(None)
+    sizes.append(len(zstandard.ZstdCompressor(level=19).compress(whole)))
+    return ["-" if size is None else f"{len(whole) / size:.3f}" for size in sizes]
+
+
+def main() -> None:
+    """Print the table, net by net."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--nets", help="their names, with commas; by default all six")
+    chosen = parser.parse_args().nets
+    names = ["GGUF Q4_0", "NF4", "HQQ 4", "GPTQ 4", "GPTQ 3"]
+    print("| net | | " + " | ".join(names) + " | exact: frugax, ZipNN, zstd |")
+    print("|---|---|" + "--:|" * (len(names) + 1))
+    for net, task, weights in tasks():
+        if chosen and net not in chosen.split(","):
+            continue
+        batch = [jnp.asarray(task.train[0][:_CALIBRATED_ON])]
+        rules: list[Any] = ["default", compress.calibrate(task.apply, weights, batch)]
+        outputs, scores = [net, "outputs, dB"], ["", "score"]
+        for name, quantise in peers(task, weights).items():
+            assert name in names
+            if quantise is None:
+                outputs, scores = [*outputs, "-"], [*scores, "-"]
+                continue
+            decoded, total = by_peer(quantise, weights)
+            found = [judge(net, task, weights, decoded)]
+            for rule in rules:
+                budget = SizeBudget(bytes=int(total))
+                data = compress.compress(weights, budget, sensitivity=rule)
+                found.append(judge(net, task, weights, compress.decompress(data)))
+            outputs.append(", ".join(f"{decibels:.1f}" for decibels, _ in found))
+            scores.append(", ".join(f"{score:.4g}" for _, score in found))
+        before = judge(net, task, weights, weights)[1]
+        scores[1] = f"score; {before:.4g} before"
+        print("| " + " | ".join([*outputs, ", ".join(exact_ratios(weights))]) + " |")
+        print("| " + " | ".join([*scores, ""]) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
