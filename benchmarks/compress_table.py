@@ -47,6 +47,13 @@ def in_groups(quantise: Quantiser, w: np.ndarray) -> tuple[np.ndarray, float]:
     return decoded.reshape(-1)[: w.size].reshape(w.T.shape).T, count
 
 
+def by_pairs(quantise: Quantiser, groups: np.ndarray) -> tuple[np.ndarray, float]:
+    """Give HQQ's package an even number of groups, and count those that there were."""
+    even = np.pad(groups, ((0, len(groups) % 2), (0, 0)))
+    decoded, count = quantise(even)
+    return decoded[: len(groups)], count * len(groups) / len(even)
+
+
 def input_grams(task: Task, weights: Weights) -> dict[str, np.ndarray]:
     """Second moments of the inputs of every linear layer."""
     grams: dict[str, np.ndarray] = {}
@@ -97,7 +104,7 @@ def peers(task: Task, weights: Weights) -> dict[str, Any]:
         return np.ascontiguousarray(decoded.T), count
 
     try:
-        by_hqq = grouped(hqq(4))
+        by_hqq = grouped(functools.partial(by_pairs, hqq(4)))
     except ImportError:
         by_hqq = None
     return {
