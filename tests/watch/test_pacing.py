@@ -1,5 +1,6 @@
 """What watching costs is measured in the run, and thinned until it fits the budget."""
 
+import functools
 import math
 import random
 import signal
@@ -166,7 +167,7 @@ def test_the_receipt_is_the_experiment_with_its_interval(tmp_path):
         with watch.Journal.create(tmp_path / f"{added}", {}) as journal:
             # A real clock would add what `record` takes on a busy machine.
             watcher = watch.Watcher(journal, OverheadBudget("5%"), clock=Clock())
-            lane = watcher.lane(0.0, lambda: False)
+            lane = watcher.lane(0.0)
             run_units(lane.experiment, added=added, pairs=60, noise=0.01)
             watcher.record(0, {"x": 1.0})
             (spend,) = watcher.report().spends
@@ -338,13 +339,21 @@ def test_records_are_thinned_at_once_where_they_cost_far_too_much():
 
 
 @pytest.mark.parametrize(
-    ("call_s", "factor"), [(80e-6, 32), (250e-6, 8), (1.5e-3, 1), (10e-3, 1)]
+    ("call_s", "extra_work", "factor"),
+    [(80e-6, 0, 32), (250e-6, 0, 8), (1.5e-3, 0, 1), (10e-3, 0, 1), (1.5e-3, 0.05, 4)],
 )
-def test_short_calls_are_thinned_before_they_are_compared(call_s, factor):
+def test_short_calls_are_thinned_before_they_are_compared(call_s, extra_work, factor):
+    variants = watch.jit(lambda x: watch.record("x", x.sum()) or x).variants()
+    variants.trace((jnp.ones(3),), {})
+    variants._extra_work = extra_work
+    cost_s = functools.partial(variants.recording_s, call_s=call_s)
     pace = Pace(0.01)
-    assert pace.foresee(call_s, every=10) is (factor > 1)
+    assert pace.foresee(call_s, 10, cost_s) is (factor > 1)
     assert pace.factor == factor
-    assert not pace.foresee(call_s, every=10)  # once
+    assert not pace.foresee(call_s, 10, cost_s)  # nothing new
+    for second in range(20):  # collecting costs nothing, which says little
+        pace.collected(1e-6, now=2.5 * second)
+    assert pace.factor == factor
 
 
 def test_a_watcher_at_level_full_keeps_every_number_whatever_it_costs(tmp_path):

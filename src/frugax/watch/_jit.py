@@ -199,7 +199,7 @@ def watch_variants(
             lane.end(unit, out)
         if lane is not None:
             keep, wanted = lane.fresh.append, consumer.wanted_kinds(0)
-            until, every = lane.rest(step, unit, variants)
+            until, every = lane.rest(step, unit)
         else:
             until, every = NEVER if isinstance(consumer, _NoWatcher) else 0, 0
         if variants.records_always:
@@ -207,14 +207,11 @@ def watch_variants(
         seen = now_seen
         return out
 
-    def has_frames() -> bool:
-        return variants.reduce_level(LOUD) == LOUD
-
     def lane_of(consumer: Any) -> Lane | None:
         if not hasattr(consumer, "lane"):
             return None
         if consumer not in lanes:
-            lanes[consumer] = consumer.lane(gate_seconds(), has_frames)
+            lanes[consumer] = consumer.lane(gate_seconds(), variants)
         return lanes[consumer]
 
     def on_trace() -> None:

@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -27,6 +27,7 @@ class Lane:
         gate_s: seconds that every call spends to decide, watched or bare.
         calls: calls counted so far.
         is_bare: whether the current unit is bare.
+        variants: the programs of the function; None for `Watcher.record`.
         fresh: records that the function has kept since the last collection: the number
             of the call, its records, and the classes that were asked for.
     """
@@ -35,12 +36,12 @@ class Lane:
         self,
         owner: Any,
         gate_s: float,
-        has_frames: Callable[[], bool] = lambda: False,
+        variants: ProgramVariants | None = None,
     ) -> None:
         self.experiment = Experiment()
         self.gate_s = gate_s
         self.fresh: deque[tuple[int, PackedRecords, frozenset[Kind]]] = deque()
-        self._has_frames = has_frames
+        self.variants = variants
         self.calls = 0
         self.is_bare = False
         self._owner = owner
@@ -64,7 +65,7 @@ class Lane:
             return None
         with self._lock:
             if self._unit is None:
-                self._owner.foresee(self.experiment)
+                self._owner.foresee(self)
                 self._unit = self.experiment.begin(
                     step, now=self._owner.clock(), multiple=max(multiple, 1)
                 )
@@ -89,18 +90,16 @@ class Lane:
             unit.spoilt = True
         self._owner.collector.add_mark(self.experiment, unit, token)
 
-    def rest(
-        self, step: int, unit: Unit | None, variants: ProgramVariants
-    ) -> tuple[int, int]:
+    def rest(self, step: int, unit: Unit | None) -> tuple[int, int]:
         """Return which call asks next, and what the function does until then.
 
         Returns:
             The next call that asks; and the stride at which records are kept until
             then, 0 to run bare.
         """
-        owner = self._owner
+        owner, variants = self._owner, self.variants
         every = owner.record_every
-        if owner.flight is not None:
+        if owner.flight is not None or variants is None:
             return 0, 0
         if unit is not None and step >= unit.last:
             return 0, 0
@@ -109,7 +108,7 @@ class Lane:
         last = step + _MAX_REST * every if unit is None else unit.last
         if unit is not None and not unit.watched:
             return last, 0
-        is_loud = self._has_frames()
+        is_loud = variants.has_frames
         if variants.is_cheap(every) and not (is_loud and owner.level == "full"):
             if is_loud:
                 gap = owner.frame_gap_s / max(self.experiment.call_s, 1e-9)

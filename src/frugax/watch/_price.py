@@ -13,13 +13,16 @@ import numpy as np
 from frugax.budget import format_bytes, format_seconds, table
 from frugax.measure import InterleavedTimes, copy_args, time_interleaved
 
+from ._collector import Collector, ProgramRecords
+from ._dispatch import Dispatch
 from ._program_variants import ProgramVariants
-from ._row_batch import make_rows
+from .delivery import KINDS
 from .journal import Journal
+from .overhead import Pace
 from .probes import Probe
 
 # Calls whose records are read in one timed batch, as a drain reads many at a time.
-_READ_BATCH = 32
+_READ_BATCH = 64
 # Seconds to measure a probe as a callback: few, since the difference is large (a step
 # of 10 us takes 11 times as long, see docs/watch.md).
 _CALLBACK_SECONDS = 1.0
@@ -33,7 +36,7 @@ class ProbePrice:
     Attributes:
         name: name of the probe.
         kind: its class.
-        seconds: seconds that it adds to a call, reading included; >= 0.
+        seconds: seconds that it adds to a call, collecting included; >= 0.
         noise: half-width of the interval of `seconds`.
         bytes: bytes that leave the program with each call.
         callback_seconds: seconds that the same probe adds as a `jax.debug.callback`;
@@ -91,7 +94,7 @@ def price(
     """Measure the price of each probe of a function.
 
     For each probe a program with that probe alone is compiled, and these programs and
-    the bare one are timed in turns. The time to read the records is added.
+    the bare one are timed in turns. The time to collect the records is added.
 
     Args:
         fn: a function, or one from `watch.jit`.
@@ -198,29 +201,48 @@ def _measure_collection(
     *,
     donates: bool,
 ) -> tuple[float, float]:
-    """Return the seconds to read the records of a call, and those of one drain.
+    """Return the seconds to collect the records of a call, and those of one drain.
 
-    A drain writes the records to a journal in a temporary folder and flushes it.
+    They are collected as a watcher does it, into a journal in a temporary folder. A
+    drain has the records of one call, and is flushed.
     """
     batch = [
         program(*(copy_args(args) if donates else args))[1] for _ in range(_READ_BATCH)
     ]
     # Outside of the timed part: waiting for the device is the program's own time.
     jax.block_until_ready(batch)
-    started = clock()
-    values = [records.fetch() for records in batch]
-    read_s = (clock() - started) / _READ_BATCH
-    records = batch[-1]
+    # The handler of a "call" probe is not called: planning must have no side effects.
+    probes = {
+        name: dataclasses.replace(one, handler=None)
+        for name, one in batch[0].probes.items()
+    }
     with (
         tempfile.TemporaryDirectory() as folder,
         Journal.create(Path(folder) / "journal", {}) as journal,
     ):
+        collector = Collector(
+            Dispatch(journal, (), asynchronous=True, max_bytes=1),
+            pace=Pace(1.0),
+            max_entries=_READ_BATCH,
+            clock=clock,
+            flight=None,
+            inspect=lambda step, columns: None,
+        )
+        collector.has_started = True  # no thread: what it does is timed here
+
+        def time_collection(first: int, entries: Sequence[Any]) -> float:
+            for step, records in enumerate(entries, first):
+                entry = ProgramRecords(step, probes, records, frozenset(KINDS))
+                collector.add(entry)
+            started = clock()
+            collector.collect()
+            return clock() - started
+
+        # The first one imports and fills caches, which a run does once.
+        time_collection(0, batch[:1])
         started = clock()
-        for rows in make_rows(0, records.probes, values[-1], records.axes):
-            # Records of "call" probes go to a function and not to the journal. The
-            # function is not called here: planning must have no side effects.
-            if rows.kind is not None:
-                journal.write_many(rows.steps, rows.columns, rows.stream)
+        one_s = time_collection(1, batch[:1])
         journal.flush()
-        write_s = clock() - started
-    return read_s, write_s
+        drain_s = clock() - started
+        all_s = time_collection(2, batch)
+    return max(all_s - one_s, 0.0) / (_READ_BATCH - 1), drain_s

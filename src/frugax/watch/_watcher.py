@@ -25,6 +25,7 @@ from ._lane import NEVER, Lane
 from ._levels import Level, LevelDial
 from ._metrics import check_metric
 from ._plan import WatchPlan
+from ._program_variants import ProgramVariants
 from ._row_batch import class_of
 from .delivery import Losses, SinkWorker, callback_stats
 from .journal import RECORDS_PER_BLOCK, Journal, as_step, check_names
@@ -417,14 +418,14 @@ class Watcher(AbstractContextManager["Watcher"]):
                 wait_s = _MAX_SUMMARY_WAIT_S
             self.collector.write_callback_records(wait_s)
 
-    def lane(self, gate_s: float, has_frames: Callable[[], bool]) -> Lane:
+    def lane(self, gate_s: float, variants: ProgramVariants | None = None) -> Lane:
         """Return the bookkeeping of one watched function.
 
         Args:
             gate_s: seconds that the function spends at each call to decide.
-            has_frames: returns whether the function has frames.
+            variants: the programs of the function; None if they are not known.
         """
-        lane = Lane(self, gate_s, has_frames)
+        lane = Lane(self, gate_s, variants)
         self._touch(self.clock())
         self._lanes.append(lane)
         self.collector.lanes.append(lane)
@@ -723,13 +724,14 @@ class Watcher(AbstractContextManager["Watcher"]):
     def _is_bare(self) -> bool:
         return any(lane.is_bare for lane in (*self._lanes, self._own_lane))
 
-    def foresee(self, experiment: Experiment) -> None:
-        """Thin the numbers of programs whose calls are short, before it is measured."""
-        mean_s = experiment.mean_s
-        if not self._lanes or mean_s is None:
+    def foresee(self, lane: Lane) -> None:
+        """Thin the numbers of a program whose calls are short, before it is measured."""
+        mean_s, variants = lane.experiment.mean_s, lane.variants
+        if mean_s is None or variants is None:
             return
-        if self.pace.foresee(mean_s, self._dial.every):
-            experiment.restart_recent()
+        cost_s = functools.partial(variants.recording_s, call_s=mean_s)
+        if self.pace.foresee(mean_s, self._dial.every, cost_s):
+            lane.experiment.restart_recent()
             announce_change()
 
     def _judge(self, experiment: Any) -> None:

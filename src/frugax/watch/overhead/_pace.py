@@ -2,6 +2,7 @@
 
 import math
 import threading
+from collections.abc import Callable
 
 from ._experiment import MIN_PAIRS, Estimate
 
@@ -11,11 +12,6 @@ _MAX_FACTOR = 1024
 # Of the limit, the share that collecting may use of a processor: the rest is for the
 # extra work of the recording program, which only the A/B sees.
 _COLLECTING_SHARE = 0.5
-# Seconds that a call takes longer in the program that records, and where a bare program
-# ran before it, whose code and buffers are warm. Measured on two cores of 2026: 3 to 6
-# and 60 to 120 microseconds.
-_RECORDING_S = 5e-6
-_SWITCH_S = 100e-6
 _WINDOW_S = 2.0
 _SHORTEST_S = 0.25
 # Costs fall more slowly than the rate of records, so a leap may not end at the limit;
@@ -36,28 +32,30 @@ class Pace:
         self.limit = limit
         self.factor = 1
         self.changes = 0
+        self._floor = 1
         self._cpu_s = 0.0
         self._since: float | None = None
         self._lock = threading.Lock()
 
-    def foresee(self, call_s: float, every: int) -> bool:
+    def foresee(self, call_s: float, every: int, cost_s: Callable[[int], float]) -> bool:
         """Thin what a program records before the A/B can tell; says whether it did.
+
+        What is cheap to collect may still be dear to record, so the factor does not
+        fall below this one again.
 
         Args:
             call_s: seconds of one call of the program, watched.
             every: calls between two records where nothing is thinned.
+            cost_s: returns the seconds that recording adds to a call, on average, for
+                the calls between two records.
         """
         with self._lock:
-            if self._has_foreseen or not self.limit:
-                return False
-            self._has_foreseen = True
             allowed_s = self.limit / 2 * call_s
-            if allowed_s > _RECORDING_S:
+            if not allowed_s:
                 return False
-            wanted = _SWITCH_S / (allowed_s * every * self.factor)
-            return wanted > 1 and self._scale(2 ** math.ceil(math.log2(wanted)))
-
-    _has_foreseen = False
+            while cost_s(every * self._floor) > allowed_s and self._floor < _MAX_FACTOR:
+                self._floor *= 2
+            return self.factor < self._floor and self._scale(1.0)
 
     def collected(self, cpu_s: float, now: float) -> bool:
         """Add the time of a collection; returns whether the factor changed."""
@@ -97,7 +95,7 @@ class Pace:
             return False
 
     def _scale(self, by: float) -> bool:
-        wanted = int(min(max(self.factor * by, 1), _MAX_FACTOR))
+        wanted = int(min(max(self.factor * by, self._floor), _MAX_FACTOR))
         changed = wanted != self.factor
         self.factor = wanted
         self.changes += changed
