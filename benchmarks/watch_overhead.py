@@ -1,12 +1,14 @@
-"""Race watched training steps against the same steps unwatched, as a loop calls them.
+"""Race watched programs against the same programs unwatched, as a loop calls them.
 
-    python -m benchmarks.watch_overhead [--seconds 60] [--steps "250 us,1.5 ms"]
+    python -m benchmarks.watch_overhead [--seconds 20] [--only "net 250 us"]
 
-Steps of a net with Adam, of about 10 us to 10 ms, run in turns of half a second in an
-order drawn anew for each round. A turn is measured in processor time of all threads, so
-that other programs on the machine matter little, and ends with collecting its records.
-"the same again" is the unwatched step compiled once more: as far as it is from 0,
-nothing can be told. Beside the truth stands the share that `watch.price` predicts.
+Programs of about 10 us to 10 ms a step, watched in four ways. Each runs alone first, as
+a user would run it, until its receipt is written. Then it is raced from outside: short
+turns in an order drawn anew for each round, in processor time of all threads, so that
+other programs matter little. "the same again" is the unwatched program compiled once
+more: as far as it is from 0, nothing can be told. Records are collected between two
+turns; the processor time that collecting took in the run is added. "price" is what
+`watch.price` predicts for a record with every call, beside a race of exactly that.
 Results go to `benchmarks/results/watch_overhead.json`.
 """
 
@@ -25,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from benchmarks.machine import made_with
+from benchmarks.watch_programs import looped, matrix_step
 
 from frugax import OverheadBudget, watch
 from frugax.budget import table, to_json
@@ -32,20 +35,116 @@ from frugax.fileio import write_whole
 from frugax.watch.overhead import confidence_interval
 
 RESULTS = Path(__file__).parent / "results" / "watch_overhead.json"
-TURN_S = 0.5
-_SETTLING_TURNS = 6
+TURN_S = 0.02
+LIMIT = 0.01
 # Width of the net and rows of the batch, by about the time that a step takes.
-SIZES = {"10 us": (8, 4), "250 us": (64, 64), "1.5 ms": (128, 512), "10 ms": (512, 512)}
-PLAIN, AGAIN = "unwatched", "the same again"
-PROGRAM, BY_HAND = "watch.jit", "Watcher.record"
+SIZES = {
+    "net 0.1 ms": (8, 4),
+    "net 250 us": (64, 128),
+    "net 1.5 ms": (128, 512),
+    "net 10 ms": (512, 512),
+}
+PLAIN, AGAIN, WATCHED, EVERY = "unwatched", "the same again", "watched", "every call"
+State = Any
+Program = Callable[[State], tuple[State, Any]]
+
+
+def one(loss: Any, params: Any) -> None:
+    watch.record("loss", loss)
+
+
+def ten(loss: Any, params: Any) -> None:
+    for i in range(10):
+        watch.record(f"loss {i}", loss * i)
+
+
+def norms(loss: Any, params: Any) -> None:
+    watch.norms("norm", params)
+
+
+def frames(loss: Any, params: Any) -> None:
+    watch.frame("weights", jax.tree.leaves(params)[-1])
+
+
+WAYS = {"a number": one, "ten": ten, "200 norms": norms, "frames": frames}
+
+
+def make_net(width: int, rows: int, leaves: int = 1) -> Callable[..., Any]:
+    """A training step of a net with two layers, the first in `leaves` arrays."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    params = {
+        "in": list(jnp.array_split(jax.random.normal(keys[0], (width, width)), leaves)),
+        "out": jax.random.normal(keys[1], (width, 10)) / width**0.5,
+    }
+    x = jax.random.normal(keys[2], (rows, width)) / width**0.5
+    y = jax.random.randint(keys[3], (rows,), 0, 10)
+    optimizer = optax.adam(1e-3)
+
+    def loss_of(params: Any) -> Any:
+        logits = jnp.tanh(x @ jnp.concatenate(params["in"])) @ params["out"]
+        return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+
+    def make(tell: Callable[[Any, Any], None]) -> tuple[Program, State]:
+        def step(state: State) -> tuple[State, Any]:
+            params, opt_state = state
+            loss, grads = jax.value_and_grad(loss_of)(params)
+            tell(loss, grads)
+            updates, opt_state = optimizer.update(grads, opt_state, params)
+            return (optax.apply_updates(params, updates), opt_state), loss
+
+        return step, (params, optimizer.init(params))
+
+    return make
+
+
+def make_matrix(tell: Callable[[Any, Any], None]) -> tuple[Program, State]:
+    """A step of some 50 us without a gradient."""
+    step, state = matrix_step(900)
+
+    def one_step(x: State) -> tuple[State, Any]:
+        new = step(x, lambda a, b: tell(a, {"x": x}), "held")[0]
+        return new, new[0]
+
+    return one_step, state
+
+
+def make_scan(tell: Callable[[Any, Any], None]) -> tuple[Program, State]:
+    """A scan of 1000 steps of some 10 us."""
+    step, state = matrix_step(384)
+    run = looped(step, "held", 1000, lambda a, b: tell(a, {"x": a}))
+    return lambda x: (run(x)[0], None), state
+
+
+MAKERS: dict[str, Callable[..., Any]] = {
+    "scan of 10 us": make_scan,
+    "matrix 50 us": make_matrix,
+    **{name: make_net(*size) for name, size in SIZES.items()},
+}
+
+
+def programs() -> dict[str, tuple[Callable[..., Any], Callable[..., Any], bool]]:
+    """Every program by name: its maker, what is watched, and whether by hand."""
+    found = {}
+    for name, maker in MAKERS.items():
+        for way, tell in WAYS.items():
+            if tell is norms:
+                if name not in SIZES or SIZES[name][0] < 100:
+                    continue
+                made = make_net(*SIZES[name], leaves=min(199, SIZES[name][0]))
+            else:
+                made = maker
+            found[f"{name}, {way}"] = (made, tell, False)
+        if name in SIZES:
+            found[f"{name}, by hand"] = (maker, one, True)
+    return found
 
 
 @dataclasses.dataclass
 class Racer:
-    """A step with its own state; `end` collects what a turn has recorded."""
+    """A program with its own state."""
 
-    step: Callable[[Any], tuple[Any, Any]]
-    state: Any
+    program: Program
+    state: State
     record: Callable[[Any], None] | None = None
     end: Callable[[], None] = lambda: None
 
@@ -53,92 +152,91 @@ class Racer:
         """Return the processor seconds of one call."""
         started = time.process_time()
         for _ in range(calls):
-            self.state, loss = self.step(self.state)
+            self.state, loss = self.program(self.state)
             if self.record is not None:
                 self.record(loss)
         jax.block_until_ready(self.state)
+        used = time.process_time() - started
         self.end()
-        return (time.process_time() - started) / calls
+        return used / calls
 
 
-def make_step(width: int, rows: int, *, is_probed: bool) -> tuple[Any, Any]:
-    """A training step of a net with two layers, and its first state."""
-    keys = jax.random.split(jax.random.key(0), 4)
-    params = {
-        "in": jax.random.normal(keys[0], (width, width)) / width**0.5,
-        "out": jax.random.normal(keys[1], (width, 10)) / width**0.5,
-    }
-    x = jax.random.normal(keys[2], (rows, width))
-    y = jax.random.randint(keys[3], (rows,), 0, 10)
-    optimizer = optax.adam(1e-3)
-
-    def loss_of(params: Any) -> Any:
-        logits = jnp.tanh(x @ params["in"]) @ params["out"]
-        return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
-
-    def step(state: Any) -> tuple[Any, Any]:
-        params, opt_state = state
-        loss, grads = jax.value_and_grad(loss_of)(params)
-        if is_probed:
-            watch.record("loss", loss)
-        updates, opt_state = optimizer.update(grads, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), loss
-
-    return step, (params, optimizer.init(params))
-
-
-def race(width: int, rows: int, seconds: float) -> dict[str, Any]:
-    """The share that watching adds, with its interval, for one size of step."""
-    step, state = make_step(width, rows, is_probed=False)
-    probed, _ = make_step(width, rows, is_probed=True)
+def race(
+    maker: Callable[..., Any],
+    tell: Callable[..., Any],
+    *,
+    by_hand: bool,
+    seconds: float,
+) -> dict[str, Any]:
+    """The share that watching adds to one program, with its interval."""
+    bare, state = maker(lambda loss, params: None)
+    probed, _ = maker(tell)
     with contextlib.ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
 
-        def watcher(name: str) -> watch.Watcher:
+        def racer(name: str, level: str) -> tuple[Racer, watch.Watcher]:
             journal = opened.enter_context(watch.Journal.create(folder / name, {}))
-            return watch.Watcher(journal, OverheadBudget("1%"))
+            watcher = watch.Watcher(journal, OverheadBudget("1%"), level=level)
+            end = watcher.collect
+            if not by_hand:
+                return Racer(
+                    watch.jit(probed, watcher=watcher), state, end=end
+                ), watcher
+            steps = iter(range(1 << 62))
+            record = lambda loss: watcher.record(next(steps), {"loss": loss})
+            return Racer(jax.jit(lambda s: bare(s)), state, record, end), watcher
 
-        program, by_hand = watcher("program"), watcher("by hand")
-        calls = iter(range(1 << 62))
+        watched, watcher = racer("watched", "standard")
+        every, full = racer("every", "full")
         racers = {
-            PLAIN: Racer(jax.jit(step), state),
-            AGAIN: Racer(jax.jit(lambda s: step(s)), state),
-            PROGRAM: Racer(
-                watch.jit(probed, watcher=program), state, None, program.collect
-            ),
-            BY_HAND: Racer(
-                jax.jit(lambda s: step(s)),
-                state,
-                lambda loss: by_hand.record(next(calls), {"loss": loss}),
-                by_hand.collect,
-            ),
+            PLAIN: Racer(jax.jit(bare), state),
+            AGAIN: Racer(jax.jit(lambda s: bare(s)), state),
+            WATCHED: watched,
+            EVERY: every,
         }
-        for racer in racers.values():
-            racer.turn(20)
-        call_s = min(racers[PLAIN].turn(50) for _ in range(3))
-        size = max(10, round(TURN_S / call_s))
-        # The first seconds decide how much is thinned, and are not measured.
-        for _ in range(_SETTLING_TURNS):
-            for name in (PROGRAM, BY_HAND):
-                racers[name].turn(size)
-        rounds, started = [], time.process_time()
-        while len(rounds) < 6 or time.process_time() - started < seconds:
-            order = random.sample(list(racers), len(racers))
-            rounds.append({name: racers[name].turn(size) for name in order})
-        found: dict[str, Any] = {
-            "us": 1e6 * median(rounds, PLAIN),
-            "rounds": len(rounds),
-        }
-        for name in (AGAIN, PROGRAM, BY_HAND):
+        collecting = {}
+        for name, owner, solo_s in ((WATCHED, watcher, seconds), (EVERY, full, 2.0)):
+            end, racers[name].end = racers[name].end, lambda: None
+            started, calls = time.perf_counter(), 0
+            while not calls or time.perf_counter() - started < solo_s:
+                racers[name].turn(20)
+                calls += 20
+            end()
+            receipt = owner.report().spends[0]
+            estimate = owner.overhead_estimate
+            collecting[name] = owner.collector.cpu_s / calls
+            if name == WATCHED:
+                found: dict[str, Any] = {
+                    "verdict": str(receipt.verdict),
+                    "receipt": [receipt.measured, receipt.noise],
+                    "in the run": [estimate.low, estimate.middle, estimate.high],
+                    "pairs": estimate.pairs,
+                    "stride": owner._current_stride,
+                }
+            racers[name].end = end
+        call_s = min(racers[PLAIN].turn(20) for _ in range(5))
+        size = max(2, round(TURN_S / call_s))
+        rounds, started = [], time.perf_counter()
+        # No unit runs bare meanwhile: all that is raced as watched is watched.
+        with watcher.hold_watched():
+            while len(rounds) < 8 or time.perf_counter() - started < seconds:
+                order = random.sample(list(racers), len(racers))
+                rounds.append({name: racers[name].turn(size) for name in order})
+        found["us"] = 1e6 * median(rounds, PLAIN)
+        found["rounds"] = len(rounds)
+        for name in (AGAIN, WATCHED, EVERY):
             ratios = np.log([r[name] / r[PLAIN] for r in rounds])
-            found[name] = np.expm1(confidence_interval(ratios)).tolist()
-        # Not the receipts: their clocks run on during the turns of the others.
-        for name, one in ((PROGRAM, program), (BY_HAND, by_hand)):
-            found[f"stride of {name}"] = one.pace.factor
-            one.finish()
-    prices = watch.price(probed, state, seconds=min(seconds, 5.0), callbacks=False)
-    added_s = sum(p.seconds for p in prices.probes)
-    found["price"] = added_s / prices.step_seconds
+            collected = 1e6 * collecting.get(name, 0.0) / found["us"]
+            ends = np.expm1(confidence_interval(ratios)) + collected
+            found[name] = ends.tolist()
+        for owner in (watcher, full):
+            owner.finish()
+    if not by_hand:
+        prices = watch.price(probed, state, seconds=min(seconds, 5.0), callbacks=False)
+        found["price"] = sum(p.seconds for p in prices.probes) / prices.step_seconds
+        found["price noise"] = sum(p.noise for p in prices.probes) / prices.step_seconds
+    # A claim that the race excludes.
+    found["wrong"] = found["verdict"] == "kept" and found[WATCHED][0] > LIMIT
     return found
 
 
@@ -148,20 +246,38 @@ def median(rounds: list[dict[str, float]], name: str) -> float:
 
 
 def main() -> None:
-    """Race the steps and print a table."""
+    """Race the programs and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each size")
-    parser.add_argument("--steps", default=",".join(SIZES), help="sizes to race")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each part")
+    parser.add_argument("--only", default="", help="programs whose name has this")
     given = parser.parse_args()
     results, rows = {}, []
     show = lambda v: f"{v[1]:+.1%} ({v[0]:+.1%} to {v[2]:+.1%})"
-    for name in given.steps.split(","):
-        found = results[name] = race(*SIZES[name], given.seconds)
-        shown = [show(found[who]) for who in (AGAIN, PROGRAM, BY_HAND)]
-        rows.append([f"{found['us']:.0f} us", *shown, f"{found['price']:.1%}"])
-        print(rows[-1], found, flush=True)
-    print(table(["step", AGAIN, PROGRAM, BY_HAND, "watch.price"], rows))
-    facts = {"made with": made_with(), "steps": results}
+    for name, (maker, tell, by_hand) in programs().items():
+        if given.only not in name:
+            continue
+        found = results[name] = race(
+            maker, tell, by_hand=by_hand, seconds=given.seconds
+        )
+        shown = [show(found[who]) for who in (AGAIN, WATCHED)]
+        inside = show(found["in the run"]) + f" {found['verdict']}"
+        price = f"{found['price']:.1%}" if "price" in found else "-"
+        rows.append(
+            [
+                name,
+                f"{found['us']:.0f} us",
+                *shown,
+                f"{found['stride']}",
+                inside,
+                show(found[EVERY]),
+                price,
+                "WRONG" if found["wrong"] else "",
+            ]
+        )
+        print(" | ".join(rows[-1]), flush=True)
+    head = ["program", "call", AGAIN, WATCHED, "every", "receipt", EVERY, "price", ""]
+    print(table(head, rows))
+    facts = {"made with": made_with(), "programs": results}
     write_whole(RESULTS, to_json(facts, indent=1) + "\n")
 
 

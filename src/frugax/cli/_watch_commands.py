@@ -138,6 +138,8 @@ def serve(
 
     frugax watch serve runs/digits --open --port 0
 
+    frugax watch serve runs
+
     frugax watch serve runs/digits --host 0.0.0.0
 
     The server is a separate process that only reads the journal: it neither slows nor
@@ -145,7 +147,8 @@ def serve(
     8765:localhost:8765 THAT_MACHINE.
 
     Args:
-        run: the folder of a run, a journal, or a folder of these: then the newest.
+        run: the folder of a run, a journal, or a folder of several of these, whose
+            runs are then compared.
         port: port to listen on; 0 for any free port.
         host: address to listen on. Other machines need a token, which is part of the
             printed address; the connection is not encrypted.

@@ -22,8 +22,8 @@ NEVER = 3
 # Another program than in the last call finds its code and buffers cold. That costs more
 # than an output that nobody reads, up to this many calls between two records.
 _MAX_ALWAYS = 32
-# Seconds that a call takes longer in the program that records, and where another program
-# ran before it. Measured on two cores of 2026: 3 to 6 and 60 to 120 microseconds.
+# Seconds that a call takes longer in the program that records, and where another
+# program ran before it; on two cores of 2026: 3 to 6 and 60 to 120 microseconds.
 _RECORDING_S = 5e-6
 _SWITCH_S = 100e-6
 # Share of a step's operations that may be done for records that are dropped.

@@ -29,12 +29,15 @@ from ._program_variants import ProgramVariants
 from ._row_batch import class_of
 from .delivery import Losses, SinkWorker, callback_stats
 from .journal import RECORDS_PER_BLOCK, Journal, as_step, check_names
-from .overhead import MIN_PAIRS, Estimate, Experiment, Pace, combine
+from .overhead import MIN_PAIRS, Estimate, Pace, combine
 from .probes import Probe
 from .sinks import Kind, Sink
 
 # Seconds that a callback may block for room, when the buffer of summaries is half full.
 _MAX_SUMMARY_WAIT_S = 1.0
+# Calls of `record` between two looks at what they take: the collector looks too late
+# for a run of a few seconds.
+_LOOKS = 32
 # Between two status rows, for a page that a person follows.
 _STATUS_INTERVAL_S = 1.0
 
@@ -135,6 +138,8 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._last_call = 0.0
         self._inside_s = 0.0
         self._record_s = 0.0  # in `record`
+        self._looks = 0  # calls of `record` that kept their metrics
+        self._looked = 0.0, -np.inf  # `_record_s` and the time at the last look
         self._next_ask = 0  # the call of `record` at which a unit begins or ends
         # Calls of `record` before this one only remember their metrics.
         self._next_look = 0
@@ -292,9 +297,17 @@ class Watcher(AbstractContextManager["Watcher"]):
             if number >= self._next_ask:
                 self._next_ask = self._own_lane.count(number, metrics)
             self._next_look = min(self._next_look, self._next_ask)
-        self._record_s += self.clock() - entered
+        left = self.clock()
+        self._record_s += left - entered
         if is_thinned_out:
             return
+        self._looks += 1
+        if self._looks % _LOOKS == 0 and self._dial.level != "full":
+            seen_s, seen_at = self._looked
+            self._looked = self._record_s, left
+            if self._started is not None:
+                elapsed_s = left - max(seen_at, self._started)
+                self.pace.recorded(self._record_s - seen_s, elapsed_s)
         failure = self._dispatch.writer.failure
         if self.collector.is_over_limit:
             self._make_room()
@@ -725,7 +738,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         return any(lane.is_bare for lane in (*self._lanes, self._own_lane))
 
     def foresee(self, lane: Lane) -> None:
-        """Thin the numbers of a program whose calls are short, before it is measured."""
+        """Thin the numbers of programs with short calls, before they are measured."""
         mean_s, variants = lane.experiment.mean_s, lane.variants
         if mean_s is None or variants is None:
             return
@@ -762,6 +775,8 @@ class Watcher(AbstractContextManager["Watcher"]):
             "budget": self._limit,
             "collecting": self._collecting_share(),
             "stride": float(self._current_stride),
+            # By it a page can place steps on the clock.
+            "time": time.time(),
         }
         self._dispatch.dispatch_status(step, values)
 

@@ -72,12 +72,12 @@ def test_the_page_has_no_script_or_style_within_and_nothing_from_outside(folder)
         '<script type="module" src='
     )
     for part in page.split('src="')[1:] + page.split('href="')[1:]:
-        assert part.startswith(("/static/", "/api/state", "#"))
+        assert part.startswith(("static/", "api/state", "#"))
 
 
 def test_every_file_that_the_page_names_is_served(folder):
     page = _get(folder, "/").text
-    names = {p.split('"')[0] for p in page.split('"/static/')[1:]}
+    names = {p.split('"')[0] for p in page.split('"static/')[1:]}
 
     async def work(client, _):
         scripts = [n for n in names if n.endswith(".js") and n != "uPlot.js"]

@@ -37,11 +37,13 @@ class Pace:
         self._since: float | None = None
         self._lock = threading.Lock()
 
-    def foresee(self, call_s: float, every: int, cost_s: Callable[[int], float]) -> bool:
-        """Thin what a program records before the A/B can tell; says whether it did.
+    def foresee(
+        self, call_s: float, every: int, cost_s: Callable[[int], float]
+    ) -> bool:
+        """Thin the records of a program before the A/B can tell; says whether it did.
 
-        What is cheap to collect may still be dear to record, so the factor does not
-        fall below this one again.
+        Recording may be dear where collecting is cheap, so the factor does not fall
+        below this one again.
 
         Args:
             call_s: seconds of one call of the program, watched.
@@ -56,6 +58,21 @@ class Pace:
             while cost_s(every * self._floor) > allowed_s and self._floor < _MAX_FACTOR:
                 self._floor *= 2
             return self.factor < self._floor and self._scale(1.0)
+
+    def recorded(self, caller_s: float, elapsed_s: float) -> bool:
+        """Consider the time of the first calls of `record`; says whether it thinned.
+
+        Args:
+            caller_s: seconds in calls of `record` since the last time.
+            elapsed_s: seconds since the last time.
+        """
+        with self._lock:
+            allowed = _COLLECTING_SHARE * self.limit
+            share = caller_s / max(elapsed_s, 1e-9)
+            if not 0 < allowed < share:
+                return False
+            self._since = None  # what comes next was partly made at the old rate
+            return self._scale(_steps_up(share, allowed))
 
     def collected(self, cpu_s: float, now: float) -> bool:
         """Add the time of a collection; returns whether the factor changed."""

@@ -1,14 +1,16 @@
-"""The ASGI application of a run's live page: static files, an event stream, queries.
+"""The ASGI applications of the live pages: static files, an event stream, queries.
 
-An application shows one run. No request can name a path or a file, so none can reach
-beyond that run.
+An application shows one run, or all runs of a folder. No request can name a path or a
+file, so none can reach beyond these.
 """
 
 import asyncio
 import contextlib
 import importlib.resources
 import json
-from collections.abc import AsyncIterator
+import math
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,9 +23,12 @@ from frugax.report import page_theme
 from ._feed import Feed
 from ._guard import AccessGuard, App
 from ._history import MAX_COLUMNS, Cursor
+from ._run_monitor import RunMonitor
+from ._runs_monitor import RunsMonitor
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.responses import Response
 
 _MEDIA_TYPES = {
     "html": "text/html; charset=utf-8",
@@ -34,7 +39,8 @@ _MEDIA_TYPES = {
 }
 _STATIC_FILES = (
     "alive.js", "app.css", "app.js", "charts.js", "favicon.svg", "frames.js",
-    "paint.js", "tables.js", "uPlot.LICENSE", "uPlot.css", "uPlot.js",
+    "histogram.js", "overlay.js", "paint.js", "runs.css", "runs.js", "tables.js",
+    "uPlot.LICENSE", "uPlot.css", "uPlot.js",
 )  # fmt: skip
 # Limits of one answer: a request must not be able to make the server encode the whole
 # journal.
@@ -43,115 +49,242 @@ _MAX_POINTS = 10_000
 _MAX_PIXELS = 2**21  # of larger frames every n-th row and column is sent
 
 
+# Runs of a folder whose own pages are held at a time: each keeps its whole history.
+_MAX_OPEN_RUNS = 4
+_POLL_RUNS_S = 0.5
+
+
 def page_app(feed: Feed, *, token: str | None, hosts: frozenset[str]) -> App:
     """Build the application that shows the run of `feed`."""
+
+    async def opened(_: "Request") -> Feed:
+        return feed
+
+    app = _application(_run_routes(opened, "index.html"), feed.read, feed.stop)
+    return AccessGuard(app, token=token, hosts=hosts)
+
+
+def runs_app(runs: RunsMonitor, *, token: str | None, hosts: frozenset[str]) -> App:
+    """Build the application that compares runs, with the page of each below it."""
+    opened: OrderedDict[int, tuple[Feed, asyncio.Task[None]]] = OrderedDict()
+    is_stopped = asyncio.Event()
+    runs.on_stop.append(is_stopped.set)
+
+    async def poll() -> None:
+        try:
+            while not is_stopped.is_set():
+                # In a thread: reading and unpacking blocks would stall the answers.
+                if not await asyncio.to_thread(runs.poll):
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(is_stopped.wait(), _POLL_RUNS_S)
+        finally:
+            for feed, reader in opened.values():
+                feed.stop()
+                await reader
+
+    async def open_run(request: "Request") -> Feed:
+        number = request.path_params["number"]
+        if number not in opened:
+            feed = Feed(RunMonitor(runs.journal(number)))
+            opened[number] = feed, asyncio.create_task(feed.read())
+            runs.on_stop.append(feed.stop)
+            while len(opened) > _MAX_OPEN_RUNS:
+                oldest, reader = opened.popitem(last=False)[1]
+                runs.on_stop.remove(oldest.stop)
+                oldest.stop()
+                await reader
+        opened.move_to_end(number)
+        return opened[number][0]
+
+    async def describe(request: "Request") -> "Response":
+        known = _parse_int(request, "known", -1)
+        return _respond(to_json(await asyncio.to_thread(runs.describe, known)))
+
+    async def curves(request: "Request") -> "Response":
+        query = request.query_params
+        found = await asyncio.to_thread(
+            runs.curves,
+            query.get("stream", ""),
+            query.get("column", ""),
+            axis=query.get("axis", "step"),
+            low=_parse_float(request, "from", -math.inf),
+            high=_parse_float(request, "to", math.inf),
+            max_points=_parse_int(request, "points", 400, low=4, high=_MAX_POINTS),
+        )
+        return _respond(to_json(found))
+
+    from starlette.responses import RedirectResponse
+    from starlette.routing import Mount, Route
+
+    async def add_slash(request: "Request") -> "Response":
+        # The page's own addresses are relative to its folder.
+        return RedirectResponse(request.url.path.rpartition("/")[2] + "/")
+
+    routes = [
+        *_file_routes("runs.html"),
+        Route("/api/runs", describe),
+        Route("/api/curves", curves),
+        Route("/run/{number:int}", add_slash),
+        Mount("/run/{number:int}", routes=_run_routes(open_run, "index.html")),
+    ]
+    app = _application(routes, poll, runs.stop)
+    return AccessGuard(app, token=token, hosts=hosts)
+
+
+def _application(
+    routes: "list[Any]", work: Callable[[], Any], stop: Callable[[], None]
+) -> Any:
+    """Make an application that works in the background until it is stopped."""
+    from starlette.applications import Starlette
+
+    async def report_error(_: "Request", error: Exception) -> "Response":
+        status = 404 if isinstance(error, LookupError) else 400
+        message = "There is nothing of that name."
+        if error.args:
+            message = str(error.args[0])
+        return _respond(to_json({"error": message}), status=status)
+
+    @contextlib.asynccontextmanager
+    async def running(_: Starlette) -> AsyncIterator[None]:
+        worker = asyncio.create_task(work())
+        try:
+            yield
+        finally:
+            # Stopped and then awaited: a reader that is cancelled in `to_thread` would
+            # leave its thread reading on.
+            stop()
+            await worker
+
+    handlers: Any = {LookupError: report_error, ValueError: report_error}
+    return Starlette(routes=routes, exception_handlers=handlers, lifespan=running)
+
+
+def _respond(
+    body: str | bytes, kind: str = "application/json", status: int = 200
+) -> "Response":
+    from starlette.responses import Response
+
+    return Response(body, status, media_type=kind)
+
+
+def _file_routes(index_name: str) -> list[Any]:
+    """Return the routes of the page itself and its static files."""
     try:
-        from starlette.applications import Starlette
-        from starlette.responses import Response, StreamingResponse
         from starlette.routing import Route
     except ImportError as e:
         raise MissingExtraError(
             'the live page needs Starlette: pip install "frugax[serve]".'
         ) from e
-
     folder = importlib.resources.files("frugax.watch.serve").joinpath("static")
     # All files are read at the start: a request only selects one by its exact name.
     files = {name: folder.joinpath(name).read_bytes() for name in _STATIC_FILES}
     # The colours of every page of frugax, light and dark.
     files["app.css"] = page_theme().encode() + files["app.css"]
-    index = folder.joinpath("index.html").read_bytes()
+    index = folder.joinpath(index_name).read_bytes()
 
-    def respond(body: str | bytes, kind: str = "application/json") -> Response:
-        return Response(body, media_type=kind)
+    async def page(_: "Request") -> "Response":
+        return _respond(index, _MEDIA_TYPES["html"])
 
-    async def page(_: "Request") -> Response:
-        return respond(index, _MEDIA_TYPES["html"])
-
-    async def static(request: "Request") -> Response:
+    async def static(request: "Request") -> "Response":
         name = request.path_params["name"]
         if name not in files:
             # The text names nothing from the request, so it cannot carry markup to a
             # browser.
-            return Response("There is no such file.\n", 404, media_type="text/plain")
-        return respond(files[name], _MEDIA_TYPES[name.rpartition(".")[2]])
+            return _respond("There is no such file.\n", "text/plain", 404)
+        return _respond(files[name], _MEDIA_TYPES[name.rpartition(".")[2]])
 
-    async def icon(_: "Request") -> Response:
-        return respond(files["favicon.svg"], _MEDIA_TYPES["svg"])
+    async def icon(_: "Request") -> "Response":
+        return _respond(files["favicon.svg"], _MEDIA_TYPES["svg"])
 
-    async def state(_: "Request") -> Response:
-        return respond(feed.state or "{}")
+    return [
+        Route("/", page),
+        Route("/favicon.ico", icon),
+        Route("/static/{name}", static),
+    ]
 
-    async def events(request: "Request") -> Response:
+
+def _run_routes(
+    opened: Callable[["Request"], Awaitable[Feed]], index_name: str
+) -> list[Any]:
+    """Return the routes of the page of one run, which a request opens."""
+    files = _file_routes(index_name)
+    from starlette.responses import StreamingResponse
+    from starlette.routing import Route
+
+    async def state(request: "Request") -> "Response":
+        return _respond((await opened(request)).state or "{}")
+
+    async def events(request: "Request") -> "Response":
         # A browser that reconnects sends the id of the last event by itself.
         text = request.headers.get("last-event-id")
         if not text:
             text = request.query_params.get("cursor", "")
+        feed = await opened(request)
         stream = feed.events(Cursor.parse(text), _columns(request))
         return StreamingResponse(stream, media_type="text/event-stream")
 
-    async def series(request: "Request") -> Response:
+    async def series(request: "Request") -> "Response":
         low, high = _parse_int(request, "from"), _parse_int(request, "to")
         points = _parse_int(request, "points", 2000, low=4, high=_MAX_POINTS)
         stream = request.query_params.get("stream", "")
+        history = (await opened(request)).run.history
         # Large windows take milliseconds, which must not delay the other pages.
         found = await asyncio.to_thread(
-            feed.run.history.window, stream, _columns(request), low, high, points
+            history.window, stream, _columns(request), low, high, points
         )
-        return respond(to_json(found))
+        return _respond(to_json(found))
 
-    async def rows(request: "Request") -> Response:
+    async def rows(request: "Request") -> "Response":
         count = _parse_int(request, "count", 100, low=1, high=_MAX_ROWS)
         before = _parse_optional_int(request, "before")
         stream = request.query_params.get("stream", "")
+        history = (await opened(request)).run.history
         found = await asyncio.to_thread(
-            feed.run.history.rows, stream, before=before, count=count
+            history.rows, stream, before=before, count=count
         )
-        return respond(to_json(found))
+        return _respond(to_json(found))
 
-    async def frame(request: "Request") -> Response:
+    async def histogram(request: "Request") -> "Response":
+        stream = request.query_params.get("stream", "")
+        count = _parse_int(request, "count", 200, low=1, high=_MAX_ROWS)
+        history = (await opened(request)).run.history
+        found = await asyncio.to_thread(history.histogram, stream, count)
+        return _respond(to_json(found))
+
+    async def frame(request: "Request") -> "Response":
         query = request.query_params
         number, step, array = await asyncio.to_thread(
-            feed.run.history.frame,
+            (await opened(request)).run.history.frame,
             query.get("stream", ""),
             query.get("column", ""),
             number=_parse_optional_int(request, "number"),
             step=_parse_optional_int(request, "step"),
         )
         body = _encode_frame(number, step, array)
-        return respond(body, "application/octet-stream")
+        return _respond(body, "application/octet-stream")
 
-    async def report_error(_: "Request", error: Exception) -> Response:
-        status = 404 if isinstance(error, LookupError) else 400
-        message = "There is nothing of that name."
-        if error.args:
-            message = str(error.args[0])
-        body = to_json({"error": message})
-        return Response(body, status, media_type="application/json")
-
-    @contextlib.asynccontextmanager
-    async def running(_: Starlette) -> AsyncIterator[None]:
-        reader = asyncio.create_task(feed.read())
-        try:
-            yield
-        finally:
-            # Stopped and then awaited: a reader that is cancelled in `to_thread` would
-            # leave its thread reading on.
-            feed.stop()
-            await reader
-
-    routes = [
-        Route("/", page),
-        Route("/favicon.ico", icon),
-        Route("/static/{name}", static),
+    return [
+        *files,
         Route("/api/state", state),
         Route("/api/events", events),
         Route("/api/series", series),
         Route("/api/rows", rows),
+        Route("/api/histogram", histogram),
         Route("/api/frame", frame),
     ]
-    handlers: Any = {LookupError: report_error, ValueError: report_error}
-    app = Starlette(routes=routes, exception_handlers=handlers, lifespan=running)
-    return AccessGuard(app, token=token, hosts=hosts)
+
+
+def _parse_float(request: "Request", name: str, default: float) -> float:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if math.isnan(number):
+        raise ValueError(f"{name} must be a number, got {text!r:.40}.")
+    return number
 
 
 def _parse_optional_int(request: "Request", name: str) -> int | None:

@@ -209,6 +209,21 @@ class History:
                 "older": start,
             }
 
+    def histogram(self, stream: str, count: int) -> dict[str, Any]:
+        """Return at most `count` histograms of a stream, evenly spaced, for JSON."""
+        with self._lock:
+            frames, table = self._frames[stream]["counts"], self._tables[stream]
+            n = min(count, len(frames) - frames.first)
+            numbers = np.linspace(frames.first, len(frames) - 1, n).round().astype(int)
+            steps = frames.steps[numbers]
+            found = {"steps": steps.tolist()}
+            found["counts"] = [frames.frame(int(i)).tolist() for i in numbers]
+            for name in ("low", "high"):
+                own_steps, values = table.column(name)
+                at = np.searchsorted(own_steps, steps).clip(0, max(len(values) - 1, 0))
+                found[name] = [_to_json_number(v) for v in values[at].tolist()]
+            return found
+
     def frame(
         self, stream: str, column: str, *, number: int | None, step: int | None
     ) -> tuple[int, int, Shaped[np.ndarray, "..."]]:

@@ -52,6 +52,11 @@ def read_facts(folder: Path | None, meta: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def read_config(folder: Path | None) -> dict[str, Any]:
+    """Read the settings of a run; empty if there are none that can be read."""
+    return _read_mapping(folder, "config.yaml", [])
+
+
 def is_lock_held(lock: Path) -> bool | None:
     """Whether a process holds this lock file; None if that cannot be known."""
     # Read from the kernel's list. Trying to lock the file would, for a moment, keep

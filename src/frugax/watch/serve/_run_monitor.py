@@ -8,7 +8,6 @@ from typing import Any
 from frugax.errors import ConfigError, CorruptFileError, FrugaxError
 
 from ..journal import Follower
-from ..journal.framing import MAGIC
 from ._history import History
 from ._run_folder import is_lock_held, read_facts
 
@@ -31,7 +30,7 @@ class RunMonitor:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Find the run."""
-        path = _newest_journal(Path(path))
+        path = Path(path)
         if path.is_dir():
             self._folder: Path | None = path.resolve()
             self._journal = self._folder / "journal"
@@ -231,21 +230,3 @@ def _format_duration(seconds: float) -> str:
         if seconds >= length:
             return f"{seconds / length:.3g} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _newest_journal(path: Path) -> Path:
-    """Return the newest journal in or below a folder that is not a run itself."""
-    is_run = (path / "journal").is_file() or (path / "config.yaml").is_file()
-    if not path.is_dir() or is_run:
-        return path
-    found: list[tuple[float, Path]] = []
-    for file in (*path.glob("*"), *path.glob("*/journal"), *path.glob("*/*/journal")):
-        try:
-            if file.is_file():
-                with file.open("rb") as opened:
-                    is_journal = opened.read(len(MAGIC)) == MAGIC
-                if is_journal:
-                    found.append((file.stat().st_mtime, file))
-        except OSError:  # such as a file that nobody may read
-            continue
-    return max(found)[1] if found else path

@@ -7,14 +7,16 @@ import secrets
 import socket
 import webbrowser
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from frugax.errors import ConfigError, MissingExtraError
 
-from ._app import page_app
+from ._app import page_app, runs_app
 from ._feed import Feed
 from ._guard import is_loopback, own_host_names
 from ._run_monitor import RunMonitor
+from ._runs_monitor import RunsMonitor, find_journals
 
 DEFAULT_PORT = 8765
 
@@ -28,10 +30,11 @@ def serve(
     open_browser: bool = False,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Show a run in the browser until Ctrl-C; the run itself is not touched.
+    """Show a run, or many, in the browser until Ctrl-C; the runs are not touched.
 
     Args:
-        path: the folder of a run, or a journal file.
+        path: the folder of a run, a journal file, or a folder of several of these: then
+            the page compares them.
         host: the address to listen at. An address that other machines can reach always
             requires a token.
         port: the port; 0 picks a free one.
@@ -49,12 +52,16 @@ def serve(
         raise MissingExtraError(
             'the live page needs uvicorn: pip install "frugax[serve]".'
         ) from e
-    run = RunMonitor(path)
+    monitor = open_monitor(path)
     secret = None
     if token or not is_loopback(host):
         secret = secrets.token_urlsafe(24)
-    feed = Feed(run)
-    app = page_app(feed, token=secret, hosts=own_host_names(host))
+    hosts = own_host_names(host)
+    if isinstance(monitor, RunsMonitor):
+        app, stop = runs_app(monitor, token=secret, hosts=hosts), monitor.stop
+    else:
+        feed = Feed(monitor)
+        app, stop = page_app(feed, token=secret, hosts=hosts), feed.stop
     bound = _bind(host, port)
     address = _address(host, bound.getsockname()[1], secret)
 
@@ -62,13 +69,13 @@ def serve(
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             self._loop = asyncio.get_running_loop()
-            say(f"{run.title}: {address}")
+            say(f"{monitor.title}: {address}")
             if open_browser:
                 await asyncio.to_thread(webbrowser.open, address)
 
         def handle_exit(self, sig: int, frame: Any) -> None:
             # Pages keep their event streams open, and uvicorn would wait for those.
-            self._loop.call_soon_threadsafe(feed.stop)
+            self._loop.call_soon_threadsafe(stop)
             super().handle_exit(sig, frame)
 
     config = uvicorn.Config(
@@ -86,6 +93,20 @@ def serve(
         pass  # uvicorn raises it again after an orderly shutdown
     finally:
         bound.close()
+
+
+def open_monitor(path: str | os.PathLike[str]) -> RunMonitor | RunsMonitor:
+    """Return the monitor of a run, or of all runs below a folder that is not a run.
+
+    Raises:
+        ConfigError: there is no such run.
+    """
+    folder = Path(path)
+    is_run = any((folder / name).is_file() for name in ("journal", "config.yaml"))
+    journals = find_journals(folder) if folder.is_dir() and not is_run else []
+    if len(journals) > 1:
+        return RunsMonitor(folder)
+    return RunMonitor(journals[0] if journals else path)
 
 
 def _bind(host: str, port: int) -> socket.socket:

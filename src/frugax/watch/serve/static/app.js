@@ -2,6 +2,7 @@
 import { Alive, duration, put } from "./alive.js";
 import { Board, STEP_SECONDS, bytes, family, format, number } from "./charts.js";
 import { Frames } from "./frames.js";
+import { Histograms, isHistogram } from "./histogram.js";
 import { Tables, isTable, losses, meter, showFacts } from "./tables.js";
 
 const find = (id) => document.getElementById(id);
@@ -9,7 +10,9 @@ const board = new Board(find("charts"));
 const alive = new Alive();
 const frames = new Frames(board);
 const tables = new Tables(find("tables"));
+const histograms = new Histograms(find("histograms"));
 const wanted = new URLSearchParams(location.search).getAll("column");
+let asked = new URLSearchParams(location.search).get("step"); // from a mark of the page of all runs
 let cursor = "";
 let state = null;
 let source = null;
@@ -18,13 +21,13 @@ let factsShown = "";
 // The token has become a cookie by now: keep it out of sight and of bookmarks.
 if (new URLSearchParams(location.search).has("token")) {
   const query = new URLSearchParams(wanted.map((column) => ["column", column]));
-  history.replaceState(null, "", "/" + (wanted.length ? "?" + query : ""));
+  history.replaceState(null, "", location.pathname + (wanted.length ? "?" + query : ""));
 }
 
 function listen() {
   source?.close();
   const query = new URLSearchParams([["cursor", cursor], ...wanted.map((column) => ["column", column])]);
-  source = new EventSource("/api/events?" + query);
+  source = new EventSource("api/events?" + query);
   source.addEventListener("state", (event) => told(JSON.parse(event.data)));
   source.addEventListener("beat", (event) => { alive.hear(JSON.parse(event.data).now); alive.show(); });
   source.addEventListener("delta", (event) => {
@@ -52,6 +55,7 @@ function listen() {
 function told(news) {
   state = news;
   const { facts, streams } = state;
+  board.histograms = new Set(Object.keys(streams).filter((name) => isHistogram(streams[name])));
   alive.told(state);
   put(find("title"), state.title);
   put(find("folder"), state.folder);
@@ -68,6 +72,8 @@ function told(news) {
   tiles(main);
   frames.told(streams);
   tables.told(streams);
+  histograms.told(streams);
+  if (asked !== null && main.records) { board.setMark(Number(asked)); board.onPick(Number(asked)); asked = null; }
   limits(facts);
   const said = JSON.stringify([facts, streams.watch?.latest]);
   if (said !== factsShown) {
@@ -189,6 +195,7 @@ function theme(name) {
   find("theme").setAttribute("aria-label", "Colours: " + (name === "auto" ? "as the system" : name));
   find("theme").title = find("theme").getAttribute("aria-label");
   board.redraw();
+  histograms.redraw();
 }
 let themed = "auto";
 try { themed = THEMES.includes(localStorage.theme) ? localStorage.theme : "auto"; } catch { /* storage may be off: the choice then lasts for this visit */ }
@@ -198,7 +205,8 @@ find("theme").onclick = () => {
   try { localStorage.theme = themed; } catch { /* as above */ }
   theme(themed);
 };
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => board.redraw());
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { board.redraw(); histograms.redraw(); });
+addEventListener("beforeprint", () => board.drawAll());
 
 // A browser allows few connections to one server: a page out of sight gives its back.
 document.addEventListener("visibilitychange", () => {

@@ -4,6 +4,7 @@ import { duration } from "./alive.js";
 
 const MOST_POINTS = 10000;
 const THINNED_POINTS = 5000;
+const NOISY_POINTS = 400; // with more, a line of means lies over the raw one
 export const STEP_SECONDS = "seconds per step";
 const BINARY = Array.from({ length: 60 }, (_, i) => 2 ** i); // round steps of bytes
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -81,6 +82,18 @@ export class Series {
   }
 }
 
+/** The mean of the points so far, each weighing less than the next (Kingma & Ba, 2015). */
+export function smoothed(y, weight) {
+  if (!weight) return y;
+  let [sum, norm] = [0, 0];
+  return y.map((v) => {
+    if (v === null || v === undefined) return v;
+    sum = weight * sum + (1 - weight) * v;
+    norm = weight * norm + (1 - weight);
+    return sum / norm;
+  });
+}
+
 /** "train/loss" and "val_loss" belong into the chart "loss". */
 export function family(column) {
   return column.replace(/^(train|training|val|valid|validation|test|eval)[/_.]/, "") || column;
@@ -151,12 +164,19 @@ class Chart {
       const y = this.#log ? from.y.map((v) => (v > 0 ? v : null)) : from.y;
       return [from.x, y];
     });
-    return tables.length === 1 ? tables[0] : uPlot.join(tables);
+    const raw = tables.length === 1 ? tables[0] : uPlot.join(tables);
+    if (!this.#isNoisy()) return raw;
+    return [...raw, ...raw.slice(1).map((y) => smoothed([...y], 1 - 50 / y.length))];
+  }
+
+  #isNoisy() {
+    return [...this.lines.values()].some((line) => !line.dots && line.series.x.length > NOISY_POINTS);
   }
 
   draw() {
     if (!this.#seen || !this.lines.size || !this.place.clientWidth) return;
     const data = this.#data();
+    if (this.#plot && this.#plot.series.length !== data.length) { this.#plot.destroy(); this.#plot = null; }
     if (!this.#plot) this.#make(data);
     else this.#plot.setData(data, false);
     this.#scale();
@@ -191,11 +211,12 @@ class Chart {
       series: [{}, ...names.map((label, i) => ({
         label,
         stroke: stroke(i),
-        width: 1.6,
+        width: this.#isNoisy() ? 1 : 1.6,
+        alpha: this.#isNoisy() ? 0.3 : 1,
         spanGaps: false,
         paths: this.lines.get(label).dots ? () => null : undefined,
         points: { show: this.lines.get(label).dots || data[0].length <= 40, size: 6, fill: stroke(i), stroke: stroke(i) },
-      }))],
+      })), ...(this.#isNoisy() ? names.map((label, i) => ({ label: label + ", mean", stroke: stroke(i), width: 2, points: { show: false }, paths: this.lines.get(label).dots ? () => null : undefined })) : [])],
       hooks: {
         setCursor: [(u) => this.#say(u.cursor.idx)],
         setSelect: [(u) => {
@@ -229,6 +250,20 @@ class Chart {
       pen.moveTo(x, u.bbox.top);
       pen.lineTo(x, u.bbox.top + u.bbox.height);
       pen.stroke();
+    }
+    // Values that are not finite: a click there leads to the frame of that step.
+    pen.fillStyle = css("--bad");
+    for (const line of this.lines.values()) {
+      const { x: steps, y: values } = (this.#window && !line.dots && this.#window[line.column]) || line.series;
+      for (let i = 0; i < steps.length; i++) {
+        if (values[i] !== null || steps[i] < min || steps[i] > max) continue;
+        const [x, y, size] = [u.valToPos(steps[i], "x", true), u.bbox.top + u.bbox.height, 6 * devicePixelRatio];
+        pen.beginPath();
+        pen.moveTo(x, y - 1.6 * size);
+        pen.lineTo(x + size * 0.8, y);
+        pen.lineTo(x - size * 0.8, y);
+        pen.fill();
+      }
     }
     const limit = this.board.limits[this.stream + "/" + this.name];
     if (limit !== undefined && limit >= u.scales.y.min && limit <= u.scales.y.max) {
@@ -303,6 +338,7 @@ export class Board {
   charts = new Map();
   mark = null;
   limits = {};
+  histograms = new Set();
   onPick = () => {};
   #zoom = null; // [low, high], or a share of the newest steps, or null
   #asked = 0;
@@ -350,6 +386,8 @@ export class Board {
   #place(stream, column, label, series, dots) {
     if (!stream && column === "seconds") return;
     if (stream && /episode|summary/.test(stream)) return;
+    // Of a histogram they are its edges, which its own picture shows.
+    if (stream && /^(low|high|not_finite)$/.test(column) && this.histograms.has(stream)) return;
     if (stream === "watch" && (!/overhead|bytes/.test(column) || /limit/.test(column))) return;
     const key = stream + "/" + family(column);
     let chart = this.charts.get(key);
@@ -369,6 +407,13 @@ export class Board {
 
   draw() {
     for (const chart of this.charts.values()) chart.draw();
+    // Charts below the fold come when nothing else is to do: a print shows all of them.
+    clearTimeout(this.rest);
+    this.rest = setTimeout(() => this.drawAll(), 600);
+  }
+
+  drawAll() {
+    for (const chart of this.charts.values()) if (!chart.isSeen()) chart.seen(true);
   }
 
   redraw() {
@@ -414,7 +459,7 @@ export class Board {
       await Promise.all([...this.charts.values()].filter((c) => c.isSeen() && c.columns().length).map(async (chart) => {
         const query = new URLSearchParams({ stream: chart.stream, from: Math.floor(min), to: Math.ceil(max), points: Math.min(4000, 2 * Math.round(chart.place.clientWidth)) });
         for (const column of chart.columns()) query.append("column", column);
-        const answer = await fetch("/api/series?" + query);
+        const answer = await fetch("api/series?" + query);
         if (answer.ok && asked === this.#asked && this.#zoom) chart.show(await answer.json());
       })).catch(() => {});
     }, wait);

@@ -180,7 +180,7 @@ export class Frames {
       this.#cache.set(key, held);
       return held;
     }
-    const answer = await fetch("/api/frame?" + new URLSearchParams({ stream, column, number }));
+    const answer = await fetch("api/frame?" + new URLSearchParams({ stream, column, number }));
     if (!answer.ok) throw new Error((await answer.json()).error);
     const frame = unpack(await answer.arrayBuffer());
     this.#cache.set(key, frame);
@@ -193,7 +193,7 @@ export class Frames {
     const { stream, column, count } = this.#about();
     if (!count) return;
     this.pause();
-    const answer = await fetch("/api/frame?" + new URLSearchParams({ stream, column, step: Math.floor(step) }));
+    const answer = await fetch("api/frame?" + new URLSearchParams({ stream, column, step: Math.floor(step) }));
     if (answer.ok) this.go(unpack(await answer.arrayBuffer()).number);
   }
 

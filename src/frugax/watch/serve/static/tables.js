@@ -79,7 +79,7 @@ class Rows {
   }
 
   async #ask(query) {
-    const answer = await fetch("/api/rows?" + new URLSearchParams({ stream: this.stream, ...query })).catch(() => null);
+    const answer = await fetch("api/rows?" + new URLSearchParams({ stream: this.stream, ...query })).catch(() => null);
     return answer?.ok ? answer.json() : null;
   }
 

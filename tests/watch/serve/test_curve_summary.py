@@ -1,0 +1,66 @@
+"""A curve of any length is held in bounded memory, with its extremes and its holes."""
+
+import numpy as np
+import pytest
+
+from frugax.watch.serve import MAX_BUCKETS, CurveSummary, to_points
+
+
+def points_of(summary, **given):
+    window = {"low": -np.inf, "high": np.inf, "max_points": 400} | given
+    return to_points(summary.buckets, window.pop("seconds", None), **window)
+
+
+@pytest.mark.parametrize("piece", [1, 37, 5000])
+def test_extremes_means_and_holes_are_exact_at_any_length(piece):
+    n = 30_000 if piece > 1 else 1500
+    values = np.random.default_rng(0).normal(size=n)
+    values[n // 3] = 50.0
+    values[n // 2] = np.nan
+    steps = np.arange(n) * 3
+    summary = CurveSummary()
+    for start in range(0, n, piece):
+        summary.extend(steps[start : start + piece], values[start : start + piece])
+    buckets = summary.buckets
+    assert len(buckets) <= MAX_BUCKETS + 1
+    assert summary.points == n == buckets["count"].sum() + buckets["holes"].sum()
+    assert buckets["high"].max() == 50.0
+    assert buckets["low"].min() == np.float32(np.nanmin(values))
+    assert buckets["sum"].sum() == pytest.approx(np.nansum(values))
+    assert (buckets["first"][1:] == buckets["last"][:-1] + 3).all()
+    found = points_of(summary)
+    assert len(found["x"]) <= 400
+    assert max(found["high"]) == 50.0
+    (hole,) = found["hole_steps"]
+    assert hole <= 3 * (n // 2) < hole + 3 * n / 200
+
+
+def test_few_points_come_back_as_they_are():
+    summary = CurveSummary()
+    summary.extend(np.array([5, 7, 9]), np.array([1.0, np.inf, 3.0]))
+    found = points_of(summary)
+    assert found == {
+        "x": [5.0, 7.0, 9.0],
+        "y": [1.0, None, 3.0],
+        "holes": [7.0],
+        "hole_steps": [7],
+    }
+
+
+def test_a_rewind_takes_back_what_came_after_it():
+    summary = CurveSummary()
+    summary.extend(np.arange(100), np.arange(100.0))
+    summary.rewind(39)
+    summary.extend(np.arange(40, 60), np.full(20, -1.0))
+    found = points_of(summary)
+    assert found["x"] == [*range(60)]
+    assert found["y"][39:42] == [39.0, -1.0, -1.0]
+
+
+def test_an_axis_of_time_places_steps_by_the_clock():
+    summary = CurveSummary()
+    summary.extend(np.arange(11), np.arange(11.0))
+    clock = np.array([0.0, 10.0]), np.array([100.0, 200.0])
+    found = points_of(summary, seconds=clock, low=145.0, high=175.0)
+    assert found["x"] == [150.0, 160.0, 170.0]
+    assert found["y"] == [5.0, 6.0, 7.0]

@@ -1,0 +1,165 @@
+"""Many runs on one page: found, summarised, cached, compared."""
+
+import os
+
+import numpy as np
+import pytest
+
+from chromium import BROWSER, chromium
+from frugax import watch
+from frugax.watch.serve import RunMonitor, RunsMonitor, open_monitor
+from watched_pages import Server
+
+
+def write_run(folder, *, lr, n=500, hole=None, tags=()):
+    steps = np.arange(n)
+    loss = np.exp(-steps * lr / 50).astype("f4")
+    if hole is not None:
+        loss[hole] = np.nan
+    folder.mkdir(parents=True)
+    meta = {
+        "name": folder.name,
+        "started": 1000.0,
+        "config": {"lr": lr, "opt": {"name": "adam"}},
+        "tags": list(tags),
+    }
+    with watch.Journal.create(folder / "journal", meta) as journal:
+        journal.write_many(steps, {"loss": loss, "val/loss": loss + 1})
+        journal.write_many(steps[::50], {"time": 1000.0 + steps[::50] / 10}, "watch")
+        counts = np.tile(np.arange(8, dtype=np.int32), (10, 1))
+        edges = {"low": np.full(10, -1.0), "high": np.full(10, 1.0)}
+        journal.write_many(steps[::50], {"counts": counts, **edges}, "weights")
+        journal.write_many(steps[::50], {"grid": np.zeros((10, 3, 3), np.int8)}, "grid")
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "runs"
+    write_run(folder / "slow", lr=0.1, tags=["night"])
+    write_run(folder / "fast", lr=0.3, hole=250)
+    write_run(folder / "many" / "process0", lr=0.2)
+    return folder
+
+
+def read_all(monitor):
+    while monitor.poll():
+        pass
+    return monitor
+
+
+def test_runs_are_found_and_described(runs):
+    monitor = read_all(open_monitor(runs))
+    told = monitor.describe(-1)
+    assert [r["name"] for r in told["runs"]] == ["fast", "many/process0", "slow"]
+    slow = told["runs"][2]
+    assert slow["config"] == {"lr": "0.1", "opt.name": "adam"}
+    assert slow["tags"] == ["night"]
+    assert slow["state"] == "ended"
+    assert slow["read"]
+    assert ["", "loss", pytest.approx(np.exp(-0.998), rel=1e-3)] in slow["columns"]
+    assert slow["histograms"] == ["weights"]
+    # Nothing is told twice.
+    assert monitor.describe(told["changes"]) == {"changes": told["changes"]}
+
+
+def test_curves_stand_side_by_side_over_steps_and_time(runs):
+    monitor = read_all(RunsMonitor(runs))
+    curves = monitor.curves("", "loss")
+    assert set(curves) == {"0", "1", "2"}
+    assert curves["0"]["hole_steps"] == [250]
+    time = monitor.curves("", "loss", axis="time")["2"]["x"]
+    assert time[0] == pytest.approx(0.1, abs=0.05)
+    assert time[-1] == pytest.approx(49.9, abs=0.1)  # beyond the last look at the clock
+    assert monitor.curves("", "loss", axis="clock")["2"]["x"][0] == pytest.approx(
+        1000.1
+    )
+    assert monitor.curves("", "nothing") == {}
+
+
+def test_what_was_read_is_prepared_for_the_next_server(runs, monkeypatch):
+    first = read_all(RunsMonitor(runs))
+
+    def refuse(*_):
+        raise AssertionError("the journal is read again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("frugax.watch.serve._runs_monitor.Follower", refuse)
+        again = RunsMonitor(runs)
+        assert again.curves("", "loss") == first.curves("", "loss")
+        assert not again.poll()
+    # A journal that has grown is read again; until then the old curves stay.
+    with watch.Journal.append_to(runs / "slow" / "journal") as journal:
+        journal.write(1000, {"loss": 7.0})
+    grown = RunsMonitor(runs)
+    assert grown.curves("", "loss")["2"] == first.curves("", "loss")["2"]
+    assert read_all(grown).curves("", "loss")["2"]["y"][-1] == 7.0
+
+
+def test_a_damaged_cache_and_a_foreign_file_do_no_harm(runs):
+    read_all(RunsMonitor(runs))
+    for file in (runs.parent / "cache").rglob("*"):
+        if file.is_file():
+            file.write_bytes(file.read_bytes()[:-7])
+    (runs / "notes.txt").write_text("not a journal")
+    monitor = read_all(RunsMonitor(runs))
+    assert len(monitor.describe(-1)["runs"]) == 3
+    assert set(monitor.curves("", "loss")) == {"0", "1", "2"}
+
+
+def test_a_run_that_comes_later_is_found_and_one_run_has_its_own_page(runs):
+    monitor = read_all(RunsMonitor(runs))
+    write_run(runs / "a new one", lr=1.0)
+    monitor._next_scan = 0.0
+    read_all(monitor)
+    assert monitor.describe(-1)["runs"][3]["name"] == "a new one"  # numbers stay
+    assert isinstance(open_monitor(runs / "slow"), RunMonitor)
+    assert isinstance(open_monitor(runs / "many"), RunMonitor)
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no chromium here")
+def test_the_page_compares_runs_in_a_browser(runs):
+    server = Server(runs, "--port", 0)
+    try:
+        with chromium() as page:
+            page.size(1280, 900)
+            page.open(f"http://127.0.0.1:{server.port}/")
+            page.wait_for("performance.getEntriesByName('first-chart').length")
+            page.wait_for(
+                "document.querySelector('#said-word').textContent == 'all ended'"
+            )
+            assert page.run("document.querySelectorAll('#runs li').length") == 3
+            groups = (
+                "[...document.querySelectorAll('.group')].map((g) => g.dataset.name)"
+            )
+            assert page.run(groups) == ["metrics", "val"]
+            # lr differs, the optimiser does not.
+            settings = "document.querySelector('#config tbody').innerText"
+            assert page.run(settings).split() == ["lr", "0.3", "0.2", "0.1"]
+            page.run("document.querySelector('#runs input').click()")
+            shown = "document.querySelector('#count').textContent"
+            page.wait_for(f"{shown} === '2 of 3 shown'")
+            type_in = (
+                "(() => { const s = document.querySelector('#search');"
+                " s.value = 'night'; s.dispatchEvent(new Event('input')); })()"
+            )
+            page.run(type_in)
+            page.wait_for(f"{shown} === '1 of 3 shown'")
+            page.run("document.querySelector('#runs button').click()")
+            assert page.run("document.querySelectorAll('.pinned').length") == 1
+            page.size(400, 800)
+            page.run("new Promise((done) => setTimeout(done, 200))")
+            assert page.run("document.documentElement.scrollWidth") <= 400
+            page.open(f"http://127.0.0.1:{server.port}/run/0/?step=250")
+            page.wait_for(
+                "document.querySelector('#frame-step')?.textContent == 'step 250'"
+            )
+            page.wait_for("document.querySelectorAll('#histograms canvas').length == 1")
+            assert page.complaints == []
+            page.open("about:blank")
+    finally:
+        status, said = server.leave()
+        assert status == 0, said
+    assert os.environ["XDG_CACHE_HOME"]  # not the user's own
