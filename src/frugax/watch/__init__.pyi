@@ -46,6 +46,10 @@ from ._reductions import (
 from ._run import (
     run as run,
 )
+from ._text import (
+    table as table,
+    text as text,
+)
 from ._watcher import (
     Watcher as Watcher,
 )
@@ -65,8 +69,6 @@ from .probes import (
 )
 from .sinks import (
     HtmlReport as HtmlReport,
-    JsonLines as JsonLines,
     Sink as Sink,
-    SvgFiles as SvgFiles,
     Terminal as Terminal,
 )

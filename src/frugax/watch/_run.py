@@ -19,6 +19,7 @@ from frugax.budget import OverheadBudget, Receipt, to_json
 from frugax.errors import OutputError
 
 from ._alerts import Alerts
+from ._gpu import GpuDriver
 from ._jit import jit
 from ._watcher import Watcher
 from .delivery import SinkWorker
@@ -195,11 +196,12 @@ class _SystemMetrics:
         last = self._journal.last_step_of(_SYSTEM_STREAM) or 0
         began = time.monotonic() - last
         wall, used = time.monotonic(), time.process_time()
+        driver = GpuDriver()
         while not self._stop.wait(_SYSTEM_INTERVAL_S):
             now, cpu = time.monotonic(), time.process_time()
             values = {"processors in use": (cpu - used) / (now - wall)}
             wall, used = now, cpu
-            values |= _memory()
+            values |= _memory() | driver.metrics()
             try:
                 self._journal.write(int(now - began), values, _SYSTEM_STREAM)
             # A full disk is reported by the watcher, which has the records.

@@ -1,9 +1,13 @@
 """Each adapter writes what its own package reads back, offline, and leaves no trace."""
 
+import contextlib
 import importlib.util
+import json
 import os
 import socket
+import sqlite3
 import struct
+import subprocess
 import sys
 import threading
 
@@ -11,7 +15,14 @@ import numpy as np
 import pytest
 
 from frugax.errors import MissingExtraError
-from frugax.watch.sinks import Event, MLflow, Rerun, Sink, TensorBoard, WandB
+from frugax.watch.sinks import (
+    Event,
+    MLflow,
+    Rerun,
+    Sink,
+    TensorBoard,
+    WandB,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -212,3 +223,27 @@ def test_without_its_package_the_error_says_what_to_install(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=rf"frugax\[{extra}\]"):
         sink(tmp_path / "x")
+
+
+def test_trackio(tmp_path):
+    if importlib.util.find_spec("trackio") is None:
+        pytest.skip("no trackio here")
+    script = (
+        "import numpy as np; from frugax.watch.sinks import Event, Trackio;"
+        "sink = Trackio('p', run='r', config={'lr': 0.1});"
+        "sink.write([Event('scalar', '', s, {'loss': np.float32(1 / s)})"
+        " for s in (1, 2)]);"
+        "sink.write([Event('summary', 'episode', 7, {'reward': np.float64(7.5)})]);"
+        "sink.close(); sink.close()"
+    )
+    # A process of its own: Trackio reads its folder when it is imported.
+    environment = os.environ | {"TRACKIO_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", script], check=True, env=environment)
+    with contextlib.closing(sqlite3.connect(tmp_path / "p.db")) as database:
+        rows = database.execute("select step, metrics from metrics").fetchall()
+    told = [(step, json.loads(metrics)) for step, metrics in rows]
+    assert told == [
+        (1, {"loss": 1.0}),
+        (2, {"loss": 0.5}),
+        (2, {"episode/reward": 7.5, "episode/step": 7}),
+    ]

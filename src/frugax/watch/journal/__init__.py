@@ -8,8 +8,10 @@ docs/watch.md.
 from ._export import ExportResult, export
 from ._follower import Appended, Change, Follower, Rewound
 from ._journal import Journal
+from ._merge import MergedRow, merge, process_journals
 from ._reader import Records, read
 from ._scanner import LostRange
+from ._text import TEXT_COLUMN, decode_text
 from ._validation import (
     MAX_COLUMNS,
     as_number,
@@ -26,6 +28,7 @@ from .packing import Column
 __all__ = [
     "MAX_COLUMNS",
     "RECORDS_PER_BLOCK",
+    "TEXT_COLUMN",
     "Appended",
     "Change",
     "Column",
@@ -33,6 +36,7 @@ __all__ = [
     "Follower",
     "Journal",
     "LostRange",
+    "MergedRow",
     "Records",
     "Rewound",
     "as_number",
@@ -40,8 +44,11 @@ __all__ = [
     "check_name",
     "check_names",
     "check_size",
+    "decode_text",
     "export",
     "fits_array",
     "is_real",
+    "merge",
+    "process_journals",
     "read",
 ]

@@ -13,6 +13,7 @@ from ._rerun import Rerun
 from ._svg_files import SvgFiles, safe_file_name
 from ._tensorboard import TensorBoard
 from ._terminal import Terminal
+from ._trackio import Trackio
 from ._wandb import WandB
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "SvgFiles",
     "TensorBoard",
     "Terminal",
+    "Trackio",
     "WandB",
     "safe_file_name",
 ]

@@ -200,6 +200,15 @@ export class Frames {
   #paint() {
     if (!this.#shown) return;
     const canvas = find("frame");
+    const isText = this.#about().column === "utf8";
+    canvas.hidden = isText;
+    find("frame-text").hidden = !isText;
+    if (isText) {
+      const all = this.#shown.values;
+      put(find("frame-text"), new TextDecoder().decode(all.slice(0, all.findLastIndex((c) => c) + 1)));
+      find("frame-key").replaceChildren();
+      return;
+    }
     const room = Math.max(80, Math.min(canvas.parentElement.clientWidth - 22, 420));
     this.painted = paint(canvas, this.#shown, room);
     const { labels, low, high, colours, isPicture } = this.painted;
@@ -230,7 +239,7 @@ export class Frames {
     put(find("frame-number"), `frame ${(frame.number + 1).toLocaleString("en")} of ${count.toLocaleString("en")}${gone}`);
     const size = (frame.of.length ? frame.of : [1]).join(" × ");
     const every = frame.every > 1 ? `, every ${frame.every}th cell shown` : "";
-    put(find("frame-what"), `${column}, ${size}${every}`);
+    put(find("frame-what"), column === "utf8" ? "text" : `${column}, ${size}${every}`);
     const words = `${column} at step ${frame.step}, ${size}`;
     if (find("frame").getAttribute("aria-label") !== words) find("frame").setAttribute("aria-label", words);
     find("scrub").setAttribute("aria-valuetext", `step ${frame.step}, frame ${frame.number + 1} of ${count}`);

@@ -1,0 +1,13 @@
+"""How a journal holds a text: as an array of bytes, filled up with zeros."""
+
+from typing import Any
+
+import numpy as np
+
+# The column by which a reader knows a text.
+TEXT_COLUMN = "utf8"
+
+
+def decode_text(data: Any) -> str:
+    """Return a text from its bytes; what is not UTF-8 becomes U+FFFD."""
+    return bytes(np.asarray(data, np.uint8)).rstrip(b"\0").decode(errors="replace")

@@ -1,0 +1,51 @@
+"""The journals of many processes are read as one run, in bounded memory."""
+
+import tracemalloc
+
+import pytest
+
+from frugax.watch.journal import Journal, merge, process_journals
+
+
+def write(folder, processes, steps):
+    for number in range(processes):
+        path = folder / f"process{number}" / "journal"
+        path.parent.mkdir(parents=True)
+        with Journal.create(path, {}) as journal:
+            every = number % 3 + 1  # the processes do not record the same steps
+            chosen = range(0, steps, every)
+            journal.write_many(chosen, {"loss": [float(number + s) for s in chosen]})
+
+
+@pytest.mark.parametrize(
+    "processes", [12, pytest.param(1000, marks=pytest.mark.thorough)]
+)
+def test_nothing_is_lost_and_steps_come_in_order(tmp_path, processes):
+    steps = 200
+    write(tmp_path, processes, steps)
+    paths = process_journals(tmp_path)
+    assert len(paths) == processes
+    assert paths[-1].parent.name == f"process{processes - 1}"
+    seen, last = 0, (-1, -1)
+    for row in merge(paths):
+        assert (row.step, row.process) > last
+        last = row.step, row.process
+        assert row.values["loss"] == row.process + row.step
+        seen += 1
+    assert seen == sum(len(range(0, steps, n % 3 + 1)) for n in range(processes))
+
+
+def test_memory_does_not_grow_with_the_length(tmp_path):
+    def peak(steps):
+        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        write(folder, 2, steps)
+        tracemalloc.start()
+        try:
+            for _ in merge(process_journals(folder)):
+                pass
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(2000)  # imports and fills caches
+    assert peak(20_000) < 2 * peak(2000)
