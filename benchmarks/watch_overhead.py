@@ -5,11 +5,12 @@
 Programs of about 10 us to 10 ms a step, watched in four ways. Each runs alone first, as
 a user would run it, until its receipt is written. Then it is raced from outside: short
 turns in an order drawn anew for each round, in processor time of all threads, so that
-other programs matter little. "the same again" is the unwatched program compiled once
-more: as far as it is from 0, nothing can be told. Records are collected between two
-turns; the processor time that collecting took in the run is added. "price" is what
-`watch.price` predicts for a record with every call, beside a race of exactly that.
-Results go to `benchmarks/results/watch_overhead.json`.
+other programs matter little. The unwatched program is the one that the watched function
+runs between two records. "the same again" is compiled once more: the place of its code
+and constants differs, and as far as it is from 0, nothing can be told. Records are
+collected between two turns; the processor time that collecting took in the run is
+added. "price" is what `watch.price` predicts for a record with every call, beside a
+race of exactly that. Results go to `benchmarks/results/watch_overhead.json`.
 """
 
 import argparse
@@ -143,7 +144,7 @@ def programs() -> dict[str, tuple[Callable[..., Any], Callable[..., Any], bool]]
 class Racer:
     """A program with its own state."""
 
-    program: Program
+    program: Any
     state: State
     record: Callable[[Any], None] | None = None
     end: Callable[[], None] = lambda: None
@@ -184,12 +185,16 @@ def race(
                 ), watcher
             steps = iter(range(1 << 62))
             record = lambda loss: watcher.record(next(steps), {"loss": loss})
-            return Racer(jax.jit(lambda s: bare(s)), state, record, end), watcher
+            return Racer(plain, state, record, end), watcher
 
+        plain: Any = jax.jit(bare)
         watched, watcher = racer("watched", "standard")
         every, full = racer("every", "full")
+        watched.turn(1)
+        if not by_hand:
+            plain = watched.program.variants().bare
         racers = {
-            PLAIN: Racer(jax.jit(bare), state),
+            PLAIN: Racer(plain, state),
             AGAIN: Racer(jax.jit(lambda s: bare(s)), state),
             WATCHED: watched,
             EVERY: every,

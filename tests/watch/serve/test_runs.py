@@ -107,6 +107,13 @@ def test_a_damaged_cache_and_a_foreign_file_do_no_harm(runs):
     assert set(monitor.curves("", "loss")) == {"0", "1", "2"}
 
 
+def test_a_server_that_is_still_reading_stops_at_once(runs):
+    monitor = RunsMonitor(runs)
+    monitor.stop()
+    assert not monitor.poll()
+    assert not any(run["read"] for run in monitor.describe(-1)["runs"])
+
+
 def test_a_run_that_comes_later_is_found_and_one_run_has_its_own_page(runs):
     monitor = read_all(RunsMonitor(runs))
     write_run(runs / "a new one", lr=1.0)

@@ -12,6 +12,8 @@ from jaxtyping import Float, Int64, Shaped
 
 # At most so many buckets, and at least half: more than a chart has pixels.
 MAX_BUCKETS = 1024
+# Points that are folded into buckets at a time: blocks of a journal are shorter.
+_FOLDED = 8192
 BUCKET = np.dtype(
     [
         ("first", "<i8"),
@@ -70,7 +72,7 @@ class CurveSummary:
         self._values.append(values.astype(np.float64))
         self._waiting += len(steps)
         self.points += len(steps)
-        if self._waiting >= max(64, self.size):
+        if self._waiting >= max(_FOLDED, self.size):
             self._fold()
 
     def rewind(self, step: int) -> None:

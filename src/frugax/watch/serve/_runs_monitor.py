@@ -26,7 +26,8 @@ from ._run_folder import read_config, read_facts
 
 _FORMAT = 1
 _CACHE = "watch-curves"
-_POLL_BYTES = 2**20
+# Small enough that an answer need not wait long for a part that is being read.
+_POLL_BYTES = 2**17
 _RESCAN_S = 3.0
 _QUIET_AFTER_S = 30.0
 _SAVE_S = 60.0
@@ -272,6 +273,7 @@ class RunsMonitor:
         self._next_scan = 0.0
         self._lock = threading.Lock()
         self._changes = 0
+        self._stopped = False
         self.on_stop: list[Callable[[], None]] = []
         _forget_old()
         self._scan()
@@ -293,6 +295,8 @@ class RunsMonitor:
         self._scan()
         more = False
         for run in self._runs:
+            if self._stopped:
+                return False
             with self._lock:
                 news = run.poll()
                 self._changes += news
@@ -301,6 +305,7 @@ class RunsMonitor:
 
     def stop(self) -> None:
         """End what the pages have started; call it in the event loop."""
+        self._stopped = True
         for stop in tuple(self.on_stop):
             stop()
 
