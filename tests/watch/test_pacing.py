@@ -356,18 +356,6 @@ def test_short_calls_are_thinned_before_they_are_compared(call_s, extra_work, fa
     assert pace.factor == factor
 
 
-def test_short_steps_recorded_by_hand_are_thinned_within_their_first_hundred(tmp_path):
-    """Before anything is collected, so that a run of a second can keep its budget."""
-    clock = Clock()
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        watcher = watch.Watcher(journal, OverheadBudget("1%"), clock=clock)
-        for i in range(100):
-            watcher.record(i, {"x": CostlyNumber(clock, 1e-5)})
-            clock.now += 1e-4
-        assert watcher.pace.factor >= 16
-        watcher.finish()
-
-
 def test_a_watcher_at_level_full_keeps_every_number_whatever_it_costs(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         watcher = watch.Watcher(journal, OverheadBudget("1%"), level="full")

@@ -139,7 +139,7 @@ def test_metrics_of_a_jitted_step_arrive_exactly(journal, tmp_path):
         x = jnp.cos(x)
         return x, {"x": x, "low": x.astype(jnp.bfloat16), "n": jnp.int32(3)}
 
-    watcher = watch.Watcher(journal, OverheadBudget("1%"))
+    watcher = watch.Watcher(journal, OverheadBudget("1%"), level="full")
     x, expected = jnp.float32(1.0), []
     for i in range(200):
         x, metrics = step(x)

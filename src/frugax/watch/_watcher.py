@@ -35,9 +35,6 @@ from .sinks import Kind, Sink
 
 # Seconds that a callback may block for room, when the buffer of summaries is half full.
 _MAX_SUMMARY_WAIT_S = 1.0
-# Calls of `record` between two looks at what they take: the collector looks too late
-# for a run of a few seconds.
-_LOOKS = 32
 # Between two status rows, for a page that a person follows.
 _STATUS_INTERVAL_S = 1.0
 
@@ -138,8 +135,6 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._last_call = 0.0
         self._inside_s = 0.0
         self._record_s = 0.0  # in `record`
-        self._looks = 0  # calls of `record` that kept their metrics
-        self._looked = 0.0, -np.inf  # `_record_s` and the time at the last look
         self._next_ask = 0  # the call of `record` at which a unit begins or ends
         # Calls of `record` before this one only remember their metrics.
         self._next_look = 0
@@ -297,17 +292,9 @@ class Watcher(AbstractContextManager["Watcher"]):
             if number >= self._next_ask:
                 self._next_ask = self._own_lane.count(number, metrics)
             self._next_look = min(self._next_look, self._next_ask)
-        left = self.clock()
-        self._record_s += left - entered
+        self._record_s += self.clock() - entered
         if is_thinned_out:
             return
-        self._looks += 1
-        if self._looks % _LOOKS == 0 and self._dial.level != "full":
-            seen_s, seen_at = self._looked
-            self._looked = self._record_s, left
-            if self._started is not None:
-                elapsed_s = left - max(seen_at, self._started)
-                self.pace.recorded(self._record_s - seen_s, elapsed_s)
         failure = self._dispatch.writer.failure
         if self.collector.is_over_limit:
             self._make_room()

@@ -59,21 +59,6 @@ class Pace:
                 self._floor *= 2
             return self.factor < self._floor and self._scale(1.0)
 
-    def recorded(self, caller_s: float, elapsed_s: float) -> bool:
-        """Consider the time of the first calls of `record`; says whether it thinned.
-
-        Args:
-            caller_s: seconds in calls of `record` since the last time.
-            elapsed_s: seconds since the last time.
-        """
-        with self._lock:
-            allowed = _COLLECTING_SHARE * self.limit
-            share = caller_s / max(elapsed_s, 1e-9)
-            if not 0 < allowed < share:
-                return False
-            self._since = None  # what comes next was partly made at the old rate
-            return self._scale(_steps_up(share, allowed))
-
     def collected(self, cpu_s: float, now: float) -> bool:
         """Add the time of a collection; returns whether the factor changed."""
         with self._lock:

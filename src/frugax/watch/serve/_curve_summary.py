@@ -33,11 +33,13 @@ class CurveSummary:
     Attributes:
         size: points of a bucket.
         points: how many points it has been given, less those that a rewind took back.
+        last: the newest finite value.
     """
 
     def __init__(self) -> None:
         self.size = 1
         self.points = 0
+        self.last: float | None = None
         self._buckets = np.empty(0, BUCKET)
         self._steps: list[np.ndarray] = []
         self._values: list[np.ndarray] = []
@@ -49,6 +51,9 @@ class CurveSummary:
         summary = cls()
         summary._buckets, summary.size = buckets, size
         summary.points = int(buckets["count"].sum() + buckets["holes"].sum())
+        finite = buckets[buckets["count"] > 0]
+        if len(finite):
+            summary.last = float(finite[-1]["sum"] / finite[-1]["count"])
         return summary
 
     @property
@@ -72,6 +77,9 @@ class CurveSummary:
         self._values.append(values.astype(np.float64))
         self._waiting += len(steps)
         self.points += len(steps)
+        finite = values[-64:][np.isfinite(values[-64:])]
+        if len(finite):
+            self.last = float(finite[-1])
         if self._waiting >= max(_FOLDED, self.size):
             self._fold()
 

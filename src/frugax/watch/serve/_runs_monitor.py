@@ -197,9 +197,7 @@ class _ComparedRun:
             "config": self._config,
             "verdict": self._facts["verdict"],
             "read": self.is_read,
-            "columns": [
-                [*key, _last(curve)] for key, curve in list(self.curves.items())
-            ],
+            "columns": [[*key, curve.last] for key, curve in list(self.curves.items())],
             "left_out": len(self.left_out),
             "histograms": sorted(self.histograms),
         }
@@ -367,14 +365,6 @@ def _forget_old() -> None:
         with contextlib.suppress(OSError):
             if file.stat().st_mtime < time.time() - _FORGET_S:
                 file.unlink()
-
-
-def _last(curve: CurveSummary) -> float | None:
-    buckets = curve.buckets
-    buckets = buckets[buckets["count"] > 0]
-    if not len(buckets):
-        return None
-    return float(f"{buckets[-1]['sum'] / buckets[-1]['count']:.6g}")
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
