@@ -87,12 +87,10 @@ def test_wrong_numbers_and_names_are_refused(options, message):
 
 
 def test_a_script_is_refused_for_wrong_numbers_and_names():
-    for options, message in (
-        ({"processes": 0}, "processes must be >= 1, got 0"),
-        ({"processes": 2, "name": "a b"}, "name must be one word, got 'a b'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            distributed.slurm_script(COMMAND, **options)
+    with pytest.raises(ValueError, match="processes must be >= 1, got 0"):
+        distributed.slurm_script(COMMAND, processes=0)
+    with pytest.raises(ValueError, match="name must be one word, got 'a b'"):
+        distributed.slurm_script(COMMAND, processes=2, name="a b")
     with pytest.raises(ValueError, match="the command is missing"):
         distributed.slurm_script([], processes=2)
 
