@@ -92,6 +92,15 @@ def test_gguf_has_the_error_that_the_report_states(saved, bits, limit):
     assert report.receipt.spends[0].measured == report.rel_error
 
 
+def test_a_size_alone_is_a_verdict_on_the_size(saved, tmp_path):
+    path = saved[0] if isinstance(saved, tuple) else saved
+    for limit, verdict in (("10MiB", "kept"), (8, "broken")):
+        budget = SizeBudget(bytes=limit)
+        report = compress.export_quantised(path, tmp_path / "x.gguf", budget=budget)
+        assert report.verdict == verdict
+        assert [s.name for s in report.receipt.spends] == ["file"]
+
+
 def test_int8_safetensors_have_a_step_for_each_row(saved):
     path, weights, _ = saved
     to = path.with_suffix(".safetensors")

@@ -1,6 +1,7 @@
 """Values of scans that a plan keeps in the host's memory."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -66,3 +67,11 @@ def test_the_hosts_memory_is_not_offered_on_a_cpu():
     with pytest.raises(ValueError, match=r'offload="first".*memory of a CPU') as e:
         remat.plan(loss, MemoryBudget("1MiB"), ARGS, offload="first", cache=False)
     assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("lever", ["divide_batch", "offload"])
+def test_a_misspelt_lever_is_refused(lever):
+    shapes = (jax.ShapeDtypeStruct((4,), "float32"),)
+    wrong: dict[str, Any] = {lever: "last"}
+    with pytest.raises(ValueError, match=f"{lever} must be True, False or .first."):
+        remat.plan(lambda x: x.sum(), MemoryBudget("1MiB"), shapes, **wrong)

@@ -307,15 +307,18 @@ def _make_receipt(
         # Without a limit there is nothing to keep: the verdict is "cannot tell".
         limit = math.nan
         source += "; no limit was stated"
-    spends = [
-        Spend(
-            name="relative error",
-            unit="",
-            limit=limit,
-            measured=rel_error,
-            source=source,
+    spends: list[Spend] = []
+    # A size alone leaves the error without a limit, and says nothing of it.
+    if budget is None or budget.rel_error is not None:
+        spends.append(
+            Spend(
+                name="relative error",
+                unit="",
+                limit=limit,
+                measured=rel_error,
+                source=source,
+            )
         )
-    ]
     if budget is not None:
         most = budget.limit_bytes(
             original_bytes=sum(r.nbytes for r in records),

@@ -120,6 +120,12 @@ def plan(
         check_budget(budget, MemoryBudget)
     check_block_size(block_size)
     _check_arguments(loss, example_args, argnums, within=within, cache=cache)
+    for name, lever in (("divide_batch", divide_batch), ("offload", offload)):
+        # A misspelt word would be taken for another choice.
+        if lever not in (True, False, "first"):
+            raise ValueError(
+                f'{name} must be True, False or "first", got {lever!r:.80}.'
+            )
     args = tuple(example_args)
     program = EnclosingProgram.around(within, args)
     if target is not None:
