@@ -83,11 +83,12 @@ def norms(name: str, tree: Any, *, when: Any = None) -> None:
     if not squares:
         raise ValueError(f"norms {name!r} has no array: give it a tree of arrays.")
     total = jnp.sqrt(sum(squares.values(), start=jnp.zeros(())))
-    found = {"all": total}
-    if 1 < len(squares) <= 900:
-        found |= {label: jnp.sqrt(square) for label, square in squares.items()}
-    for label, norm in found.items():
-        record(f"{name}/{label}", norm, when=when)
+    if not 1 < len(squares) <= 900:
+        record(f"{name}/all", total, when=when)
+        return
+    # One record with many numbers: a price, and a program to measure it, for all.
+    found = {label: jnp.sqrt(square) for label, square in squares.items()}
+    record(name, found | {"all": total}, when=when)
 
 
 def image(name: str, array: Any, *, when: Any = None, lanes: int | None = None) -> None:

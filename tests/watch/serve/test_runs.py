@@ -157,6 +157,35 @@ def test_the_page_compares_runs_in_a_browser(runs):
             page.wait_for(f"{shown} === '1 of 3 shown'")
             page.run("document.querySelector('#runs button').click()")
             assert page.run("document.querySelectorAll('.pinned').length") == 1
+            drawn = "document.querySelector('.overlay canvas').toDataURL()"
+            raw = page.run(drawn)
+            page.run(
+                "(() => { const s = document.querySelector('#smooth');"
+                " s.value = 0.9; s.dispatchEvent(new Event('input')); })()"
+            )
+            assert page.run("document.querySelector('#smooth-is').textContent") == "0.9"
+            assert page.run(drawn) != raw
+            # What the two buttons of a chart save, caught on its way to the disk.
+            page.run(
+                "(() => { window.saved = []; const make = URL.createObjectURL;"
+                " URL.createObjectURL = (b) => { saved.push(b); return make(b); };"
+                " HTMLAnchorElement.prototype.click = function () {"
+                " saved.push(this.download); }; })()"
+            )
+            for button in ("CSV", "Picture"):
+                label = f'[aria-label="{button} of loss"]'
+                page.run(f"document.querySelector('{label}').click()")
+            page.wait_for("saved.length === 4")
+            assert page.run("[saved[1], saved[3]]") == ["loss.csv", "loss.png"]
+            rows = page.run("saved[0].text()").splitlines()
+            assert rows[0] == "run,step,mean,low,high"
+            assert {row.split(",")[0] for row in rows[1:]} == {"slow"}  # the one shown
+            values = np.array([row.split(",")[1:3] for row in rows[1:]], float)
+            assert np.allclose(values[:, 1], np.exp(-values[:, 0] / 500), atol=0.01)
+            size = page.run(
+                "createImageBitmap(saved[2]).then((p) => [p.width, p.height])"
+            )
+            assert size[0] > 200 and size[1] > 100
             page.size(400, 800)
             page.run("new Promise((done) => setTimeout(done, 200))")
             assert page.run("document.documentElement.scrollWidth") <= 400
