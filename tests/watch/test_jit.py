@@ -382,3 +382,20 @@ def test_a_second_process_finds_the_programs_in_the_compile_cache(tmp_path):
     assert hits == 0
     assert misses >= 3
     assert run() == (misses, 0)
+
+
+def test_many_numbers_leave_a_program_by_one_kernel():
+    def step(w, x):
+        loss, slope = jax.value_and_grad(lambda w: jnp.sum(jnp.tanh(w * x)))(w)
+        for i in range(40):
+            record(f"loss {i}", loss * i)
+        return w - slope
+
+    def operations(program):
+        text = program.lower(jnp.ones(64), jnp.ones(64)).compile().as_text()
+        return text.partition("ENTRY")[2].count(" fusion(")
+
+    variants = jit(step).variants()
+    variants.trace((jnp.ones(64), jnp.ones(64)), {})
+    # Each number was a kernel of its own, which made short steps twice as long.
+    assert operations(variants.recording) <= operations(variants.bare) + 3

@@ -79,6 +79,21 @@ def test_a_quarter_of_the_time_is_bare_and_little_once_the_verdict_is_clear():
     assert bare_share(640) < 0.05
 
 
+def test_a_call_is_timed_by_itself_where_the_loop_does_other_things_in_between():
+    experiment = Experiment(seed=0)
+    assert experiment.own_s is None
+    now = first = 0
+    for _ in range(400):
+        unit = experiment.begin(first, now=now)
+        # 0.2 ms a call, and 80 ms of something else before every 200th.
+        others = unit.last // 200 - (unit.first - 1) // 200
+        took = 0.2e-3 * unit.calls + 0.08 * others
+        first, now = unit.last + 1, now + took
+        experiment.add(unit, took)
+    assert experiment.call_s == pytest.approx(0.6e-3, rel=0.1)
+    assert experiment.own_s == pytest.approx(0.2e-3)
+
+
 def test_with_few_pairs_it_cannot_tell_and_says_how_many_steps_would():
     experiment = Experiment(seed=0)
     assert experiment.estimate.pairs == 0

@@ -726,11 +726,11 @@ class Watcher(AbstractContextManager["Watcher"]):
 
     def foresee(self, lane: Lane) -> None:
         """Thin the numbers of programs with short calls, before they are measured."""
-        mean_s, variants = lane.experiment.mean_s, lane.variants
-        if mean_s is None or variants is None:
+        call_s, variants = lane.experiment.own_s, lane.variants
+        if call_s is None or variants is None:
             return
-        cost_s = functools.partial(variants.recording_s, call_s=mean_s)
-        if self.pace.foresee(mean_s, self._dial.every, cost_s):
+        cost_s = functools.partial(variants.recording_s, call_s=call_s)
+        if self.pace.foresee(call_s, self._dial.every, cost_s):
             lane.experiment.restart_recent()
             announce_change()
 

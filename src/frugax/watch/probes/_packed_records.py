@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ._bundle import is_small
+from ._bundle import is_small, join
 from ._probe import Probe
 from ._results import ProbeResult, name_results, to_value
 
@@ -175,7 +175,7 @@ def pack_records(results: Sequence[ProbeResult]) -> PackedRecords:
         layout.append(
             _Entry(name, result.probe, result.mark_kind, mark, values, result.axes)
         )
-    packed = jnp.concatenate(words) if words else None
+    packed = join(words) if words else None
     return PackedRecords(packed, arrays, tuple(layout))
 
 
