@@ -355,7 +355,13 @@ def test_records_are_thinned_at_once_where_they_cost_far_too_much():
 
 @pytest.mark.parametrize(
     ("call_s", "extra_work", "factor"),
-    [(80e-6, 0, 32), (250e-6, 0, 8), (1.5e-3, 0, 1), (10e-3, 0, 1), (1.5e-3, 0.05, 4)],
+    [
+        (80e-6, 0, 128),
+        (250e-6, 0, 32),
+        (1.5e-3, 0, 4),
+        (10e-3, 0, 1),
+        (1.5e-3, 0.05, 8),
+    ],
 )
 def test_short_calls_are_thinned_before_they_are_compared(call_s, extra_work, factor):
     variants = watch.jit(lambda x: watch.record("x", x.sum()) or x).variants()

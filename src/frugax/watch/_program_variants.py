@@ -22,10 +22,12 @@ NEVER = 3
 # Another program than in the last call finds its code and buffers cold. That costs more
 # than an output that nobody reads, up to this many calls between two records.
 _MAX_ALWAYS = 32
-# Seconds that a call takes longer in the program that records, and where another
-# program ran before it; on two cores of 2026: 3 to 6 and 60 to 120 microseconds.
-_RECORDING_S = 5e-6
-_SWITCH_S = 100e-6
+# Seconds that a call takes longer in the program that records, and that a record costs
+# where another program ran before it, its collection included; on two cores of 2026: 5
+# to 10 and 100 to 330 microseconds. A stride that is too long costs a run of short steps
+# some of its thousands of rows, one that is too short its budget.
+_RECORDING_S = 10e-6
+_SWITCH_S = 300e-6
 # Share of a step's operations that may be done for records that are dropped.
 _MAX_EXTRA_WORK = 0.002
 # Summaries may not be lost, and a call is an explicit wish of the user: these are in
