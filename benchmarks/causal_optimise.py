@@ -17,6 +17,7 @@ import argparse
 import importlib.util
 import itertools
 import json
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.causal_graph_rivals import cbo, mcbo
 from benchmarks.causal_problems import Problem, problems
 from benchmarks.causal_rivals import Choice, botorch, gp_ucb, random_search
 from benchmarks.machine import made_with
@@ -90,6 +92,8 @@ def observe_only(problem: Problem, seed: int) -> Iterator[tuple[float, Choice]]:
 
 RIVALS: dict[str, Method] = {
     "gp-ucb": gp_ucb,
+    "cbo, true graph": cbo,
+    "mcbo, true graph": mcbo,
     "botorch": botorch,
     "random": random_search,
     "observations only": observe_only,
@@ -187,7 +191,11 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", default=["campaign", *RIVALS])
     parser.add_argument("--families", nargs="*")
     parser.add_argument("--to", type=Path)
+    parser.add_argument("--peers", type=Path, help="site-packages that hold botorch")
     asked = parser.parse_args()
+    if asked.peers:
+        # Last, so that these packages replace none of ours.
+        sys.path.append(str(asked.peers))
     if importlib.util.find_spec("botorch") is None and "botorch" in asked.methods:
         asked.methods.remove("botorch")
     results: dict[str, dict[str, Any]] = {m: {} for m in asked.methods}

@@ -8,7 +8,7 @@ luck in it.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,8 @@ class Problem:
         max_targets: most variables of one experiment.
         observed: rows seen in advance.
         rows: of one experiment.
+        parents: the true causes of each variable, for rivals that need them.
+        confounded: direct causes of the target that share a hidden cause with it.
     """
 
     name: str
@@ -49,6 +51,8 @@ class Problem:
     max_targets: int = 1
     observed: int = 100
     rows: int = 5
+    parents: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    confounded: frozenset[str] = frozenset()
 
     @property
     def family(self) -> str:
@@ -107,6 +111,13 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
 
 
+def _find_parents(names: Sequence[str], weights: np.ndarray) -> dict[str, list[str]]:
+    return {
+        name: [names[i] for i in np.flatnonzero(weights[:, j]).tolist()]
+        for j, name in enumerate(names)
+    }
+
+
 def threshold(seed: int) -> Problem:
     """An effect that begins at about three times the range that was seen."""
     p = np.random.default_rng([31, seed])
@@ -123,6 +134,7 @@ def threshold(seed: int) -> Problem:
     names = ["x", "z", *(f"w{i}" for i in range(extra))]
     return Problem(
         name=f"threshold {seed}",
+        parents={"m": "x", "y": "zm"},
         simulate=simulate,
         ranges=dict.fromkeys(names, (-4.0, 4.0)),
         cost=18.0,
@@ -151,6 +163,7 @@ def interaction(seed: int) -> Problem:
     names = ["a", "b", *(f"w{i}" for i in range(extra))]
     return Problem(
         name=f"interaction {seed}",
+        parents={"y": ["a", "b", "w0"]},
         simulate=simulate,
         ranges=dict.fromkeys(names, (-2.0, 2.0)),
         max_targets=2,
@@ -175,6 +188,7 @@ def plateau(seed: int) -> Problem:
 
     return Problem(
         name=f"plateau {seed}",
+        parents={"y": "xz"},
         simulate=simulate,
         ranges={"x": (-3.0, 3.0), "z": (-3.0, 3.0)},
         cost=20.0,
@@ -200,6 +214,8 @@ def hidden(seed: int) -> Problem:
 
     return Problem(
         name=f"hidden cause {seed}",
+        parents={"y": ["dose", "z"]},
+        confounded=frozenset({"dose"}),
         simulate=simulate,
         ranges={"dose": (-2.0, 2.0), "z": (-2.0, 2.0) if helps else (-0.5, 0.5)},
         cost=14.0,
@@ -227,6 +243,7 @@ def mixed(seed: int) -> Problem:
 
     return Problem(
         name=f"mixed actions {seed}",
+        parents={"y": ["switch", "kind", "count", "t"]},
         simulate=simulate,
         ranges={
             "switch": (0.0, 1.0),
@@ -261,6 +278,7 @@ def costs(seed: int) -> Problem:
 
     return Problem(
         name=f"costs {seed}",
+        parents={"s": "r", "t": "s", "y": "tv"},
         simulate=simulate,
         ranges=dict.fromkeys("rstv", (-2.0, 2.0)),
         prices={"r": 1.0, "s": 3.0, "t": 8.0, "v": 1.5},
@@ -290,6 +308,7 @@ def many(seed: int) -> Problem:
 
     return Problem(
         name=f"many variables {seed}",
+        parents=_find_parents(names, weights),
         simulate=simulate,
         ranges={names[j]: (-3.0, 3.0) for j in sorted(settable)},
         cost=20.0,
@@ -312,6 +331,8 @@ def useless(seed: int) -> Problem:
 
     return Problem(
         name=f"out of reach {seed}",
+        parents={"y": "x", "w": "y"},
+        confounded=frozenset("x"),
         simulate=simulate,
         ranges=dict.fromkeys("xzw", (-2.0, 2.0)),
         cost=14.0,
@@ -333,6 +354,7 @@ def wavy(seed: int) -> Problem:
 
     return Problem(
         name=f"wavy {seed}",
+        parents={"x": "r", "y": "xz"},
         simulate=simulate,
         ranges={"r": (-3.0, 3.0), "x": (-4.0, 4.0), "z": (-2.0, 2.0)},
         cost=20.0,
@@ -363,6 +385,7 @@ def random_model(seed: int) -> Problem:
 
     return Problem(
         name=f"random model {seed}",
+        parents=_find_parents(names, weights),
         simulate=simulate,
         ranges=dict.fromkeys(names[:-1], (-3.0, 3.0)),
         cost=14.0,
@@ -391,6 +414,11 @@ def classic(seed: int) -> Problem:
 
     return Known(
         name=f"classic {seed}",
+        parents={
+            v: [p for p in causes if p in env.variables]
+            for v, causes in _find_parents(env.scm.variables, env.scm.adjacency).items()
+            if v in env.variables
+        },
         simulate=simulate,
         ranges=dict(env.ranges),
         target=env.target,
@@ -428,6 +456,8 @@ def reaction(seed: int) -> Problem:
 
     return Problem(
         name=f"reaction {seed}",
+        parents={"y": ["heat", "hours", "load", "solvent"]},
+        confounded=frozenset({"heat"}),
         simulate=simulate,
         ranges={
             "heat": (20.0, 110.0),
@@ -468,6 +498,8 @@ def compound(seed: int) -> Problem:
 
     return Problem(
         name=f"all at once {seed}",
+        parents={"m": "uv", "y": ["m", "on", "v"], "seen": "y"},
+        confounded=frozenset("u"),
         simulate=simulate,
         ranges={"u": (-3.0, 3.0), "v": (-3.5, 3.5), "m": (-2.0, 2.0), "on": (0.0, 1.0)},
         levels={"on": (0.0, 1.0)},

@@ -43,7 +43,7 @@ def random_search(problem: Problem, seed: int) -> Iterator[tuple[float, Choice]]
         yield spent, found
 
 
-class _Grid:
+class Grid:
     """Candidates as coordinates, and what was done so far."""
 
     def __init__(self, problem: Problem, seed: int) -> None:
@@ -67,6 +67,7 @@ class _Grid:
         self.noise = 1 / problem.rows
         self.at: list[int] = []
         self.y: list[float] = []
+        self.last: dict[str, np.ndarray] = {}
         self.spent = 0.0
 
     @property
@@ -75,6 +76,7 @@ class _Grid:
 
     def do(self, pick: int) -> None:
         rows = self.problem.answer(self.choices[pick], len(self.at), self.seed)
+        self.last = rows
         outcome = float(np.mean(rows[self.problem.target]))
         self.at.append(pick)
         self.y.append((outcome - self.centre) / self.scale)
@@ -88,7 +90,7 @@ class _Grid:
 
 def gp_ucb(problem: Problem, seed: int) -> Iterator[tuple[float, Choice]]:
     """A process for each set of variables; two deviations of hope (Srinivas 2010)."""
-    grid, rng = _Grid(problem, seed), np.random.default_rng([seed, 4])
+    grid, rng = Grid(problem, seed), np.random.default_rng([seed, 4])
     groups = {s: i for i, s in enumerate(dict.fromkeys(grid.sets))}
     group = np.array([groups[s] for s in grid.sets])
     half = grid.x[:, : grid.x.shape[1] // 2] * 2
@@ -131,7 +133,7 @@ def botorch(problem: Problem, seed: int) -> Iterator[tuple[float, Choice]]:
     from gpytorch.mlls import ExactMarginalLogLikelihood
 
     torch.manual_seed(seed)
-    grid, rng = _Grid(problem, seed), np.random.default_rng([seed, 6])
+    grid, rng = Grid(problem, seed), np.random.default_rng([seed, 6])
     x = torch.tensor(grid.x)
     model: Any = None
     first = max(3, min(2 * len(problem.ranges), int(problem.cost // 4)))

@@ -175,7 +175,6 @@ def _begin(
 
     from frugax.budget import to_plain
     from frugax.causal.campaign import Campaign
-    from frugax.causal.data import Samples
     from frugax.fileio import make_folder, write_whole
 
     # Observations are read before the folder is made, so a bad file leaves nothing
@@ -184,8 +183,9 @@ def _begin(
     if isinstance(settings.observations, str):
         path = config.parent / settings.observations
         try:
-            rows = Samples.from_csv(path, intervened=settings.intervened)
-            campaign.tell_observations(rows)
+            campaign.tell_csv(
+                path, intervened=settings.intervened, units=settings.units
+            )
         except (OSError, ValueError) as e:
             raise ConfigError(f"{config}: observations: {e}") from e
     elif settings.observations is not None:

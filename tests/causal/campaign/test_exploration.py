@@ -15,8 +15,7 @@ def campaign_on(simulate, variables, n, **more):
         target="y",
         budget=ExperimentBudget(n=n),
         rows_per_experiment=5,
-        num_posterior_samples=16,
-        **more,
+        **{"num_posterior_samples": 16, **more},
     )
     campaign.tell_observations(simulate({}, 100, np.random.default_rng(0)))
     while (one := campaign.ask()) is not None:
@@ -40,6 +39,39 @@ def test_an_effect_that_begins_outside_of_the_data_is_found():
         for e in campaign.experiments
     ]
     assert max(map(tried.count, tried)) <= 2
+
+
+def test_levers_are_tried_though_the_models_have_no_room_for_them():
+    names = [f"x{i:02d}" for i in range(14)]
+
+    def simulate(do, n, rng):
+        rows = {m: rng.standard_normal(n) for m in names}
+        rows |= {m: np.full(n, x) for m, x in do.items()}
+        # The last lever is related to nothing in the data.
+        y = sum(rows[m] for m in names[:-1]) - 20.0 * (rows["x13"] > 3.0)
+        return rows | {"y": y + 0.1 * rng.standard_normal(n)}
+
+    def outside(outlook, rng):
+        last = max(outlook.points.targets)
+        group = outlook.points.targets.index(last)
+        return int(np.flatnonzero(outlook.points.group == group)[-1])
+
+    campaign = campaign_on(
+        simulate,
+        dict.fromkeys(names, (-4.0, 4.0)),
+        1,
+        policy=outside,
+        num_posterior_samples=8,
+        max_parents=1,
+    )
+    (one,) = campaign.experiments
+    assert one.values == {"x13": 4.0}
+    assert one.forecast is not None
+    assert one.forecast.expected > -10
+    found = campaign.infer()
+    assert {*found.levers} >= {*names}
+    assert len(found.names) == 12
+    assert campaign.recommend().value["x13"] > 3.0
 
 
 def test_to_do_nothing_is_recommended_where_every_dose_does_harm():

@@ -21,7 +21,7 @@ from ._experiments import Experiment, ExperimentRecord, Forecast
 from ._inference import Inference
 from ._plan import CampaignPlan, PlannedExperiment
 from ._settings import CampaignSettings
-from .actions import Binary, Categorical, Continuous, Grid, Integer
+from .actions import Binary, Categorical, Continuous, Grid, Integer, JointLimit
 from .regret_forecast import ExpectedRegret
 from .report import graph_svg, report_page
 
@@ -43,6 +43,7 @@ __all__ = [
     "Grid",
     "Inference",
     "Integer",
+    "JointLimit",
     "PlannedExperiment",
     "Recommendation",
     "Simulator",

@@ -109,7 +109,7 @@ def make_recommendation(
     outlook = inference.outlook
     best = outlook.best
     targets, values = outlook.points.at(best)
-    names = [inference.names[v] for v in targets]
+    names = [inference.levers[v] for v in targets]
     expected, low, high = prediction_interval(outlook, best, settings)
     low = expected - _SELECTED * (expected - low)
     high = expected + _SELECTED * (high - expected)

@@ -29,6 +29,7 @@ STRATEGIES = ("this campaign", "graph + regression", "random", "oracle")
 # Draws of the noise behind each true mean. All strategies share them, so that they
 # differ by their choices alone.
 _NUM_DRAWS = 512
+_TRIES = 200  # random experiments until one keeps the joint limits
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,9 +195,13 @@ class _Replay:
 
     def compute_mean(self, values: dict[str, float]) -> float:
         """Compute the true mean of the target; without values, that of observations."""
-        targets = tuple(self._names.index(n) for n in values)
-        at = np.array(list(values.values())).reshape(1, -1)
+        kept = self._keep_modelled(values)
+        targets = tuple(self._names.index(n) for n in kept)
+        at = np.array(list(kept.values())).reshape(1, -1)
         return float(self._predict(targets, at)[0])
+
+    def _keep_modelled(self, values: dict[str, float]) -> dict[str, float]:
+        return {n: x for n, x in values.items() if n in self._names}
 
     def compute_regret(self, values: dict[str, float]) -> float:
         """Compute the distance from the best mean on the grid."""
@@ -225,11 +230,20 @@ class _Replay:
         ]
         if not sets:
             return None
-        chosen = sets[self._rng.integers(len(sets))]
-        return {
-            n: float(snap(self._rng.uniform(*bounds(variables[n]), 1), variables[n])[0])
-            for n in chosen
-        }
+        # Joint limits may leave nothing of a set: then another one is drawn.
+        for _ in range(_TRIES):
+            chosen = sets[self._rng.integers(len(sets))]
+            each = {
+                n: snap(self._rng.uniform(*bounds(variables[n]), 1), variables[n])[0]
+                for n in chosen
+            }
+            at = np.array([[*each.values()]])
+            if all(
+                limit.permits(chosen, at, variables).all()
+                for limit in self._settings.joint_limits
+            ):
+                return {n: float(x) for n, x in each.items()}
+        return None
 
     def _do(self, records: list[ExperimentRecord], values: dict[str, float]) -> Samples:
         """Do an experiment, record it, and return its rows."""
@@ -240,8 +254,10 @@ class _Replay:
         return rows
 
     def _sample_rows(self, values: dict[str, float], rows: int) -> Samples:
-        targets = [self._names.index(n) for n in values]
-        table = self._sample.sample(targets, list(values.values()), rows, self._rng)
+        # In a sample, setting a variable that was not modelled changes nothing.
+        kept = self._keep_modelled(values)
+        targets = [self._names.index(n) for n in kept]
+        table = self._sample.sample(targets, list(kept.values()), rows, self._rng)
         intervened = np.tile([n in values for n in self._names], (rows, 1))
         return Samples(self._names, table.astype(np.float32), intervened)
 

@@ -46,7 +46,15 @@ from ._inference import Inference, infer
 from ._plan import make_receipt
 from ._settings import CampaignSettings, read_pairs, read_variables
 from ._state import OBSERVED, CampaignState, join_tables
-from .actions import Action, Continuous, Setting, to_code, to_settings
+from .actions import (
+    Action,
+    Continuous,
+    JointLimit,
+    Setting,
+    to_code,
+    to_settings,
+)
+from .past_experiments import read_past_experiments
 from .regret_forecast import ExpectedRegret, simulate_regret
 
 # So many equal values of the target are not luck.
@@ -81,6 +89,7 @@ class Campaign:
         max_targets: int = 1,
         sets: Sequence[Sequence[str]] = (),
         forbidden_sets: Sequence[Sequence[str]] = (),
+        joint_limits: Sequence[JointLimit] = (),
         constraints: Mapping[str, tuple[float | None, float | None]] | None = None,
         required: Sequence[tuple[str, str]] = (),
         forbidden: Sequence[tuple[str, str]] = (),
@@ -114,6 +123,7 @@ class Campaign:
             max_targets=max_targets,
             sets=_freeze(sets),
             forbidden_sets=_freeze(forbidden_sets),
+            joint_limits=tuple(joint_limits),
             constraints=read_pairs("constraints", constraints or {}, half_open=True),
             required=_freeze(required),
             forbidden=_freeze(forbidden),
@@ -374,6 +384,41 @@ class Campaign:
         check_digits(settings.target, table, samples)
         self._commit(self._state.add_rows(samples, OBSERVED))
 
+    def tell_csv(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        intervened: str | Sequence[str] | None = None,
+        units: Mapping[str, str] | None = None,
+        delimiter: str = ",",
+    ) -> None:
+        """Add rows of observations and of past experiments from a CSV file.
+
+        The first line names the columns, with units in brackets (`heat [K]`). Past
+        experiments cost nothing and count as outcomes.
+
+        Args:
+            path: the file.
+            intervened: the column that lists the variables that were set in a row,
+                separated by commas; or the variables that were set in every row.
+            units: the unit in which this campaign has a variable, such as
+                `{"heat": "°C"}`: its column is converted if the file has another.
+            delimiter: between the cells.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: it is not such a table, a unit cannot be converted, or as for
+                `tell_observations`.
+        """
+        rows = read_past_experiments(
+            path,
+            self.settings.variables,
+            units=units,
+            intervened=intervened,
+            delimiter=delimiter,
+        )
+        self.tell_observations(rows)
+
     @overload
     def ask(self) -> Experiment | None: ...
 
@@ -433,7 +478,7 @@ class Campaign:
             )
         targets, at = outlook.points.at(point)
         values = {
-            inference.names[v]: float(x) for v, x in zip(targets, at, strict=True)
+            inference.levers[v]: float(x) for v, x in zip(targets, at, strict=True)
         }
         value = value_of(outlook, point)
         sign = 1.0 if self.settings.minimize else -1.0
@@ -685,7 +730,7 @@ class Campaign:
         points = inference.outlook.points
         fits = [
             bool(targets)
-            and is_affordable(budget, records, [inference.names[v] for v in targets])
+            and is_affordable(budget, records, [inference.levers[v] for v in targets])
             for targets in points.targets
         ]
         # Policies that look ahead need the number of experiments that are left; the

@@ -95,6 +95,8 @@ class CampaignConfig:
             config's folder; or the number of rows to get from the simulator.
         intervened: column of that file that lists the variables that were set in a row,
             separated by commas; None if nothing was set in any row.
+        units: units of variables in this campaign; columns of that file whose headers
+            have others in brackets (`heat [K]`) are converted.
         stop: whether to end as soon as the advice is to stop, with money left.
         audit: number of posterior samples in which the campaign is replayed beside
             other strategies; 0 for none.
@@ -105,6 +107,7 @@ class CampaignConfig:
     simulator: Simulator | None = None
     observations: int | str | None = None
     intervened: str | None = None
+    units: dict[str, str] = dataclasses.field(default_factory=dict)
     stop: bool = False
     audit: int = 0
 
@@ -123,10 +126,12 @@ class CampaignConfig:
                 raise ValueError(
                     "observations as a number need a simulator: name a CSV file."
                 )
-        if self.intervened is not None and not isinstance(self.observations, str):
-            raise ValueError(
-                "intervened is a column of the observations: name their CSV file."
-            )
+        for what in ("intervened", "units"):
+            if getattr(self, what) and not isinstance(self.observations, str):
+                raise ValueError(
+                    f"{what} is about a column of the observations: name their "
+                    "CSV file."
+                )
         if self.audit < 0:
             raise ValueError(f"audit must be >= 0, got {self.audit}.")
         truth = None

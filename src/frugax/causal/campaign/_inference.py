@@ -59,7 +59,9 @@ class Inference:
     """Everything that follows from the rows of a campaign.
 
     Attributes:
-        names: the variables, in the order of the models.
+        names: the variables of the models, in their order.
+        levers: the variables by the positions in `outlook.points`: those of the models,
+            then those that may be set but were not selected for the models.
         ensemble: the posterior samples.
         outlook: their predictions for every candidate experiment.
         discrepancy: discrepancy between the experiments and the samples.
@@ -72,6 +74,7 @@ class Inference:
     """
 
     names: tuple[str, ...]
+    levers: tuple[str, ...]
     ensemble: PosteriorEnsemble
     outlook: Outlook
     discrepancy: Discrepancy
@@ -177,10 +180,19 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
     # infers the same as one that never stopped.
     rng = np.random.default_rng([settings.seed, len(experiments), len(table)])
     names = select_variables(settings, table)
-    table = table.select(names)
+    # Models hold a limited number of variables, but every variable that may be set is
+    # asked for: a model predicts that setting one it lacks changes nothing, and the
+    # process that knows no causes predicts the rest.
+    levers = (*names, *sorted({*settings.variables} - {*names}))
+    observed = np.asarray(~table.intervened.any(1))
+    # Which mechanism an unmodelled lever changes is unknown, so that its rows say
+    # nothing of mechanisms; their means still count as outcomes.
+    others = [i for i, name in enumerate(table.variables) if name not in names]
+    modelled = np.asarray(~table.intervened[:, others].any(1))
+    table = table.select(levers)
     values = table.values.astype(np.float64)
     ids, experiments = number_past_experiments(
-        settings, values, table.intervened, ids, experiments, names
+        settings, values, table.intervened, ids, experiments, levers
     )
     imputed = find_imputed_values(values, table.intervened, names, settings)
     for name, value in imputed.items():
@@ -188,19 +200,19 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
         column[np.isnan(column)] = value
     target = names.index(settings.target)
     outputs = [target, *(names.index(name) for name in settings.constraints)]
-    observed = np.asarray(~table.intervened.any(1))
     # NaN where a variable may not be set: its range is that of the data.
-    ranges = np.array([settings.ranges.get(n, (np.nan, np.nan)) for n in names])
+    ranges = np.array([settings.ranges.get(n, (np.nan, np.nan)) for n in levers])
     domain = Domain.from_data(values, observed, ranges[:, 0], ranges[:, 1])
     # Graphs are compared on complete rows; incomplete ones choose among the samples.
+    inside = slice(len(names))
     incomplete = summarize_incomplete(
-        settings, values, outputs, ids, experiments, names
+        settings, values, outputs, ids, experiments, levers, len(names)
     )
-    used = subsample_rows(values, ids, settings.seed)
+    used = subsample_rows(values[:, inside], ids, settings.seed) & modelled
     count = settings.num_posterior_samples
     ensemble = sample_posterior(
-        values[used],
-        table.intervened[used],
+        values[used, inside],
+        table.intervened[used, inside],
         domain,
         count=count * _PROPOSALS if incomplete else count,
         rng=rng,
@@ -225,7 +237,7 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
     if not incomplete:
         shares = likelihood_shares(used, ~table.intervened[:, target])
     outcomes, row_std = summarize_outcomes(
-        settings, values[:, target], ids, experiments, names, scale, shares
+        settings, values[:, target], ids, experiments, levers, scale, shares
     )
     if incomplete:
         # Neither the noise nor the effects are known without observations, so the
@@ -248,9 +260,9 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
     sign = 1.0 if settings.minimize else -1.0
     pending = Points.from_interventions(
         [
-            (tuple(names.index(n) for n in one.values), list(one.values.values()))
+            (tuple(levers.index(n) for n in one.values), list(one.values.values()))
             for one in experiments
-            if one.status == "pending" and set(one.values) <= set(names)
+            if one.status == "pending"
         ]
     )[0]
     usual = [
@@ -258,13 +270,13 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
         for v, each in zip(outputs, scales, strict=True)
     ]
     free = ModelFree(
-        settings, names, values[observed], outcomes, usual[0], pending, scale, rng
+        settings, levers, values[observed], outcomes, usual[0], pending, scale, rng
     )
     share = causal_share(
         experiments, list_answers(experiments, outcomes), blind=usual[0] is None
     )
     num_free = round(count * (1 - share) / share)
-    candidates = _Candidates(predictor, make_grid(settings, names, rng))
+    candidates = _Candidates(predictor, make_grid(settings, levers, rng))
 
     def predict() -> tuple[_Predictions, Float[np.ndarray, " points"]]:
         causal = candidates.predictions.copy()
@@ -280,7 +292,8 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
         predictions, _ = predict()
         limits = _check_constraints(predictions, settings, scales)
         centres = select_promising(sign * predictions[:, :, 0], *limits)
-        candidates.extend(refine_grid(candidates.points, centres, settings, names, rng))
+        points = candidates.points
+        candidates.extend(refine_grid(points, centres, settings, levers, rng))
     # Pending experiments are rarely on the grid; as candidates they get their own
     # predictions.
     candidates.extend(pending)
@@ -319,7 +332,7 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
         prices = np.array(
             [
                 # Nothing has no price, and a price divides.
-                float(add_prices(settings.budget, [names[v] for v in targets])) or 1.0
+                float(add_prices(settings.budget, [levers[v] for v in targets])) or 1.0
                 for targets in points.targets
             ]
         )
@@ -345,6 +358,7 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
     )
     return Inference(
         names=names,
+        levers=levers,
         ensemble=ensemble,
         outlook=outlook,
         discrepancy=predictor.discrepancy,

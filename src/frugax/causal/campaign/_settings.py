@@ -24,6 +24,7 @@ from .actions import (
     Continuous,
     Grid,
     Integer,
+    JointLimit,
     bounds,
     describe_settings,
     to_settings,
@@ -60,6 +61,7 @@ class CampaignSettings:
         max_targets: number of variables that one experiment may set; >= 1.
         sets: larger sets of variables that may be set together besides these.
         forbidden_sets: sets of variables that no experiment may set together.
+        joint_limits: limits on variables that one experiment sets together.
         constraints: bounds (least, greatest or None) for the means of other variables.
         required: edges (cause, effect) that exist.
         forbidden: edges (cause, effect) that do not exist.
@@ -83,6 +85,7 @@ class CampaignSettings:
     max_targets: int = 1
     sets: tuple[tuple[str, ...], ...] = ()
     forbidden_sets: tuple[tuple[str, ...], ...] = ()
+    joint_limits: tuple[JointLimit, ...] = ()
     constraints: dict[str, tuple[float | None, float | None]] = dataclasses.field(
         default_factory=dict
     )
@@ -120,6 +123,12 @@ class CampaignSettings:
                         f"sets holds {each}, but forbidden_sets holds {bad}: remove "
                         "one of them."
                     )
+        for limit in self.joint_limits:
+            if not isinstance(limit, JointLimit):
+                raise TypeError(
+                    f"joint_limits must hold JointLimits, got {limit!r:.80}."
+                )
+            limit.check(self.variables)
         for name, limits in self.constraints.items():
             _check_constraint(name, *limits, self.ranges.get(name))
             if name == self.target:

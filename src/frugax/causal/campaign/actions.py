@@ -6,11 +6,11 @@ position of its name for a category.
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 # More are not looked through one by one.
 _MAX_LISTED = 1000
@@ -124,6 +124,91 @@ Action: TypeAlias = tuple[float, float] | Integer | Grid | Categorical | Binary
 
 Setting: TypeAlias = float | int | bool | str
 """A value as the laboratory sets it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JointLimit:
+    """Bounds of a weighted sum of variables that one experiment sets together.
+
+    It counts for experiments that set all the variables it names.
+
+    Attributes:
+        weights: the weight of each variable in the sum.
+        low: the least sum; None for no bound.
+        high: the greatest sum; None for no bound.
+        when: values of other variables without which the limit does not count, such as
+            `{"solvent": "water"}`.
+    """
+
+    weights: dict[str, float]
+    low: float | None = None
+    high: float | None = None
+    when: dict[str, Setting] = dataclasses.field(default_factory=dict)
+
+    def check(self, variables: Mapping[str, Action]) -> None:
+        """Refuse a limit that does not fit the variables.
+
+        Raises:
+            ValueError: it names an unknown variable or level, or has no bound.
+        """
+        names = [*self.weights, *self.when]
+        for name in names:
+            if name not in variables:
+                raise ValueError(
+                    f"joint_limits names {name!r}, which is not one of the variables "
+                    f"{', '.join(variables):.200}."
+                )
+        if len(set(names)) < len(names) or len(names) < 2 or not self.weights:
+            raise ValueError(
+                f"joint_limits must each name two variables or more, each once, got "
+                f"{names}: for one, change its range."
+            )
+        for name in self.weights:
+            if isinstance(variables[name], Categorical):
+                raise ValueError(
+                    f"joint_limits gives the category {name!r} a weight: name its "
+                    "level in when instead."
+                )
+        for name, value in self.when.items():
+            to_code(name, value, variables[name])
+        ends = [end for end in (self.low, self.high) if end is not None]
+        numbers = [*ends, *self.weights.values()]
+        if not ends or not all(map(math.isfinite, numbers)):
+            raise ValueError(
+                "joint_limits needs finite weights, and low or high, got "
+                f"{self.weights}, {self.low} and {self.high}."
+            )
+        if len(ends) == 2 and ends[0] >= ends[1]:
+            # Almost no candidate would keep an equation.
+            raise ValueError(
+                f"joint_limits needs low < high, got {self.low} and {self.high}: where "
+                "a sum is fixed, leave one of its variables out."
+            )
+
+    def permits(
+        self,
+        names: Sequence[str],
+        values: Float[np.ndarray, "points targets"],
+        variables: Mapping[str, Action],
+    ) -> Bool[np.ndarray, " points"]:
+        """Return which experiments on some variables keep the limit."""
+        found = np.ones(len(values), bool)
+        if not {*self.weights, *self.when} <= {*names}:
+            return found
+        column = {name: values[:, i] for i, name in enumerate(names)}
+        total = sum(weight * column[name] for name, weight in self.weights.items())
+        # Sums are rounded: 0.1 + 0.2 keeps a limit of 0.3.
+        slack = 1e-9 * sum(
+            abs(weight) * max(map(abs, bounds(variables[name])))
+            for name, weight in self.weights.items()
+        )
+        if self.low is not None:
+            found &= total >= self.low - slack
+        if self.high is not None:
+            found &= total <= self.high + slack
+        for name, value in self.when.items():
+            found |= column[name] != to_code(name, value, variables[name])
+        return found
 
 
 def bounds(action: Action) -> tuple[float, float]:

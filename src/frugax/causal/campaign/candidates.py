@@ -10,10 +10,12 @@ from frugax.causal.policy import permitted
 from frugax.causal.posterior import Points
 
 from ._settings import CampaignSettings
-from .actions import Action, snap
+from .actions import snap
 
 # Candidates in all: predicting one takes some twenty microseconds a sample.
 _MAX_POINTS = 700
+_MANY_SETS = 100
+_DRAWS = 5000  # points among which joint limits leave some
 _NUM_NEARBY = 12  # new candidates around each promising one
 
 
@@ -21,16 +23,16 @@ def make_grid(
     settings: CampaignSettings, names: tuple[str, ...], rng: np.random.Generator
 ) -> Points:
     """Make candidates over all ranges, with the ends of each."""
-    # Variables that were not selected are in no model, so nothing predicts experiments
-    # on them.
     sets = [s for s in settings.allowed_sets() if set(s) <= set(names)]
     larger = [s for s in sets if len(s) > 1]
     num_single = len(sets) - len(larger)
     # Half of the candidates set single variables, which are finer per dimension.
     per_single = int(np.clip(_MAX_POINTS // 2 // max(num_single, 1), 9, 65))
     # At least 16, so that three variables get their eight corners and as many points in
-    # between.
-    per_larger = int(np.clip(_MAX_POINTS // max(len(larger), 1), 16, 400))
+    # between; of very many sets only corners and middles.
+    least = 16 if len(larger) <= _MANY_SETS else 9
+    per_larger = int(np.clip(_MAX_POINTS // max(len(larger), 1), least, 400))
+    groups: list[tuple[int, ...]] = []
     values: list[np.ndarray] = []
     for s in sets:
         low, high = np.array([settings.ranges[n] for n in s]).T
@@ -38,9 +40,16 @@ def make_grid(
             unit = np.linspace(0.0, 1.0, per_single)[:, None]
         else:
             unit = _fill_unit_cube(len(s), per_larger, rng)
-        actions = [settings.variables[n] for n in s]
-        values.append(_snap_all(low + unit * (high - low), actions))
-    return Points(tuple(tuple(names.index(n) for n in s) for s in sets), tuple(values))
+        found = _keep_limits(low + unit * (high - low), s, settings)
+        if len(found) < len(unit) // 2 and settings.joint_limits:
+            # Limits that leave a small part of the ranges leave few points of a grid.
+            more = low + rng.random((_DRAWS, len(s))) * (high - low)
+            more = _keep_limits(more, s, settings)[: len(unit)]
+            found = np.concatenate([found, more])
+        if len(found):
+            groups.append(tuple(names.index(n) for n in s))
+            values.append(found)
+    return Points(tuple(groups), tuple(values))
 
 
 def refine_grid(
@@ -67,23 +76,28 @@ def refine_grid(
         extra.setdefault(targets, []).append(np.clip(centre + moves, low, high))
     found: list[np.ndarray] = []
     for targets, values in extra.items():
-        actions = [settings.variables[names[v]] for v in targets]
-        new = _snap_all(np.concatenate(values), actions)
-        if not all(isinstance(action, tuple) for action in actions):
+        each = [names[v] for v in targets]
+        new = _keep_limits(np.concatenate(values), each, settings)
+        if any(not isinstance(settings.variables[n], tuple) for n in each):
             old = points.values[points.targets.index(targets)]
             new = new[~(new[:, None] == old).all(2).any(1)]
         found.append(new)
     return Points(tuple(extra), tuple(found))
 
 
-def _snap_all(
-    values: Float[np.ndarray, "points targets"], actions: Sequence[Action]
+def _keep_limits(
+    values: Float[np.ndarray, "points targets"],
+    names: Sequence[str],
+    settings: CampaignSettings,
 ) -> Float[np.ndarray, "_ targets"]:
-    """Move points to values that can be set, each of them once."""
-    if all(isinstance(action, tuple) for action in actions):
-        return values
-    columns = [snap(x, action) for x, action in zip(values.T, actions, strict=True)]
-    return np.unique(np.stack(columns, axis=1), axis=0)
+    """Move points to values that can be set, each once, and keep those that may be."""
+    actions = [settings.variables[n] for n in names]
+    if not all(isinstance(action, tuple) for action in actions):
+        columns = [snap(x, action) for x, action in zip(values.T, actions, strict=True)]
+        values = np.unique(np.stack(columns, axis=1), axis=0)
+    for limit in settings.joint_limits:
+        values = values[limit.permits(names, values, settings.variables)]
+    return values
 
 
 def select_promising(

@@ -248,9 +248,10 @@ def summarize_incomplete(
     experiment_ids: np.ndarray,
     experiments: Sequence[ExperimentRecord],
     names: tuple[str, ...],
+    num_modelled: int,
 ) -> list[tuple[int, Outcomes, float]]:
-    """Compute the outcomes of each output in rows that lack some variable."""
-    incomplete = np.isnan(values).any(1)
+    """Compute the outcomes of each output in rows that lack a modelled variable."""
+    incomplete = np.isnan(values[:, :num_modelled]).any(1)
     found: list[tuple[int, Outcomes, float]] = []
     for v in outputs:
         scale = estimate_scale(values[:, v], experiment_ids < 0)

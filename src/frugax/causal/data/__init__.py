@@ -5,6 +5,12 @@ Start at `Samples`; `load_sachs` loads a published data set. Guide: docs/causal_
 
 from ._datasets import load_sachs, read_package_file
 from ._samples import Samples
-from ._tables import FLOAT32_STEPS
+from ._tables import FLOAT32_STEPS, read_csv_columns
 
-__all__ = ["FLOAT32_STEPS", "Samples", "load_sachs", "read_package_file"]
+__all__ = [
+    "FLOAT32_STEPS",
+    "Samples",
+    "load_sachs",
+    "read_csv_columns",
+    "read_package_file",
+]

@@ -2,7 +2,8 @@
 
 Start at `sample_posterior`, which draws an ensemble of models that agree with the data,
 and `predict_means`, which predicts the effects of interventions in each of them. Exact
-sums over graphs: `ExactLinearPosterior`. Guide: docs/causal_campaign.md.
+sums over graphs: `ExactLinearPosterior`; variables of a few values:
+`DiscretePosterior`. Guide: docs/causal_campaign.md.
 """
 
 from ._action_process import ActionSpace, draw_action_process
@@ -31,12 +32,14 @@ from ._orders import (
 from ._parent_scores import ParentScores, score_parent_sets
 from ._points import Outcomes, Points, predict_means, rbf_kernel
 from ._posterior_sample import MechanismSample, PosteriorSample
+from .discrete import DiscretePosterior
 
 __all__ = [
     "MAX_VARIABLES",
     "NOISE_SCALE",
     "ActionSpace",
     "Discrepancy",
+    "DiscretePosterior",
     "Domain",
     "ExactLinearPosterior",
     "HyperparameterPosterior",

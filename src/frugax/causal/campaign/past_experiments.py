@@ -1,0 +1,137 @@
+"""Read a table of past experiments from a CSV file, with units and names of levels."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from frugax.causal.data import Samples, read_csv_columns
+
+from ._answers import encode_settings
+from .actions import Action, Binary, Categorical
+
+# `temperature [K]` or `temperature (K)`.
+_HEADER = re.compile(r"(?P<name>.*\S)\s*(?:\[(?P<square>.+)\]|\((?P<round>.+)\))")
+# Factor and offset from each unit to one of its kind: base = factor * (x + offset).
+_TEMPERATURE = {"K": (1, 0), "°C": (1, 273.15), "°F": (5 / 9, 459.67)}
+_KINDS = [
+    {"s": 1, "min": 60, "h": 3600, "d": 86400},
+    {"ng": 1e-9, "µg": 1e-6, "mg": 1e-3, "g": 1, "kg": 1e3},
+    {"µL": 1e-6, "mL": 1e-3, "L": 1, "m³": 1e3},
+    {"nm": 1e-9, "µm": 1e-6, "mm": 1e-3, "cm": 1e-2, "m": 1},
+    {"µmol": 1e-6, "mmol": 1e-3, "mol": 1},
+    {"nM": 1e-9, "µM": 1e-6, "mM": 1e-3, "M": 1, "mmol/L": 1e-3, "mol/L": 1},
+    {"µg/L": 1e-6, "mg/L": 1e-3, "g/L": 1, "mg/mL": 1, "g/mL": 1e3},
+    {"Pa": 1, "mbar": 100, "hPa": 100, "kPa": 1e3, "bar": 1e5, "MPa": 1e6}
+    | {"atm": 101325, "Torr": 101325 / 760, "psi": 6894.757},
+    {"1": 1, "%": 1e-2, "‰": 1e-3, "ppm": 1e-6},
+    {"mL/min": 1, "L/min": 1e3, "L/h": 1e3 / 60, "mL/h": 1 / 60},
+    {"mW": 1e-3, "W": 1, "kW": 1e3},
+    {"J": 1, "kJ": 1e3, "kcal": 4184},
+]
+_UNITS = [_TEMPERATURE, *({unit: (f, 0) for unit, f in k.items()} for k in _KINDS)]
+_SPELLINGS = {"degC": "°C", "C": "°C", "degF": "°F", "F": "°F", "hr": "h", "sec": "s"}
+_SPELLINGS |= {"m3": "m³", "torr": "Torr", "l": "L", "ml": "mL"}
+_ON, _OFF = ("true", "yes", "on", "1", "1.0"), ("false", "no", "off", "0", "0.0")
+_SWITCHES = {**{text: True for text in _ON}, **{text: False for text in _OFF}}
+_MISSING = ("", "na", "nan", "none", "null")
+
+
+def read_past_experiments(
+    path: str | os.PathLike[str],
+    variables: Mapping[str, Action],
+    *,
+    units: Mapping[str, str] | None = None,
+    intervened: str | Sequence[str] | None = None,
+    delimiter: str = ",",
+) -> Samples:
+    """Read rows of observations and past experiments.
+
+    Args:
+        path: the file; its first line names the columns, with units in brackets.
+        variables: how each variable is set; names of levels become codes.
+        units: the unit in which the campaign has a variable; its column is converted.
+        intervened: the column that lists the variables that were set in a row; or the
+            variables that were set in every row.
+        delimiter: between the cells.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is not such a table, or a unit cannot be converted.
+    """
+    columns, found = dict[str, list[Any]](), dict[str, str]()
+    for header, cells in read_csv_columns(path, delimiter).items():
+        match = _HEADER.fullmatch(header)
+        name = header
+        # A variable may itself be called `yield (%)`.
+        if match and header not in variables and header not in (units or {}):
+            name = match["name"]
+            found[name] = match["square"] or match["round"]
+        if name in columns:
+            raise ValueError(f"{path}: two columns are called {name!r}: rename one.")
+        columns[name] = _read_levels(cells, variables.get(name))
+    for name in units or {}:
+        if name not in columns:
+            raise ValueError(
+                f"{path}: units names {name!r}, but there are only the columns "
+                f"{', '.join(columns):.200}."
+            )
+    marks = intervened if isinstance(intervened, str) else None
+    try:
+        rows = Samples.from_frame(encode_settings(columns, variables), intervened=marks)
+        values = rows.values.astype(np.float64)
+        for name, unit in (units or {}).items():
+            if name in found:
+                j = rows.index(name)
+                values[:, j] = convert(values[:, j], found[name], unit, name)
+        mask = rows.intervened
+        if marks is None and intervened is not None:
+            for name in intervened:
+                rows.index(name)
+            mask = np.tile([n in intervened for n in rows.variables], (len(rows), 1))
+        return Samples(rows.variables, values, mask)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _read_levels(cells: Sequence[str], action: Action | None) -> list[Any]:
+    """Read the levels of a switch or a category; other cells stay text."""
+    texts = [cell.strip() for cell in cells]
+    if isinstance(action, Binary):
+        return [
+            None if t.lower() in _MISSING else _SWITCHES.get(t.lower(), t)
+            for t in texts
+        ]
+    if isinstance(action, Categorical):
+        missing = {*_MISSING} - {*action.levels}
+        return [None if t.lower() in missing else t for t in texts]
+    return texts
+
+
+def convert(values: np.ndarray, unit: str, wanted: str, name: str) -> np.ndarray:
+    """Convert values of a variable to another unit.
+
+    Raises:
+        ValueError: a unit is unknown, or both are of different kinds.
+    """
+    one, other = map(_spell, (unit, wanted))
+    if one == other:
+        return values
+    for kind in _UNITS:
+        if one in kind and other in kind:
+            (factor, offset), (per, zero) = kind[one], kind[other]
+            return (values + offset) * (factor / per) - zero
+    raise ValueError(
+        f"{name!r} is in {unit!r}, which cannot be converted to {wanted!r}: convert "
+        "the column, or write both units in the same way."
+    )
+
+
+def _spell(unit: str) -> str:
+    unit = unit.strip()
+    # u and the Greek letter stand for the micro sign.
+    if unit[:1] in ("u", "\u03bc"):
+        unit = "\u00b5" + unit[1:]
+    return _SPELLINGS.get(unit, unit)

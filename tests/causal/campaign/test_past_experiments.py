@@ -1,0 +1,82 @@
+"""Rows of past experiments from a CSV file."""
+
+import numpy as np
+import pytest
+
+from frugax import ExperimentBudget
+from frugax.causal.campaign import Binary, Campaign, Categorical
+from frugax.causal.campaign.past_experiments import convert
+
+FILE = """heat [K],solvent,stirred,yield (%),changed
+298.15,water,yes,10,
+313.15,toluene,off,30,"heat, solvent"
+,water,1,20,stirred
+"""
+
+
+def campaign_of():
+    return Campaign(
+        variables={
+            "heat": (20.0, 90.0),
+            "solvent": Categorical(("water", "toluene")),
+            "stirred": Binary(),
+        },
+        target="yield",
+        minimize=False,
+        budget=ExperimentBudget(n=3),
+    )
+
+
+def test_units_are_converted_and_levels_are_read_by_name(tmp_path):
+    path = tmp_path / "past.csv"
+    path.write_text(FILE)
+    campaign = campaign_of()
+    units = {"heat": "°C", "yield": "1"}
+    campaign.tell_csv(path, intervened="changed", units=units)
+    rows = campaign.samples
+    assert rows is not None
+    assert rows["heat"] == pytest.approx([25, 40, np.nan], nan_ok=True)
+    assert rows["solvent"].tolist() == [0, 1, 0]
+    assert rows["stirred"].tolist() == [1, 0, 1]
+    assert rows["yield"] == pytest.approx([0.1, 0.3, 0.2])
+    marked = rows.select(["heat", "solvent", "stirred", "yield"]).intervened
+    assert marked.tolist() == [
+        [False, False, False, False],
+        [True, True, False, False],
+        [False, False, True, False],
+    ]
+    again = campaign_of()
+    path.write_text("heat,solvent,stirred,yield\n25,water,no,1\n30,water,no,2\n")
+    again.tell_csv(path, intervened=["heat"])
+    assert again.samples is not None
+    assert again.samples.intervened[:, again.samples.index("heat")].all()
+
+
+@pytest.mark.parametrize(
+    ("change", "units", "message"),
+    [
+        (("", ""), {"heat": "min"}, "'heat' is in 'K', which cannot be converted"),
+        (("", ""), {"hot": "K"}, "units names 'hot', but there are only the columns"),
+        (("toluene", "oil"), {}, "'solvent' must be one of water, toluene, got 'oil'"),
+        (("stirred", "heat"), {}, "two columns are called 'heat'"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused(tmp_path, change, units, message):
+    path = tmp_path / "past.csv"
+    path.write_text(FILE.replace(*change) if change[0] else FILE)
+    with pytest.raises(ValueError, match=f"past.csv: .*{message}"):
+        campaign_of().tell_csv(path, intervened="changed", units=units)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "wanted", "found"),
+    [
+        (212.0, "°F", "degC", 100.0),
+        (2.0, "h", "min", 120.0),
+        (5.0, "ug", "mg", 0.005),
+        (1.0, "atm", "kPa", 101.325),
+        (7.0, "widgets", "widgets", 7.0),
+    ],
+)
+def test_units(value, unit, wanted, found):
+    assert convert(np.array([value]), unit, wanted, "x") == pytest.approx([found])

@@ -1,0 +1,68 @@
+"""Causes among variables of a few values."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from frugax.causal import Samples
+from frugax.causal.posterior import DiscretePosterior
+from frugax.causal.posterior.discrete import score_tables, to_levels
+
+
+def collider(n=300):
+    """x -> z <- y, where z is their exclusive or: neither cause shows alone."""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 2, (2, n))
+    z = (x ^ y) ^ (rng.random(n) < 0.05)
+    # All three are alike until one of them is set.
+    is_set = np.zeros((n, 4), bool)
+    is_set[n // 2 :, 3] = True
+    z = np.where(is_set[:, 3], rng.integers(0, 2, n), z)
+    values = np.stack([rng.poisson(1 + 3 * z), x, y, z], 1)
+    return Samples(("count", "x", "y", "z"), values.astype(np.float32), is_set)
+
+
+def test_causes_that_show_only_together_are_found():
+    edges = DiscretePosterior().edges(collider())
+    assert edges[1, 3] > 0.9
+    assert edges[2, 3] > 0.9
+    assert edges[3, 0] > 0.9
+    assert edges[0, 3] < 0.1
+
+
+def test_sampled_orders_agree_with_the_sum_over_all():
+    samples = collider(40)
+    levels = [to_levels(column) for column in samples.values.T.astype(float)]
+    tables = score_tables(levels, samples.intervened, max_parents=3, prior_rows=1.0)
+    total, exact = -np.inf, np.zeros((4, 4))
+    for order in itertools.permutations(range(4)):
+        masks = [
+            sum(
+                1 << i
+                for i, u in enumerate(table.candidates)
+                if order.index(u) < order.index(v)
+            )
+            for v, table in enumerate(tables)
+        ]
+        log = sum(t.sums[m] for t, m in zip(tables, masks, strict=True))
+        both = np.logaddexp(total, log)
+        exact *= np.exp(total - both)
+        for v, (table, mask) in enumerate(zip(tables, masks, strict=True)):
+            probs = table.edge_probs(mask)
+            exact[list(table.candidates), v] += np.exp(log - both) * probs
+        total = both
+    draws = [DiscretePosterior(seed=s).edges(samples) for s in range(6)]
+    assert np.mean(draws, axis=0) == pytest.approx(exact, abs=0.06)
+
+
+def test_other_columns_are_divided_at_their_quartiles():
+    assert to_levels(np.array([0.0, 2.0, 7.0, 2.0])).tolist() == [0, 1, 2, 1]
+    levels = to_levels(np.random.default_rng(0).standard_normal(400))
+    assert np.bincount(levels).tolist() == [100] * 4
+    assert to_levels(np.arange(100.0)).max() == 3
+    assert to_levels(np.full(5, 1.5)).max() <= 1
+    with pytest.raises(ValueError, match="no row has a value of every variable"):
+        DiscretePosterior().edges(
+            Samples.observed(("x", "y"), [[1.0, np.nan], [np.nan, 0.0]])
+        )
