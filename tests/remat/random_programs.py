@@ -92,6 +92,25 @@ def mapped(h, skip, w, side):
     return jax.vmap(lambda a, b: jnp.tanh(a @ w) + b)(h, skip)
 
 
+def mapped_weights(h, skip, w, side):
+    rows = jax.vmap(lambda a, b, u: jnp.tanh(a @ u) * b, in_axes=(None, None, 0))
+    return rows(h, skip, jnp.stack([w, w.T])).mean(0)
+
+
+def sharded(h, skip, w, side):
+    """Rows on each device, of which there is one, and a sum over the devices."""
+    mesh = jax.sharding.Mesh(jax.devices()[:1], ("d",))
+    rows, whole = jax.P("d"), jax.P()
+
+    @functools.partial(
+        jax.shard_map, mesh=mesh, in_specs=(rows, rows, whole), out_specs=rows
+    )
+    def on_device(a, b, u):
+        return jnp.tanh(a @ u) + b * lax.psum(a.sum(), "d") / a.size
+
+    return on_device(h, skip, w)
+
+
 def branch(h, skip, w, side):
     return lax.cond(h.sum() > 0, lambda a: jnp.sin(a @ w), lambda a: a * skip, h)
 
@@ -192,6 +211,8 @@ SMOOTH: tuple[Operation, ...] = (
     jitted,
     checkpointed,
     mapped,
+    mapped_weights,
+    sharded,
     switch,
     scanned,
     while_loop,

@@ -15,7 +15,7 @@ from jax.extend.core import (
     jaxpr_as_fun,
     jaxprs_in_params,
 )
-from jax.extend.source_info_util import user_context
+from jax.extend.source_info_util import new_source_info, user_context
 from jax.interpreters import partial_eval
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "is_vmapped",
     "jaxpr_as_fun",
     "jaxprs_in_params",
+    "new_source_info",
     "remove_dead_code",
     "static_names",
     "user_context",

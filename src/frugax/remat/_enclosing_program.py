@@ -10,6 +10,10 @@ from frugax.jaxprs import count_heavy, count_heavy_in_hlo, flops
 from frugax.targets import CompiledAnswer, Target, find_platform, find_target
 
 
+def _only_gradient(grad: Callable[..., Any]) -> Callable[..., Any]:
+    return grad
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EnclosingProgram:
     """The program that is compiled around the gradient.
@@ -29,7 +33,12 @@ class EnclosingProgram:
     @classmethod
     def around(cls, within: Self | None, args: tuple[Any, ...]) -> Self:
         """`within`, or else the program that is only the gradient at `args`."""
-        return within or cls(build=lambda grad: grad, args=args)
+        return within or cls(build=_only_gradient, args=args)
+
+    @property
+    def is_gradient(self) -> bool:
+        """Whether it is the gradient alone."""
+        return self.build is _only_gradient
 
     def on(self, target: Target) -> Self:
         """The same program for the devices of this target."""

@@ -11,7 +11,7 @@ import jax
 
 from frugax.budget import MemoryBudget, MemoryShare, check_budget
 from frugax.errors import InfeasibleBudgetError, RematUndoneError
-from frugax.jaxprs import flops, flops_of, has_checkpoints, open_checkpoints
+from frugax.jaxprs import flops, flops_of, has_checkpoints
 from frugax.targets import Target
 
 from ._compile_search import CompileBench, Measurement, search
@@ -24,8 +24,8 @@ from .rewrite import (
     build_value_and_grad,
     call_inside,
     find_shard_map,
+    prepare_loss,
     prepare_shard_body,
-    trace_loss,
 )
 from .solver import (
     Candidate,
@@ -134,8 +134,8 @@ def plan(
         args = chosen.place(args)
         if within is not None:
             within = program
-    body = trace_loss(loss, args, argnums, has_aux=has_aux)
     how: dict[str, Any] = {"argnums": argnums, "has_aux": has_aux}
+    body = prepare_loss(loss, args, **how, with_places=False)
     key = None
     if cache is not False:
         options = how | {"within": within, "block_size": block_size}
@@ -181,6 +181,7 @@ class _PlanSearch:
             any.
         is_opened: whether only the loss with opened regions is planned.
         fingerprint: of the loss as it is.
+        prepared: the loss as it is and, if it has regions, with these opened.
     """
 
     loss: Callable[..., Any]
@@ -201,12 +202,16 @@ class _PlanSearch:
     opened: RematGraph | None = None
     is_opened: bool = False
     fingerprint: str = ""
+    prepared: dict[bool, RematGraph] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.fingerprint = self.body.graph.fingerprint
+        self.prepared[False] = self.body
         self.planned, self.shard_map = self.body, find_shard_map(self.body)
         if has_checkpoints(jax.make_jaxpr(self.loss)(*self.args).eqns):
-            self.opened = trace_loss(open_checkpoints(self.loss), self.args, **self.how)
+            self.opened = self.prepared[True] = prepare_loss(
+                self.loss, self.args, **self.how, is_opened=True, with_places=False
+            )
             number = find_shard_map(self.opened)
             if number != self.shard_map:
                 # The `shard_map` is inside a region, or behind one that hides others.
@@ -364,6 +369,7 @@ class _PlanSearch:
             is_opened=parts.is_opened,
             shard_map=parts.shard_map,
             copies=parts.copies,
+            prepare=self._prepare,
             **self.how,
         )
 
@@ -375,12 +381,24 @@ class _PlanSearch:
 
         return grad
 
+    def _prepare(self, args: Sequence[Any], *, is_opened: bool) -> RematGraph:
+        """The loss at these arguments, which are those of the plan in most programs."""
+        body = self.prepared[is_opened]
+        leaves, tree = jax.tree.flatten(tuple(args))
+        shapes = [v.aval for v in body.graph.args]
+        is_same_tree = tree == jax.tree.structure(self.args)
+        if is_same_tree and list(map(jax.typeof, leaves)) == shapes:
+            return body
+        return prepare_loss(self.loss, args, **self.how, is_opened=is_opened)
+
     def _build_plan(self, bench: CompileBench, found: Measurement) -> RematPlan:
         parts = self._parts(found.candidate)
-        plain_flops, planned_flops = (
-            flops(jax.make_jaxpr(self._grad_of(p))(*self.args).jaxpr)
-            for p in (PlanParts(), parts)
-        )
+        plain_flops, planned_flops = bench.measurements[0].flops, found.flops
+        if not self.program.is_gradient or plain_flops is None or planned_flops is None:
+            plain_flops, planned_flops = (
+                flops(jax.make_jaxpr(self._grad_of(p))(*self.args).jaxpr)
+                for p in (PlanParts(), parts)
+            )
         assert isinstance(self.budget, MemoryBudget)  # by `_find`
         return RematPlan(
             budget=self.budget,

@@ -6,8 +6,8 @@ a plan out. `rewrite_loops` changes the residuals that the bodies of `lax.scan` 
 """
 
 from ._backward import value_and_gradients as value_and_gradients
-from ._batch_axis import MixesBatchError as MixesBatchError
 from ._batch_chunks import BatchSplit as BatchSplit, split_batch as split_batch
+from ._batch_rules import MixesBatchError as MixesBatchError
 from ._gates import (
     Gate as Gate,
     choose_gate as choose_gate,
@@ -23,6 +23,7 @@ from ._loops import loop_bodies as loop_bodies, rewrite_loops as rewrite_loops
 from ._planned_loss import (
     build_value_and_grad as build_value_and_grad,
     chunk_batch as chunk_batch,
+    prepare_loss as prepare_loss,
 )
 from ._shard_maps import (
     call_inside as call_inside,

@@ -6,6 +6,7 @@ before the next part starts; compilers like to postpone them, and keep alive the
 activations that they are computed from.
 """
 
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -170,7 +171,7 @@ def _recompute_later(
         _run_backward(body, tape, grads, in_order=True)
         return [_gradient(grads, v) for v in part.active_inputs]
 
-    def pull_back(values: list[Any], cotangents: list[Any]) -> list[Any]:
+    def pull(values: list[Any], cotangents: list[Any]) -> list[Any]:
         # Traced and stripped of dead code first: an input that no gradient needs would
         # otherwise be kept alive until the branch runs, and the operations that lead to
         # results alone would run a second time.
@@ -188,4 +189,17 @@ def _recompute_later(
         ties = [tied[i] for i in indices if i < first_cotangent]
         return through_gate(gate, lambda x, c: run(*x, *c), inputs, last, tied=ties)
 
+    # Segments with equal keys are pulled back by the same operations.
+    start, stop = segment.start, segment.stop
+    cuts = tuple(c - start for c in body.cuts if start < c < stop)
+    is_inner = tuple(v in body.defined_at for v in part.inputs)
+    how = _relative_to(segment, start), cuts, is_inner
+    pull_back = functools.partial(body.traced.call, ("later", part.key, how), pull)
     return Partial(pull_back, [env[v] for v in saved])
+
+
+def _relative_to(segment: Segment, start: int) -> Any:
+    """What the treatment of a segment says, wherever the segment stands."""
+    kept = tuple(i - start for i in segment.kept)
+    nested = tuple(_relative_to(s, start) for s in segment.nested)
+    return segment.start - start, segment.stop - start, segment.gate, kept, nested

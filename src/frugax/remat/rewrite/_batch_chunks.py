@@ -30,7 +30,8 @@ from frugax.jaxprs import (
 )
 
 from .._plan import BatchChunks
-from ._batch_axis import Along, BatchPart, MixesBatchError, State, Value
+from ._batch_axis import BatchPart
+from ._batch_rules import Along, MixesBatchError, State, Value
 from ._gates import zeros_of
 from ._graph import RematGraph, is_inexact, prepare_graph
 
@@ -109,7 +110,7 @@ class _OuterPart(BatchPart):
             # Zeros and the like are made in the length of the chunk at once.
             atom: Any = eqn.invars[0]
             operand = self._env[atom].array if variables([atom]) else atom.val
-            shape = self._shorten(shape_of(v).shape, state)
+            shape = self.shorten(shape_of(v).shape, state)
             axes = eqn.params["broadcast_dimensions"]
             return Value(state, lax.broadcast_in_dim(operand, shape, axes))
         key = v, state

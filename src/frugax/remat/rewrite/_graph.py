@@ -17,9 +17,12 @@ from frugax.jaxprs import (
     flops_of,
     has_convolution,
     is_heavy,
+    new_source_info,
     trace,
     variables,
 )
+
+from ._traced_parts import TracedParts
 
 # An operation of these kinds that reads arguments only is recomputed wherever its
 # result is used: slices and casts of weights, masks, index grids. To keep such a result
@@ -80,6 +83,13 @@ class RematGraph:
     scratch_bytes: dict[Var, int]
     divided: dict[Var, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     memo: dict[Any, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def traced(self) -> TracedParts:
+        """What was traced for parts of this loss."""
+        if "traced" not in self.memo:
+            self.memo["traced"] = TracedParts()
+        return self.memo["traced"]
 
     @functools.cached_property
     def defined_at(self) -> dict[Var, int]:
@@ -180,8 +190,17 @@ def trace_loss(
     argnums: int | tuple[int, ...],
     *,
     has_aux: bool,
+    with_places: bool = True,
 ) -> RematGraph:
     """Trace a loss and prepare it for planning.
+
+    Args:
+        loss: as for `plan`, and so are the next ones.
+        args: arguments of the loss, or their shapes.
+        argnums: which of them to differentiate.
+        has_aux: whether the loss returns (number, anything).
+        with_places: whether operations know the lines that they come from. Without
+            them, layers that were written in several lines count as equal.
 
     Raises:
         TypeError: the loss cannot be traced, returns something else than a real number,
@@ -195,6 +214,10 @@ def trace_loss(
             f"depends on the values of arrays. {str(e).splitlines()[0]}"
         ) from e
     _check_outputs(graph, has_aux=has_aux)
+    if not with_places:
+        nowhere = new_source_info()
+        eqns = tuple(e.replace(source_info=nowhere) for e in graph.eqns)
+        graph = dataclasses.replace(graph, eqns=eqns)
     if isinstance(argnums, int):
         argnums = (argnums,)
     counts = [len(jax.tree.leaves(a)) for a in args]

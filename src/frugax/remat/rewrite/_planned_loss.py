@@ -1,7 +1,8 @@
 """Build the gradient of a loss that follows the parts of a plan."""
 
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,8 +11,8 @@ from frugax.jaxprs import MARKS, open_checkpoints
 
 from .._plan import BatchChunks, BodyPlan, LateCopies, Segment, check_ranges
 from ._backward import value_and_gradients
-from ._batch_axis import MixesBatchError
 from ._batch_chunks import run_in_chunks, split_batch
+from ._batch_rules import MixesBatchError
 from ._graph import RematGraph, trace_loss
 from ._late_copies import copy_late
 from ._loops import rewrite_loops
@@ -30,8 +31,15 @@ def build_value_and_grad(
     is_opened: bool = False,
     shard_map: int | None = None,
     copies: LateCopies | None = None,
+    prepare: Callable[..., RematGraph] | None = None,
 ) -> Callable[..., Any]:
-    """`jax.value_and_grad(loss, argnums, has_aux)`, run by these segments."""
+    """`jax.value_and_grad(loss, argnums, has_aux)`, run by these segments.
+
+    The loss is traced at each call, or by `prepare` in the place of `prepare_loss`.
+    """
+    if prepare is None:
+        how: dict[str, Any] = {"argnums": argnums, "has_aux": has_aux}
+        prepare = functools.partial(prepare_loss, loss, **how)
 
     def follow(body: RematGraph) -> tuple[RematGraph, tuple[Segment, ...]]:
         if batch:
@@ -42,7 +50,7 @@ def build_value_and_grad(
         return body, _place_segments(body, segments)
 
     def step(*args: Any) -> tuple[Any, Any]:
-        body = trace_loss(loss, args, argnums, has_aux=has_aux)
+        body = prepare(args, is_opened=False)
         if body.graph.fingerprint != fingerprint:
             raise ValueError(
                 "this plan was made for another loss or other shapes: its fingerprint "
@@ -53,8 +61,7 @@ def build_value_and_grad(
         if not (segments or batch or copies):
             return jax.value_and_grad(loss, argnums, has_aux=has_aux)(*args)
         if is_opened:
-            opened = open_checkpoints(loss)
-            body = trace_loss(opened, args, argnums, has_aux=has_aux)
+            body = prepare(args, is_opened=True)
         if shard_map is None:
             body, parts = follow(body)
         else:
@@ -69,6 +76,17 @@ def build_value_and_grad(
         return value, tuple(gradient(n) for n in argnums)
 
     return step
+
+
+def prepare_loss(
+    loss: Callable[..., Any],
+    args: Sequence[Any],
+    *,
+    is_opened: bool = False,
+    **how: Any,
+) -> RematGraph:
+    """`trace_loss`, with the loss's own `jax.checkpoint` regions opened if told to."""
+    return trace_loss(open_checkpoints(loss) if is_opened else loss, args, **how)
 
 
 def _place_segments(

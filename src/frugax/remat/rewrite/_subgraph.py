@@ -1,6 +1,7 @@
 """A range of a loss's operations as a function with a vector-Jacobian product."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from jax.tree_util import Partial
 from frugax.jaxprs import JaxprEqn, Var, is_heavy, trace, variables
 
 from ._graph import RematGraph
+from ._traced_parts import TracedParts
 
 # From the cotangents of the active outputs to those of the active inputs. It is a
 # pytree (`Partial`) of the values that it reads, which may be saved between two
@@ -29,6 +31,8 @@ class Subgraph:
         run: from the values of `inputs` to those of `outputs`.
         active_inputs: those of `inputs` that need gradients.
         active_outputs: those of `outputs` that gradients arrive at.
+        active: whether each variable that it reads or defines needs gradients.
+        traced: what was traced for equal parts.
     """
 
     eqns: list[JaxprEqn]
@@ -37,6 +41,21 @@ class Subgraph:
     run: Callable[..., list[Any]]
     active_inputs: list[Var]
     active_outputs: list[Var]
+    active: tuple[bool, ...]
+    traced: TracedParts
+
+    @functools.cached_property
+    def number(self) -> dict[Var, int]:
+        """Names for the variables that it reads and defines, in order."""
+        defined = [v for e in self.eqns for v in e.outvars]
+        return {v: i for i, v in enumerate([*self.inputs, *defined])}
+
+    @functools.cached_property
+    def key(self) -> Any:
+        """Equal for parts that do the same."""
+        what = self.traced.describe(self.eqns, self.number)
+        names = [self.number[v] for v in (*self.outputs, *self.active_outputs)]
+        return what, self.active, len(self.outputs), tuple(names)
 
     @property
     def passive_inputs(self) -> list[Var]:
@@ -56,6 +75,14 @@ class Subgraph:
 
         If `results` are given they are the outputs, which are then not recomputed.
         """
+        key = self.key, results is None
+        outs, pull_back = self.traced.call(("vjp", key), self._vjp, values, results)
+        pull = functools.partial(self.traced.call, ("pull", key), _pull_first)
+        return outs, Partial(pull, pull_back)
+
+    def _vjp(
+        self, values: Sequence[Any], results: Sequence[Any] | None
+    ) -> tuple[list[Any], Any]:
         env = dict(zip(self.inputs, values, strict=True))
         passive = [env[v] for v in self.passive_inputs]
 
@@ -72,7 +99,7 @@ class Subgraph:
         differentiated, pull_back, others = jax.vjp(split_outputs, start, has_aux=True)
         by_kind = iter(differentiated), iter(others)
         outs = [next(by_kind[v not in self.active_outputs]) for v in self.outputs]
-        return outs, Partial(_pull_first, pull_back)
+        return outs, pull_back
 
 
 def _pull_first(pull_back: Any, cotangents: list[Any]) -> list[Any]:
@@ -85,7 +112,8 @@ def extract_subgraph(
     """The operations from `start` to `stop`, with `also` among the outputs."""
     own = body.eqns[start:stop]
     eqns = body.include_free(own)
-    defined = {v for e in eqns for v in e.outvars}
+    all_defined = [v for e in eqns for v in e.outvars]
+    defined = set(all_defined)
     # A dict keeps the order of the first reads. A set would sort variables by their
     # addresses, and give another program in each process.
     read = dict.fromkeys(v for e in eqns for v in variables(e.invars))
@@ -100,6 +128,8 @@ def extract_subgraph(
         run=body.graph.run(eqns, inputs, outputs),
         active_inputs=[v for v in inputs if v in body.active],
         active_outputs=[v for v in passed_on if v in body.active],
+        active=tuple(v in body.active for v in [*inputs, *all_defined]),
+        traced=body.traced,
     )
 
 

@@ -19,7 +19,10 @@ References:
 
 import dataclasses
 import itertools
+import math
+import operator
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -156,11 +159,14 @@ class _ChainTables:
         n = len(body.cuts)
         shape = (n, n, _NUM_SLOTS + 1)
         self._whole, self._inner = np.full(shape, np.inf), np.full(shape, np.inf)
-        # The index of the first segment's option, for reading the plan back.
+        # The number of the first segment's option, from 1, for reading the plan back.
         # int16 holds the options of a start, at most cuts times modes: the tables are
         # the largest arrays of the planner.
-        self._whole_choice = np.full(shape, -1, np.int16)
-        self._inner_choice = np.full(shape, -1, np.int16)
+        self._whole_choice = np.zeros(shape, np.int16)
+        self._inner_choice = np.zeros(shape, np.int16)
+        # To allocate these for each option takes longer than to compute them.
+        size = shape[1] * shape[2]
+        self._buffers = np.empty(size), np.empty(size, bool), np.empty(size, np.int16)
         self._options: list[list[_SegmentOption]] = [[] for _ in range(n)]
         self._whole[range(n), range(n)] = 0.0
         # Starts fall and stops rise, so that `whole[u, ...]` of every later cut and the
@@ -177,29 +183,36 @@ class _ChainTables:
         modes = range(costs.modes)
         if block_size is not None and stop - start > block_size:
             modes = range(1)
+        seen: list[tuple[float, int, int, int]] = []
         for mode in modes:
             cost = costs.of[start, stop, mode]
             # Stored bytes are rounded to the nearest slot, so that the errors of many
             # segments cancel; bytes held at one moment are rounded up.
             stored = round(cost.stored_bytes / self.bytes_per_slot)
             own = min(round(cost.own_bytes / self.bytes_per_slot), stored)
-            held = int(np.ceil(cost.transient_bytes / self.bytes_per_slot))
+            held = math.ceil(cost.transient_bytes / self.bytes_per_slot)
             if not cost.possible or own + held > _NUM_SLOTS:
                 continue
             is_last = mode == self._last_mode
+            flops: Any = float(cost.flops)
             if is_last:
                 flops = self._inner[s, t] + cost.flops
+                # More slots never cost more, so the plans that fit come last.
+                held = int(np.isinf(flops).sum())
+                flops = flops[held:]
             else:
-                flops = np.full(_NUM_SLOTS + 1, float(cost.flops))
-                # The segment's own backward pass must fit into the slots that are free
-                # at its turn.
-                flops[:held] = np.inf
+                figures = (flops, stored, own, held)
+                if any(all(map(operator.le, f, figures)) for f in seen):
+                    continue  # another mode needs no more of anything
+                seen.append(figures)
             self._options[s].append(_SegmentOption(t, mode, stored, own))
             # Feng & Huang 2018 and Kusumoto et al. 2019 choose cuts of a graph in this
             # way. The second table adds recomputation within recomputation (Beaumont et
             # al. 2020).
-            self._improve(self._whole, self._whole_choice, s, t, stored, flops)
-            self._improve(self._inner, self._inner_choice, s, t + is_last, own, flops)
+            whole = self._whole, self._whole_choice
+            inner = self._inner, self._inner_choice
+            self._improve(*whole, s, t, stored, held, flops)
+            self._improve(*inner, s, t + is_last, own, held, flops)
 
     def _improve(
         self,
@@ -208,19 +221,33 @@ class _ChainTables:
         s: int,
         first: int,
         stored: int,
-        flops: Float[np.ndarray, " slots"],
+        held: int,
+        flops: Any,
     ) -> None:
-        """Put the latest option of s before the plans that follow it, if that wins."""
-        if stored > _NUM_SLOTS:
-            return
-        u = self._options[s][-1].stop
+        """Put the latest option of s before the plans that follow it, if that wins.
+
+        The segment's own backward pass must fit into the slots that are free at its
+        turn: it needs `held` of them, and costs `flops` with these or more.
+        """
         room = _NUM_SLOTS + 1 - stored
-        total = flops[:room] + self._whole[u, first:, :room]
-        best, choice = table[s, first:, stored:], choices[s, first:, stored:]
-        is_better = total < best
-        # `best` and `choice` are views: `copyto` writes through them into the tables.
-        np.copyto(best, total, where=is_better)
-        np.copyto(choice, len(self._options[s]) - 1, where=is_better)
+        if held >= room:
+            return
+        if np.ndim(flops):
+            flops = flops[: room - held]
+        u = self._options[s][-1].stop
+        rest = self._whole[u, first:, held:room]
+        place = s, slice(first, None), slice(stored + held, None)
+        best, choice = table[place], choices[place]
+        total, is_better, number = (
+            a[: rest.size].reshape(rest.shape) for a in self._buffers
+        )
+        np.add(flops, rest, out=total)
+        np.less(total, best, out=is_better)
+        np.minimum(best, total, out=best)
+        # Numbers rise, so that the largest is the latest: this takes a fifth of the
+        # time of a masked copy.
+        np.multiply(is_better, np.int16(len(self._options[s])), out=number)
+        np.maximum(choice, number, out=choice)
 
     def cheapest(self, limit: float) -> tuple[SegmentChoice, ...] | None:
         """The plan with the fewest flops within this many bytes, or None."""
@@ -235,10 +262,10 @@ class _ChainTables:
     ) -> Iterator[SegmentChoice]:
         while s < t:
             if inner:
-                option = self._options[s][self._inner_choice[s, t, slots]]
+                option = self._options[s][self._inner_choice[s, t, slots] - 1]
                 slots -= option.own
             else:
-                option = self._options[s][self._whole_choice[s, t, slots]]
+                option = self._options[s][self._whole_choice[s, t, slots] - 1]
                 slots -= option.stored
             nested: tuple[SegmentChoice, ...] = ()
             if option.mode == self._last_mode:
