@@ -173,12 +173,6 @@ def minilm(options: Any) -> dict[str, Any]:
             gptq(w, grams[key], bits, 64) if key in grams else of_groups[bits](w)
         )
 
-    found: dict[str, dict[str, float]] = {}
-    three = SizeBudget("3bpw")
-    for rule in ("default", "equal"):
-        found[f"3 bits, {rule}"] = ours(f"3 bits, {rule}", three, rule)
-    name = "3 bits, calibrated"
-    found[name] = ours(name, three, calibration)
     peers = {
         "HQQ 3 bits g64": lambda _, w: hqq(3)(w),
         "GPTQ 3 bits g64": by_gptq(3),
@@ -186,8 +180,14 @@ def minilm(options: Any) -> dict[str, Any]:
         "HQQ 4 bits g64": lambda _, w: hqq(4)(w),
         "GPTQ 4 bits g64": by_gptq(4),
     }
-    for name, quantise in peers.items():
-        found[name] = peer(name, quantise)
+    found = {name: peer(name, quantise) for name, quantise in peers.items()}
+    budgets = {"3 bits": SizeBudget("3bpw")}
+    for nbytes in sorted({int(row["bytes"]) for row in found.values()}):
+        budgets[f"{nbytes:,} bytes"] = SizeBudget(bytes=nbytes)
+    for size, budget in budgets.items():
+        for rule, sensitivity in (("default", None), ("calibrated", calibration)):
+            name = f"{size}, {rule}"
+            found[name] = ours(name, budget, sensitivity)
     return {"rows": found, "cpu_seconds": seconds, "sentences": options.sentences}
 
 

@@ -8,6 +8,10 @@ memory counts the pages of mapped files. Writes
 
     python -m benchmarks.compress_streaming
     python -m benchmarks.compress_streaming --only "8x smaller"
+    python -m benchmarks.compress_streaming --only "8x smaller" --times 4 [--numpy]
+
+`--times 4` has four times as many tensors: a billion weights, 4 GB. Numba is used where
+it is installed, and not with `--numpy`.
 
 The drafts of a file stand in the folder for temporary files: it must be on a disk, for
 what a memory file system holds is memory, and is not counted here.
@@ -16,6 +20,7 @@ what a memory file system holds is memory, and is not counted here.
 import argparse
 import json
 import multiprocessing
+import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -34,11 +39,11 @@ MARGIN_BYTES = 200_000_000
 BUDGETS = (SizeBudget(max_abs=0), SizeBudget("8x"), SizeBudget(rel_error=0.02))
 
 
-def write_model(path: Path) -> int:
+def write_model(path: Path, times: int) -> int:
     """A `.safetensors` file, written piece by piece; its bytes of weights."""
     header, at = {}, 0
     for kind, (count, shape) in SHAPES.items():
-        for i in range(count):
+        for i in range(times * count):
             end = at + 4 * shape[0] * shape[1]
             header[f"{kind}{i}"] = {
                 "dtype": "F32",
@@ -63,8 +68,12 @@ def resident_bytes(which: str) -> int:
     return 1024 * next(int(x.split()[1]) for x in lines if x.startswith(which))
 
 
-def stream(source: Path, target: Path, budget: SizeBudget) -> dict[str, float | int]:
+def stream(
+    source: Path, target: Path, budget: SizeBudget, lane: str
+) -> dict[str, float | int]:
     """Save the model: how far memory rose, and what it took and came to."""
+    if lane == "NumPy alone":
+        sys.modules["numba"] = None  # type: ignore[assignment]  # an ImportError
     # The codec's own libraries, before counting.
     noise = np.random.default_rng(0).normal(size=(64, 64))
     compress.decompress(compress.compress(noise, budget))
@@ -77,6 +86,7 @@ def stream(source: Path, target: Path, budget: SizeBudget) -> dict[str, float | 
         "peak_rise_bytes": resident_bytes("VmHWM") - before,
         "seconds": time.perf_counter() - start,
         "processor_seconds": time.process_time(),
+        "with_numba": bool(sys.modules.get("numba")),
     }
 
 
@@ -86,26 +96,34 @@ def main() -> None:
         description="Memory while a model is written tensor by tensor."
     )
     parser.add_argument("--only", choices=list(map(str, BUDGETS)))
+    parser.add_argument("--times", type=int, default=1, help="as many tensors")
+    parser.add_argument("--numpy", action="store_true", help="without Numba")
     asked = parser.parse_args()
     largest = 4 * max(a * b for _, (a, b) in SHAPES.values())
     bar = 1.3 * largest + MARGIN_BYTES
     rows = {}
-    if asked.only and RESULTS.is_file():
+    if RESULTS.is_file() and (asked.only or asked.times > 1):
         rows = json.loads(RESULTS.read_text()).get("budgets", {})
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "m.safetensors"), Path(folder, "m.fxz")
-        model_bytes = write_model(source)
+        model_bytes = write_model(source, asked.times)
         for budget in BUDGETS:
             if asked.only not in (None, str(budget)):
                 continue
             # A fresh process: this one's peak is that of making the model.
             context = multiprocessing.get_context("spawn")
             with ProcessPoolExecutor(1, mp_context=context) as pool:
-                found = pool.submit(stream, source, target, budget).result()
-            rows[str(budget)] = found | {"kept": found["peak_rise_bytes"] <= bar}
-            print(f"{budget}: {json.dumps(rows[str(budget)])}", flush=True)
+                lane = "NumPy alone" if asked.numpy else "any"
+                work = pool.submit(stream, source, target, budget, lane)
+                found = work.result()
+            name = str(budget)
+            if asked.times > 1:
+                used = "Numba" if found["with_numba"] else "NumPy alone"
+                name += f", {model_bytes // 4_000_000:,} million, {used}"
+            kept = found["peak_rise_bytes"] <= bar
+            rows[name] = found | {"model_bytes": model_bytes, "kept": kept}
+            print(f"{name}: {json.dumps(rows[name])}", flush=True)
     found = {
-        "model_bytes": model_bytes,
         "largest_tensor_bytes": largest,
         "bar_bytes": bar,
         "budgets": rows,

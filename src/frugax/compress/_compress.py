@@ -1,5 +1,6 @@
 """The doors `plan`, `apply`, `compress` and `save`: a tree of weights in a budget."""
 
+import functools
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ from .search import (
     Sensitivity,
     Source,
     choose,
+    code_by_columns,
     limit_bytes,
     make_draft,
     make_plan,
@@ -169,17 +171,8 @@ def apply(
         raise TypeError(
             f"plan must be a plan from frugax.compress.plan, got {plan!r:.60}."
         )
-    if path is None:
-        return compress(
-            tree,
-            plan,
-            sensitivity=sensitivity,
-            metadata=metadata,
-            progress=progress,
-            workers=workers,
-        )
-    return save(
-        path,
+    carry_out = compress if path is None else functools.partial(save, path)
+    return carry_out(
         tree,
         plan,
         sensitivity=sensitivity,
@@ -483,14 +476,19 @@ def _follow(
     # Planes without an error end with the residual, which is coded without a step.
     steps = {t.name: t.step if t.max_abs else None for t in plan.tensors}
     codecs = {t.name: t.codec for t in plan.tensors}
-    scale = scale_rows if calibration is None else calibration.scale
+
+    def scale(source: Source) -> Source:
+        codec = codecs[source.name]
+        if codec in ("columns", "scaled") and calibration is not None:
+            source = calibration.scale(source)
+        if codec == "columns" and source.scaling is None:
+            return code_by_columns(source)
+        if codec == "scaled" and source.scaling is None:
+            return scale_rows(source)
+        return source
+
     return tuple(
-        EncodeRequest(
-            scale(s) if codecs[s.name] in ("columns", "scaled") else s,
-            steps[s.name],
-            codecs[s.name],
-        )
-        for s in sources
+        EncodeRequest(scale(s), steps[s.name], codecs[s.name]) for s in sources
     )
 
 

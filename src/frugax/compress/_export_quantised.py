@@ -1,47 +1,26 @@
 """Export an `.fxz` file with integers of a fixed rate, for tools that compute so."""
 
 import dataclasses
-import json
 import math
 import os
-import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from frugax.budget import Receipt, SizeBudget, Spend, Verdict, check_budget
-from frugax.errors import UnsupportedFileError
-from frugax.fileio import atomic_write
+from frugax.budget import Receipt, SizeBudget, Verdict, check_budget
 
 from ._arguments import check_path
-from ._compressed_tensors import (
-    add_to_config,
-    choose_grouping,
-    is_linear,
-    lay_out,
-)
-from ._load import SAFETENSORS
-from ._table import show_error, tensor_table
-from .arrays import Distortion, dtype_from_name, relative_error
+from ._compressed_tensors import CompressedTensors
+from ._gguf import GGUF
+from ._int8_safetensors import Int8Safetensors, Part
+from ._limits import Limit, make_receipt
+from ._tensor_table import show_error, tensor_table
+from .arrays import Distortion, relative_error
 from .codecs.groups import Grouping, decode_groups, quantise_groups
-from .container import Record, open_file
+from .container import CompressedFile, Record, open_file
 from .search import Source
-
-# Types of github.com/ggml-org/ggml/blob/master/docs/gguf.md, by dtype and by bits.
-_GGML_TYPES = {
-    "float32": 0,
-    "float16": 1,
-    "float64": 28,
-    "bfloat16": 30,
-    "int8": 24,
-    "int16": 25,
-    "int32": 26,
-    "int64": 27,
-}
-_GGML_BLOCKS = {4: 2, 8: 8}  # Q4_0 and Q8_0
-_GGML_GROUP = 32
-_ALIGNMENT = 32
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,77 +131,85 @@ def export_quantised(
         raise ValueError(f"{os.fspath(to)}: weights are in this folder: name another.")
     if os.path.exists(to) and os.path.samefile(file, to):
         raise ValueError(f"{os.fspath(to)}: write the weights to another file.")
-    parts: list[tuple[str, str, tuple[int, ...], bytes]] = []
-    tensors: list[ExportedTensor] = []
-    total, lost = 0.0, 0.0
     with open_file(file) as compressed:
         records = compressed.header.tensors
-        grouping = Grouping(bits, _GGML_GROUP if suffix == ".gguf" else 0)
-        if not suffix:
-            grouping = choose_grouping(records, bits, keep)
-        for name in compressed:
-            record, array = compressed.record(name), compressed[name]
-            source = Source(name, array)
-            codec, error = record.dtype, Distortion()
-            wanted = bool(suffix) or is_linear(record, keep)
-            if wanted and _is_quantised(source, grouping):
-                dtype = np.dtype(np.float16 if suffix == ".gguf" else np.float32)
-                if not suffix and array.dtype.itemsize == 2:
-                    dtype = array.dtype
-                integers, steps = quantise_groups(array, grouping, dtype)
-                decoded = decode_groups(integers, steps, grouping, array.dtype)
-                error = Distortion.between(decoded.reshape(-1), array.reshape(-1))
-                if suffix == ".gguf":
-                    codec = f"Q{bits}_0"
-                    blocks = _pack_blocks(integers, steps, bits)
-                    entries = [(name, codec, array.shape, blocks)]
-                else:
-                    codec = f"int{bits}"
-                    entries = lay_out(name, integers, steps, bits)
-            else:
-                entries = [(name, record.dtype, array.shape, array.tobytes())]
-            parts += entries
-            rel_error = relative_error(error.energy, source.energy)
-            total, lost = total + source.energy, lost + error.energy
-            tensors.append(
-                ExportedTensor(
-                    name=name,
-                    dtype=record.dtype,
-                    shape=record.shape,
-                    codec=codec,
-                    bytes=sum(len(data) for *_, data in entries),
-                    rel_error=rel_error,
-                    max_abs=error.max_abs,
-                    total_rel_error=record.rel_error
-                    + rel_error * (1 + record.rel_error),
-                )
-            )
-        place = compressed.place
-        if suffix != ".gguf":
-            parts.sort(key=_width, reverse=True)  # the widest first: all are aligned
-        head = _gguf_head if suffix == ".gguf" else _safetensors_head
-        start, padding = head(parts, place)
-        written = to if suffix else Path(to) / "model.safetensors"
-        with atomic_write(written) as out:
-            out.write(start)
-            for *_, data in parts:
-                out.write(data + bytes(-len(data) % padding))
-        if not suffix:
-            dense = {t.name for t in tensors if t.codec == t.dtype}
-            add_to_config(Path(to) / "config.json", records, dense, grouping)
-    file_bytes = os.stat(written).st_size
-    rel_error = relative_error(lost, total)
-    receipt = _make_receipt(compressed.header.tensors, budget, rel_error, file_bytes)
+        writer: _Writer
+        match suffix:
+            case ".gguf":
+                writer = GGUF(Path(to), bits)
+            case ".safetensors":
+                writer = Int8Safetensors(Path(to))
+            case _:
+                writer = CompressedTensors(Path(to), bits, keep, records)
+        grouping = writer.grouping
+        exported = [_export(compressed, r, writer, grouping) for r in records]
+        parts = [part for each in exported for part in each.parts]
+        dense = {e.tensor.name for e in exported if e.tensor.codec == e.tensor.dtype}
+        writer.write(parts, dense, compressed.place)
+    file_bytes = os.stat(writer.file).st_size
+    rel_error = relative_error(
+        math.fsum(each.lost for each in exported),
+        math.fsum(each.energy for each in exported),
+    )
     return ExportReport(
-        tensors=tuple(tensors),
-        receipt=receipt,
+        tensors=tuple(each.tensor for each in exported),
+        receipt=_make_receipt(records, budget, rel_error, file_bytes),
         file_bytes=file_bytes,
         rel_error=rel_error,
     )
 
 
-def _width(part: tuple[str, str, tuple[int, ...], bytes]) -> int:
-    return dtype_from_name(part[1]).itemsize
+@runtime_checkable
+class _Writer(Protocol):
+    """One format to export to; `GGUF` and its like say what each member is."""
+
+    @property
+    def file(self) -> Path: ...
+    @property
+    def grouping(self) -> Grouping: ...
+    def takes(self, record: Record) -> bool: ...
+    def steps_dtype(self, array: np.ndarray) -> "np.dtype[Any]": ...
+    def lay_out(
+        self, name: str, integers: np.ndarray, steps: np.ndarray
+    ) -> tuple[str, list[Part]]: ...
+    def write(self, parts: Sequence[Part], dense: set[str], place: str) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class _Exported:
+    """A tensor ready to be written, and the squared norms of it and of its error."""
+
+    tensor: ExportedTensor
+    parts: list[Part]
+    energy: float
+    lost: float
+
+
+def _export(
+    compressed: CompressedFile, record: Record, writer: _Writer, grouping: Grouping
+) -> _Exported:
+    array = compressed[record.name]
+    source, error = Source(record.name, array), Distortion()
+    if writer.takes(record) and _is_quantised(source, grouping):
+        integers, steps = quantise_groups(array, grouping, writer.steps_dtype(array))
+        decoded = decode_groups(integers, steps, grouping, array.dtype)
+        error = Distortion.between(decoded.reshape(-1), array.reshape(-1))
+        codec, parts = writer.lay_out(record.name, integers, steps)
+    else:
+        codec = record.dtype
+        parts = [Part(record.name, codec, array.shape, array.tobytes())]
+    rel_error = relative_error(error.energy, source.energy)
+    tensor = ExportedTensor(
+        name=record.name,
+        dtype=record.dtype,
+        shape=record.shape,
+        codec=codec,
+        bytes=sum(len(part.data) for part in parts),
+        rel_error=rel_error,
+        max_abs=error.max_abs,
+        total_rel_error=record.rel_error + rel_error * (1 + record.rel_error),
+    )
+    return _Exported(tensor, parts, source.energy, error.energy)
 
 
 def _is_quantised(source: Source, grouping: Grouping) -> bool:
@@ -231,107 +218,25 @@ def _is_quantised(source: Source, grouping: Grouping) -> bool:
     return fits and 0 < source.max_abs < 1e37
 
 
-def _pack_blocks(integers: np.ndarray, steps: np.ndarray, bits: int) -> bytes:
-    """Return the blocks of Q4_0 or Q8_0: a step, then 32 integers."""
-    groups = integers.reshape(-1, _GGML_GROUP)
-    if bits == 4:
-        # The integers plus 8; the second half of a group in the high nibbles.
-        plain = (groups + 8).astype(np.uint8)
-        half = _GGML_GROUP // 2
-        packed = plain[:, :half] | (plain[:, half:] << 4)
-    else:
-        packed = groups.view(np.uint8)
-    of_groups = steps.astype("<f2").reshape(-1, 1).view(np.uint8)
-    return np.concatenate([of_groups, packed], axis=1).tobytes()
-
-
-def _gguf_head(
-    parts: list[tuple[str, str, tuple[int, ...], bytes]], place: str
-) -> tuple[bytes, int]:
-    """Return what stands before the data of a GGUF file, and its alignment."""
-
-    def text(value: str) -> bytes:
-        return struct.pack("<Q", len(value.encode())) + value.encode()
-
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(parts), 1)
-    head += text("general.architecture") + struct.pack("<I", 8) + text("frugax")
-    at = 0
-    blocks = {f"Q{bits}_0": kind for bits, kind in _GGML_BLOCKS.items()}
-    kinds = _GGML_TYPES | blocks
-    for name, kind, shape, data in parts:
-        if kind not in kinds or len(shape) > 4 or not name:
-            raise UnsupportedFileError(
-                f"{place}: tensor {name!r} of {kind} with {len(shape)} axes cannot "
-                "stand in a .gguf file: write a .safetensors file."
-            )
-        sizes = shape[::-1] or (1,)
-        head += text(name) + struct.pack("<I", len(sizes))
-        head += struct.pack(f"<{len(sizes)}QIQ", *sizes, kinds[kind], at)
-        at += len(data) + -len(data) % _ALIGNMENT
-    return head + bytes(-len(head) % _ALIGNMENT), _ALIGNMENT
-
-
-def _safetensors_head(
-    parts: list[tuple[str, str, tuple[int, ...], bytes]], place: str
-) -> tuple[bytes, int]:
-    """Return what stands before the data of a `.safetensors` file, and 1."""
-    kinds = {ours: theirs for theirs, ours in SAFETENSORS.items()}
-    header: dict[str, object] = {}
-    at = 0
-    for name, kind, shape, data in parts:
-        if kind not in kinds or name in header or name == "__metadata__":
-            raise UnsupportedFileError(
-                f"{place}: tensor {name!r} of {kind} cannot stand in a .safetensors "
-                "file, or has the name of another's steps: rename it."
-            )
-        header[name] = {
-            "dtype": kinds[kind],
-            "shape": list(shape),
-            "data_offsets": [at, at + len(data)],
-        }
-        at += len(data)
-    plain = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    plain += b" " * (-len(plain) % 8)
-    return len(plain).to_bytes(8, "little") + plain, 1
-
-
 def _make_receipt(
-    records: tuple[Record, ...],
+    records: Sequence[Record],
     budget: SizeBudget | None,
     rel_error: float,
     file_bytes: int,
 ) -> Receipt:
     source = "of the export, against the weights of the .fxz file"
-    limit = None if budget is None else budget.rel_error
-    if limit is None:
+    limit, most = math.nan, None
+    if budget is None:
         # Without a limit there is nothing to keep: the verdict is "cannot tell".
-        limit = math.nan
         source += "; no limit was stated"
-    spends: list[Spend] = []
-    # A size alone leaves the error without a limit, and says nothing of it.
-    if budget is None or budget.rel_error is not None:
-        spends.append(
-            Spend(
-                name="relative error",
-                unit="",
-                limit=limit,
-                measured=rel_error,
-                source=source,
-            )
-        )
-    if budget is not None:
+    else:
+        # A size alone leaves the error without a limit, and says nothing of it.
+        limit = budget.rel_error
         most = budget.limit_bytes(
             original_bytes=sum(r.nbytes for r in records),
             weights=sum(math.prod(r.shape) for r in records),
         )
-        if most is not None:
-            spends.append(
-                Spend(
-                    name="file",
-                    unit="bytes",
-                    limit=most,
-                    measured=file_bytes,
-                    source="length of the file",
-                )
-            )
-    return Receipt(tuple(spends))
+    return make_receipt(
+        Limit("relative error", "", limit, None, rel_error, source),
+        Limit("file", "bytes", most, None, file_bytes, "length of the file"),
+    )

@@ -9,7 +9,7 @@ from frugax.budget import format_bytes, table
 from frugax.report import Markup, element, fragment, svg_theme
 
 from ._report import TensorReport, average_gap_db, format_below_bound, show_gap
-from ._table import show_error, tensor_table
+from ._tensor_table import show_error, tensor_table
 from .container import Prefix, list_prefixes, open_file
 
 _WIDTH, _HEIGHT = 760, 460

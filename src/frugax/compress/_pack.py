@@ -8,11 +8,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from frugax.allocate import multiple_choice_knapsack
-from frugax.budget import Receipt, SizeBudget, Spend, Verdict, check_budget
+from frugax.budget import Receipt, SizeBudget, Verdict, check_budget
 from frugax.errors import InfeasibleBudgetError
 from frugax.trees import PyTree, is_array, named_leaves, replace_leaves
 
-from ._table import show_error, tensor_table
+from ._limits import Limit, make_receipt
+from ._tensor_table import show_error, tensor_table
 from .arrays import (
     Distortion,
     PackedArray,
@@ -185,6 +186,18 @@ def pack(
         _raise_infeasible(held, limit, budget)
     rel_error = relative_error(energy, total)
     predicted = math.fsum(option.energy for option in chosen)
+    receipt = make_receipt(
+        Limit(
+            *("arrays in memory", "bytes", limit),
+            *(sum(option.bytes for option in chosen), held),
+            source="bytes of the packed arrays",
+        ),
+        Limit(
+            *("relative error", "", budget.rel_error),
+            *(relative_error(predicted, total), rel_error),
+            source="decoded from the packed arrays; predicted from samples",
+        ),
+    )
     by_name = {
         name: array
         for name, (array, _) in zip(sources, packed, strict=True)
@@ -193,9 +206,7 @@ def pack(
     return PackedWeights(
         tree=replace_leaves(tree, [by_name.get(n, leaf) for n, leaf in leaves]),
         tensors=tensors,
-        receipt=_make_receipt(
-            budget, limit, chosen, relative_error(predicted, total), held, rel_error
-        ),
+        receipt=receipt,
         bytes=held,
         original_bytes=sum(array.nbytes for array in arrays.values()),
         rel_error=rel_error,
@@ -367,40 +378,6 @@ def _describe(
         rel_error=relative_error(error.energy, source.energy),
         max_abs=error.max_abs,
     )
-
-
-def _make_receipt(
-    budget: SizeBudget,
-    limit: int | None,
-    chosen: list[_Option],
-    predicted: float,
-    held: int,
-    rel_error: float,
-) -> Receipt:
-    spends: list[Spend] = []
-    if limit is not None:
-        spends.append(
-            Spend(
-                name="arrays in memory",
-                unit="bytes",
-                limit=limit,
-                predicted=sum(option.bytes for option in chosen),
-                measured=held,
-                source="bytes of the packed arrays",
-            )
-        )
-    if budget.rel_error is not None:
-        spends.append(
-            Spend(
-                name="relative error",
-                unit="",
-                limit=budget.rel_error,
-                predicted=predicted,
-                measured=rel_error,
-                source="decoded from the packed arrays; predicted from samples",
-            )
-        )
-    return Receipt(tuple(spends))
 
 
 def _raise_infeasible(needed: int, limit: int, budget: SizeBudget | None) -> NoReturn:

@@ -15,7 +15,8 @@ from frugax.budget import (
 )
 from frugax.errors import CorruptFileError
 
-from ._table import format_gap, format_unused, show_error, tensor_table
+from ._limits import Limit, make_receipt
+from ._tensor_table import format_gap, format_unused, show_error, tensor_table
 from .arrays import Distortion, relative_error, release
 from .container import Record
 from .search import Calibration, CompressPlan, Draft, limit_bytes, make_plan
@@ -224,41 +225,25 @@ def make_report(
         outputs = "outputs on the batches that were held out"
     limit = limit_bytes(draft.sources, budget)
     counted, decoded = "length of the file", "decoded from the file"
-    rows = [
-        ("file", "bytes", limit, plan.file_bytes, file_bytes, counted),
-        (
-            "relative error",
-            "",
-            budget.rel_error,
-            plan.rel_error,
-            draft.rel_error,
-            decoded,
+    rows = (
+        Limit("file", "bytes", limit, plan.file_bytes, file_bytes, counted),
+        Limit(
+            *("relative error", "", budget.rel_error),
+            *(plan.rel_error, draft.rel_error, decoded),
         ),
-        ("largest error", "", budget.max_abs, plan.max_abs, draft.max_abs, decoded),
-        (
-            "output error",
-            "",
-            budget.output_error,
-            plan.output_error,
-            output_error,
-            outputs,
+        Limit(
+            *("largest error", "", budget.max_abs),
+            *(plan.max_abs, draft.max_abs, decoded),
         ),
-    ]
-    spends = tuple(
-        Spend(
-            name=name,
-            unit=unit,
-            limit=limit,
-            predicted=predicted,
-            measured=measured,
-            source=f"{source}; predicted {before}",
-        )
-        for name, unit, limit, predicted, measured, source in rows
-        if limit is not None
+        Limit(
+            *("output error", "", budget.output_error),
+            *(plan.output_error, output_error, outputs),
+        ),
     )
+    sourced = (r._replace(source=f"{r.source}; predicted {before}") for r in rows)
     return CompressReport(
         budget=budget,
-        receipt=Receipt(spends),
+        receipt=make_receipt(*sourced),
         tensors=tensors,
         file_bytes=file_bytes,
         original_bytes=sum(source.array.nbytes for source in draft.sources),

@@ -1,6 +1,6 @@
 """The codecs: uniform grids, trellis-coded grids, bit planes and lossless byte planes.
 
-`lossless`, `planes`, `rans`, `uniform` and `trellis` are the codecs as modules; the
+`bit_planes`, `lossless`, `rans`, `uniform` and `trellis` are the codecs as modules; the
 other names cut whole arrays into chunks for them.
 """
 

@@ -24,7 +24,7 @@ class _Factors:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChannelScaling:
-    """Calibrated second moments of the channels of a matrix: its rows, or its columns.
+    """Second moments of the channels of a matrix: its rows, or its columns.
 
     An error in channel j counts in proportion to its moment. With the whole matrix of
     moments the errors of channels also make up for each other (see `trellis.Feedback`).
@@ -36,7 +36,7 @@ class ChannelScaling:
         gram: of all pairs of channels, positive definite, with the moments on its
             diagonal; None if it is not known.
         shape: of the array, of two axes or more.
-        calibration: the digest of the calibration that measured them.
+        calibration: the digest of the calibration that measured them; empty without.
     """
 
     columns: bool
@@ -44,6 +44,11 @@ class ChannelScaling:
     gram: np.ndarray | None
     shape: tuple[int, ...]
     calibration: str
+
+    @classmethod
+    def unscaled_columns(cls, shape: tuple[int, ...]) -> "ChannelScaling":
+        """Return columns that have one step and no feedback: only coded one by one."""
+        return cls(True, np.ones(math.prod(shape[1:])), None, shape, "")
 
     @property
     def codec(self) -> str:
@@ -75,8 +80,8 @@ class ChannelScaling:
         """Arrange the flat numbers of whole rows channel by channel."""
         if not self.columns:
             return values
-        turned = values.reshape(-1, math.prod(self.shape[1:])).T
-        return np.ascontiguousarray(turned).reshape(-1)
+        rows = values.reshape(-1, math.prod(self.shape[1:]))
+        return trellis.transpose(rows).reshape(-1)
 
     def exponents(self, lanes: trellis.LaneLayout, first: int = 0) -> np.ndarray:
         """Return the exponents of the runs of all channels from the first one on."""

@@ -13,10 +13,10 @@ from frugax.errors import CorruptFileError, UnsupportedFileError
 from ..arrays import dtype_from_name
 from ..codecs import (
     BLOCK,
+    bit_planes,
     compute_type,
     lossless,
     numbers_per_chunk,
-    planes,
     row_length,
     trellis,
     uniform,
@@ -128,8 +128,12 @@ def decode_tensors(
                 values = trellis.scale_runs(
                     of_part, record.step, flat.dtype, run, exponents
                 )
-                if values is not of_part or record.codec == "columns":
-                    flat[at : at + len(values)] = _turn_back(values, record)
+                if record.codec == "columns":
+                    columns = values.reshape(row_length(record.shape), -1)
+                    place = flat[at : at + len(values)]
+                    trellis.transpose(columns, place.reshape(columns.shape[::-1]))
+                elif values is not of_part:
+                    flat[at : at + len(values)] = values
                 remaining[record.name] -= 1
                 if remaining[record.name]:
                     continue
@@ -170,6 +174,8 @@ def decode_integers(
     if not steps:
         return integers, np.asarray(record.step.size, working)
     every = np.concatenate(steps).reshape(record.shape)
+    if (every == every.flat[0]).all():
+        return integers, np.asarray(every.flat[0])
     # One for each row or column, where the runs of the coder do not cut them in pieces.
     for along in ((slice(None), *[slice(1)] * (every.ndim - 1)), (slice(1),)):
         if (every == every[along]).all():
@@ -217,7 +223,9 @@ def verify_layers(content: FileContent, record: Record) -> None:
         for i in range(each):
             blocks = [content.read_chunk(c) for c in record.chunks[i::each]]
             size = min(BLOCK, record.size - i * BLOCK)
-            layers = planes.decode_each_layer(blocks, record.planes, step, dtype, size)
+            layers = bit_planes.decode_each_layer(
+                blocks, record.planes, step, dtype, size
+            )
             for digest, values in zip(digests, layers, strict=True):
                 digest.update(values)
         for layer, digest in enumerate(digests, 1):
@@ -243,8 +251,8 @@ def _turn_back(values: np.ndarray, record: Record) -> np.ndarray:
     """Return the flat numbers of a chunk row by row, if it has them by columns."""
     if record.codec != "columns":
         return values
-    turned = values.reshape(row_length(record.shape), -1).T
-    return np.ascontiguousarray(turned).reshape(-1)
+    columns = values.reshape(row_length(record.shape), -1)
+    return trellis.transpose(columns).reshape(-1)
 
 
 def _decode_chunk(
@@ -260,7 +268,7 @@ def _decode_chunk(
         # A view of the file, which keeps its map open for as long as the view lives.
         values = np.frombuffer(blocks[0], dtype)
     elif record.planes:
-        values = planes.decode(blocks, record.planes, step, dtype, size)
+        values = bit_planes.decode(blocks, record.planes, step, dtype, size)
     elif record.codec in _SCALED:
         values = trellis.decode(blocks[0], step, dtype, size, scaled=True)
         values = _turn_back(values, record)

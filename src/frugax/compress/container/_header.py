@@ -7,7 +7,7 @@ from typing import Any
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
 from ..arrays import DTYPE_NAMES, QUANTISABLE
-from ..codecs import Step, numbers_per_chunk, planes as bit_planes, row_length
+from ..codecs import Step, bit_planes, numbers_per_chunk, row_length
 from ._metadata import CODECS, STEPPED, Chunk, Header, Layer, Record
 
 # A file may state at most this many decoded bytes for each of its own, past 64 MiB, so

@@ -9,9 +9,10 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from frugax.budget import Receipt, SizeBudget, Spend
+from frugax.budget import Receipt, SizeBudget
 from frugax.errors import InfeasibleBudgetError
 
+from .._limits import Limit, make_receipt
 from ..arrays import round_up
 from ._metadata import Header, Record
 
@@ -101,26 +102,12 @@ def choose_prefix(
         "counted in the file",
         "stated in the file, measured when it was written",
     )
-    rows = [
-        ("read", "bytes", limit, chosen.bytes, counted),
-        ("relative error", "", budget.rel_error, chosen.rel_error, stated),
-        ("largest error", "", budget.max_abs, chosen.max_abs, stated),
-    ]
-    return chosen, Receipt(
-        tuple(
-            Spend(
-                name=name,
-                unit=unit,
-                limit=most,
-                # The header states measured errors, so prediction and measurement are
-                # one.
-                predicted=value,
-                measured=value,
-                source=source,
-            )
-            for name, unit, most, value, source in rows
-            if most is not None
-        )
+    error, largest = chosen.rel_error, chosen.max_abs
+    # The header states measured errors, so prediction and measurement are one.
+    return chosen, make_receipt(
+        Limit("read", "bytes", limit, chosen.bytes, chosen.bytes, counted),
+        Limit("relative error", "", budget.rel_error, error, error, stated),
+        Limit("largest error", "", budget.max_abs, largest, largest, stated),
     )
 
 

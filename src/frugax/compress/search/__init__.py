@@ -9,6 +9,9 @@ from ._coder import (
     EncodeRequest as EncodeRequest,
     encode_all as encode_all,
 )
+from ._columns import (
+    code_by_columns as code_by_columns,
+)
 from ._draft import (
     Draft as Draft,
     limit_bytes as limit_bytes,

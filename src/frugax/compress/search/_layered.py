@@ -12,7 +12,7 @@ from ..codecs import (
     BLOCK,
     CodedBlocks,
     Step,
-    planes as bit_planes,
+    bit_planes,
     step_below,
     to_levels,
     to_values,

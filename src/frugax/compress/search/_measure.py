@@ -13,6 +13,7 @@ from frugax.trees import PyTree, is_array
 from ..arrays import named_arrays, release, unwrap_modules
 from ..codecs import ChannelScaling, RowScaling, row_length, trellis
 from ._calibration import Calibration
+from ._columns import code_by_columns_if_shorter
 from ._source import Source
 
 # The weight of each tensor's squared error by name, or the name of a rule.
@@ -53,25 +54,25 @@ class ErrorMeasure:
         cls, sources: Sequence[Source], sensitivity: Sensitivity
     ) -> "ErrorMeasure":
         """Return the measure that is asked for."""
+        scaled = tuple(sources)
         match sensitivity:
             case None | "default":
-                return cls(tuple(sources), default_weights(sources))
+                weights = default_weights(sources)
             case "rows":
                 scaled = tuple(_scale_rows_if_worth(source) for source in sources)
-                return cls(scaled, default_weights(sources))
+                weights = default_weights(sources)
             case "equal":
-                floats = [source for source in sources if source.quantisable]
-                return cls(tuple(sources), {s.name: 1.0 for s in floats})
+                weights = {s.name: 1.0 for s in sources if s.quantisable}
             case _:
                 weights = _weights_by_sensitivity(sources, sensitivity)
-        if not isinstance(sensitivity, Calibration):
-            return cls(tuple(sources), weights)
-        scaled = tuple(map(sensitivity.scale, sources))
-        for source in scaled:
-            # Errors count over the scales of channels, and so does the weight.
-            if isinstance(source.scaling, ChannelScaling):
-                weights[source.name] = source.scaling.weight
-        return cls(scaled, _floor_weights(scaled, weights))
+        if isinstance(sensitivity, Calibration):
+            scaled = tuple(map(sensitivity.scale, sources))
+            for source in scaled:
+                # Errors count over the scales of channels, and so does the weight.
+                if isinstance(source.scaling, ChannelScaling):
+                    weights[source.name] = source.scaling.weight
+            weights = _floor_weights(scaled, weights)
+        return cls(tuple(map(code_by_columns_if_shorter, scaled)), weights)
 
 
 def default_weights(sources: Sequence[Source]) -> dict[str, float]:

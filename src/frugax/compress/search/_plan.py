@@ -4,7 +4,7 @@ import dataclasses
 
 from frugax.budget import JsonPlan, SizeBudget, format_bytes
 
-from .._table import format_gap, format_unused, show_error, tensor_table
+from .._tensor_table import format_gap, format_unused, show_error, tensor_table
 from ..codecs import ChannelScaling, Step
 from ._calibration import Calibration
 from ._draft import Draft
@@ -136,6 +136,7 @@ def make_plan(
                 source.scaling.calibration
                 for source in draft.sources
                 if isinstance(source.scaling, ChannelScaling)
+                and source.scaling.calibration
             ),
             None,
         ),

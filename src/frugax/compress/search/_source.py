@@ -326,7 +326,7 @@ class Source:
             block, values = coded
             if codec == "columns":
                 row = math.prod(self.array.shape[1:])
-                values = np.ascontiguousarray(values.reshape(row, -1).T).reshape(-1)
+                values = trellis.transpose(values.reshape(row, -1)).reshape(-1)
             kept.append(block)
             digest.update(values)
             part = flat[start : start + len(values)]

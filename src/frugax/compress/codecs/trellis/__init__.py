@@ -32,6 +32,7 @@ from ._quantise import (
     quantise as quantise,
     residues as residues,
     sum_run_squares as sum_run_squares,
+    transpose as transpose,
     viterbi as viterbi,
 )
 from ._scales import (

@@ -106,11 +106,11 @@ class LaneLayout:
         if self.size < self.count * self.length:
             padded = np.zeros(self.count * self.length, flat.dtype)
             padded[: self.size] = flat
-        return _transpose(padded.reshape(self.count, self.length))
+        return transpose(padded.reshape(self.count, self.length))
 
     def join(self, lanes: np.ndarray) -> np.ndarray:
         """Invert `split`."""
-        return _transpose(lanes).reshape(-1)[: self.size]
+        return transpose(lanes).reshape(-1)[: self.size]
 
     def split_runs(self, of_runs: np.ndarray) -> np.ndarray:
         """Arrange one entry for each run as `(length / run, count)`."""
@@ -210,9 +210,11 @@ class PathProblem:
         return self.starts
 
 
-def _transpose(matrix: np.ndarray) -> np.ndarray:
+def transpose(matrix: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """Return a contiguous transpose, in `out` if that is given."""
     # Some rows at a time, three times faster where rows are a power of two apart.
-    out = np.empty(matrix.shape[::-1], matrix.dtype)
+    if out is None:
+        out = np.empty(matrix.shape[::-1], matrix.dtype)
     for first in range(0, len(matrix), 32):
         out[:, first : first + 32] = matrix[first : first + 32].T
     return out

@@ -1,0 +1,108 @@
+"""`GGUF`: a file of ggml with float16 steps for groups of 32 integers."""
+
+import dataclasses
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from frugax.errors import UnsupportedFileError
+from frugax.fileio import atomic_write
+
+from ._int8_safetensors import Part
+from .codecs.groups import Grouping
+from .container import Record
+
+# Types of github.com/ggml-org/ggml/blob/master/docs/gguf.md, by dtype and by bits.
+_TYPES = {
+    "float32": 0,
+    "float16": 1,
+    "float64": 28,
+    "bfloat16": 30,
+    "int8": 24,
+    "int16": 25,
+    "int32": 26,
+    "int64": 27,
+    "Q4_0": 2,
+    "Q8_0": 8,
+}
+_GROUP = 32
+_ALIGNMENT = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class GGUF:
+    """A `.gguf` file with Q4_0 or Q8_0.
+
+    Attributes:
+        file: the file to write.
+        bits: of an integer, 4 or 8.
+    """
+
+    file: Path
+    bits: int
+
+    @property
+    def grouping(self) -> Grouping:
+        """How numbers share steps."""
+        return Grouping(self.bits, _GROUP)
+
+    def takes(self, record: Record) -> bool:
+        """Whether a tensor is to be quantised where it can be: any."""
+        return True
+
+    def steps_dtype(self, array: np.ndarray) -> "np.dtype[Any]":
+        """Return the dtype of the steps of an array."""
+        return np.dtype(np.float16)
+
+    def lay_out(
+        self, name: str, integers: np.ndarray, steps: np.ndarray
+    ) -> tuple[str, list[Part]]:
+        """Return what the integers are called, and the tensors that hold them."""
+        groups = integers.reshape(-1, _GROUP)
+        if self.bits == 4:
+            # The integers plus 8; the second half of a group in the high nibbles.
+            plain = (groups + 8).astype(np.uint8)
+            half = _GROUP // 2
+            packed = plain[:, :half] | (plain[:, half:] << 4)
+        else:
+            packed = groups.view(np.uint8)
+        # A block is a step, then 32 integers.
+        of_groups = steps.astype("<f2").reshape(-1, 1).view(np.uint8)
+        blocks = np.concatenate([of_groups, packed], axis=1).tobytes()
+        codec = f"Q{self.bits}_0"
+        return codec, [Part(name, codec, integers.shape, blocks)]
+
+    def write(self, parts: Sequence[Part], dense: set[str], place: str) -> None:
+        """Write the file.
+
+        Args:
+            parts: its tensors.
+            dense: the names of those that are not quantised.
+            place: where they come from, for messages.
+
+        Raises:
+            UnsupportedFileError: it cannot hold a tensor.
+        """
+        head = b"GGUF" + struct.pack("<IQQ", 3, len(parts), 1)
+        head += _text("general.architecture") + struct.pack("<I", 8) + _text("frugax")
+        at = 0
+        for name, kind, shape, data in parts:
+            if kind not in _TYPES or len(shape) > 4 or not name:
+                raise UnsupportedFileError(
+                    f"{place}: tensor {name!r} of {kind} with {len(shape)} axes cannot "
+                    "stand in a .gguf file: write a .safetensors file."
+                )
+            sizes = shape[::-1] or (1,)
+            head += _text(name) + struct.pack("<I", len(sizes))
+            head += struct.pack(f"<{len(sizes)}QIQ", *sizes, _TYPES[kind], at)
+            at += len(data) + -len(data) % _ALIGNMENT
+        with atomic_write(self.file) as out:
+            for data in (head, *(part.data for part in parts)):
+                out.write(data + bytes(-len(data) % _ALIGNMENT))
+
+
+def _text(value: str) -> bytes:
+    return struct.pack("<Q", len(value.encode())) + value.encode()

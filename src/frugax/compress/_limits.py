@@ -1,0 +1,43 @@
+"""Receipts of the limits that a size budget states."""
+
+from typing import NamedTuple
+
+from frugax.budget import Receipt, Spend
+
+
+class Limit(NamedTuple):
+    """One quantity that a budget may limit, beside its limit.
+
+    Attributes:
+        name: of the quantity.
+        unit: of its numbers; empty for a relative error.
+        limit: the most allowed; None if the budget does not limit it.
+        predicted: before the work; None without a prediction.
+        measured: after it; None if nobody could.
+        source: of the measurement.
+    """
+
+    name: str
+    unit: str
+    limit: float | None
+    predicted: float | None
+    measured: float | None
+    source: str
+
+
+def make_receipt(*limits: Limit) -> Receipt:
+    """Return the receipt of the quantities that are limited."""
+    return Receipt(
+        tuple(
+            Spend(
+                name=row.name,
+                unit=row.unit,
+                limit=row.limit,
+                predicted=row.predicted,
+                measured=row.measured,
+                source=row.source,
+            )
+            for row in limits
+            if row.limit is not None
+        )
+    )
