@@ -7,6 +7,12 @@ Each trial starts two processes, of which a random one is killed (SIGKILL) or st
 (SIGSTOP) after a random step, and then starts all again. Its last loss must be that of
 a run that was not interrupted, to the last bit. The bars: 5 s after SIGKILL, 30 s after
 SIGSTOP, counted until the launcher returns.
+
+    python -m benchmarks.distributed --memory 512
+
+measures the memory that a process of two needs to save and to restore a state of so
+many MiB that is split over 2 x 4 devices: by `Checkpoints`, and gathered whole in every
+process.
 """
 
 import argparse
@@ -23,6 +29,7 @@ from pathlib import Path
 STEPS = 60
 BARS_S = {"SIGKILL": 5.0, "SIGSTOP": 30.0}
 RESULTS = Path(__file__).parent / "results" / "distributed.json"
+MEMORY_RESULTS = RESULTS.with_name("distributed_memory.json")
 
 
 def worker(folder: Path, fault: tuple[int, int, str] | None) -> None:
@@ -73,6 +80,82 @@ def worker(folder: Path, fault: tuple[int, int, str] | None) -> None:
         (folder / "loss").write_text(repr(result.loss))
 
 
+def memory_worker(folder: Path, mib: int) -> None:
+    """Print how far the memory of this process rises, in MiB."""
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental import multihost_utils
+
+    from frugax import train
+    from frugax.train import distributed
+
+    distributed.initialize()
+    layout = distributed.Layout.over(kind="fully-sharded")
+    shapes = {
+        str(i): jax.ShapeDtypeStruct((mib * 2**15 // 64, 64), "float32")
+        for i in range(8)
+    }
+    shardings = layout.state_sharding(shapes)
+
+    def make(scale):
+        draw = lambda s: scale * jnp.cos(jnp.arange(s.shape[0] * 64, dtype="float32"))
+        return jax.tree.map(lambda s: draw(s).reshape(s.shape), shapes)
+
+    params = jax.jit(make, out_shardings=shardings)(1.0)
+    state = train.TrainState(
+        jax.device_put(jnp.int32(1), layout.replicated), params, ()
+    )
+    jax.block_until_ready(state)
+    checkpoints = train.Checkpoints(folder / "checkpoints")
+
+    def gather():
+        return [
+            multihost_utils.process_allgather(x, tiled=True) for x in params.values()
+        ]
+
+    def save_later():
+        checkpoints.save(state._replace(step=state.step + 1), wait=False)
+        checkpoints.wait()
+
+    found = {"state": mib, "shards": mib / jax.process_count()}
+    for name, action in {
+        "save": lambda: checkpoints.save(state),
+        "save in the background": save_later,
+        "restore": lambda: checkpoints.restore(state),
+        "gather whole": gather,
+    }.items():
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
+        before = resident_mib("VmRSS")
+        kept = action()
+        found[name] = resident_mib("VmHWM") - before
+        del kept
+    if jax.process_index() == 0:
+        (folder / "memory").write_text(json.dumps(found))
+
+
+def resident_mib(what: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(x for x in lines if x.startswith(what)).split()[1]) / 1024
+
+
+def measure_memory(mib: int) -> dict:
+    with tempfile.TemporaryDirectory() as place:
+        work = [sys.executable, __file__, "--worker", place, "--memory", str(mib)]
+        command = "from frugax.cli import main; main()"
+        starting = [
+            sys.executable,
+            "-c",
+            command,
+            "launch",
+            "-n",
+            "2",
+            "--devices",
+            "4",
+        ]
+        subprocess.run([*starting, "--", *work], check=True)
+        return json.loads((Path(place) / "memory").read_text())
+
+
 def launch(folder: Path, processes: int, fault: tuple | None = None) -> dict:
     """Run the workers; return exit codes, and when the survivors and all had exited."""
     folder.mkdir(exist_ok=True)
@@ -109,18 +192,27 @@ def launch(folder: Path, processes: int, fault: tuple | None = None) -> dict:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--memory", type=int, metavar="MIB")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--fault", type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.worker and args.memory:
+        memory_worker(args.worker, args.memory)
+        return 0
     if args.worker:
         worker(args.worker, args.fault and tuple(args.fault))
         return 0
     from benchmarks.machine import made_with  # the workers do without
 
+    if args.memory:
+        found = {"made_with": made_with(), "mib": measure_memory(args.memory)}
+        MEMORY_RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+        print(json.dumps(found["mib"], indent=1))
+        return 0
     rng = random.Random(args.seed)
     with tempfile.TemporaryDirectory() as place:
         whole = Path(place) / "whole"

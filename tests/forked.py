@@ -2,10 +2,14 @@
 
 Importing takes four seconds each time, what most of these tests run takes one. A server
 imports once, starts no threads, and every command is a fork of it. No run-time type
-checker is at work there.
+checker is at work there. Where the process itself is not tested, `inline` runs a
+command in this one, with JAX started and programs compiled already.
 """
 
+import contextlib
 import functools
+import importlib
+import io
 import multiprocessing
 import os
 import sys
@@ -62,6 +66,40 @@ def frugax(
 ) -> CompletedProcess[str]:
     """Run one command to its end."""
     return Command(*args, cwd=cwd, env=env).wait()
+
+
+def inline(*args: object, cwd: Any = None) -> CompletedProcess[str]:
+    """Run one command to its end in this process; it must not set a limit of time.
+
+    The clock of such a limit starts with the process.
+    """
+    from unittest import mock
+
+    from frugax.cli import main
+
+    folder, modules, path = Path(cwd or ".").resolve(), set(sys.modules), sys.path[:]
+    out, err = io.StringIO(), io.StringIO()
+    importlib.invalidate_caches()
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        mock.patch.dict(os.environ, COLUMNS="100"),
+        # The tests' own cache of programs is kept as it is.
+        mock.patch("frugax.train.use_compile_cache"),
+    ):
+        try:
+            main([*map(str, args)])
+        except SystemExit as e:
+            code = e.code
+    sys.path[:] = path
+    # The user's own modules would be found again.
+    for name in set(sys.modules) - modules if cwd else ():
+        file = getattr(sys.modules[name], "__file__", None) or ""
+        if Path(file).is_relative_to(folder):
+            del sys.modules[name]
+    assert isinstance(code, int)
+    return CompletedProcess([], code, out.getvalue(), err.getvalue())
 
 
 def python(code: str, *args: object) -> CompletedProcess[str]:

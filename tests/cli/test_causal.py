@@ -1,11 +1,12 @@
 """`frugax causal`: a campaign on a simulator or at a terminal, and its report."""
 
+import gc
 import re
 
 import numpy as np
 import pytest
 
-from forked import frugax
+import forked
 from frugax import ExperimentBudget
 from frugax.causal import Samples
 from frugax.causal.campaign import Campaign, FailedExperiment, load_campaign_config
@@ -13,6 +14,13 @@ from frugax.cli import _at_terminal
 from frugax.cli._user_experiment import OwnExperiment
 from frugax.cli._user_function import load_function
 from frugax.errors import ConfigError, FrugaxError
+
+
+def frugax(*args, cwd):
+    done = forked.inline(*args, cwd=cwd)
+    gc.collect()  # a campaign that was let go closes its journal
+    return done
+
 
 CONFIG = """
 name: chain
@@ -46,7 +54,9 @@ def test_a_campaign_runs_to_its_report(config, tmp_path):
     assert "://" not in re.sub(r"http://www.w3.org/\d+/svg", "", page)
     campaign = Campaign.load(tmp_path / "runs" / "chain" / "campaign")
     assert campaign.spent <= 5
-    again = frugax("causal", "run", config, cwd=tmp_path)  # in a folder of its own
+    # In a folder of its own.
+    short = ["--set", "campaign.budget.cost=1"]
+    again = frugax("causal", "run", config, *short, cwd=tmp_path)
     assert "runs/chain-2/report.html" in again.stdout
     ended = frugax("causal", "run", "--resume", "runs/chain", cwd=tmp_path)
     assert ended.returncode == 0  # nothing is left to do
@@ -93,7 +103,7 @@ def test_what_a_function_raises_is_a_failed_experiment(config, tmp_path):
         "        return None\n"
         "    raise RuntimeError('boom')\n"
     )
-    config.write_text(OWN.replace("cost: 5", "cost: 20"))
+    config.write_text(OWN.replace("cost: 5", "cost: 14"))
     done = frugax("causal", "run", config, cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stdout.count("failed: RuntimeError: boom") == 2
@@ -291,7 +301,7 @@ def test_what_to_run_must_be_said_once(config, tmp_path):
 
 def test_nobody_at_the_terminal_stops_it_and_keeps_the_question(config, tmp_path):
     config.write_text(CONFIG.split("simulator:")[0])
-    done = frugax("causal", "run", config, cwd=tmp_path)
+    done = forked.frugax("causal", "run", config, cwd=tmp_path)
     assert done.returncode == 130
     assert "frugax causal run --resume runs/chain" in done.stderr
     campaign = Campaign.load(tmp_path / "runs" / "chain" / "campaign")

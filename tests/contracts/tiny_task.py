@@ -8,11 +8,11 @@ from frugax.run import Task
 
 def task() -> Task:
     """A deep chain of small layers, so that a memory plan has something to save."""
-    x = np.ones((256, 32), "float32")
+    x = np.ones((64, 8), "float32")
 
     def loss(weights, x):
         for w in weights:
             x = x + jnp.tanh(x @ w)
         return (x**2).mean()
 
-    return Task(init=lambda key: [jnp.eye(32)] * 6, loss=loss, batches=lambda step: x)
+    return Task(init=lambda key: [jnp.eye(8)] * 2, loss=loss, batches=lambda step: x)

@@ -13,9 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from etils.epath import backend, gpath
+from orbax.checkpoint._src.path import gcs_utils
 
+import forked
 from frugax.errors import CheckpointError, DivergedError, OutputError
 from frugax.train import Checkpoints, TrainState, init_state
+from frugax.train.distributed import Layout
 
 
 def state_of(step=3, width=4, **more):
@@ -46,14 +50,22 @@ def files_of(folder):
     return sorted(p for p in Path(folder).rglob("*") if p.is_file())
 
 
+# Orbax by itself cannot hold some of these; a float of eight bits has many NaNs.
+BITS = np.arange(256, dtype=np.uint8)
+ODD = {
+    "nan": jnp.array([jnp.nan, -0.0, jnp.inf]),
+    **{n: jnp.asarray(BITS.view(n)) for n in ("float8_e3m4", "float8_e8m0fnu")},
+    **{n: jnp.asarray(np.arange(2).astype(n)) for n in ("uint4", "int2")},
+    "float4": jnp.asarray(np.array([-6, 0.5], "float4_e2m1fn")),
+}
+
+
 def test_every_leaf_comes_back_bit_equal(tmp_path):
     state = state_of(
         key=jax.random.key(7),
         flag=jnp.array(True),
         wave=jnp.ones(2, jnp.complex64),
-        few=jnp.arange(4, dtype=jnp.uint4),  # Orbax by itself cannot hold these
-        one=jnp.array(1.5, jnp.float8_e5m2),
-    )._replace(carried={"nan": jnp.array([jnp.nan, -0.0, jnp.inf])})
+    )._replace(carried=ODD)
     saved = Checkpoints(tmp_path)
     saved.save(state, {"note": [1, "two", None]})
     back, extra = Checkpoints(tmp_path).restore(state)
@@ -61,6 +73,80 @@ def test_every_leaf_comes_back_bit_equal(tmp_path):
     assert extra == {"note": [1, "two", None]}
     shapes_only, _ = saved.restore(jax.eval_shape(lambda: state))
     assert same_bits(shapes_only, state)
+
+
+def test_a_sharded_state_comes_back_on_8_4_and_1_devices(tmp_path):
+    wide = {
+        "w": np.random.default_rng(0).normal(size=(256, 128)).astype("float32"),
+        "half": jnp.full((512, 64), 1 / 3, jnp.bfloat16),
+        "key": jax.random.key(3),
+    }
+    over = lambda n: Layout.over((n,), "fully-sharded", devices=jax.devices()[:n])
+    state = over(8).place_state(TrainState(jnp.int32(4), wide, ()))
+    assert len({str(s.index) for s in state.params["w"].addressable_shards}) == 8
+    expected = jax.tree.map(jnp.copy, state)
+    saved = Checkpoints(tmp_path)
+    saved.save(state, wait=False)
+    # The next step reuses the memory while the copy is being written.
+    jax.jit(lambda s: s._replace(step=s.step + 1), donate_argnums=0)(state)
+    for devices in (8, 4, 1):
+        like = over(devices).place_state(jax.tree.map(jnp.zeros_like, expected))
+        back, _ = saved.restore(like)
+        assert same_bits(back, expected)
+        assert back.params["w"].sharding == like.params["w"].sharding
+    alone = jax.tree.map(lambda x: jax.device_put(x, jax.devices()[0]), expected)
+    assert same_bits(saved.restore(alone)[0], expected)
+
+
+class Bucket(type(backend.os_backend)):
+    """Objects under gs:// as files of a folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __getattribute__(self, name):
+        method = super().__getattribute__(name)
+        if name.startswith("_") or not callable(method):
+            return method
+
+        def with_local_paths(*args, **options):
+            local = [
+                a.replace("gs://", self.folder) if isinstance(a, str) else a
+                for a in args
+            ]
+            return method(*local, **options)
+
+        return with_local_paths
+
+
+def test_checkpoints_go_into_a_bucket(tmp_path, monkeypatch):
+    """A fake of both drivers: etils' of small files, TensorStore's of arrays."""
+    monkeypatch.setitem(gpath._PREFIX_TO_BACKEND, "gs", Bucket(f"{tmp_path}/"))
+
+    def as_file(path):
+        local = path.replace("gs:/", str(tmp_path))
+        return {"driver": "file", "path": local + "/" * ("_sharding" not in path)}
+
+    monkeypatch.setattr(gcs_utils, "get_kvstore_for_gcs", as_file)
+    saved = Checkpoints("gs://bucket/run", keep=2)
+    assert saved.latest_step() is None
+    for step in (1, 2, 3):
+        saved.save(state_of(step), {"step": step}, wait=False)
+    saved.wait()
+    assert Checkpoints("gs://bucket/run").latest_intact_step() == 3
+    assert saved.steps() == [2, 3]
+    back, extra = saved.restore(state_of())
+    assert same_bits(back, state_of(3))
+    assert extra == {"step": 3}
+    damage(next((tmp_path / "bucket/run/frugax-3").rglob("d/*")))
+    assert list(saved.find_damaged()) == [3]
+    with pytest.raises(CheckpointError, match=r"gs://bucket/run/frugax-3: .*step=2"):
+        saved.restore(state_of())
+
+
+def test_other_remote_places_are_refused_by_name():
+    with pytest.raises(ValueError, match=r"cannot be written to s3://.*mount s3://a/b"):
+        Checkpoints("s3://a/b")
 
 
 def test_only_the_last_few_stay(tmp_path):
@@ -215,7 +301,7 @@ def test_a_checkpoint_of_another_format_does_not_count_as_damaged(tmp_path):
     saved.save(state_of(5))
     manifest = tmp_path / "frugax-5" / "frugax.json"
     body = json.loads(json.loads(manifest.read_text())["manifest"])
-    text = json.dumps(body | {"version": 2, "files": "elsewhere"})
+    text = json.dumps(body | {"version": 9, "files": "elsewhere"})
     sealed = {"crc32": zlib.crc32(text.encode()), "manifest": text}
     manifest.write_text(json.dumps(sealed))
     assert (saved.find_damaged(), saved.latest_intact_step()) == ({}, 5)
@@ -307,6 +393,10 @@ import resource, signal, sys
 import jax, jax.numpy as jnp
 from frugax import errors, train
 
+# What Python and JAX cache may not be cut off as well: others would read it.
+sys.dont_write_bytecode = True
+jax.config.update("jax_enable_compilation_cache", False)
+
 def state(step):
     noise = jax.random.normal(jax.random.key(0), (200, 200))  # does not compress
     return train.TrainState(jnp.int32(step), {"w": noise}, ())
@@ -329,17 +419,7 @@ print(checkpoints.steps())
 
 @pytest.mark.slow
 def test_a_full_disk_is_an_output_error_and_leaves_the_older_checkpoint(tmp_path):
-    # What Python and JAX cache may not be cut off as well: others would read it.
-    keep_nothing = {
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "JAX_ENABLE_COMPILATION_CACHE": "false",
-    }
-    run = subprocess.run(
-        [sys.executable, "-c", FILL_THE_DISK, str(tmp_path)],
-        capture_output=True,  # TensorStore's threads complain on stderr
-        text=True,
-        env=os.environ | keep_nothing,
-    )
+    run = forked.python(FILL_THE_DISK, tmp_path)
     assert run.returncode == 0, run.stderr
     error, after, later = run.stdout.splitlines()
     assert error.startswith(f"cannot write {tmp_path}/frugax-2: ")
@@ -373,7 +453,7 @@ def test_files_deleted_by_others_and_leftovers_do_not_fail_a_save(
 # made before JAX starts its backend, and so has its own from the beginning.
 TRAIN_AND_KILL = """
 import json, os, signal, sys, time
-import jax, jax.numpy as jnp, optax
+import jax, jax.numpy as jnp, optax, orbax.checkpoint
 from frugax import train
 
 def run(folder):

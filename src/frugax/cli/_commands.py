@@ -7,6 +7,7 @@ command returns an exit code: 0 if all budgets were kept, 1 if one was not.
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 _CONFIG = tyro.conf.arg(metavar="CONFIG")
 Config = Annotated[Path, tyro.conf.Positional, _CONFIG]
 Target = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
+# Set by `frugax launch`, and by its manifests for clusters.
+_PROCESS_COUNTS = ("FRUGAX_PROCESSES", "JAX_NUM_PROCESSES")
 Changes = Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE ...")]
 
 
@@ -66,6 +69,14 @@ def run(
     """
     from frugax import run as room
 
+    for variable in _PROCESS_COUNTS:
+        # Each of them would train the whole model by itself, in a folder of its own.
+        if os.environ.get(variable, "1") != "1":
+            raise ConfigError(
+                f"{variable} is {os.environ[variable]}, but frugax run trains in one "
+                "process, with train.layout on several devices. Call train.fit in a "
+                "program of your own for more, as examples/cluster/train.py does."
+            )
     if (config is None) == (resume is None):
         raise ConfigError(
             "give either a config file (frugax run examples/digits.yaml) or a run to "
@@ -128,8 +139,7 @@ def run(
         )
     for note in outcome.notes:
         console.print(note)
-    console.print(f"Report: {folder.report}", highlight=False, soft_wrap=True)
-    return int(not _is_success(outcome.receipt) and not allow_broken)
+    return _exit_code(folder, outcome.receipt) and int(not allow_broken)
 
 
 def _leave(error: Exception, folder: Path | None) -> None:
@@ -250,14 +260,12 @@ def plan(
             console=console,
             progress=errors,
         )
-    if unusable := [name for name, value in for_targets.items() if value is not None]:
-        raise ConfigError(f"{unusable[0]} needs a target, such as --target h100.")
+    if option := _first_given(for_targets):
+        raise ConfigError(f"{option} needs a target, such as --target h100.")
     if not is_function_name(subject):
-        if unusable := [
-            name for name, value in for_functions.items() if value is not None
-        ]:
+        if option := _first_given(for_functions):
             raise ConfigError(
-                f"{unusable[0]} is for a function, module:function; a config sets its "
+                f"{option} is for a function, module:function; a config sets its "
                 "memory by --set budgets.memory=2GiB."
             )
         return _plan_run(Path(subject), set)
@@ -282,6 +290,10 @@ def plan(
         progress=errors,
     )
     return 0
+
+
+def _first_given(options: Mapping[str, object]) -> str | None:
+    return next((name for name, value in options.items() if value is not None), None)
 
 
 def _workload_of_run(config: Path, changes: tuple[str, ...]) -> "fit.Workload":
@@ -345,15 +357,16 @@ def _print_finished(folder: "RunFolder") -> int:
     receipt = Receipt.from_json(folder.receipt.read_text())
     console.print(f"{folder.path}: this run is finished; nothing is left to resume.")
     print_receipt(console, receipt)
+    return _exit_code(folder, receipt)
+
+
+def _exit_code(folder: "RunFolder", receipt: Receipt) -> int:
+    """Name the report; 0 if every budget was kept."""
     console.print(f"Report: {folder.report}", highlight=False, soft_wrap=True)
-    return int(not _is_success(receipt))
-
-
-def _is_success(receipt: Receipt) -> bool:
     # `cannot tell` fails as well: a script must not take doubt for success. Watching
     # alone is not the run's purpose, so its share does not fail one.
     spends = [s for s in receipt.spends if s.name != "time spent watching"]
-    return all(s.verdict is Verdict.KEPT for s in spends)
+    return int(any(s.verdict is not Verdict.KEPT for s in spends))
 
 
 def compare(

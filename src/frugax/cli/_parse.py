@@ -11,7 +11,7 @@ import tyro
 
 from frugax.errors import ConfigError
 
-_RULE = re.compile(r"[╭╮╰╯─\s]+")
+_RULE = re.compile(r"[╭╮╰╯─\s]+|-{3,}")
 
 
 def parse(
@@ -57,10 +57,12 @@ def _to_line(box: str, prog: str) -> str:
     parts: list[list[str]] = [[]]
     for line in box.splitlines():
         text = line.strip().strip("│").strip()
-        if "─" in text and (_RULE.fullmatch(text) or text[0] == "╭"):
+        if text and (_RULE.fullmatch(text) or text[0] == "╭"):
             parts.append([])  # headings add nothing to the messages below
         elif text:
             parts[-1].append(text)
+    if "╭" not in box:  # where the terminal has ASCII only, the heading has a line
+        del parts[0]
     messages = []
     for heading, *more in filter(None, parts):
         if heading.startswith("Perhaps you meant"):

@@ -53,6 +53,12 @@ def test_a_run_that_lost_a_process_ends_like_an_uninterrupted_one(tmp_path, alon
     assert uninterrupted is not None
     losses = [float(x) for x in (whole / "losses").read_text().split()]
     assert losses == pytest.approx(alone, abs=1e-6)  # at each of the 50 steps
+    # Each process wrote its own half of the weights, and none of the other.
+    written = [
+        sum(p.stat().st_size for p in (whole / "frugax-50").glob(f"{part}/d/*"))
+        for part in ("ocdbt.process_0", "ocdbt.process_1")
+    ]
+    assert 0.6 < written[1] / written[0] < 1.1, written
 
     code, result = start(tmp_path, 50, "step", "kill", 1, 25, restarts=1)
     assert code == 0

@@ -185,7 +185,8 @@ def test_the_page_compares_runs_in_a_browser(runs):
             size = page.run(
                 "createImageBitmap(saved[2]).then((p) => [p.width, p.height])"
             )
-            assert size[0] > 200 and size[1] > 100
+            assert size[0] > 200
+            assert size[1] > 100
             page.size(400, 800)
             page.run("new Promise((done) => setTimeout(done, 200))")
             assert page.run("document.documentElement.scrollWidth") <= 400

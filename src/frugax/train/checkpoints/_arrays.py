@@ -1,9 +1,16 @@
-"""Convert a training state to NumPy arrays and back, bit for bit, stored by Orbax."""
+"""Write a training state's arrays by Orbax, shard by shard, and read them bit for bit.
+
+Each process writes the shards that it holds, and reads those that it needs. No process
+ever holds the whole of a sharded array.
+"""
 
 import contextlib
+import functools
+import itertools
 import logging
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -13,60 +20,78 @@ import numpy as np
 from frugax.errors import CheckpointError, OutputError
 from frugax.fileio import write_error_reason
 
-from ..processes import gather_to_host, put
+from ..processes import put
 from ..step import TrainState
+from ._storage import Folder
+
+# Every process saves equally often, so the names of their barriers agree.
+_saves = itertools.count()
 
 
-def to_numpy(state: TrainState) -> dict[str, np.ndarray]:
-    """Return every leaf on the host by its path; all processes must call this.
+def to_storable(state: TrainState) -> dict[str, Any]:
+    """Return every leaf by its path, in a dtype that Orbax can store.
 
-    Empty arrays are left out, because Orbax cannot store them.
+    Arrays stay where they are. Empty ones are left out, because Orbax cannot store
+    them.
     """
     flat = jax.tree_util.tree_leaves_with_path(state)
-    arrays = {
-        jax.tree_util.keystr(path): _pack(gather_to_host(_unwrap_key(leaf)))
-        for path, leaf in flat
-    }
+    arrays = {jax.tree_util.keystr(path): _pack(leaf) for path, leaf in flat}
     return {path: array for path, array in arrays.items() if array.size}
 
 
-def from_numpy(arrays: Mapping[str, np.ndarray], like: TrainState) -> TrainState:
-    """Return the state again, on the devices of `like`."""
+def start_writing(
+    folder: Folder, arrays: Mapping[str, Any], *, copy: bool
+) -> Callable[[], None]:
+    """Start to write a new folder in the background; all processes must call this.
 
-    def build(path: Any, leaf: Any) -> jax.Array:
-        raw = jax.eval_shape(_unwrap_key, leaf)
-        # A copy: steps donate, and XLA must not write over memory that NumPy owns.
-        value = jnp.array(_unpack(arrays.get(jax.tree_util.keystr(path)), raw))
-        if _is_key(leaf):
-            # `leaf` may be a shape only, but key_impl needs an array of keys.
-            impl = jax.random.key_impl(jnp.empty((), leaf.dtype))
-            value = jax.random.wrap_key_data(value, impl=impl)
-        sharding = getattr(leaf, "sharding", None)
-        return value if sharding is None else put(value, sharding)
+    Args:
+        folder: the folder to create.
+        arrays: from `to_storable`.
+        copy: whether the caller goes on before all is written, and may donate the
+            arrays.
 
-    return jax.tree_util.tree_map_with_path(build, like)
+    Returns:
+        A function that waits until every process has written its shards.
+
+    Raises:
+        OutputError: the folder cannot be written to; also by the returned function.
+    """
+    if copy and jax.default_backend() == "cpu":
+        # Elsewhere Orbax copies to the host before it returns. On CPU it takes views of
+        # memory that the next step is donated.
+        arrays = {path: _copy(array) for path, array in arrays.items()}
+    resources = contextlib.ExitStack()
+    ocp, checkpointer = resources.enter_context(_open_orbax())
+    with _close_on_error(resources, folder):
+        checkpointer.save(folder, args=ocp.args.StandardSave(dict(arrays)))
+
+    def finish() -> None:
+        with _close_on_error(resources, folder):
+            checkpointer.wait_until_finished()
+        resources.close()
+
+    return finish
 
 
-# Write a new folder.
-def write_arrays(folder: Path, arrays: dict[str, np.ndarray]) -> None:
+def read_state(folder: Folder, like: TrainState) -> TrainState:
+    """Read a state onto the devices of `like`; all processes must call this.
+
+    Raises:
+        CheckpointError: Orbax cannot read the folder.
+    """
+    flat = jax.tree_util.tree_leaves_with_path(like)
+    targets = {
+        jax.tree_util.keystr(path): _describe_target(leaf) for path, leaf in flat
+    }
     with _open_orbax() as (ocp, checkpointer):
         try:
-            checkpointer.save(folder, args=ocp.args.StandardSave(arrays))
-        except OSError as e:
-            raise OutputError(write_error_reason(folder, e)) from e
-        except ValueError as e:
-            # TensorStore reports a refused write as a ValueError of many lines.
-            reason = str(e).splitlines()[0][:200]
-            raise OutputError(
-                f"cannot write {folder}: {reason}; free some space, or write elsewhere."
-            ) from e
-
-
-# Read every array of a folder.
-def read_arrays(folder: Path) -> dict[str, np.ndarray]:
-    with _open_orbax() as (ocp, checkpointer):
-        try:
-            return checkpointer.restore(folder, args=ocp.args.StandardRestore())
+            arrays = checkpointer.restore(
+                folder,
+                # Empty arrays were not stored.
+                args=ocp.args.StandardRestore(
+                    {path: target for path, target in targets.items() if target.size}
+                ),
+            )
         except (OSError, ValueError, KeyError) as e:
             # The checksums were right, so the files are as they were written.
             reason = str(e).splitlines()[0][:200]
@@ -75,59 +100,141 @@ def read_arrays(folder: Path) -> dict[str, np.ndarray]:
                 f"{reason}; use the version that wrote it."
             ) from e
 
+    def build(path: Any, leaf: Any) -> jax.Array:
+        name = jax.tree_util.keystr(path)
+        # Each array is let go once it is in place.
+        return _unpack(arrays.pop(name, targets[name]), leaf)
+
+    return jax.tree_util.tree_map_with_path(build, like)
+
+
+@contextlib.contextmanager
+def _close_on_error(resources: contextlib.ExitStack, folder: Folder) -> Iterator[None]:
+    """Turn what Orbax raises for a refused write into an OutputError."""
+    try:
+        yield
+    except BaseException as e:
+        with contextlib.suppress(Exception):  # the first error is the one to report
+            resources.close()
+        if isinstance(e, OSError):
+            raise OutputError(write_error_reason(e.filename or folder, e)) from e
+        if isinstance(e, ValueError):
+            # TensorStore reports a refused write as a ValueError of many lines.
+            reason = str(e).splitlines()[0][:200]
+            raise OutputError(
+                f"cannot write {folder}: {reason}; free some space, or write elsewhere."
+            ) from e
+        raise
+
 
 @contextlib.contextmanager
 def _open_orbax() -> Iterator[tuple[Any, Any]]:
-    """Yield Orbax and a checkpointer, with its messages on stderr switched off."""
+    """Yield Orbax and a checkpointer, and switch Orbax's messages on stderr off."""
     import orbax.checkpoint as ocp  # here, because the import takes half a second
 
-    options = ocp.options.MultiprocessingOptions()
-    if jax.process_count() > 1:
-        # Only this process reads or writes: Orbax must not wait for the others.
-        me = jax.process_index()
-        options = ocp.options.MultiprocessingOptions(
-            primary_host=me,
-            active_processes={me},
-            barrier_sync_key_prefix=f"frugax{me}",
+    options = ocp.options.MultiprocessingOptions(
+        # Two saves may be under way, of the latest state and of the best one.
+        barrier_sync_key_prefix=f"frugax{next(_saves)}"
+    )
+    _mute_orbax()
+    with contextlib.closing(
+        ocp.AsyncCheckpointer(
+            ocp.StandardCheckpointHandler(multiprocessing_options=options),
+            multiprocessing_options=options,
+            # A folder that cannot be made is refused at once.
+            async_options=ocp.options.AsyncOptions(
+                create_directories_asynchronously=False
+            ),
         )
-    logger = logging.getLogger("absl")
-    # Orbax logs what it raises, and more; the caller gets one error instead.
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        with contextlib.closing(
-            ocp.Checkpointer(
-                ocp.StandardCheckpointHandler(multiprocessing_options=options),
-                multiprocessing_options=options,
-            )
-        ) as checkpointer:
-            yield ocp, checkpointer
-    finally:
-        logger.setLevel(level)
+    ) as checkpointer:
+        yield ocp, checkpointer
 
 
-def _pack(array: np.ndarray) -> np.ndarray:
-    """Replace dtypes that NumPy does not have (bfloat16, int4, float8) by their bytes.
+@functools.cache
+def _mute_orbax() -> None:
+    """Keep Orbax from printing what it raises; the caller gets one error instead.
 
-    Orbax can store some of these and not others (no uint4 in 0.12).
+    For good, because threads of a write that failed go on after it is closed.
     """
-    if array.dtype.isbuiltin == 1:
-        return array
-    return np.frombuffer(array.tobytes(), np.uint8)
+    logging.getLogger("absl").addFilter(
+        lambda record: f"{os.sep}orbax{os.sep}" not in record.pathname
+    )
+    usual = sys.unraisablehook
+
+    def hook(found: Any) -> None:
+        # Python prints this for each of TensorStore's writes that ends after the first
+        # one has failed, since Orbax has closed its event loop by then.
+        is_late = found.object is None and isinstance(found.exc_value, RuntimeError)
+        if not (is_late and str(found.exc_value) == "Event loop is closed"):
+            usual(found)
+
+    sys.unraisablehook = hook
 
 
-def _unpack(packed: np.ndarray | None, like: jax.ShapeDtypeStruct) -> np.ndarray:
-    if packed is None:  # an empty array was not stored
-        return np.zeros(like.shape, like.dtype)
-    if packed.dtype == like.dtype:
-        return packed
-    return np.frombuffer(packed.tobytes(), like.dtype).reshape(like.shape)
+def _pack(leaf: Any) -> Any:
+    """Return a leaf as Orbax can store it: keys as integers, small types as larger."""
+    if _is_key(leaf):
+        leaf = jax.random.key_data(leaf)
+    stored = _stored_dtype(leaf.dtype)
+    if stored != leaf.dtype:
+        leaf = _convert(leaf, stored)
+    is_global = isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
+    if is_global or (isinstance(leaf, jax.Array) and jax.process_count() == 1):
+        return leaf
+    return np.asarray(leaf)  # the first process writes its own
+
+
+def _unpack(array: Any, like: Any) -> jax.Array:
+    """Return a leaf as `_pack` received it, on the devices of `like`."""
+    raw = jax.eval_shape(lambda x: jax.random.key_data(x) if _is_key(x) else x, like)
+    # A copy: steps donate, and XLA must not write over memory that NumPy owns.
+    value = _copy(array) if isinstance(array, jax.Array) else jnp.array(array)
+    if value.dtype != raw.dtype:
+        value = _convert(value, raw.dtype)
+    if _is_key(like):
+        # `like` may be a shape only, but key_impl needs an array of keys.
+        impl = jax.random.key_impl(jnp.empty((), like.dtype))
+        value = jax.random.wrap_key_data(value, impl=impl)
+    sharding = getattr(like, "sharding", None)
+    return value if sharding is None else put(value, sharding)
+
+
+def _describe_target(leaf: Any) -> Any:
+    """Describe an array to read: sharded as the leaf is, or for NumPy."""
+    raw = jax.eval_shape(lambda x: jax.random.key_data(x) if _is_key(x) else x, leaf)
+    dtype = _stored_dtype(raw.dtype)
+    sharding = getattr(leaf, "sharding", None)
+    if _is_key(leaf) or sharding is None or len(sharding.device_set) == 1:
+        # A stand-in without memory; Orbax reads its shape and type.
+        return np.broadcast_to(np.zeros((), dtype), raw.shape)
+    return jax.ShapeDtypeStruct(raw.shape, dtype, sharding=sharding)
+
+
+def _stored_dtype(dtype: Any) -> np.dtype:
+    """Return a dtype that TensorStore has and that holds every value of `dtype`.
+
+    It has bfloat16 and some of the small types, but not uint4.
+    """
+    if np.dtype(dtype).isbuiltin == 1 or dtype == jnp.bfloat16:
+        return np.dtype(dtype)
+    if jnp.issubdtype(dtype, jnp.integer):
+        return np.dtype("int8" if jnp.issubdtype(dtype, jnp.signedinteger) else "uint8")
+    return np.dtype("float32" if jnp.finfo(dtype).bits < 8 else "uint8")
+
+
+def _convert(array: Any, dtype: Any) -> jax.Array:
+    """Convert between a dtype and its stored one without changing a bit."""
+    narrow = [x for x in (array.dtype, dtype) if jnp.issubdtype(x, jnp.floating)]
+    if len(narrow) == 1:  # a float of eight bits, stored as integers
+        return jax.lax.bitcast_convert_type(array, dtype)
+    return jnp.asarray(array).astype(dtype)
+
+
+def _copy(array: Any) -> Any:
+    if isinstance(array, jax.Array):
+        return jax.device_put(array, array.sharding, may_alias=False)
+    return array.copy()
 
 
 def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)
-
-
-def _unwrap_key(leaf: Any) -> Any:
-    """Return a random key's integers; other arrays as they are."""
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf

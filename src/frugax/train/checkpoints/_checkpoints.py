@@ -1,51 +1,50 @@
 """`Checkpoints`: saved training states, verified on restore; partial saves are ignored.
 
-Orbax writes the arrays. A manifest is written last, with the step, path and type of
-every leaf, length and checksum of every file, and the caller's own JSON. A folder
-without a manifest is an interrupted save and is ignored. On restore all of it is
-compared first, so neither a damaged file nor another model's state reaches Orbax.
+Orbax writes the arrays, each process its own shards. The first process writes a
+manifest last, with the step, path and type of every leaf, length and checksum of every
+file, and the caller's own JSON. A folder without a manifest is an interrupted save and
+is ignored. On restore all of it is compared first, so neither a damaged file nor
+another model's state reaches Orbax.
 """
 
 import concurrent.futures
-import contextlib
 import errno
 import json
 import os
 import re
-import shutil
 import time
 import zlib
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from frugax.errors import CheckpointError, DivergedError, OutputError
-from frugax.fileio import make_folder, write_error_reason, write_whole
+from frugax.fileio import write_error_reason
 
 from ..compiles import Signature
 from ..options import check_integer, check_path
-from ..processes import run_on_first
+from ..processes import agree_on_min, run_on_first
 from ..step import TrainState, check_is_state
-from ._arrays import from_numpy, read_arrays, to_numpy, write_arrays
+from . import _storage
+from ._arrays import read_state, start_writing, to_storable
+from ._storage import Folder
 
 _MANIFEST = "frugax.json"
-_VERSION = 1
+_VERSION = 2
 _CHUNK_BYTES = 1 << 20
 # Unfinished saves are deleted, so their name must be unmistakably ours: Orbax's own
 # manager, for example, uses bare numbers.
 _OUR_FOLDER = re.compile(r"frugax-(\d+)(\.orbax-checkpoint-tmp.*)?(\.deleted)?")
-_DELETED = ".deleted"
 
 
 class Checkpoints:
     """The latest states of one training run, in one folder.
 
     Attributes:
-        folder: the folder, with one sub-folder `frugax-<step>` for each state.
+        folder: the folder, with one sub-folder `frugax-<step>` for each state; in a run
+            of several processes all must reach it. `gs://bucket/folder` is one, too.
         keep: number of states kept; >= 1.
         last_write_s: seconds that writing the last one took.
     """
@@ -53,8 +52,7 @@ class Checkpoints:
     def __init__(self, folder: str | os.PathLike[str], *, keep: int = 2) -> None:
         check_path("folder", folder)
         check_integer("keep", keep)
-        # Orbax refuses relative paths.
-        self.folder = Path(folder).absolute()
+        self.folder = _storage.open_folder(folder)
         self.keep = keep
         self.last_write_s = 0.0
         self._writing: concurrent.futures.Future[None] | None = None
@@ -93,20 +91,18 @@ class Checkpoints:
     ) -> None:
         """Write a state, then delete all but the latest `keep`.
 
-        In a run of several processes all must call this: each contributes its part of
-        the state, and the first writes it whole, so any number of processes can restore
-        it.
+        In a run of several processes all must call this: each writes the shards that it
+        holds. Any number of processes, on any mesh, can restore them.
 
         The state is on disk when this returns, or after `wait()`; an interrupted save
-        is ignored. Damaged
-        checkpoints of this step or later ones are deleted first, because a run that
-        continues from an older one writes them again.
+        is ignored. Damaged checkpoints of this step or later ones are deleted first,
+        because a run that continues from an older one writes them again.
 
         Args:
             state: the state, saved under the number `state.step`.
             extra: JSON data that `restore` returns.
-            wait: False to copy the state and write it in a thread; the next save, and
-                `wait`, wait for it and raise its error. For one process only.
+            wait: False to copy this process's shards and write them in a thread; the
+                next save, and `wait`, wait for it and raise its error.
 
         Raises:
             CheckpointError: the folder has an intact checkpoint of this step or a later
@@ -115,76 +111,82 @@ class Checkpoints:
                 sound one.
             OutputError: the disk is full, permission is missing, or another file is in
                 the way.
+            RuntimeError: another process failed at this.
             TypeError: `state` is not a TrainState, or `extra` is not JSON data.
         """
         self.wait()
         check_is_state(state)
         _check_finite(state)
-        # Whole on the host: any number of processes, on any mesh, can then restore it.
-        arrays = to_numpy(state)  # all processes take part in this
+        started = time.perf_counter()
         step, leaves = int(state.step), Signature.of_types(state=state).leaves
-        if not wait and jax.process_count() == 1:
-            # On CPU these are views of memory that the next step is donated.
-            arrays = {path: array.copy() for path, array in arrays.items()}
-            thread = concurrent.futures.ThreadPoolExecutor(1, "frugax checkpoint")
-            self._writing = thread.submit(self._write, step, leaves, arrays, extra)
-            thread.shutdown(wait=False)
-            return
-        with run_on_first("checkpoint") as writes:
-            if writes:
-                self._write(step, leaves, arrays, extra)
+        plain = json.loads(json.dumps(extra or {}))  # fails before the slow part
+        folder = self._folder_of(step)
+        with run_on_first("checkpoint") as prepares:
+            if prepares:
+                self._make_room(step)
+        finish_arrays = start_writing(folder, to_storable(state), copy=not wait)
+
+        def finish() -> None:
+            finish_arrays()
+            if jax.process_index() == 0:
+                self._complete(step, leaves, plain)
+            self.last_write_s = time.perf_counter() - started
+
+        self._writing = _start_thread(finish)
+        if wait:
+            self.wait()
 
     def wait(self) -> None:
-        """Wait for a save in the background, and raise its error."""
-        if self._writing is not None:
-            writing, self._writing = self._writing, None
-            writing.result()
+        """Wait for a save in the background, and raise its error.
 
-    def _write(
-        self,
-        step: int,
-        leaves: Sequence[tuple[str, str]],
-        arrays: dict[str, np.ndarray],
-        extra: Mapping[str, Any] | None,
-    ) -> None:
-        started = time.perf_counter()
+        In a run of several processes all must call this.
+        """
+        if self._writing is None:
+            return
+        writing, self._writing = self._writing, None
+        # After an error the others are not waited for: they learn of it as this process
+        # ends.
+        writing.result()
+        agree_on_min(0)  # the first process has written the manifest
+
+    def _make_room(self, step: int) -> None:
+        """Check that a step may be saved, and delete what an earlier attempt left."""
         try:
-            self._write_files(step, leaves, arrays, extra)
+            not_earlier = [s for s in self.steps() if s >= step]
+            # An OSError ends the save here: files that cannot be read at the moment may
+            # be intact, and must not be deleted.
+            sound = [s for s in not_earlier if not _find_damage(self._folder_of(s))]
+            if sound:
+                raise CheckpointError(
+                    f"{self.folder} holds step {sound[-1]}, so step {step} cannot "
+                    "follow: restore it and continue from there, or use another folder."
+                )
+            _storage.create(self.folder)
+            for damaged in not_earlier:
+                self._drop(damaged)
+            for unfinished in self._list_folders():
+                if not (unfinished / _MANIFEST).exists():
+                    _storage.delete(unfinished)
+            # Not a folder of ours: `_list_folders` would have found and deleted it.
+            folder = self._folder_of(step)
+            if folder.exists():
+                raise FileExistsError(
+                    errno.EEXIST, os.strerror(errno.EEXIST), str(folder)
+                )
         except OSError as e:
             raise OutputError(write_error_reason(e.filename or self.folder, e)) from e
-        self.last_write_s = time.perf_counter() - started
 
-    def _write_files(
-        self,
-        step: int,
-        leaves: Sequence[tuple[str, str]],
-        arrays: dict[str, np.ndarray],
-        extra: Mapping[str, Any] | None,
+    def _complete(
+        self, step: int, leaves: Sequence[tuple[str, str]], extra: Mapping[str, Any]
     ) -> None:
-        not_earlier = [s for s in self.steps() if s >= step]
-        # An OSError ends the save here: files that cannot be read at the moment may be
-        # intact, and must not be deleted.
-        sound = [s for s in not_earlier if not _find_damage(self._folder_of(s))]
-        if sound:
-            raise CheckpointError(
-                f"{self.folder} holds step {sound[-1]}, so step {step} cannot follow: "
-                "restore it and continue from there, or use another folder."
-            )
-        plain = json.loads(json.dumps(extra or {}))  # fails before the slow part
-        make_folder(self.folder)
+        """Make a checkpoint count whose arrays are written, and delete old ones."""
         folder = self._folder_of(step)
-        for damaged in not_earlier:
-            self._drop(damaged)
-        for unfinished in self._list_folders():
-            if not (unfinished / _MANIFEST).exists():
-                _delete(unfinished)
-        # Not a folder of ours: `_list_folders` would have found and deleted it.
-        if folder.exists():
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
-        write_arrays(folder, arrays)
-        _write_manifest(folder, step=step, leaves=leaves, extra=plain)
-        for old in self.steps()[: -self.keep]:
-            self._drop(old)
+        try:
+            _write_manifest(folder, step=step, leaves=leaves, extra=extra)
+            for old in self.steps()[: -self.keep]:
+                self._drop(old)
+        except OSError as e:
+            raise OutputError(write_error_reason(e.filename or self.folder, e)) from e
 
     def restore(
         self, like: TrainState, *, step: int | None = None
@@ -222,9 +224,12 @@ class Checkpoints:
             raise CheckpointError(f"{folder}: {damage}; {remedy}")
         body = _read_manifest(folder)
         if body["version"] != _VERSION:
+            remedy = "update frugax"
+            if body["version"] < _VERSION:
+                remedy = "train from the start, or use the frugax that wrote it"
             raise CheckpointError(
                 f"{folder} is of format {body['version']}, and this frugax reads "
-                f"{_VERSION}: update frugax."
+                f"{_VERSION}: {remedy}."
             )
         saved = {str(path): str(kind) for path, kind in body["leaves"]}
         expected = dict(Signature.of_types(state=like).leaves)
@@ -237,7 +242,7 @@ class Checkpoints:
                     f"{here} here. Restore it into the model and optimiser that wrote "
                     "it."
                 )
-        return from_numpy(read_arrays(folder), like), body["extra"]
+        return read_state(folder, like), body["extra"]
 
     def read_extra(self, step: int) -> dict[str, Any]:
         """Return the `extra` saved with a step; empty if it has no intact checkpoint.
@@ -250,22 +255,17 @@ class Checkpoints:
         return _read_manifest(self._folder_of(step))["extra"]
 
     # List the sub-folders that may be checkpoints of ours.
-    def _list_folders(self) -> list[Path]:
-        try:
-            found = list(self.folder.iterdir())
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as e:
-            raise OutputError(write_error_reason(self.folder, e)) from e
-        return [p for p in found if _OUR_FOLDER.fullmatch(p.name) and p.is_dir()]
+    def _list_folders(self) -> list[Folder]:
+        found = _storage.list_folders(self.folder)
+        return [p for p in found if _OUR_FOLDER.fullmatch(p.name)]
 
-    def _folder_of(self, step: int) -> Path:
+    def _folder_of(self, step: int) -> Folder:
         return self.folder / f"frugax-{step}"
 
     def _drop(self, step: int) -> None:
         # The manifest goes first: if this is interrupted, the rest is ignored.
         (self._folder_of(step) / _MANIFEST).unlink()
-        _delete(self._folder_of(step))
+        _storage.delete(self._folder_of(step))
 
     def _find_damage(self, step: int) -> str:
         try:
@@ -286,30 +286,18 @@ def _check_finite(state: TrainState) -> None:
             )
 
 
-def _delete(folder: Path) -> None:
-    """Delete a folder in which other threads may still be at work.
-
-    After a failed write TensorStore's threads clean up behind themselves. A file that
-    they delete first is not an error, and under another name they cannot add files.
-    """
-    aside = folder.with_name(folder.name.removesuffix(_DELETED) + _DELETED)
-    _remove_tree(aside)  # left by a process that was killed here
-    if folder != aside:
-        folder.rename(aside)
-        _remove_tree(aside)
-
-
-def _remove_tree(folder: Path) -> None:
-    while folder.exists():
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(folder)
+def _start_thread(function: Callable[[], None]) -> concurrent.futures.Future[None]:
+    thread = concurrent.futures.ThreadPoolExecutor(1, "frugax checkpoint")
+    future = thread.submit(function)
+    thread.shutdown(wait=False)
+    return future
 
 
 # --- the manifest ---------------------------------------------------------------------
 
 
 def _write_manifest(
-    folder: Path,
+    folder: Folder,
     *,
     step: int,
     leaves: Sequence[tuple[str, str]],
@@ -327,10 +315,10 @@ def _write_manifest(
     # exact bytes and not over one of many ways to write the same JSON.
     text = json.dumps(body)
     envelope = {"crc32": zlib.crc32(text.encode()), "manifest": text}
-    write_whole(folder / _MANIFEST, json.dumps(envelope))
+    _storage.write_text(folder / _MANIFEST, json.dumps(envelope))
 
 
-def _find_damage(folder: Path) -> str:
+def _find_damage(folder: Folder) -> str:
     """Describe the damage to the files of a folder with a manifest; empty if intact."""
     try:
         body = _read_manifest(folder)
@@ -348,7 +336,7 @@ def _find_damage(folder: Path) -> str:
 
 
 # Read the manifest.
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def _read_manifest(folder: Folder) -> dict[str, Any]:
     envelope = json.loads((folder / _MANIFEST).read_text())
     text = str(envelope["manifest"])
     if zlib.crc32(text.encode()) != envelope["crc32"]:
@@ -356,15 +344,17 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return json.loads(text)
 
 
-def _compute_checksums(folder: Path) -> dict[str, list[int]]:
+def _compute_checksums(folder: Folder) -> dict[str, list[int]]:
     """Return length and CRC-32 of every file that Orbax wrote."""
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != _MANIFEST)
     # CRC-32 finds damage by disks and copies; it is not a protection against forgery.
     found: dict[str, list[int]] = {}
-    for path in files:
-        crc = 0
+    for path in _storage.list_files(folder):
+        if path.name == _MANIFEST:
+            continue
+        length = crc = 0
         with path.open("rb") as file:
             while chunk := file.read(_CHUNK_BYTES):
+                length += len(chunk)
                 crc = zlib.crc32(chunk, crc)
-        found[path.relative_to(folder).as_posix()] = [path.stat().st_size, crc]
+        found[path.relative_to(folder).as_posix()] = [length, crc]
     return found

@@ -95,10 +95,12 @@ class Loop:
         """Train, and return why training stopped."""
         try:
             return self._run()
-        except BaseException:
-            # The first error is the one to report; the thread must end all the same.
-            with contextlib.suppress(FrugaxError):
-                self._finish_save()
+        except BaseException:  # also Ctrl-C: the thread that saves must end
+            # The first error is the one to report.
+            # Not with others, which may never come: this process is about to end.
+            if jax.process_count() == 1:
+                with contextlib.suppress(FrugaxError):
+                    self._finish_save()
             raise
 
     def _run(self) -> StoppedBecause:
@@ -264,10 +266,9 @@ class Loop:
                 extra[_EVALUATIONS] = judged
             if self._iterator is not None:
                 extra[_POSITION] = self._iterator.position(self.num_taken)
-            # In the background where nobody else must agree on it. Not the first one: a
-            # folder that cannot be written is refused before anything is compiled.
-            is_single = jax.process_count() == 1
-            waits = not is_single or self.num_taken == self._start
+            # In the background, but not the first one: a folder that cannot be written
+            # is refused before anything is compiled.
+            waits = self.num_taken == self._start
             self.checkpoints.save(self.state, extra=extra, wait=waits)
         self._save_s = self.clock.lap("io_s")
         self._last_save_s = self.clock.elapsed
@@ -275,7 +276,8 @@ class Loop:
 
     def _finish_save(self) -> None:
         if self.checkpoints is not None:
-            self.checkpoints.wait()
+            with self._watched("checkpoint"):
+                self.checkpoints.wait()
             self.clock.lap("io_s")
 
     def _is_save_due(self) -> bool:

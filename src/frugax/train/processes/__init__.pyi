@@ -1,6 +1,5 @@
 from ._collectives import (
     agree_on_min as agree_on_min,
-    gather_to_host as gather_to_host,
     is_preempted as is_preempted,
     put as put,
     run_on_first as run_on_first,

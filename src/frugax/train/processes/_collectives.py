@@ -42,15 +42,6 @@ def is_preempted() -> bool:
         return False
 
 
-def gather_to_host(x: Any) -> np.ndarray:
-    """Return a whole array on the host, even if other processes hold parts of it."""
-    if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
-        return np.asarray(x)
-    from jax.experimental import multihost_utils
-
-    return np.asarray(multihost_utils.process_allgather(x, tiled=True))
-
-
 def put(x: Any, sharding: jax.sharding.Sharding) -> jax.Array:
     """Shard an array that every process holds; each puts its own part only."""
     # Batches of `from_local` are in place; moving them would gather them first.
