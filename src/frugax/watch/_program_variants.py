@@ -24,8 +24,8 @@ NEVER = 3
 _MAX_ALWAYS = 32
 # Seconds that a call takes longer in the program that records, and that a record costs
 # where another program ran before it, its collection included; on two cores of 2026: 5
-# to 10 and 100 to 330 microseconds. A stride that is too long costs a run of short steps
-# some of its thousands of rows, one that is too short its budget.
+# to 10 and 100 to 330 microseconds. Too long a stride costs a run of short steps some
+# of its thousands of rows, one that is too short its budget.
 _RECORDING_S = 10e-6
 _SWITCH_S = 300e-6
 # Share of a step's operations that may be done for records that are dropped.

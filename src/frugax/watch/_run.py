@@ -197,7 +197,10 @@ class _SystemMetrics:
         began = time.monotonic() - last
         wall, used = time.monotonic(), time.process_time()
         driver = GpuDriver()
-        while not self._stop.wait(_SYSTEM_INTERVAL_S):
+        is_last = False
+        while not is_last:
+            # Once more at the end, so that a short run has a record, too.
+            is_last = self._stop.wait(_SYSTEM_INTERVAL_S)
             now, cpu = time.monotonic(), time.process_time()
             values = {"processors in use": (cpu - used) / (now - wall)}
             wall, used = now, cpu

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 import time
 import timeit
@@ -755,10 +756,14 @@ class Watcher(AbstractContextManager["Watcher"]):
             return
         self._next_status, self._status_step = now + _STATUS_INTERVAL_S, step
         found = self.overhead_estimate
-        values = {
+        measured = {
             "overhead": found.middle,
             "overhead_low": found.low,
             "overhead_high": found.high,
+        }
+        # What is not known yet is not a value that went wrong, as NaN would say.
+        values = {name: v for name, v in measured.items() if math.isfinite(v)}
+        values |= {
             "budget": self._limit,
             "collecting": self._collecting_share(),
             "stride": float(self._current_stride),

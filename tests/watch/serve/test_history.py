@@ -179,3 +179,13 @@ def test_frames_beyond_the_cap_give_way_and_a_rewind_takes_them_back(tmp_path):
     np.testing.assert_array_equal(frames.frame(280), pictures[280])
     with pytest.raises(LookupError):
         frames.frame(281)
+
+
+def test_the_state_of_watching_says_how_long_a_step_takes(tmp_path):
+    with Journal.create(tmp_path / "j", {}) as journal:
+        journal.write_many(np.arange(100), {"loss": np.ones(100)})
+        # Seconds since 1970, which seven digits cannot tell apart.
+        times = 1.8e9 + 0.25 * np.arange(0, 100, 4)
+        journal.write_many(np.arange(0, 100, 4), {"time": times}, "watch")
+    told = _history(tmp_path / "j").since(Cursor())["streams"]["watch"]
+    assert set(told["seconds per step"]["y"]) == {0.25}

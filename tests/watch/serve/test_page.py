@@ -1,5 +1,6 @@
 """The page in a real browser: it draws, listens, and breaks no rule of its own."""
 
+import numpy as np
 import pytest
 
 from chromium import BROWSER, chromium
@@ -45,6 +46,36 @@ def opened(browser, folder):
     browser.open("about:blank")
     status, said = server.leave()
     assert status == 0, said
+
+
+def test_tables_texts_and_system_metrics_have_their_own_shape(browser, tmp_path):
+    steps = np.arange(100)
+    with Journal.create(tmp_path / "journal", {}) as journal:
+        journal.write_many(steps, {"loss": np.ones(100)})
+        times = 1.8e9 + 0.25 * steps[::4]
+        journal.write_many(steps[::4], {"time": times}, "watch")
+        rows = {"index": np.tile([3, 1], (5, 1)), "loss": np.tile([0.5, 0.25], (5, 1))}
+        journal.write_many(steps[:5], rows, "worst")
+        memory = {"peak memory of the process, bytes": np.full(4, 2.0**28)}
+        journal.write_many(np.array([0, 5, 10, 15]), memory, "system")
+    server = Server(tmp_path / "journal", "--port", 0)
+    try:
+        browser.complaints.clear()
+        browser.size(1280, 900)
+        browser.open(f"http://127.0.0.1:{server.port}/")
+        cells = (
+            "[...document.querySelectorAll('#frame-table tr')].map((r) => r.innerText)"
+        )
+        browser.wait_for(f"{cells}.length === 3")
+        assert browser.run(cells) == ["index\tloss", "3\t0.5", "1\t0.25"]
+        tiles = "document.querySelector('#tiles').innerText"
+        browser.wait_for(f"{tiles}.includes('256 MiB')")
+        assert "0.25 s" in browser.run(tiles) or "250 ms" in browser.run(tiles)
+        assert browser.complaints == []
+        browser.open("about:blank")
+    finally:
+        status, said = server.leave()
+        assert status == 0, said
 
 
 def test_charts_and_frames_are_drawn_without_a_complaint(opened):

@@ -26,7 +26,9 @@ _DOWNSAMPLED_POINTS = 4_000
 MAX_COLUMNS = 32
 # A derived series; `seconds` is the clock column that `frugax.run` records.
 _STEP_SECONDS = "seconds per step"
-_CLOCK = "seconds"
+# By stream, the column with the time of each record; a run without a clock column has
+# the state of watching, about once a second.
+_CLOCKS = {"": "seconds", "watch": "time"}
 _MAX_CURSOR_LENGTH = 16_000  # enough for the 1000 streams of a journal
 
 Points: TypeAlias = tuple[Int64[np.ndarray, " k"], Shaped[np.ndarray, " k"]]
@@ -155,8 +157,8 @@ class History:
                     column: _to_series(table.column(column, start))
                     for column in wanted[:MAX_COLUMNS]
                 }
-                if not name and _CLOCK in table.names:
-                    points = _step_seconds(table, start, None)
+                if _CLOCKS.get(name) in table.names:
+                    points = _step_seconds(table, _CLOCKS[name], start, None)
                     series[_STEP_SECONDS] = _to_series(points)
                 streams[name] = {k: v for k, v in series.items() if v["x"]}
             return {
@@ -178,8 +180,8 @@ class History:
             start, stop = max(start - 1, 0), min(stop + 1, len(table))
             series: dict[str, Any] = {}
             for column in columns:
-                if not stream and column == _STEP_SECONDS and _CLOCK in table.names:
-                    found = _step_seconds(table, start, stop)
+                if column == _STEP_SECONDS and _CLOCKS.get(stream) in table.names:
+                    found = _step_seconds(table, _CLOCKS[stream], start, stop)
                 else:
                     found = table.column(column, start, stop)
                 series[column] = _to_series(found, limit=points, max_points=points)
@@ -288,9 +290,11 @@ class History:
         table.append(added.steps, numbers)
 
 
-def _step_seconds(table: NumberTable, start: int, stop: int | None) -> Points:
-    """Derive the seconds of each step from the clock column."""
-    steps, clock = table.column(_CLOCK, max(start - 1, 0), stop)
+def _step_seconds(
+    table: NumberTable, clock_name: str, start: int, stop: int | None
+) -> Points:
+    """Derive the seconds of each step from a column of times."""
+    steps, clock = table.column(clock_name, max(start - 1, 0), stop)
     if len(steps) < 2:
         return steps[:0], clock[:0].astype(np.float64)
     seconds = np.diff(clock.astype(np.float64)) / np.diff(steps)

@@ -78,7 +78,7 @@ function told(news) {
   const said = JSON.stringify([facts, streams.watch?.latest]);
   if (said !== factsShown) {
     factsShown = said;
-    showFacts(facts, streams);
+    showFacts(state);
     for (const [name, points] of Object.entries(facts.evaluations)) if (points.x.length) board.dots(name, points);
   }
   const reading = state.read_bytes < state.journal_bytes;
@@ -129,18 +129,21 @@ function tiles(main) {
     const low = series ? extreme(series.y, /acc|reward|score/.test(column)) : null;
     add(column, column in main.latest ? format(column, main.latest[column]) : "–", low === null ? "" : `${/acc|reward|score/.test(column) ? "highest" : "lowest"} ${format(column, low)}`);
   }
-  const times = board.store.get("")?.get(STEP_SECONDS);
+  const times = board.store.get("")?.get(STEP_SECONDS) ?? board.store.get("watch")?.get(STEP_SECONDS);
   const typical = times ? median(times.y.slice(-400)) : null;
-  add("time per step", typical === null ? null : duration(typical), typical === null ? "no column 'seconds'" : `${number(1 / typical, 3)} a second${remaining(facts, main, typical)}`);
+  add("time per step", typical === null ? null : duration(typical), typical === null ? "the run was too short to tell" : `${number(1 / typical, 3)} a second${remaining(facts, main, typical)}`);
   const watch = streams.watch?.latest ?? {};
   const spend = facts.budgets.find((b) => b.unit === "share" && /watching/.test(b.name));
   const overhead = watch.overhead ?? spend?.measured ?? null;
   const limit = watch.budget ?? spend?.limit ?? null;
   add("watching takes", overhead === null ? null : percent(overhead), limit === null ? "no budget stated" : `of at most ${percent(limit)}`, overhead === null || !limit ? null : overhead / limit);
   const memory = facts.memory;
-  const used = watch.device_bytes ?? watch.host_bytes ?? memory?.planned_bytes ?? null;
+  // Without a plan: the fullest device, or the process.
+  const system = Object.entries(streams.system?.latest ?? {}).filter(([name]) => name.endsWith(" memory, bytes"));
+  const seen = system.length ? Math.max(...system.map(([, value]) => value)) : streams.system?.latest["peak memory of the process, bytes"];
+  const used = watch.device_bytes ?? watch.host_bytes ?? memory?.planned_bytes ?? seen ?? null;
   const most = watch.device_limit_bytes ?? watch.host_limit_bytes ?? memory?.limit_bytes ?? null;
-  add("memory", used === null ? null : bytes(used), most === null ? (used === null ? "known at the end" : "no budget stated") : `of ${bytes(most)}`, used === null || !most ? null : used / most);
+  add("memory", used === null ? null : bytes(used), most === null ? (used === null ? "not measured" : seen === used && !system.length ? "of the process, at most" : "no budget stated") : `of ${bytes(most)}`, used === null || !most ? null : used / most);
   const lost = losses(facts, streams);
   const sum = (t) => Object.values(t?.dropped ?? {}).reduce((a, b) => a + b, 0);
   add("records lost", lost === null ? null : number(Object.values(lost).reduce((n, t) => n + sum(t), 0)), lost === null ? "no ledger here" : Object.entries(lost).map(([kind, t]) => `${kind} ${number(sum(t))}`).join(", "));

@@ -6,6 +6,7 @@ const MOST_POINTS = 10000;
 const THINNED_POINTS = 5000;
 const NOISY_POINTS = 400; // with more, a line of means lies over the raw one
 export const STEP_SECONDS = "seconds per step";
+const CLOCKED = "system"; // a stream whose steps are seconds since the start
 const BINARY = Array.from({ length: 60 }, (_, i) => 2 ** i); // round steps of bytes
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -15,6 +16,10 @@ export function number(value, digits = 4) {
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-4 || size >= 1e6)) return value.toExponential(digits - 2).replace("e+", "e");
   return Number(value.toPrecision(digits)).toString();
+}
+
+function isBytes(column) {
+  return /(_|\b)bytes$/.test(column);
 }
 
 export function bytes(value) {
@@ -28,7 +33,7 @@ export function bytes(value) {
 export function format(column, value) {
   if (value === null || value === undefined) return "not a number";
   if (column === STEP_SECONDS || /(^|_)seconds$/.test(column)) return duration(value);
-  if (/_bytes$/.test(column)) return bytes(value);
+  if (isBytes(column)) return bytes(value);
   if (/overhead|share$/.test(column)) return Number((100 * value).toPrecision(3)) + " %";
   return number(value);
 }
@@ -111,6 +116,7 @@ class Chart {
     this.board = board;
     this.stream = stream;
     this.name = name;
+    this.isTimed = stream === CLOCKED; // its axis is the time, not the step
     const title = (stream && stream !== "watch" ? stream + " · " : "") + (name === STEP_SECONDS ? "time per step" : name);
     this.root = document.createElement("div");
     this.root.className = "chart";
@@ -184,7 +190,8 @@ class Chart {
   }
 
   #scale() {
-    const range = this.board.range();
+    const [x] = this.#plot.data;
+    const range = this.isTimed ? { min: 0, max: Math.max(last(x) ?? 0, 1) } : this.board.range();
     if (range) this.#plot.setScale("x", range);
   }
 
@@ -198,15 +205,15 @@ class Chart {
       legend: { show: false },
       padding: [10, 20, 0, 0],
       cursor: {
-        sync: { key: "frugax" },
+        sync: this.isTimed ? undefined : { key: "frugax" },
         drag: { x: true, y: false, setScale: false },
         points: { size: 7 },
         bind: { dblclick: () => () => { this.board.zoom(null); return null; } },
       },
       scales: { x: { time: false, range: (u, low, high) => (low === high ? [low - 1, high + 1] : [low, high]) }, y: this.#log ? { distr: 3 } : { range: nice } },
       axes: [
-        { ...axis, size: 30, values: (u, ticks) => ticks.map((t) => (Number.isInteger(t) ? short(t) : "")) },
-        { ...axis, size: wide, incrs: /_bytes$/.test(this.name) ? BINARY : undefined, values: (u, ticks) => ticks.map((t) => (t === null ? "" : format(this.name, t))) },
+        { ...axis, size: 30, values: (u, ticks) => ticks.map((t) => (this.isTimed ? duration(t) : Number.isInteger(t) ? short(t) : "")) },
+        { ...axis, size: wide, incrs: isBytes(this.name) ? BINARY : undefined, values: (u, ticks) => ticks.map((t) => (t === null ? "" : format(this.name, t))) },
       ],
       series: [{}, ...names.map((label, i) => ({
         label,
@@ -220,7 +227,7 @@ class Chart {
       hooks: {
         setCursor: [(u) => this.#say(u.cursor.idx)],
         setSelect: [(u) => {
-          if (u.select.width < 4) return;
+          if (u.select.width < 4 || this.isTimed) return;
           const [low, high] = [u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")];
           u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
           this.board.zoom([low, high]);
@@ -228,7 +235,7 @@ class Chart {
         draw: [(u) => this.#marks(u)],
         ready: [(u) => {
           u.over.addEventListener("click", () => {
-            if (u.cursor.idx !== null && u.cursor.idx !== undefined) this.board.onPick(u.data[0][u.cursor.idx]);
+            if (!this.isTimed && u.cursor.idx !== null && u.cursor.idx !== undefined) this.board.onPick(u.data[0][u.cursor.idx]);
           });
         }],
       },
@@ -242,7 +249,7 @@ class Chart {
     pen.lineWidth = devicePixelRatio;
     const step = this.board.mark;
     const { min, max } = u.scales.x;
-    if (step !== null && step >= min && step <= max) {
+    if (step !== null && !this.isTimed && step >= min && step <= max) {
       const x = Math.round(u.valToPos(step, "x", true));
       pen.strokeStyle = css("--s3");
       pen.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
@@ -282,7 +289,7 @@ class Chart {
     const parts = [];
     const data = this.#plot.data;
     const there = at !== null && at !== undefined;
-    if (there) parts.push(span("step " + number(data[0][at]) + "  "));
+    if (there) parts.push(span((this.isTimed ? duration(data[0][at]) : "step " + number(data[0][at])) + "  "));
     [...this.lines].forEach(([label, line], i) => {
       const value = there ? data[i + 1][at] : last(line.series.y);
       if (this.lines.size > 1) {
@@ -388,7 +395,8 @@ export class Board {
     if (stream && /episode|summary/.test(stream)) return;
     // Of a histogram they are its edges, which its own picture shows.
     if (stream && /^(low|high|not_finite)$/.test(column) && this.histograms.has(stream)) return;
-    if (stream === "watch" && (!/overhead|bytes/.test(column) || /limit/.test(column))) return;
+    if (stream === "watch" && (!/overhead|bytes|seconds per step/.test(column) || /limit/.test(column))) return;
+    if (stream === "watch" && column === STEP_SECONDS && this.store.get("")?.has(STEP_SECONDS)) return;
     const key = stream + "/" + family(column);
     let chart = this.charts.get(key);
     if (!chart) {
@@ -429,7 +437,7 @@ export class Board {
   #ends() {
     let low = Infinity;
     let high = -Infinity;
-    for (const columns of this.store.values()) for (const { x } of columns.values()) if (x.length) { low = Math.min(low, x[0]); high = Math.max(high, last(x)); }
+    for (const [stream, columns] of this.store) for (const { x } of columns.values()) if (x.length && stream !== CLOCKED) { low = Math.min(low, x[0]); high = Math.max(high, last(x)); }
     return low <= high ? [low, high] : null;
   }
 
@@ -456,7 +464,7 @@ export class Board {
       this.#due = null;
       const asked = ++this.#asked;
       const { min, max } = this.range();
-      await Promise.all([...this.charts.values()].filter((c) => c.isSeen() && c.columns().length).map(async (chart) => {
+      await Promise.all([...this.charts.values()].filter((c) => c.isSeen() && !c.isTimed && c.columns().length).map(async (chart) => {
         const query = new URLSearchParams({ stream: chart.stream, from: Math.floor(min), to: Math.ceil(max), points: Math.min(4000, 2 * Math.round(chart.place.clientWidth)) });
         for (const column of chart.columns()) query.append("column", column);
         const answer = await fetch("api/series?" + query);

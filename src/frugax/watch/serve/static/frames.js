@@ -39,7 +39,7 @@ export class Frames {
   told(streams) {
     const pick = find("frames-pick");
     for (const [stream, about] of Object.entries(streams)) {
-      for (const [column, frames] of Object.entries(about.frames)) {
+      for (const [column, frames] of listed(about.frames)) {
         const key = stream + "/" + column;
         const before = this.#known.get(key);
         if (before && frames.count < before.count) { this.#cache.clear(); if (key === this.#picked) this.#shown = null; }
@@ -47,7 +47,7 @@ export class Frames {
         if (!before) {
           const option = document.createElement("option");
           option.value = key;
-          option.textContent = stream === column || !stream ? column : column.startsWith(stream) ? column : stream + " · " + column;
+          option.textContent = frames.columns ? stream : stream === column || !stream ? column : column.startsWith(stream) ? column : stream + " · " + column;
           pick.append(option);
         }
       }
@@ -172,7 +172,7 @@ export class Frames {
   }
 
   async #fetch(number) {
-    const { stream, column } = this.#about();
+    const { stream, column, columns } = this.#about();
     const key = this.#picked + "/" + number;
     if (this.#cache.has(key)) {
       const held = this.#cache.get(key);
@@ -180,9 +180,13 @@ export class Frames {
       this.#cache.set(key, held);
       return held;
     }
-    const answer = await fetch("api/frame?" + new URLSearchParams({ stream, column, number }));
-    if (!answer.ok) throw new Error((await answer.json()).error);
-    const frame = unpack(await answer.arrayBuffer());
+    const ask = async (column) => {
+      const answer = await fetch("api/frame?" + new URLSearchParams({ stream, column, number }));
+      if (!answer.ok) throw new Error((await answer.json()).error);
+      return unpack(await answer.arrayBuffer());
+    };
+    const frame = await ask(column);
+    if (columns) frame.table = await Promise.all(columns.map(async (name) => [name, (await ask(name)).values]));
     this.#cache.set(key, frame);
     const most = Math.max(2, Math.min(HELD, Math.floor(8e6 / (frame.values.byteLength + 1))));
     while (this.#cache.size > most) this.#cache.delete(this.#cache.keys().next().value);
@@ -201,8 +205,15 @@ export class Frames {
     if (!this.#shown) return;
     const canvas = find("frame");
     const isText = this.#about().column === "utf8";
-    canvas.hidden = isText;
+    const { table } = this.#shown;
+    canvas.hidden = isText || Boolean(table);
     find("frame-text").hidden = !isText;
+    find("frame-table").hidden = !table;
+    if (table) {
+      find("frame-table").replaceChildren(tableOf(table));
+      find("frame-key").replaceChildren();
+      return;
+    }
     if (isText) {
       const all = this.#shown.values;
       put(find("frame-text"), new TextDecoder().decode(all.slice(0, all.findLastIndex((c) => c) + 1)));
@@ -231,15 +242,16 @@ export class Frames {
   }
 
   #label() {
-    const { stream, column, count, first } = this.#about();
+    const { stream, column, columns, count, first } = this.#about();
     const frame = this.#shown;
     if (!frame) return;
     put(find("frame-step"), "step " + frame.step.toLocaleString("en"));
     const gone = first ? `; the first ${first} are no longer held` : "";
     put(find("frame-number"), `frame ${(frame.number + 1).toLocaleString("en")} of ${count.toLocaleString("en")}${gone}`);
+    const cell = columns ? "row" : "cell";
     const size = (frame.of.length ? frame.of : [1]).join(" × ");
-    const every = frame.every > 1 ? `, every ${frame.every}th cell shown` : "";
-    put(find("frame-what"), column === "utf8" ? "text" : `${column}, ${size}${every}`);
+    const every = frame.every > 1 ? `, every ${frame.every}th ${cell} shown` : "";
+    put(find("frame-what"), column === "utf8" ? "text" : columns ? `table, ${size} rows${every}` : `${column}, ${size}${every}`);
     const words = `${column} at step ${frame.step}, ${size}`;
     if (find("frame").getAttribute("aria-label") !== words) find("frame").setAttribute("aria-label", words);
     find("scrub").setAttribute("aria-valuetext", `step ${frame.step}, frame ${frame.number + 1} of ${count}`);
@@ -267,4 +279,31 @@ export class Frames {
     const tile = cell.tile === null ? "" : `${cell.tile}: `;
     put(find("frame-cell"), `[${tile}${cell.y}, ${cell.x}] = ${cell.values.map((v) => number(v)).join(", ")}`);
   }
+}
+
+/** The frames of a stream; columns of one length are one table. */
+function listed(frames) {
+  const all = Object.entries(frames);
+  const [first] = all;
+  const isTable = all.length > 1 && all.every(([, f]) => f.shape.length === 1 && f.shape[0] === first[1].shape[0] && f.count === first[1].count);
+  return isTable ? [[first[0], { ...first[1], columns: all.map(([name]) => name) }]] : all;
+}
+
+function tableOf(columns) {
+  const cells = (tag, texts) => {
+    const row = document.createElement("tr");
+    for (const text of texts) {
+      const cell = document.createElement(tag);
+      cell.className = "n";
+      cell.textContent = text;
+      if (tag === "th") cell.scope = "col";
+      row.append(cell);
+    }
+    return row;
+  };
+  const [table, head, body] = ["table", "thead", "tbody"].map((tag) => document.createElement(tag));
+  head.append(cells("th", columns.map(([name]) => name)));
+  for (let i = 0; i < columns[0][1].length; i++) body.append(cells("td", columns.map(([, values]) => number(values[i]))));
+  table.append(head, body);
+  return table;
 }

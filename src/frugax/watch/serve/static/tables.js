@@ -159,8 +159,8 @@ function budgets(facts) {
   return [scroll];
 }
 
-function memory({ memory: m }) {
-  if (!m || !(m.planned_bytes >= 0)) return [sentence("Known when the run has ended: XLA's figures come with the receipt.")];
+function memory({ memory: m }, ended) {
+  if (!m || !(m.planned_bytes >= 0)) return [sentence(ended ? "Not known: no receipt of this run has XLA's figures." : "Known when the run has ended: XLA's figures come with the receipt.")];
   const rows = [["un-planned", m.unplanned_bytes, "plain"], ["as it ran", m.planned_bytes, m.limit_bytes && m.planned_bytes > m.limit_bytes ? "over" : ""]];
   if (m.limit_bytes) rows.push(["budget", m.limit_bytes, "plain"]);
   const most = Math.max(...rows.map(([, value]) => value));
@@ -195,10 +195,10 @@ function lossTable(found) {
 }
 
 /** Everything from config and receipt. */
-export function showFacts(facts, streams) {
+export function showFacts({ facts, streams, alive }) {
   find("budgets").replaceChildren(...budgets(facts));
   find("verdict").replaceChildren(...(facts.verdict ? [pill(facts.verdict)] : []));
-  find("memory").replaceChildren(...memory(facts));
+  find("memory").replaceChildren(...memory(facts, alive.state !== "running"));
   find("losses").replaceChildren(...lossTable(losses(facts, streams)));
   const notes = [...facts.notes, ...facts.missing];
   find("notes").replaceChildren(...notes.map((text) => make("li", { text })));
