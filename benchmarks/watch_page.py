@@ -1,13 +1,16 @@
 """The live page with a long journal: how soon it paints, what it holds, what it says.
 
     python -m benchmarks.watch_page --points 1000000
+    python -m benchmarks.watch_page --points 1000000 --runs 100
 
 Writes benchmarks/results/watch_page.json and prints the table of docs/watch.md. A
 journal of that many points (four columns of a quarter of the steps each, and grid
 frames) is served by `frugax watch serve` and opened in headless Chromium, which must
 paint within 1 s, hold at most 50 MB of JavaScript heap after a garbage collection and
 say nothing on its console. Drawn is when the first chart holds data; `cold` is a server
-that has not read the journal yet, `warm` one that has.
+that has not read the journal yet, `warm` one that has. With `--runs` as many runs stand
+on one page, whose summaries were prepared by a first server; its memory is read at the
+end. That result goes to benchmarks/results/watch_page_runs.json.
 """
 
 import argparse
@@ -21,9 +24,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from benchmarks.machine import made_with
 
+from frugax.fileio import write_whole
 from frugax.watch.journal import Journal
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
@@ -110,14 +116,63 @@ def visit(page: Chromium, address: str, *, rest_s: float) -> dict[str, float]:
     }
 
 
+def compare_runs(place: Path, points: int, runs: int, visits: int) -> dict[str, Any]:
+    """Open the page of many runs, whose summaries a first server has prepared."""
+    for i in range(runs):
+        folder = place / "runs" / f"run{i}"
+        folder.mkdir(parents=True)
+        write(folder / "journal", points)
+    os.environ["XDG_CACHE_HOME"] = str(place / "cache")
+    every = []
+    for is_prepared in (False, True):
+        server, address = serve(place / "runs")
+        try:
+            with chromium() as page:
+                page.size(1280, 900)
+                page.open(address)
+                page.wait_for(
+                    "document.querySelector('#said-word')?.textContent == 'all ended'",
+                    timeout_s=3600,
+                )
+                for _ in range(visits if is_prepared else 0):
+                    page.complaints.clear()
+                    page.open(address)
+                    drawn = page.wait_for(
+                        "performance.getEntriesByName('first-chart')[0]?.startTime"
+                    )
+                    paint = page.run(
+                        "performance.getEntriesByType('paint')[0].startTime"
+                    )
+                    page.run("gc()")
+                    found = {"first_paint_ms": paint, "first_chart_ms": drawn}
+                    found["heap_bytes"] = page.metrics()["JSHeapUsedSize"]
+                    found["complaints"] = len(page.complaints)
+                    every.append(found)
+            status = Path(f"/proc/{server.pid}/status").read_text()
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.wait(30)
+    peak_kib = int(re.findall(r"VmHWM:\s+(\d+)", status)[0])
+    return {"runs": runs, "visits": every, "server_peak_bytes": 1024 * peak_kib}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", type=int, default=1_000_000)
     parser.add_argument("--visits", type=int, default=5)
+    parser.add_argument("--runs", type=int, default=1)
     asked = parser.parse_args()
     if BROWSER is None:
         raise SystemExit("no Chromium here: apt-get install chromium")
     with tempfile.TemporaryDirectory() as place:
+        if asked.runs > 1:
+            made = compare_runs(Path(place), asked.points, asked.runs, asked.visits)
+            made |= {"points": asked.points, "load_average": os.getloadavg()}
+            made |= {"made with": made_with()}
+            path = RESULTS.with_name("watch_page_runs.json")
+            write_whole(path, json.dumps(made, indent=1) + "\n")
+            print(json.dumps(made, indent=1))
+            return
         folder = Path(place) / "long"
         folder.mkdir()
         write(folder / "journal", asked.points)
