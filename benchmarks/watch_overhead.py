@@ -303,7 +303,18 @@ def main() -> None:
             ]
         )
         print(" | ".join(rows[-1]), flush=True)
-    head = ["program", "call", AGAIN, WATCHED, "every", "receipt", EVERY, "price", "prove", ""]
+    head = [
+        "program",
+        "call",
+        AGAIN,
+        WATCHED,
+        "every",
+        "receipt",
+        EVERY,
+        "price",
+        "prove",
+        "",
+    ]
     print(table(head, rows))
     facts = {"made with": made_with(), "programs": results}
     write_whole(RESULTS, to_json(facts, indent=1) + "\n")

@@ -1,5 +1,7 @@
 """Equal parts of a loss are traced once, and parts that only look alike are not."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +19,7 @@ def planned(loss, args, edges):
     every = [0, *(min(e, len(body.eqns)) for e in edges), len(body.eqns)]
     segments = tuple(
         Segment(start=a, stop=b, gate="cond", saved_bytes=0, recomputed_flops=0)
-        for a, b in zip(every, every[1:], strict=False)
+        for a, b in itertools.pairwise(every)
     )
     mark, prepare = body.graph.fingerprint, lambda args, is_opened: body
     return build_value_and_grad(loss, segments, (), mark, prepare=prepare, **HOW), body

@@ -145,7 +145,8 @@ def test_sinks_get_what_the_journal_gets_and_how_watching_goes(tmp_path):
     assert len(rounds) == 64  # of 10,000: the journal has them all
     assert rounds[-1] == 9999
     status = [e for e in sink.got if e.stream == "watch"]
-    assert {"overhead", "budget", "dropped.frame"} <= set(status[-1].values)
+    assert {"stride", "budget", "dropped.frame"} <= set(status[-1].values)
+    assert "overhead" not in status[-1].values  # nothing was compared
     back = watch.read(tmp_path / "a", strict=True).streams
     assert len(back["h"]) == 10_000
     assert back["watch"]["kept_scalar"][-1] == 10_003

@@ -22,9 +22,9 @@ import numpy as np
 
 from frugax.errors import OutputError
 
+from ._call_schedule import CallSchedule
 from ._dispatch import Dispatch
 from ._flight_recorder import FlightRecorder
-from ._lane import Lane
 from ._metrics import is_leaf_ready, read_metric
 from ._row_batch import RowBatch, class_of, make_rows, number_columns
 from .overhead import Experiment, Pace, Unit
@@ -129,7 +129,7 @@ class Collector:
         write_status: called after each collection.
         closed: set to end the thread.
         has_started: whether there is a thread.
-        lanes: the watched functions, which keep their newest records themselves.
+        schedules: the watched functions, which keep their newest records themselves.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Collector:
         self._caller_seen_s = 0.0
         self.write_status: Callable[[], None] = lambda: None
         self.closed = self.has_started = False
-        self.lanes: list[Lane] = []
+        self.schedules: list[CallSchedule] = []
         self._dispatch = dispatch
         self._writer = dispatch.writer
         self._pace = pace
@@ -177,7 +177,7 @@ class Collector:
         self._timing = False
 
     def __len__(self) -> int:
-        fresh = sum(len(lane.fresh) for lane in self.lanes)
+        fresh = sum(len(schedule.fresh) for schedule in self.schedules)
         # Copied in one step: the other thread adds to it.
         return fresh + len(self._entries) + sum(map(len, tuple(self._rows)))
 
@@ -304,7 +304,7 @@ class Collector:
         """Wait until the device has finished all entries."""
         with self._queue_lock:
             entries = list(self._entries)
-        newest = [lane.fresh[-1] for lane in self.lanes if lane.fresh]
+        newest = [schedule.fresh[-1] for schedule in self.schedules if schedule.fresh]
         entries += [ProgramRecords(s, {}, r, w) for s, r, w in newest]
         for entry in entries:
             try:
@@ -324,15 +324,17 @@ class Collector:
     def _take_fresh(self, *, ready_only: bool) -> list[Entry]:
         """Take the records that the watched functions have kept."""
         taken: list[Entry] = []
-        for lane in self.lanes:
-            count = len(lane.fresh)
-            if ready_only and count and not lane.fresh[count - 1][1].is_ready():
+        for schedule in self.schedules:
+            count = len(schedule.fresh)
+            if ready_only and count and not schedule.fresh[count - 1][1].is_ready():
                 # A device works in order: bisect for the first that is not ready.
                 count = bisect.bisect_left(
-                    range(count), True, key=lambda i: not lane.fresh[i][1].is_ready()
+                    range(count),
+                    True,
+                    key=lambda i: not schedule.fresh[i][1].is_ready(),
                 )
             for _ in range(count):
-                step, records, wanted = lane.fresh.popleft()
+                step, records, wanted = schedule.fresh.popleft()
                 taken.append(ProgramRecords(step, records.probes, records, wanted))
         self.added += len(taken)
         return taken

@@ -19,8 +19,8 @@ import jax
 
 from frugax.jaxprs import is_tracing
 
+from ._call_schedule import NEVER, CallSchedule
 from ._current import changes, current
-from ._lane import NEVER, Lane
 from ._program_variants import BARE, LOUD, QUIET, ProgramVariants
 from .probes import MaskedValues, NestedCall, PackedRecords, Probe, deliver
 from .sinks import Kind
@@ -134,7 +134,9 @@ def watch_variants(
     bare, recording = variants.bare, variants.recording
     next_step = itertools.count().__next__  # atomic: threads that call at once differ
     nested = NestedCall(getattr(fn, "__name__", "fn"), variants.probes)
-    lanes: weakref.WeakKeyDictionary[Any, Lane] = weakref.WeakKeyDictionary()
+    schedules: weakref.WeakKeyDictionary[Any, CallSchedule] = (
+        weakref.WeakKeyDictionary()
+    )
     # Calls below `until` do not ask, while nothing has changed: if `every` is 0 they
     # run bare, else they record and keep every n-th record. What runs at each call
     # stays in the caches of the processor; a question now and then finds its code cold,
@@ -171,10 +173,10 @@ def watch_variants(
         consumer: Any = current() if watcher is None else watcher
         if consumer is None:
             consumer = _NoWatcher(variants.probes)
-        lane = lane_of(consumer)
+        schedule = schedule_of(consumer)
         unit = None
-        if lane is not None:
-            unit = lane.unit_at(step, multiple=consumer.record_every)
+        if schedule is not None:
+            unit = schedule.unit_at(step, multiple=consumer.record_every)
         level = BARE
         if unit is None or unit.watched:
             level = variants.reduce_level(_due_level(consumer, step))
@@ -193,13 +195,13 @@ def watch_variants(
                 variants.compile(args, kwargs)
             if unit is not None:
                 unit.spoilt = True
-            if lane is not None:
+            if schedule is not None:
                 consumer.compile_s += time.perf_counter() - began
-        if unit is not None and lane is not None and step >= unit.last:
-            lane.end(unit, out)
-        if lane is not None:
-            keep, wanted = lane.fresh.append, consumer.wanted_kinds(0)
-            until, every = lane.rest(step, unit)
+        if unit is not None and schedule is not None and step >= unit.last:
+            schedule.end(unit, out)
+        if schedule is not None:
+            keep, wanted = schedule.fresh.append, consumer.wanted_kinds(0)
+            until, every = schedule.rest(step, unit)
         else:
             until, every = NEVER if isinstance(consumer, _NoWatcher) else 0, 0
         if variants.records_always:
@@ -207,12 +209,12 @@ def watch_variants(
         seen = now_seen
         return out
 
-    def lane_of(consumer: Any) -> Lane | None:
-        if not hasattr(consumer, "lane"):
+    def schedule_of(consumer: Any) -> CallSchedule | None:
+        if not hasattr(consumer, "schedule"):
             return None
-        if consumer not in lanes:
-            lanes[consumer] = consumer.lane(gate_seconds(), variants)
-        return lanes[consumer]
+        if consumer not in schedules:
+            schedules[consumer] = consumer.schedule(gate_seconds(), variants)
+        return schedules[consumer]
 
     def on_trace() -> None:
         nonlocal seen

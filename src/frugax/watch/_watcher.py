@@ -18,11 +18,11 @@ from frugax.budget import OverheadBudget, Receipt, Spend, check_budget, format_s
 from frugax.errors import OutputError
 
 from ._alerts import Alerts
+from ._call_schedule import NEVER, CallSchedule
 from ._collector import Collector, ProgramRecords, StepMetrics
 from ._current import announce_change, close_at_exit, enter, leave
 from ._dispatch import Dispatch
 from ._flight_recorder import FlightRecorder
-from ._lane import NEVER, Lane
 from ._levels import Level, LevelDial
 from ._metrics import check_metric
 from ._plan import WatchPlan
@@ -127,8 +127,8 @@ class Watcher(AbstractContextManager["Watcher"]):
         self.collector.judge = self._judge
         self.collector.caller_s = lambda: self._record_s
         self.collector.write_status = self._write_status
-        self._lanes: list[Lane] = []
-        self._own_lane = Lane(self, 0.0)
+        self._schedules: list[CallSchedule] = []
+        self._own_schedule = CallSchedule(self, 0.0)
         self._min_frame_gap_s = 1.0 / max_frames_per_s
         self._next_frame = 0.0
         self._last_recorded: int | None = None
@@ -174,7 +174,7 @@ class Watcher(AbstractContextManager["Watcher"]):
 
     @property
     def _current_stride(self) -> int:
-        return self.record_every if self._lanes else self.stride
+        return self.record_every if self._schedules else self.stride
 
     @functools.cached_property
     def _is_one_of_many(self) -> bool:
@@ -226,13 +226,17 @@ class Watcher(AbstractContextManager["Watcher"]):
     @property
     def overhead_estimate(self) -> Estimate:
         """The share of time that watching adds, from the experiment in the run."""
-        lanes = [lane for lane in (*self._lanes, self._own_lane) if lane.seconds > 0]
-        total = max((lane.seconds for lane in lanes), default=0.0)
+        schedules = [
+            schedule
+            for schedule in (*self._schedules, self._own_schedule)
+            if schedule.seconds > 0
+        ]
+        total = max((schedule.seconds for schedule in schedules), default=0.0)
         if not total:
             return Estimate(-np.inf, np.nan, np.inf, 0)
         found = combine(
-            [lane.experiment.estimate for lane in lanes],
-            [lane.seconds / total for lane in lanes],
+            [schedule.experiment.estimate for schedule in schedules],
+            [schedule.seconds / total for schedule in schedules],
         )
         # In both kinds of units, so that their comparison does not show it.
         common = self._common_share()
@@ -289,9 +293,9 @@ class Watcher(AbstractContextManager["Watcher"]):
             self._add(step, metrics)
         self._touch(entered)
         self._next_look = number - number % stride + stride
-        if not self._lanes:
+        if not self._schedules:
             if number >= self._next_ask:
-                self._next_ask = self._own_lane.count(number, metrics)
+                self._next_ask = self._own_schedule.count(number, metrics)
             self._next_look = min(self._next_look, self._next_ask)
         self._record_s += self.clock() - entered
         if is_thinned_out:
@@ -419,20 +423,22 @@ class Watcher(AbstractContextManager["Watcher"]):
                 wait_s = _MAX_SUMMARY_WAIT_S
             self.collector.write_callback_records(wait_s)
 
-    def lane(self, gate_s: float, variants: ProgramVariants | None = None) -> Lane:
+    def schedule(
+        self, gate_s: float, variants: ProgramVariants | None = None
+    ) -> CallSchedule:
         """Return the bookkeeping of one watched function.
 
         Args:
             gate_s: seconds that the function spends at each call to decide.
             variants: the programs of the function; None if they are not known.
         """
-        lane = Lane(self, gate_s, variants)
+        schedule = CallSchedule(self, gate_s, variants)
         self._touch(self.clock())
-        self._lanes.append(lane)
-        self.collector.lanes.append(lane)
+        self._schedules.append(schedule)
+        self.collector.schedules.append(schedule)
         if not self.collector.has_started:
             self.collector.start()
-        return lane
+        return schedule
 
     def wanted_kinds(self, step: int) -> frozenset[Kind]:
         """Return the classes of records that the level asks for at this step."""
@@ -684,7 +690,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         most = least + self._collecting_share()
         is_told = found.high <= self._limit or found.low > self._limit
         # A comparison that excludes the count knows of something that is not in it.
-        if not self._calls or self._lanes or is_told or found.low > most:
+        if not self._calls or self._schedules or is_told or found.low > most:
             return None
         notes = [
             f"calls of the watcher took {format_share(least)} of the time, with the "
@@ -709,7 +715,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         elapsed = self._elapsed_s()
         if elapsed <= 0:
             return 0.0
-        gates = sum(lane.gate_s * lane.calls for lane in self._lanes)
+        gates = sum(schedule.gate_s * schedule.calls for schedule in self._schedules)
         return (gates + self._inside_s + self._record_s) / elapsed
 
     def _elapsed_s(self) -> float:
@@ -723,16 +729,18 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._last_call = now
 
     def _is_bare(self) -> bool:
-        return any(lane.is_bare for lane in (*self._lanes, self._own_lane))
+        return any(
+            schedule.is_bare for schedule in (*self._schedules, self._own_schedule)
+        )
 
-    def foresee(self, lane: Lane) -> None:
+    def foresee(self, schedule: CallSchedule) -> None:
         """Thin the numbers of programs with short calls, before they are measured."""
-        call_s, variants = lane.experiment.own_s, lane.variants
+        call_s, variants = schedule.experiment.own_s, schedule.variants
         if call_s is None or variants is None:
             return
         cost_s = functools.partial(variants.recording_s, call_s=call_s)
         if self.pace.foresee(call_s, self._dial.every, cost_s):
-            lane.experiment.restart_recent()
+            schedule.experiment.restart_recent()
             announce_change()
 
     def _judge(self, experiment: Any) -> None:

@@ -19,7 +19,7 @@ NEVER = 1 << 62
 _MAX_REST = 64
 
 
-class Lane:
+class CallSchedule:
     """The units of one function under one watcher.
 
     Attributes:
