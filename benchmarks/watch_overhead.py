@@ -256,7 +256,7 @@ def race(
             callbacks=False,
             clock=time.process_time,
         )
-        found["price"] = sum(p.seconds for p in prices.probes) / prices.step_seconds
+        found["price"] = prices.all_seconds / prices.step_seconds
         found["price noise"] = sum(p.noise for p in prices.probes) / prices.step_seconds
     # Claims that the race excludes.
     claims = {found["verdict"], found.get("prove", ("",))[0]}

@@ -182,7 +182,7 @@ def test_the_receipt_is_the_experiment_with_its_interval(tmp_path):
         with watch.Journal.create(tmp_path / f"{added}", {}) as journal:
             # A real clock would add what `record` takes on a busy machine.
             watcher = watch.Watcher(journal, OverheadBudget("5%"), clock=Clock())
-            schedule = watcher.schedule(0.0)
+            schedule = watcher.schedule((0.0, 0.0))
             run_units(schedule.experiment, added=added, pairs=60, noise=0.01)
             watcher.record(0, {"x": 1.0})
             (spend,) = watcher.report().spends

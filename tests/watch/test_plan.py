@@ -65,14 +65,16 @@ def test_a_number_out_of_its_range_is_named(wrong):
         interval(0.5, **(right | wrong))
 
 
-def priced(*rows, step=1000.0, drain=1e-9):
+def priced(*rows, step=1000.0, drain=1e-9, shared=0.0):
     probes = tuple(
         watch.ProbePrice(
             name=name, kind=kind, seconds=s, noise=0.0, bytes=4, callback_seconds=None
         )
         for name, kind, s in rows
     )
-    return watch.WatchPrices(step_seconds=step, drain_seconds=drain, probes=probes)
+    return watch.WatchPrices(
+        step_seconds=step, drain_seconds=drain, shared_seconds=shared, probes=probes
+    )
 
 
 def rates(plan):
@@ -89,6 +91,22 @@ def test_summaries_are_paid_first_then_numbers_then_frames():
     plan = watch.plan_prices(prices, OverheadBudget("1%"), steps=10_000)
     # 7 of 10 are spent; the frame may have half of the other 3.
     assert rates(plan) == [("s", 1), ("a", 1), ("b", 1), ("f", 1)]
+
+
+def test_what_numbers_share_is_paid_once():
+    rows = [(f"n{i}", "scalar", 0.5) for i in range(10)]
+    plan = watch.plan_prices(
+        priced(*rows, shared=5.0), OverheadBudget("1.1%"), steps=10_000
+    )
+    assert rates(plan) == [(f"n{i}", 1) for i in range(10)]
+    assert plan.predicted == pytest.approx(0.01)
+    assert "numbers, once" in str(plan)
+    # No number is left, so nothing is paid for them.
+    tight = watch.plan_prices(
+        priced(*rows, shared=5.0, step=1e-6), OverheadBudget("1%"), steps=100
+    )
+    assert tight.predicted < 0.01
+    assert "numbers, once" not in str(tight)
 
 
 def test_probes_that_do_not_fit_share_a_rate_or_are_left_out():
@@ -192,6 +210,7 @@ def plan_of(**rates):
         steps=100,
         step_seconds=1.0,
         drain_seconds=0.1,
+        shared_seconds=0.0,
         probes=probes,
         interval=10,
     )

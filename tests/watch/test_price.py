@@ -28,6 +28,24 @@ def test_every_probe_has_a_price():
     assert all(p.name in str(prices) for p in prices.probes)
 
 
+def test_several_numbers_are_priced_together_too():
+    def program(x):
+        for i in range(6):
+            record(f"n{i}", x[i, i])
+        frame("x", x)
+        return jnp.sin(x)
+
+    prices = watch.price(program, X, seconds=0.2, chunk_s=1e-4, callbacks=False)
+    # One vector leaves the program: what that costs is not in the price of each.
+    assert prices.shared_seconds > 0
+    numbers = prices.probes[:6]
+    assert prices.all_seconds < sum(p.seconds for p in prices.probes) + 6 * (
+        prices.shared_seconds
+    )
+    assert all(p.seconds >= 0 for p in numbers)
+    assert "numbers, once" in str(prices)
+
+
 def test_a_watched_function_is_priced_without_its_watcher_and_keeps_its_arguments():
     class Consumer:
         def wants_frames(self):

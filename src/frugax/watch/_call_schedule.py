@@ -24,7 +24,8 @@ class CallSchedule:
 
     Attributes:
         experiment: compares its units.
-        gate_s: seconds that every call spends to decide, watched or bare.
+        gate_s: seconds that every call spends to find its program, watched or bare:
+            with warm and with cold caches.
         calls: calls counted so far.
         is_bare: whether the current unit is bare.
         variants: the programs of the function; None for `Watcher.record`.
@@ -35,7 +36,7 @@ class CallSchedule:
     def __init__(
         self,
         owner: Any,
-        gate_s: float,
+        gate_s: tuple[float, float],
         variants: ProgramVariants | None = None,
     ) -> None:
         self.experiment = Experiment()

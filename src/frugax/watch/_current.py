@@ -18,14 +18,18 @@ _entered: list[Any] = []
 # Weak, so that a watcher that is not used any more is freed with its device arrays.
 _open: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _registered = False
-# The number of changes of a level or of the current watcher. A function of `watch.jit`
-# that runs unwatched compares it at each call, which is cheaper than to ask.
+# The number of changes of a level or of the current watcher: a function that decided
+# what to run before a change decides again.
 changes = [0]
+# The watched functions, each with programs that it runs without asking.
+queues: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def announce_change() -> None:
     """Have every watched function ask again at its next call."""
     changes[0] += 1
+    for queue in list(queues):
+        queue.stop()
 
 
 def current() -> Any:

@@ -6,10 +6,8 @@ each call, so no choice compiles anything. None of them has an effect: they keep
 fast call path and are found in the compile cache.
 """
 
-import functools
 import itertools
 import time
-import timeit
 import types
 import weakref
 from collections.abc import Callable, Mapping
@@ -21,8 +19,9 @@ from frugax.jaxprs import is_tracing
 
 from ._call_schedule import NEVER, CallSchedule
 from ._current import changes, current
+from ._program_queue import ProgramQueue, queue_seconds
 from ._program_variants import BARE, LOUD, QUIET, ProgramVariants
-from .probes import MaskedValues, NestedCall, PackedRecords, Probe, deliver
+from .probes import MaskedValues, NestedCall, Probe, deliver
 from .sinks import Kind
 
 
@@ -132,37 +131,38 @@ def watch_variants(
 ) -> Any:
     """Return the callable that chooses among a function's programs at each call."""
     bare, recording = variants.bare, variants.recording
-    next_step = itertools.count().__next__  # atomic: threads that call at once differ
     nested = NestedCall(getattr(fn, "__name__", "fn"), variants.probes)
     schedules: weakref.WeakKeyDictionary[Any, CallSchedule] = (
         weakref.WeakKeyDictionary()
     )
-    # Calls below `until` do not ask, while nothing has changed: if `every` is 0 they
-    # run bare, else they record and keep every n-th record. What runs at each call
-    # stays in the caches of the processor; a question now and then finds its code cold,
-    # and takes some hundred microseconds.
-    until, seen, every = 0, -1, 0
-    keep: Callable[[tuple[int, PackedRecords, frozenset[Kind]]], None] = lambda _: None
-    wanted: frozenset[Kind] = frozenset()
 
-    @functools.wraps(fn)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        step = next_step()
-        if step < until and changes[0] == seen:
-            if not every:
-                return bare(*args, **kwargs)
-            out, records = recording(*args, **kwargs)
-            if not step % every:
-                keep((step, records, wanted))
-            return out
-        return ask(step, args, kwargs)
+    def record_all(every: int, keep: Any, wanted: frozenset[Kind]) -> Any:
+        """Return what makes the program that records each call and keeps some.
 
-    def ask(step: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        nonlocal until, seen, every, keep, wanted, next_step
+        What runs at each call stays in the caches of the processor; another program now
+        and then finds its code cold, and takes some hundred microseconds.
+        """
+
+        def make(first: int) -> Callable[..., Any]:
+            next_step = itertools.count(first).__next__
+
+            def call(*args: Any, **kwargs: Any) -> Any:
+                step = next_step()
+                out, records = recording(*args, **kwargs)
+                if not step % every:
+                    keep((step, records, wanted))
+                return out
+
+            return call
+
+        return make
+
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        step = queue.count()
         # Inside another program a call does not count as a step, and its arrays are
         # tracers: the probes are left to the `watch.jit` around, if one is there.
         if is_tracing():
-            next_step = itertools.count(step).__next__
+            queue.uncount()
             out = variants.nested(*args, **kwargs)
             nested.register()
             return out
@@ -199,56 +199,34 @@ def watch_variants(
                 consumer.compile_s += time.perf_counter() - began
         if unit is not None and schedule is not None and step >= unit.last:
             schedule.end(unit, out)
+        make_program, until = lambda _: bare, 0
         if schedule is not None:
-            keep, wanted = schedule.fresh.append, consumer.wanted_kinds(0)
             until, every = schedule.rest(step, unit)
-        else:
-            until, every = NEVER if isinstance(consumer, _NoWatcher) else 0, 0
-        if variants.records_always:
-            until = 0
-        seen = now_seen
+            if every:
+                make_program = record_all(
+                    every, schedule.fresh.append, consumer.wanted_kinds(0)
+                )
+        elif isinstance(consumer, _NoWatcher):
+            until = NEVER
+        if not variants.records_always:
+            queue.run_until(until, make_program, seen=now_seen)
         return out
 
     def schedule_of(consumer: Any) -> CallSchedule | None:
         if not hasattr(consumer, "schedule"):
             return None
         if consumer not in schedules:
-            schedules[consumer] = consumer.schedule(gate_seconds(), variants)
+            schedules[consumer] = consumer.schedule(queue_seconds(), variants)
         return schedules[consumer]
 
-    def on_trace() -> None:
-        nonlocal seen
-        seen = -1
-
+    queue: Any = ProgramQueue(fn, ask)
     # A trace may find new probes, for which the watcher must be asked.
-    variants.on_trace = on_trace
-    watched: Any = call
-    watched.lower = variants.lower
-    watched.probes = types.MappingProxyType(variants.probes)
-    watched.variants = lambda: variants
-    watched.watcher = watcher
-    return watched
-
-
-@functools.cache
-def gate_seconds() -> float:
-    """Measure the time that a watched function adds to a call that runs bare."""
-    until, seen = 1 << 62, changes[0]
-    next_step = itertools.count().__next__
-
-    def program(*args: Any, **kwargs: Any) -> None:
-        pass
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        step = next_step()
-        if step < until and changes[0] == seen:
-            return program(*args, **kwargs)
-        return None
-
-    def best(fn: Callable[..., Any]) -> float:
-        return min(timeit.repeat(lambda: fn(0), number=200, repeat=5)) / 200
-
-    return max(best(call) - best(program), 0.0)
+    variants.on_trace = queue.stop
+    queue.lower = variants.lower
+    queue.probes = types.MappingProxyType(variants.probes)
+    queue.variants = lambda: variants
+    queue.watcher = watcher
+    return queue
 
 
 def _due_level(consumer: RecordConsumer, step: int) -> int:

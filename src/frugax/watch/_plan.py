@@ -39,7 +39,8 @@ class PlannedProbe:
     Attributes:
         name: name of the probe.
         kind: its class.
-        seconds: seconds that it adds to a call that records it.
+        seconds: seconds that it adds to a call that records it; for a number, beside
+            those that all numbers add once.
         bytes: bytes that leave the program with such a call.
         every: calls between two records; 1 for every call, 0 for never.
     """
@@ -60,6 +61,7 @@ class WatchPlan(JsonPlan):
         steps: calls of the run.
         step_seconds: seconds of one call without watching.
         drain_seconds: seconds of one collection, besides its records.
+        shared_seconds: seconds that the numbers of a call add once.
         probes: the probes in the order in which the budget pays for them.
         interval: calls between two collections.
     """
@@ -68,6 +70,7 @@ class WatchPlan(JsonPlan):
     steps: int
     step_seconds: float
     drain_seconds: float
+    shared_seconds: float
     probes: tuple[PlannedProbe, ...]
     interval: int
 
@@ -80,6 +83,8 @@ class WatchPlan(JsonPlan):
     def predicted(self) -> float:
         """Share of the running time that watching adds; <= `budget.share`."""
         records_s = sum(p.seconds / p.every for p in self.probes if p.every)
+        if self._numbers_every:
+            records_s += self.shared_seconds / self._numbers_every
         drains_s = self.drains * self.drain_seconds / self.steps
         return (records_s + drains_s) / self.step_seconds
 
@@ -98,6 +103,12 @@ class WatchPlan(JsonPlan):
         if not self._has_slow:
             return 0
         return max(p.every for p in self.probes)
+
+    @property
+    def _numbers_every(self) -> int:
+        """Calls between two calls that record some number; 0 for never."""
+        rates = [p.every for p in self.probes if p.kind == "scalar" and p.every]
+        return min(rates, default=0)
 
     @property
     def _has_slow(self) -> bool:
@@ -132,6 +143,18 @@ class WatchPlan(JsonPlan):
                     format_seconds(p.seconds),
                     format_bytes(p.bytes),
                     format_share(share),
+                ]
+            )
+        if self.shared_seconds and self._numbers_every:
+            every = self._numbers_every
+            rows.append(
+                [
+                    "numbers, once",
+                    "scalar",
+                    "every call" if every == 1 else f"every {every} calls",
+                    format_seconds(self.shared_seconds),
+                    "",
+                    format_share(self.shared_seconds / every / self.step_seconds),
                 ]
             )
         drains_share = self.drains * self.drain_seconds / self.steps / self.step_seconds
@@ -209,6 +232,7 @@ def plan_prices(
         steps=steps,
         step_seconds=prices.step_seconds,
         drain_seconds=prices.drain_seconds,
+        shared_seconds=prices.shared_seconds,
         probes=tuple(planned),
         interval=steps,
     )
@@ -235,6 +259,8 @@ def plan_prices(
         # then the records would fill the device, and a crash would lose them.
         rest_s = (budget.share - draft.predicted) * draft.step_seconds / 2
         price_s = sum(ordered[i].seconds for i in slow)
+        if not draft._numbers_every and any(ordered[i].kind == "scalar" for i in slow):
+            price_s += prices.shared_seconds
         every = steps + 1
         if rest_s > 0:
             every = max(math.ceil(price_s / rest_s), 1)

@@ -39,7 +39,8 @@ class ProbePrice:
     Attributes:
         name: name of the probe.
         kind: its class.
-        seconds: seconds that it adds to a call, collecting included; >= 0.
+        seconds: seconds that it adds to a call, collecting included; >= 0. A number
+            adds them to `WatchPrices.shared_seconds`.
         noise: half-width of the interval of `seconds`.
         bytes: bytes that leave the program with each call.
         callback_seconds: seconds that the same probe adds as a `jax.debug.callback`;
@@ -61,12 +62,20 @@ class WatchPrices:
     Attributes:
         step_seconds: seconds of one call without watching.
         drain_seconds: seconds to write and flush the records of one call.
+        shared_seconds: seconds that the numbers of a call add once, however many they
+            are: they leave the program as one vector and are read as one.
         probes: the price of each probe, in the order of the program.
     """
 
     step_seconds: float
     drain_seconds: float
+    shared_seconds: float
     probes: tuple[ProbePrice, ...]
+
+    @property
+    def all_seconds(self) -> float:
+        """Seconds that all probes add to a call that records them."""
+        return self.shared_seconds + sum(p.seconds for p in self.probes)
 
     def __str__(self) -> str:
         rows = [
@@ -81,6 +90,9 @@ class WatchPrices:
             ]
             for p in self.probes
         ]
+        if self.shared_seconds:
+            shared = format_seconds(self.shared_seconds)
+            rows.append(["numbers, once", "scalar", shared, "", ""])
         rows.append(["one drain", "", format_seconds(self.drain_seconds), "", ""])
         rows.append(["one call", "", format_seconds(self.step_seconds), "", ""])
         return table(["probe", "kind", "adds", "bytes", "as a callback"], rows)
@@ -97,7 +109,9 @@ def price(
     """Measure the price of each probe of a function.
 
     For each probe a program with that probe alone is compiled, and these programs and
-    the bare one are timed in turns. The time to collect the records is added.
+    the bare one are timed in turns. The time to collect the records is added. Several
+    numbers are cheaper than the sum of each alone, so a program with all of them is
+    timed beside the others.
 
     Args:
         fn: a function, or one from `watch.jit`.
@@ -117,7 +131,11 @@ def price(
     if not variants.is_traced:
         variants.trace(args, {})
     probes = variants.all_probes
-    programs = [variants.with_probe(probe) for probe in probes]
+    groups: list[tuple[Probe, ...]] = [(probe,) for probe in probes]
+    numbers = tuple(probe for probe in probes if probe.kind == "scalar")
+    if len(numbers) > 1:
+        groups.append(numbers)
+    programs = [variants.with_probes(group) for group in groups]
 
     def measure(
         timed: Mapping[str, Callable[..., Any]], seconds: float
@@ -132,16 +150,22 @@ def price(
         )
 
     # Probes are numbered here, since two of them may have the same name.
-    numbered = {f"{i}": _keep_records(program) for i, program in enumerate(programs)}
-    times = measure({_BARE: variants.bare, **numbered}, seconds)
+    timed = {f"{i}": _keep_records(program) for i, program in enumerate(programs)}
+    times = measure({_BARE: variants.bare, **timed}, seconds)
+    added = [times.added(f"{i}", _BARE) for i in range(len(programs))]
+    collections = [
+        _measure_collection(program, args, clock, donates=variants.donates)
+        for program in programs
+    ]
+    # Noise may make a cheap probe look faster than nothing.
+    alone_s = [
+        max(one.middle, 0.0) + read_s
+        for one, (read_s, _) in zip(added, collections, strict=True)
+    ]
+    numbers_s = [s for s, p in zip(alone_s, probes, strict=False) if p in numbers]
+    shared_s = _share_once(numbers_s, alone_s[-1])
     prices = []
-    drain_seconds = 0.0
-    for i, (probe, program) in enumerate(zip(probes, programs, strict=True)):
-        added = times.added(f"{i}", _BARE)
-        read_s, write_s = _measure_collection(
-            program, probe, args, clock, donates=variants.donates
-        )
-        drain_seconds += write_s
+    for i, (probe, program) in enumerate(zip(probes, programs, strict=False)):
         callback_s = None
         if callbacks:
             callback_s = _measure_callback(variants, probe, args, measure)
@@ -151,18 +175,26 @@ def price(
             ProbePrice(
                 name=probe.name,
                 kind=probe.kind,
-                # Noise may make a cheap probe look faster than nothing.
-                seconds=max(added.middle, 0.0) + read_s,
-                noise=added.noise,
+                seconds=alone_s[i] - (shared_s if probe in numbers else 0.0),
+                noise=added[i].noise,
                 bytes=sum(x.size * x.dtype.itemsize for x in leaves),
                 callback_seconds=callback_s,
             )
         )
     return WatchPrices(
         step_seconds=float(np.median(times.seconds[_BARE])),
-        drain_seconds=drain_seconds,
+        drain_seconds=sum(write_s for _, write_s in collections[: len(probes)]),
+        shared_seconds=shared_s,
         probes=tuple(prices),
     )
+
+
+def _share_once(alone_s: Sequence[float], together_s: float) -> float:
+    """Return what numbers cost once: `together_s = once + sum(alone_s - once)`."""
+    if len(alone_s) < 2:
+        return 0.0
+    once_s = (sum(alone_s) - together_s) / (len(alone_s) - 1)
+    return float(np.clip(once_s, 0.0, min(alone_s)))
 
 
 def _keep_records(program: Callable[..., Any]) -> Callable[..., Any]:
@@ -213,7 +245,6 @@ def _measure_callback(
 
 def _measure_collection(
     program: Callable[..., Any],
-    probe: Probe,
     args: Sequence[Any],
     clock: Callable[[], float],
     *,

@@ -197,11 +197,11 @@ class ProgramVariants:
             loud = self._loud(len(args))
             loud.lower(np.uint32(1), *args, **kwargs).compile()
 
-    def with_probe(self, probe: Probe) -> Any:
-        """Return a program that records one probe and nothing else."""
+    def with_probes(self, probes: Sequence[Probe]) -> Any:
+        """Return a program that records these probes and nothing else."""
 
         def run(*args: Any, **kwargs: Any) -> tuple[Any, PackedRecords]:
-            traced = self._trace(args, kwargs).keep(lambda p: p == probe)
+            traced = self._trace(args, kwargs).keep(lambda p: p in probes)
             stride = jnp.ones((), jnp.uint32)
             out, made = traced.run(keep_rules=False, stride=stride)
             return out, pack_records(made)

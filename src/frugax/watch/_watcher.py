@@ -128,7 +128,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         self.collector.caller_s = lambda: self._record_s
         self.collector.write_status = self._write_status
         self._schedules: list[CallSchedule] = []
-        self._own_schedule = CallSchedule(self, 0.0)
+        self._own_schedule = CallSchedule(self, (0.0, 0.0))
         self._min_frame_gap_s = 1.0 / max_frames_per_s
         self._next_frame = 0.0
         self._last_recorded: int | None = None
@@ -239,12 +239,12 @@ class Watcher(AbstractContextManager["Watcher"]):
             [schedule.seconds / total for schedule in schedules],
         )
         # In both kinds of units, so that their comparison does not show it.
-        common = self._common_share()
+        least, most = self._common_share()
         return dataclasses.replace(
             found,
-            low=found.low + common,
-            middle=found.middle + common,
-            high=found.high + common,
+            low=found.low + least,
+            middle=found.middle + (least + most) / 2,
+            high=found.high + most,
         )
 
     def record(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -424,12 +424,13 @@ class Watcher(AbstractContextManager["Watcher"]):
             self.collector.write_callback_records(wait_s)
 
     def schedule(
-        self, gate_s: float, variants: ProgramVariants | None = None
+        self, gate_s: tuple[float, float], variants: ProgramVariants | None = None
     ) -> CallSchedule:
         """Return the bookkeeping of one watched function.
 
         Args:
-            gate_s: seconds that the function spends at each call to decide.
+            gate_s: seconds that the function spends at each call to find its
+                program, with warm and with cold caches.
             variants: the programs of the function; None if they are not known.
         """
         schedule = CallSchedule(self, gate_s, variants)
@@ -686,7 +687,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         """
         if self._dispatch.has_sinks:
             return None
-        least = self._common_share()
+        least, _ = self._common_share()  # without watched functions there is no gate
         most = least + self._collecting_share()
         is_told = found.high <= self._limit or found.low > self._limit
         # A comparison that excludes the count knows of something that is not in it.
@@ -710,13 +711,21 @@ class Watcher(AbstractContextManager["Watcher"]):
             return 0.0
         return (self.collector.cpu_s + self._dispatch.cpu_s) / elapsed
 
-    def _common_share(self) -> float:
-        """The share spent in bare units too: gates, `record` itself, `overhead`."""
+    def _common_share(self) -> tuple[float, float]:
+        """The share spent in bare units too: gates, `record` itself, `overhead`.
+
+        Returns:
+            The least and the most: nobody knows how much of a gate the caches hold.
+        """
         elapsed = self._elapsed_s()
         if elapsed <= 0:
-            return 0.0
-        gates = sum(schedule.gate_s * schedule.calls for schedule in self._schedules)
-        return (gates + self._inside_s + self._record_s) / elapsed
+            return 0.0, 0.0
+        inside_s = self._inside_s + self._record_s
+        warm_s, cold_s = (
+            sum(schedule.gate_s[i] * schedule.calls for schedule in self._schedules)
+            for i in (0, 1)
+        )
+        return (warm_s + inside_s) / elapsed, (cold_s + inside_s) / elapsed
 
     def _elapsed_s(self) -> float:
         if self._started is None:
