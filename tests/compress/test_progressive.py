@@ -10,7 +10,7 @@ from frugax import SizeBudget, compress
 from frugax.compress import CompressedFile
 from frugax.compress.codecs import (
     Step,
-    planes as bit_planes,
+    bit_planes,
     step_below,
     to_levels,
     to_values,

@@ -5,15 +5,23 @@ from pathlib import Path
 import pytest
 
 from frugax.budget import Verdict
+from frugax.causal.campaign import load_campaign_config
 from frugax.run import RunFolder, load_config, run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-RUNS = sorted(p for p in EXAMPLES.glob("*.yaml") if p.name != "campaign.yaml")
+CONFIGS = sorted(EXAMPLES.glob("*.yaml"))
+CAMPAIGNS = [p for p in CONFIGS if "\ncampaign:" in p.read_text("utf-8")]
+RUNS = [p for p in CONFIGS if p not in CAMPAIGNS]
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda p: p.name)
 def test_an_example_is_sound_and_named_after_its_file(path):
     assert load_config(path).name == path.stem
+
+
+@pytest.mark.parametrize("path", CAMPAIGNS, ids=lambda p: p.name)
+def test_an_example_of_a_campaign_is_sound(path):
+    assert load_campaign_config(path).campaign.variables
 
 
 def test_your_own_model_keeps_its_budgets(tmp_path):
