@@ -155,7 +155,7 @@ def cbo(problem: Problem, seed: int) -> Iterator[tuple[float, Choice]]:
     prior = np.where(blind, 0.0, (prior - grid.centre) / grid.scale)
     size = np.where(blind, 0.0, np.sqrt(size) / grid.scale)
     group = np.array([sets.index(s) for s in grid.sets])
-    half = grid.x[:, : grid.x.shape[1] // 2] * 2
+    half = grid.x[:, : grid.width] * 2
     every = np.arange(len(grid.choices))
 
     def kernel(a: np.ndarray, b: np.ndarray, gain: float, length: float) -> np.ndarray:

@@ -2,6 +2,7 @@
 
     OPENBLAS_NUM_THREADS=1 python -m benchmarks.causal_optimise --count 4
     python -m benchmarks.causal_optimise --chosen --methods campaign random
+    python -m benchmarks.causal_optimise --laboratories --count 3
 
 Regret is how much worse than the best the *true* mean of the target is under what a
 method recommends, in standard deviations of the target. All methods have the same
@@ -9,11 +10,13 @@ observations, experiments and prices; `causal_problems.py` describes the familie
 probabilities and intervals that the campaign stated after each experiment, and the
 regret that it forecast before the first, are compared with the truth.
 
-Rules were chosen by problems with even numbers (`--chosen`); the others are reported.
+Rules were chosen by problems with even numbers, or five laboratories (`--chosen`); the
+others are reported. Intervals are bootstrapped over problems.
 BoTorch (PyPI) is used if it can be imported; without it that method is left out.
 """
 
 import argparse
+import functools
 import importlib.util
 import itertools
 import json
@@ -26,13 +29,15 @@ from typing import Any
 
 import numpy as np
 from benchmarks.causal_graph_rivals import cbo, mcbo
+from benchmarks.causal_laboratories import laboratories
 from benchmarks.causal_problems import Problem, problems
 from benchmarks.causal_rivals import Choice, botorch, gp_ucb, random_search
+from benchmarks.causal_structure import interval
 from benchmarks.machine import made_with
 
 from frugax import ExperimentBudget
 from frugax.budget import table
-from frugax.causal.campaign import Binary, Campaign, Categorical, Integer
+from frugax.causal.campaign import Binary, Campaign, Categorical, Grid, Integer
 
 RESULTS = Path(__file__).parent / "results" / "causal_optimise.json"
 Method = Callable[[Problem, int], Iterator[tuple[float, Choice]]]
@@ -45,8 +50,10 @@ def begin(problem: Problem, seed: int, **more: Any) -> Campaign:
             variables[name] = Categorical(tuple(f"level {x:g}" for x in levels))
         elif levels == (0.0, 1.0):
             variables[name] = Binary()
-        else:
+        elif levels == tuple(range(int(levels[0]), int(levels[-1]) + 1)):
             variables[name] = Integer(int(levels[0]), int(levels[-1]))
+        else:
+            variables[name] = Grid(levels)
     prices = {n: problem.prices.get(n, 1.0) for n in variables}
     campaign = Campaign(
         variables=variables,
@@ -92,6 +99,7 @@ def observe_only(problem: Problem, seed: int) -> Iterator[tuple[float, Choice]]:
 
 RIVALS: dict[str, Method] = {
     "gp-ucb": gp_ucb,
+    "gp-ucb, shared": functools.partial(gp_ucb, shared=True),
     "cbo, true graph": cbo,
     "mcbo, true graph": mcbo,
     "botorch": botorch,
@@ -136,11 +144,18 @@ def summarize(results: dict[str, dict[str, Any]]) -> str:
         row = [f, *(f"{mean[m][i]:.3f}" for m in methods)]
         if others := [mean[m][i] for m in methods if m != "campaign"]:
             row.append(f"{mean[methods[0]][i] - min(others):+.3f}")
+            row.append(f"{mean[methods[0]][i] / max(min(others), 1e-3):.2f}")
         lines.append(row)
     lines.append(["all", *(f"{np.mean(mean[m]):.3f}" for m in methods)])
     cpu = (np.mean([r["cpu_s"] for r in results[m].values()]) for m in methods)
     lines.append(["CPU-s", *(f"{each:.1f}" for each in cpu)])
-    headings = ["regret", *methods, "to the best other"]
+    last = {
+        m: np.array([r["regret"][-1] for r in results[m].values()]) for m in methods
+    }
+    ahead = (interval(last[methods[0]] - last[m]) for m in methods[1:])
+    ends = (f"{low:+.3f} to {high:+.3f}" for low, high in ahead)
+    lines.append([f"{methods[0]} less it, 95 %", "", *ends])
+    headings = ["regret", *methods, "to the best other", "of it"]
     width = len(lines[0])
     lines = [[*line, *[""] * (width - len(line))] for line in lines]
     return str(table(headings[:width], lines))
@@ -188,6 +203,8 @@ def main() -> None:
     parser.add_argument(
         "--chosen", action="store_true", help="the problems that rules were chosen by"
     )
+    parser.add_argument("--laboratories", action="store_true")
+    parser.add_argument("--seed", type=int, default=0, help="of answers and methods")
     parser.add_argument("--methods", nargs="*", default=["campaign", *RIVALS])
     parser.add_argument("--families", nargs="*")
     parser.add_argument("--to", type=Path)
@@ -201,11 +218,12 @@ def main() -> None:
     results: dict[str, dict[str, Any]] = {m: {} for m in asked.methods}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for problem in problems(asked.count, chosen=asked.chosen):
+        source = laboratories if asked.laboratories else problems
+        for problem in source(asked.count, chosen=asked.chosen):
             if asked.families and problem.family not in asked.families:
                 continue
             for method in asked.methods:
-                results[method][problem.name] = run(method, problem, 0)
+                results[method][problem.name] = run(method, problem, asked.seed)
             row = (f"{m} {results[m][problem.name]['regret'][-1]:.3f}" for m in results)
             print(f"{problem.name:20}", *row, flush=True)
             if asked.to:

@@ -103,11 +103,11 @@ class Problem:
         return max(self.mean(values) - self.optimum, 0.0) / self.scale
 
 
-def _set(do: Values, name: str, natural: np.ndarray) -> np.ndarray:
+def fix(do: Values, name: str, natural: np.ndarray) -> np.ndarray:
     return np.full(len(natural), do[name]) if name in do else natural
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
+def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
 
 
@@ -126,10 +126,10 @@ def threshold(seed: int) -> Problem:
 
     def simulate(do: Values, n: int, rng: np.random.Generator) -> Rows:
         e = rng.standard_normal((5 + extra, n))
-        x, z = _set(do, "x", e[0]), _set(do, "z", e[1])
-        m = size * _sigmoid(8 * (side * x - at)) + 0.3 * e[2]
+        x, z = fix(do, "x", e[0]), fix(do, "z", e[1])
+        m = size * sigmoid(8 * (side * x - at)) + 0.3 * e[2]
         rows = {"x": x, "z": z, "m": m, "y": slope * z - m + e[3]}
-        return rows | {f"w{i}": _set(do, f"w{i}", e[5 + i]) for i in range(extra)}
+        return rows | {f"w{i}": fix(do, f"w{i}", e[5 + i]) for i in range(extra)}
 
     names = ["x", "z", *(f"w{i}" for i in range(extra))]
     return Problem(
@@ -150,14 +150,12 @@ def interaction(seed: int) -> Problem:
 
     def simulate(do: Values, n: int, rng: np.random.Generator) -> Rows:
         e = rng.standard_normal((4 + extra, n))
-        a, b = _set(do, "a", 0.4 * e[0]), _set(do, "b", 0.4 * e[1])
+        a, b = fix(do, "a", 0.4 * e[0]), fix(do, "b", 0.4 * e[1])
         if gate:
-            both = _sigmoid(5 * (signs[0] * a - 1.2)) * _sigmoid(
-                5 * (signs[1] * b - 1.2)
-            )
+            both = sigmoid(5 * (signs[0] * a - 1.2)) * sigmoid(5 * (signs[1] * b - 1.2))
         else:
             both = signs[0] * signs[1] * a * b / 4
-        w = {f"w{i}": _set(do, f"w{i}", 0.4 * e[4 + i]) for i in range(extra)}
+        w = {f"w{i}": fix(do, f"w{i}", 0.4 * e[4 + i]) for i in range(extra)}
         return {"a": a, "b": b, "y": slope * w["w0"] - size * both + e[2], **w}
 
     names = ["a", "b", *(f"w{i}" for i in range(extra))]
@@ -179,7 +177,7 @@ def plateau(seed: int) -> Problem:
 
     def simulate(do: Values, n: int, rng: np.random.Generator) -> Rows:
         e = rng.standard_normal((3, n))
-        x, z = _set(do, "x", 0.5 * e[0]), _set(do, "z", 0.5 * e[1])
+        x, z = fix(do, "x", 0.5 * e[0]), fix(do, "z", 0.5 * e[1])
         if steps:
             low = size * ((x > at) * 0.4 + (x > at + 0.8) * 0.6 - (x > at + 2.0) * 0.8)
         else:
@@ -204,8 +202,8 @@ def hidden(seed: int) -> Problem:
     def simulate(do: Values, n: int, rng: np.random.Generator) -> Rows:
         e = rng.standard_normal((4, n))
         u = e[0]
-        dose = _set(do, "dose", u + 0.3 * e[1])
-        z = _set(do, "z", e[2])
+        dose = fix(do, "dose", u + 0.3 * e[1])
+        z = fix(do, "z", e[2])
         miss = (dose - u) ** 2
         if linear:
             miss = np.abs(dose) * 0.5
@@ -232,10 +230,10 @@ def mixed(seed: int) -> Problem:
 
     def simulate(do: Values, n: int, rng: np.random.Generator) -> Rows:
         e = rng.standard_normal((3, n))
-        switch = _set(do, "switch", (rng.random(n) < 0.3).astype(float))
-        kind = _set(do, "kind", rng.integers(0, 4, n).astype(float))
-        count = _set(do, "count", rng.integers(1, 4, n).astype(float))
-        t = _set(do, "t", 25 + 5 * e[0])
+        switch = fix(do, "switch", (rng.random(n) < 0.3).astype(float))
+        kind = fix(do, "kind", rng.integers(0, 4, n).astype(float))
+        count = fix(do, "count", rng.integers(1, 4, n).astype(float))
+        t = fix(do, "t", 25 + 5 * e[0])
         y = gains[np.clip(kind.round().astype(int), 0, 3)] + on * switch
         y = y - size * np.exp(-0.5 * ((t - best) / 12) ** 2) - 0.2 * count
         y = y + joint * switch * (count - 2) + 0.7 * e[1]
@@ -270,10 +268,10 @@ def costs(seed: int) -> Problem:
 
     def simulate(do: Values, n: int, rng: np.random.Generator) -> Rows:
         e = rng.standard_normal((5, n))
-        r = _set(do, "r", e[0])
-        s = _set(do, "s", a * r + 0.5 * e[1])
-        t = _set(do, "t", b * s - bend * s**2 + 0.5 * e[2])
-        v = _set(do, "v", e[3])
+        r = fix(do, "r", e[0])
+        s = fix(do, "s", a * r + 0.5 * e[1])
+        t = fix(do, "t", b * s - bend * s**2 + 0.5 * e[2])
+        v = fix(do, "v", e[3])
         return {"r": r, "s": s, "t": t, "v": v, "y": c * t + 0.3 * v + 0.5 * e[4]}
 
     return Problem(
@@ -303,7 +301,7 @@ def many(seed: int) -> Problem:
         for j in range(d):
             total = weights[:, j] @ x
             bent = (total, np.tanh(2 * total), np.sin(1.5 * total))[kinds[j]]
-            x[j] = _set(do, names[j], bent + e[j])
+            x[j] = fix(do, names[j], bent + e[j])
         return dict(zip(names, x, strict=True))
 
     return Problem(
@@ -322,11 +320,11 @@ def useless(seed: int) -> Problem:
 
     def simulate(do: Values, n: int, rng: np.random.Generator) -> Rows:
         e = rng.standard_normal((5, n))
-        x = _set(do, "x", common * e[0] + 0.5 * e[1])
-        z = _set(do, "z", e[2])
+        x = fix(do, "x", common * e[0] + 0.5 * e[1])
+        z = fix(do, "z", e[2])
         y = common * e[0] + e[3] + harm * ((x if "x" in do else 0) ** 2)
         # An effect of the target: it looks like a cause.
-        w = _set(do, "w", 0.8 * y + 0.5 * e[4])
+        w = fix(do, "w", 0.8 * y + 0.5 * e[4])
         return {"x": x, "z": z, "w": w, "y": y}
 
     return Problem(
@@ -346,9 +344,9 @@ def wavy(seed: int) -> Problem:
 
     def simulate(do: Values, n: int, rng: np.random.Generator) -> Rows:
         e = rng.standard_normal((4, n))
-        r = _set(do, "r", e[0])
-        x = _set(do, "x", 0.8 * np.tanh(r) + 0.4 * e[1])
-        z = _set(do, "z", 0.7 * e[2])
+        r = fix(do, "r", e[0])
+        x = fix(do, "x", 0.8 * np.tanh(r) + 0.4 * e[1])
+        z = fix(do, "z", 0.7 * e[2])
         y = np.sin(f * x + phase) + tilt * x + 0.4 * np.cos(2 * z) + 0.4 * e[3]
         return {"r": r, "x": x, "z": z, "y": y}
 
@@ -380,7 +378,7 @@ def random_model(seed: int) -> Problem:
                 total = 1.5 * np.tanh(total + shift[j])
             elif kind == 2:
                 total = np.sin(1.3 * total + shift[j]) + 0.3 * total
-            x[j] = _set(do, names[j], total + e[j])
+            x[j] = fix(do, names[j], total + e[j])
         return dict(zip(names, x, strict=True))
 
     return Problem(
@@ -439,10 +437,10 @@ def reaction(seed: int) -> Problem:
     def simulate(do: Values, n: int, rng: np.random.Generator) -> Rows:
         e = rng.standard_normal((5, n))
         batch = e[0]  # an impurity of the batch, which nobody measures
-        heat = _set(do, "heat", 50 + 6 * e[1] - 3 * batch)
-        hours = _set(do, "hours", np.clip(4 + e[2], 1, 12))
-        load = _set(do, "load", np.clip(0.3 + 0.08 * e[3], 0.0, 1.0))
-        solvent = _set(do, "solvent", (rng.random(n) < 0.3).astype(float))
+        heat = fix(do, "heat", 50 + 6 * e[1] - 3 * batch)
+        hours = fix(do, "hours", np.clip(4 + e[2], 1, 12))
+        load = fix(do, "load", np.clip(0.3 + 0.08 * e[3], 0.0, 1.0))
+        solvent = fix(do, "solvent", (rng.random(n) < 0.3).astype(float))
         which = np.clip(solvent.round().astype(int), 0, 2)
         inverse = 1000 / 8.314 * (1 / 333 - 1 / (273 + heat))
         first = 0.2 * np.exp(make * inverse + speed[which])
@@ -487,11 +485,11 @@ def compound(seed: int) -> Problem:
         noise = e[0]
         if heavy:
             noise = rng.standard_t(3, n) / np.sqrt(3)
-        u = _set(do, "u", confound * e[1] + 0.5 * e[2])
-        v = _set(do, "v", e[3])
-        m = _set(do, "m", a * u + np.tanh(b * v) + 0.5 * e[4])
-        on = _set(do, "on", (rng.random(n) < _sigmoid(e[5])).astype(float))
-        step = size * _sigmoid(6 * (side * v - at))
+        u = fix(do, "u", confound * e[1] + 0.5 * e[2])
+        v = fix(do, "v", e[3])
+        m = fix(do, "m", a * u + np.tanh(b * v) + 0.5 * e[4])
+        on = fix(do, "on", (rng.random(n) < sigmoid(e[5])).astype(float))
+        step = size * sigmoid(6 * (side * v - at))
         y = m + confound * e[1] + gate * on * (1 + 0.5 * m) - step + noise
         seen = 0.7 * y + 0.7 * e[6]
         return {"u": u, "v": v, "m": m, "on": on, "seen": seen, "y": y}

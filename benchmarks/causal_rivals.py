@@ -49,17 +49,11 @@ class Grid:
     def __init__(self, problem: Problem, seed: int) -> None:
         self.problem, self.seed = problem, seed
         self.choices = problem.candidates()
-        names = list(problem.ranges)
-        low, high = np.array([problem.ranges[n] for n in names]).T
-        natural = [np.mean(problem.observations[n]) for n in names]
-        natural = np.clip((natural - low) / (high - low), 0, 1)
-        self.x = np.zeros((len(self.choices), 2 * len(names)))
-        self.x[:, : len(names)] = natural
-        for i, values in enumerate(self.choices):
-            for j, n in enumerate(names):
-                if n in values:
-                    self.x[i, j] = (values[n] - low[j]) / (high[j] - low[j])
-                    self.x[i, len(names) + j] = 1.0
+        # Values of ordered variables and one-hot codes, then flags for what is set.
+        rows = [self.embed(values) for values in [{}, *self.choices]]
+        self.nothing, *_ = rows
+        self.x = np.array(rows[1:])
+        self.width = self.x.shape[1] - len(problem.ranges)
         self.sets = [tuple(values) for values in self.choices]
         self.price = np.array([problem.price(values) for values in self.choices])
         seen = problem.observations[problem.target]
@@ -69,6 +63,19 @@ class Grid:
         self.y: list[float] = []
         self.last: dict[str, np.ndarray] = {}
         self.spent = 0.0
+
+    def embed(self, values: Choice) -> np.ndarray:
+        """Convert an experiment, or {} for none, to coordinates."""
+        parts: list[float] = []
+        for name, (low, high) in self.problem.ranges.items():
+            if name in self.problem.categories:
+                levels = self.problem.levels[name]
+                parts += [0.7 * (values.get(name) == level) for level in levels]
+            else:
+                natural = float(np.mean(self.problem.observations[name]))
+                value = values.get(name, min(max(natural, low), high))
+                parts.append((value - low) / (high - low))
+        return np.array([*parts, *(float(n in values) for n in self.problem.ranges)])
 
     @property
     def affordable(self) -> np.ndarray:
@@ -88,15 +95,24 @@ class Grid:
         return self.choices[i] if mean[i] < 0 else {}
 
 
-def gp_ucb(problem: Problem, seed: int) -> Iterator[tuple[float, Choice]]:
-    """A process for each set of variables; two deviations of hope (Srinivas 2010)."""
+def gp_ucb(
+    problem: Problem, seed: int, *, shared: bool = False
+) -> Iterator[tuple[float, Choice]]:
+    """Two deviations of hope (Srinivas 2010).
+
+    There is a process for each set of variables, or one `shared` process over the
+    values of all variables, and which of them are set.
+    """
     grid, rng = Grid(problem, seed), np.random.default_rng([seed, 4])
     groups = {s: i for i, s in enumerate(dict.fromkeys(grid.sets))}
     group = np.array([groups[s] for s in grid.sets])
-    half = grid.x[:, : grid.x.shape[1] // 2] * 2
+    half = grid.x[:, : grid.width] * 2
+    if shared:
+        group[:], half = 0, grid.x * 2
 
     def kernel(a: np.ndarray, b: np.ndarray, length: float) -> np.ndarray:
-        apart = ((half[a][:, None] - half[b][None]) ** 2).sum(-1)
+        apart = (half[a] ** 2).sum(1)[:, None] + (half[b] ** 2).sum(1)
+        apart -= 2 * half[a] @ half[b].T
         same = group[a][:, None] == group[b][None]
         return same * np.exp(-0.5 * apart / length**2)
 
@@ -150,19 +166,7 @@ def botorch(problem: Problem, seed: int) -> Iterator[tuple[float, Choice]]:
                 score = hope(x[fits][:, None]).numpy() - np.log(grid.price[fits])
             grid.do(int(fits[np.argmax(score)]))
         # Doing nothing is one more outcome, known from the observations.
-        natural = x[:1].clone()
-        natural[0, : len(problem.ranges)] = torch.tensor(
-            np.clip(
-                [
-                    (np.mean(problem.observations[n]) - low) / (high - low)
-                    for n, (low, high) in problem.ranges.items()
-                ],
-                0,
-                1,
-            )
-        )
-        natural[0, len(problem.ranges) :] = 0.0
-        inputs = torch.cat([natural, x[grid.at]])
+        inputs = torch.cat([torch.tensor(grid.nothing)[None], x[grid.at]])
         y = torch.tensor([[0.0], *([each] for each in grid.y)], dtype=torch.double)
         variance = torch.full_like(y, grid.noise)
         variance[0] = 1 / problem.observed
