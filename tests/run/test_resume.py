@@ -1,14 +1,17 @@
 """A run that was killed or interrupted goes on to the same numbers, bit for bit."""
 
 import random
+import shutil
 import signal
 import time
 
+import filelock
 import numpy as np
 import pytest
 
 from forked import Command, frugax
 from frugax import watch
+from frugax.run import load_config, unfinished_folder
 
 pytestmark = pytest.mark.slow
 
@@ -129,3 +132,22 @@ def test_time_for_not_even_one_step_is_said_for_the_whole_run(home):
     assert "budgets.time: this run" in done.stderr
     assert "but the budget is 0.1 (" in done.stderr
     assert not (home / "none" / "small").exists()
+
+
+def test_the_newest_unfinished_run_of_a_config_is_found(home, tmp_path):
+    config = load_config(home / "fast.yaml")
+    for name in ("small", "small-2", "small-3", "small-4"):
+        shutil.copytree(home / "whole" / "small", tmp_path / name)
+    assert unfinished_folder(tmp_path, config) is None
+    for name in ("small", "small-2", "small-4"):
+        (tmp_path / name / "receipt.json").unlink()
+    # Of another config, by one key.
+    text = (tmp_path / "small-4" / "config.yaml").read_text()
+    (tmp_path / "small-4" / "config.yaml").write_text(text.replace("120", "121"))
+    found = unfinished_folder(tmp_path, config)
+    assert found is not None
+    assert found.path.name == "small-2"
+    with filelock.FileLock(found.lock, is_singleton=False):  # another process's
+        found = unfinished_folder(tmp_path, config)
+    assert found is not None
+    assert found.path.name == "small"

@@ -23,13 +23,20 @@ from ._user_function import is_function_name, plan_function
 
 if TYPE_CHECKING:
     from frugax import fit
-    from frugax.run import RunFolder
+    from frugax.run import RunConfig, RunFolder
 
 _CONFIG = tyro.conf.arg(metavar="CONFIG")
 Config = Annotated[Path, tyro.conf.Positional, _CONFIG]
 Target = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
-# Set by `frugax launch`, and by its manifests for clusters.
-_PROCESS_COUNTS = ("FRUGAX_PROCESSES", "JAX_NUM_PROCESSES")
+# As in `frugax.train.distributed`, which not every command has to import.
+EXIT_PEER_LOST = 75
+# Set by `frugax launch` and its manifests for clusters, by `srun` and by `mpirun`.
+_PROCESS_COUNTS = (
+    "FRUGAX_PROCESSES",
+    "JAX_NUM_PROCESSES",
+    "SLURM_STEP_NUM_TASKS",
+    "OMPI_COMM_WORLD_SIZE",
+)
 Changes = Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE ...")]
 
 
@@ -38,6 +45,7 @@ def run(
     /,
     *,
     resume: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
+    resume_latest: tyro.conf.FlagCreatePairsOff[bool] = False,
     runs: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs"),
     set: Changes = (),
     accept_changes: tyro.conf.FlagCreatePairsOff[bool] = False,
@@ -53,9 +61,13 @@ def run(
 
     frugax run --resume runs/digits
 
+    frugax launch -n 2 --restarts 3 -- frugax run examples/digits.yaml --resume-latest
+
     Args:
         config: YAML file with the task and its budgets.
         resume: continue the run in this folder, to the same numbers.
+        resume_latest: continue the newest unfinished run of this config, if there is
+            one; for launchers that start a command again.
         runs: parent folder of the run's own folder.
         set: replace single values, as key=value with a dotted key; with --resume only
             budgets that do not change the trained numbers.
@@ -69,19 +81,17 @@ def run(
     """
     from frugax import run as room
 
-    for variable in _PROCESS_COUNTS:
-        # Each of them would train the whole model by itself, in a folder of its own.
-        if os.environ.get(variable, "1") != "1":
-            raise ConfigError(
-                f"{variable} is {os.environ[variable]}, but frugax run trains in one "
-                "process, with train.layout on several devices. Call train.fit in a "
-                "program of your own for more, as examples/cluster/train.py does."
-            )
     if (config is None) == (resume is None):
         raise ConfigError(
             "give either a config file (frugax run examples/digits.yaml) or a run to "
             "resume (frugax run --resume runs/digits)."
         )
+    if resume_latest and resume is not None:
+        raise ConfigError(
+            "--resume names a run, and --resume-latest looks for one: leave one out."
+        )
+    _join_processes()
+    is_resumed = resume is not None
     if resume is not None:
         folder, settings = room.reopen(resume, overrides=set)
         # A changed budget needs another receipt, and a lost model file is made again
@@ -92,9 +102,9 @@ def run(
     else:
         assert config is not None  # one of the two, by the check above
         settings = room.load_config(config, overrides=set)
-        folder = room.free_folder(runs, settings.name)
+        folder, is_resumed = _choose_folder(runs, settings, resume_latest=resume_latest)
         config_folder = config.parent
-    ledger = room.start_ledger(settings, resume=resume is not None)
+    ledger = room.start_ledger(settings, resume=is_resumed)
     ledger.on_stuck = lambda error: _leave(error, ledger.claimed)
     with ledger.measure("starting Python"), ledger.deadline("importing JAX"):
         run_config = room.run
@@ -104,20 +114,22 @@ def run(
                 settings,
                 folder,
                 config_folder=config_folder,
-                resume=resume is not None,
+                resume=is_resumed,
                 accept_changes=accept_changes,
                 ledger=ledger,
                 observer=view,
             )
         except room.InterruptedRunError as e:
             view.stop()
-            errors.print(
-                f"Stopped after step {e.step:,}; a checkpoint is saved. Resume with: "
-                f"frugax run --resume {folder.path}",
-                soft_wrap=True,
-                highlight=False,
-            )
-            return 130
+            if not console.quiet:
+                errors.print(
+                    f"Stopped after step {e.step:,}; a checkpoint is saved. Resume "
+                    f"with: frugax run --resume {folder.path}",
+                    soft_wrap=True,
+                    highlight=False,
+                )
+            # A cluster that takes a node away is to start all of them again.
+            return EXIT_PEER_LOST if is_joined() else 130
         except (Exception, KeyboardInterrupt) as e:
             view.stop()
             # A FrugaxError states its own remedy; other errors do not know of the
@@ -140,6 +152,53 @@ def run(
     for note in outcome.notes:
         console.print(note)
     return _exit_code(folder, outcome.receipt) and int(not allow_broken)
+
+
+def _join_processes() -> None:
+    """Join the other processes of this run, if a launcher has started several.
+
+    All but the first are silent.
+
+    Raises:
+        ConfigError: the others cannot be found.
+    """
+    if all(os.environ.get(variable, "1") == "1" for variable in _PROCESS_COUNTS):
+        return  # without importing JAX
+    import jax
+
+    from frugax.train import distributed
+
+    try:
+        distributed.initialize()
+    except (RuntimeError, ValueError) as e:
+        raise ConfigError(str(e)) from e
+    console.quiet = jax.process_index() > 0
+
+
+def _choose_folder(
+    runs: Path, settings: "RunConfig", *, resume_latest: bool
+) -> tuple["RunFolder", bool]:
+    """Return the folder of a run, the same in all processes, and whether to resume."""
+    from frugax import run as room
+
+    folder = None
+    if resume_latest and not console.quiet:
+        folder = room.unfinished_folder(runs, settings)
+    is_resumed = folder is not None
+    folder = folder or room.free_folder(runs, settings.name)
+    if is_joined():
+        # The first process chooses: another may look only after the folder was made.
+        from frugax.train.processes import broadcast_text
+
+        text = broadcast_text(f"{int(is_resumed)}{folder.path}")
+        is_resumed, folder = text[0] == "1", room.RunFolder(Path(text[1:]))
+    return folder, is_resumed
+
+
+def is_joined() -> bool:
+    """Whether this process has joined others, which wait for it."""
+    jax = sys.modules.get("jax")
+    return jax is not None and jax.distributed.is_initialized()
 
 
 def _leave(error: Exception, folder: Path | None) -> None:

@@ -1,8 +1,8 @@
 """The entry point of `frugax`: parse arguments, run a command, turn errors into a line.
 
 Exit codes: 0 all budgets kept; 1 a budget broken or not decidable; 2 bad input; 70 an
-error in the user's own code, or a bug of ours, with its traceback; 130 interrupted;
-141 the output was closed early.
+error in the user's own code, or a bug of ours, with its traceback; 75 another process
+of the run is gone; 130 interrupted; 141 the output was closed early.
 """
 
 import os
@@ -14,6 +14,7 @@ from typing import NoReturn
 from frugax.errors import FrugaxError
 
 from . import _causal_commands, _commands, _watch_commands, _weights_commands
+from ._commands import EXIT_PEER_LOST, is_joined
 from ._consoles import errors, print_error
 from ._parse import parse
 
@@ -44,6 +45,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     is_own_process = args is None
     args = sys.argv[1:] if args is None else args
     is_run = list(args[:1]) == ["run"]
+    has_failed = False
     try:
         commands, about, prog = _commands_by_name(), _ABOUT, "frugax"
         # Groups are split off before tyro parses, so that their help and their errors
@@ -54,7 +56,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         code = parse(commands, args or ["--help"], prog=prog, about=about)()
     except FrugaxError as e:
         print_error(e)
-        code = 2
+        code, has_failed = 2, True
     except BrokenPipeError:  # `frugax ... | head` closes it early
         # Python flushes the output again at its exit and would fail a second time, with
         # a traceback; so its documentation of SIGPIPE advises this. 141 is 128 + 13.
@@ -63,12 +65,19 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:
         errors.print("Interrupted.")
         code = 130
-    except Exception:  # anything else is shown in full, with its own exit code
-        traceback.print_exc()
-        # The traceback is for us or for the author of the loss; 70 is EX_SOFTWARE of
-        # sysexits.
-        code = 70
-    if is_own_process and (is_run or code == 130) and not _is_distributed():
+    except Exception as e:  # anything else is shown in full, with its own exit code
+        has_failed = True
+        if _is_peer_lost(e):
+            print_error(FrugaxError("another process of this run is gone."))
+            code = EXIT_PEER_LOST
+        else:
+            traceback.print_exc()
+            # The traceback is for us or for the author of the loss; 70 is EX_SOFTWARE
+            # of sysexits.
+            code = 70
+    # Other processes wait for this one to take its leave, unless it has failed.
+    is_awaited = is_joined() and not has_failed
+    if is_own_process and (is_run or code == 130) and not is_awaited:
         # With JAX loaded the end of the interpreter takes seconds on a busy machine,
         # and counts against the budget of time. All files of a run are closed by now.
         # After Ctrl-C a compiler's thread may go on, and would end with an abort.
@@ -78,10 +87,12 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     raise SystemExit(code)
 
 
-def _is_distributed() -> bool:
-    """Whether other processes wait for this one to take its leave."""
-    jax = sys.modules.get("jax")
-    return jax is not None and jax.distributed.is_initialized()
+def _is_peer_lost(error: Exception) -> bool:
+    if not is_joined():
+        return False
+    from frugax.train.processes import is_peer_lost
+
+    return is_peer_lost(error)
 
 
 def _commands_by_name() -> dict[str, Callable[..., int]]:

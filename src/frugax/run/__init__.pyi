@@ -20,6 +20,7 @@ from ._folder import (
     RunFolder as RunFolder,
     free_folder as free_folder,
     reopen as reopen,
+    unfinished_folder as unfinished_folder,
 )
 from ._observer import (
     Observer as Observer,

@@ -15,6 +15,7 @@ from jax.tree_util import DictKey, SequenceKey
 
 from frugax import train
 from frugax.errors import ConfigError
+from frugax.train.processes import gather
 from frugax.trees import PyTree
 
 from ._optimizer import averaged_weights
@@ -107,12 +108,19 @@ class BoundTask:
             first = [first[0], {}]
         return (*first, last)
 
-    def whole(self, state: train.TrainState, *, averaged: bool = True) -> PyTree:
+    def whole(self, state: train.TrainState) -> PyTree:
         """Return the trained model in the form in which `init` returned it."""
-        if averaged:
-            weights = averaged_weights(state.opt_state, state.params)
-            state = state._replace(params=weights)
         return self.join(state.model, state.carried)
+
+    def gather_weights(self, state: train.TrainState) -> train.TrainState:
+        """Return a state with the weights to keep, whole in every process.
+
+        The average of the weights takes their place, and the optimiser's state is left
+        out. All processes must call this.
+        """
+        weights = averaged_weights(state.opt_state, state.params)
+        params, carried = gather((weights, state.carried))
+        return state._replace(params=params, carried=carried, opt_state=())
 
     def join(self, model: PyTree, carried: PyTree) -> PyTree:
         """Join model and carried arrays in the form in which `init` returned them."""
@@ -135,7 +143,7 @@ class BoundTask:
         if state.carried is not None:
             state = state._replace(carried=tree["carried"])
             tree = tree["params"]
-        return self.whole(state._replace(params=tree), averaged=False)
+        return self.whole(state._replace(params=tree))
 
     def call(self, function: Callable[..., Any], whole: PyTree) -> Any:
         """Call `evaluate` or `show` with the whole model, or with its two parts."""

@@ -12,6 +12,7 @@ import numpy as np
 from frugax import compress, train, trees, watch
 from frugax.budget import Receipt, SizeBudget, Spend, Verdict
 from frugax.fileio import write_whole
+from frugax.train.processes import run_on_first
 from frugax.trees import PyTree
 
 from ._config import RunConfig
@@ -58,15 +59,37 @@ def finish(
     observer: Observer,
     config_folder: Path,
 ) -> Outcome:
-    """Turn a trained state into the run's files.
+    """Turn a trained state into the run's files; the first process writes them.
 
     Raises:
         InfeasibleBudgetError: the weights cannot be made as small as asked; the
             checkpoints stay, so the run can be resumed with a larger budget.
         OutputError: a file cannot be written.
     """
+    state, notes = _choose_state(folder, trained.result.state)
+    # One process has to hold all weights to compress them.
+    state = ready.checked.bound.gather_weights(state)
+    trained = dataclasses.replace(trained, notes=(*trained.notes, *notes))
+    with run_on_first("end of the run") as is_first:
+        if is_first:
+            return _write_files(
+                config, folder, ready, trained, state, ledger, observer, config_folder
+            )
+    # The others learn it from the file, as figures such as times are the first's own.
+    return Outcome.from_json(folder.receipt.read_text(encoding="utf-8"))
+
+
+def _write_files(
+    config: RunConfig,
+    folder: RunFolder,
+    ready: Prepared,
+    trained: Trained,
+    state: train.TrainState,
+    ledger: Ledger,
+    observer: Observer,
+    config_folder: Path,
+) -> Outcome:
     result, watcher, checked = trained.result, trained.watcher, ready.checked
-    state, notes = _choose_state(folder, result.state)
     # Fetched once: compressing and the first evaluation read the same arrays.
     tree = jax.device_get(checked.bound.file_tree(state))
     observer.stage("compressing the weights")
@@ -119,7 +142,7 @@ def finish(
             after=after.values,
             noise={name: d.noise for name, d in differences.items()},
         ),
-        notes=(*trained.notes, *notes, *_notes(config, result, records)),
+        notes=(*trained.notes, *_notes(config, result, records)),
         environment=describe_environment(config_folder),
         learning_rates=tuple((s, checked.rate(s)) for s in steps.tolist()),
     )

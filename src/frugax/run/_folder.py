@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import shutil
 from collections.abc import Iterator, Sequence
@@ -49,6 +50,12 @@ class RunFolder:
     def journal(self) -> Path:
         """The metrics of every training step."""
         return self.path / "journal"
+
+    def journal_of(self, process: int) -> Path:
+        """The metrics as one process of a run saw them; the first's are the run's."""
+        if process == 0:
+            return self.journal
+        return self.path / f"process{process}" / "journal"
 
     @property
     def model(self) -> Path:
@@ -116,11 +123,35 @@ def file_sha256(path: Path) -> str:
 def free_folder(runs: Path, name: str) -> RunFolder:
     """Choose a folder for a new run: `runs/NAME`, or `runs/NAME-2` if that exists."""
     # Another run may take the folder meanwhile; `claim` creates it and would notice.
-    path, count = runs / name, 1
-    while path.exists():
-        count += 1
-        path = runs / f"{name}-{count}"
-    return RunFolder(path)
+    return next(folder for folder in _folders(runs, name) if not folder.path.exists())
+
+
+def unfinished_folder(runs: Path, config: RunConfig) -> RunFolder | None:
+    """Return the newest unfinished run of a config that nobody is working on."""
+    started = itertools.takewhile(
+        lambda folder: folder.path.exists(), _folders(runs, config.name)
+    )
+    for folder in reversed([*started]):
+        if folder.receipt.is_file() or not folder.config.is_file():
+            continue
+        with contextlib.suppress(ConfigError):
+            if load_config(folder.config) == config and not _is_locked(folder):
+                return folder
+    return None
+
+
+def _folders(runs: Path, name: str) -> Iterator[RunFolder]:
+    yield RunFolder(runs / name)
+    for count in itertools.count(2):
+        yield RunFolder(runs / f"{name}-{count}")
+
+
+def _is_locked(folder: RunFolder) -> bool:
+    try:
+        with filelock.FileLock(folder.lock, timeout=0):
+            return False
+    except filelock.Timeout:
+        return True
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ Plain data only: `receipt.json` holds all of it, so the report can be rendered a
 import dataclasses
 import json
 
-from frugax.budget import Receipt, to_json, to_plain
+from frugax.budget import Receipt, from_plain, to_json, to_plain
 
 from ._config import RunConfig
 
@@ -101,6 +101,19 @@ class Outcome:
     notes: tuple[str, ...]
     environment: dict[str, str]
     learning_rates: tuple[tuple[int, float], ...]
+
+    @classmethod
+    def from_json(cls, text: str) -> "Outcome":
+        """Read what `to_json` wrote.
+
+        Raises:
+            ValueError: the text is not that of an outcome.
+        """
+        data = json.loads(text)
+        names = {field.name for field in dataclasses.fields(cls)}
+        data = {k: v for k, v in data.items() if k in names}
+        receipt = to_plain(Receipt.from_json(text))
+        return from_plain(cls, data | {"receipt": receipt}, null_is_nan=True)
 
     def to_json(self) -> str:
         """Write all of it as JSON text, including the verdicts."""

@@ -18,7 +18,7 @@ from frugax.targets import Target
 from frugax.trees import PyTree
 
 from ._bound_task import BoundTask
-from ._config import RunConfig
+from ._config import LayoutConfig, RunConfig
 from ._free_memory import free_device_bytes
 from ._ledger import Ledger
 from ._observer import Observer
@@ -61,7 +61,8 @@ class Evaluator:
         """
         step = int(state.step)
         if self.latest is None or self.latest[0] != step:
-            figures = evaluate_model(self._bound, self._bound.whole(state))
+            whole = self._bound.whole(self._bound.gather_weights(state))
+            figures = evaluate_model(self._bound, whole)
             value = figures.values.get(self._required or "", 0.0)
             if np.isnan(value):
                 raise DivergedError(
@@ -262,7 +263,7 @@ def prepare(
         if checked.task.show is not None:
             observer.stage("compiling the task's show")
             with ledger.measure("planning and compiling"):
-                show = _compile_show(checked)
+                show = _compile_show(checked, step.layout)
     return Prepared(checked, step, memory, unplanned_bytes, size, show)
 
 
@@ -301,14 +302,6 @@ def _make_step(
     config: RunConfig, checked: Checked, budget: MemoryBudget | None
 ) -> train.TrainStep:
     settings = config.train
-    layout = None
-    if settings.layout is not None:
-        try:
-            layout = train.distributed.Layout.over(
-                settings.layout.shape, settings.layout.kind
-            )
-        except ValueError as e:
-            raise ConfigError(f"train.layout: {e}") from e
     loss = checked.bound.loss
     if checked.bound.carried is None:
         loss = lambda model, batch: checked.bound.loss(model, batch)
@@ -321,10 +314,31 @@ def _make_step(
             accum=settings.accum,
             clip=settings.clip,
             precision=settings.precision,
-            layout=layout,
+            layout=_make_layout(config),
         )
     except ValueError as e:
         raise ConfigError(f"train: {e}") from e
+
+
+def _make_layout(config: RunConfig) -> train.distributed.Layout | None:
+    setting = config.train.layout
+    if setting is None:
+        if jax.process_count() == 1:
+            return None
+        # Without a layout each process would train the whole model by itself.
+        setting = LayoutConfig()
+    try:
+        layout = train.distributed.Layout.over(setting.shape, setting.kind)
+    except ValueError as e:
+        raise ConfigError(f"train.layout: {e}") from e
+    busy = {device.process_index for device in layout.mesh.devices.flat}
+    if len(busy) < jax.process_count():
+        raise ConfigError(
+            f"train.layout: shape {list(setting.shape or ())} uses the devices of "
+            f"{len(busy)} of {jax.process_count()} processes: leave shape out, or "
+            f"start {len(busy)}."
+        )
+    return layout
 
 
 def _bytes_of(step: train.TrainStep, kind: Literal["temp", "total"]) -> int:
@@ -502,7 +516,9 @@ def best_metric(config: RunConfig, figures: Figures) -> tuple[str, bool]:
     )
 
 
-def _compile_show(checked: Checked) -> Callable[[PyTree, PyTree], Streams]:
+def _compile_show(
+    checked: Checked, layout: train.distributed.Layout | None
+) -> Callable[[PyTree, PyTree], Streams]:
     bound = checked.bound
     # The optimiser's arrays are donated by the first step; the rest never is.
     form = checked.state._replace(opt_state=None)
@@ -510,9 +526,12 @@ def _compile_show(checked: Checked) -> Callable[[PyTree, PyTree], Streams]:
     def show(params: PyTree, carried: PyTree) -> Any:
         assert bound.task.show is not None
         state = form._replace(params=params, carried=carried)
-        return bound.call(bound.task.show, bound.whole(state, averaged=False))
+        return bound.call(bound.task.show, bound.whole(state))
 
     arrays = checked.state.params, checked.state.carried
+    # In one of several processes the copies that it has are shown.
+    if layout is not None and jax.process_count() == 1:
+        arrays = layout.place_state(arrays)
     names = check_show(show, *arrays)
     # Compiled ahead: a snapshot between two steps must not wait for XLA.
     compiled = jax.jit(show).lower(*arrays).compile()

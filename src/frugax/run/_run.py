@@ -19,6 +19,8 @@ import numpy as np
 from frugax import train, watch
 from frugax.budget import OverheadBudget, TimeBudget
 from frugax.errors import InfeasibleBudgetError
+from frugax.fileio import make_folder
+from frugax.train.processes import agree_on_min, gather, run_on_first
 
 from ._config import RunConfig
 from ._finish import Trained, finish
@@ -74,11 +76,15 @@ def run(
 ) -> Outcome:
     """Train, compress and evaluate by a config, and write the run's folder.
 
+    Several processes that `train.distributed.initialize` joined train one model, and
+    the first of them writes the files.
+
     JAX's compile cache is turned on for the process (`train.use_compile_cache`).
 
     Args:
         config: the run's config.
-        folder: receives the files; a new folder, or with `resume` that of a run.
+        folder: receives the files; a new folder, or with `resume` that of a run; one
+            that every process can reach.
         config_folder: searched for the user's own module.
         resume: continue from the newest checkpoint in `folder`.
         accept_changes: continue even if code, data or versions have changed.
@@ -99,7 +105,9 @@ def run(
         InterruptedRunError: Ctrl-C while training; the run can be resumed.
         KeyboardInterrupt: Ctrl-C at another time.
     """
-    observer = observer or Silent()
+    is_first = jax.process_index() == 0
+    if observer is None or not is_first:
+        observer = Silent()
     if ledger is None:
         limit = config.budgets.time and config.budgets.time.seconds
         ledger = Ledger(limit, refuses=not resume)
@@ -110,12 +118,17 @@ def run(
         # lock is taken inside of it and held to the end.
         with contextlib.ExitStack() as until_ready:
             checked = check_task(config, config_folder, ledger, observer, resume=resume)
-            if not resume:
-                until_ready.enter_context(claim(folder, config, config_folder))
-                ledger.claimed = folder.path
-            held.enter_context(exclusive_access(folder))
-            with ledger.measure("fingerprints"):
-                notes = check_origin(folder, config, config_folder, checked, **options)
+            notes: list[str] = []
+            with run_on_first("start of the run") as is_first:
+                if is_first and not resume:
+                    until_ready.enter_context(claim(folder, config, config_folder))
+                    ledger.claimed = folder.path
+                if is_first:
+                    held.enter_context(exclusive_access(folder))
+                    with ledger.measure("fingerprints"):
+                        notes = check_origin(
+                            folder, config, config_folder, checked, **options
+                        )
             ready = prepare(config, checked, ledger, observer)
             ledger.claimed = None
         try:
@@ -123,15 +136,17 @@ def run(
                 config, folder, ready, ledger, observer, resume=resume, notes=notes
             )
         except (InfeasibleBudgetError, KeyboardInterrupt):
-            if not train.Checkpoints(folder.checkpoints).latest_step():
+            if is_first and not train.Checkpoints(folder.checkpoints).latest_step():
                 shutil.rmtree(folder.path)  # no step was taken: nothing to keep
             raise
         finally:
-            store_times(config, ledger)
+            if is_first:
+                store_times(config, ledger)
         outcome = finish(
             config, folder, ready, trained, ledger, observer, config_folder
         )
-        store_times(config, ledger)
+        if is_first:
+            store_times(config, ledger)
         return outcome
 
 
@@ -148,14 +163,14 @@ def _train(
     settings, checked = config.train, ready.checked
     keep = settings.keep if isinstance(settings.keep, int) else 2
     checkpoints = train.Checkpoints(folder.checkpoints, keep=keep)
-    state = checked.state
+    state, layout = checked.state, ready.step.layout
     if resume and checkpoints.latest_step() is not None:
         with ledger.measure("checkpoints"):
-            state, damage = _restore(checkpoints, state)
+            state, damage = _restore(checkpoints, state, layout)
         notes = [*notes, *damage]
-    elif ready.step.layout is not None:
+    elif layout is not None:
         # The state of a layout is made in its place, not moved there.
-        state = ready.step.layout.place_state(state)
+        state = layout.place_state(state)
     start = int(state.step)
     journal = _journal(config, folder, start, ledger)
     started = ledger.total
@@ -167,7 +182,7 @@ def _train(
     overhead = config.budgets.overhead or OverheadBudget(share=0.01)
     watcher = watch.Watcher(journal, overhead)
     snapshots = None
-    if ready.show is not None:
+    if ready.show is not None and _is_shown_here(layout):
         apart = max(1, settings.steps // _MAX_SNAPSHOTS)
         snapshots = Snapshots(ready.show, watcher, journal, min_steps_apart=apart)
     last_shown = 0.0
@@ -184,7 +199,7 @@ def _train(
         # `fit` counts steps from 0; people and checkpoints count those that are done.
         watcher.record(number + 1, {**metrics, "seconds": ledger.total})
         if snapshots is not None:
-            snapshots.offer(number + 1, state.params, state.carried)
+            snapshots.offer(number + 1, *gather((state.params, state.carried)))
         if now - last_shown > 0.1:  # a person reads no more than ten figures a second
             last_shown = now
             show(number + 1)
@@ -213,7 +228,7 @@ def _train(
     with journal:
         if snapshots is not None and start == 0:
             # Now or never: the first step is donated these arrays.
-            snapshots.record(0, state.params, state.carried)
+            snapshots.record(0, *gather((state.params, state.carried)))
         try:
             result = fit(settings.steps, _time_for_training(ledger))
         except InfeasibleBudgetError as e:
@@ -227,7 +242,8 @@ def _train(
         else:
             if snapshots is not None and result.steps:
                 final = result.state
-                snapshots.record(int(final.step), final.params, final.carried)
+                arrays = gather((final.params, final.carried))
+                snapshots.record(int(final.step), *arrays)
         finally:
             watcher.finish()  # the records of a failed run are worth having
     for part, name in _PARTS.items():
@@ -292,19 +308,34 @@ class _BestState:
         name, is_higher = best_metric(self._config, figures)
         value = figures.values[name]
         # After a resume the same states come again, and equal the one that is saved.
-        if np.isnan(value) or (
-            self._value is not None
-            and not (value > self._value if is_higher else value < self._value)
-        ):
+        is_better = not np.isnan(value)
+        if self._value is not None:
+            is_better = value > self._value if is_higher else value < self._value
+        # All processes save, or none.
+        if not agree_on_min(int(is_better)):
             return
         self._value = value
         self._checkpoints.save(state, extra={"metric": name, "value": value})
 
 
+def _is_shown_here(layout: train.distributed.Layout | None) -> bool:
+    """Whether this process has the weights that a task's `show` is given."""
+    if jax.process_count() == 1:
+        return True
+    # Weights that are split would have to be sent, at moments that all agree on.
+    return jax.process_index() == 0 and not (layout and layout.splits_weights)
+
+
 def _restore(
-    checkpoints: train.Checkpoints, like: train.TrainState
+    checkpoints: train.Checkpoints,
+    like: train.TrainState,
+    layout: train.distributed.Layout | None,
 ) -> tuple[train.TrainState, list[str]]:
     """Restore the newest intact checkpoint; also describe the damaged ones."""
+    if layout is not None:
+        # Each process reads only the parts that it will hold.
+        shape = lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
+        like = jax.tree.map(shape, like, layout.state_sharding(like))
     damaged = checkpoints.find_damaged()
     # If all are damaged, restoring the newest raises an error with the reason.
     intact = [s for s in checkpoints.steps() if s not in damaged]
@@ -320,12 +351,14 @@ def _journal(
     config: RunConfig, folder: RunFolder, start: int, ledger: Ledger
 ) -> watch.Journal:
     """Open the run's journal; on resume, without the records after the checkpoint."""
-    if not folder.journal.exists():
-        return watch.Journal.create(folder.journal, meta={"name": config.name})
-    journal = watch.Journal.append_to(folder.journal)
+    path = folder.journal_of(jax.process_index())
+    if not path.exists():
+        make_folder(path.parent)
+        return watch.Journal.create(path, meta={"name": config.name})
+    journal = watch.Journal.append_to(path)
     # Steps after the checkpoint run again, and would be in the journal twice.
     journal.rewind(start)
-    earlier = watch.read(folder.journal)
+    earlier = watch.read(path)
     if len(earlier.steps):
         # The time of earlier parts of this run counts against the same budget.
         ledger.add_elapsed(float(np.max(earlier["seconds"])))

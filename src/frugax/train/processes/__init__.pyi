@@ -1,5 +1,7 @@
 from ._collectives import (
     agree_on_min as agree_on_min,
+    broadcast_text as broadcast_text,
+    gather as gather,
     is_preempted as is_preempted,
     put as put,
     run_on_first as run_on_first,

@@ -8,6 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from frugax.trees import PyTree
+
+_MAX_TEXT_BYTES = 4096
+
 
 def agree_on_min(value: int) -> int:
     """Return the least value of any process; all processes must call this."""
@@ -40,6 +44,46 @@ def is_preempted() -> bool:
         return bool(multihost_utils.reached_preemption_sync_point(number))
     except RuntimeError:  # JAX's option jax_enable_preemption_service is off
         return False
+
+
+def broadcast_text(text: str) -> str:
+    """Return the first process's text in all of them; all processes must call this.
+
+    Raises:
+        ValueError: the text has more than 4,096 bytes.
+    """
+    if jax.process_count() == 1:
+        return text
+    from jax.experimental import multihost_utils
+
+    data = text.encode()
+    if len(data) > _MAX_TEXT_BYTES:
+        raise ValueError(f"a text to send has {len(data)} of 4,096 bytes.")
+    # Every process has to send an array of the same shape.
+    buffer = np.zeros(_MAX_TEXT_BYTES, np.uint8)
+    buffer[: len(data)] = np.frombuffer(data, np.uint8)
+    sent = np.asarray(multihost_utils.broadcast_one_to_all(buffer), np.uint8)
+    return sent.tobytes().rstrip(b"\0").decode()
+
+
+def gather(tree: PyTree) -> PyTree:
+    """Return the whole of each array in every process; all processes must call this.
+
+    What is copied on every device is not sent, and arrays of this process alone stay as
+    they are.
+    """
+    if jax.process_count() == 1:
+        return tree
+    from jax.experimental import multihost_utils
+
+    def whole(x: Any) -> Any:
+        if not isinstance(x, jax.Array) or x.is_fully_addressable:
+            return x
+        if x.is_fully_replicated:
+            return x.addressable_data(0)
+        return jax.numpy.asarray(multihost_utils.process_allgather(x, tiled=True))
+
+    return jax.tree.map(whole, tree)
 
 
 def put(x: Any, sharding: jax.sharding.Sharding) -> jax.Array:

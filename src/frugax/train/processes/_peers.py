@@ -39,6 +39,8 @@ _PEER_LOST_MESSAGES = (
     "heartbeat timeout",
     "coordination service",
     "coordinationservice",
+    # `run_on_first`
+    "the first process failed",
 )
 
 
