@@ -3,9 +3,11 @@
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from frugax import watch
+from frugax.measure import InterleavedTimes
 from frugax.watch.probes import frame, record, summarise
 
 X = jnp.ones((8, 8))
@@ -44,6 +46,24 @@ def test_several_numbers_are_priced_together_too():
     )
     assert all(p.seconds >= 0 for p in numbers)
     assert "numbers, once" in str(prices)
+
+
+def test_noise_in_the_price_of_one_number_does_not_raise_that_of_all(monkeypatch):
+    def program(x):
+        for i in range(3):
+            record(f"n{i}", x[i, i])
+        return jnp.sin(x)
+
+    def measured(programs, *args, **options):
+        # The second number looks free, by noise; the last program has all three.
+        added_us = dict(zip(programs, (0, 10, 0, 10, 12), strict=True))
+        seconds = {k: np.full(5, (100 + us) * 1e-6) for k, us in added_us.items()}
+        return InterleavedTimes(seconds, calls=1)
+
+    monkeypatch.setattr("frugax.watch._price.time_interleaved", measured)
+    prices = watch.price(program, X, callbacks=False, clock=lambda: 0.0)
+    assert prices.all_seconds == pytest.approx(12e-6)
+    assert [p.seconds > 0 for p in prices.probes] == [True, False, True]
 
 
 def test_a_watched_function_is_priced_without_its_watcher_and_keeps_its_arguments():

@@ -163,7 +163,8 @@ def price(
         for one, (read_s, _) in zip(added, collections, strict=True)
     ]
     numbers_s = [s for s, p in zip(alone_s, probes, strict=False) if p in numbers]
-    shared_s = _share_once(numbers_s, alone_s[-1])
+    shared_s, each_s = _split(numbers_s, alone_s[-1])
+    of_numbers = iter(each_s)
     prices = []
     for i, (probe, program) in enumerate(zip(probes, programs, strict=False)):
         callback_s = None
@@ -175,7 +176,7 @@ def price(
             ProbePrice(
                 name=probe.name,
                 kind=probe.kind,
-                seconds=alone_s[i] - (shared_s if probe in numbers else 0.0),
+                seconds=next(of_numbers) if probe in numbers else alone_s[i],
                 noise=added[i].noise,
                 bytes=sum(x.size * x.dtype.itemsize for x in leaves),
                 callback_seconds=callback_s,
@@ -189,12 +190,25 @@ def price(
     )
 
 
-def _share_once(alone_s: Sequence[float], together_s: float) -> float:
-    """Return what numbers cost once: `together_s = once + sum(alone_s - once)`."""
+def _split(
+    alone_s: Sequence[float], together_s: float
+) -> tuple[float, Sequence[float]]:
+    """Return what numbers cost once, and what each adds; the sum is `together_s`.
+
+    A number alone costs both: `together_s = once + sum(alone_s - once)`.
+    """
     if len(alone_s) < 2:
-        return 0.0
+        return 0.0, alone_s
     once_s = (sum(alone_s) - together_s) / (len(alone_s) - 1)
-    return float(np.clip(once_s, 0.0, min(alone_s)))
+    once_s = float(np.clip(once_s, 0.0, together_s))
+    # By noise some of them alone are cheaper than what all cost once. Together they
+    # were timed in one program, so that figure stands.
+    each_s = np.maximum(np.asarray(alone_s) - once_s, 0.0)
+    if each_s.sum() > 0:
+        each_s *= (together_s - once_s) / each_s.sum()
+    else:
+        once_s = together_s
+    return once_s, each_s.tolist()
 
 
 def _keep_records(program: Callable[..., Any]) -> Callable[..., Any]:
