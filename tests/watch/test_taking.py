@@ -1,6 +1,7 @@
 """What programs give is filed by class and level, and handed to sinks."""
 
 import json
+import resource
 import threading
 
 import jax
@@ -424,3 +425,22 @@ def test_a_run_is_two_lines_and_leaves_a_folder(tmp_path, capfd):
         again.record(9, {"half": np.nan})
     assert again.exit_code == 3
     assert watch.read(folder / "journal").steps[-1] == 9
+
+
+def test_a_full_disk_ends_no_program(tmp_path, capsys):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with watch.run(tmp_path / "first", level="full") as run:
+            step = run.jit(lambda x: watch.record("x", x) or x + 1)
+            x = jnp.zeros(())
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+            for i in range(5):
+                x = step(x)
+                run.record(i, {"half": i / 2})
+        assert float(x) == 5
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert run.exit_code == 3
+    said = capsys.readouterr().err
+    assert "this run is not whole: cannot write" in said
+    assert "Traceback" not in said

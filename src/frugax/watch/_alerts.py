@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+# The exit code of a script whose run had an alert.
+EXIT_ALERT = 3
 # A run that has diverged stays so: one line for each name and kind of alert.
 _MAX_MESSAGES = 100
 
@@ -54,7 +56,7 @@ class Alerts:
     @property
     def exit_code(self) -> int:
         """3 if there was an alert, else 0; for `sys.exit` at the end of a script."""
-        return 3 if self.messages else 0
+        return EXIT_ALERT if self.messages else 0
 
     def inspect(self, step: int, columns: Mapping[str, np.ndarray]) -> None:
         """Compare numbers with their bounds; `step` is that of the last of them."""

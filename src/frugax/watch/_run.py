@@ -18,7 +18,7 @@ from frugax import fileio
 from frugax.budget import OverheadBudget, Receipt, to_json
 from frugax.errors import OutputError
 
-from ._alerts import Alerts
+from ._alerts import EXIT_ALERT, Alerts
 from ._gpu import GpuDriver
 from ._jit import jit
 from ._watcher import Watcher
@@ -49,11 +49,15 @@ class Run(AbstractContextManager["Run"]):
         self.watcher = watcher
         self.alerts = alerts
         self._system = _SystemMetrics(journal)
+        self._is_whole = True
 
     @property
     def exit_code(self) -> int:
-        """3 if there was an alert, else 0; for `sys.exit` at the end of a script."""
-        return self.alerts.exit_code
+        """3 if there was an alert, or records could not be written, else 0.
+
+        For `sys.exit` at the end of a script.
+        """
+        return self.alerts.exit_code if self._is_whole else EXIT_ALERT
 
     def jit(self, fn: Callable[..., Any] | None = None, **options: Any) -> Any:
         """Compile a function whose records go to this run; see `watch.jit`."""
@@ -80,18 +84,27 @@ class Run(AbstractContextManager["Run"]):
 
     def __exit__(self, *exc_info: Any) -> None:
         self._system.stop()
-        try:
-            self.watcher.__exit__(*exc_info)
-        finally:
-            receipt = json.loads(self.report().to_json())
-            error = exc_info[0]
-            if error is not None:
-                receipt["stopped_because"] = error.__name__
-            with contextlib.suppress(OutputError):
-                fileio.write_whole(
-                    self.folder / "receipt.json", to_json(receipt, indent=1)
-                )
-            self.journal.close()
+        error = exc_info[0]
+        # A full disk must not end a program that may have weights to save elsewhere.
+        for end in (
+            lambda: self.watcher.__exit__(*exc_info),
+            lambda: self._write_receipt(error and error.__name__),
+            self.journal.close,
+        ):
+            try:
+                end()
+            except OutputError as e:
+                # The log may be on the same disk.
+                with contextlib.suppress(OSError):
+                    if self._is_whole:
+                        sys.stderr.write(f"frugax.watch: this run is not whole: {e}\n")
+                self._is_whole = False
+
+    def _write_receipt(self, stopped_because: str | None) -> None:
+        receipt = json.loads(self.report().to_json())
+        if stopped_because is not None:
+            receipt["stopped_because"] = stopped_because
+        fileio.write_whole(self.folder / "receipt.json", to_json(receipt, indent=1))
 
 
 def run(
