@@ -189,6 +189,32 @@ def test_samples_predict_the_effects_of_interventions():
         ).samples[0].sample([], [], 3, rng)
 
 
+@pytest.mark.parametrize("levels", [None, (5, 3)])
+def test_causes_that_act_only_together_are_found(levels):
+    """A product of two, and a checkerboard of categories: neither is seen alone."""
+    rng = np.random.default_rng(0)
+    if levels is None:
+        a, b = rng.normal(size=(2, 100))
+        y = a * b
+    else:
+        a, b = (rng.integers(0, n, 100) for n in levels)
+        board = rng.normal(size=levels)
+        board -= board.mean(0)
+        y = (board - board.mean(1, keepdims=True))[a, b]
+    other = rng.normal(size=100)
+    values = np.stack([a, b, other, y + 0.4 * y.std() * rng.normal(size=100)], 1)
+    ensemble = sample_posterior(
+        values,
+        np.zeros(values.shape, bool),
+        domain_of(values),
+        count=32,
+        rng=rng,
+        forbidden=[(3, 0), (3, 1), (3, 2)],
+    )
+    assert ensemble.edges[[0, 1], 3].min() > 0.9
+    assert ensemble.edges[2, 3] < 0.4
+
+
 def test_an_unmeasured_cause_is_not_counted_as_an_effect():
     """`u` moves both: seen, `y` rises with `x`; set, it falls."""
     rng = np.random.default_rng(0)

@@ -27,6 +27,10 @@ from ._evidence import log_evidence
 _NUM_SINES, _NUM_SINES_FEW_VARIABLES, _FEW_VARIABLES = 6, 12, 6
 _LENGTHS = (0.3, 1.0)
 _GAINS = (3.0, 30.0, 300.0)
+# Parents may act only together, as two switches in series: products of so many sines of
+# either one. Their number grows with the square of the variables.
+_JOINT_SINES, _JOINT_SINES_FEW_VARIABLES = 2, 4
+_JOINT_PROB = 0.2
 # Prior odds of one more companion. A first one is tried with the 16 parent sets that
 # explain the variable best without, a second with the 4 cases that do best with one:
 # with all of them this search would be most of a campaign's time.
@@ -108,6 +112,10 @@ def score_parent_sets(
         columns[:, at] = u
         if curved:
             columns[:, at + 1 : at + width] = evaluate_sines(u, num_sines)
+    num_joint = 0
+    if curved and max_parents > 1:
+        num_joint = _JOINT_SINES_FEW_VARIABLES if d <= _FEW_VARIABLES else _JOINT_SINES
+    products = _multiply_sines(columns, width, num_joint)
     cases: list[ParentCases] = []
     for v in range(d):
         free = ~intervened[:, v]
@@ -119,6 +127,8 @@ def score_parent_sets(
                 values[free, v],
                 intervened[free] if companions else None,
                 width,
+                num_joint,
+                {pair: part[free] for pair, part in products.items()},
                 sets,
                 power,
                 row_weights[free],
@@ -136,6 +146,26 @@ def score_parent_sets(
         tuple(logs for _, logs in merged),
         tuple(cases),
     )
+
+
+def _multiply_sines(
+    columns: Float[np.ndarray, "n k"], width: int, count: int
+) -> dict[tuple[int, int], Float[np.ndarray, "n products"]]:
+    """Multiply the first sines of each two variables, and take their own effects out.
+
+    What is left is in no sum of functions of one variable each (a functional analysis
+    of variance), so it cannot lend a straight line more prior variance than it has.
+    """
+    found: dict[tuple[int, int], np.ndarray] = {}
+    for pair in itertools.combinations(range(columns.shape[1] // width), 2):
+        if not count:
+            break
+        own = [columns[:, 1 + u * width : 1 + (u + 1) * width] for u in pair]
+        a, b = (each[:, 1 : count + 1] for each in own)
+        product = (a[:, :, None] * b[:, None]).reshape(len(a), count**2)
+        alone = np.concatenate([columns[:, :1], *own], axis=1)
+        found[pair] = product - alone @ np.linalg.lstsq(alone, product, rcond=1e-9)[0]
+    return found
 
 
 def _sum_cases(cases: ParentCases) -> tuple[np.ndarray, np.ndarray]:
@@ -170,6 +200,8 @@ def _score_variable(
     y: Float[np.ndarray, " n"],
     intervened: Bool[np.ndarray, "n d"] | None,
     width: int,
+    num_joint: int,
+    products: dict[tuple[int, int], np.ndarray],
     sets: list[tuple[int, ...]],
     power: float,
     row_weights: Float[np.ndarray, " n"],
@@ -193,6 +225,11 @@ def _score_variable(
         ]
         # Variable u has its columns as a parent at u, and as a companion at d + u.
         columns = np.concatenate([columns, *parts], axis=1)
+    joint: dict[tuple[int, int], int] = {}
+    if products:
+        pairs = [p for p in products if v not in p]
+        joint = {p: columns.shape[1] + i * num_joint**2 for i, p in enumerate(pairs)}
+        columns = np.concatenate([columns, *(products[p] for p in pairs)], axis=1)
     # All sets share one Gram matrix: a set costs a slice of it and a factorisation.
     weighted = row_weights[:, None] * columns
     gram, against = columns.T @ weighted, weighted.T @ y
@@ -200,13 +237,22 @@ def _score_variable(
 
     def score(each: list[tuple[int, ...]]) -> np.ndarray:
         logs = np.empty(len(each))
-        sizes = np.array([len(s) for s in each])
-        for k in np.unique(sizes):
-            which = np.flatnonzero(sizes == k)
+        kinds: dict[tuple[int, int], list[int]] = {}
+        for i, s in enumerate(each):
+            kinds.setdefault((len(s), sum(u < d for u in s)), []).append(i)
+        for (k, parents), which in kinds.items():
             members = np.array([each[i] for i in which], np.int64)
             members = members.reshape(len(which), k)
+            starts = np.array(
+                [
+                    [joint[p] for p in itertools.combinations(s[:parents], 2)]
+                    for s in members.tolist()
+                    if joint
+                ],
+                np.int64,
+            ).reshape(len(which), -1)
             logs[which] = power * _average_evidence(
-                gram, against, square, rows, members, width
+                gram, against, square, rows, members, width, starts, num_joint
             )
         return logs
 
@@ -261,25 +307,42 @@ def _average_evidence(
     rows: float,
     members: Int[np.ndarray, "sets size"],
     width: int,
+    joint: Int[np.ndarray, "sets pairs"],
+    num_joint: int,
 ) -> Float[np.ndarray, " sets"]:
-    """Average the evidence of sets of one size over gains and length scales."""
-    size = members.shape[1]
-    shapes: list[tuple[int, np.ndarray, float]] = [(1, np.ones(1), 0.0)]
+    """Average the evidence of sets of one size over gains and length scales.
+
+    `joint` has the first of the columns of each pair of parents.
+    """
+    size, pairs = members.shape[1], joint.shape[1]
+    shapes: list[tuple[int, int, np.ndarray, float]] = [(1, 0, np.ones(size), 0.0)]
     if width > 1 and size:
         # Half of the prior odds are on straight lines.
-        shapes = [(1, np.ones(1), log(0.5))]
+        shapes = [(1, 0, np.ones(size), log(0.5))]
+        together = _JOINT_PROB if pairs else 0.0
         for length in _LENGTHS:
             spectrum = spectral_density(width - 1, length)
-            shapes.append(
-                (width, np.concatenate([[1.0], spectrum]), log(0.5 / len(_LENGTHS)))
-            )
+            alone = np.tile(np.concatenate([[1.0], spectrum]), size)
+            odds = 0.5 / len(_LENGTHS)
+            shapes.append((width, 0, alone, log(odds * (1 - together))))
+            if pairs:
+                product = np.outer(spectrum[:num_joint], spectrum[:num_joint])
+                both = np.concatenate([alone, np.tile(product.ravel(), pairs)])
+                shapes.append((width, num_joint**2, both, log(odds * together)))
     found: list[np.ndarray] = []
-    for num_columns, shape, log_odds in shapes:
+    for num_columns, num_products, shape, log_odds in shapes:
         index = 1 + members[:, :, None] * width + np.arange(num_columns)
-        index = index.reshape(len(members), -1)
-        index = np.concatenate([np.zeros((len(index), 1), np.int64), index], axis=1)
+        products = joint[:, :, None] + np.arange(num_products)
+        index = np.concatenate(
+            [
+                np.zeros((len(members), 1), np.int64),
+                index.reshape(len(members), -1),
+                products.reshape(len(members), -1),
+            ],
+            axis=1,
+        )
         grams = gram[index[:, :, None], index[:, None, :]]
-        prior = np.concatenate([[100.0], np.tile(shape, size)])
+        prior = np.concatenate([[100.0], shape])
         for gain in _GAINS:
             scaled = prior.copy()
             scaled[1:] *= gain
