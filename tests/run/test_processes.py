@@ -14,11 +14,11 @@ from frugax.train import distributed
 pytestmark = pytest.mark.slow
 
 TASK = """
-import os, signal, time
+import os, signal
 import jax, jax.numpy as jnp, numpy as np
 from frugax.run import Task
 
-def task(kill_at=-1, pause=0.0):
+def task(kill_at=-1):
     def init(key):
         a, b = jax.random.split(key)
         return {"w": jax.random.normal(a, (8, 2048)) / 4, "v": jnp.zeros((2048, 1))}
@@ -28,7 +28,6 @@ def task(kill_at=-1, pause=0.0):
         return x, np.sin(x[:, :1])
 
     def batches(step):
-        time.sleep(pause)
         if step == kill_at and jax.process_index() == 1 and not os.path.exists("shot"):
             open("shot", "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -60,7 +59,7 @@ train:
   save_every: 10
   keep: best
   layout: {kind: KIND, shape: [4]}
-budgets: {time: {seconds: 10min, compiles: 1}, size: 3x, accuracy_drop: 0.5}
+budgets: {time: {seconds: 10min, compiles: 1}, memory: 64MiB, size: 3x, accuracy_drop: 0.5}
 """
 
 
@@ -118,6 +117,7 @@ def test_a_run_that_lost_a_process_goes_on_after_the_restart(tmp_path, monkeypat
     assert models[0].read_bytes() == models[1].read_bytes()
 
 
+@pytest.mark.thorough
 def test_what_no_process_can_do_is_refused_by_all(tmp_path, monkeypatch, capfd):
     write(tmp_path)
     code = start(tmp_path, monkeypatch, "--set", "train.layout.shape=[2]")

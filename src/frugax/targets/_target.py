@@ -366,9 +366,9 @@ def find_platform(args: Any) -> str:
 def _default_device() -> Any:
     chosen = jax.config.values["jax_default_device"]
     if chosen is None:
-        return jax.devices()[0]
+        return jax.local_devices()[0]
     if isinstance(chosen, str):
-        return jax.devices(chosen)[0]
+        return jax.local_devices(backend=chosen)[0]
     return chosen
 
 
@@ -437,8 +437,10 @@ def _attached(
     platform: str | None, devices: tuple[Any, ...] | None = None
 ) -> dict[str, Any]:
     everything = devices or tuple(jax.devices(platform))
-    first = everything[0]
-    stats = first.memory_stats() or {}
+    # Only the devices of this process state their memory.
+    own = [d for d in everything if d.process_index == jax.process_index()]
+    first = next(iter(own), everything[0])
+    stats = first.memory_stats() or {} if own else {}
     memory, source = stats.get("bytes_limit"), "this device"
     if memory is None and first.platform == "cpu":
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
