@@ -59,7 +59,11 @@ train:
   save_every: 10
   keep: best
   layout: {kind: KIND, shape: [4]}
-budgets: {time: {seconds: 10min, compiles: 1}, memory: 64MiB, size: 3x, accuracy_drop: 0.5}
+budgets:
+  time: {seconds: 10min, compiles: 1}
+  memory: 64MiB
+  size: 3x
+  accuracy_drop: 0.5
 """
 
 
