@@ -9,7 +9,7 @@ from frugax import InfeasibleBudgetError, MemoryBudget, remat
 from .checks import assert_same, temp_bytes
 
 KEY = jax.random.key(0)
-WS = list(jax.random.normal(KEY, (4, 2, 64, 64)) / 8)
+WS = list(jax.random.normal(KEY, (2, 2, 64, 64)) / 8)
 X = jax.random.normal(KEY, (256, 64))
 
 
@@ -48,7 +48,7 @@ def test_grad_gives_what_jax_grad_gives():
 
 def test_what_does_not_fit_is_not_run_anyway():
     with pytest.raises(InfeasibleBudgetError):
-        remat.grad(loss, TINY)(WS, X)
+        remat.grad(loss, TINY)(WS[:1], X)
 
 
 def test_a_block_holds_something():

@@ -55,7 +55,7 @@ def test_gradients_are_those_of_jax(model):
 def test_every_gate_gives_the_same_gradients(model, gate):
     loss, args, _ = model()
     step, _ = tightest(loss, args, gate=gate)
-    assert_same(jax.jit(step)(*args), jax.value_and_grad(loss)(*args))
+    assert_same(jax.jit(step)(*args), jax.jit(jax.value_and_grad(loss))(*args))
 
 
 def test_a_second_derivative_goes_through():
@@ -145,7 +145,7 @@ def test_other_precisions_are_planned_too(dtype, tolerance):
         assert temp_bytes(step, *args) == plan.predicted <= limit
         got = step(*args)
         assert {g.dtype for g in jax.tree.leaves(got)} == {jnp.dtype(dtype)}
-        assert_same(got, jax.value_and_grad(loss)(*args), tolerance)
+        assert_same(got, jax.jit(jax.value_and_grad(loss))(*args), tolerance)
 
 
 def test_static_arguments_are_bound_before_planning():
@@ -157,7 +157,7 @@ def test_static_arguments_are_bound_before_planning():
     _, args = chain()
     closed = lambda ws, x: loss(ws, x, 2, jnp.sin)
     bound = functools.partial(loss, power=2, activation=jnp.sin)
-    want = jax.value_and_grad(bound)(*args)
+    want = jax.jit(jax.value_and_grad(bound))(*args)
     plans = [half_of(fn, args) for fn in (closed, bound)]
     assert plans[0].fingerprint == plans[1].fingerprint
     for fn, plan in zip((closed, bound), plans, strict=True):
@@ -244,7 +244,7 @@ def test_vmap_inside_the_loss_is_planned():
     plan = plan_whole(loss, MemoryBudget(limit_bytes=limit), example_args=(ws, x))
     step = remat.apply(loss, plan)
     assert temp_bytes(step, ws, x) == plan.predicted <= limit
-    assert_same(step(ws, x), jax.value_and_grad(loss)(ws, x))
+    assert_same(jax.jit(step)(ws, x), jax.jit(jax.value_and_grad(loss))(ws, x))
 
 
 @jax.custom_vjp
@@ -343,7 +343,7 @@ def test_random_bits_are_made_again_from_their_keys():
     mark = body.graph.fingerprint
     how = {"argnums": 0, "has_aux": False}
     step = build_value_and_grad(loss, segments, candidate.body_plans, mark, **how)
-    assert_same(jax.jit(step)(*args), jax.value_and_grad(loss)(*args))
+    assert_same(jax.jit(step)(*args), jax.jit(jax.value_and_grad(loss))(*args))
 
 
 def test_constants_are_given_again_and_not_kept():
@@ -361,7 +361,7 @@ def test_constants_are_given_again_and_not_kept():
     assert iota  # index grids are free to do again: no plan can keep them
     assert not {*iota, *body.graph.consts} & set(body.defined_at)
     step, _ = tightest(loss, args)
-    assert_same(jax.jit(step)(*args), jax.value_and_grad(loss)(*args))
+    assert_same(jax.jit(step)(*args), jax.jit(jax.value_and_grad(loss))(*args))
 
 
 PRODUCT = 2 * 256 * 32 * 32
@@ -381,7 +381,7 @@ def test_what_is_kept_in_a_segment_is_not_made_again():
     # The small rest is what the gate reads.
     less = count(everything) - count(but_products)
     assert less == pytest.approx(2 * PRODUCT, abs=100)
-    want = jax.value_and_grad(loss)(*args)
+    want = jax.jit(jax.value_and_grad(loss))(*args)
     for step in (everything, but_products):
         assert_same(jax.jit(step)(*args), want)
 
@@ -395,7 +395,7 @@ def test_a_kept_result_that_its_own_rule_reads_is_not_made_again():
     # The slope of tanh is read off its result: with that, no product is needed.
     step, _ = whole_again(loss, args, kept=curved)
     assert count(everything) - count(step) >= 2 * PRODUCT
-    assert_same(jax.jit(step)(*args), jax.value_and_grad(loss)(*args))
+    assert_same(jax.jit(step)(*args), jax.jit(jax.value_and_grad(loss))(*args))
 
 
 @pytest.mark.parametrize("model", [residual_mlp, attention, long_skips, chain])

@@ -139,7 +139,7 @@ def test_the_model_says_the_same_of_a_scan_under_a_policy_as_of_its_plan():
 def test_gradients_by_named_policies_are_those_of_jax(make):
     loss, args = make(lambda f: f)
     body, plans = named_plans(make, stride=11)
-    want = jax.value_and_grad(loss)(*args)
+    want = jax.jit(jax.value_and_grad(loss))(*args)
     for parts in plans:
         step = build_value_and_grad(
             loss,

@@ -73,7 +73,7 @@ def test_gradients_are_those_of_jax_in_every_way_to_do_rounds_again(model):
         recompute_bodies(loss, args, (BodyPlan(place, recomputes),))
         for recomputes in ways
     ]
-    want = jax.value_and_grad(loss)(*args)
+    want = jax.jit(jax.value_and_grad(loss))(*args)
     # All in one program: to compile costs most of the time.
     at_once = jax.jit(lambda *args: [step(*args) for step in steps])
     for recomputes, got in zip(ways, at_once(*args), strict=True):
@@ -102,7 +102,7 @@ def test_gradients_are_those_of_jax_in_every_way_to_do_loops_in_loops_again():
         Recompute(every, 3, from_carry=True, body_plans=(chunks,)),
     ]
     steps = [recompute_bodies(loss, args, (BodyPlan(place, (way,)),)) for way in ways]
-    want = jax.value_and_grad(loss)(*args)
+    want = jax.jit(jax.value_and_grad(loss))(*args)
     for got in jax.jit(lambda *args: [step(*args) for step in steps])(*args):
         assert_same(got, want)
 
@@ -116,7 +116,7 @@ def test_gradients_are_those_of_jax_by_the_plans_on_paper(model):
     assert any(candidates[i].body_plans for i in chosen)
     mark = body_of(model).graph.fingerprint
     how = {"argnums": 0, "has_aux": False}
-    want = jax.value_and_grad(loss)(*args)
+    want = jax.jit(jax.value_and_grad(loss))(*args)
     for i in chosen:
         segments = build_segments(candidates[i], jax.default_backend())
         body_plans = candidates[i].body_plans
@@ -151,7 +151,7 @@ def test_a_budget_is_met_as_xla_measures_it(model, share):
     assert plan.body_plans or model is among_other_operations
     assert plan.compiles <= 11
     assert temp_bytes(step, *args) == plan.predicted <= limit
-    assert_same(step(*args), jax.value_and_grad(loss)(*args))
+    assert_same(jax.jit(step)(*args), jax.jit(jax.value_and_grad(loss))(*args))
 
 
 def inner_flops(loss, args, body_plans):
@@ -273,7 +273,7 @@ def test_a_budget_between_two_chunks_is_used(long_rnn):
 def test_a_compressed_gradient_chunks_its_scans():
     loss, args = rnn()
     gradient = memory_planning.height_compressed_grad(loss)
-    assert_same(gradient(*args), jax.grad(loss)(*args))
+    assert_same(gradient(*args), jax.jit(jax.grad(loss))(*args))
     executor = gradient.last_executor
     assert executor is not None
     meta = executor.checkpoint_plan.meta
