@@ -105,6 +105,10 @@ export class Overlay {
     if (finite.length) {
       const out = Math.floor(finite.length / 500);
       [y0, y1] = [finite[out], finite[finite.length - 1 - out]];
+      // Nor may a run that diverged: thousands of times the range of most values.
+      const tenth = Math.floor(finite.length / 10);
+      const [low, high] = [finite[tenth], finite[finite.length - 1 - tenth]];
+      if (high > low && y1 - y0 > 1000 * (high - low)) [y0, y1] = [Math.max(y0, low - 2 * (high - low)), Math.min(y1, high + 2 * (high - low))];
     } else [y0, y1] = [0, 1];
     if (this.page.stretch) [x0, x1] = this.page.stretch;
     if (!(x0 < x1)) [x0, x1] = Number.isFinite(x0) ? [x0 - 1, x0 + 1] : [0, 1];

@@ -224,7 +224,8 @@ class Page {
     const differ = keys.filter((key) => new Set(runs.map((run) => run.config[key])).size > 1);
     find("config").hidden = runs.length < 2 || !keys.length;
     const more = this.shown().length - runs.length;
-    put(find("config-same"), `${keys.length - differ.length} settings are alike${more > 0 ? `; ${more} more runs: pin those to compare` : ""}`);
+    const alike = keys.length - differ.length;
+    put(find("config-same"), `${alike === 1 ? "1 setting is" : `${alike} settings are`} alike${more > 0 ? `; ${more} more runs: pin those to compare` : ""}`);
     const cell = (tag, text, kind) => Object.assign(document.createElement(tag), { textContent: text, className: kind ?? "" });
     const table = find("config").querySelector("table");
     const line = (cells) => { const made = document.createElement("tr"); made.append(...cells); return made; };
