@@ -71,6 +71,27 @@ def test_what_is_wrong_is_named_with_its_place(change, at, message):
     assert caught.value.at == at
 
 
+@dataclasses.dataclass(frozen=True)
+class Switch:
+    on: bool = True
+
+
+def test_the_option_that_was_meant_says_what_is_wrong():
+    """Of several mappings, the one with the keys that were written."""
+    with pytest.raises(WrongValueError, match="Did you mean 'size'"):
+        from_plain(str | Inner, {"sise": 1})
+    kind = tuple[float, float] | Switch | Inner
+    for data, message in (
+        ({"size": -1}, "size: must be >= 0"),
+        ({"on": 3}, "on: expected true or false, got 3"),
+        ({"sise": 1}, "expected one of .* got {'sise': 1}"),
+        ([1.0], "a list of 2 values"),
+        ("on", "expected one of a list of 2 values, {on: ...} or {size: ..., "),
+    ):
+        with pytest.raises(WrongValueError, match=message):
+            from_plain(kind, data)
+
+
 def test_only_plain_things_are_written():
     with pytest.raises(TypeError, match="object"):
         to_plain({"a": [object()]})

@@ -181,17 +181,44 @@ def _read_union(args: tuple[Any, ...], data: Any, at: str, null: float | None) -
     # it.
     if len(errors) == 1:
         raise errors[0]
-    # A mapping in the file means the option that is a dataclass: report that error.
+    # A list or a mapping in the file means the options of that kind; of several, the
+    # one that has the keys. If there is one such option, its error is the right one.
+    meant = [i for i, option in enumerate(options) if _has_kind(option, data)]
+    if len(meant) > 1 and isinstance(data, dict):
+        keys = {*cast("dict[Any, Any]", data)}
+        meant = [i for i in meant if keys <= set(_field_names(options[i]))]
+    if len(meant) == 1:
+        raise errors[meant[0]]
+    shapes = [_describe_shape(option) for option in options]
+    expected = f"one of {', '.join(shapes[:-1])} or {shapes[-1]}"
+    raise _wrong(at, expected, cast("object", data))
+
+
+def _has_kind(option: Any, data: Any) -> bool:
     if isinstance(data, dict):
-        for option, error in zip(options, errors, strict=True):
-            if dataclasses.is_dataclass(option):
-                raise error
-    wrong = cast("object", data)
-    raise _wrong(at, " or ".join(_name(o) for o in options), wrong)
+        return dataclasses.is_dataclass(option)
+    return isinstance(data, list) and typing.get_origin(option) in (tuple, list)
+
+
+def _field_names(cls: type[Any]) -> list[str]:
+    return [f.name for f in dataclasses.fields(cls)]
+
+
+def _describe_shape(option: Any) -> str:
+    """Describe an option as it is written in a file."""
+    if dataclasses.is_dataclass(option):
+        keys = ", ".join(
+            f"{name}: ..." for name in _field_names(cast("type[Any]", option))
+        )
+        return f"{{{keys}}}"
+    args = typing.get_args(option)
+    if typing.get_origin(option) is tuple and Ellipsis not in args:
+        return f"a list of {len(args)} values"
+    return _name(option)
 
 
 def _read_dataclass(cls: type[Any], data: Any, at: str, null: float | None) -> Any:
-    names = [f.name for f in dataclasses.fields(cls)]
+    names = _field_names(cls)
     if isinstance(data, str) and _reads_text(cls):
         return _build(cls, at, data)
     if not isinstance(data, dict):
