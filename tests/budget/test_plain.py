@@ -79,12 +79,12 @@ class Switch:
 def test_the_option_that_was_meant_says_what_is_wrong():
     """Of several mappings, the one with the keys that were written."""
     with pytest.raises(WrongValueError, match="Did you mean 'size'"):
-        from_plain(str | Inner, {"sise": 1})
+        from_plain(str | Inner, {"sizee": 1})
     kind = tuple[float, float] | Switch | Inner
     for data, message in (
         ({"size": -1}, "size: must be >= 0"),
         ({"on": 3}, "on: expected true or false, got 3"),
-        ({"sise": 1}, "expected one of .* got {'sise': 1}"),
+        ({"sizee": 1}, "expected one of .* got {'sizee': 1}"),
         ([1.0], "a list of 2 values"),
         ("on", "expected one of a list of 2 values, {on: ...} or {size: ..., "),
     ):
