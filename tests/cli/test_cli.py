@@ -56,7 +56,8 @@ def test_no_arguments_show_the_help():
 
 def test_a_mistyped_option_names_the_right_one():
     done = frugax("run", "x.yaml", "--resum", "y")
-    assert_one_line(done, "--resum,", "perhaps you meant --resume or --resume-latest;", "frugax --help")
+    meant = "perhaps you meant --resume or --resume-latest;"
+    assert_one_line(done, "--resum,", meant, "frugax --help")
     assert_one_line(frugax("causal", "nope"), "nope", "run, report", "causal --help")
     assert_one_line(frugax("plan"), "Missing", "CONFIG|MODULE:FUNCTION", "plan --help")
 
