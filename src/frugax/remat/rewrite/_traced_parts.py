@@ -78,7 +78,8 @@ def _freeze(value: Any) -> Any:
         return tuple((k, _freeze(value[k])) for k in sorted(value))
     if type(value) in (tuple, list):
         return type(value), tuple(map(_freeze, value))
-    if isinstance(value, ClosedJaxpr):
+    # From JAX 0.12 on the two are one class, whose `jaxpr` is itself.
+    if isinstance(value, ClosedJaxpr) and value.jaxpr is not value:
         return _freeze(value.jaxpr), tuple(map(id, value.consts))
     if isinstance(value, Jaxpr):
         inputs = [*value.constvars, *value.invars]
@@ -86,7 +87,9 @@ def _freeze(value: Any) -> Any:
         number = {v: i for i, v in enumerate([*inputs, *outs])}
         read = lambda v: _literal(v) if isinstance(v, Literal) else number[v]
         lines = tuple((_describe(e), *map(read, e.invars)) for e in value.eqns)
-        return tuple(v.aval for v in inputs), lines, tuple(map(read, value.outvars))
+        consts = tuple(map(id, getattr(value, "consts", ())))
+        avals = tuple(v.aval for v in inputs)
+        return avals, consts, lines, tuple(map(read, value.outvars))
     if isinstance(value, float):
         return float, repr(value)  # 0.0 is not -0.0
     try:
