@@ -200,7 +200,7 @@ def selective_scan(checkpoint: Checkpoint) -> Case:
     tokens = jax.random.randint(jax.random.key(1), (8, 32), 0, 64)
 
     def loss(params: Any, tokens: Any) -> Any:
-        logits = jax.nn.log_softmax(net.apply(params, tokens)[:, :-1])
+        logits = jax.nn.log_softmax(jnp.asarray(net.apply(params, tokens))[:, :-1])
         return -jnp.take_along_axis(logits, tokens[:, 1:, None], -1).mean()
 
     return loss, (net.init(jax.random.key(0), tokens), tokens)
@@ -277,6 +277,7 @@ def measure_rows(name: str) -> list[list[str]]:
     size, count = compile_gradient(*make(jax.checkpoint), HERE)
     more = f"+{count / plain_flops - 1:.1%}"
     rows = [[name, "a checkpoint a block", f"{size / plain:.3f}", more, "-", "-", "-"]]
+    budgets: list[tuple[str, Any]]
     budgets = [(f"{share:g}", MemoryBudget.share(share)) for share in SHARES]
     if size < plain:
         budgets.append(("that of by hand", MemoryBudget(limit_bytes=size)))

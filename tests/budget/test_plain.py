@@ -1,7 +1,7 @@
 """Plain data becomes dataclasses, and what is wrong is named with its place."""
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, strategies as st
@@ -78,8 +78,9 @@ class Switch:
 
 def test_the_option_that_was_meant_says_what_is_wrong():
     """Of several mappings, the one with the keys that were written."""
+    kind: Any = str | Inner
     with pytest.raises(WrongValueError, match="Did you mean 'size'"):
-        from_plain(str | Inner, {"sizee": 1})
+        from_plain(kind, {"sizee": 1})
     kind = tuple[float, float] | Switch | Inner
     for data, message in (
         ({"size": -1}, "size: must be >= 0"),
