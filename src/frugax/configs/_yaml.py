@@ -59,11 +59,7 @@ def read_mapping(text: str, name: str) -> tuple[dict[str, Any], dict[str, int]]:
 
 
 def replace_value(data: dict[str, Any], override: str) -> str:
-    """Replace one value of the data in place.
-
-    Raises:
-        ConfigError: `override` is not `key=value`, or its parent is not a mapping.
-    """
+    """Replace one value of the data in place."""
     key, sign, value = override.partition("=")
     path = key.strip()
     if not sign or not all(path.split(".")):

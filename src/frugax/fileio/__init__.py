@@ -1,7 +1,7 @@
 """Write files atomically: a reader sees the old file or the new one, never half of it.
 
 Start at `write_whole`; `atomic_write` streams; `check_ownership` refuses to overwrite a
-file of another kind; `cache_folder` says where caches live.
+file of another kind; `DiskCache` keeps values by key, and `cache_folder` says where.
 """
 
 from ._atomic import (
@@ -12,9 +12,11 @@ from ._atomic import (
     write_whole,
 )
 from ._cache_folder import cache_folder
+from ._disk_cache import DiskCache
 from ._lock import lock, unlock
 
 __all__ = [
+    "DiskCache",
     "atomic_write",
     "cache_folder",
     "check_ownership",

@@ -249,12 +249,7 @@ def try_target(workload: Workload, target: Target, limit: MemoryBudget) -> FitRo
 
 
 def to_budget(budget: MemoryBudget | str, target: Target) -> MemoryBudget:
-    """A budget for one device; a share is one of its memory.
-
-    Raises:
-        TypeError: the budget is not a MemoryBudget or a text.
-        ValueError: a share of a memory whose size is not known.
-    """
+    """A budget for one device; a share is one of its memory."""
     if isinstance(budget, MemoryBudget):
         return budget
     if not isinstance(budget, str):

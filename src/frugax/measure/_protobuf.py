@@ -83,11 +83,7 @@ def _split_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of seven bits in each byte, least significant first, and its end.
-
-    Raises:
-        ValueError: the data ends within the number.
-    """
+    """A number of seven bits in each byte, least significant first, and its end."""
     value = shift = 0
     while at < len(data):
         byte = data[at]

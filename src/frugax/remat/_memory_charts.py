@@ -161,11 +161,7 @@ def draw_blocks(
     width: int,
     height: int,
 ) -> list[str]:
-    """The lines of a plot with both axes, drawn with block characters.
-
-    Raises:
-        ValueError: `width` is less than 40, or `height` less than 4.
-    """
+    """The lines of a plot with both axes, drawn with block characters."""
     if width < 40 or height < 4:
         raise ValueError(
             f"a picture needs at least 40 columns and 4 lines, got {width} and "

@@ -5,14 +5,12 @@ therefore a digest of everything that those programs depend on (`plan_key`): the
 computation down to each parameter and constant, the compiler and the device.
 """
 
-import contextlib
 import functools
 import hashlib
 import importlib.metadata
 import json
 import os
 import platform
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,7 @@ import numpy as np
 from jax.core import Tracer
 
 from frugax.budget import MemoryBudget, MemoryShare, to_plain
-from frugax.errors import OutputError
-from frugax.fileio import cache_folder, write_whole
+from frugax.fileio import DiskCache, cache_folder
 from frugax.jaxprs import constants, program_text
 from frugax.targets import Target
 
@@ -101,62 +98,21 @@ def recall(
 
 def load_plan(key: str, folder: Path) -> RematPlan | None:
     """The plan that is stored under this name, or None; a damaged file warns."""
-    file = folder / f"{key}.json"
-    try:
-        text = file.read_text()
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as e:
-        return _warn_damaged(file, e)
-    # The checksum in the first line finds damage that leaves valid JSON, such as one
-    # changed digit.
-    digest, _, body = text.partition("\n")
-    if hashlib.sha256(body.encode()).hexdigest() != digest:
-        return _warn_damaged(file, "its checksum does not match")
-    try:
-        plan = RematPlan.from_json(body)
-    except ValueError as e:
-        return _warn_damaged(file, e)
-    with contextlib.suppress(OSError):  # the folder may be read-only
-        os.utime(file)  # marks it as recently used
-    return plan
+    return _cache(folder).load(key, lambda text: RematPlan.from_json(text.decode()))
 
 
 def store_plan(key: str, plan: RematPlan, folder: Path) -> None:
-    """Store a plan under this name, and delete old plans if there are too many.
-
-    A folder that cannot be written to costs a warning, not the plan.
-    """
-    body = plan.to_json()
-    digest = hashlib.sha256(body.encode()).hexdigest()
-    try:
-        write_whole(folder / f"{key}.json", f"{digest}\n{body}")
-    except OutputError as e:
-        warnings.warn(f"this plan is not stored: {e}", UserWarning, stacklevel=4)
-        return
-    _delete_oldest(folder, _MAX_BYTES)
+    """Store a plan; a folder that cannot be written to costs only a warning."""
+    _cache(folder).store(key, plan.to_json().encode())
 
 
-def _delete_oldest(folder: Path, max_bytes: int) -> None:
-    found: list[tuple[float, int, Path]] = []
-    for file in folder.glob("*.json"):
-        with contextlib.suppress(FileNotFoundError):  # another process deleted it
-            stat = file.stat()
-            # The time of writing stands for the last use, because `load_plan` touches
-            # the file: many systems do not record reads.
-            found.append((stat.st_mtime, stat.st_size, file))
-    total = 0
-    for _, size, file in sorted(found, reverse=True):
-        total += size
-        if total > max_bytes:
-            file.unlink(missing_ok=True)
-
-
-def _warn_damaged(file: Path, why: object) -> None:
-    warnings.warn(
-        f"{file}: this stored plan cannot be read ({why}); a new one is made.",
-        UserWarning,
-        stacklevel=5,
+def _cache(folder: Path) -> DiskCache:
+    return DiskCache(
+        folder,
+        suffix=".json",
+        kind="plan",
+        remedy="a new one is made",
+        max_bytes=_MAX_BYTES,
     )
 
 

@@ -41,11 +41,7 @@ def axis_devices(args: tuple[Any, ...]) -> list[tuple[int, ...]]:
 def check_shardings(
     planned: tuple[tuple[int, ...], ...], args: tuple[Any, ...]
 ) -> None:
-    """Refuse arguments that hold more on each device than the plan was made for.
-
-    Raises:
-        ValueError: an array is divided among fewer devices.
-    """
+    """Refuse arguments that hold more on each device than the plan was made for."""
     leaves = jax.tree_util.tree_leaves_with_path(args)
     # Inside of a `jit` XLA chooses shardings later, so nothing can be compared.
     if any(isinstance(leaf, Tracer) for _, leaf in leaves):

@@ -2,11 +2,9 @@
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 import types
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import jax
 import zstandard
 
 from frugax.errors import OutputError
-from frugax.fileio import cache_folder, write_whole
+from frugax.fileio import DiskCache, cache_folder, write_whole
 
 # Above this the least recently used answers are deleted.
 _MAX_BYTES = 512 * 2**20
@@ -102,6 +100,13 @@ class AnswerCache:
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         """Use this folder; by default `frugax/targets` in the user's cache folder."""
         self.folder = Path(folder or cache_folder("targets"))
+        self._files = DiskCache(
+            self.folder,
+            suffix=".answer",
+            kind="answer",
+            remedy="the program is compiled again",
+            max_bytes=_MAX_BYTES,
+        )
 
     def load(self, key: str, *, places: str = "") -> CompiledAnswer | None:
         """The answer under this key, or None.
@@ -110,50 +115,21 @@ class AnswerCache:
             key: the digest.
             places: if given, the answer must have been traced from these source lines.
         """
-        file = self.folder / f"{key}.answer"
-        try:
-            head, _, body = file.read_bytes().partition(b"\n")
-            facts = json.loads(head)
-            if hashlib.sha256(body).hexdigest() != facts.pop("digest"):
-                return _warn_damaged(file, "its checksum does not match")
-            module_bytes = facts.pop("module_bytes")
-            content = zstandard.decompress(body)
-            answer = CompiledAnswer(
-                **facts,
-                hlo_module=content[:module_bytes],
-                hlo_text=content[module_bytes:].decode(),
-                remembered=True,
-            )
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError, KeyError, zstandard.ZstdError) as e:
-            return _warn_damaged(file, e)
-        with contextlib.suppress(OSError):  # the folder may be read-only
-            os.utime(file)  # marks it as recently used
-        if places and answer.places != places:
+        answer = self._files.load(key, _decode)
+        if answer is None or (places and answer.places != places):
             return None
         return answer
 
     def store(self, key: str, answer: CompiledAnswer) -> None:
         """Store an answer; a folder that cannot be written to costs a warning."""
-        content = answer.hlo_module + answer.hlo_text.encode()
-        body = zstandard.compress(content)
         facts: dict[str, object] = {
             f.name: getattr(answer, f.name)
             for f in dataclasses.fields(answer)
             if f.name not in ("hlo_module", "hlo_text", "remembered")
         }
         facts["module_bytes"] = len(answer.hlo_module)
-        facts["digest"] = hashlib.sha256(body).hexdigest()
-        try:
-            write_whole(
-                self.folder / f"{key}.answer", json.dumps(facts).encode() + b"\n" + body
-            )
-        except OutputError as e:
-            message = f"this compiled answer is not stored: {e}"
-            warnings.warn(message, UserWarning, stacklevel=4)
-            return
-        self._delete_oldest()
+        texts = zstandard.compress(answer.hlo_module + answer.hlo_text.encode())
+        self._files.store(key, json.dumps(facts).encode() + b"\n" + texts)
 
     def last_seconds(self, label: str) -> float | None:
         """Seconds that the newest compilation under this label took, or None."""
@@ -173,23 +149,15 @@ class AnswerCache:
         with contextlib.suppress(OutputError):  # `store` has warned
             write_whole(file, json.dumps(times))
 
-    def _delete_oldest(self) -> None:
-        found: list[tuple[float, int, Path]] = []
-        for file in self.folder.glob("*.answer"):
-            with contextlib.suppress(FileNotFoundError):  # another process deleted it
-                stat = file.stat()
-                found.append((stat.st_mtime, stat.st_size, file))
-        total = 0
-        for _, size, file in sorted(found, reverse=True):
-            total += size
-            if total > _MAX_BYTES:
-                file.unlink(missing_ok=True)
 
-
-def _warn_damaged(file: Path, why: object) -> None:
-    warnings.warn(
-        f"{file}: this stored answer cannot be read ({why}); the program is compiled "
-        "again.",
-        UserWarning,
-        stacklevel=5,
+def _decode(content: bytes) -> CompiledAnswer:
+    head, _, texts = content.partition(b"\n")
+    facts = json.loads(head)
+    module_bytes = facts.pop("module_bytes")
+    texts = zstandard.decompress(texts)
+    return CompiledAnswer(
+        **facts,
+        hlo_module=texts[:module_bytes],
+        hlo_text=texts[module_bytes:].decode(),
+        remembered=True,
     )

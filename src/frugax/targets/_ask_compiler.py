@@ -20,11 +20,7 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def run_patiently(work: Callable[[], Any], timeout: float | None, name: str) -> Any:
-    """Run the compiler so that Ctrl-C and the timeout are heard at once.
-
-    Raises:
-        TimeoutError: it took longer.
-    """
+    """Run the compiler so that Ctrl-C and the timeout are heard at once."""
     if threading.current_thread() is not threading.main_thread() and timeout is None:
         return work()
     done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()

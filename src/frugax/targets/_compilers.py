@@ -61,11 +61,7 @@ def installed_compilers() -> tuple[TargetCompiler, ...]:
 
 
 def load_compiler(platform: str) -> str:
-    """Load the compiler for a platform; return its version.
-
-    Raises:
-        MissingExtraError: a package is missing, or belongs to another version of JAX.
-    """
+    """Load the compiler for a platform; return its version."""
     compiler = next(c for c in installed_compilers() if c.platform == platform)
     if compiler.problem:
         raise MissingExtraError(compiler.problem)

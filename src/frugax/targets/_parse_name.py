@@ -19,11 +19,7 @@ _MOST_DEVICES = 2**17
 
 
 def parse_name(text: str) -> dict[str, Any]:
-    """The attributes of a target, from its name.
-
-    Raises:
-        ConfigError: there is no such device, or the number does not fit it.
-    """
+    """The attributes of a target, from its name."""
     name, count, shape = text.strip(), 1, ""
     pair: tuple[int, int] | None = None
     if not name.endswith(_FILES):

@@ -74,12 +74,7 @@ class CallSchedule:
             return self._unit
 
     def end(self, unit: Unit, outputs: Any) -> None:
-        """Have the time taken at which the last call of a unit ends.
-
-        Args:
-            unit: the unit.
-            outputs: the outputs of that call, which the caller may donate later.
-        """
+        """Have the time taken at which the last call of a unit ends."""
         with self._lock:
             if self._unit is not unit:
                 return

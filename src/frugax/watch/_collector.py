@@ -201,13 +201,7 @@ class Collector:
             self.start()
 
     def add_mark(self, experiment: Experiment, unit: Unit, token: Any) -> None:
-        """Have the time taken at which the device finishes a unit.
-
-        Args:
-            experiment: receives the duration of the unit.
-            unit: the unit, whose last call has just been made.
-            token: an array that is ready when that call has ended.
-        """
+        """Have the time taken at which the device finishes a unit."""
         if not self._timing:
             self._timing = _start_thread(_take_times, (self._marks, self._clock))
         self._marks.put((experiment, unit, token, weakref.ref(self)))
@@ -257,11 +251,7 @@ class Collector:
             self._collect(taken, writes_open=not rest, wait=True)
 
     def make_room(self) -> None:
-        """Collect half of the entries, because too many wait.
-
-        Raises:
-            OutputError: the journal cannot be written.
-        """
+        """Collect half of the entries, because too many wait."""
         self.forced += 1
         # Half: the newest may not be computed yet, and waiting for them stalls.
         self.collect(rest=min(len(self._entries), self._max_entries) // 2)
@@ -291,11 +281,7 @@ class Collector:
                 self._writer.lose(rows.kind or "scalar", len(rows))
 
     def raise_refused(self) -> None:
-        """Raise the first refusal of a step's metrics, once.
-
-        Raises:
-            ValueError: metrics were refused since the last call.
-        """
+        """Raise the first refusal of a step's metrics, once."""
         refused, self._refusal = self._refusal, None
         if refused is not None:
             raise refused

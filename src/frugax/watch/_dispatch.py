@@ -192,11 +192,7 @@ class Dispatch:
         return unwritten
 
     def write_open_rows(self, min_step_age_s: float) -> None:
-        """Write what is in memory, so that a crash loses little.
-
-        Raises:
-            OutputError: the journal cannot be written.
-        """
+        """Write what is in memory, so that a crash loses little."""
         self.writer.close_step(min_age_s=min_step_age_s)
         if self.journal is not None and not self.journal.closed:
             self.journal.write_open_blocks()
@@ -212,12 +208,7 @@ class Dispatch:
         self._feed([self._handler_worker], rows.to_events(rows.kind or "scalar"))
 
     def dispatch_status(self, step: int, values: Mapping[str, float]) -> None:
-        """Write how watching goes, and the losses so far, to the journal and the sinks.
-
-        Args:
-            step: the newest step.
-            values: the measured overhead, its interval, the budget and the stride.
-        """
+        """Write the overhead and the losses so far to the journal and the sinks."""
         tallies = self.writer.losses.tallies
         columns = dict(values)
         event_values = {name: np.asarray(value) for name, value in values.items()}

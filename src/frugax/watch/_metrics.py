@@ -9,12 +9,7 @@ from .journal import as_number, is_real
 
 
 def check_metric(name: str, value: Any) -> Any:
-    """Return a metric in a form that can be kept until it is read.
-
-    Raises:
-        TypeError: the metric is not a real number, or is being traced.
-        ValueError: the metric does not have shape `()`.
-    """
+    """Return a metric in a form that can be kept until it is read."""
     if isinstance(value, Tracer):
         raise TypeError(
             f"{name!r} is being traced: return it from the jitted function "
@@ -30,11 +25,7 @@ def check_metric(name: str, value: Any) -> Any:
 
 
 def read_metric(name: str, step: int, value: Any) -> np.ndarray:
-    """Read a metric as the journal keeps it, waiting for the device.
-
-    Raises:
-        ValueError: the metric was donated, or the program that makes it failed.
-    """
+    """Read a metric as the journal keeps it, waiting for the device."""
     # Not jax.device_get: for a ready CPU array it takes six times as long
     # (benchmarks/test_watch.py).
     try:

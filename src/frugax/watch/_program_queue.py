@@ -45,12 +45,7 @@ class ProgramQueue:
     __call__: Any = property(next)
 
     def __init__(self, fn: Callable[..., Any], ask: Callable[..., Any]) -> None:
-        """Ask at each call until `run_until`.
-
-        Args:
-            fn: the function whose name and signature are shown.
-            ask: called with the arguments of a call for which nothing is queued.
-        """
+        """Ask at each call until `run_until`."""
         self._ask = ask
         self._calls = self._length = 0
         self._ahead: Iterator[Any] = itertools.repeat(ask, 0)

@@ -107,22 +107,13 @@ class ProgramVariants:
         self.recording: Any = self._quiet[QUIET]
 
     def is_cheap(self, every: int) -> bool:
-        """Whether to run the recording program in all calls, and keep some records.
-
-        Args:
-            every: calls between two records that are kept.
-        """
+        """Whether to run the recording program in all calls, and keep some records."""
         if not 0 < every <= _MAX_ALWAYS or self._extra_work > _MAX_EXTRA_WORK:
             return False
         return self.reduce_level(QUIET) == QUIET
 
     def recording_s(self, every: int, call_s: float) -> float:
-        """Estimate the seconds that recording adds to a call, on average.
-
-        Args:
-            every: calls between two records that are kept.
-            call_s: seconds of a call.
-        """
+        """Estimate the seconds that recording adds to a call, on average."""
         if self.is_cheap(every):
             return _RECORDING_S
         return (_SWITCH_S + max(self._extra_work, 0.0) * call_s) / max(every, 1)

@@ -107,11 +107,7 @@ class BatchRows:
         self.is_spread = is_spread
 
     def coerce(self, value: Value, state: State) -> Value:
-        """The same value in another state, if that is possible.
-
-        Raises:
-            MixesBatchError: it is not.
-        """
+        """The same value in another state, if that is possible."""
         if value.state == state:
             return value
         if value.state is not None:
@@ -123,11 +119,7 @@ class BatchRows:
         return Value("sum", jnp.where(self.index == 0, value.array, zero))
 
     def slice(self, array: Any, along: Along) -> Any:
-        """This part's rows of a whole array.
-
-        Raises:
-            MixesBatchError: the array does not lie along the batch there.
-        """
+        """This part's rows of a whole array."""
         axis, shape = along.axis, array.shape
         rows = self.batch * along.inner
         if not array.ndim or shape[axis] != along.outer * rows:
@@ -160,11 +152,7 @@ class BatchRows:
 def apply_rule(
     part: BatchRows, graph: Graph, eqn: JaxprEqn, values: Sequence[Value]
 ) -> list[Value]:
-    """Run an operation on arrays, some of which lie along the batch.
-
-    Raises:
-        MixesBatchError: the operation mixes rows of the batch.
-    """
+    """Run an operation on arrays, some of which lie along the batch."""
     name = eqn.primitive.name
     if any(v.state == "sum" for v in values):
         return _sums(part, eqn, values)

@@ -75,13 +75,7 @@ def rewrite_loops(
 def splice(
     body: RematGraph, replaced: Mapping[int, Graph], scratch_bytes: dict[Var, int]
 ) -> RematGraph:
-    """The same loss, with other operations in the place of some.
-
-    Args:
-        body: the loss.
-        replaced: by the position of an operation, those that take its place.
-        scratch_bytes: as in the result.
-    """
+    """The same loss, with other operations in the place of some."""
     graph = body.graph
     eqns: list[JaxprEqn] = []
     consts, values = list(graph.consts), list(graph.const_values)

@@ -125,13 +125,7 @@ def plan_shard_map(
     operation: int,
     plan: Callable[[RematGraph], tuple[RematGraph, Sequence[Segment]]],
 ) -> RematGraph:
-    """The same loss, in which the body of this `shard_map` follows a plan.
-
-    Args:
-        body: the loss.
-        operation: the number of the `shard_map`.
-        plan: rewrites the body, and returns its segments.
-    """
+    """The same loss, in which the body of this `shard_map` follows a plan."""
     eqn = _find_operation(body, operation)
     inside = prepare_shard_body(body, operation)
 

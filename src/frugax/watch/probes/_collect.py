@@ -159,11 +159,7 @@ def trace_function(fn: Callable[..., Any], args: Any, kwargs: Any) -> TracedFunc
 
 
 def count_numbers(name: str, count: int) -> None:
-    """Count numbers of the program that is traced, and refuse too many for a journal.
-
-    Raises:
-        ValueError: this probe makes them more than a record holds.
-    """
+    """Count numbers of the traced program; refuse more than a record holds."""
     if not _local.numbers:
         return
     _local.numbers[-1] += count
