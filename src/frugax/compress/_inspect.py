@@ -6,7 +6,14 @@ import os
 from collections.abc import Callable
 
 from frugax.budget import format_bytes, table
-from frugax.report import Markup, element, fragment, svg_theme
+from frugax.report import (
+    Markup,
+    element,
+    fragment,
+    svg_line,
+    svg_picture,
+    svg_text,
+)
 
 from ._report import TensorReport, average_gap_db, format_below_bound, show_gap
 from ._tensor_table import show_error, tensor_table
@@ -16,17 +23,7 @@ _WIDTH, _HEIGHT = 760, 460
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 24, 76, 56
 # The Gaussian bound: each bit halves the error, that is, 6.02 dB.
 _DB_PER_BIT = 20 * math.log10(2)
-_STYLE = (
-    svg_theme()
-    + """
-.back { fill: var(--card); }
-.title { font-size: 18px; font-weight: 600; fill: var(--ink); }
-.grid { stroke: var(--line); }
-.dot { fill: var(--s0); opacity: .75; }
-.limit { stroke: var(--bad); stroke-width: 1.5; stroke-dasharray: 6 4; }
-.limit-text { fill: var(--bad); }
-"""
-)
+_STYLE = ".dot { fill: var(--s0); opacity: .75; }\n"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,25 +138,16 @@ def _draw_svg(title: str, tensors: list[TensorReport], *, exact: int) -> str:
         caption = f"nothing to draw: every tensor is exact ({exact} of them)"
     elif exact:
         caption += f"; {exact} more kept exact, not shown"
-    parts = [
-        element("title", f"{title}: bits and error of each tensor"),
-        element("style", Markup(_STYLE)),
-        element("rect", class_="back", width=_WIDTH, height=_HEIGHT),
-        element("text", title, class_="title", x=_LEFT, y=30),
-        element("text", caption, x=_LEFT, y=54),
-    ]
+    parts = [svg_text(_LEFT, 30, title, "title"), svg_text(_LEFT, 54, caption)]
     if tensors:
         parts.append(_draw_chart(tensors))
-    svg = element(
-        "svg",
+    return svg_picture(
+        f"{title}: bits and error of each tensor",
         parts,
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
         width=_WIDTH,
         height=_HEIGHT,
-        role="img",
+        style=_STYLE,
     )
-    return f"{svg}\n"
 
 
 def _draw_chart(tensors: list[TensorReport]) -> Markup:
@@ -173,16 +161,13 @@ def _draw_chart(tensors: list[TensorReport]) -> Markup:
     end = min(max_bits, max_db / _DB_PER_BIT)
     return fragment(
         _draw_grid(x, y, max_bits, max_db),
-        element(
-            "line", class_="limit", x1=x(0), y1=y(0), x2=x(end), y2=y(end * _DB_PER_BIT)
-        ),
-        element(
-            "text",
+        svg_line(x(0), y(0), x(end), y(end * _DB_PER_BIT), "limit"),
+        svg_text(
+            x(end) - 8,
+            y(end * _DB_PER_BIT) - 6,
             "no code is better for Gaussian weights",
-            class_="limit-text",
-            x=x(end) - 8,
-            y=y(end * _DB_PER_BIT) - 6,
-            text_anchor="end",
+            "limit-text",
+            anchor="end",
         ),
         (
             element(
@@ -209,26 +194,24 @@ def _draw_grid(
     max_bits: int,
     max_db: int,
 ) -> Markup:
-    line = lambda **ends: element("line", class_="grid", **ends)
     rows: list[Markup] = []
     for bits in range(0, max_bits + 1, max(1, max_bits // 8)):
         rows += [
-            line(x1=x(bits), y1=y(0), x2=x(bits), y2=_TOP),
-            element("text", str(bits), x=x(bits), y=y(0) + 20, text_anchor="middle"),
+            svg_line(x(bits), y(0), x(bits), _TOP, "grid"),
+            svg_text(x(bits), y(0) + 20, str(bits), anchor="middle"),
         ]
     for db in range(0, max_db + 1, 10):
         rows += [
-            line(x1=_LEFT, y1=y(db), x2=x(max_bits), y2=y(db)),
-            element("text", str(db), x=_LEFT - 8, y=y(db) + 4, text_anchor="end"),
+            svg_line(_LEFT, y(db), x(max_bits), y(db), "grid"),
+            svg_text(_LEFT - 8, y(db) + 4, str(db), anchor="end"),
         ]
     return fragment(
         rows,
-        element(
-            "text",
+        svg_text(
+            x(max_bits),
+            _HEIGHT - 12,
             "bits in the file for each weight",
-            x=x(max_bits),
-            y=_HEIGHT - 12,
-            text_anchor="end",
+            anchor="end",
         ),
         element(
             "text",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from frugax.budget import format_bytes
 from frugax.measure import PeakMemory
-from frugax.report import Markup, element, svg_theme
+from frugax.report import element, svg_line, svg_picture, svg_text
 
 from ._plan import FitPlan, FitRow
 
@@ -21,13 +21,8 @@ _COLOURS = {
     "other": "s5",
     "everything else": "faint",
 }
-_STYLE = (
-    svg_theme()
-    + ".back { fill:var(--paper); }\n.title { font-size:18px; fill:var(--ink); }\n"
-    + ".strong { fill:var(--ink); font-weight:600; }\n"
-    + ".limit { stroke:var(--bad); stroke-width:2; }\n"
-    + ".limit-text { fill:var(--bad); }\n"
-    + "".join(f".{name} {{ fill:var(--{name}); }}\n" for name in _COLOURS.values())
+_STYLE = ".back { fill:var(--paper); }\n.limit { stroke-dasharray:none; }\n" + "".join(
+    f".{name} {{ fill:var(--{name}); }}\n" for name in _COLOURS.values()
 )
 
 
@@ -44,21 +39,21 @@ def draw_memory(plan: FitPlan, peaks: Sequence[PeakMemory | None]) -> str:
     limits = [r.budget.usable_bytes for r in plan.rows]
     most = max([*limits, *(p.bytes for p in peaks if p), 1])
     px = lambda n: n / most * (_WIDTH - 2 * _SIDE)
-    parts = [_text(_SIDE, 34, "What fills the memory of one device", "title")]
+    parts = [svg_text(_SIDE, 34, "What fills the memory of one device", "title")]
     x = float(_SIDE)
     sums = [_sums(row, peak) for row, peak in zip(plan.rows, peaks, strict=True)]
     for kind, colour in _COLOURS.items():
         if not any(kind in sizes for sizes in sums):
             continue
         parts.append(element("rect", class_=colour, x=x, y=58, width=12, height=12))
-        parts.append(_text(x + 18, 69, kind))
+        parts.append(svg_text(x + 18, 69, kind))
         x += 40 + _LETTER * len(kind)
     y = float(_TOP)
     for row, peak, sizes in zip(plan.rows, peaks, sums, strict=True):
         limit = row.budget.usable_bytes
         size = peak.bytes if peak else row.predicted
         words = f"{row.target}: {format_bytes(size)}, {row.answer}"
-        parts.append(_text(_SIDE, y, words, "strong"))
+        parts.append(svg_text(_SIDE, y, words, "strong"))
         y += _HEAD - 12
         x = float(_SIDE)
         for kind, size in sizes.items():
@@ -67,35 +62,27 @@ def draw_memory(plan: FitPlan, peaks: Sequence[PeakMemory | None]) -> str:
             parts.append(element("rect", tip, class_=_COLOURS[kind], **box))
             x += px(size)
         edge = _SIDE + px(limit)
-        ends = {"x1": edge, "x2": edge, "y1": y - 5, "y2": y + _BAR + 5}
-        parts.append(element("line", class_="limit", **ends))
+        parts.append(svg_line(edge, y - 5, edge, y + _BAR + 5, "limit"))
         label = f"budget {format_bytes(limit)}"
         half = _LETTER * len(label) / 2
         middle = min(max(edge, _SIDE + half), _WIDTH - _SIDE - half)
         y += _BAR + 20
-        parts.append(_text(middle, y, label, "limit-text", "middle"))
+        parts.append(svg_text(middle, y, label, "limit-text", "middle"))
         for held in peak.largest[:_LISTED] if peak else ():
             y += _LINE
             facts = (held.shape, held.kind, held.name, held.source)
             words = " · ".join(filter(None, (format_bytes(held.bytes), *facts)))
-            parts.append(_text(_SIDE, y, _cut(words)))
+            parts.append(svg_text(_SIDE, y, _cut(words)))
         y += _GAP + _HEAD
     height = y - _GAP - _HEAD + _BOTTOM
-    back = element("rect", class_="back", width=_WIDTH, height=height)
-    drawn = element(
-        "svg",
-        element("title", "What fills the memory of one device"),
-        element("desc", str(plan)),
-        element("style", Markup(_STYLE)),
-        back,
+    return svg_picture(
+        "What fills the memory of one device",
         parts,
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {_WIDTH} {height:g}",
         width=_WIDTH,
         height=height,
-        role="img",
+        description=str(plan),
+        style=_STYLE,
     )
-    return f"{drawn}\n"
 
 
 def _sums(row: FitRow, peak: PeakMemory | None) -> dict[str, int]:
@@ -110,13 +97,6 @@ def _sums(row: FitRow, peak: PeakMemory | None) -> dict[str, int]:
         sums[held.kind] += held.bytes
     sums["everything else"] = peak.bytes - sum(h.bytes for h in known)
     return {kind: size for kind, size in sums.items() if size > 0}
-
-
-def _text(
-    x: float, y: float, text: str, class_: str = "", anchor: str = "start"
-) -> Markup:
-    kind = {"class_": class_} if class_ else {}
-    return element("text", text, **kind, x=x, y=y, text_anchor=anchor)
 
 
 def _cut(text: str) -> str:

@@ -5,14 +5,18 @@ import os
 from pathlib import Path
 
 from frugax.budget import MemoryBudget, format_bytes, format_share, table
-from frugax.fileio import write_whole
-from frugax.report import Markup, element, svg_theme, ticks
+from frugax.report import (
+    element,
+    save_picture,
+    svg_line,
+    svg_picture,
+    svg_text,
+    ticks,
+)
 
 _WIDTH, _HEIGHT = 720, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 30, 84, 56
-_STYLE = svg_theme() + (
-    ".back { fill:var(--card); } .title { font-size:18px; fill:var(--ink); }\n"
-    ".grid { stroke:var(--line); } .limit { stroke:var(--bad); stroke-width:1.5; }\n"
+_STYLE = (
     ".curve { fill:none; stroke:var(--s0); stroke-width:2; }\n"
     ".on { fill:var(--s0); } .off { fill:var(--faint); }\n"
     ".chosen { fill:none; stroke:var(--ink); stroke-width:2; }\n"
@@ -108,27 +112,23 @@ class Frontier:
         px = lambda size: _LEFT + size / widest * (right - _LEFT)
         py = lambda s: bottom - (s - low) / (high - low) * (bottom - _TOP)
         parts = [
-            element("title", "Bytes and flops of the plans that were compiled"),
-            element("desc", str(self)),
-            element("style", Markup(_STYLE)),
-            element("rect", class_="back", width=_WIDTH, height=_HEIGHT),
-            _text(_LEFT, 32, "Memory against recomputation", "title"),
-            _text(_LEFT, 54, f"of the {len(self.tried)} programs compiled; one ring"),
-            _text(_LEFT, 72, "marks the plan, the line its limit"),
+            svg_text(_LEFT, 32, "Memory against recomputation", "title"),
+            svg_text(
+                _LEFT, 54, f"of the {len(self.tried)} programs compiled; one ring"
+            ),
+            svg_text(_LEFT, 72, "marks the plan, the line its limit"),
         ]
         for tick in ticks(low * 100, high * 100, about=5):
             y = py(tick / 100)
-            parts.append(element("line", class_="grid", x1=_LEFT, x2=right, y1=y, y2=y))
-            parts.append(_text(_LEFT - 8, y + 4, f"{tick:+g}%", anchor="end"))
+            parts.append(svg_line(_LEFT, y, right, y, "grid"))
+            parts.append(svg_text(_LEFT - 8, y + 4, f"{tick:+g}%", anchor="end"))
         for tick in ticks(0, widest / max(self.unplanned_bytes, 1), about=5):
             x = px(tick * self.unplanned_bytes)
-            parts.append(_text(x, bottom + 20, f"{tick:g}", anchor="middle"))
+            parts.append(svg_text(x, bottom + 20, f"{tick:g}", anchor="middle"))
         words = "bytes, as a share of the program without a plan"
-        parts.append(_text((_LEFT + right) / 2, bottom + 42, words, anchor="middle"))
+        parts.append(svg_text((_LEFT + right) / 2, bottom + 42, words, anchor="middle"))
         edge = px(limit)
-        parts.append(
-            element("line", class_="limit", x1=edge, x2=edge, y1=_TOP, y2=bottom)
-        )
+        parts.append(svg_line(edge, _TOP, edge, bottom, "limit"))
         line = " ".join(f"{px(t.bytes):.1f},{py(self.share(t)):.1f}" for t in best)
         parts.append(element("polyline", class_="curve", points=line))
         for t in self.tried:
@@ -138,9 +138,14 @@ class Frontier:
             parts.append(element("circle", tip, class_=kind, r=4, **at))
             if self._note(t, best) == "chosen":
                 parts.append(element("circle", class_="chosen", r=8, **at))
-        size = f"0 0 {_WIDTH} {_HEIGHT}"
-        xmlns = "http://www.w3.org/2000/svg"
-        return str(element("svg", *parts, xmlns=xmlns, viewBox=size, role="img")) + "\n"
+        return svg_picture(
+            "Bytes and flops of the plans that were compiled",
+            parts,
+            width=_WIDTH,
+            height=_HEIGHT,
+            description=str(self),
+            style=_STYLE,
+        )
 
     _repr_svg_ = svg  # notebooks show it
 
@@ -151,17 +156,4 @@ class Frontier:
             ValueError: `path` ends in something else.
             OutputError: the file cannot be written.
         """
-        target = Path(path)
-        if target.suffix not in (".svg", ".txt"):
-            raise ValueError(
-                f"{target}: a frontier is saved as .svg, or as .txt for its table; got "
-                f"{target.suffix or 'no ending'}."
-            )
-        write_whole(target, self.svg() if target.suffix == ".svg" else f"{self}\n")
-        return target
-
-
-def _text(
-    x: float, y: float, words: str, kind: str = "", anchor: str = "start"
-) -> Markup:
-    return element("text", words, x=x, y=y, class_=kind, text_anchor=anchor)
+        return save_picture(path, svg=self.svg, text=self.__str__)

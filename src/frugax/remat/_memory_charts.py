@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from frugax.budget import format_bytes
-from frugax.report import Markup, element, svg_theme, ticks
+from frugax.report import element, svg_line, svg_picture, svg_text, ticks
 
 _WIDTH, _HEIGHT = 900, 480
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 104, 112, 58
@@ -24,18 +24,8 @@ _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 _Scale = Callable[[float], float]
 
-# Class names end in the index of the curve; curve 1, the plan, stands out. The colours
-# are CSS variables, which change where the reader's screen is dark.
-_STYLE = (
-    svg_theme()
-    + """
-.back { fill: var(--card); }
-.title { font-size: 18px; font-weight: 600; fill: var(--ink); }
-.strong { fill: var(--ink); }
-.grid { stroke: var(--line); }
-.axis { stroke: var(--soft); }
-.limit { stroke: var(--bad); stroke-width: 1.5; stroke-dasharray: 6 4; }
-.limit-text { fill: var(--bad); font-weight: 600; }
+# Class names end in the index of the curve; curve 1, the plan, stands out.
+_STYLE = """
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
 .l0 { stroke: var(--faint); } .l1 { stroke: var(--s0); }
 .a0 { fill: var(--faint); opacity: .14; } .a1 { fill: var(--s0); opacity: .22; }
@@ -43,7 +33,6 @@ _STYLE = (
 .peak { fill: var(--ink); font-weight: 600; stroke: var(--card); stroke-width: 4px;
         paint-order: stroke; }
 """
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,24 +80,20 @@ def draw_svg(
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
     px = lambda x: _LEFT + x / length * (right - _LEFT)
     py = lambda y: bottom - y / top * (bottom - _TOP)
-    parts = [
-        element("rect", class_="back", width=_WIDTH, height=_HEIGHT),
-        _text(24, 34, title, "title"),
-        _text(24, 56, summary),
-    ]
+    parts = [svg_text(24, 34, title, "title"), svg_text(24, 56, summary)]
     # Round numbers of the largest of B, KiB, MiB, GiB and TiB that fits.
     unit = 1024.0 ** min(int(math.log(max(top, 1), 1024)), 4)
     for tick in ticks(0.0, top / unit, about=6):
         y = tick * unit
         if y < top:
-            parts.append(_line(_LEFT, py(y), right, py(y), "grid"))
-            parts.append(_text(_LEFT - 10, py(y) + 4, format_bytes(y), anchor="end"))
+            parts.append(svg_line(_LEFT, py(y), right, py(y), "grid"))
+            parts.append(svg_text(_LEFT - 10, py(y) + 4, format_bytes(y), anchor="end"))
     for x in ticks(0.0, length, about=8):
         if x < length:
-            parts.append(_line(px(x), bottom, px(x), bottom + 5, "axis"))
-            parts.append(_text(px(x), bottom + 20, f"{x:,.0f}", anchor="middle"))
-    parts.append(_line(_LEFT, bottom, right, bottom, "axis"))
-    parts.append(_text((_LEFT + right) / 2, _HEIGHT - 14, x_label, anchor="middle"))
+            parts.append(svg_line(px(x), bottom, px(x), bottom + 5, "axis"))
+            parts.append(svg_text(px(x), bottom + 20, f"{x:,.0f}", anchor="middle"))
+    parts.append(svg_line(_LEFT, bottom, right, bottom, "axis"))
+    parts.append(svg_text((_LEFT + right) / 2, _HEIGHT - 14, x_label, anchor="middle"))
     legend_x = 24.0
     for i, (name, curve) in enumerate(curves.items()):
         parts += _draw_curve(i, curve, length, px, py)
@@ -118,12 +103,12 @@ def draw_svg(
         )
         box = {"class_": f"d{i}", "width": 14, "height": 10, "rx": 2}
         parts.append(element("rect", x=legend_x, y=74, **box))
-        parts.append(_text(legend_x + 20, 84, label, "strong"))
+        parts.append(svg_text(legend_x + 20, 84, label, "strong"))
         legend_x += 40 + 0.85 * _LETTER_WIDTH * len(label)
     parts += [
-        _line(_LEFT, py(limit), right, py(limit), "limit"),
-        _text(right + 8, py(limit) - 2, "limit", "limit-text"),
-        _text(right + 8, py(limit) + 14, format_bytes(limit), "limit-text"),
+        svg_line(_LEFT, py(limit), right, py(limit), "limit"),
+        svg_text(right + 8, py(limit) - 2, "limit", "limit-text"),
+        svg_text(right + 8, py(limit) + 14, format_bytes(limit), "limit-text"),
     ]
     # Labels come last, so that nothing is drawn over them. The plan's label goes first:
     # of two labels in one place only it is drawn.
@@ -137,19 +122,15 @@ def draw_svg(
         room = _LETTER_WIDTH * len(label) / 2
         x = min(max(x, _LEFT + room), right - room)
         if all(abs(x - a) > 2 * room or abs(y - b) > 18 for a, b in taken):
-            parts.append(_text(x, y - 10, label, "peak", anchor="middle"))
+            parts.append(svg_text(x, y - 10, label, "peak", anchor="middle"))
         taken.append((x, y))
-    return element(
-        "svg",
-        element("title", title),
-        element("desc", summary),
-        element("style", Markup(_STYLE)),
+    return svg_picture(
+        title,
         parts,
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
         width=_WIDTH,
         height=_HEIGHT,
-        role="img",
+        description=summary,
+        style=_STYLE,
     )
 
 
@@ -225,16 +206,6 @@ def _draw_curve(
         element("path", class_=f"a{i}", d=f"M{begin} L{edge} L{end} Z"),
         element("path", class_=f"line l{i}", d=f"M{edge}"),
     ]
-
-
-def _text(
-    x: float, y: float, text: str, kind: str | None = None, anchor: str = "start"
-) -> str:
-    return element("text", text, class_=kind, x=x, y=y, text_anchor=anchor)
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    return element("line", class_=kind, x1=x1, y1=y1, x2=x2, y2=y2)
 
 
 def _cell(solid: float, grey: float) -> str:

@@ -10,8 +10,8 @@ import jax
 
 from frugax import measure
 from frugax.budget import MemoryBudget, format_bytes, format_share
-from frugax.fileio import write_whole
 from frugax.jaxprs import live_bytes, trace
+from frugax.report import save_picture
 
 from ._apply import apply
 from ._enclosing_program import EnclosingProgram, compile_program
@@ -61,14 +61,13 @@ class MemoryPicture:
 
     def svg(self) -> str:
         """The text of an SVG file, self-contained, for light and dark themes."""
-        drawn = draw_svg(
+        return draw_svg(
             title=self.title,
             summary=self.summary,
             x_label=self.source,
             curves={"without a plan": self.unplanned, "planned": self.planned},
             limit=self.budget.usable_bytes,
         )
-        return drawn + "\n"
 
     _repr_svg_ = svg  # notebooks show it
 
@@ -112,17 +111,7 @@ class MemoryPicture:
             ValueError: `path` ends in something else.
             OutputError: the file cannot be written.
         """
-        target = Path(path)
-        if target.suffix == ".svg":
-            write_whole(target, self.svg())
-        elif target.suffix == ".txt":
-            write_whole(target, self.text() + "\n")
-        else:
-            raise ValueError(
-                f"{target}: a picture is saved as .svg, or as .txt for its blocks; "
-                f"got {target.suffix or 'no ending'}."
-            )
-        return target
+        return save_picture(path, svg=self.svg, text=self.text)
 
 
 def draw_memory(

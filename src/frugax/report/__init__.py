@@ -2,7 +2,8 @@
 
 Start at `page` for a whole HTML file and at `line_chart` for curves in it; `COLOURS` is
 the one palette, light and dark, `PAGE_STYLE` styles a page with it, and `CHART_SCRIPT`
-lets readers read off values. `svg_file` makes a picture of its own of a chart.
+lets readers read off values. `svg_picture` builds a picture of its own, and `svg_file`
+makes one of a chart.
 `element` builds any other markup and escapes its text.
 """
 
@@ -11,6 +12,7 @@ from ._downsample import downsample
 from ._line_chart import FULL_WIDTH, HALF_WIDTH, ChartSize, line_chart
 from ._markup import Markup, element, escape, format_number, fragment
 from ._page import CHART_SCRIPT, PAGE_STYLE, page
+from ._picture import save_picture, svg_line, svg_picture, svg_text
 from ._svg_file import svg_file
 from ._theme import COLOURS, page_theme, svg_theme
 from ._ticks import ticks
@@ -32,7 +34,11 @@ __all__ = [
     "line_chart",
     "page",
     "page_theme",
+    "save_picture",
     "svg_file",
+    "svg_line",
+    "svg_picture",
+    "svg_text",
     "svg_theme",
     "ticks",
 ]
