@@ -1,7 +1,6 @@
 """`Watcher`: take records at once, and collect them within an overhead budget."""
 
 import contextlib
-import dataclasses
 import functools
 import math
 import os
@@ -14,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from frugax.budget import OverheadBudget, Receipt, Spend, check_budget, format_share
+from frugax.budget import OverheadBudget, Receipt, Spend, check_budget
 from frugax.errors import OutputError
 
 from ._alerts import Alerts
@@ -25,12 +24,13 @@ from ._dispatch import Dispatch
 from ._flight_recorder import FlightRecorder
 from ._levels import Level, LevelDial
 from ._metrics import check_metric
+from ._overhead_account import OverheadAccount
 from ._plan import WatchPlan
 from ._program_variants import ProgramVariants
 from ._row_batch import class_of
 from .delivery import Losses, SinkWorker, callback_stats
 from .journal import RECORDS_PER_BLOCK, Journal, as_step, check_names
-from .overhead import MIN_PAIRS, Estimate, Pace, combine
+from .overhead import Estimate, Pace
 from .probes import Probe
 from .sinks import Kind, Sink
 
@@ -125,24 +125,27 @@ class Watcher(AbstractContextManager["Watcher"]):
         )
         self.collector.is_bare = self._is_bare
         self.collector.judge = self._judge
-        self.collector.caller_s = lambda: self._record_s
+        self.collector.caller_s = lambda: self._account.record_s
         self.collector.write_status = self._write_status
         self._schedules: list[CallSchedule] = []
         self._own_schedule = CallSchedule(self, (0.0, 0.0))
+        self._account = OverheadAccount(
+            clock,
+            limit=budget.share,
+            schedules=self._schedules,
+            own_schedule=self._own_schedule,
+            collector=self.collector,
+            dispatch=self._dispatch,
+        )
         self._min_frame_gap_s = 1.0 / max_frames_per_s
         self._next_frame = 0.0
         self._last_recorded: int | None = None
-        self._started: float | None = None
-        self._last_call = 0.0
-        self._inside_s = 0.0
-        self._record_s = 0.0  # in `record`
         self._next_ask = 0  # the call of `record` at which a unit begins or ends
         # Calls of `record` before this one only remember their metrics.
         self._next_look = 0
         self._last_look = -1
         self._skipped: tuple[int, Mapping[str, Any]] | None = None  # thinned out
         self._skips = 0  # calls that were thinned out since the last record
-        self._depth = 0  # nested `overhead` blocks
         self._next_status = 0.0
         self._status_step: int | None = None
         self._calls = 0
@@ -226,26 +229,7 @@ class Watcher(AbstractContextManager["Watcher"]):
     @property
     def overhead_estimate(self) -> Estimate:
         """The share of time that watching adds, from the experiment in the run."""
-        schedules = [
-            schedule
-            for schedule in (*self._schedules, self._own_schedule)
-            if schedule.seconds > 0
-        ]
-        total = max((schedule.seconds for schedule in schedules), default=0.0)
-        if not total:
-            return Estimate(-np.inf, np.nan, np.inf, 0)
-        found = combine(
-            [schedule.experiment.estimate for schedule in schedules],
-            [schedule.seconds / total for schedule in schedules],
-        )
-        # In both kinds of units, so that their comparison does not show it.
-        least, most = self._common_share()
-        return dataclasses.replace(
-            found,
-            low=found.low + least,
-            middle=found.middle + (least + most) / 2,
-            high=found.high + most,
-        )
+        return self._account.estimate
 
     def record(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Record the metrics of one step; returns at once.
@@ -291,13 +275,13 @@ class Watcher(AbstractContextManager["Watcher"]):
             self._skips += 1
         else:
             self._add(step, metrics)
-        self._touch(entered)
+        self._account.touch(entered)
         self._next_look = number - number % stride + stride
         if not self._schedules:
             if number >= self._next_ask:
                 self._next_ask = self._own_schedule.count(number, metrics)
             self._next_look = min(self._next_look, self._next_ask)
-        self._record_s += self.clock() - entered
+        self._account.record_s += self.clock() - entered
         if is_thinned_out:
             return
         failure = self._dispatch.writer.failure
@@ -327,7 +311,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         if skipped:
             self._skips += skipped
             self._last_look += skipped
-            self._record_s += skipped * _skip_seconds()
+            self._account.record_s += skipped * _skip_seconds()
 
     def _drop_skipped(self) -> None:
         self._skipped = None
@@ -352,7 +336,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         except (TypeError, ValueError) as e:
             self._dispatch.writer.losses.give("scalar")
             self._dispatch.writer.refuse("scalar", 1, e)
-        self._record_s += self.clock() - entered
+        self._account.record_s += self.clock() - entered
 
     def ingest(self, step: int, probes: Mapping[str, Probe], records: Any) -> None:
         """Accept the records of one call; returns at once.
@@ -371,7 +355,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         if self._flight is not None:
             self._flight.keep(step, records)
         wanted = self._dial.wanted_kinds(step)
-        self._touch(self.clock())
+        self._account.touch(self.clock())
         # User callbacks run regardless of the level.
         if not any(
             probe.kind in wanted or probe.kind == "call" for probe in probes.values()
@@ -411,7 +395,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         if not is_wanted:
             self._dispatch.writer.leave_out(kind)
             return
-        self._touch(self.clock())
+        self._account.touch(self.clock())
         self._dispatch.add_callback_record(kind, stream, step, values)
         if not self.collector.has_started:
             self.collector.start()
@@ -434,7 +418,7 @@ class Watcher(AbstractContextManager["Watcher"]):
             variants: the programs of the function; None if they are not known.
         """
         schedule = CallSchedule(self, gate_s, variants)
-        self._touch(self.clock())
+        self._account.touch(self.clock())
         self._schedules.append(schedule)
         self.collector.schedules.append(schedule)
         if not self.collector.has_started:
@@ -494,24 +478,11 @@ class Watcher(AbstractContextManager["Watcher"]):
 
     def can_afford(self, seconds: float) -> bool:
         """Return whether these seconds can be spent now within the budget."""
-        if self._started is None:
-            return False
-        inside_s = self._inside_s + self._record_s
-        elapsed = self.clock() - self._started - inside_s
-        return self._limit * elapsed >= inside_s + self.collector.cpu_s + seconds
+        return self._account.can_afford(seconds)
 
-    @contextlib.contextmanager
-    def overhead(self) -> Iterator[None]:
+    def overhead(self) -> AbstractContextManager[None]:
         """Count the time of a `with` block as time spent on watching."""
-        entered = self.clock()
-        self._depth += 1
-        try:
-            yield
-        finally:
-            self._depth -= 1
-            if not self._depth:  # the outermost block counts the whole time, once
-                self._touch(entered)
-                self._inside_s += self.clock() - entered
+        return self._account.count_block()
 
     def collect(self) -> None:
         """Collect all pending records into the journal, which is not flushed.
@@ -588,9 +559,10 @@ class Watcher(AbstractContextManager["Watcher"]):
         """Report the cost of watching up to the last call, beside the budget."""
         self._count_skipped()
         writer = self._dispatch.writer
-        found = self.overhead_estimate
-        described = self._describe_count(found) or self._describe_estimate(found)
-        notes, measured, noise = described
+        notes, measured, noise = self._account.describe(
+            calls=self._calls,
+            records_all=self._dial.level == "full" or self._flight is not None,
+        )
         if self.compile_s:
             notes.append(
                 f"Compiling the programs to compare took {self.compile_s:.1f} s, once "
@@ -635,107 +607,6 @@ class Watcher(AbstractContextManager["Watcher"]):
             problems=" ".join(problems),
         )
         return Receipt((spend,))
-
-    def _describe_estimate(
-        self, found: Estimate
-    ) -> tuple[list[str], float | None, float]:
-        """Return notes on the measurement, the share and its half-width."""
-        notes = [
-            f"random bare stretches of the run beside watched ones, {found.pairs} pairs"
-        ]
-        if self._dispatch.has_sinks:
-            notes.append("and CPU time of its sinks")
-        notes.append(
-            f"; collecting took {format_share(self._collecting_share())} of a "
-            "processor."
-        )
-        if not found.pairs:
-            reason = "No pair is complete yet."
-            if self._dial.level == "full" or self._flight is not None:
-                reason = (
-                    "Every step is recorded, so none is bare: `watch.prove` measures "
-                    "the share."
-                )
-            return [*notes, reason], None, 0.0
-        known = np.isfinite(found.low) and np.isfinite(found.high)
-        if known:
-            notes.append(
-                f"95% interval {found.low:+.2%} to {found.high:+.2%} with a median of "
-                f"{found.middle:+.2%}."
-            )
-        decided = known and (found.high <= self._limit or found.low > self._limit)
-        if not decided:
-            more = found.more_calls(self._limit)
-            if np.isfinite(more) and more < 1e12:
-                notes.append(f"About {more:,.0f} more steps would tell.")
-            else:
-                notes.append("No number of steps would tell.")
-        if not known:
-            return notes, None, 0.0
-        half = max(found.high - found.middle, found.middle - found.low)
-        return notes, found.middle, half
-
-    def _describe_count(
-        self, found: Estimate
-    ) -> tuple[list[str], float | None, float] | None:
-        """Return the same from the time that was counted; None if that does not apply.
-
-        Where only `record` is used the program is the one that would run unwatched.
-        Then only two things can delay it: the calls themselves, by their wall time, and
-        the thread that collects, by at most the processor time that it takes. It does
-        not apply with sinks, which have threads of their own.
-        """
-        if self._dispatch.has_sinks:
-            return None
-        least, _ = self._common_share()  # without watched functions there is no gate
-        most = least + self._collecting_share()
-        is_told = found.high <= self._limit or found.low > self._limit
-        # A comparison that excludes the count knows of something that is not in it.
-        if not self._calls or self._schedules or is_told or found.low > most:
-            return None
-        notes = [
-            f"calls of the watcher took {format_share(least)} of the time, with the "
-            f"processor time of collecting {format_share(most)}: the share is between, "
-            "effects on caches aside"
-        ]
-        if found.pairs >= MIN_PAIRS:
-            notes.append(
-                f"; {found.pairs} pairs of stretches with and without collecting give "
-                f"{found.low:+.1%} to {found.high:+.1%}."
-            )
-        return notes, (least + most) / 2, (most - least) / 2
-
-    def _collecting_share(self) -> float:
-        elapsed = self._elapsed_s()
-        if elapsed <= 0:
-            return 0.0
-        return (self.collector.cpu_s + self._dispatch.cpu_s) / elapsed
-
-    def _common_share(self) -> tuple[float, float]:
-        """The share spent in bare units too: gates, `record` itself, `overhead`.
-
-        Returns:
-            The least and the most: nobody knows how much of a gate the caches hold.
-        """
-        elapsed = self._elapsed_s()
-        if elapsed <= 0:
-            return 0.0, 0.0
-        inside_s = self._inside_s + self._record_s
-        warm_s, cold_s = (
-            sum(schedule.gate_s[i] * schedule.calls for schedule in self._schedules)
-            for i in (0, 1)
-        )
-        return (warm_s + inside_s) / elapsed, (cold_s + inside_s) / elapsed
-
-    def _elapsed_s(self) -> float:
-        if self._started is None:
-            return 0.0
-        return self._last_call - self._started
-
-    def _touch(self, now: float) -> None:
-        if self._started is None:
-            self._started = now
-        self._last_call = now
 
     def _is_bare(self) -> bool:
         return any(
@@ -782,7 +653,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         values = {name: v for name, v in measured.items() if math.isfinite(v)}
         values |= {
             "budget": self._limit,
-            "collecting": self._collecting_share(),
+            "collecting": self._account.collecting_share,
             "stride": float(self._current_stride),
             # By it a page can place steps on the clock.
             "time": time.time(),
