@@ -89,6 +89,6 @@ def methods_of(node: ast.ClassDef) -> set[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_a_watcher_of_a_benchmark_takes_records_as_watch_jit_hands_them(path):
+def test_a_benchmarks_watcher_accepts_the_records_of_watch_jit(path):
     for watcher in watchers_in(path.read_text()):
         assert {"due", "ingest"} <= methods_of(watcher), watcher.name

@@ -23,7 +23,7 @@ def test_the_outputs_are_those_that_the_commands_printed(part):
     assert f"\n{found['table']}\n```" in README
 
 
-def test_the_cost_and_the_dates_are_those_of_the_measurement():
+def test_the_page_shows_the_measured_cost_and_dates():
     found = results("first_page")
     made, seconds = found["made_with"], found["plan"]["cpu_seconds"]
     day = made["date"].split()[0]
@@ -31,7 +31,7 @@ def test_the_cost_and_the_dates_are_those_of_the_measurement():
     assert f"two shared CPU cores, JAX {made['jax']}, {day}" in PROSE
 
 
-def test_the_large_decoder_is_that_of_the_targets_benchmark():
+def test_the_large_decoder_comes_from_the_targets_benchmark():
     rows = results("targets")["rows"]
     (row,) = [r for r in rows if (r["net"], r.get("budget")) == ("decoder70b", "40GiB")]
     assert row["met"]

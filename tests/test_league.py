@@ -42,7 +42,7 @@ def block(league, path):
     return text.partition(league.START)[2].partition(league.END)[0].lstrip("\n")
 
 
-def test_the_tables_are_those_of_the_json(league, results):
+def test_the_tables_match_the_json(league, results):
     assert block(league, league.PAGE) == league.page_text(results)
     assert block(league, league.README) == league.readme_text(results)
 

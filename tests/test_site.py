@@ -73,7 +73,7 @@ def test_a_notebook_becomes_a_page_with_its_outputs_and_pictures():
     assert all(f"]({Path(place).name})" in page for place in files if "svg" in place)
 
 
-def test_search_needs_nothing_from_elsewhere():
+def test_search_is_self_contained():
     settings = (ROOT / "site" / "mkdocs.yml").read_text()
     script = "javascripts/iframe-worker.js"
     assert f"polyfills: [{script}]" in settings

@@ -50,7 +50,7 @@ def test_few_menus_with_dents_have_a_bound_as_well():
     assert (found.loss, found.gap) == (192, 0)
 
 
-def test_an_option_of_infinite_loss_is_none():
+def test_an_option_of_infinite_loss_is_never_chosen():
     cost, loss = np.array([[1, 2]]), np.array([[np.inf, 3.0]])
     assert multiple_choice_knapsack(cost, loss, limit=5).chosen.tolist() == [1]
     with pytest.raises(InfeasibleBudgetError) as caught:
@@ -58,6 +58,6 @@ def test_an_option_of_infinite_loss_is_none():
     assert caught.value.needed == 2
 
 
-def test_no_loss_has_no_gap():
+def test_zero_loss_has_zero_gap():
     found = multiple_choice_knapsack(np.array([[3]]), np.array([[0.0]]), limit=3)
     assert (found.gap, found.loss, found.bound) == (0, 0, 0)

@@ -73,7 +73,7 @@ def test_wrong_limits_are_explained(make, error, message):
 
 
 @pytest.mark.parametrize("given", ["6", "0.5", "['6x']"])
-def test_a_bare_number_is_no_size_where_no_type_checker_runs(given):
+def test_a_bare_number_is_refused_as_a_size_without_a_type_checker(given):
     code = f"from frugax import SizeBudget; SizeBudget({given})"
     done = forked.python(code)
     said = done.stderr.splitlines()[-1]
@@ -91,7 +91,7 @@ def test_a_ratio_never_allows_more_than_its_share(ratio, original, weights):
     assert limit <= original / ratio < limit + 1
 
 
-def test_an_experiment_without_a_price_costs_one():
+def test_an_experiment_without_a_price_costs_1():
     budget = fx.ExperimentBudget(n=1, costs={"X": 2})
     assert (budget.price("X"), budget.price("Z")) == (2.0, 1.0)
 

@@ -34,7 +34,7 @@ class Outer:
 GOOD = {"name": "x", "inner": {"size": 1}}
 
 
-def test_whole_numbers_stand_for_floats_and_text_for_budgets():
+def test_integers_are_read_as_floats_and_text_as_budgets():
     made = from_plain(Outer, GOOD | {"memory": "1KiB", "notes": {"a": 1}})
     assert made.memory == fx.MemoryBudget(limit_bytes=1024)
     assert made.notes == {"a": 1.0}
@@ -65,7 +65,7 @@ def test_there_and_back(size, rate, name, n):
         ({"notes": {"a": "b"}}, "notes.a", "a number, got 'b'"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(change, at, message):
+def test_an_error_names_the_value_and_its_place(change, at, message):
     with pytest.raises(WrongValueError, match=message) as caught:
         from_plain(Outer, GOOD | change)
     assert caught.value.at == at
@@ -76,7 +76,7 @@ class Switch:
     on: bool = True
 
 
-def test_the_option_that_was_meant_says_what_is_wrong():
+def test_the_union_member_that_was_meant_reports_the_error():
     """Of several mappings, the one with the keys that were written."""
     kind: Any = str | Inner
     with pytest.raises(WrongValueError, match="Did you mean 'size'"):

@@ -46,14 +46,16 @@ def test_a_receipt_survives_json_and_prints_its_verdicts():
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", '{"spends": [3]}', '{"spends": 3}'])
-def test_what_is_no_receipt_is_refused(text):
+def test_an_invalid_receipt_is_refused(text):
     with pytest.raises(ValueError, match=r"receipt|spends"):
         Receipt.from_json(text)
 
 
 @pytest.mark.parametrize("field", ["measured", "noise", "limit", "predicted"])
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-def test_json_is_strict_and_a_number_that_is_not_finite_decides_nothing(field, number):
+def test_json_is_strict_and_a_number_that_is_not_finite_gives_cannot_tell(
+    field, number
+):
     doubtful = dataclasses.replace(spend(1.0), **{field: number})
 
     def refuse(constant):

@@ -111,7 +111,7 @@ def test_hidden_causes_are_not_shown():
     assert {"U1", "U2"} < set(problem.scm.variables)
 
 
-def test_what_an_experiment_cannot_do_is_refused():
+def test_an_impossible_experiment_is_refused():
     toy = load_environment("toy")
     for do in (intervene(Y=0.0), causal.shift(Z=1.0)):
         with pytest.raises(ValueError, match="set X, Z only"):

@@ -21,7 +21,7 @@ EDGES = {
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_every_kind_of_graph_is_sampled_and_has_no_cycle(graph):
+def test_every_kind_of_graph_is_sampled_and_is_acyclic(graph):
     scm = causal.generate_scm(graph, 6, seed=1)  # a cycle is refused by its order
     if graph in EDGES:
         assert scm.adjacency.sum() == EDGES[graph]
@@ -36,7 +36,7 @@ def test_every_kind_of_graph_is_sampled_and_has_no_cycle(graph):
 @pytest.mark.parametrize(
     "graph", ["erdos_renyi", "scale_free", "scale_free_effects", "small_world"]
 )
-def test_random_graphs_have_the_edges_that_were_asked_for(graph):
+def test_random_graphs_have_the_requested_number_of_edges(graph):
     sizes = np.full(300, 20)
     rng = np.random.default_rng(0)
     edges = random_graphs(graph, sizes, 24, np.full(300, 2.0), rng)
@@ -59,7 +59,7 @@ def test_random_graphs_have_the_edges_that_were_asked_for(graph):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_batch_is_what_its_models_give(family):
+def test_a_batch_equals_draws_from_its_models(family):
     batch = causal.generate_batch(
         12,
         d=(2, 6),
@@ -116,7 +116,7 @@ def _noise_of(m, x, b):
     return noise
 
 
-def test_variances_and_order_of_columns_tell_nothing():
+def test_variances_and_column_order_do_not_reveal_the_graph():
     batch = causal.generate_batch(400, d=6, graph="chain", rows=64, seed=0)
     forward = np.triu(batch.adjacency, 1).sum((1, 2)).mean()
     assert forward == pytest.approx(2.5, abs=0.25)  # half of five edges
@@ -145,7 +145,7 @@ def test_the_smallest_graphs_of_every_kind(d):
     assert batch.adjacency.sum((1, 2)).max() == d * (d - 1) // 2
 
 
-def test_a_seed_gives_the_same_batch_and_a_generator_goes_on():
+def test_a_seed_repeats_a_batch_and_a_generator_draws_a_new_one():
     one, same = (causal.generate_batch(3, seed=7).values for _ in range(2))
     np.testing.assert_array_equal(one, same)
     rng = np.random.default_rng(7)
@@ -169,7 +169,7 @@ def test_a_seed_gives_the_same_batch_and_a_generator_goes_on():
         ({"noise_scales": (-1.0, 1.0)}, "noise_scales must go up"),
     ],
 )
-def test_what_cannot_be_generated_is_refused(options, says):
+def test_an_impossible_generator_setting_is_refused(options, says):
     with pytest.raises(ValueError, match=says):
         causal.generate_batch(**{"sets": 2, "seed": 0, **options})
 

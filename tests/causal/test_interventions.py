@@ -62,7 +62,7 @@ def test_an_imperfect_intervention_misses_and_at_times_fails(chain, base):
     np.testing.assert_array_equal(data["x"], base["x"])
 
 
-def test_interventions_combine_and_say_what_they_do(chain, base):
+def test_interventions_combine_and_describe_themselves(chain, base):
     both = intervene(x=1.0) | shift(z=-2.0)
     assert both.targets == ("x", "z")
     assert both.values == {"x": 1.0, "z": -2.0}

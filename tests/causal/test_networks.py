@@ -81,7 +81,7 @@ def test_a_discrete_network_runs_in_jax(bif):
     assert set(np.unique(by_jax)) == {0, 1, 2}
 
 
-def test_only_states_that_there_are_can_be_set(bif):
+def test_only_known_states_can_be_set(bif):
     assert bif.states("Xray") == ("clear", "spot")
     assert causal.SCM.linear({"x": {}}).states("x") == ()
     says = r"'Cancer' has states .* number: 0 \(none\), 1 \(early\), 2 \(late\)"
@@ -254,7 +254,9 @@ def test_an_installed_package_is_found_and_never_imported(wheel, tmp_path, monke
     assert len(causal.load_sachs()[0]) == 2
 
 
-def test_what_is_not_there_says_how_to_get_it(tmp_path, monkeypatch):
+def test_a_missing_package_or_file_of_a_network_says_how_to_get_it(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="pip download --no-deps pgmpy"):
         causal.load_network("ecoli70")

@@ -107,7 +107,7 @@ def test_one_program_serves_every_model_key_and_intervention():
         assert (values[:, d:] == 0).all(), "padding stays 0"
 
 
-def test_jax_draws_what_numpy_draws():
+def test_jax_and_numpy_draw_the_same_samples():
     """The same distribution: means and deviations of every variable."""
     scm = causal.generate_scm(
         "erdos_renyi", 5, family="mlp", heteroscedastic=True, seed=3
@@ -146,7 +146,7 @@ def test_a_seed_gives_the_same_rows_and_another_others():
         causal.sample(scm, -1, seed=0)
 
 
-def test_what_cannot_be_stacked_or_simulated_says_why():
+def test_a_model_that_cannot_be_stacked_or_simulated_says_why():
     own = SCM.create({"x": {}, "f": lambda p, e: p["x"] + e})
     with pytest.raises(ValueError, match="'f' has a function of its own"):
         causal.stack_models([own])
@@ -161,7 +161,7 @@ def test_what_cannot_be_stacked_or_simulated_says_why():
         causal.simulate(chain, jax.random.key(0), 3, intervene(q=1.0))
 
 
-def test_an_expectation_is_what_many_draws_average_to():
+def test_an_expectation_is_the_average_of_many_draws():
     scm = causal.generate_scm("erdos_renyi", 5, family="mlp", seed=4)
     at, target = np.array([-1.0, 2.0]), scm.order[-1]
     exact = causal.interventional_mean(scm, target, {"x0": at})
@@ -177,7 +177,7 @@ def test_an_expectation_is_what_many_draws_average_to():
 
 
 @pytest.mark.thorough
-def test_evenly_spread_noise_is_as_good_as_its_docstring_says():
+def test_quasi_random_noise_has_the_error_its_docstring_states():
     errors = []
     for seed in range(12):
         family = ("mlp", "rff")[seed % 2]

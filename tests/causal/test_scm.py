@@ -59,12 +59,12 @@ def test_equations_may_come_in_any_order():
         ({"a": {}}, {"target": "a", "hidden": ["a"]}, "is hidden: choose an observed"),
     ],
 )
-def test_what_is_no_model_is_refused_with_its_place(equations, options, says):
+def test_an_invalid_model_is_refused_with_its_place(equations, options, says):
     with pytest.raises(ValueError, match=says):
         SCM.linear(equations, **options)
 
 
-def test_what_a_function_makes_superfluous_is_refused():
+def test_arguments_that_a_function_replaces_are_refused():
     own = lambda p, e: p["a"] + e
     with pytest.raises(ValueError, match="bias of 'b': its function adds its own"):
         SCM.create({"a": {}, "b": own}, bias={"b": 1.0})
@@ -89,7 +89,7 @@ def test_functions_name_their_parents_by_reading_them():
     np.testing.assert_allclose(data["w"], 2 * data["y"], rtol=1e-6)
 
 
-def test_a_function_that_branches_is_told_its_parents():
+def test_a_branching_function_needs_its_parents_stated():
     def y(p, e):
         return p["a"] + e if (e < 0).all() else p["b"] + e
 
@@ -130,7 +130,7 @@ def test_a_function_that_cannot_be_used_is_refused(equation, says):
         (lambda p, e: np.zeros(3), r"of 'y' gives an array of shape \(3,\): .* 4 here"),
     ],
 )
-def test_a_function_that_fails_later_is_named(equation, says):
+def test_a_function_that_fails_later_is_reported_by_name(equation, says):
     scm = SCM.create({"x": {}, "w": {}, "v": {}, "y": equation}, parents={"y": "wv"})
     with pytest.raises(ValueError, match=says):
         causal.sample(scm, 4, seed=0)

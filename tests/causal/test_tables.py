@@ -36,7 +36,7 @@ def test_frames_of_every_library(library):
     same(Samples.from_frame(frame, intervened="changed"))
 
 
-def test_pandas_own_missing_values_and_integers():
+def test_missing_values_and_integers_of_pandas_are_read():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(
         {
@@ -93,12 +93,12 @@ class Renamed:
         ({"x": [1.0, float("inf")]}, ValueError, "'x' is infinite in row 1"),
     ],
 )
-def test_what_is_no_table_is_refused(frame, error, says):
+def test_an_invalid_table_is_refused(frame, error, says):
     with pytest.raises(error, match=says):
         Samples.from_frame(frame)
 
 
-def test_values_far_from_zero_are_taken_where_float32_tells_them_apart():
+def test_values_far_from_zero_are_accepted_where_float32_can_separate_them():
     for values in ([300.0, 300.01, 300.02, 300.005], [1.7e9, 1.7e9 + 9e4], [1e-160]):
         assert len(Samples.from_frame({"x": values})) == len(values)
 
@@ -114,14 +114,14 @@ def test_values_far_from_zero_are_taken_where_float32_tells_them_apart():
         (np.zeros((2, 3)), r"not float64 of \(2, 3\)"),
     ],
 )
-def test_interventions_that_are_none_are_refused(intervened, says):
+def test_invalid_interventions_are_refused(intervened, says):
     table = {"x": [1.0, 2.0], "y": [2.0, 3.0], "z": ["x", "q"], "done": [True, False]}
     variables = ["x", "y"] if isinstance(intervened, str | dict) else ["x", "y", "done"]
     with pytest.raises(ValueError, match=says):
         Samples.from_frame(table, intervened=intervened, variables=variables)
 
 
-def test_what_was_changed_can_be_said_in_three_ways():
+def test_interventions_can_be_stated_in_three_ways():
     table = {"x": [1.0, 2.0], "y": [2.0, 3.0], "do": ["x; y", "obs"], "d": [1, 0]}
     by_name = Samples.from_frame(table, intervened="do", variables=["x", "y"])
     by_flag = Samples.from_frame(
@@ -194,7 +194,7 @@ def test_arrays_whose_digits_float32_would_lose_are_refused():
     assert Samples.observed(["y"], values - 1e8).values[3, 0] == 3
 
 
-def test_a_file_that_is_none_or_has_another_separator_is_named(tmp_path):
+def test_a_file_that_is_missing_or_has_another_separator_is_refused_by_name(tmp_path):
     path = tmp_path / "rows.csv"
     with pytest.raises(FileNotFoundError, match=r"rows\.csv: No such file .* a CSV"):
         Samples.from_csv(path)

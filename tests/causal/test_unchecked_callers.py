@@ -139,6 +139,6 @@ TypeError policy must be of AcquisitionPolicy, got 'p'.
 """
 
 
-def test_callers_that_check_no_types_are_told_the_value_and_its_place():
+def test_an_error_names_the_value_and_its_place_without_a_type_checker():
     ran = forked.python(CODE)
     assert ran.stdout == SAYS.replace("\\\n", "").lstrip(), ran.stderr

@@ -66,7 +66,7 @@ def test_a_campaign_runs_to_its_report(config, tmp_path):
     )
 
 
-def test_a_config_that_was_changed_since_does_not_go_on(config, tmp_path):
+def test_a_campaign_refuses_a_changed_config(config, tmp_path):
     Campaign.begin(load_campaign_config(config).campaign).keep(tmp_path / "campaign")
     later = CONFIG.replace("budget: {", "budget: {n: 9, ")
     (tmp_path / "config.yaml").write_text(later)
@@ -75,7 +75,7 @@ def test_a_config_that_was_changed_since_does_not_go_on(config, tmp_path):
     assert "budget was changed since the campaign began with cost 5: " in done.stderr
 
 
-def test_a_function_of_ones_own_answers_and_may_fail(config, tmp_path):
+def test_a_user_function_answers_and_may_fail(config, tmp_path):
     (tmp_path / "lab.py").write_text(
         "def measure(values, *, rows, seed):\n"
         "    return None if seed % 3 == 0 else {'y': [-values.get('z', 0.0)] * rows}\n"
@@ -93,7 +93,7 @@ def test_a_function_of_ones_own_answers_and_may_fail(config, tmp_path):
 OWN = CONFIG.partition("simulator:")[0] + 'simulator: {function: "lab.py:lab"}\n'
 
 
-def test_what_a_function_raises_is_a_failed_experiment(config, tmp_path):
+def test_an_exception_of_a_function_is_a_failed_experiment(config, tmp_path):
     lab = tmp_path / "lab.py"
     lab.write_text(
         "def lab(values, *, rows, seed):\n"
@@ -124,7 +124,7 @@ def test_what_a_function_raises_is_a_failed_experiment(config, tmp_path):
     assert "failed: ZeroDivisionError: " in done.stdout
 
 
-def test_what_a_function_gives_that_is_no_answer_is_not_charged(config, tmp_path):
+def test_an_invalid_answer_of_a_function_is_not_charged(config, tmp_path):
     (tmp_path / "lab.py").write_text("def lab(values, *, rows, seed): return 'high'\n")
     config.write_text(OWN)
     done = frugax("causal", "run", config, cwd=tmp_path)
@@ -140,7 +140,9 @@ def test_what_a_function_gives_that_is_no_answer_is_not_charged(config, tmp_path
 
 
 @pytest.mark.parametrize("at_import", [False, True])
-def test_a_function_that_ends_the_program_is_named(config, tmp_path, at_import):
+def test_a_function_that_exits_the_program_is_reported_by_name(
+    config, tmp_path, at_import
+):
     text = "def lab(values, *, rows, seed): raise SystemExit(3)\n"
     lab = tmp_path / "lab.py"
     lab.write_text(f"{text}lab({{}}, rows=1, seed=0)\n" if at_import else text)
@@ -191,7 +193,7 @@ def test_a_person_is_asked_again_until_the_answer_can_be_taken(monkeypatch, caps
     assert going.spent == 1
 
 
-def test_a_person_confirms_what_is_odd_and_corrects_what_was_told(monkeypatch, capsys):
+def test_a_person_confirms_an_outlier_and_corrects_an_answer(monkeypatch, capsys):
     going = Campaign(
         variables={"x": (-1.0, 1.0), "w": (0.0, 3.0)},
         target="y",
@@ -248,7 +250,7 @@ def test_a_function_that_gives_nan_is_stopped_like_one_that_fails(capsys):
         own.check()
 
 
-def test_a_module_that_is_no_python_is_named_with_its_line(tmp_path):
+def test_a_module_with_a_syntax_error_is_reported_with_its_line(tmp_path):
     (tmp_path / "lab.py").write_text("a = 1\nx = (\n")
     with pytest.raises(ConfigError, match=r"lab\.py:2: '\(' was never closed: x = \("):
         load_function(f"{tmp_path / 'lab.py'}:lab")
@@ -282,7 +284,7 @@ def test_a_function_that_cannot_be_asked_is_refused_first(config, tmp_path):
         ),
     ],
 )
-def test_a_mistake_in_the_config_is_one_line(config, tmp_path, change, message):
+def test_a_config_error_is_reported_in_one_line(config, tmp_path, change, message):
     config.write_text(CONFIG.replace(*change))
     done = frugax("causal", "run", config, cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
@@ -290,7 +292,7 @@ def test_a_mistake_in_the_config_is_one_line(config, tmp_path, change, message):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_what_to_run_must_be_said_once(config, tmp_path):
+def test_the_lab_must_be_stated_exactly_once(config, tmp_path):
     for args in ([], [config, "--resume", "runs/chain"]):
         done = frugax("causal", "run", *args, cwd=tmp_path)
         assert done.returncode == 2
@@ -299,7 +301,7 @@ def test_what_to_run_must_be_said_once(config, tmp_path):
     assert done.returncode == 2
 
 
-def test_nobody_at_the_terminal_stops_it_and_keeps_the_question(config, tmp_path):
+def test_without_a_terminal_it_stops_and_keeps_the_question(config, tmp_path):
     config.write_text(CONFIG.split("simulator:")[0])
     done = forked.frugax("causal", "run", config, cwd=tmp_path)
     assert done.returncode == 130

@@ -111,7 +111,7 @@ def test_watching_alone_does_not_fail_a_run(small):
     assert "broken" in done.stdout or "cannot tell" in done.stdout
 
 
-def test_planning_writes_nothing(small):
+def test_planning_does_not_write_files(small):
     done = frugax("plan", "c.yaml", "--set", "budgets.size=2x", cwd=small)
     assert done.returncode == 0, done.stderr
     assert "model file" in done.stdout
@@ -150,25 +150,25 @@ def test_planning_writes_nothing(small):
         (["decompress", "c.yaml"], ["c.yaml"]),
     ],
 )
-def test_a_mistake_is_one_line_and_leaves_nothing(small, args, parts):
+def test_an_error_is_one_line_and_leaves_no_files(small, args, parts):
     before = sorted(os.listdir(small))
     assert_one_line(frugax(*args, cwd=small), *parts)
     left = set(os.listdir(small)) - set(before) - {"__pycache__"}
     assert not left or not any((small / "runs").iterdir())
 
 
-def test_a_loss_that_is_no_number_is_one_line(small):
+def test_a_loss_that_is_not_finite_is_reported_in_one_line(small):
     done = frugax("run", "c.yaml", "--set", "options={number: .nan}", cwd=small)
     assert_one_line(done, "the loss of step 0", "is nan", "checkpoint of step 0")
 
 
-def test_an_error_in_the_users_own_code_is_one_line_with_its_place(small):
+def test_an_error_in_user_code_is_one_line_with_its_place(small):
     done = frugax("run", "c.yaml", "--set", "options={number: text}", cwd=small)
     assert_one_line(done, "ValueError at cli_task.py:3", "could not convert string")
     assert not (small / "runs").exists()
 
 
-def test_a_damaged_checkpoint_is_one_line(small):
+def test_a_damaged_checkpoint_is_reported_in_one_line(small):
     done = frugax("run", "c.yaml", cwd=small)
     assert done.returncode == 0, done.stderr
     folder = small / "runs" / "small"
@@ -180,7 +180,7 @@ def test_a_damaged_checkpoint_is_one_line(small):
     assert_one_line(done, "damaged", "checkpoints")
 
 
-def test_going_on_passes_over_a_damaged_checkpoint_and_says_so(small):
+def test_resuming_skips_a_damaged_checkpoint_and_reports_it(small):
     done = frugax("run", "c.yaml", "--set", "train.save_every=2", cwd=small)
     assert done.returncode == 0, done.stderr
     folder = small / "runs" / "small"
@@ -238,7 +238,7 @@ def test_compress_verify_and_decompress_a_file(tmp_path):
         (["--ratio", "2", "--to", "there.fxz"], "exists already; choose another"),
     ],
 )
-def test_what_compress_cannot_do_is_one_line(tmp_path, args, part):
+def test_an_error_of_compress_is_one_line(tmp_path, args, part):
     path = tmp_path / "m.safetensors"
     save_file({"w": np.ones(300, "float32")}, path)
     (tmp_path / "there.fxz").write_bytes(b"mine")
@@ -291,7 +291,7 @@ def test_inspect_shows_each_tensor_and_draws_it(packed):
         (["p.fxz", "--plot", "there.svg"], "choose another with --plot"),
     ],
 )
-def test_what_inspect_cannot_do_is_one_line(packed, args, part):
+def test_an_error_of_inspect_is_one_line(packed, args, part):
     (packed / "there.svg").write_bytes(b"mine")
     before = sorted(os.listdir(packed))
     assert_one_line(frugax("inspect", *args, cwd=packed), part)
@@ -299,14 +299,14 @@ def test_what_inspect_cannot_do_is_one_line(packed, args, part):
     assert (packed / "there.svg").read_bytes() == b"mine"
 
 
-def test_force_replaces_and_nothing_else_does(packed):
+def test_only_force_replaces_a_file(packed):
     again = ["compress", "m.safetensors", "--bytes", "5000", "-o", "p.fxz"]
     assert_one_line(frugax(*again, cwd=packed), "--force")
     assert frugax(*again, "--force", cwd=packed).returncode == 0
     assert (packed / "p.fxz").stat().st_size <= 5000
 
 
-def test_a_reader_that_stops_early_is_no_bug():
+def test_a_closed_pipe_is_not_an_error():
     run = "from frugax.cli import main; main(['run', '--help'])"
     done = subprocess.run(
         f'{sys.executable} -u -c "{run}" | head -c 1',
@@ -317,7 +317,7 @@ def test_a_reader_that_stops_early_is_no_bug():
     assert "Traceback" not in done.stderr, done.stderr
 
 
-def test_a_finished_run_that_is_resumed_stays_as_it_is(small):
+def test_resuming_a_finished_run_does_not_change_it(small):
     first = frugax("run", "c.yaml", "--set", "budgets.size=2x", cwd=small)
     assert first.returncode == 0, first.stderr
     folder = small / "runs" / "small"
@@ -340,7 +340,7 @@ def test_a_size_may_be_changed_when_going_on(small):
     assert_one_line(refused, "keeps its numbers", "budgets.size")
 
 
-def test_doctor_says_when_jax_is_broken(tmp_path):
+def test_doctor_reports_a_broken_jax(tmp_path):
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax" / "__init__.py").write_text(
         "raise RuntimeError('no such [chip]')"
@@ -351,7 +351,7 @@ def test_doctor_says_when_jax_is_broken(tmp_path):
     assert "see the rows in red above" in done.stdout
 
 
-def test_doctor_says_what_is_here_and_what_to_install(tmp_path):
+def test_doctor_lists_installed_and_missing_packages(tmp_path):
     done = doctor(XDG_CACHE_HOME=str(tmp_path), PATH="")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "apt-get install chromium" in done.stdout
@@ -381,7 +381,7 @@ def mounted(tmp_path):
     subprocess.run(["umount", str(disk)], capture_output=True)
 
 
-def test_a_full_disk_is_said(small, mounted):
+def test_a_full_disk_is_reported(small, mounted):
     disk = mounted("size=64k")
     (disk / "filler").write_bytes(b"x" * 50_000)
     # A process of its own, because Orbax leaves threads behind.
@@ -391,7 +391,7 @@ def test_a_full_disk_is_said(small, mounted):
     assert "cannot write" in done.stderr
 
 
-def test_a_disk_that_may_only_be_read_is_one_line(small, mounted):
+def test_a_read_only_disk_is_reported_in_one_line(small, mounted):
     done = frugax("run", "c.yaml", "--runs", mounted("ro"), cwd=small)
     assert_one_line(done, "cannot write", "not read-only")
 
@@ -409,14 +409,14 @@ def exact(tmp_path):
     return made
 
 
-def test_a_name_that_safetensors_keeps_for_itself_is_refused(exact):
+def test_a_name_reserved_by_safetensors_is_refused(exact):
     folder = exact(__metadata__=np.ones(3))
     done = frugax("decompress", "m.fxz", cwd=folder)
     assert_one_line(done, "cannot hold a tensor named '__metadata__': rename it")
     assert sorted(os.listdir(folder)) == ["m.fxz", "m.npz"]
 
 
-def test_what_safetensors_cannot_hold_goes_into_an_npz_file(exact):
+def test_arrays_that_safetensors_cannot_hold_go_into_an_npz_file(exact):
     arrays = {"c": np.array([1j, 2]), "a/b": np.arange(3), "n": np.float32(2)}
     folder = exact(**arrays)
     done = frugax("decompress", "m.fxz", cwd=folder)
@@ -431,7 +431,7 @@ def test_what_safetensors_cannot_hold_goes_into_an_npz_file(exact):
             np.testing.assert_array_equal(back[name], array)
 
 
-def test_a_progressive_file_is_read_as_far_as_is_said(tmp_path):
+def test_a_progressive_file_is_read_up_to_the_stated_prefix(tmp_path):
     w = np.random.default_rng(0).normal(size=(60, 50)).astype(np.float32)
     np.savez(tmp_path / "m.npz", w=w)
     layers = ["--max-abs", "0", "--progressive"]
@@ -457,7 +457,7 @@ def test_a_progressive_file_is_read_as_far_as_is_said(tmp_path):
     )
 
 
-def test_weights_that_are_no_originals_are_one_line(exact):
+def test_wrong_original_weights_are_reported_in_one_line(exact):
     folder = exact(w=np.ones(3))
     np.savez(folder / "other.npz", v=np.ones(3))
     done = frugax("verify", "m.fxz", "--against", "other.npz", cwd=folder)

@@ -153,7 +153,7 @@ def test_mistakes_are_one_line(frugax, here, args, said):
     assert [f for f in here.iterdir() if f.suffix not in (".py", "")] == []
 
 
-def test_a_file_named_as_a_module_does_not_take_its_place(frugax, here):
+def test_a_file_does_not_shadow_a_module_of_the_same_name(frugax, here):
     (here / "own.py").rename(here / "random.py")
     assert frugax("random.py:pair", "--budget", "1GiB")[0] == 0
     assert not hasattr(sys.modules["random"], "pair")

@@ -102,7 +102,7 @@ def test_a_table_a_picture_and_a_file(plan, tmp_path):
     assert json.loads((tmp_path / "a.json").read_text())
 
 
-def test_a_program_that_is_not_planned_says_so(plan):
+def test_a_program_without_a_plan_is_reported_as_such(plan):
     code, out, _ = plan(":vector", "--budget", "1MiB")
     assert code == 0
     assert "measured as a step, without planning a gradient" in out
@@ -130,7 +130,7 @@ def test_a_program_that_is_not_planned_says_so(plan):
         ("small", ("--search", "mesh"), "cannot search over 'mesh'"),
     ],
 )
-def test_a_mistake_is_one_line_with_its_place(plan, function, options, message):
+def test_an_error_is_one_line_with_its_place(plan, function, options, message):
     code, out, err = plan(f":{function}", *options)
     assert code == 2
     assert out == ""

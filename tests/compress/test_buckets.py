@@ -90,6 +90,6 @@ def test_errors_name_the_address(bucket, tmp_path):
 
 
 @pytest.mark.skipif(find_spec("s3fs") is not None, reason="s3 is at hand here")
-def test_what_to_install_is_named():
+def test_the_missing_package_is_named():
     with pytest.raises(MissingExtraError, match=r"pip install 'frugax\[buckets\]'"):
         compress.open("s3://bucket/w.fxz")

@@ -144,7 +144,7 @@ def test_values_near_the_largest_float_leave_the_others_their_room(most):
     assert x.rel_error < 1e-4
 
 
-def test_what_no_step_can_measure_stays_exact_beside_others():
+def test_a_tensor_of_denormals_stays_exact_beside_others():
     tree = {"w": NORMAL.astype("f"), "x": (NORMAL[0] * 1e-40).astype("f")}
     plan = compress.plan(tree, SizeBudget(ratio=12))
     assert [t.rel_error > 0 for t in plan.tensors] == [True, False]
@@ -203,7 +203,7 @@ def test_a_sensitivity_that_does_not_fit_is_refused(given, said):
 
 
 @pytest.mark.parametrize("noise", [0, -1, np.nan, np.inf])
-def test_noise_that_is_none_is_refused(noise):
+def test_invalid_noise_is_refused(noise):
     with pytest.raises(ValueError, match="noise must be > 0 and finite"):
         compress.sensitivity_of(lambda w: w["w"], {"w": np.ones(2)}, noise=noise)
 
@@ -258,7 +258,7 @@ def test_progress_rises_and_may_stop_the_work():
     ],
     ids=str,
 )
-def test_what_cannot_be_says_what_could(limits):
+def test_an_infeasible_budget_names_a_feasible_one(limits):
     tree = weights()
     with pytest.raises(InfeasibleBudgetError) as caught:
         compress.plan(tree, SizeBudget(**limits))
@@ -289,7 +289,7 @@ def test_a_ratio_out_of_reach_names_the_best(name, limit, unit):
     assert plan.file_bytes == caught.value.needed
 
 
-def test_no_bytes_have_no_ratio():
+def test_an_empty_tree_has_no_ratio():
     with pytest.raises(InfeasibleBudgetError, match="there are no weights: the"):
         compress.plan({"w": np.ones((0, 3))}, SizeBudget("2x"))
 
@@ -304,7 +304,7 @@ def test_no_bytes_have_no_ratio():
     ],
     ids=lambda w: str(w.dtype),
 )
-def test_what_can_only_be_exact_is_named_where_it_is_in_the_way(w):
+def test_tensors_that_must_be_exact_are_named_where_they_prevent_a_budget(w):
     tree = {"w": w, "v": np.full((20, 20), 1e-40, np.float32)}
     with pytest.raises(InfeasibleBudgetError) as caught:
         compress.plan(tree, SizeBudget(ratio=8))
@@ -324,7 +324,7 @@ def test_what_can_only_be_exact_is_named_where_it_is_in_the_way(w):
 
 
 @pytest.mark.parametrize("tree", [{}, None, []])
-def test_a_tree_without_weights_fits_or_says_how_long_its_file_is(tree):
+def test_a_tree_without_weights_fits_or_reports_its_file_size(tree):
     with pytest.raises(InfeasibleBudgetError, match="this one is empty") as caught:
         compress.plan(tree, SizeBudget(ratio=2))
     needed = int(caught.value.needed)
@@ -349,7 +349,7 @@ def test_repeats_that_no_sample_shows_are_found(budget):
     assert (plan.file_bytes, plan.rel_error) == (exact, 0)
 
 
-def test_what_a_size_leaves_makes_cheap_tensors_exact():
+def test_bytes_left_by_a_size_budget_make_cheap_tensors_exact():
     w = np.random.default_rng(0).normal(size=(200, 200)).astype("f")
     plan = compress.plan({"norm": np.ones(384, "f"), "w": w}, SizeBudget("2x"))
     assert plan.tensors[0].max_abs == 0 < plan.tensors[1].max_abs
@@ -357,7 +357,7 @@ def test_what_a_size_leaves_makes_cheap_tensors_exact():
 
 
 @pytest.mark.parametrize(("ratio", "error"), [(6, 0.08), (3, 0.002)])
-def test_one_number_a_million_times_the_rest_costs_little(ratio, error):
+def test_one_outlier_a_million_times_the_rest_costs_few_bytes(ratio, error):
     w, budget = NORMAL.astype("f"), SizeBudget(ratio=ratio)
     w[3, 4] = 1e6
     plan = compress.plan({"w": w}, budget)
@@ -373,7 +373,7 @@ def test_a_largest_error_beyond_the_longest_step_is_used():
     assert 1e35 < plan.max_abs <= 3e36
 
 
-def test_no_file_of_zeros_is_shorter_than_what_is_needed():
+def test_the_needed_size_is_at_most_that_of_a_file_of_zeros():
     tree = {"a": NORMAL.astype("f"), "b": NORMAL[:20].astype("f")}
     zeros = compress.plan(tree, SizeBudget(max_abs=100)).file_bytes
     with pytest.raises(InfeasibleBudgetError) as caught:
@@ -382,7 +382,7 @@ def test_no_file_of_zeros_is_shorter_than_what_is_needed():
     assert caught.value.needed <= zeros + 2
 
 
-def test_no_more_than_three_tensors_are_named():
+def test_at_most_three_tensors_are_named():
     tree = {f"n{i}": np.arange(200 + i) for i in range(5)}
     with pytest.raises(InfeasibleBudgetError, match="and 2 more") as e:
         compress.plan(tree, SizeBudget(bytes=700))
@@ -390,7 +390,7 @@ def test_no_more_than_three_tensors_are_named():
     assert "'n0'" not in e.value.hint
 
 
-def test_what_could_be_shorter_is_not_blamed_on_what_could_not():
+def test_only_tensors_that_could_be_shorter_are_named():
     tree = {"w": NORMAL.astype(np.float32), "n": np.arange(20)}
     with pytest.raises(InfeasibleBudgetError) as caught:
         compress.plan(tree, SizeBudget(bytes=2000, rel_error=0.01))
@@ -411,7 +411,7 @@ def test_a_size_and_an_error_together_give_the_smallest_file_within_the_error():
 
 
 @pytest.mark.parametrize("size", [1500, 4000])
-def test_what_a_size_alone_gives_may_be_asked_for_with_it(size):
+def test_the_error_reached_by_a_size_can_be_required_with_it(size):
     tree = {"w": np.random.default_rng(0).normal(size=(50, 40)).astype(np.float32)}
     alone = compress.plan(tree, SizeBudget(bytes=size))
     both = compress.plan(tree, SizeBudget(bytes=size, rel_error=alone.rel_error))
@@ -512,7 +512,7 @@ def test_the_room_is_reached_from_the_front():
 
 
 @pytest.mark.parametrize("name", ["rel_error", "max_abs"])
-def test_the_least_error_in_a_size_is_said_and_can_be_had(name):
+def test_the_least_error_within_a_size_is_reported_and_reachable(name):
     tree = {"w": np.random.default_rng(0).normal(size=(50, 40)).astype(np.float32)}
     with pytest.raises(InfeasibleBudgetError, match="the least found in so many") as e:
         compress.plan(tree, SizeBudget(bytes=1500, **{name: 1e-3}))

@@ -111,7 +111,7 @@ def test_no_outlier_loses_the_other_numbers_of_its_row():
 
 
 @pytest.mark.parametrize("wrong", ["best", 3, ["w"]])
-def test_a_rule_that_there_is_not_is_refused(wrong):
+def test_an_unknown_rule_is_refused(wrong):
     with pytest.raises(TypeError, match="sensitivity"):
         compress.plan({"w": np.ones((9, 9))}, SizeBudget("2x"), sensitivity=wrong)
 
@@ -290,7 +290,7 @@ def test_a_budget_of_the_outputs_error_is_kept_on_other_inputs(columns, tmp_path
     assert compress.decompress(exact)["w"].tobytes() == net["w"].tobytes()
 
 
-def test_without_inputs_held_out_nobody_can_tell(columns):
+def test_without_held_out_inputs_the_verdict_is_cannot_tell(columns):
     _, net, rule = columns
     rule = dataclasses.replace(rule, output_error=None)
     budget = SizeBudget(output_error=0.1)

@@ -160,7 +160,7 @@ def test_numbers_that_repeat_up_to_their_sign_are_found():
     assert len(block) < 0.3 * values.nbytes
 
 
-def test_each_part_of_a_block_is_coded_by_itself():
+def test_each_part_of_a_block_is_coded_independently():
     rng = np.random.default_rng(0)
     noise = rng.integers(0, 256, lossless.PART, np.uint8)
     values = np.concatenate([noise, np.zeros(5, np.uint8), noise[:0]])
@@ -201,7 +201,7 @@ def test_a_damaged_block_of_planes_is_refused_or_still_numbers(data):
         (b"\0\2\4\0\0\0ab\2a", UnsupportedFileError, "coder 2"),
     ],
 )
-def test_a_block_of_planes_that_lies_is_refused(block, error, said):
+def test_a_block_of_planes_with_a_false_header_is_refused(block, error, said):
     with pytest.raises(error, match=said):
         lossless.decode(memoryview(block), np.dtype(np.uint8), 4)
 

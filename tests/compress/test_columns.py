@@ -77,7 +77,7 @@ def test_where_columns_are_alike_rows_stay():
         assert tensor.codec == "trellis"
 
 
-def test_a_calibrated_tensor_keeps_what_calibration_gave_it():
+def test_a_calibrated_tensor_keeps_its_calibrated_step():
     net = {"w": taps((160, 128)), "unused": taps((160, 128))}
     rule = compress.calibrate(
         lambda w, x: x @ w["w"] + 0 * w["unused"].sum(),

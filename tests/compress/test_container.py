@@ -187,7 +187,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_a_forged_header_is_refused_before_anything_is_decoded(small, name):
+def test_a_forged_header_is_refused_before_decoding(small, name):
     change, error, said = FORGED[name]
     forged = rewritten(small[1], change)
     with pytest.raises(error, match=said):
@@ -201,7 +201,7 @@ def test_the_forger_of_these_tests_can_write_a_sound_file(small):
     )
 
 
-def test_a_newer_version_and_another_kind_of_file_are_named(small):
+def test_a_newer_version_and_another_kind_of_file_are_refused_by_name(small):
     newer = bytearray(small[1])
     newer[8] = 2
     with pytest.raises(UnsupportedFileError, match="version 2"):
@@ -210,7 +210,7 @@ def test_a_newer_version_and_another_kind_of_file_are_named(small):
         compress.decompress(b"PK\x03\x04 and so on")
 
 
-def test_what_shrinks_beyond_belief_is_padded_so_that_readers_may_refuse():
+def test_a_file_is_padded_to_1_4096_of_its_content():
     # Over the 64 MiB that any file may hold.
     tree = {"w": np.zeros((65 << 20,), np.uint8)}
     data = compress.compress(tree, SizeBudget(ratio=1000))

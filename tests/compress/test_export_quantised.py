@@ -172,7 +172,7 @@ def test_a_folder_has_the_layout_of_compressed_tensors(tmp_path, bits, limit):
         compress.export_quantised(path, to, bits=bits)
 
 
-def test_the_command_tells_whether_the_error_is_within_a_limit(saved, capsys):
+def test_the_command_reports_whether_the_error_is_within_a_limit(saved, capsys):
     path, *_ = saved
     to = str(path.with_suffix(".gguf"))
     command = ["export", str(path), "-o", to, "--force", "--bits", "4"]
@@ -186,7 +186,7 @@ def test_the_command_tells_whether_the_error_is_within_a_limit(saved, capsys):
     assert caught.value.code == 2
 
 
-def test_what_a_format_cannot_hold_is_refused(tmp_path):
+def test_a_tensor_that_the_format_cannot_hold_is_refused(tmp_path):
     path = tmp_path / "w.fxz"
     compress.save(path, {"c": np.ones(3, "c16")}, SizeBudget(max_abs=0))
     for name in ("w.gguf", "w.safetensors"):

@@ -12,7 +12,7 @@ from frugax.errors import CorruptFileError, OutputError
 from saved_tree import SIX, TREE
 
 
-def test_the_tree_comes_back_in_its_own_structure(saved):
+def test_the_tree_keeps_its_structure(saved):
     path, _ = saved
     with compress.open(path) as file:
         back = file.tree()
@@ -37,7 +37,7 @@ def test_an_open_file_is_a_mapping(saved):
     kept[0] = 0  # and the array is the caller's own
 
 
-def test_only_the_tensor_that_is_asked_for_is_decoded(saved):
+def test_only_the_requested_tensor_is_decoded(saved):
     path, _ = saved
     with compress.open(path) as file:
         place = 64 + file.record("a[0]").chunks[0].offset
@@ -50,7 +50,7 @@ def test_only_the_tensor_that_is_asked_for_is_decoded(saved):
         file["a[0]"]
 
 
-def test_tensors_decoded_together_are_what_each_is_alone():
+def test_tensors_decoded_together_equal_those_decoded_alone():
     # Lanes that end at other steps, rows of other sizes, numbers far out, raw bits.
     rng = np.random.default_rng(1)
     shapes = [(40, 30), (3, 700), (1, 2500), (65, 64), (2, 4100), (1200, 1)]
@@ -74,7 +74,7 @@ def test_tensors_decoded_together_are_what_each_is_alone():
                 assert part.tobytes() == rest.tobytes()
 
 
-def test_what_was_summed_whole_is_not_summed_again(saved):
+def test_damage_is_found_by_tensor_by_file_and_by_value(saved):
     path, _ = saved
     data = bytearray(path.read_bytes())
     with compress.CompressedFile(bytes(data), place="x") as file:
@@ -140,7 +140,7 @@ for read in (
         assert "the file changed while it was read: it had" in line
 
 
-def test_closing_never_hides_what_is_wrong(saved):
+def test_closing_does_not_hide_an_error(saved):
     path, _ = saved
     data = bytearray(path.read_bytes())
     with compress.open(path) as file:
@@ -167,7 +167,7 @@ def test_a_view_outlives_the_file_it_came_from(saved):
     assert bytes(block) == path.read_bytes()[:8]
 
 
-def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path):
+def test_a_failed_write_leaves_no_file(tmp_path):
     (tmp_path / "w.fxz").mkdir()
     with pytest.raises(OutputError):
         compress.save(tmp_path / "w.fxz", TREE, SIX)
@@ -186,7 +186,7 @@ def test_weights_are_never_saved_over_the_file_they_are_read_from(tmp_path):
     compress.save(tmp_path / "w.fxz", compress.load_weights(path), exact)  # replaced
 
 
-def test_reading_at_the_wrong_time_or_place_says_so(saved):
+def test_reading_a_closed_file_or_unknown_tensor_is_an_error(saved):
     path, _ = saved
     with compress.open(path) as file:
         with pytest.raises(
@@ -206,7 +206,7 @@ def test_reading_at_the_wrong_time_or_place_says_so(saved):
             read()
 
 
-def test_a_path_is_no_bytes_where_no_type_checker_runs():
+def test_a_path_is_refused_as_bytes_without_a_type_checker():
     code = "from frugax.compress import decompress; decompress({})"
     for given in ("'c.fxz'", "None"):
         said = forked.python(code.format(given)).stderr.splitlines()[-1]

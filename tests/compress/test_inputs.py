@@ -54,7 +54,7 @@ class Holder:
         return "one\n  two"
 
 
-def test_what_is_no_weight_is_named():
+def test_a_leaf_that_is_not_a_weight_is_named():
     for bad, said in (
         ({"a": 1.5}, r"leaf 'a' must be an array, got a float: 1\.5.*np\.asarray"),
         ({"a": True}, "leaf 'a' must be an array, got a bool: True"),
@@ -70,7 +70,7 @@ def test_what_is_no_weight_is_named():
             compress.compress(bad, SizeBudget(ratio=2))
 
 
-def test_what_holds_no_values_is_named():
+def test_a_leaf_without_values_is_named():
     gone = jnp.ones(2)
     gone.delete()
     for bad, said in (

@@ -69,7 +69,7 @@ def test_tiny_tensors_are_exact_at_once(progressive, monkeypatch):
     assert not tried
 
 
-def test_no_place_for_drafts_names_what_says_where(monkeypatch):
+def test_a_missing_temporary_folder_names_tmpdir(monkeypatch):
     def none():
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory")
 

@@ -9,7 +9,7 @@ from frugax import SizeBudget, compress
 W = {"w": np.ones((8, 8))}
 
 
-def test_arguments_of_another_kind_are_named_where_no_type_checker_runs():
+def test_arguments_of_a_wrong_type_are_named_without_a_type_checker():
     code = """
 import numpy as np
 from frugax import SizeBudget, compress
@@ -50,7 +50,7 @@ for call in (
 
 
 @pytest.mark.parametrize("given", [{"rel_error": 0.0}, {"size": 0}])
-def test_what_is_exact_or_empty_has_no_distance_to_the_bound(given):
+def test_exact_and_empty_tensors_have_no_distance_to_the_bound(given):
     known = {"rel_error": 0.1, "stored_bytes": 9, "size": 9} | given
     with pytest.raises(ValueError, match="rel_error and size above 0, got"):
         compress.gap_to_bound_db(**known)
@@ -63,7 +63,7 @@ def test_what_is_exact_or_empty_has_no_distance_to_the_bound(given):
         (compress.export_safetensors, "w.npz", ".safetensors"),
     ],
 )
-def test_a_file_is_named_by_what_is_in_it(tmp_path, export, name, suffix):
+def test_a_file_is_identified_by_its_content(tmp_path, export, name, suffix):
     compress.save(tmp_path / "w.fxz", W, SizeBudget(max_abs=0))
     with pytest.raises(ValueError, match=rf"{name}: the file must end in \{suffix}"):
         export(tmp_path / "w.fxz", tmp_path / name)

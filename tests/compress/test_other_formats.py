@@ -69,7 +69,7 @@ def test_damaged_and_foreign_weights_are_refused(tmp_path):
         compress.load_weights(tmp_path / "empty")
 
 
-def test_what_is_no_npz_file_is_told_by_how_it_begins(tmp_path):
+def test_an_invalid_npz_file_is_detected_by_its_first_bytes(tmp_path):
     path = tmp_path / "m.npz"
     np.savez(path, w=np.ones(9))
     whole = path.read_bytes()
@@ -99,7 +99,7 @@ def test_what_is_no_npz_file_is_told_by_how_it_begins(tmp_path):
         ({"a\0b": np.ones(2)}, "cannot hold the name"),
     ],
 )
-def test_what_an_npz_file_cannot_hold_is_refused(tree, said, tmp_path):
+def test_an_array_that_npz_cannot_hold_is_refused(tree, said, tmp_path):
     compress.save(tmp_path / "m.fxz", tree, SizeBudget(max_abs=0))
     with pytest.raises(UnsupportedFileError, match=said):
         compress.export_npz(tmp_path / "m.fxz", tmp_path / "m.npz")

@@ -62,7 +62,7 @@ def test_the_arguments_of_the_compiled_step_are_packed(name):
     assert count(packed) <= 0.3 * count(params)
 
 
-def test_a_packed_weight_stands_for_the_dense_one():
+def test_a_packed_weight_replaces_the_dense_one():
     w = normal(48, 130)
     packed = compress.pack({"w": w}, SizeBudget("6bpw")).tree["w"]
     dense = packed.unpack()
@@ -170,7 +170,7 @@ def test_sensitivity_moves_bits():
         compress.pack(tree, SizeBudget(max_abs=0.1))
 
 
-def test_what_cannot_be_packed_stays():
+def test_weights_that_cannot_be_packed_stay_dense():
     tree = {
         "nan": np.full((128, 64), np.nan, "f4"),
         "huge": normal(128, 64, dtype="f8") * 1e200,

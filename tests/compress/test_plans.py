@@ -11,7 +11,7 @@ from frugax.budget import Plan
 from saved_tree import SIX, TREE
 
 
-def test_the_report_is_what_decoding_the_file_gives(saved):
+def test_the_report_equals_the_decoded_file(saved):
     path, report = saved
     with compress.open(path) as file:
         x = TREE["a"][0].astype(np.float64)
@@ -51,7 +51,7 @@ def test_plans_are_data_and_carry_themselves_out():
         assert word in str(plan)
 
 
-def test_a_report_predicts_what_was_known_before(tmp_path):
+def test_a_report_shows_the_prediction_of_the_plan(tmp_path):
     plan = compress.plan(TREE, SIX)
     trained = {**TREE, "a": [TREE["a"][0] * np.float32(0.9), (None,)]}
     spend = compress.save(tmp_path / "w.fxz", trained, plan).spends[0]

@@ -48,7 +48,7 @@ def error_of(back, tree):
     return error / norm, max(np.abs(gap).max() for gap in gaps)
 
 
-def test_every_prefix_errs_as_the_file_says(tree, data):
+def test_every_prefix_has_the_error_stated_in_the_file(tree, data):
     whole = CompressedFile(data, place="x")
     prefixes = list_prefixes(whole.header, len(data))
     assert len(prefixes) > 20
@@ -74,7 +74,7 @@ def test_the_whole_of_an_exact_file_is_the_original(tree, data):
         assert back[name].tobytes() == array.tobytes()
 
 
-def test_what_a_budget_reads_is_within_it_and_the_next_is_not(data):
+def test_the_prefix_within_a_budget_is_the_longest_one(data):
     whole = CompressedFile(data, place="x")
     prefixes = list_prefixes(whole.header, len(data))
     for i in (0, 7, len(prefixes) - 2):
@@ -93,7 +93,7 @@ def test_what_a_budget_reads_is_within_it_and_the_next_is_not(data):
             assert all(p.rel_error > limit for p in shorter)
 
 
-def test_a_prefix_reads_nothing_behind_it(tree, data):
+def test_reading_a_prefix_stops_at_its_end(tree, data):
     budget = SizeBudget("8x")
     with CompressedFile(data, place="x", budget=budget) as file:
         want = file.tree()
@@ -125,7 +125,7 @@ def test_verify_decodes_up_to_every_layer(tmp_path, data):
         compress.verify(path)
 
 
-def test_a_budget_that_no_prefix_meets_says_what_one_would(tmp_path, tree, data):
+def test_a_budget_that_no_prefix_meets_names_the_least_one(tmp_path, tree, data):
     path = tmp_path / "w.fxz"
     path.write_bytes(data)
     with pytest.raises(InfeasibleBudgetError, match=r"w\.fxz: the shortest") as e:
@@ -287,7 +287,7 @@ def test_layers_in_each_others_place_are_refused(data):
         compress.decompress(rewritten(data, forge))
 
 
-def test_what_has_no_middle_between_two_levels_stays_exact():
+def test_tensors_without_a_value_between_two_levels_stay_exact():
     wide = np.array([np.finfo(np.float32).max, 1.0] * 200, np.float32)
     made = compress.compress({"w": wide}, SizeBudget("1.5x"), progressive=True)
     with CompressedFile(made, place="x") as file:
@@ -303,7 +303,7 @@ def test_weights_near_the_largest_of_their_type_have_layers_too(tree):
 
 
 @pytest.mark.parametrize("budget", [EXACT, SizeBudget("10x")])
-def test_what_repeats_has_no_layers(budget):
+def test_repeated_values_have_no_layers(budget):
     w = np.tile(np.array([0.3, -7.0, 1e-3, 2.0], np.float32), (50, 20))
     plan = compress.plan(w, budget, progressive=True)
     assert plan.rel_error == 0

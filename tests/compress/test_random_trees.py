@@ -97,7 +97,9 @@ def test_a_random_tree_is_kept_or_refused_with_a_true_need(chunk):
 
 @pytest.mark.parametrize("progressive", [False, True])
 @pytest.mark.parametrize("short", [1, 8, 19])
-def test_a_tree_with_nothing_to_quantise_is_refused_with_its_size(short, progressive):
+def test_a_tree_without_weights_to_quantise_is_refused_with_its_size(
+    short, progressive
+):
     rng = np.random.default_rng(0)
     tree = {"a": rng.random(3000) < 0.5, "n": rng.integers(0, 99, 40)}
     exact = len(compress.compress(tree, SizeBudget(max_abs=0), progressive=progressive))

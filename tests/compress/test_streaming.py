@@ -34,7 +34,7 @@ def test_a_streamed_file_is_the_one_made_in_memory(tmp_path):
     assert sum(tensor.bytes for tensor in report.tensors) < len(data)
 
 
-def test_what_does_not_come_back_is_never_there(tmp_path, monkeypatch):
+def test_a_tensor_that_decodes_wrongly_is_not_written(tmp_path, monkeypatch):
     encode = lossless.encode
     monkeypatch.setattr(lossless, "encode", lambda part: encode(part[::-1].copy()))
     with pytest.raises(CorruptFileError, match="'w': its values are not the ones"):

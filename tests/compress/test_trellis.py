@@ -44,7 +44,7 @@ def walk(bits):
         state = (*state[1:], b)
 
 
-def test_a_path_goes_on_where_another_ended():
+def test_a_path_continues_from_the_end_state_of_another():
     x = normal(40, 5, seed=2) * 3
     first = path(x[:17])
     bits = np.zeros((3, 5), int)
@@ -194,7 +194,7 @@ def test_jax_and_torch_decode_bit_for_bit_alike():
         np.testing.assert_array_equal(by_torch.view(torch.uint8).numpy(), ours)
 
 
-def test_what_is_too_large_for_the_trellis_is_said():
+def test_a_tensor_too_large_for_the_trellis_is_reported():
     lanes = trellis.LaneLayout.of_rows(4, 4)
     values = np.array([1e10, 0, 0, 1], np.float32)
     step = step_below(1.0)
@@ -228,7 +228,7 @@ def test_damage_never_crashes():
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_what_is_far_out_is_listed_up_to_2_to_the_30(dtype):
+def test_outliers_up_to_2_to_the_30_are_listed(dtype):
     w = normal(30, 64).astype(dtype)
     w[3, 5], w[7, :2] = -1e9 + 70, (2.0**24 + 1, 3e7)
     found, step = coded(w, 1.0)
@@ -248,7 +248,7 @@ def test_what_is_far_out_is_listed_up_to_2_to_the_30(dtype):
     assert beyond is None
 
 
-def test_a_block_that_has_no_words_is_refused_where_it_asks_for_one():
+def test_a_block_whose_end_state_asks_for_missing_words_is_refused():
     found, step = coded(np.zeros((1, 64), np.float32), 0.2)
     block = bytearray(encode(found))
     assert block[-4:] != (1 << 16).to_bytes(4, "little")  # no words: the state ends it

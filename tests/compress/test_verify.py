@@ -23,7 +23,7 @@ def test_verify_measures_against_the_original(saved):
     assert "stated error" in str(compared)
 
 
-def test_what_was_not_compared_is_not_called_true(saved):
+def test_unverified_claims_are_not_reported_as_true(saved):
     path, _ = saved
     *rows, said = str(compress.verify(path)).splitlines()
     assert all(row.endswith("not compared") for row in rows[-4:])
@@ -119,7 +119,7 @@ def test_a_stated_error_is_true_if_neither_found_error_is_above_it(
     assert check.true is true
 
 
-def test_the_files_own_weights_are_not_its_originals(tmp_path):
+def test_decoded_weights_are_refused_as_originals(tmp_path):
     w = {"w": np.random.default_rng(0).normal(size=(40, 30)).astype(np.float32)}
     compress.save(tmp_path / "w.fxz", w, SizeBudget("4x"))
     own = compress.load_weights(tmp_path / "w.fxz")

@@ -83,7 +83,9 @@ def test_parts_by_several_processes_make_one_file(tree, plan, one_process, tmp_p
     assert not folder.exists()
 
 
-def test_an_interrupted_file_goes_on(tree, plan, one_process, tmp_path, monkeypatch):
+def test_an_interrupted_file_is_continued(
+    tree, plan, one_process, tmp_path, monkeypatch
+):
     folder, path = tmp_path / "parts", tmp_path / "w.fxz"
 
     def stop(share, text):
@@ -107,7 +109,7 @@ def test_an_interrupted_file_goes_on(tree, plan, one_process, tmp_path, monkeypa
     assert path.read_bytes() == one_process
 
 
-def test_what_was_kept_is_checked(tmp_path):
+def test_kept_parts_are_verified(tmp_path):
     rng = np.random.default_rng(2)
     tree = {"a": rng.normal(size=(64, 64)), "b": rng.normal(size=(64, 64))}
     plan = compress.plan(tree, SizeBudget("8x"))
@@ -143,7 +145,7 @@ def test_a_script_without_a_guard_may_use_workers(tmp_path):
     assert not run.stderr
 
 
-def test_a_process_that_dies_is_one_line(monkeypatch):
+def test_a_dead_worker_is_reported_in_one_line(monkeypatch):
     monkeypatch.setattr("frugax.compress.search._coder.BLOCK", 100)
     monkeypatch.setattr("sys.path", [])  # it cannot even start
     tree = {"a": np.ones((20, 30)), "b": np.ones((20, 30))}

@@ -108,7 +108,7 @@ def test_nothing_is_changed_and_the_same_comes_out():
         np.testing.assert_array_equal(a, b)
 
 
-def test_units_that_do_nothing_are_no_trouble():
+def test_dead_units_are_handled():
     w1, b1, w2, b2 = net()
     small = reduce_relu((w1 * 0, b1 * 0, w2, b2), hidden=3, box=(0, 1))
     np.testing.assert_array_equal(run(small.layers, np.ones((1, 6)))[0], b2)
@@ -189,7 +189,7 @@ def test_other_types_are_refused_where_no_type_checker_runs(args, said):
     assert forked.python(code).stderr.splitlines()[-1].startswith(f"TypeError: {said}")
 
 
-def test_as_many_units_as_there_are_stay_what_they_are():
+def test_keeping_all_units_does_not_change_the_network():
     layers = net()
     small = reduce_relu(layers, hidden=40, box=(0, 1))
     for now, was in zip(small.layers, layers, strict=True):

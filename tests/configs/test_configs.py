@@ -24,18 +24,18 @@ def test_yaml_is_read_as_everybody_but_yaml_1_1_reads_it():
     )
 
 
-def test_of_two_overrides_the_later_counts_and_is_named():
+def test_the_later_of_two_overrides_wins_and_is_named():
     said = ["rate=2", "rate=3"]
     assert parse_config(Config, "{}", "c.yaml", overrides=said).rate == 3
     with pytest.raises(ConfigError, match=r"^override 'rate=y': rate: "):
         parse_config(Config, "{}", "c.yaml", overrides=["rate=x", "rate=y"])
 
 
-def test_what_the_file_says_is_named_by_its_line_though_something_was_replaced():
+def test_errors_of_the_file_name_its_line_in_spite_of_overrides():
     with pytest.raises(ConfigError, match=r"^c\.yaml:2: rate: "):
         parse_config(Config, "level: a\nrate: x\n", "c.yaml", overrides=["level=b"])
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
+def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"none\.yaml: there is no such file"):
         read_text(tmp_path / "none.yaml")

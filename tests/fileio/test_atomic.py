@@ -18,7 +18,7 @@ def test_written_whole_with_its_folder_and_an_ordinary_mode(tmp_path):
     assert path.stat().st_mode == plain.stat().st_mode
 
 
-def test_no_name_is_no_file():
+def test_a_path_without_a_file_name_is_refused():
     with pytest.raises(OutputError, match="cannot write '': the path has no file name"):
         fileio.write_whole("", b"")
 
@@ -38,7 +38,7 @@ def test_if_the_block_raises_the_old_content_stays(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_full_disk_leaves_nothing_and_says_so(tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_and_leaves_no_file(tmp_path, monkeypatch):
     def full(_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -51,13 +51,13 @@ def test_a_full_disk_leaves_nothing_and_says_so(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_file_in_the_place_of_a_folder_is_named(tmp_path):
+def test_a_file_where_a_folder_is_needed_is_named(tmp_path):
     (tmp_path / "x").write_text("")
     with pytest.raises(OutputError, match=r"x: .*move it or choose another"):
         fileio.write_whole(tmp_path / "x" / "y", b"")
 
 
-def test_a_folder_in_the_place_of_a_file_is_named(tmp_path):
+def test_a_folder_where_a_file_is_needed_is_named(tmp_path):
     (tmp_path / "x").mkdir()
     with pytest.raises(OutputError, match=r"cannot write .*x: .*another name"):
         fileio.write_whole(tmp_path / "x", b"data")

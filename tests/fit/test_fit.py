@@ -94,7 +94,7 @@ def test_the_gradient_inside_a_step_is_planned():
         assert jnp.allclose(a, b, atol=1e-5)
 
 
-def test_what_does_not_fit_says_how_much_it_needs():
+def test_a_program_that_does_not_fit_reports_the_bytes_it_needs():
     with pytest.raises(InfeasibleBudgetError) as caught:
         fx.plan(loss, ARGS, temp(0.01), target=ONE)
     enough = fx.MemoryBudget(limit_bytes=int(caught.value.needed))
@@ -102,7 +102,7 @@ def test_what_does_not_fit_says_how_much_it_needs():
 
 
 @pytest.mark.thorough
-def test_a_table_says_how_much_is_needed():
+def test_a_table_shows_the_needed_bytes():
     table = fit.compare(fit.Workload.of(loss, ARGS), [ONE], temp(0.01))
     assert table.chosen is None
     assert "does not fit, needs" in str(table)
@@ -190,7 +190,7 @@ def test_micro_batches_give_the_same_gradient():
         assert jnp.allclose(a, b, atol=1e-6)
 
 
-def test_the_search_finds_what_trying_everything_finds():
+def test_the_search_equals_an_exhaustive_search():
     workload = fit.Workload.of(loss, ARGS)
     micro_batches = (1,)
     limit = fx.MemoryBudget("1MiB")
@@ -242,7 +242,7 @@ def test_the_search_finds_the_cheapest_of_small_cases(seed):
     assert fit.cost(found) == min(fitting)
 
 
-def test_a_refusal_says_what_fills_the_memory_and_where_it_comes_from():
+def test_a_refusal_lists_the_largest_arrays_and_their_source_lines():
     with pytest.raises(InfeasibleBudgetError) as caught:
         fx.plan(loss, ARGS, "100KiB", target=ONE)
     text = str(caught.value)
@@ -266,7 +266,7 @@ def test_a_picture_shows_every_byte_at_the_peak():
     assert fit.draw_memory(table, [None]).count("<rect") < picture.count("<rect")
 
 
-def test_a_batch_whose_program_cannot_be_compiled_is_no_question_of_memory():
+def test_a_batch_that_fails_to_compile_is_not_reported_as_a_lack_of_memory():
     specs = (P("data"), P())  # 32 rows of weights over 3 devices
     workload = fit.Workload.of(loss, ARGS, specs=specs, axes={"data": 3})
     with pytest.raises(ConfigError, match="not divisible by 3"):
@@ -309,7 +309,7 @@ def test_a_step_over_devices_keeps_its_rows_where_they_are(shift, share):
     assert row.moved_bytes <= 2 * plain.moved_bytes * (batch.count if batch else 1)
 
 
-def test_a_step_that_returns_its_loss_and_weights_is_no_loss():
+def test_a_step_that_returns_loss_and_weights_is_refused_as_a_loss():
     step = lambda w, x: (jnp.mean(x @ w), w - 0.1)
     args = (f32(8, 8), f32(4, 8))
     assert not fit.Workload.of(step, args).is_loss

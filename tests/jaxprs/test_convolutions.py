@@ -122,7 +122,7 @@ def test_any_convolution_and_its_gradients_keep_their_values(drawn, kind):
         ("complex64", None, 1e-5),
     ],
 )
-def test_types_stay_what_they_were(dtype, made, tolerance):
+def test_dtypes_are_kept(dtype, made, tolerance):
     def conv(x, w):
         return lax.conv_general_dilated(
             x,
@@ -202,14 +202,14 @@ def test_outside_of_loops_those_that_make_data_wider_are():
         assert names(live).count("fast_convolution") == count
 
 
-def test_a_program_without_convolutions_in_loops_stays_as_it_is():
+def test_a_program_without_convolutions_in_loops_is_unchanged():
     loop = lambda x: lax.scan(lambda c, _: (jnp.tanh(c), None), x, length=3)[0]
     graph = jaxprs.trace(lambda x, w: loop(conv(x, w)), (X, W))
     after = jaxprs.use_fast_convolutions(graph)
     assert all(a is b for a, b in zip(graph.eqns, after.eqns, strict=True))
 
 
-def test_what_is_replaced_counts_as_before():
+def test_replaced_convolutions_count_the_same_flops():
     graph = jaxprs.trace(lambda x, w: conv(x, w, 2), (X, jnp.ones((3, 3, 2, 6))))
     (before,), (after,) = graph.eqns, jaxprs.use_fast_convolutions(graph).eqns
     assert after.primitive.name == "fast_convolution"
@@ -249,7 +249,7 @@ def test_few_products_in_each_group_are_left_to_plain_loops():
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
-def test_other_backends_are_given_what_they_were_given_before(platform):
+def test_other_backends_get_the_original_program(platform):
     def net(x, w):
         return lax.scan(lambda c, _: (conv(c, w), None), x, length=3)[0].sum()
 

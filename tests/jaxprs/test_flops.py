@@ -48,11 +48,11 @@ def test_the_dearest_branch_counts():
     assert flops(fn, True, X) == flops(lambda x: x @ x, X)
 
 
-def test_a_name_costs_nothing():
+def test_a_name_has_zero_flops():
     assert flops(lambda x: checkpoint_name(jnp.tanh(x), "kept"), X) == X.size
 
 
-def test_dead_code_costs_nothing():
+def test_dead_code_has_zero_flops():
     def fn(x):
         _ = jnp.sin(x) @ x
         return x + 1
@@ -60,7 +60,7 @@ def test_dead_code_costs_nothing():
     assert flops(fn, X) == X.size
 
 
-def test_products_written_and_products_left_agree_where_nothing_is_merged():
+def test_traced_and_compiled_products_agree_without_merging():
     def fn(x):
         loop = lambda c, _: (jnp.tanh(c @ x), None)
         return lax.scan(loop, x @ x, length=4)[0]

@@ -17,7 +17,7 @@ def program(w, x):
 W, X = jnp.eye(4) * 0.5, jnp.arange(12.0).reshape(3, 4)
 
 
-def test_the_flat_program_computes_what_the_function_does():
+def test_the_flat_program_equals_the_function():
     graph = jaxprs.trace(program, (W, X))
     assert "jit" not in [e.primitive.name for e in graph.eqns]
     flat = graph.run(graph.eqns, graph.inputs, graph.outputs)(W, X)
@@ -71,7 +71,7 @@ def test_a_fingerprint_holds_in_another_process():
     assert there.strip() == here.fingerprint
 
 
-def test_peak_counts_what_is_alive_together():
+def test_the_peak_counts_values_that_are_live_together():
     def branches(x):  # three results of 40 bytes wait for the sum
         return jnp.sin(x) + jnp.cos(x) * jnp.tan(x)
 

@@ -16,7 +16,7 @@ def text(fn):
     return program_text(jax.make_jaxpr(fn)(X))
 
 
-def test_parameters_are_told_apart():
+def test_parameters_are_distinguished():
     assert text(lambda x: x.sum(0)) != text(lambda x: x.sum(1))
     assert text(lambda x: x * 2) != text(lambda x: x * 3)
     assert text(lambda x: jnp.cumsum(x, 0)) != text(
@@ -37,7 +37,7 @@ def test_no_address_is_in_it():
     assert one == other
 
 
-def test_where_a_program_stands_does_not_matter():
+def test_the_text_does_not_depend_on_names_and_lines_of_the_source():
     def here(x):
         return jnp.sin(x)
 
@@ -49,7 +49,7 @@ def test_where_a_program_stands_does_not_matter():
     assert text(here) == text(there)
 
 
-def test_constants_are_found_wherever_they_are():
+def test_constants_are_found_at_any_depth():
     a, b, c = (np.full((3, 3), v, "float32") for v in (1, 2, 3))
 
     def program(x):

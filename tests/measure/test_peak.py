@@ -82,7 +82,7 @@ def test_arrays_that_share_a_place_on_a_gpu_are_not_listed_beyond_the_peak():
     assert len(peak.largest) == 10
 
 
-def test_equal_arrays_stand_together_at_the_line_that_made_them():
+def test_equal_arrays_are_grouped_under_their_source_line():
     """Also those of a plan that runs the loss in chunks of its batch."""
     args = ([f32(64, 64)] * 6, f32(4096, 64))
     plain = jax.jit(jax.value_and_grad(loss)).lower(*args).compile()

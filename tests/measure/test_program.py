@@ -9,7 +9,7 @@ def compiled(fn, *args, **options):
     return jax.jit(fn, **options).lower(*args).compile()
 
 
-def test_temp_counts_what_lives_between_arguments_and_results():
+def test_temp_counts_bytes_that_are_neither_arguments_nor_results():
     x = jnp.ones((256, 256))
     costs = measure.program(compiled(lambda x: (x @ x) @ (x @ x), x))
     assert costs.argument_bytes == costs.output_bytes == x.nbytes

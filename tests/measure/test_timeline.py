@@ -71,7 +71,7 @@ def compiled(fn, *args, **options):
 
 
 @pytest.mark.parametrize("net", NETS)
-def test_the_counted_peak_is_what_xla_reserves(net):
+def test_the_counted_peak_equals_the_bytes_xla_reserves(net):
     loss, *args = NETS[net]
     there = compiled(jax.value_and_grad(loss), *args)
     seen = timeline(there)
@@ -96,7 +96,7 @@ def test_a_forward_and_backward_pass_rise_and_fall():
     assert "2.25 MiB" in str(seen)
 
 
-def test_what_is_written_in_place_counts_once():
+def test_a_buffer_updated_in_place_counts_once():
     def fill(x):
         put = lambda i, a: a.at[i].set(jnp.sin(a[i - 1] @ x))
         return lax.fori_loop(0, 10, put, jnp.zeros((1000, 64))) @ x
@@ -111,7 +111,7 @@ def test_donated_arguments_and_results_are_not_temporary():
     assert timeline(compiled(step, f32(64), donate_argnums=0)).peak_bytes == 0
 
 
-def test_a_program_that_does_nothing_has_a_timeline():
+def test_an_empty_program_has_a_timeline():
     seen = timeline(compiled(lambda x: x, f32(4)))
     assert seen.peak_bytes == 0
     assert "nothing" in str(Timeline(bytes=(), names=(), temp_bytes=0, held=()))
@@ -128,7 +128,7 @@ class Changed(jax.stages.Compiled):
         self.memory_analysis = lambda: type("Memory", (), kept | said)
 
 
-def test_what_cannot_be_read_is_refused_not_guessed():
+def test_an_unreadable_assignment_is_refused():
     there = compiled(lambda x: x @ x @ x, f32(64, 64))
     with pytest.raises(ValueError, match="does not reveal where"):
         timeline(Changed(there, serialized_buffer_assignment_proto=b""))

@@ -73,7 +73,7 @@ def test_numbers_that_are_not_floating_keep_their_dtype(library, given, dtype):
 
 
 @both
-def test_an_array_does_not_change_with_what_it_was_made_of(library):
+def test_an_array_does_not_change_with_its_source(library):
     given = np.zeros(64, np.float32)
     made = BACKENDS[library]().array(given)
     given[:] = 1
@@ -127,7 +127,7 @@ def test_any_op_runs_at_once_on_any_numbers(library):
 
 
 @both
-def test_an_op_of_ones_own_is_its_backends_alone(library):
+def test_a_user_op_belongs_to_one_backend(library):
     b, other = BACKENDS[library](), BACKENDS[library]()
 
     @b.register_op("thrice")
@@ -152,7 +152,7 @@ def test_an_op_of_ones_own_is_its_backends_alone(library):
 
 
 @both
-def test_an_own_op_replaces_the_tables_in_models_too(library):
+def test_a_user_op_replaces_the_tables_op_in_models_too(library):
     b = BACKENDS[library]()
     b.register_op("relu")(lambda x: x * 0 + 7)
     model = Model.create(output=op("relu")(IOKey("x", shape=(2,))))
@@ -166,7 +166,7 @@ def test_an_own_op_replaces_the_tables_in_models_too(library):
 
 
 @both
-def test_random_numbers_follow_the_seed_and_nothing_else(library):
+def test_random_numbers_depend_on_the_seed_only(library):
     def draw(b):
         return [host(x) for x in (b.randn(50), b.rand(50), b.randint(0, 99, 50))]
 
@@ -327,7 +327,7 @@ def test_outputs_left_out_count_zero_and_unread_parameters_too(library):
 
 
 @both
-def test_numpy_arrays_go_in_as_they_are(library):
+def test_numpy_arrays_are_accepted(library):
     _, compiled, params, data = small(library)
     params = {k: host(v).astype(np.float64) for k, v in params.items()}
     data = {"input": host(data["input"]).astype(np.float64)}
@@ -512,7 +512,7 @@ MISTAKES = [
 
 @both
 @pytest.mark.parametrize("i", range(len(MISTAKES)))
-def test_mistakes_are_named_alike(library, i):
+def test_both_backends_report_the_same_errors(library, i):
     call, error, said = MISTAKES[i]
     with pytest.raises(error) as caught:
         call(BACKENDS[library]())
@@ -539,7 +539,7 @@ def test_debug_names_the_layer_that_gives_nan_first(library):
 
 
 @both
-def test_debug_says_when_only_the_gradient_is_not_finite(library):
+def test_debug_reports_a_gradient_that_alone_is_not_finite(library):
     model = Model.create(output=op("sqrt")(IOKey("x", shape=(2,))))
     b = BACKENDS[library](debug=True)
     compiled = ml.compile(model, b, trainable_keys=["x"])

@@ -123,7 +123,7 @@ def test_gradients_fit_and_are_those_without_a_budget(net, share):
     assert MemoryPlan.from_json(plan.to_json()) == plan
 
 
-def test_what_fits_anyway_is_left_as_it_is():
+def test_a_model_that_fits_is_not_changed():
     compiled = MLP.compile(MemoryBudget("1GiB"))
     (lever,) = compiled.plan.levers
     assert (lever.name, lever.fits, lever.extra_flops) == ("keep everything", True, 0)
@@ -134,7 +134,7 @@ def test_what_fits_anyway_is_left_as_it_is():
     assert "recomputes nothing" in compiled.plan.explain()
 
 
-def test_what_fits_anyway_is_compiled_once():
+def test_a_model_that_fits_is_compiled_once():
     programs = []
 
     def listen(event: str, duration_secs: float, **about: str | int) -> None:
@@ -187,7 +187,7 @@ def test_a_target_that_is_not_here_is_asked():
     assert again.target.name == "h100"
 
 
-def test_without_a_budget_nothing_is_there_that_could_cost():
+def test_without_a_budget_the_compiled_class_is_the_plain_one():
     assert type(MLP.compile()) is JaxModel
 
 
@@ -196,7 +196,7 @@ def test_without_a_budget_nothing_is_there_that_could_cost():
     "loss", [squares, pytest.param(spread, marks=pytest.mark.thorough)]
 )
 @pytest.mark.thorough
-def test_a_loss_is_planned_when_it_is_first_asked_for(loss):
+def test_a_loss_is_planned_at_its_first_use(loss):
     plain = MLP.compile()
     params, data, _ = numbers(MLP, plain)
     inputs = data | {"label": jnp.linspace(0, 1, 128 * 8).reshape(128, 8)}
@@ -253,7 +253,7 @@ def test_random_draws_and_state_are_as_without_a_budget():
 
 
 @pytest.mark.thorough
-def test_it_works_inside_a_jit_of_ones_own():
+def test_it_works_inside_a_users_jit():
     plain, compiled = MLP.compile(), MLP.compile(MemoryBudget("96KiB"))
     assert compiled.plan.recompute.segments
     params, data, pulled = numbers(MLP, plain)
@@ -353,7 +353,7 @@ def test_a_memory_plan_is_applied_without_a_search(monkeypatch):
         )
 
 
-def test_torch_says_what_it_has_instead():
+def test_torch_names_its_alternative():
     pytest.importorskip("torch")
     with pytest.raises(ValueError, match="activation_memory_budget"):
         MLP.compile(MemoryBudget("1MiB"), fx.TorchBackend())
@@ -403,7 +403,7 @@ def test_a_mask_of_as_many_rows_as_the_batch_is_not_cut():
 
 # The XLA of JAX 0.12 needs less: what is too little here is enough there.
 @pytest.mark.thorough
-def test_too_little_says_what_would_do():
+def test_a_budget_too_small_names_the_needed_one():
     with pytest.raises(InfeasibleBudgetError) as caught:
         MLP.compile(MemoryBudget("4KiB"))
     error = caught.value
@@ -492,7 +492,7 @@ def test_float16_is_not_taken_where_it_overflows():
     assert {w.key: w.after for w in plan.weights}["wide.weight"] == "bfloat16"
 
 
-def test_a_size_and_an_error_that_exclude_each_other_say_what_would_do():
+def test_a_size_and_an_error_that_conflict_name_feasible_ones():
     net = DTYPE_NETS["mlp"]
     compiled = net.compile()
     params, seen = compiled.randomize_params(0), batches_of(net, 4, 1)
@@ -517,7 +517,7 @@ def test_a_size_and_an_error_that_exclude_each_other_say_what_would_do():
         ({"nan": True}, ValueError, "'output' for batch 0 is not finite"),
     ],
 )
-def test_dtypes_cannot_be_planned_from_nothing(change, kind, text):
+def test_planning_dtypes_needs_batches(change, kind, text):
     net = Net(models.Linear(4), (8, 16))
     compiled = net.compile()
     params = {"weight": jnp.ones((4, 16)), "bias": jnp.ones(4)}
@@ -540,7 +540,7 @@ def test_dtypes_cannot_be_planned_from_nothing(change, kind, text):
         ("apply(compiled, 'a plan', params={})", "plan must be a MemoryPlan or a"),
     ],
 )
-def test_wrong_kinds_are_named(call, text):
+def test_arguments_of_a_wrong_type_are_named(call, text):
     # In a process of its own: here the run-time type checker would be first.
     code = (
         "import frugax as fx; from frugax import SizeBudget, models;"

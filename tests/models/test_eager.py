@@ -138,7 +138,7 @@ def test_multinomial_draws_by_the_probabilities(backend):
         (lambda b, x: b.sum(x, input=x), "'input' is given twice"),
     ],
 )
-def test_a_wrong_eager_call_says_what_it_takes(call, words):
+def test_a_wrong_eager_call_shows_the_signature(call, words):
     for b in _each_backend("float32"):
         with pytest.raises(TypeError, match=words):
             call(b, b.ones(2, 2))

@@ -105,7 +105,7 @@ def test_gradients_on_request(tmp_path):
         np.testing.assert_allclose(got[key], value, rtol=1e-5)
 
 
-def test_what_does_not_suit_the_program():
+def test_arguments_that_do_not_fit_the_program_are_refused():
     compiled, params = small()
     program = compiled.export(params=params)
     with pytest.raises(TypeError, match="it takes data, got 2"):
@@ -160,7 +160,7 @@ def test_damage_is_found(tmp_path):
         load_exported(path)
 
 
-def test_flatbuffers_are_asked_for(tmp_path, monkeypatch):
+def test_a_missing_flatbuffers_package_is_named(tmp_path, monkeypatch):
     import importlib.util
 
     compiled, _ = small()

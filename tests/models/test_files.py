@@ -88,7 +88,7 @@ def test_looped_and_unlooped_models_share_files(tmp_path):
         )
 
 
-def test_what_jax_saves_torch_loads(tmp_path):
+def test_a_file_saved_by_jax_is_loaded_by_torch(tmp_path):
     torch = pytest.importorskip("torch")
     from frugax.models import TorchBackend
 
@@ -143,7 +143,7 @@ def test_another_backends_dtype(file):
     assert made.compiled.evaluate(made.params, data)["output"].dtype == "bfloat16"
 
 
-def test_state_and_all_that_compile_was_told(tmp_path):
+def test_a_file_keeps_the_state_and_the_options_of_compile(tmp_path):
     path = tmp_path / "model.safetensors"
     model = Model(Linear(4), BatchNorm(), Linear(4))
     model += Dropout(0.5)(output=IOKey("main", expose=True))
@@ -188,7 +188,7 @@ def test_a_mesh_gets_its_weights_split(tmp_path, file):
     }
 
 
-def test_the_file_is_whole_or_not_there(tmp_path, file):
+def test_the_file_is_written_atomically(tmp_path, file):
     compiled, params = small()
     before = file.read_bytes()
     with pytest.raises(
@@ -283,7 +283,7 @@ def test_arrays_that_do_not_fit(file, arrays, text):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_numbers_that_are_none(tmp_path, dtype):
+def test_weights_that_are_not_finite_are_refused_unless_allowed(tmp_path, dtype):
     path = tmp_path / "model.safetensors"
     compiled = compile(Linear(3), JaxBackend(dtype=dtype), shapes={"input": (2, 4)})
     params = compiled.randomize_params()

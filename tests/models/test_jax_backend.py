@@ -54,7 +54,7 @@ def test_64_bits_are_kept_through_all_of_a_model():
     assert {g.dtype for g in (loss, *gradients.values())} == {jnp.dtype("float64")}
 
 
-def test_32_bits_are_asked_for_with_a_clear_word_where_64_are_not_there():
+def test_a_64_bit_dtype_is_refused_clearly_where_x64_is_off():
     with pytest.raises(ValueError, match=r"JaxBackend\(dtype=float64\)"):
         ml.JaxBackend().ones(2, dtype="int64")
     assert ml.JaxBackend(dtype="float64").ones(2, dtype="int64").dtype == as_dtype(
@@ -135,7 +135,7 @@ for name, value in one.randomize_params(key).items():
 
 
 @pytest.mark.slow
-def test_a_model_over_four_devices_gives_what_one_gives():
+def test_a_model_on_four_devices_equals_one_device():
     flags = "--xla_force_host_platform_device_count=4"
     program = f"import os; os.environ['XLA_FLAGS'] = '{flags}'\n" + MESH_PROGRAM
     done = subprocess.run(

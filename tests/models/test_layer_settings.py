@@ -100,7 +100,7 @@ def test_bad_settings_are_refused_where_they_are_written(make: Any, words: str):
         make()
 
 
-def test_a_word_that_is_none_of_a_few_is_refused():
+def test_an_unknown_choice_is_refused():
     # TypeError: in these tests the types of arguments are looked at before the layer.
     with pytest.raises((ValueError, TypeError), match="init"):
         Linear(3, init="xavier")  # pyright: ignore[reportArgumentType]

@@ -339,7 +339,7 @@ def test_settings_are_plain_values(row: Row):
     hash(row.layer)
 
 
-def test_layers_without_a_bias_have_none():
+def test_use_bias_false_leaves_out_the_bias():
     for row in ROWS:
         if getattr(row.layer, "bias", True) is False:
             shapes = {k: x.shape for k, x in row.inputs.items()}

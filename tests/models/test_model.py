@@ -125,7 +125,7 @@ def test_constants_are_copied():
     np.testing.assert_allclose(evaluate(model)["y"], X + np.array([1, 2, 3], "float32"))
 
 
-def test_what_the_last_layer_gives_is_an_output():
+def test_the_result_of_the_last_layer_is_an_output():
     model = Model()
     model |= Linear(3, name="a")(input="x", output="side")
     model |= Linear(4, name="b")(input="x")

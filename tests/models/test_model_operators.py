@@ -125,7 +125,7 @@ def test_indexing_and_methods():
     assert made["whole"].dtype == np.int32
 
 
-def test_a_connection_is_no_value():
+def test_a_connection_has_no_truth_value():
     y = x()
     with pytest.raises(TypeError, match="no value"):
         bool(y == 3)

@@ -111,7 +111,7 @@ def compare_equinox(layer, module, x, wanted, names=None):
     compare(layer, x, load, wanted, names)
 
 
-def test_equinox_modules_give_their_own_results():
+def test_converted_equinox_modules_keep_their_results():
     nn = pytest.importorskip("equinox").nn
     key, rows = jax.random.key(0), ROWS.reshape(-1, 8)
     mlp = nn.MLP(8, 2, 6, 2, key=key)
@@ -131,7 +131,7 @@ def test_equinox_modules_give_their_own_results():
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_equinox_cells_give_their_own_results(kind):
+def test_converted_equinox_cells_keep_their_results(kind):
     nn = pytest.importorskip("equinox").nn
     draw = np.random.default_rng(0).normal
     x, h, c = (draw(size=(1, n)).astype("f4") for n in (3, 5, 5))
@@ -149,7 +149,7 @@ def test_equinox_cells_give_their_own_results(kind):
     np.testing.assert_allclose(got[0], wanted, 1e-5, 1e-6)
 
 
-def test_all_mismatches_are_named_at_once():
+def test_all_mismatches_are_reported_together():
     compiled = ml.compile(
         Model(Linear(3, name="a"), Linear(2, name="b")),
         BACKEND,

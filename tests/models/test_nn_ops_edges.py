@@ -66,13 +66,13 @@ def test_gradients_of_masked_attention_are_finite():
 @on_both
 @pytest.mark.parametrize("op", ["cross_entropy", "nll", "perplexity"])
 @pytest.mark.parametrize("label", [-1, 5, 99])
-def test_a_label_that_is_no_class_gives_nan(xp, op, label):
+def test_a_label_out_of_range_gives_nan(xp, op, label):
     z = np.zeros((2, 5), np.float32)
     assert np.isnan(run(xp, op, z, np.array([0, label], np.int32)))
 
 
 @on_both
-def test_losses_of_nothing_but_ignored_labels_are_zero(xp):
+def test_losses_of_only_ignored_labels_are_zero(xp):
     z, y = np.ones((2, 5), np.float32), np.full(2, 255, np.int32)
     for op in ("cross_entropy", "nll", "accuracy", "top_k_accuracy"):
         assert run(xp, op, z, y, ignore_index=255) == 0
@@ -313,7 +313,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("op", "shapes", "attributes", "said"), WRONG)
-def test_what_does_not_go_together_is_said_in_one_line(op, shapes, attributes, said):
+def test_arguments_that_conflict_are_reported_in_one_line(op, shapes, attributes, said):
     with pytest.raises(ValueError, match=re.escape(said)) as caught:
         OPS[op](NAMESPACES[0], *map(jnp.ones, shapes), **attributes)
     text = str(caught.value)

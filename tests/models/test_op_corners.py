@@ -317,7 +317,7 @@ def test_mistakes_are_refused(i, library):
 RANDOM = ("dropout", "bernoulli", "random_integers")
 
 
-def test_the_side_of_where_that_is_not_taken_has_no_gradient():
+def test_the_unselected_side_of_where_has_zero_gradient():
     j = jax.grad(lambda x: OPS["where"](JaxNamespace(), x > 1, x, 0.0).sum())
     np.testing.assert_array_equal(j(jnp.array([NAN, 2.0])), [0, 1])
     x = torch.tensor([NAN, 2.0], requires_grad=True)

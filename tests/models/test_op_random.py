@@ -118,7 +118,7 @@ def test_dropout_keeps_the_mean_and_drops_its_rate(library):
     np.testing.assert_array_equal(np.asarray(kept), np.ones(4))
 
 
-def test_dropout_has_the_gradient_of_what_it_kept():
+def test_dropout_has_the_gradient_of_the_kept_values():
     x = jnp.linspace(1, 2, 20)
     f = lambda x: OPS["dropout"](JaxNamespace(), jax.random.key(0), x, rate=0.5)
     kept = np.asarray(f(x)) != 0
@@ -184,7 +184,7 @@ def test_scan_is_the_same_loop_on_both(reverse):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_a_scan_over_nothing_is_refused_in_torch():
+def test_an_empty_scan_is_refused_in_torch():
     xp = TorchNamespace()
     with pytest.raises(ValueError, match="at least one step"):
         xp.scan(lambda c, x: (c, x), xp.asarray(0), xp.zeros((0, 2)))

@@ -199,7 +199,7 @@ def test_both_libraries_agree_with_numpy_and_in_gradients(name, wide):
             close(j, t, dtype, 2 * s.roundings, f"{say}: gradient {i}")
 
 
-def test_scatter_add_and_orders_are_what_numpy_would_do():
+def test_scatter_add_and_sorting_equal_numpy():
     for sample in SAMPLES["scatter_add"]:
         x, indices, updates = sample.args
         axis = sample.attrs.get("axis", 0)
@@ -281,7 +281,7 @@ def test_precision_reaches_the_products():
         assert "HIGHEST" in str(jax.make_jaxpr(run)(x))
 
 
-def test_the_table_says_what_its_names_mean():
+def test_the_table_documents_its_names():
     for name in filter(is_mine, OPS):
         line = (OPS[name].body.__doc__ or "").split("\n")[0]
         assert line.endswith("."), name

@@ -51,7 +51,7 @@ def run(compiled, **data):
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-def test_what_is_computed_twice_is_computed_once(name):
+def test_common_subexpressions_are_computed_once(name):
     double = lambda: op("exp")(x() * 2.0)
     model = Model.create(y=double() + double(), z=double())
     compiled = ml.compile(model, backend_of(name))
@@ -62,7 +62,7 @@ def test_what_is_computed_twice_is_computed_once(name):
     np.testing.assert_allclose(made["z"], np.exp(2 * X), rtol=1e-5)
 
 
-def test_what_only_looks_equal_is_not_merged():
+def test_similar_operations_are_not_merged():
     model = Model.create(
         ints=op("full_like", value=1)(x()),
         floats=op("full_like", value=1.0)(x()),
@@ -107,7 +107,7 @@ def test_a_state_is_renewed_by_each_layer():
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-def test_what_depends_on_constants_only_is_computed_beforehand(name):
+def test_constants_are_folded(name):
     table = op("arange", stop=3)() * 2.0 + np.array([0, 1, 0], "float32")
     compiled = ml.compile(Model.create(y=x() + op("cos")(table)), backend_of(name))
     assert steps(compiled) == ["add"]
@@ -218,7 +218,7 @@ def test_passes_can_be_repeated():
     assert again == graph
 
 
-def test_prune_keeps_what_outputs_need():
+def test_prune_keeps_the_operations_that_outputs_need():
     key = IOKey("x", shape=(2,))
 
     def node(i, left, right):

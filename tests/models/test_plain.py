@@ -199,7 +199,7 @@ def test_random_models_survive(data):
     assert_same(model)
 
 
-def test_what_is_wired_by_hand_survives():
+def test_a_graph_wired_by_hand_survives():
     tokens = IOKey("tokens", shape=("batch", 16), dtype="int32")
     vectors = Embedding(100, 8, name="embedding")(tokens)
     tied = Linear(100, bias=False)(vectors, weight=weight_of(vectors))
@@ -358,7 +358,7 @@ WIRED |= Linear(3)(input="y", output="z")
         ),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(change, error, text):
+def test_an_error_names_the_value_and_its_place(change, error, text):
     plain = copy.deepcopy(layer_to_dict(WIRED))
     layer_from_dict(plain)
     change(plain)
@@ -420,7 +420,7 @@ def test_depth_and_size_are_bounded():
         layer_from_dict(plain)
 
 
-def test_what_would_be_lost_is_refused():
+def test_a_value_that_would_be_lost_is_refused():
     @dataclasses.dataclass(frozen=True)
     class Holds(graph.Primitive):
         value: Any = None

@@ -127,7 +127,7 @@ def test_sums_of_short_integers_are_int32_also_with_64_bits():
 
 
 @pytest.mark.parametrize("xp", [JaxNamespace(), TorchNamespace()])
-def test_arrays_that_agree_are_passed_on_as_they_are(xp):
+def test_arrays_of_one_dtype_are_passed_on_unchanged(xp):
     x, y = xp.asarray(np.ones(2, "f")), xp.asarray(np.ones(3, "f"))
     assert [
         a is b for a, b in zip(xp.promote((x, None, y)), (x, None, y), strict=True)
@@ -155,7 +155,7 @@ def test_a_number_of_numpy_is_an_array_and_does_not_give_way():
         assert xp.dtype_of(OPS["add"](xp, half, 2.0)) == np.float16
 
 
-def test_a_dtype_that_has_no_place_is_refused():
+def test_an_unsupported_dtype_is_refused():
     with pytest.raises(TypeError, match="float8_e4m3fn takes no part"):
         result_dtype(np.dtype(jnp.float8_e4m3fn), np.dtype("float32"))
     with pytest.raises(TypeError, match="no dtype 'flaot32'"):

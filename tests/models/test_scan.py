@@ -71,7 +71,7 @@ def close(a, b):
         np.testing.assert_allclose(a[key], b[key], rtol=2e-5, atol=2e-6, err_msg=key)
 
 
-def test_values_and_gradients_are_those_of_the_blocks_one_by_one():
+def test_values_and_gradients_equal_those_of_unrolled_blocks():
     looped, plain, params, flat = both(chain(5))
     assert [len(node.names) for node in loops(looped)] == [5]
     assert not loops(plain)
@@ -115,7 +115,7 @@ def test_flat_and_stacked_are_inverse(to):
         looped.stack_params(flat)
 
 
-def test_weights_of_single_blocks_are_told_how_they_are_put_together():
+def test_weights_of_single_blocks_are_refused_with_the_call_that_stacks_them():
     looped, _, _, flat = both(chain(3))
     with pytest.raises(
         ValueError, match=r"belong to single blocks; stack_params\(params\) stacks"
@@ -153,7 +153,7 @@ def test_a_first_block_of_another_shape_stays_out_of_the_loop():
     close(looped.evaluate(params, data), plain.evaluate(flat, data))
 
 
-def test_blocks_that_all_change_shape_are_no_loop():
+def test_blocks_of_changing_shape_are_not_a_loop():
     half = Sequential([op("getitem", index=(("slice", None, None, 2),)), Relu()])
     y = IOKey("x", shape=(64, 2))
     for _ in range(5):
@@ -163,7 +163,7 @@ def test_blocks_that_all_change_shape_are_no_loop():
     assert looped.shapes["y"] == (2, 2)
 
 
-def test_what_all_blocks_share_goes_into_the_loop():
+def test_inputs_shared_by_all_blocks_enter_the_loop():
     shift = op("tanh")(IOKey("shift", shape=(4,)))
     looped, plain, params, flat = both(chain(4, shift=shift))
     assert len(loops(looped)) == 1
@@ -217,7 +217,7 @@ def other_settings():
 @pytest.mark.parametrize(
     "make", [named_between, read_twice, with_state, other_settings]
 )
-def test_what_is_no_chain_of_equals_is_no_loop(make):
+def test_unequal_blocks_are_not_a_loop(make):
     assert not loops(compiled(make()))
 
 

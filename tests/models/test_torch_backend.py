@@ -115,7 +115,7 @@ def test_a_precision_lasts_as_long_as_the_call(monkeypatch):
     assert torch.get_float32_matmul_precision() == before == "highest"
 
 
-def test_a_mesh_is_refused_with_what_to_use_instead():
+def test_a_mesh_is_refused_with_the_alternative():
     b = ml.TorchBackend()
     with pytest.raises(ValueError, match=r"one device. Use JaxBackend\(device_mesh"):
         ml.TorchBackend(device_mesh=(1,))
@@ -147,7 +147,7 @@ def test_models_run_on_an_accelerator():
     np.testing.assert_allclose(outputs["output"].cpu(), wanted, atol=2**-8)
 
 
-def test_torch_is_asked_for_by_its_extra(monkeypatch):
+def test_a_missing_torch_names_its_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.delitem(ml.models.__dict__, "TorchBackend", raising=False)
     with pytest.raises(MissingExtraError, match=r'pip install "frugax\[torch\]"'):
@@ -172,7 +172,7 @@ def test_neither_backend_imports_the_other_library():
 # --- plans --------------------------------------------------------------------------
 
 
-def test_a_plan_does_what_the_walk_over_the_graph_does():
+def test_a_compiled_schedule_equals_the_walk_over_the_graph():
     b = ml.TorchBackend()
     x, n = IOKey("x", shape=("n", 3)), IOKey("n", shape=("n", 1), dtype="int32")
     model = Model.create(
@@ -236,7 +236,7 @@ def test_no_name_passes_for_another():
         assert str(type(length)(product, (name, other))) == f"{name}*{other}"
 
 
-def test_what_is_no_multiple_is_shown_as_unknown():
+def test_a_size_that_is_not_a_multiple_is_shown_as_unknown():
     x = IOKey("x", shape=("time", 2))
     model = Model.create(half=x[::2], less=x[2:], bias=Linear(3)(x))
     shapes = ml.compile(model, ml.TorchBackend()).shapes
@@ -279,7 +279,7 @@ def test_a_compiled_model_gives_the_same(monkeypatch):
         np.testing.assert_allclose(gradients[key], slopes[key], rtol=1e-5, atol=1e-6)
 
 
-def test_a_compiler_that_fails_is_named_and_done_without(monkeypatch):
+def test_a_failing_compiler_is_reported_and_skipped(monkeypatch):
     def broken(*args, **kwargs):
         from torch._dynamo.exc import TorchDynamoException
 

@@ -359,7 +359,9 @@ WRONG = [
     [case[1:] for case in WRONG],
     ids=[case[0].replace(" ", "-") for case in WRONG],
 )
-def test_each_error_says_where_what_and_what_would_do(wrong, error, words, tmp_path):
+def test_each_error_names_the_place_the_problem_and_the_remedy(
+    wrong, error, words, tmp_path
+):
     with pytest.raises(error, match=words) as caught:
         wrong(tmp_path)
     assert type(caught.value) is error

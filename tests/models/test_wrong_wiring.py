@@ -137,7 +137,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("make", "error", "words"), REFUSED)
-def test_what_is_wrong_is_said_in_one_line(make, error, words):
+def test_an_error_is_one_line(make, error, words):
     with pytest.raises(error) as caught:
         make()
     said = str(caught.value)

@@ -180,7 +180,7 @@ def check_chunks(name, devices):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_gradients_in_chunks_are_those_of_jax(name):
+def test_gradients_in_chunks_equal_jax(name):
     check_chunks(name, devices=1)
 
 
@@ -188,11 +188,11 @@ def test_gradients_in_chunks_are_those_of_jax(name):
     "name",
     mostly_thorough(CASES, lambda name: name in ("cross_entropy", "recurrent")),
 )
-def test_gradients_in_chunks_with_rows_from_everywhere_are_those_of_jax(name):
+def test_gradients_in_chunks_with_gathered_rows_equal_jax(name):
     check_chunks(name, devices=2)
 
 
-def test_gradients_with_respect_to_the_batch_itself():
+def test_gradients_with_respect_to_the_batch():
     place = position_of(log_of_sums, (WS, X), X)
     got = in_chunks(
         log_of_sums, (WS, X), remat.BatchChunks(8, place, 0), argnums=(0, 1)

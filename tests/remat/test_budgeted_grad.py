@@ -39,14 +39,14 @@ def test_it_plans_inside_a_jit_of_the_users_own():
     assert temp_bytes(lambda ws, x: both(ws, x), WS, X) <= HALF.limit_bytes
 
 
-def test_grad_gives_what_jax_grad_gives():
+def test_grad_equals_jax_grad():
     with_aux = lambda x, n: (jnp.sum(x**2) * n, {"n": n})
     got = remat.grad(with_aux, HALF, argnums=(0, 1), has_aux=True)(X, 2.0)
     assert_same(got, jax.grad(with_aux, argnums=(0, 1), has_aux=True)(X, 2.0))
     assert_same(remat.grad(loss, HALF)(WS, X), jax.grad(loss)(WS, X))
 
 
-def test_what_does_not_fit_is_not_run_anyway():
+def test_a_gradient_that_does_not_fit_is_not_run():
     with pytest.raises(InfeasibleBudgetError):
         remat.grad(loss, TINY)(WS[:1], X)
 

@@ -99,7 +99,7 @@ def test_another_program_has_another_key(same, change):
         {"example_args": (f32(4, 4), f32(4, 8))},
     ],
 )
-def test_what_was_asked_for_is_in_the_key(change):
+def test_the_arguments_of_plan_are_in_the_key(change):
     asked = {"example_args": ARGS, "budget": BUDGET} | change
     loss = lambda w, x: jnp.sum(w @ x)
     assert plan_key(loss, **asked) != plan_key(loss, BUDGET, ARGS)
@@ -116,7 +116,7 @@ def test_the_program_around_it_is_in_the_key():
     assert plan_key(sums(), BUDGET, ARGS, within=whole(0.1)) in keys
 
 
-def test_a_backward_rule_of_ones_own_is_in_the_key():
+def test_a_custom_backward_rule_is_in_the_key():
     def with_rule(factor):
         own = jax.custom_vjp(jnp.sin)
         own.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (factor * g * x,))
@@ -126,7 +126,7 @@ def test_a_backward_rule_of_ones_own_is_in_the_key():
     assert one == same != other
 
 
-def test_what_steers_the_compiler_is_in_the_key(same, monkeypatch):
+def test_compiler_settings_are_in_the_key(same, monkeypatch):
     with jax.default_matmul_precision("float32"):
         assert plan_key(sums(), BUDGET, ARGS) != same
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
@@ -136,7 +136,7 @@ def test_what_steers_the_compiler_is_in_the_key(same, monkeypatch):
     assert plan_key(sums(), BUDGET, ARGS) != same
 
 
-def test_what_is_known_only_inside_a_jit_has_no_key():
+def test_a_traced_constant_has_no_key():
     found = []
 
     @jax.jit
@@ -153,7 +153,7 @@ def plan():
     return remat.plan(sums(), MemoryBudget("1MiB"), example_args=ARGS)
 
 
-def test_a_kept_plan_comes_back_the_same(plan, tmp_path):
+def test_a_stored_plan_is_loaded_unchanged(plan, tmp_path):
     folder = tmp_path / "made" / "on demand"
     assert load_plan("k", folder) is None
     store_plan("k", plan, folder)
@@ -172,7 +172,7 @@ def test_a_kept_plan_comes_back_the_same(plan, tmp_path):
     ],
     ids=["cut off", "one digit", "empty", "no text"],
 )
-def test_a_damaged_file_is_a_miss_with_one_warning(plan, tmp_path, damage):
+def test_a_damaged_file_gives_one_warning_and_is_ignored(plan, tmp_path, damage):
     store_plan("k", plan, tmp_path)
     file = tmp_path / "k.json"
     file.write_bytes(damage(file.read_bytes()))
@@ -183,7 +183,7 @@ def test_a_damaged_file_is_a_miss_with_one_warning(plan, tmp_path, damage):
     assert load_plan("k", tmp_path) == plan
 
 
-def test_a_sound_file_of_another_kind_is_a_miss(tmp_path):
+def test_a_file_of_another_kind_is_ignored(tmp_path):
     text = '{"budget": "1MiB"}'
     digest = hashlib.sha256(text.encode()).hexdigest()
     (tmp_path / "k.json").write_text(f"{digest}\n{text}")
@@ -191,7 +191,7 @@ def test_a_sound_file_of_another_kind_is_a_miss(tmp_path):
         assert load_plan("k", tmp_path) is None
 
 
-def test_plans_not_used_for_longest_are_dropped(plan, tmp_path, monkeypatch):
+def test_the_least_recently_used_plans_are_deleted(plan, tmp_path, monkeypatch):
     for i, key in enumerate("abc"):
         store_plan(key, plan, tmp_path)
         os.utime(tmp_path / f"{key}.json", (i, i))
@@ -216,7 +216,7 @@ def test_a_plan_is_made_once(plan, tmp_path, monkeypatch):
     assert len(list(tmp_path.rglob("*.json"))) == 2
 
 
-def test_a_folder_that_cannot_be_written_costs_a_warning_not_the_plan(plan, tmp_path):
+def test_a_read_only_folder_gives_a_warning_and_a_plan(plan, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.warns(UserWarning, match="this plan is not stored: cannot write"):
         store_plan("k", plan, tmp_path / "file")

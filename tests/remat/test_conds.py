@@ -110,7 +110,7 @@ def branches_of(model):
 
 
 @pytest.mark.parametrize("kind", ["all again", "in part", "one of them", "in chunks"])
-def test_gradients_are_those_of_jax_in_each_branch(kind):
+def test_gradients_equal_jax_in_each_branch(kind):
     loss, (ws, x, _) = one_of_three()
     place, (deep, gate, rest) = branches_of(one_of_three)
     half, end = len(deep.eqns) // 2, len(deep.eqns)
@@ -177,7 +177,7 @@ def test_a_branch_in_a_loop_keeps_some_of_its_results():
     assert 0 < count(part) - count(plain) < count(whole) - count(plain)
 
 
-def test_a_cond_that_tells_the_outside_is_left_alone():
+def test_a_cond_with_side_effects_is_left_alone():
     def loss(ws, x, which):
         def loud(x):
             jax.debug.callback(lambda _: None, x[0, 0], ordered=True)
@@ -207,7 +207,7 @@ def test_a_cond_that_tells_the_outside_is_left_alone():
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: m.__name__)
 @pytest.mark.slow
-def test_gradients_are_those_of_jax_by_the_tightest_plan_on_paper(model):
+def test_gradients_under_the_tightest_modelled_plan_equal_jax(model):
     loss, args = model()
     gradient = memory_planning.height_compressed_grad(loss)
     assert_same(gradient(*args), jax.jit(jax.grad(loss))(*args))

@@ -36,7 +36,7 @@ def by_levels(model, *levels):
     mostly_thorough(MODELS, lambda m: m.__name__ == "backwards_with_results"),
     ids=lambda m: m.__name__,
 )
-def test_gradients_by_levels_are_those_of_jax(model):
+def test_gradients_by_levels_equal_jax(model):
     # Neither level divides the iterations, so a shorter group is left at each.
     step, loss, args = by_levels(model, 5, 2)
     assert_same(jax.jit(step)(*args), jax.value_and_grad(loss)(*args))
@@ -93,7 +93,7 @@ def test_damaged_levels_are_refused(levels):
         by_levels(rnn, *levels)
 
 
-def test_a_plan_by_levels_is_told():
+def test_a_plan_by_levels_is_described():
     again = Recompute((), 60, from_carry=True, levels=(10, 3))
     assert str(BodyPlan(1, (again,))) == (
         "scan at 1: each iteration recomputed from the carry before groups of 10, and "

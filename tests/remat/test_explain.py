@@ -113,7 +113,7 @@ def test_a_plan_that_keeps_everything_says_so():
     assert "everything is kept" in plan.explain()
 
 
-def test_scans_are_told():
+def test_scans_are_described():
     def iterations(w, xs):
         one = lambda c, x: (jnp.tanh(c @ w + x), None)
         return jnp.sum(jax.lax.scan(one, jnp.zeros(xs.shape[1:]), xs)[0])

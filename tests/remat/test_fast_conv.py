@@ -62,7 +62,7 @@ def assert_close(got, wanted, tolerance=1e-5):
     ("spec", "groups"),
     [("NHWC", 2), ("NCHW", 1), pytest.param("NHWC", 4, marks=pytest.mark.thorough)],
 )
-def test_gradients_are_those_of_the_function(net, spec, groups):
+def test_gradients_equal_those_of_the_function(net, spec, groups):
     def loss(w, x):
         return net(w, x, conv=lambda x, w: conv(x, w, spec, groups))
 
@@ -100,7 +100,7 @@ DERIVATIVES = {
         DERIVATIVES, in_ci=lambda k: k in {"second", "vmap of data", "checkpoint"}
     ),
 )
-def test_other_derivatives_are_those_of_the_function(kind, monkeypatch):
+def test_other_derivatives_equal_those_of_the_function(kind, monkeypatch):
     got = DERIVATIVES[kind](scanned)
     monkeypatch.setattr(remat, "fast_convolutions", lambda f: f)
     # Second derivatives cancel: an order of magnitude is lost.
@@ -124,7 +124,7 @@ def test_the_gradient_of_the_result_holds_fast_convolutions_only():
     assert "conv_general_dilated[" not in text
 
 
-def test_inside_a_loop_of_the_users_it_takes_being_told():
+def test_inside_a_users_loop_the_option_is_needed():
     def steps(fn):
         def one(w, _):
             return w - 0.1 * jax.grad(fn)(w, X), None
@@ -175,7 +175,7 @@ def test_a_rule_of_the_users_is_kept():
 
 
 @pytest.mark.parametrize("everywhere", [False, True])
-def test_the_way_back_needs_data_and_kernel_and_nothing_hidden(everywhere):
+def test_the_backward_pass_needs_only_data_and_kernel(everywhere):
     graph = jaxprs.trace(lambda x, w: conv(x, w), (X, W[0]))
     graph = jaxprs.use_fast_convolutions(graph, everywhere=everywhere)
     (needs,) = find_residuals(graph, active_variables(graph, graph.args, graph.outputs))

@@ -51,7 +51,7 @@ def test_the_picture_is_svg_and_marks_the_plan(tmp_path):
         found.save(tmp_path / "curve.png")
 
 
-def test_a_plan_knows_what_was_compiled_for_it():
+def test_a_plan_lists_the_programs_compiled_for_it():
     def loss(w, x):
         for _ in range(4):
             x = jnp.tanh(x @ w)

@@ -37,7 +37,7 @@ from .gradient_cases import (
     mostly_thorough(MODELS, in_ci=lambda m: m in (several_arguments, attention)),
     ids=lambda m: m.__name__,
 )
-def test_gradients_are_those_of_jax(model):
+def test_gradients_equal_jax(model):
     loss, args, how = model()
     step, segments = tightest(loss, args, **how)
     assert any(s.gate for s in segments)
@@ -266,7 +266,7 @@ halved.defjvp(lambda x, dx: (jnp.tanh(x[0]), 0.5 * dx[0]))
 
 @pytest.mark.parametrize(("rule", "slope"), [(tripled, 3.0), (halved, 0.5)])
 @pytest.mark.parametrize("gate", GATES)
-def test_rules_of_the_users_own_are_asked(rule, slope, gate):
+def test_custom_rules_of_the_user_are_used(rule, slope, gate):
     loss = lambda w, x: jnp.sum(rule(jnp.sin(rule(x @ w))))
     w, x = weights((8, 8))[0], jnp.ones((4, 8))
     step, body = whole_again(loss, (w, x), gate=gate)
@@ -367,7 +367,7 @@ def test_constants_are_given_again_and_not_kept():
 PRODUCT = 2 * 256 * 32 * 32
 
 
-def test_what_is_kept_in_a_segment_is_not_made_again():
+def test_results_kept_in_a_segment_are_not_recomputed():
     def loss(ws, x):
         for w in ws:
             x = x + jnp.sin(x @ w) * jnp.cos(x)
@@ -386,7 +386,7 @@ def test_what_is_kept_in_a_segment_is_not_made_again():
         assert_same(jax.jit(step)(*args), want)
 
 
-def test_a_kept_result_that_its_own_rule_reads_is_not_made_again():
+def test_a_kept_result_that_its_custom_rule_reads_is_not_recomputed():
     loss, args = chain(depth=2)
     count = lambda fn: flops(jax.make_jaxpr(fn)(*args).jaxpr)
     everything, body = whole_again(loss, args)
@@ -399,7 +399,7 @@ def test_a_kept_result_that_its_own_rule_reads_is_not_made_again():
 
 
 @pytest.mark.parametrize("model", [residual_mlp, attention, long_skips, chain])
-def test_what_the_model_does_again_is_what_is_traced(model):
+def test_modelled_and_traced_recomputation_agree(model):
     loss, args = model()[:2]
     count = lambda fn: flops(jax.make_jaxpr(fn)(*args).jaxpr)
     body = trace_loss(loss, args, 0, has_aux=False)

@@ -53,7 +53,7 @@ def test_layers_of_the_inner_forward_pass_are_found():
         assert names.count("dot_general") == 1
 
 
-def test_a_loss_without_a_gradient_inside_reads_nothing_late():
+def test_a_loss_without_an_inner_gradient_has_no_late_reads():
     _, args = maml()
 
     def loss(params, x):

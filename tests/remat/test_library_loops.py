@@ -34,7 +34,7 @@ def bounded_loop(w, y):
 
 
 @pytest.mark.thorough  # it compiles loops in loops
-def test_the_checkpoints_of_a_bounded_loop_are_planned_anew():
+def test_the_checkpoints_of_a_bounded_loop_are_replanned():
     plan = plan_whole(bounded_loop, MemoryBudget.share(0.5), (W, START), cache=False)
     assert plan.is_opened
     assert plan.predicted <= plan.unplanned_bytes // 2
@@ -52,7 +52,7 @@ def test_a_loop_of_unknown_length_is_refused_in_one_line():
     assert "\n" not in str(e.value)
 
 
-def test_a_rule_of_its_own_is_named_where_nothing_fits():
+def test_a_custom_rule_is_named_where_no_plan_fits():
     @jax.custom_vjp
     def solve(w, y):
         return step(w, y)

@@ -109,7 +109,7 @@ def test_iterations_of_a_prime_number_are_split_between_two_policies():
     assert any(len(two) == 2 and sum(two) == 29 for two in lengths)
 
 
-def test_the_model_says_the_same_of_a_scan_under_a_policy_as_of_its_plan():
+def test_the_model_of_a_scan_under_a_policy_equals_that_of_its_plan():
     def loss(w, x):
         def attend(x, w):
             q, k = jnp.split(x @ w, 2, -1)
@@ -136,7 +136,7 @@ def test_the_model_says_the_same_of_a_scan_under_a_policy_as_of_its_plan():
         pytest.param(scan_of_prime_length, marks=pytest.mark.thorough),
     ],
 )
-def test_gradients_by_named_policies_are_those_of_jax(make):
+def test_gradients_under_named_policies_equal_jax(make):
     loss, args = make(lambda f: f)
     body, plans = named_plans(make, stride=11)
     want = jax.jit(jax.value_and_grad(loss))(*args)

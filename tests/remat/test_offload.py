@@ -49,14 +49,14 @@ def test_a_plan_states_the_bytes_in_the_hosts_memory(plan):
     assert spend.measured == plan.predicted
 
 
-def test_gradients_through_the_hosts_memory_are_those_of_jax(plan):
+def test_gradients_with_offload_equal_jax(plan):
     keys = jax.random.split(jax.random.key(0))
     args = [jax.random.normal(k, s.shape) / 8 for k, s in zip(keys, ARGS, strict=True)]
     found = remat.apply(loss, plan, anywhere=True)(*args)
     assert_same(found, jax.jit(jax.value_and_grad(loss))(*args))
 
 
-def test_a_compiler_that_moves_nothing_is_an_error(plan):
+def test_a_compiler_that_ignores_offload_is_an_error(plan):
     # On a CPU all memory is the host's, and nothing is moved.
     here = dataclasses.replace(plan, target="cpu", platform="cpu")
     with pytest.raises(RematUndoneError, match=r"kept on the device.*offload=False"):

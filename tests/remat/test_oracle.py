@@ -100,7 +100,7 @@ def test_the_integer_program_agrees_with_a_search_through_all_live_sets(seed):
     assert all(program is None for program, searched in found if searched is None)
 
 
-def test_the_simulation_counts_what_a_plan_holds_and_does_again():
+def test_the_simulation_counts_held_bytes_and_recomputed_flops():
     machine = chain(6)
     cost = lambda *segments: cost_of(machine, schedule_of(machine, segments))
     # The five values that are read again, and two cotangents.

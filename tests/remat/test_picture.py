@@ -73,7 +73,7 @@ def test_a_whole_step_is_drawn_as_planned():
     assert there.planned.measured == planned.predicted
 
 
-def test_a_backend_that_does_not_tell_gets_a_picture_that_says_so(plan, monkeypatch):
+def test_a_backend_without_a_timeline_gets_a_picture_of_the_trace(plan, monkeypatch):
     def refuse(compiled):
         raise ValueError("this backend does not say")
 

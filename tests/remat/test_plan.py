@@ -72,7 +72,7 @@ def test_planning_needs_only_shapes(mlp, half):
     assert plan_whole(loss, budget, example_args=shapes) == half
 
 
-def test_a_budget_with_room_for_all_recomputes_nothing(mlp):
+def test_a_large_budget_needs_no_recomputation(mlp):
     loss, params, x, plain = mlp
     plan = plan_whole(loss, MemoryBudget(limit_bytes=plain), example_args=(params, x))
     assert plan.segments == ()
@@ -82,7 +82,7 @@ def test_a_budget_with_room_for_all_recomputes_nothing(mlp):
     assert temp_bytes(remat.apply(loss, plan), params, x) == plain
 
 
-def test_recomputed_flops_are_those_of_the_traced_program(mlp, half):
+def test_recomputed_flops_equal_the_traced_program(mlp, half):
     loss, params, x, _ = mlp
     count = lambda fn: flops(jax.make_jaxpr(fn)(params, x).jaxpr)
     step = remat.apply(loss, half)
@@ -234,7 +234,7 @@ def test_nested_plans_are_truly_smaller_and_still_the_same(nested):
 
 
 @pytest.mark.thorough
-def test_a_nested_plan_does_again_what_it_says(nested):
+def test_a_nested_plan_recomputes_the_predicted_operations(nested):
     loss, args, body, _, tight = nested
     count = lambda fn: flops(jax.make_jaxpr(fn)(*args).jaxpr)
     extra = count(step_of(loss, body, tight)) - count(jax.value_and_grad(loss))
@@ -342,7 +342,7 @@ def test_a_plan_fits_no_other_loss(mlp, half):
 BIG = MemoryBudget("1GiB")
 
 
-def test_what_cannot_be_traced_cannot_be_planned():
+def test_a_loss_that_cannot_be_traced_is_refused():
     branches = lambda x: jnp.sum(x) if x[0] > 0 else jnp.sum(x**2)
     with pytest.raises(TypeError, match="cannot be planned"):
         plan_whole(branches, BIG, example_args=(jnp.ones(3),))
@@ -357,12 +357,12 @@ def test_what_cannot_be_traced_cannot_be_planned():
         (lambda x: (x > 0).any(), False, "one real number"),
     ],
 )
-def test_what_is_no_loss_is_refused(loss, has_aux, said):
+def test_a_function_that_is_not_a_loss_is_refused(loss, has_aux, said):
     with pytest.raises(TypeError, match=said):
         plan_whole(loss, BIG, example_args=(jnp.ones(3),), has_aux=has_aux)
 
 
-def test_whole_numbers_have_no_gradient():
+def test_integers_are_refused_as_gradient_arguments():
     with pytest.raises(TypeError, match="int32"):
         plan_whole(lambda n: n.astype(jnp.float32), BIG, example_args=(jnp.int32(3),))
 
@@ -386,7 +386,7 @@ def test_callers_that_check_no_types_are_checked_all_the_same():
 
 
 @pytest.mark.thorough
-def test_what_the_loss_only_reports_does_not_stand_in_the_way():
+def test_auxiliary_outputs_do_not_prevent_a_plan():
     def summed(params, x):
         total = jnp.float32(0.0)
         for w in params:
@@ -431,7 +431,7 @@ def test_a_program_around_another_gradient_is_refused(mlp):
         plan_whole(loss, MemoryBudget("1GiB"), example_args=(params, x), within=unused)
 
 
-def test_a_loss_that_returns_nothing_is_refused():
+def test_a_loss_that_returns_none_is_refused():
     with pytest.raises(TypeError, match="must return one real number, got"):
         plan_whole(lambda x: None, MemoryBudget("1GiB"), example_args=(jnp.ones(3),))
 

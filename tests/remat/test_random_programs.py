@@ -162,7 +162,7 @@ def assert_same(got: Any, want: Any, tolerance: float) -> None:
         ]
     ],
 )
-def test_gradients_are_those_of_jax(kind, first, count):
+def test_gradients_equal_jax(kind, first, count):
     """520 programs by `make thorough`, 2 by each `make test`."""
     with jax.enable_x64(kind == "float64"):
         for seed in range(first, first + count):

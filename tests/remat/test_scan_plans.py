@@ -73,7 +73,7 @@ def test_a_plan_with_scans_holds_inside_a_jit_of_the_users_own(planned):
     assert temp_bytes(train, *args) <= plan.predicted + W.nbytes
 
 
-def test_a_plan_with_scans_goes_through_json_and_says_what_it_does(planned):
+def test_a_plan_with_scans_survives_json_and_describes_itself(planned):
     loss, args, plan = planned
     again = remat.RematPlan.from_json(plan.to_json())
     assert again == plan
@@ -96,7 +96,7 @@ _CUT = (Chunk(0, 3, (0, 2)), Chunk(3, 7, None))
 NESTED = BodyPlan(1, (Recompute(_CUT, 3, body_plans=(_INNER,)), Recompute()))
 
 
-def test_loops_in_loops_go_through_json_and_are_told(planned):
+def test_nested_loops_survive_json_and_are_described(planned):
     _, _, plan = planned
     nested = dataclasses.replace(plan, body_plans=(NESTED,))
     again = remat.RematPlan.from_json(nested.to_json())
@@ -119,7 +119,7 @@ def test_a_plan_for_scans_fits_no_other_loss(planned):
         remat.apply(rnn()[0], plan)(w, xs[:30])
 
 
-def test_a_scan_that_fits_stays_as_it_is():
+def test_a_scan_that_fits_is_unchanged():
     loss, args = rnn()
     plan = plan_whole(
         loss, MemoryBudget(limit_bytes=plain_bytes(loss, args)), example_args=args
@@ -143,7 +143,7 @@ def test_scans_are_taken_up_one_after_the_other():
 
 
 @every_model
-def test_each_rung_needs_less_than_the_last_and_costs_more(model):
+def test_each_candidate_needs_less_memory_and_more_flops_than_the_last(model):
     plain, *candidates = list_candidates(body_of(model))
     assert (plain.body_plans, plain.flops) == ((), 0)
     peaks = [r.draft.peak_bytes for r in candidates]

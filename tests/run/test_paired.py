@@ -46,7 +46,7 @@ def test_one_lost_image_of_359_does_not_show_half_a_percent():
     assert spend(*answers(359, lost=30), 0.02).verdict is Verdict.BROKEN
 
 
-def test_as_many_examples_as_it_says_do_tell():
+def test_the_stated_number_of_examples_suffices_for_a_verdict():
     before, after = answers(359, lost=1)
     needed = examples_that_tell(paired_difference(before, after), 0.005)
     assert needed is not None
@@ -55,7 +55,7 @@ def test_as_many_examples_as_it_says_do_tell():
     assert many.verdict is Verdict.KEPT
 
 
-def test_the_same_weights_lose_nothing_whatever_the_number_of_examples():
+def test_equal_weights_have_zero_loss_of_accuracy():
     assert spend(*answers(3, lost=0), 0.0).verdict is Verdict.CANNOT_TELL
     assert spend(*answers(3, lost=0), 0.0, is_exact=True).verdict is Verdict.KEPT
 
@@ -68,7 +68,7 @@ def test_nan_is_never_kept(before, after):
     assert "returns" in found.problems
 
 
-def test_one_number_has_no_interval():
+def test_a_single_number_has_no_interval():
     one = Figures({"accuracy": 0.9}, {})
     found = _accuracy_spend(0.5, one, one, {}, is_exact=False)
     assert found.verdict is Verdict.CANNOT_TELL

@@ -107,7 +107,7 @@ def test_two_processes_train_the_model_that_one_trains(tmp_path, monkeypatch, ki
 
 
 @pytest.mark.thorough
-def test_a_run_that_lost_a_process_goes_on_after_the_restart(tmp_path, monkeypatch):
+def test_a_run_that_lost_a_process_continues_after_the_restart(tmp_path, monkeypatch):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
         folder.mkdir()
@@ -122,7 +122,7 @@ def test_a_run_that_lost_a_process_goes_on_after_the_restart(tmp_path, monkeypat
 
 
 @pytest.mark.thorough
-def test_what_no_process_can_do_is_refused_by_all(tmp_path, monkeypatch, capfd):
+def test_an_impossible_config_is_refused_by_every_process(tmp_path, monkeypatch, capfd):
     write(tmp_path)
     code = start(tmp_path, monkeypatch, "--set", "train.layout.shape=[2]")
     assert code == 2

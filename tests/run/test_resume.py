@@ -112,7 +112,7 @@ def test_two_processes_cannot_work_in_one_folder(home):
     assert not (home / "shared" / "small" / ".lock").exists()
 
 
-def test_a_run_whose_time_is_used_up_is_finished_with_what_it_has(home):
+def test_a_resumed_run_out_of_time_is_finished_with_its_weights(home):
     process = start(home, "late")
     time.sleep(1.5)
     process.send_signal(signal.SIGINT)
@@ -124,7 +124,7 @@ def test_a_run_whose_time_is_used_up_is_finished_with_what_it_has(home):
     assert (home / "late" / "small" / "model.fxz").exists()
 
 
-def test_time_for_not_even_one_step_is_said_for_the_whole_run(home):
+def test_too_little_time_for_one_step_is_reported_for_the_whole_run(home):
     done = frugax(
         "run", "slow.yaml", "--runs", "none", "--set", "budgets.time=100ms", cwd=home
     )

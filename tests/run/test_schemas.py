@@ -26,7 +26,7 @@ def script():
     return module
 
 
-def test_the_files_are_those_of_the_classes(script):
+def test_the_schemas_match_the_classes(script):
     schemas = script.schemas()
     assert {p.stem for p in script.FOLDER.glob("*.json")} == set(schemas)
     for name, schema in schemas.items():

@@ -62,7 +62,7 @@ def test_snapshots_takes_each_step_once(journal, tmp_path):
     assert streams["told"]["sum"].tolist() == [0, 4]
 
 
-def test_snapshots_asks_for_what_the_last_time_cost(journal, tmp_path):
+def test_a_snapshot_must_afford_the_cost_of_the_last_one(journal, tmp_path):
     purse = Purse(journal, seconds=0.0)
     snapshots = Snapshots(one_grid, purse, journal)
     snapshots.offer(1, jnp.zeros((2, 2)))  # nobody knows yet what it costs
@@ -73,7 +73,7 @@ def test_snapshots_asks_for_what_the_last_time_cost(journal, tmp_path):
     assert streams_of(journal, tmp_path)["grids"].steps.tolist() == [1, 3]
 
 
-def test_what_was_saved_up_is_not_spent_all_at_once(journal, tmp_path):
+def test_a_surplus_is_not_spent_at_once(journal, tmp_path):
     snapshots = Snapshots(
         one_grid, Purse(journal, seconds=1e9), journal, min_steps_apart=4
     )
@@ -96,12 +96,12 @@ def test_what_was_saved_up_is_not_spent_all_at_once(journal, tmp_path):
         ({"s": {"a": jnp.zeros(2, complex)}}, r"complex64\[2\] as 'a' of 's'"),
     ],
 )
-def test_what_cannot_be_shown_is_named(given, message):
+def test_a_snapshot_that_cannot_be_shown_is_named(given, message):
     with pytest.raises(ConfigError, match=message):
         check_show(lambda params: given, jnp.zeros(2))
 
 
-def test_what_can_be_shown_passes():
+def test_a_snapshot_that_can_be_shown_passes():
     check_show(one_grid, jnp.zeros((2, 2)), None)
     check_show(lambda p: {"s": {"a": p > 0, "b": 1, "c": np.int8(2)}}, jnp.zeros(2))
     assert jax.eval_shape(one_grid, jnp.zeros((2, 2)), None)  # it was not run
@@ -127,7 +127,7 @@ def test_grids_are_drawn_for_some_steps_and_the_last_one_is_seen(journal, tmp_pa
     assert page.count(">given</text>") == page.count(">now</text>") == 12
 
 
-def test_numbers_stand_in_a_table(journal, tmp_path):
+def test_numbers_are_shown_in_a_table(journal, tmp_path):
     page = render_streams(recorded(journal, tmp_path, steps=3))
     assert '<td>sum</td><td class="n">0</td><td class="n">0.125</td>' in page
     ones = '<td class="n">1</td>' * 3

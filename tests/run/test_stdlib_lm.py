@@ -54,7 +54,7 @@ def test_no_file_is_in_both_parts(lm):
     assert [len(lm.split(texts, share=s, seed=0)[1]) for s in (0.0, 1.0)] == [1, 19]
 
 
-def test_a_python_without_its_sources_is_named(lm, tmp_path):
+def test_a_python_without_sources_is_reported(lm, tmp_path):
     (tmp_path / "os.py").write_text("pass")
     (tmp_path / "mine.py").write_text("not the standard library's")
     with pytest.raises(ConfigError, match=r"holds 1 source files of the standard"):
@@ -90,7 +90,7 @@ def test_no_character_sees_a_later_one(task):
     assert (before[:, 20:] != after[:, 20:]).any(axis=(0, 2)).all()
 
 
-def test_a_fresh_model_knows_nothing(lm, task):
+def test_a_fresh_model_has_the_loss_of_guessing(lm, task):
     scores = task.evaluate(task.init(jax.random.key(0)))
     # Scores near zero are as good as a guess among all characters; those of the fresh
     # head have a standard deviation of 0.1, which costs 0.01/2 nats.
@@ -162,7 +162,7 @@ def test_a_finished_run_writes_text(lm, tmp_path, capsys):
         ("def ", 0.0, r"temperature must be > 0, got 0\.0"),
     ],
 )
-def test_what_cannot_be_written_is_named(lm, prompt, temperature, said):
+def test_an_unusable_prompt_or_temperature_is_named(lm, prompt, temperature, said):
     with pytest.raises(ValueError, match=said):
         lm.sample(
             {},

@@ -54,17 +54,17 @@ def test_a_tuple_is_a_task_and_options_are_arguments(folder):
         ("own_task_a:iterator", "batches must be .*got a list_iterator"),
     ],
 )
-def test_what_is_wrong_with_it_is_said(folder, name, message):
+def test_a_wrong_task_is_refused_with_its_reason(folder, name, message):
     with pytest.raises(ConfigError, match=message):
         load_task(own(name), config_folder=folder)
 
 
-def test_an_option_that_is_not_taken_is_named(folder):
+def test_an_unknown_option_is_named(folder):
     with pytest.raises(ConfigError, match="Did you mean 'n'"):
         load_task(own("own_task_a:good", nn=5), config_folder=folder)
 
 
-def test_the_users_own_import_error_is_not_swallowed(folder):
+def test_an_import_error_in_user_code_is_not_swallowed(folder):
     with pytest.raises(ModuleNotFoundError, match="no_such_package_of_mine"):
         load_task(own("own_task_b:f"), config_folder=folder)
 

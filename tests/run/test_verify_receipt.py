@@ -110,7 +110,7 @@ def test_a_forged_limit_is_found(finished, tmp_path):
     } <= set(found)
 
 
-def test_a_forged_verdict_is_found_without_building_anything(tmp_path):
+def test_a_forged_verdict_is_found_without_building_the_model(tmp_path):
     spend = Spend(name="file", unit="bytes", limit=10, measured=11, source="a scale")
     data = json.loads(Receipt((spend,)).to_json())
     data["spends"][0]["verdict"] = data["verdict"] = "kept"
@@ -163,7 +163,7 @@ def test_code_that_a_receipt_names_runs_only_when_trusted(finished, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"spends": 3}', '{"config": {}}'])
-def test_something_else_is_refused_in_one_line(tmp_path, text):
+def test_a_folder_that_is_not_a_run_is_refused_in_one_line(tmp_path, text):
     path = tmp_path / "receipt.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"receipt\.json"):

@@ -96,7 +96,7 @@ def test_every_known_device_is_a_target():
         assert Target(facts.name).memory_bytes == facts.memory_bytes
 
 
-def test_a_description_of_ones_own_is_read_and_checked(tmp_path):
+def test_a_users_device_description_is_read_and_checked(tmp_path):
     text = """name: small
 memory_bytes: 8000000000
 compute_capability: 8.9
@@ -146,7 +146,7 @@ def test_arguments_tell_where_they_live():
         assert find_platform(jax.device_put(jnp.ones(3))) == "cpu"
 
 
-def test_a_gpu_that_is_not_here_compiles(gpu_compiler, tmp_path):
+def test_an_absent_gpu_compiles(gpu_compiler, tmp_path):
     target = Target("h100")
     grad = jax.jit(jax.value_and_grad(loss))
     answer = ask(target, grad, *ARGS, cache=tmp_path)
@@ -162,7 +162,7 @@ def test_a_gpu_that_is_not_here_compiles(gpu_compiler, tmp_path):
     assert find_target(target.place(ARGS)).name == "h100"
 
 
-def test_a_damaged_answer_is_made_again(gpu_compiler, tmp_path):
+def test_a_damaged_answer_is_compiled_again(gpu_compiler, tmp_path):
     grad = jax.jit(lambda x: x * 2)
     target = Target("h100")
     first = target.compile(grad, f32(8), cache=tmp_path)
@@ -173,9 +173,7 @@ def test_a_damaged_answer_is_made_again(gpu_compiler, tmp_path):
     assert measure.program(second) == measure.program(first)
 
 
-def test_a_full_disk_costs_a_warning_and_not_the_answer(
-    gpu_compiler, tmp_path, monkeypatch
-):
+def test_a_full_disk_gives_a_warning_and_an_answer(gpu_compiler, tmp_path, monkeypatch):
     def full(_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -187,7 +185,7 @@ def test_a_full_disk_costs_a_warning_and_not_the_answer(
     assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_two_threads_may_ask_at_once(gpu_compiler, tmp_path):
+def test_threads_may_compile_at_once(gpu_compiler, tmp_path):
     programs = [jax.jit(lambda x, n=n: x * n) for n in range(2, 6)]
     with ThreadPoolExecutor(4) as pool:
         compile_one = lambda f: ask(Target("h100"), f, f32(8), cache=tmp_path)
@@ -249,9 +247,7 @@ def test_waiting_for_a_compiler_can_end(gpu_compiler, tmp_path, monkeypatch):
 
 
 @pytest.mark.thorough
-def test_a_tpu_that_is_not_here_compiles_or_says_how_much_is_needed(
-    tpu_compiler, tmp_path
-):
+def test_an_absent_tpu_compiles_or_reports_the_needed_bytes(tpu_compiler, tmp_path):
     target = Target("tpu-v5e")
     costs = measure.program(target.compile(jax.jit(loss), *ARGS, cache=tmp_path))
     assert costs.argument_bytes >= 4 * (3 * 64 * 64 + 256 * 64)

@@ -328,7 +328,7 @@ def test_an_interrupted_save_is_ignored_and_deleted_later(tmp_path):
     assert same_bits(saved.restore(state_of())[0], state_of(2))
 
 
-def test_a_folder_without_checkpoints_says_so(tmp_path):
+def test_a_folder_without_checkpoints_is_reported(tmp_path):
     with pytest.raises(CheckpointError, match="holds no checkpoint:"):
         Checkpoints(tmp_path / "none").restore(state_of())
     saved = Checkpoints(tmp_path)

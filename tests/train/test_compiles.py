@@ -88,7 +88,7 @@ print(ledger.functions["layers"].compiles, ledger.cache_hits, ledger.cache_misse
 
 
 @pytest.mark.thorough
-def test_the_second_process_finds_what_the_first_compiled(tmp_path):
+def test_the_second_process_reuses_the_compile_cache(tmp_path):
     message = [
         subprocess.run(
             [sys.executable, "-c", CACHED],

@@ -99,7 +99,7 @@ CAUSES = {
 
 
 @pytest.mark.parametrize("name", CAUSES)
-def test_the_cause_is_named_with_its_leaf(name):
+def test_the_cause_of_a_recompile_names_its_leaf(name):
     first, second, kind, message = CAUSES[name]
     found = change(first, second)
     assert found.kinds == (kind,)

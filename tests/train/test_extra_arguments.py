@@ -55,7 +55,7 @@ class Iterator:
 
 
 @pytest.mark.parametrize("prefetch", [0, 3])
-def test_an_iterator_goes_on_where_the_checkpoint_was(tmp_path, prefetch):
+def test_an_iterator_resumes_at_the_checkpoint(tmp_path, prefetch):
     step = train.make_train_step(loss, optax.adam(0.1))
     new = lambda: step.init({"w": jnp.full((4, 2), 0.3)})
     whole = train.fit(step, new(), Iterator(), steps=9)

@@ -165,7 +165,7 @@ def test_python_values_in_the_batch_become_part_of_the_program(value):
     assert step.info.causes == (f"batch['how']: {value!r} -> {other!r}",)
 
 
-def test_the_users_own_error_has_no_fallback():
+def test_an_error_in_user_code_has_no_fallback():
     def loss(params, batch):
         raise ValueError("my own mistake")
 

@@ -100,7 +100,7 @@ def test_an_iterator_is_refused(wrong):
         fit(new_step(), start(), wrong, steps=1)
 
 
-def test_the_refusal_says_why_and_what_to_do():
+def test_the_refusal_gives_the_reason_and_the_remedy():
     with pytest.raises(TypeError, match=r"generator: .* again after a restart. Write"):
         index_batches(i for i in [1])
     with pytest.raises(ValueError, match="empty"):
@@ -205,7 +205,7 @@ def test_it_stops_after_the_last_step_that_fits(monkeypatch, limit, evaluate_s, 
     assert result.receipt.verdict is Verdict.KEPT
 
 
-def test_the_plan_says_early_how_many_steps_will_fit(monkeypatch):
+def test_the_plan_of_a_time_budget_predicts_the_steps_and_the_seconds(monkeypatch):
     step, batch, evaluate, clock = clocked(
         monkeypatch, step_s=0.125, compile_s=5.0, evaluate_s=1.0
     )

@@ -123,7 +123,7 @@ def cache_settings():
         jax.config.update(name, value)
 
 
-def test_fit_keeps_programs_on_disk_unless_told_otherwise(
+def test_fit_uses_the_compile_cache_unless_it_is_off(
     monkeypatch, tmp_path, cache_settings
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -107,7 +107,7 @@ def test_objects_that_are_not_models_are_refused_by_init():
         step.init({**WEIGHTS, "n": np.array([{}], dtype=object)})
 
 
-def test_a_step_inside_of_a_transformation_says_so():
+def test_a_step_inside_a_transformation_is_refused():
     step = new(donate=False)
     state = step.init(WEIGHTS)
     calls = [
@@ -206,7 +206,7 @@ def test_a_counter_beyond_the_compile_budget_is_named():
         ("eager", 'run without a program, more slowly, because of on_excess="eager".'),
     ],
 )
-def test_a_program_over_budget_is_reported_in_its_own_words(on_excess, message):
+def test_a_program_over_budget_raises_an_infeasible_budget_error(on_excess, message):
     step = new(compile_budget=1, on_excess=on_excess)
     state, _ = step(step.init(WEIGHTS), BATCH)
     with pytest.warns(FallbackWarning) as told:

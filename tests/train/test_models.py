@@ -85,7 +85,7 @@ def test_an_equinox_module_is_trained_whole_and_given_back():
     assert step.compiles == 1
 
 
-def test_a_module_goes_through_checkpoints_and_goes_on_bit_equal(tmp_path):
+def test_a_module_resumes_bit_equal_from_a_checkpoint(tmp_path):
     step = train.make_train_step(lookup_loss, SGD)
     places = train.Checkpoints(tmp_path)
     train.fit(step, step.init(Lookup()), batch_of, steps=3, checkpoints=places)
@@ -103,7 +103,7 @@ def batch_of(index):
     return batch(key=index)
 
 
-def test_another_module_needs_another_program_and_the_part_is_named():
+def test_a_changed_module_recompiles_and_names_the_changed_part():
     step = train.make_train_step(lookup_loss, SGD, compile_budget=1)
     step(step.init(Lookup()), batch())
     other = eqx.tree_at(lambda m: m.scale, Lookup(), 0.25)
@@ -224,7 +224,7 @@ def nnx_loss(model, b):
     return error(model(b["x"]), b)
 
 
-def test_an_nnx_module_is_trained_as_nnx_itself_trains_it():
+def test_an_nnx_module_trains_the_same_as_in_nnx():
     theirs = NormedNnx(nnx.Rngs(0))
     step = train.make_train_step(nnx_loss, SGD)
     state = step.init(NormedNnx(nnx.Rngs(0)))

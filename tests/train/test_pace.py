@@ -6,7 +6,7 @@ seconds = st.floats(1e-6, 1e3)
 
 
 @given(st.lists(st.tuples(st.integers(1, 99), seconds), max_size=9), seconds)
-def test_never_further_ahead_than_half_of_what_fits_at_the_slowest(waits, left_s):
+def test_at_most_half_of_the_steps_that_fit_are_dispatched_ahead(waits, left_s):
     pace = Pace()
     for steps, took in waits:
         pace.record(steps=steps, seconds=took)

@@ -127,7 +127,7 @@ def test_clipping_bounds_the_gradient_and_reports_it():
     assert float(optax.tree.norm(moved)) == pytest.approx(0.01, rel=1e-4)
 
 
-def test_a_static_value_reaches_the_loss_as_it_is():
+def test_a_static_value_reaches_the_loss_unchanged():
     seen = []
 
     def with_static(p, batch, layers):
@@ -151,7 +151,7 @@ def noisy(params, batch):
 
 
 @pytest.mark.parametrize("fallback", ["compiled", "eager"])
-def test_each_micro_batch_has_a_key_of_its_own_and_shares_numbers(fallback):
+def test_each_micro_batch_has_its_own_key_and_shares_scalars(fallback):
     def of(params, batch):
         if fallback == "eager" and batch["rate"] > 9:  # no tracer can say
             raise AssertionError

@@ -76,7 +76,7 @@ def test_jit_compiles_once_for_equal_values_and_again_for_others():
     assert [t.value for t in traces] == [[1, 2], [1, 2.0], (1, 2)]
 
 
-def test_hashing_again_reads_nothing_again():
+def test_hashing_is_cached():
     reads = []
 
     class Counted(str):

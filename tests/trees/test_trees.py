@@ -81,7 +81,7 @@ def test_names_are_the_way_to_the_leaf():
 
 
 @given(plain_trees)
-def test_the_order_is_that_of_jax(tree):
+def test_the_order_equals_that_of_jax(tree):
     assert [leaf for _, leaf in trees.named_leaves(tree)] == jax.tree.leaves(tree)
 
 
@@ -128,7 +128,7 @@ def test_two_leaves_of_one_name_are_refused(tree):
 
 
 @pytest.mark.parametrize("function", [trees.named_leaves, trees.describe, trees.nbytes])
-def test_a_tree_that_holds_itself_is_refused(function):
+def test_a_tree_that_contains_itself_is_refused(function):
     tree: dict[str, Any] = {"a": [1]}
     tree["a"].append(tree)
     with pytest.raises(ValueError, match=r"at 'a\[1\]\.a\[1\].*hold itself"):
@@ -168,7 +168,7 @@ def test_other_containers_become_a_flat_dict_and_say_so():
 
 
 @pytest.mark.parametrize("wrong", [7, {"set": []}, {"list": 3}, "x", {"flat": [1]}])
-def test_what_is_no_structure_is_refused(wrong):
+def test_an_invalid_structure_is_refused(wrong):
     with pytest.raises(ValueError, match="structure"):
         trees.rebuild(wrong, [])
 
@@ -197,7 +197,7 @@ def test_halves_make_the_whole_again(tree):
     assert trees.combine(*halves) == tree
 
 
-def test_partition_leaves_its_input_alone_and_none_in_the_gaps():
+def test_partition_keeps_its_input_and_fills_gaps_with_none():
     tree = {"w": np.ones(2), "act": max, "lr": 0.1, "inner": [np.zeros(1), "relu"]}
     arrays, static = trees.partition(tree)
     assert arrays["act"] is None

@@ -132,7 +132,7 @@ def test_no_array_is_larger_than_the_matrices():
 
 
 @both_semirings
-def test_gradients_of_a_product_are_those_of_the_broadcast(kind):
+def test_gradients_of_a_product_equal_those_of_the_broadcast(kind):
     a = jnp.asarray(random(kind, 7, 20))
     b = jnp.asarray(random(kind, 20, 18, seed=1))
     w = jnp.asarray(random("max", 7, 18, seed=2, holes=0))

@@ -100,7 +100,7 @@ def test_closure_is_the_sum_of_all_powers(make, kind):
 
 
 @every_library
-def test_a_cycle_that_gains_is_named(make):
+def test_an_improving_cycle_is_refused_by_name(make):
     d = np.full((3, 3), INF, np.float32)
     d[0, 1], d[1, 2], d[2, 0] = 1, 1, -3
     with pytest.raises(ValueError, match=r"vertex 2 lies on a cycle of weight -1\.0"):
@@ -144,7 +144,7 @@ def test_whole_numbers_have_polynomials_too(make, whole):
 
 
 @every_library
-def test_an_infinite_point_has_no_negative_power(make):
+def test_a_negative_power_of_infinity_is_refused(make):
     one = make(np.zeros(1, np.float32))
     with pytest.raises(ValueError, match="negative power of an infinite point"):
         tropical.polynomial(
@@ -186,7 +186,7 @@ def test_the_other_infinity_is_refused(make, kind):
 @every_library
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # NumPy's
 @pytest.mark.parametrize("exponent", [2, 4])
-def test_a_power_beyond_the_dtype_says_so(make, exponent):
+def test_a_power_that_overflows_its_dtype_is_reported(make, exponent):
     a = make(np.full((1, 1), 3e38, np.float32))
     with pytest.raises(ValueError, match=rf"exponent {exponent}: .*float32"):
         tropical.power(a, exponent)
@@ -238,7 +238,7 @@ def test_wrong_arguments_are_named():
         ("convolve(np.zeros((2, 2)), np.zeros(2))", "one-dimensional seq"),
     ],
 )
-def test_wrong_shapes_are_named_where_no_type_checker_runs(call, said):
+def test_wrong_shapes_are_named_without_a_type_checker(call, said):
     code = f"import numpy as np; from frugax.tropical import *; {call}"
     done = forked.python(code)
     assert said in done.stderr
@@ -257,7 +257,7 @@ def test_wrong_shapes_are_named_where_no_type_checker_runs(call, said):
         "convolve([1.0], np.zeros(2))",
     ],
 )
-def test_lists_are_refused_with_what_to_write(call):
+def test_lists_are_refused_with_a_remedy(call):
     code = f"import numpy as np; from frugax.tropical import *; {call}"
     done = forked.python(code)
     assert done.stderr.splitlines()[-1] == (
@@ -318,7 +318,7 @@ def test_torch_gradients_of_a_closure_go_along_the_walk():
     assert used.tolist() == [[0, 0, 2, 0], [0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
 
 
-def test_memory_is_that_of_the_result():
+def test_memory_is_bounded_by_the_result():
     n = 300
     a = np.random.default_rng(0).normal(size=(n, n))
     tracemalloc.start()
@@ -354,7 +354,7 @@ def test_a_closure_of_no_numbers_is_refused(make):
         tropical.closure(make(d))
 
 
-def test_what_has_no_order_or_sum_is_refused_where_no_type_checker_runs():
+def test_dtypes_without_order_or_sum_are_refused_without_a_type_checker():
     pytest.importorskip("torch")
     code = """
 import jax.numpy as jnp
@@ -397,7 +397,7 @@ for call in (
     ]
 
 
-def test_a_numpy_constant_beside_another_library_says_what_to_write():
+def test_a_numpy_constant_beside_another_library_is_refused_with_a_remedy():
     c = np.zeros(2, np.float32)
     for x, said in ((jnp.ones(2), "jnp.asarray"), (torch_from(c), "torch.from_numpy")):
         with pytest.raises(TypeError, match=rf"write {said}\(\.\.\.\) around NumPy's"):

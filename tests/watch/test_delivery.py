@@ -69,7 +69,7 @@ def gate():
     made.set()
 
 
-def test_all_that_is_put_arrives_in_order_and_is_counted():
+def test_all_events_arrive_in_order_and_are_counted():
     outlet = SinkWorker(sink := Sink())
     for step in range(1000):
         outlet.put([event(step=step)])
@@ -81,7 +81,7 @@ def test_all_that_is_put_arrives_in_order_and_is_counted():
     assert outlet.waiting_bytes == 0
 
 
-def test_within_one_write_the_order_is_that_of_arrival():
+def test_a_write_keeps_the_order_of_arrival():
     outlet = SinkWorker(sink := Sink(lambda: time.sleep(0.1)))
     kinds = ["frame", "summary", "scalar", "frame", "summary"]
     outlet.put([event(step=-1)])
@@ -95,7 +95,7 @@ def test_within_one_write_the_order_is_that_of_arrival():
 @pytest.mark.parametrize(
     "error", [ValueError("no"), SystemExit(3), KeyboardInterrupt(), OSError(28, "full")]
 )
-def test_a_sink_that_raises_costs_scalars_and_frames_but_no_summary(error):
+def test_a_raising_sink_loses_scalars_and_frames_but_no_summaries(error):
     outlet = SinkWorker(sink := Sink(raises(error)), rest_s=0.0)
     outlet.put([event("summary", 0), event("scalar", 1), event("frame", 2)])
     assert outlet.flush()
@@ -139,7 +139,7 @@ def test_after_three_failures_a_sink_rests_and_is_then_tried_with_one_record():
     assert outlet.close()
 
 
-def test_flush_tries_a_resting_sink_once_and_says_if_it_still_fails():
+def test_flush_retries_a_suspended_sink_once_and_reports_its_failure():
     failing = [raises(ValueError("down"))] * 5
     outlet = SinkWorker(sink := Sink(*failing), failures=1, rest_s=60.0)
     outlet.put([event("frame", 0)])
@@ -153,7 +153,7 @@ def test_flush_tries_a_resting_sink_once_and_says_if_it_still_fails():
     assert outlet.close()
 
 
-def test_a_hung_write_is_given_up_and_another_thread_goes_on(gate):
+def test_a_hung_write_is_abandoned_and_another_thread_takes_over(gate):
     outlet = SinkWorker(sink := Sink(gate.wait), hang_s=0.05, rest_s=0.0)
     outlet.put([event("summary", 0)])
     until(lambda: sink.writes)
@@ -255,7 +255,7 @@ def test_after_close_records_are_counted_as_lost():
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit()])
-def test_a_close_that_raises_or_hangs_is_said(gate, error):
+def test_a_close_that_raises_or_hangs_is_reported(gate, error):
     sink = Sink()
     sink.close = raises(error)
     outlet = SinkWorker(sink)
@@ -398,7 +398,7 @@ def test_the_queue_keeps_to_its_cap_and_drops_the_least_important(moves):
     )
 
 
-def test_what_is_more_important_stays():
+def test_important_events_are_kept():
     losses = Losses()
     queue = EventQueue(10_000, losses)
     size = 10_000 // 4 - charge_bytes(event(size=0))
@@ -433,7 +433,7 @@ def test_the_breaker_rests_and_wakes_by_the_clock():
     assert breaker.state == "working"
 
 
-def test_the_ledger_is_one_line_and_says_what_waits():
+def test_the_tally_is_one_line_and_includes_waiting_events():
     losses = Losses()
     assert str(losses) == "no records"
     losses.give("summary", 1000)

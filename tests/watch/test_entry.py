@@ -74,7 +74,7 @@ def test_a_watched_function_whose_records_arrive_does_not_warn(around):
     around(watched())(jnp.ones(3))  # a warning would be an error
 
 
-def test_arguments_of_the_wrong_kind_are_refused_with_what_to_write(tmp_path):
+def test_arguments_of_a_wrong_type_are_refused_with_a_remedy(tmp_path):
     done = python(
         textwrap.dedent("""
         import sys

@@ -78,7 +78,7 @@ def test_zarr(journal, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.zarr", "run"]
 
 
-def test_zarr_that_is_not_installed_is_named(journal, tmp_path, monkeypatch):
+def test_a_missing_zarr_is_named(journal, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zarr", None)
     with pytest.raises(MissingExtraError, match="pip install zarr"):
         export(journal, tmp_path / "a.zarr", "zarr")
@@ -124,7 +124,7 @@ def test_the_journal_itself_is_never_overwritten(tmp_path, form):
     assert source.read_bytes() == before
 
 
-def test_what_was_lost_is_in_the_export_too(journal, tmp_path):
+def test_losses_are_exported_too(journal, tmp_path):
     data = bytearray(journal.read_bytes())
     data[len(data) // 2] ^= 1
     journal.write_bytes(data)

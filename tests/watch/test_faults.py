@@ -48,7 +48,7 @@ def probe(name: str, kind: Any, example: Any):
 
 
 @pytest.mark.parametrize("most", [20, pytest.param(10_000, marks=pytest.mark.thorough)])
-def test_sinks_that_fail_cost_the_program_and_the_journal_nothing(tmp_path, most):
+def test_failing_sinks_do_not_affect_the_program_or_the_journal(tmp_path, most):
     probes = {
         "norm": probe("norm", "scalar", 1.0),
         "grid": probe("grid", "frame", 1.0),
@@ -93,7 +93,7 @@ def test_sinks_that_fail_cost_the_program_and_the_journal_nothing(tmp_path, most
         assert kept == sum(got[0] == "frame" for got in sink.got)
 
 
-def test_a_full_disk_never_reaches_the_program_and_what_is_lost_is_said(tmp_path):
+def test_a_full_disk_never_raises_in_the_program_and_losses_are_reported(tmp_path):
     path = tmp_path / "a"
     probes = {
         "end": probe("end", "summary", np.zeros(8)),
@@ -129,7 +129,7 @@ def test_a_full_disk_never_reaches_the_program_and_what_is_lost_is_said(tmp_path
             assert (values == row).all(axis=1).any()
 
 
-def test_an_oversize_record_is_refused_at_once_and_said():
+def test_an_oversize_record_is_refused_at_once_and_reported():
     class Count:
         name = "count"
         got = 0

@@ -34,7 +34,7 @@ def test_only_the_last_records_are_kept_and_within_the_bytes():
     assert len(small) == 3
 
 
-def test_a_number_that_is_none_writes_what_was_before(journal, tmp_path):
+def test_a_nan_writes_the_flight_record_up_to_it(journal, tmp_path):
     recorder = FlightRecorder(4)
     watcher = watch.Watcher(journal, OverheadBudget("100%"), flight=recorder)
     for step in range(10):
@@ -81,7 +81,7 @@ def test_an_exception_in_the_run_writes_it_and_comes_out_as_it_was(tmp_path):
     assert len(found) == 5  # and the watcher was finished
 
 
-def test_what_was_donated_or_has_another_shape_costs_only_itself(journal, tmp_path):
+def test_a_donated_or_reshaped_value_loses_only_itself(journal, tmp_path):
     recorder = FlightRecorder()
     gone = jnp.zeros(3)
     recorder.keep(1, {"x": jnp.ones(3)})
@@ -94,7 +94,7 @@ def test_what_was_donated_or_has_another_shape_costs_only_itself(journal, tmp_pa
     assert flight_of(journal, tmp_path / "a").steps.tolist() == [1, 4]
 
 
-def test_it_keeps_what_programs_record_whatever_the_level(tmp_path):
+def test_it_keeps_records_of_programs_at_every_level(tmp_path):
     recorder = FlightRecorder(4)
 
     probe = Probe.of("norm", "scalar", None, 1.0)

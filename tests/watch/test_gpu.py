@@ -48,7 +48,7 @@ def test_each_gpu_has_its_load_and_power(tmp_path, monkeypatch):
     }
 
 
-def test_without_a_driver_the_rest_is_there(tmp_path, monkeypatch):
+def test_without_a_gpu_driver_the_other_metrics_are_written(tmp_path, monkeypatch):
     def load(name):
         raise OSError(name)
 

@@ -73,7 +73,7 @@ def unwatched(x):
     return jax.lax.scan(lambda x, _: (jnp.tanh(x) * 2, None), x, None, length=6)[0]
 
 
-def test_results_are_the_functions_own_and_records_go_to_the_watcher():
+def test_results_are_unchanged_and_records_go_to_the_watcher():
     taker = Taker()
     watched = jit(fn, watcher=taker)
     for _ in range(3):
@@ -88,7 +88,7 @@ def test_results_are_the_functions_own_and_records_go_to_the_watcher():
     assert sorted(watched.probes) == ["inside", "square", "sum", "whole"]
 
 
-def test_levels_rates_and_strides_compile_nothing_after_the_first_call():
+def test_levels_rates_and_strides_do_not_recompile():
     taker = Taker()
     watched = jit(fn, watcher=taker)
     watched(X)
@@ -175,7 +175,7 @@ def test_threads_that_call_at_once_are_steps_of_their_own():
     assert sorted(step for step, _ in taker.got) == [*range(401)]
 
 
-def test_standard_keeps_every_tenth_call_and_bare_stretches_none(tmp_path):
+def test_standard_keeps_every_tenth_call_outside_bare_stretches(tmp_path):
     """The numbers are those of the right calls, whichever program ran in between."""
     with (
         Journal.create(tmp_path / "a", {}) as journal,
@@ -211,7 +211,7 @@ def test_it_can_be_a_method():
     assert list(inspect.signature(Net.twice).parameters) == ["self", "x"]
 
 
-def test_summaries_are_in_every_call_whatever_the_level():
+def test_summaries_are_kept_in_every_call_at_every_level():
     def fn(x):
         summarise("episode", {"reward": x.sum(), "steps": x[0]})
         record("number", x[1])
@@ -276,7 +276,7 @@ def test_options_of_jit_are_passed_on():
     assert list(taker.got[-1][1]) == ["d"]
 
 
-def test_inside_of_another_program_the_records_go_to_who_collects_around():
+def test_inside_another_program_the_records_go_to_its_collector():
     taker = Taker()
     watched = jit(fn, watcher=taker)
     out, records = jax.jit(collect(lambda x: watched(x) + 1))(X)
@@ -289,7 +289,7 @@ def test_inside_of_another_program_the_records_go_to_who_collects_around():
     assert taker.got == []
 
 
-def test_without_a_watcher_handlers_are_called_and_nothing_is_kept():
+def test_without_a_watcher_handlers_are_called_and_records_dropped():
     seen = []
     probe = probes.Probe.of("call", "call", lambda x: None, X)
 

@@ -88,7 +88,7 @@ def test_numbers_keep_their_exact_value(tmp_path, value, dtype):
     assert float(x[0]) == float(value)
 
 
-def test_what_is_no_number_is_refused_and_named(tmp_path):
+def test_a_value_that_is_not_a_number_is_refused_by_name(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         for wrong in (np.zeros(2), np.array("text"), np.array(1j)):
             with pytest.raises(TypeError, match="'loss'"):
@@ -123,7 +123,7 @@ def test_a_rewind_makes_later_records_void(tmp_path):
     assert "late" not in back
 
 
-def test_a_rewind_holds_when_nothing_follows_and_after_reopening(tmp_path):
+def test_a_rewind_holds_without_later_records_and_after_reopening(tmp_path):
     journal = written(tmp_path / "a", close=False)
     journal.rewind(10)
     journal.close()
@@ -152,7 +152,7 @@ def test_a_lost_rewind_mark_does_not_bring_back_void_records(tmp_path):
     assert back["n"][-1] == -1
 
 
-def test_damage_in_the_middle_costs_one_block_and_is_counted(tmp_path):
+def test_damage_in_the_middle_loses_one_block_and_is_counted(tmp_path):
     path = tmp_path / "a"
     written(path)
     data = bytearray(path.read_bytes())
@@ -186,7 +186,7 @@ def test_an_unfinished_end_is_cut_off_and_stays_declared(tmp_path):
     assert [x.size_bytes for x in back.lost] == [lost.size_bytes]
 
 
-def test_going_on_with_a_sound_journal_loses_nothing(tmp_path):
+def test_appending_to_a_sound_journal_loses_no_records(tmp_path):
     written(tmp_path / "a", 100)
     with watch.Journal.append_to(tmp_path / "a") as journal:
         assert journal.lost == ()
@@ -228,7 +228,7 @@ def write_all(journal, values):
         journal.write(step, {"x": values[step]})
 
 
-def test_a_full_disk_is_said_and_costs_no_record(tmp_path):
+def test_a_full_disk_is_reported_and_loses_no_record(tmp_path):
     path = tmp_path / "a"
     journal = watch.Journal.create(path, {})
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -255,7 +255,7 @@ def test_a_journal_is_never_overwritten(tmp_path):
         watch.Journal.create(tmp_path / "a" / "b", {})
 
 
-def test_other_files_and_newer_formats_are_told_apart(tmp_path):
+def test_other_files_and_newer_formats_are_distinguished(tmp_path):
     path = tmp_path / "a"
     path.write_bytes(b"\x80\x04\x95 not a journal")
     with pytest.raises(CorruptFileError, match="not a journal"):
@@ -413,9 +413,7 @@ def test_a_second_writer_is_refused_until_the_first_one_closes(tmp_path):
     assert watch.read(path, strict=True)["x"].tolist() == [1.0, 2.0]
 
 
-def test_where_there_are_no_locks_a_journal_is_written_all_the_same(
-    tmp_path, monkeypatch
-):
+def test_a_journal_is_written_without_file_locks_too(tmp_path, monkeypatch):
     def none(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 

@@ -95,7 +95,7 @@ def test_the_xor_is_used_only_where_it_wins(tmp_path):
     np.testing.assert_array_equal(watch.read(tmp_path / "a").streams["few"]["x"], few)
 
 
-def test_what_was_given_may_change_afterwards(tmp_path):
+def test_values_may_change_after_they_are_written(tmp_path):
     grid, many = frames(1)[0].copy(), frames(10).copy()
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         journal.write(0, {"g": grid}, stream="one")
@@ -127,7 +127,7 @@ def test_streams_do_not_mix(tmp_path):
     assert (len(chosen), set(chosen.streams)) == (0, {"episode"})
 
 
-def test_a_rewind_is_of_all_streams_each_at_its_own_step(tmp_path):
+def test_a_rewind_covers_all_streams_each_at_its_own_step(tmp_path):
     path = tmp_path / "a"
     with watch.Journal.create(path, {}) as journal:
         for step in range(200):
@@ -154,7 +154,7 @@ def test_a_rewind_is_of_all_streams_each_at_its_own_step(tmp_path):
     assert len(back.streams["episode"]) == 11  # none is above 50
 
 
-def test_going_on_keeps_what_an_array_must_be(tmp_path):
+def test_appending_keeps_the_dtype_and_shape_of_arrays(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         journal.write(0, {"grid": frames(1)[0]}, stream="grid")
     with watch.Journal.append_to(tmp_path / "a") as journal:
@@ -165,7 +165,7 @@ def test_going_on_keeps_what_an_array_must_be(tmp_path):
     assert watch.read(tmp_path / "a").streams["grid"]["grid"].shape == (2, 5, 4)
 
 
-def test_what_does_not_fit_is_refused_and_nothing_is_taken(tmp_path):
+def test_a_record_that_does_not_fit_is_refused_whole(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         many = journal.write_many
         for error, match, call in [
@@ -259,7 +259,7 @@ def test_a_journal_inside_a_journal_is_not_mistaken_for_blocks(tmp_path):
     assert (len(back), len(back.lost)) == (0, 1)
 
 
-def test_forged_arrays_are_an_error_when_they_are_asked_for(tmp_path):
+def test_forged_arrays_are_an_error_when_they_are_read(tmp_path):
     path = tmp_path / "a"
     with watch.Journal.create(path, {}) as journal:
         salt = decode_header(path.read_bytes())[0]["salt"]

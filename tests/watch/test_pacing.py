@@ -42,7 +42,7 @@ def run_units(experiment, *, added, pairs, noise=0.0, call_s=0.01, seed=0):
 
 
 @pytest.mark.parametrize("added", [0.0, 0.005, 0.05])
-def test_the_experiment_finds_what_watching_adds_on_a_noisy_machine(added):
+def test_the_experiment_measures_the_overhead_on_a_noisy_machine(added):
     experiment = Experiment(seed=1)
     run_units(experiment, added=added, pairs=400, noise=0.05)
     found = experiment.estimate
@@ -51,7 +51,7 @@ def test_the_experiment_finds_what_watching_adds_on_a_noisy_machine(added):
     assert found.middle == pytest.approx(added, abs=0.006)
 
 
-def test_the_interval_covers_the_truth_as_often_as_it_says():
+def test_the_interval_has_its_stated_coverage():
     rng = np.random.default_rng(0)
     hits = 0
     for _ in range(400):
@@ -79,7 +79,7 @@ def test_a_quarter_of_the_time_is_bare_and_little_once_the_verdict_is_clear():
     assert bare_share(640) < 0.05
 
 
-def test_a_call_is_timed_by_itself_where_the_loop_does_other_things_in_between():
+def test_a_call_is_timed_alone_where_the_loop_does_other_work():
     experiment = Experiment(seed=0)
     assert experiment.own_s is None
     now = first = 0
@@ -94,7 +94,7 @@ def test_a_call_is_timed_by_itself_where_the_loop_does_other_things_in_between()
     assert experiment.own_s == pytest.approx(0.2e-3)
 
 
-def test_with_few_pairs_it_cannot_tell_and_says_how_many_steps_would():
+def test_with_few_pairs_it_cannot_tell_and_states_the_steps_needed():
     experiment = Experiment(seed=0)
     assert experiment.estimate.pairs == 0
     run_units(experiment, added=0.0, pairs=3)
@@ -108,7 +108,7 @@ def test_with_few_pairs_it_cannot_tell_and_says_how_many_steps_would():
     assert Estimate(0.0, 0.01, 0.02, 10, 100.0).more_calls(0.01) == math.inf
 
 
-def test_a_unit_in_which_something_was_compiled_says_nothing():
+def test_a_unit_with_a_compilation_is_not_counted():
     experiment = Experiment(seed=0)
     run_units(experiment, added=0.0, pairs=6)
     first, now, spoilt = 10_000, 100.0, 0
@@ -192,7 +192,7 @@ def test_the_receipt_is_the_experiment_with_its_interval(tmp_path):
             watcher.finish()
 
 
-def test_a_run_that_records_every_step_cannot_tell_and_says_so(tmp_path):
+def test_a_run_that_records_every_step_reports_cannot_tell(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         with watch.Watcher(journal, OverheadBudget("1%"), level="full") as watcher:
 
@@ -225,7 +225,7 @@ def test_a_slow_device_does_not_fill_the_memory(journal, option):
     assert "15 collections were forced" in watcher.report().spends[0].source
 
 
-def test_without_a_budget_nothing_is_collected_before_the_end(journal):
+def test_with_a_zero_budget_records_are_collected_at_the_end_only(journal):
     watcher = watch.Watcher(journal, OverheadBudget(share=0.0))
     for i in range(10):
         watcher.record(i, {"loss": float(i)})
@@ -377,7 +377,7 @@ def test_short_calls_are_thinned_before_they_are_compared(call_s, extra_work, fa
     assert pace.factor == factor
 
 
-def test_a_watcher_at_level_full_keeps_every_number_whatever_it_costs(tmp_path):
+def test_a_watcher_at_level_full_keeps_every_number(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         watcher = watch.Watcher(journal, OverheadBudget("1%"), level="full")
         watcher.pace.factor = 8

@@ -93,7 +93,7 @@ def test_summaries_are_paid_first_then_numbers_then_frames():
     assert rates(plan) == [("s", 1), ("a", 1), ("b", 1), ("f", 1)]
 
 
-def test_what_numbers_share_is_paid_once():
+def test_the_shared_cost_of_numbers_is_paid_once():
     rows = [(f"n{i}", "scalar", 0.5) for i in range(10)]
     plan = watch.plan_prices(
         priced(*rows, shared=5.0), OverheadBudget("1.1%"), steps=10_000
@@ -188,7 +188,7 @@ def test_the_same_times_give_the_same_plan():
     assert "drains" in text
 
 
-def test_planning_succeeds_at_what_is_needed_and_not_below():
+def test_planning_succeeds_at_the_needed_budget_and_not_below():
     with pytest.raises(InfeasibleBudgetError, match="run more steps") as caught:
         planned(1e-9)
     needed = caught.value.needed
@@ -226,7 +226,7 @@ def plan_of(**rates):
         ({"end": 1, "mean": 0, "x": 1}, (100, 0, 100)),
     ],
 )
-def test_a_function_records_as_its_plan_says(tmp_path, rates, counts):
+def test_a_function_records_according_to_its_plan(tmp_path, rates, counts):
     plan = plan_of(**rates)
     path = tmp_path / "journal"
     y = X

@@ -104,7 +104,7 @@ def test_a_real_function_that_donates_is_measured_and_its_argument_kept():
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_the_watcher_runs_nothing_bare_meanwhile(given):
+def test_prove_suspends_bare_units_of_the_watcher(given):
     def step(x):
         record("sum", x.sum())
         return x * 2

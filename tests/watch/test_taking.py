@@ -16,7 +16,7 @@ from frugax.watch.probes import LastValues, MaskedValues
 from .watching import Given, Listener, probe, taking
 
 
-def test_what_a_program_gives_is_filed_by_its_class(tmp_path):
+def test_records_of_a_program_are_filed_by_class(tmp_path):
     probes = {
         "norm": probe("norm"),
         "parts": probe("parts", example={"a": 1.0, "b": 1.0}),
@@ -67,7 +67,7 @@ def test_rounds_of_a_loop_become_steps_of_their_own(tmp_path):
     assert back["ring"]["ring"][:3, 0].tolist() == [2, 3, 4]
 
 
-def test_what_a_branch_or_loop_did_not_make_is_not_recorded(tmp_path):
+def test_values_of_untaken_branches_are_not_recorded(tmp_path):
     probes = {"a": probe("a"), "b": probe("b"), "c": probe("c")}
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         watcher = taking(journal)
@@ -94,7 +94,7 @@ def test_what_a_branch_or_loop_did_not_make_is_not_recorded(tmp_path):
         ("full", 20, 20, 20),
     ],
 )
-def test_a_level_says_what_is_kept_and_what_it_left_out(
+def test_a_level_reports_kept_and_left_out_records(
     tmp_path, level, scalars, frames, summaries
 ):
     probes = {"n": probe("n"), "g": probe("g", "frame"), "e": probe("e", "summary")}
@@ -129,7 +129,7 @@ def test_numbers_of_the_same_step_from_both_sides_are_one_record(tmp_path):
     assert back["loss"].tolist() == [-i for i in range(10)]
 
 
-def test_sinks_get_what_the_journal_gets_and_how_watching_goes(tmp_path):
+def test_sinks_get_the_records_of_the_journal_and_the_status(tmp_path):
     sink = Listener()
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         with taking(journal, sinks=[sink]) as watcher:
@@ -192,7 +192,9 @@ def test_arrays_of_a_new_shape_get_a_stream_of_their_own(tmp_path):
     assert back[other]["g"].tolist() == [[1, 1, 1]]
 
 
-def test_a_value_that_cannot_be_stored_costs_only_itself_and_is_said(tmp_path, capfd):
+def test_a_value_that_cannot_be_stored_loses_only_itself_and_is_reported(
+    tmp_path, capfd
+):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         watcher = taking(journal)
         probes = {"good": probe("good"), "large": probe("large")}
@@ -229,7 +231,7 @@ class Gone(Given):
         raise RuntimeError("the device is gone")
 
 
-def test_what_only_calls_back_loses_no_summary_though_nobody_collects(tmp_path):
+def test_a_program_of_callbacks_loses_no_summary_without_collections(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         watcher = taking(journal, "minimal", max_queue_bytes=200_000)
         threads = [
@@ -251,7 +253,7 @@ def test_what_only_calls_back_loses_no_summary_though_nobody_collects(tmp_path):
     assert len(watch.read(tmp_path / "a", strict=True).streams["s"]) == 2000
 
 
-def test_a_shorter_loop_goes_on_behind_the_longer_one(tmp_path):
+def test_steps_of_a_shorter_loop_continue_after_the_longer_one(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         watcher = taking(journal)
         for i, length in enumerate([4, 2, 3]):
@@ -263,7 +265,7 @@ def test_a_shorter_loop_goes_on_behind_the_longer_one(tmp_path):
     assert back.steps.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8]
 
 
-def test_records_that_come_late_are_kept_and_cost_the_caller_none(tmp_path):
+def test_late_records_are_kept_without_blocking_the_caller(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         watcher = taking(journal)
         for i in (0, 2, 1, 3):
@@ -278,7 +280,7 @@ def test_records_that_come_late_are_kept_and_cost_the_caller_none(tmp_path):
     assert back["own"].tolist() == [1.0, 2.0]
 
 
-def test_what_waits_is_judged_by_the_level_at_which_it_was_taken(tmp_path):
+def test_waiting_records_keep_the_level_at_which_they_were_made(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         watcher = watch.Watcher(journal, OverheadBudget(share=0.0), level="full")
         for i in range(20):

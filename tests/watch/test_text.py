@@ -52,6 +52,6 @@ def test_a_table_has_its_columns(tmp_path):
         (lambda: watch.table("a", {"x": jnp.ones(2), "y": jnp.ones(3)}), r"\(3,\)"),
     ],
 )
-def test_what_is_neither_is_refused(call, says):
+def test_wrong_text_and_tables_are_refused(call, says):
     with pytest.raises((TypeError, ValueError), match=says):
         call()

@@ -15,7 +15,7 @@ from frugax.errors import OutputError
 from .watching import taking
 
 
-def test_a_full_disk_costs_no_record_and_is_said_to_the_caller(tmp_path, capfd):
+def test_a_full_disk_loses_no_record_and_raises_in_the_caller(tmp_path, capfd):
     path = tmp_path / "a"
     journal = watch.Journal.create(path, {})
     watcher = watch.Watcher(journal, OverheadBudget("100%"), level="full")
@@ -45,7 +45,7 @@ def test_a_full_disk_costs_no_record_and_is_said_to_the_caller(tmp_path, capfd):
     np.testing.assert_array_equal(watch.read(path, strict=True)["x"], values)
 
 
-def test_what_is_no_scalar_and_what_is_traced_is_refused_and_named(journal):
+def test_a_non_scalar_or_traced_value_is_refused_by_name(journal):
     watcher = watch.Watcher(journal, OverheadBudget("1%"))
     with pytest.raises(ValueError, match=r"'loss' must have shape \(\), got \(3,\)"):
         watcher.record(0, {"loss": jnp.zeros(3)})
@@ -67,7 +67,7 @@ def test_what_is_no_scalar_and_what_is_traced_is_refused_and_named(journal):
         ({str(i): 1.0 for i in range(1000)}, "at most 1000 values, got 1001"),
     ],
 )
-def test_what_is_no_number_is_refused_by_name_before_anything_is_kept(
+def test_a_value_that_is_not_a_number_is_refused_before_the_record_is_kept(
     journal, tmp_path, metrics, said
 ):
     watcher = watch.Watcher(journal, OverheadBudget(share=0.0))
@@ -90,7 +90,7 @@ def test_steps_must_rise_from_record_to_record(journal):
     assert watcher.recorded == watcher.written == 2
 
 
-def test_a_number_is_what_it_was_when_it_was_recorded(journal):
+def test_a_recorded_number_does_not_change_later(journal):
     watcher = watch.Watcher(journal, OverheadBudget(share=0.0))
     mutable = np.array(1.0)
     watcher.record(1, {"x": mutable})
@@ -112,7 +112,7 @@ def test_a_record_that_only_the_journal_can_refuse_does_not_block_the_others(jou
     assert watcher.latest == {"x": 4.0}
 
 
-def test_recording_goes_on_after_finish_until_the_journal_is_closed(tmp_path):
+def test_recording_continues_after_finish_until_the_journal_is_closed(tmp_path):
     journal = watch.Journal.create(tmp_path / "a", {})
     watcher = watch.Watcher(journal, OverheadBudget(share=0.0))
     watcher.record(1, {"x": 1.0})
@@ -156,7 +156,7 @@ def test_metrics_of_a_jitted_step_arrive_exactly(journal, tmp_path):
     )
 
 
-def test_what_was_collected_and_flushed_is_there_for_a_checkpoint(tmp_path):
+def test_collected_and_flushed_records_are_readable_at_a_checkpoint(tmp_path):
     path = tmp_path / "journal"
     with watch.Journal.create(path, {}) as journal:
         # A budget of nothing: by itself the watcher would not collect before the end.
@@ -235,7 +235,7 @@ def test_options_out_of_range_are_refused(journal, options, said):
         taking(journal, **options)
 
 
-def test_a_metric_that_was_deleted_costs_only_its_own_record(journal):
+def test_a_deleted_metric_loses_only_its_own_record(journal):
     watcher = watch.Watcher(journal, OverheadBudget(share=0.0))
     for i in range(5):
         loss = jnp.float32(i) + 0
@@ -249,7 +249,7 @@ def test_a_metric_that_was_deleted_costs_only_its_own_record(journal):
     watcher.finish()
 
 
-def test_after_a_full_disk_the_real_cause_is_said(journal, monkeypatch):
+def test_the_error_after_a_full_disk_names_the_real_cause(journal, monkeypatch):
     watcher = watch.Watcher(journal, OverheadBudget(share=0.0))
 
     def full(*_):

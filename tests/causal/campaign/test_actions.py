@@ -53,7 +53,7 @@ def answer(actions, seed):
     return GAIN[actions.get("kind", "none")] + noise
 
 
-def test_only_values_that_can_be_set_are_asked_for_and_recommended(tmp_path):
+def test_experiments_and_recommendations_use_only_settable_values(tmp_path):
     campaign = campaign_of()
     campaign.tell_observations(natural())
     settings = {

@@ -90,7 +90,7 @@ def test_a_campaign_resumed_from_its_file_asks_the_same_questions(tmp_path):
     assert straight.experiments == broken.experiments
 
 
-def test_without_a_value_of_the_target_there_is_no_recommendation():
+def test_nothing_is_recommended_before_the_target_is_measured():
     campaign = campaign_of()
     with pytest.raises(FrugaxError, match="nothing is known about y yet"):
         campaign.recommend()
@@ -174,7 +174,7 @@ def test_failures_never_overdraw_a_budget(policy, tmp_path):
 
 
 @pytest.mark.thorough
-def test_forbidden_sets_are_never_asked_for():
+def test_forbidden_sets_are_never_proposed():
     scm = causal.SCM.linear(
         {"a": {}, "b": {}, "c": {}, "y": {"a": 1.0, "b": 1.0, "c": 1.0}}
     )

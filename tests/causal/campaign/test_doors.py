@@ -42,7 +42,7 @@ def test_a_plan_without_a_limit_of_cost_or_number_is_in_seconds():
     assert e.value.needed == 0.1
 
 
-def test_apply_begins_the_campaign_of_a_plan_and_its_receipt_says_what_was_spent(
+def test_apply_begins_the_campaign_of_a_plan_and_its_receipt_shows_the_spend(
     tmp_path,
 ):
     budget = ExperimentBudget(cost=0.4, costs=PRICES, seconds=1e6)
@@ -87,7 +87,7 @@ def test_a_plan_for_other_experiments_is_refused():
         causal.apply(SUBJECT, 3)  # pyright: ignore[reportArgumentType]
 
 
-def test_a_file_of_the_previous_version_goes_on_as_it_would_have():
+def test_a_file_of_the_previous_version_continues_unchanged():
     campaign = causal.Campaign.load(OLDER)
     settings = campaign.settings
     assert settings.max_targets == settings.rows_per_experiment == 2

@@ -41,7 +41,7 @@ def test_an_effect_that_begins_outside_of_the_data_is_found():
     assert max(map(tried.count, tried)) <= 2
 
 
-def test_levers_are_tried_though_the_models_have_no_room_for_them():
+def test_variables_beyond_max_parents_are_tried_too():
     names = [f"x{i:02d}" for i in range(14)]
 
     def simulate(do, n, rng):
@@ -74,7 +74,7 @@ def test_levers_are_tried_though_the_models_have_no_room_for_them():
     assert campaign.recommend().value["x13"] > 3.0
 
 
-def test_to_do_nothing_is_recommended_where_every_dose_does_harm():
+def test_no_intervention_is_recommended_where_every_dose_does_harm():
     def simulate(do, n, rng):
         need = rng.standard_normal(n)
         dose = need + 0.2 * rng.standard_normal(n)

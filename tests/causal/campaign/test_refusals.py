@@ -127,7 +127,7 @@ def test_required_edges_keep_their_variables_in_the_models(edges):
     assert (names[-1] in known.names) is (edges == "required")
 
 
-def test_refused_answers_cost_nothing():
+def test_a_refused_answer_is_not_charged():
     campaign = campaign_of(rows_per_experiment=2)
     ask = campaign.ask()
     assert ask is not None
@@ -161,7 +161,7 @@ def test_refused_answers_cost_nothing():
     assert campaign.spent == ask.cost
 
 
-def test_only_the_own_file_is_overwritten(tmp_path):
+def test_only_the_campaigns_current_file_is_overwritten(tmp_path):
     path, other = tmp_path / "c", campaign_of(seed=1)
     campaign = campaign_of()
     campaign.keep(path)

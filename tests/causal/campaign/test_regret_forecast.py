@@ -54,7 +54,7 @@ def test_the_regret_falls_with_the_budget_and_less_with_noise():
     assert dear[1].expected == dear[0].expected  # a quarter pays for none
 
 
-def test_nothing_is_forecast_where_nothing_is_known():
+def test_no_forecast_is_given_without_data():
     campaign = Campaign(
         variables={"x": (0.0, 1.0)}, target="y", budget=ExperimentBudget(n=2)
     )

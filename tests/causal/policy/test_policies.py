@@ -49,7 +49,7 @@ def chosen(policy, outlook, seed=0):
 
 
 @pytest.mark.parametrize("policy", ["improvement", "gain", "ucb"])
-def test_what_may_be_much_better_is_tried_before_what_is_a_little_better(policy):
+def test_a_possible_large_gain_is_tried_before_a_likely_small_one(policy):
     outlook = outlook_of(SPLIT)
     assert outlook.best == 1
     assert chosen(policy, outlook) == 3
@@ -60,7 +60,7 @@ def test_what_may_be_much_better_is_tried_before_what_is_a_little_better(policy)
 
 
 @pytest.mark.parametrize("policy", list(POLICIES))
-def test_only_what_can_be_paid_is_chosen(policy):
+def test_only_affordable_experiments_are_chosen(policy):
     affordable = np.array([True, False, True, False])
     for seed in range(8):
         outlook = outlook_of(SPLIT, affordable=affordable)
@@ -73,7 +73,7 @@ def test_the_same_seed_chooses_the_same(policy):
     assert chosen(policy, outlook, 5) == chosen(policy, outlook, 5)
 
 
-def test_thompson_takes_each_world_as_often_as_it_is_likely():
+def test_thompson_sampling_draws_each_graph_by_its_probability():
     outlook = outlook_of(SPLIT)
     picks = [chosen("thompson", outlook, seed) for seed in range(400)]
     share = np.mean(np.array(picks) == 3)
@@ -92,7 +92,7 @@ def test_random_takes_each_set_of_variables_alike():
     assert abs(np.mean(picks == 9) - 0.5) < 4 * 0.5 / 20
 
 
-def test_where_nothing_promises_anything_what_is_least_known_is_tried():
+def test_the_least_known_variable_is_tried_where_no_gain_is_expected():
     # The best is certain, and the others are worse in every world.
     loss = [[-9.0, 0.0, 0.0, 0.1], [-9.0, 0.0, 0.0, 2.1]]
     assert chosen("improvement", outlook_of(loss)) == 3
@@ -104,7 +104,7 @@ def test_where_worlds_were_wrong_before_they_are_tested_though_they_agree():
     assert chosen("improvement", outlook_of(loss, misfit=misfit)) == 1
 
 
-def test_what_is_under_way_counts_as_reached():
+def test_pending_experiments_count_as_done():
     reached = np.array([-5.0, np.inf, np.inf, np.inf])
     again = outlook_of(SPLIT, reached=reached)
     assert chosen("improvement", outlook_of(SPLIT)) == 3
@@ -121,7 +121,7 @@ def test_the_recommendation_is_not_the_luckiest_guess():
     assert outlook_of(loss, allowed=forbidden).best == 3
 
 
-def test_an_answer_that_tells_the_worlds_apart_is_worth_what_that_saves():
+def test_an_experiment_that_separates_models_is_worth_the_regret_it_saves():
     outlook = outlook_of(SPLIT)
     value = value_of(outlook, 3)
     # Today -1 in every world; told apart, -5 in one world of four: a quarter of 4.
@@ -137,7 +137,7 @@ def test_an_answer_that_tells_the_worlds_apart_is_worth_what_that_saves():
     assert value_of(dataclasses.replace(outlook, noise=1e6), 3).total < 1e-6
 
 
-def test_where_nothing_is_allowed_what_is_likeliest_to_be_is_recommended():
+def test_without_an_allowed_choice_the_smallest_breach_is_recommended():
     never = np.zeros((4, 4), bool)
     breach = np.array([2.0, 3.0, 1.0, 4.0])
     assert outlook_of(SPLIT, allowed=never, breach=breach).best == 2
@@ -147,7 +147,7 @@ def test_where_nothing_is_allowed_what_is_likeliest_to_be_is_recommended():
 
 
 @pytest.mark.parametrize("policy", ["improvement", "gain", "ucb", "thompson"])
-def test_what_was_tried_and_is_not_allowed_is_not_tried_again(policy):
+def test_a_choice_that_broke_a_constraint_is_not_tried_again(policy):
     allowed = np.ones((4, 4), bool)
     allowed[1:, 3] = False
     loss = np.array(SPLIT) - [0.0, 0.0, 0.0, 9.0]

@@ -81,7 +81,7 @@ def test_extrapolation_is_uncertain_for_bends_and_linear_for_lines():
     assert (np.quantile(straight, 0.75, 0) - np.quantile(straight, 0.25, 0) < 0.5).all()
 
 
-def test_another_level_outside_is_fitted_where_there_are_rows():
+def test_a_different_level_outside_the_range_is_fitted_from_its_rows():
     rng = np.random.default_rng(0)
     inside = data_of(rng, 2000)
     x = rng.uniform(5, 6, 15)  # fewer than decide what the range is

@@ -11,7 +11,7 @@ def _posterior(probs=(0.5, 0.3, 0.2)):
     return ParentSetPosterior(target="y", parent_sets=sets, probs=np.array(probs))
 
 
-def test_what_is_derived():
+def test_derived_quantities():
     p = _posterior()
     assert p.marginals == pytest.approx({"a": 0.5, "b": 0.2})
     expected = -sum(x * np.log(x) for x in (0.5, 0.3, 0.2))
@@ -22,7 +22,7 @@ def test_what_is_derived():
     assert _posterior((1.0, 0.0, 0.0)).entropy == 0
 
 
-def test_only_what_can_be_a_parent_is_asked_for():
+def test_only_possible_parents_are_scored():
     p = _posterior()
     for wrong in ("y", "q"):
         with pytest.raises(
@@ -63,7 +63,7 @@ def test_given_conditions():
         (("a", "b"), (1.0, float("nan")), "finite"),
     ],
 )
-def test_what_is_no_distribution_is_refused(sets, probs, said):
+def test_an_invalid_distribution_is_refused(sets, probs, said):
     with pytest.raises(ValueError, match=said):
         ParentSetPosterior(
             target="y",

@@ -134,7 +134,7 @@ def test_files(tmp_path):
         surrogate.with_temperature(0.0)
 
 
-def test_a_graph_names_what_is_likely():
+def test_a_graph_lists_the_likely_edges():
     edges = np.zeros((3, 3), np.float32)
     edges[0, 1], edges[1, 0], edges[1, 2], edges[0, 2] = 0.6, 0.35, 0.4, 0.05
     graph = causal.select_graph(edges)
@@ -147,7 +147,7 @@ def test_a_graph_names_what_is_likely():
     assert not causal.select_graph(np.zeros((2, 2), np.float32)).any()
 
 
-def test_one_variable_has_no_edges_and_a_constant_one_is_named():
+def test_a_single_variable_has_zero_edges_and_a_constant_one_warns():
     surrogate = causal.load_default_surrogate()
     one = _chain().select(("x",))
     assert surrogate.edge_probabilities(one).tolist() == [[0]]
@@ -165,17 +165,17 @@ def test_one_variable_has_no_edges_and_a_constant_one_is_named():
         ([[0, 0], [2, 0]], r"edges\[1, 0\] is 2"),
     ],
 )
-def test_what_are_no_probabilities_of_edges_is_refused(edges, says):
+def test_invalid_edge_probabilities_are_refused(edges, says):
     with pytest.raises(ValueError, match=says):
         causal.select_graph(np.array(edges, np.float32))
 
 
-def test_no_variable_is_its_own_parent():
+def test_a_variable_is_never_its_own_parent():
     with pytest.raises(ValueError, match="'y' is required as a parent of itself"):
         causal.load_default_surrogate().posterior(_chain(), "y", required=["y"])
 
 
-def test_what_is_certain_is_no_more_than_certain():
+def test_a_certain_edge_has_at_most_probability_one():
     made = causal.generate_batch(
         4, d=4, rows=300, observed=150, seed=0, noise_scales=(0.05, 0.1)
     )

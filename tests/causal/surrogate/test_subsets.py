@@ -27,7 +27,7 @@ def _gram(rng, width, rows, k=1):
 
 
 @pytest.mark.parametrize("k", [1, 2])
-def test_scores_are_those_of_bayesian_regression(k):
+def test_scores_equal_bayesian_regression(k):
     width, rows, ridge = 4, 30, 0.7
     columns, gram = _gram(np.random.default_rng(0), width, rows, k)
     ones = np.ones((width, 1), np.float32)
@@ -65,7 +65,7 @@ def test_the_posterior_is_the_sum_over_all_orders():
         np.testing.assert_allclose(found[..., b], expected, rtol=1e-4)
 
 
-def test_absent_variables_change_nothing():
+def test_absent_variables_do_not_change_the_scores():
     rng = np.random.default_rng(2)
     _, gram = _gram(rng, 3, 40)
     ones = np.ones((3, 1), np.float32)

@@ -87,7 +87,7 @@ def test_generated_tasks_have_their_truth():
             )
 
 
-def test_an_answer_depends_on_who_was_set():
+def test_the_posterior_depends_on_the_variables_that_were_set():
     tasks = draw_tasks(1, 4, width=4, variables=4, families=("linear",))
     surrogate = causal.load_default_surrogate()
     told = surrogate.predict(tasks.values, tasks.intervened, tasks.present).edges
@@ -115,7 +115,7 @@ def test_training_compiles_once_and_improves():
 
 
 @pytest.mark.thorough
-def test_devices_share_a_batch_and_learn_what_one_learns():
+def test_training_on_several_devices_equals_training_on_one():
     small: dict[str, Any] = {
         "seed": 0,
         "steps": 4,

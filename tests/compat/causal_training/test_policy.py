@@ -87,7 +87,7 @@ def test_features_know_no_unit_no_currency_and_no_order_of_names():
     np.testing.assert_allclose(same[:, :4], log_p[:, turn][:, :4], atol=1e-4)
 
 
-def test_numpy_and_jax_agree_and_only_what_can_be_paid_is_likely():
+def test_numpy_and_jax_agree_and_only_affordable_choices_are_likely():
     board = _moments(4).board
     board = dataclasses.replace(board, purse=np.full(4, 1.0, np.float32))
     told, can = board_features(board), board.playable
@@ -251,7 +251,7 @@ def test_a_file_of_another_kind_is_neither_read_nor_replaced(tmp_path):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("expert", ["improvement", "oracle"])
-def test_experts_show_what_they_chose(expert, tmp_path):
+def test_demonstrations_hold_the_choices_of_experts(expert, tmp_path):
     shown = expert_demonstrations(1, seed=3, expert=expert, experiments=2.0)
     flat = lambda x: x.reshape(len(shown), -1)
     assert flat(shown.board.playable)[np.arange(len(shown)), shown.choice].all()
@@ -296,6 +296,6 @@ def test_experts_show_what_they_chose(expert, tmp_path):
         (lambda: expert_demonstrations(0, seed=0), "campaigns must be >= 1"),
     ],
 )
-def test_what_makes_no_sense_is_refused(make, said):
+def test_invalid_settings_are_refused(make, said):
     with pytest.raises(ValueError, match=said):
         make()

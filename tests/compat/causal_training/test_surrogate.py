@@ -47,7 +47,7 @@ def test_losses_take_arrays_and_posteriors(loss):
         loss(logits, expert)
 
 
-def test_kl_is_what_the_formula_says():
+def test_kl_divergence_equals_its_formula():
     logits = np.array([0.1, -0.4, 0.7], np.float32)
     q = np.exp(logits) / np.exp(logits).sum()
     expected = (_PROBS * np.log(_PROBS / q)).sum()
@@ -186,7 +186,7 @@ def test_the_raw_model_learns_and_knows_no_order_of_variables_or_rows():
 
 
 @pytest.mark.thorough
-def test_what_cannot_be_compiled_runs_and_says_so_once():
+def test_a_model_that_cannot_be_compiled_runs_with_one_warning():
     model = guide.create_parent_set_model({"model_hidden_dim": 4, "model_n_layers": 0})
     optimizer = optax.sgd(0.1)
 

@@ -33,7 +33,7 @@ torch = pytest.importorskip("torch")
         (normal(256, 256), "jax"),
     ],
 )
-def test_auto_chooses_by_what_it_measures(tensor, chosen):
+def test_auto_chooses_by_measurement(tensor, chosen):
     selector = StrategySelector()
     assert selector.select_strategy(tensor, "layer")[0] == chosen
     assert selector.strategy_cache == {"layer": chosen}
@@ -56,7 +56,7 @@ def test_scores_are_ratios_of_real_files():
         in_ci=lambda s: s is OptimizationStrategy.JAX_ACCELERATED,
     ),
 )
-def test_a_tensor_comes_back_in_its_library_whatever_is_favoured(favour):
+def test_a_tensor_comes_back_in_its_own_library(favour):
     coordinator = SystemIntegrationCoordinator(CPU)
     coordinator.optimize_system(favour)
     for tensor in (normal(80, 80), jnp.asarray(normal(80, 80)), torch.randn(80, 80)):
@@ -84,7 +84,7 @@ def test_doubles_stay_doubles_by_jax():
     )
 
 
-def test_what_cannot_be_so_small_is_kept_whole_and_said():
+def test_a_tensor_that_cannot_be_compressed_is_kept_whole_and_reported():
     result = SystemIntegrationCoordinator(CPU).compress(np.arange(5))
     assert not result.success
     assert "needs at least" in str(result.error)
@@ -92,7 +92,7 @@ def test_what_cannot_be_so_small_is_kept_whole_and_said():
     assert np.array_equal(compress.decompress(data), np.arange(5))
 
 
-def test_latency_waits_for_no_compilation():
+def test_the_latency_strategy_does_not_compile():
     config = SystemConfiguration(
         jax_backend="cpu", optimization_strategy=OptimizationStrategy.LATENCY
     )
@@ -129,7 +129,7 @@ def test_a_bit_that_jax_makes_otherwise_is_an_error(monkeypatch):
         ({"jax_parallel_devices": 99}, "ask for at most 8"),
     ],
 )
-def test_a_device_that_is_not_there_is_named(config, said):
+def test_a_missing_device_is_named(config, said):
     with pytest.raises(ConfigError, match=said):
         SystemIntegrationCoordinator(SystemConfiguration(**config))
 
@@ -143,7 +143,7 @@ def test_devices_take_turns():
     assert len(places) == 2
 
 
-def test_what_does_not_fit_the_pool_is_done_in_pieces(monkeypatch):
+def test_work_larger_than_the_pool_is_done_in_pieces(monkeypatch):
     parts = SystemIntegrationCoordinator(CPU).components
     pool = parts["jax_memory_pool"]
     pool.limit_bytes = 100_000 * 12

@@ -86,7 +86,7 @@ def test_a_damaged_model_file_is_refused(tmp_path):
         CompressedModel.load(tmp_path / "m.fxz", net)
 
 
-def test_the_cache_holds_the_decoded_model_until_it_is_told_not_to():
+def test_the_cache_holds_the_decoded_model_until_it_is_disabled():
     found = ModelCompressionAPI().compress(net())
     x = torch.randn(2, 32)
     first = found(x)
@@ -131,7 +131,7 @@ def test_answers_on_data_are_measured_and_conservative_heeds_them():
         ModelCompressionAPI().compress(net(), [])
 
 
-def test_benchmark_measures_and_says_what_cannot_be():
+def test_benchmark_measures_and_reports_what_it_cannot_measure():
     rows = ModelCompressionAPI().benchmark_compression(net(), [2.0, 5000.0])
     assert rows[0]["file_bytes"] <= 4 * (32 * 128 + 128 + 1280 + 10) / 2
     assert rows[0]["rel_error"] < 1e-3
@@ -166,7 +166,7 @@ def test_a_packed_matrix_comes_back():
         to_csr(np.zeros(3))
 
 
-def test_csr_on_dense_weights_says_so():
+def test_csr_of_dense_weights_is_reported():
     found = ModelCompressionAPI(CompressionProfile(strategy="csr")).compress(net())
     assert "no matrix is half zeros" in found.notes[0]
 
@@ -209,7 +209,7 @@ def test_tropical_narrows_relu_pairs_and_bounds_the_change(tmp_path):
         ),
     ],
 )
-def test_tropical_says_where_it_does_not_apply(make):
+def test_tropical_reports_where_it_does_not_apply(make):
     profile = CompressionProfile(strategy="hybrid", target_compression_ratio=2.0)
     found = ModelCompressionAPI(profile).compress(make())
     assert found.notes[0].startswith("tropical: not applicable")
@@ -217,7 +217,7 @@ def test_tropical_says_where_it_does_not_apply(make):
     assert found.decompress()(torch.randn(3, 40)).shape == (3, 40)
 
 
-def test_padic_says_what_it_is():
+def test_padic_describes_itself():
     found = ModelCompressionAPI(CompressionProfile(strategy="padic")).compress(net())
     assert "in base 2, the highest first" in found.notes[0]
     with compress.CompressedFile(found.data, place="x") as file:

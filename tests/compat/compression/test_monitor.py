@@ -18,7 +18,7 @@ from frugax.compat.compression import (
 torch = pytest.importorskip("torch")
 
 
-def test_the_second_tensor_of_a_shape_compiles_nothing():
+def test_the_second_tensor_of_a_shape_reuses_the_program():
     coordinator = SystemIntegrationCoordinator(CPU)
     monitor = coordinator.components["jax_performance_monitor"]
     coordinator.compress(normal(256, 257))
@@ -86,7 +86,7 @@ def test_alerts_are_about_thresholds(tmp_path):
         MonitorConfig(history_window_size=0)
 
 
-def test_only_so_many_measurements_are_kept():
+def test_the_number_of_measurements_is_limited():
     monitor = UnifiedPerformanceMonitor(MonitorConfig(history_window_size=2))
     for value in (1.0, 2.0, 3.0):
         monitor.record_metric(MetricType.LATENCY, value)

@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch")
         ({"enable_fine_tuning": True}, "compressing does not train"),
     ],
 )
-def test_a_wrong_profile_says_what_is_wrong(wrong, said):
+def test_a_wrong_profile_is_refused_with_its_reason(wrong, said):
     with pytest.raises(ValueError, match=said):
         CompressionProfile(**wrong)
 
@@ -62,7 +62,7 @@ def test_aggressive_goes_beyond_the_ratio_within_its_error():
     assert rel_error(found.decompress(), net()) <= 0.1
 
 
-def test_a_ratio_that_nothing_reaches_is_an_error():
+def test_an_unreachable_ratio_is_an_error():
     profile = CompressionProfile(target_compression_ratio=5000.0)
     with pytest.raises(InfeasibleBudgetError):
         ModelCompressionAPI(profile).compress(net())

@@ -31,7 +31,7 @@ def test_capturing_needs_only_shapes(graph):
     assert again.nodes == graph.nodes
 
 
-def test_the_frontier_is_what_is_made_and_still_wanted(graph):
+def test_the_frontier_holds_results_that_are_still_needed(graph):
     held = summarize_frontier(graph)
     assert held.widths == (40, 80, 120, 160, 120)
     assert (held.peak_bytes, held.peak_at) == (160, 3)
@@ -56,7 +56,7 @@ def test_no_order_can_hold_less_than_the_lower_bound(graph):
     assert analyze_graph(best).gap == 1.0
 
 
-def test_a_backward_pass_holds_what_the_forward_pass_made():
+def test_a_backward_pass_holds_results_of_the_forward_pass():
     def loss(w):
         for _ in range(6):
             w = jnp.tanh(w @ w)
@@ -70,7 +70,7 @@ def test_a_backward_pass_holds_what_the_forward_pass_made():
     assert back.peak_bytes >= 6 * 256
 
 
-def test_a_program_without_operations_holds_nothing():
+def test_an_empty_program_holds_zero_bytes():
     empty = capture_graph_jaxpr(lambda x: x, example_inputs=(jnp.ones(3),))
     found, held = analyze_graph(empty), summarize_frontier(empty)
     assert (found.peak_bytes, found.peak_at, found.gap) == (0, -1, 1.0)

@@ -67,7 +67,7 @@ def test_no_recomputed_block_is_larger_than_asked(block_size):
     assert executor_of(free).checkpoint_plan.meta["block_size"] > block_size
 
 
-def test_a_block_too_small_for_any_cut_recomputes_nothing():
+def test_a_block_without_a_cut_is_not_recomputed():
     gradient = height_compressed_grad(loss, block_size=1)
     assert_same(gradient(WS, X), jax.grad(loss)(WS, X))
     meta = executor_of(gradient).checkpoint_plan.meta
@@ -92,7 +92,7 @@ def test_a_budget_is_met_as_measured():
         (lambda x: jnp.sum(x**2), TINY, "needs at least"),
     ],
 )
-def test_what_cannot_be_planned_is_left_to_jax_and_said_so_once(fn, budget, why):
+def test_a_loss_that_cannot_be_planned_runs_in_jax_with_one_warning(fn, budget, why):
     gradient = height_compressed_grad(fn, budget=budget)
     x = jnp.arange(1.0, 4.0)
     with pytest.warns(UserWarning, match=f"no plan .*{why}") as told:

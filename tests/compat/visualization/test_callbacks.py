@@ -33,7 +33,7 @@ def stats(name):
     return visualization.get_callback_performance_stats()[name]
 
 
-def test_a_function_gets_trees_of_own_arrays_and_everything_else_as_it_is():
+def test_a_function_gets_copies_of_arrays_and_other_values_unchanged():
     got = []
 
     def look(tree, word, *, flag, key):
@@ -109,7 +109,7 @@ def test_in_a_scan_every_call_arrives_in_order():
 @pytest.mark.parametrize(
     "error", [ValueError("x"), SystemExit(2), KeyboardInterrupt(), MemoryError()]
 )
-def test_what_a_callback_raises_is_counted_and_changes_no_result(error):
+def test_an_exception_in_a_callback_is_counted_and_does_not_change_results(error):
     def broken(x):
         raise error
 
@@ -126,7 +126,7 @@ def test_what_a_callback_raises_is_counted_and_changes_no_result(error):
     np.testing.assert_array_equal(watched, bare)
 
 
-def test_a_callback_that_hangs_is_left_to_itself_and_its_name_rests():
+def test_a_hanging_callback_is_abandoned_and_its_name_suspended():
     gate = threading.Event()
 
     @jax.jit
@@ -204,7 +204,7 @@ def test_the_gate_doubles_and_halves_and_keeps_to_its_price():
         Gate(0.0)
 
 
-def test_a_grid_is_printed_where_nobody_watches(capfd):
+def test_a_grid_is_printed_without_a_watcher(capfd):
     @jax.jit
     def program(grid, mask):
         visualization.jax_log_grid(grid, mask, "Corner", show_numbers=True)
@@ -276,9 +276,7 @@ def test_plain_grids_are_numbered_by_themselves(tmp_path):
     assert "noop" in (tmp_path / "step_000.svg").read_text()
 
 
-def test_with_a_watcher_grids_and_summaries_go_there_and_not_to_the_terminal(
-    tmp_path, capfd
-):
+def test_with_a_watcher_grids_and_summaries_do_not_go_to_the_terminal(tmp_path, capfd):
     @jax.jit
     def program(x):
         visualization.jax_log_grid(x, title="Grid")
@@ -301,7 +299,7 @@ def test_with_a_watcher_grids_and_summaries_go_there_and_not_to_the_terminal(
     assert capfd.readouterr().out == ""
 
 
-def test_with_the_level_off_nothing_is_shown(capfd):
+def test_the_level_off_shows_no_output(capfd):
     @jax.jit
     def program(x):
         visualization.jax_log_grid(x)
@@ -314,7 +312,7 @@ def test_with_the_level_off_nothing_is_shown(capfd):
     assert capfd.readouterr().out == ""
 
 
-def test_what_cannot_be_called_or_is_no_time_is_refused():
+def test_a_callback_that_is_not_callable_or_a_wrong_time_is_refused():
     no_function: Any = 3
     with pytest.raises(TypeError):
         visualization.jax_debug_callback(no_function, 1.0)
@@ -341,7 +339,7 @@ def test_the_statistics_are_exact():
     }
 
 
-def test_the_report_is_a_table_and_says_what_calling_back_costs(capfd):
+def test_the_report_is_a_table_with_the_cost_of_callbacks(capfd):
     visualization.print_callback_performance_report()
     assert "No callback performance data available" in capfd.readouterr().out
 
@@ -406,7 +404,7 @@ def test_an_unknown_option_of_a_callback_is_refused_where_it_is_written(tmp_path
     visualization.jax_log_grid(grid, show_numbers=True, show_coordinates=True)
 
 
-def test_the_first_failure_of_a_callback_is_said_and_later_ones_counted(capsys):
+def test_the_first_failure_of_a_callback_is_reported_and_later_ones_counted(capsys):
     @jax.jit
     def program(x):
         visualization.jax_debug_callback(lambda x: 1 / 0, x, callback_name="broken")

@@ -48,7 +48,7 @@ def test_the_files_that_come_with_it_say_every_key(level):
     )
 
 
-def test_there_are_no_other_files():
+def test_there_are_only_the_listed_files():
     assert sorted(p.name for p in CONFIGS.iterdir()) == sorted(
         f"debug_{level}.yaml" for level in LEVELS
     )
@@ -111,7 +111,7 @@ def test_a_file_may_leave_keys_out(tmp_path):
         ("debug.level=[", "not YAML"),
     ],
 )
-def test_wrong_values_are_named_with_their_place(override, match):
+def test_an_error_names_the_wrong_value_and_its_place(override, match):
     with pytest.raises(ConfigError, match=match):
         load_config("debug_standard", override)
 
@@ -134,7 +134,7 @@ def test_wrong_values_are_named_with_their_place(override, match):
         ("a: !!python/object/apply:os.getcwd []\n", "not YAML"),
     ],
 )
-def test_wrong_files_are_named_with_the_line(tmp_path, text, match):
+def test_an_error_names_the_file_and_the_line(tmp_path, text, match):
     path = tmp_path / "mine.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=match):
@@ -150,7 +150,7 @@ def test_wrong_files_are_named_with_the_line(tmp_path, text, match):
         (Path("debug_standard"), "unknown config"),
     ],
 )
-def test_configs_that_are_not_there_are_refused(name, match):
+def test_missing_configs_are_refused(name, match):
     with pytest.raises(ConfigError, match=match):
         load_config(name)
 
@@ -189,7 +189,7 @@ def journal(tmp_path):
         yield made
 
 
-def test_every_key_reaches_what_is_built(monkeypatch, tmp_path, journal):
+def test_every_key_reaches_the_built_object(monkeypatch, tmp_path, journal):
     seen = {}
 
     class FakeWatcher(Watcher):
@@ -303,7 +303,7 @@ def test_hydra_overrides_are_checked(compose):
 
 
 @pytest.mark.slow
-def test_hydra_is_not_imported_until_asked_for():
+def test_hydra_is_imported_lazily():
     code = """
 import sys
 from frugax.compat import visualization
@@ -321,7 +321,7 @@ except ImportError as e: print(type(e).__name__, e)
     assert second.startswith("MissingExtraError register_with_hydra needs hydra-core")
 
 
-def test_an_empty_config_is_all_defaults_and_mistakes_say_what_to_write(tmp_path):
+def test_an_empty_config_has_the_defaults_and_errors_say_what_to_write(tmp_path):
     file = tmp_path / "watch.yaml"
     file.write_text("# nothing yet\n")
     assert load_config(file) == Config()

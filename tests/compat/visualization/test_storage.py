@@ -97,7 +97,7 @@ def test_arrays_of_other_kinds_are_taken_by_value(tmp_path):
     np.testing.assert_array_equal(mirrored, given[::-1])
 
 
-def test_equal_grids_pack_wherever_they_lie(tmp_path):
+def test_equal_grids_pack_the_same_at_any_position(tmp_path):
     rng = np.random.default_rng(0)
     grids = np.repeat(rng.integers(0, 10, (1, 30, 30)), 100, axis=0)
     for i in range(1, 100):
@@ -115,7 +115,7 @@ class Colour(enum.IntEnum):
     RED = 1
 
 
-def test_what_cannot_be_stored_is_named_with_its_place(tmp_path):
+def test_a_value_that_cannot_be_stored_is_named_with_its_place(tmp_path):
     storage = CompressedStorage(tmp_path)
     loop = []
     loop.append(loop)
@@ -172,7 +172,7 @@ def test_files_are_found_listed_and_removed(tmp_path):
             call("b")
 
 
-def test_a_failed_save_leaves_what_was_there(tmp_path, monkeypatch):
+def test_a_failed_save_keeps_the_old_file(tmp_path, monkeypatch):
     storage = CompressedStorage(tmp_path)
     storage.save([1, 2, 3], "one")
 

@@ -130,7 +130,7 @@ def test_if_one_pod_fails_all_are_restarted(documents):
     assert group["template"]["spec"]["template"]["spec"]["restartPolicy"] == "Never"
 
 
-def test_checkpoints_lie_where_every_pod_reaches_them(documents):
+def test_checkpoints_lie_on_the_shared_volume(documents):
     claim = documents["PersistentVolumeClaim"]
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     (group,) = documents["TrainingRuntime"]["spec"]["template"]["spec"][
@@ -146,7 +146,7 @@ def test_checkpoints_lie_where_every_pod_reaches_them(documents):
 
 
 @pytest.mark.thorough
-def test_the_commands_are_those_of_the_example(documents):
+def test_the_commands_match_the_example(documents):
     trainer = documents["TrainJob"]["spec"]["trainer"]
     command = [*trainer["command"], *trainer["args"]]
     assert all(isinstance(word, str) for word in command)
@@ -255,7 +255,7 @@ def test_on_one_machine_no_port_is_open_to_the_network(joined):
     assert joined == [("127.0.0.1:99", 2, 0, "127.0.0.1:99")]
 
 
-def test_a_run_of_one_process_joins_nobody(joined):
+def test_a_run_of_one_process_does_not_join_a_cluster(joined):
     distributed.initialize("127.0.0.1:99", 1, 0)
     assert joined == []
 

@@ -63,7 +63,7 @@ LAYOUTS = [
         for layout in LAYOUTS
     ],
 )
-def test_fifty_steps_are_those_of_one_device(kind, shape, on_one_device):
+def test_fifty_steps_equal_those_of_one_device(kind, shape, on_one_device):
     layout = Layout.over(shape, kind)
     told, state, step = losses(50, layout=layout)
     # In float32, whose sums over devices are rounded in another order.
@@ -89,7 +89,7 @@ def test_a_tensor_layout_splits_weights_or_is_refused():
         Layout.over((8,), "tensor")
 
 
-def test_the_audit_finds_that_nothing_is_split():
+def test_the_audit_finds_an_array_that_is_whole_on_every_device():
     layout = Layout.over(kind="tensor")
     odd = {"w": np.zeros((1001, 77), np.float32), "small": np.zeros(3, np.float32)}
     found = distributed.audit(layout.place_state(odd), planned=layout)

@@ -110,9 +110,7 @@ def end(processes, timeout_s=120):
     return [p.returncode for p in processes], "\n".join(messages)
 
 
-def test_a_host_is_cut_off_and_the_others_end_as_if_nothing_had_been(
-    machines, tmp_path
-):
+def test_the_other_hosts_notice_a_lost_host_and_resume_without_it(machines, tmp_path):
     switch, hosts = machines
     processes = start(hosts, tmp_path, 100_000)
     saved = worker.train.Checkpoints(tmp_path)

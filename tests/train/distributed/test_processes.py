@@ -169,7 +169,7 @@ def test_a_peer_that_dies_ends_the_others_with_its_code(capfd):
 @pytest.mark.parametrize(
     ("codes", "expected"), [((75, 3), 3), ((75, 75), 75), ((0, 75), 75), ((0, 0), 0)]
 )
-def test_the_exit_code_is_that_of_the_first_own_failure(codes, expected):
+def test_the_exit_code_is_that_of_the_first_process_that_failed(codes, expected):
     # The one with 75 is the first to end.
     script = (
         "import os, sys, time\n"
@@ -234,7 +234,7 @@ def test_signals_are_forwarded_and_prevent_a_restart(tmp_path, times, code):
 @pytest.mark.parametrize(
     ("options", "lines"), [((), ["0", "1"]), (("--label",), ["[0] 0", "[1] 1"])]
 )
-def test_the_command_says_what_it_does(options, lines):
+def test_the_command_describes_its_steps(options, lines):
     # One write a line: unbuffered, print makes two, and two processes mix them.
     say = "import os; os.write(1, os.environb[b'FRUGAX_PROCESS'] + b'\\n')"
     done = forked.frugax("launch", "-n", "2", *options, "--", sys.executable, "-c", say)

@@ -62,7 +62,7 @@ def test_patience_follows_the_steps(dog, clock):
     assert dog.patience_s == 50
 
 
-def test_each_kind_of_work_has_its_own_patience(dog, clock):
+def test_each_kind_of_work_has_its_own_timeout(dog, clock):
     clock(1)
     dog.beat()
     for expected in (1800, 70):
@@ -201,7 +201,7 @@ def test_a_failed_join_is_reported():
 
 
 @pytest.mark.slow
-def test_a_failed_join_changes_nothing():
+def test_a_failed_join_has_no_effect():
     script = (
         "import ctypes, signal, sys, time, _thread\n"
         "from frugax.train.processes import join_peers\n"

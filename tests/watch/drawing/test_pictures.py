@@ -37,7 +37,7 @@ def test_minus_one_and_masked_cells_are_not_known():
     assert "2 masked" in shown.describe()
 
 
-def test_other_numbers_lie_on_a_ramp_and_what_is_no_number_is_left_out():
+def test_other_numbers_lie_on_a_colour_ramp_and_nan_is_left_out():
     shown = make_picture([[-3.0, np.nan], [1.0, np.inf]])
     assert (shown.kind, shown.low, shown.high) == ("ramp", -3.0, 1.0)
     np.testing.assert_array_equal(shown.known, [[True, False], [True, False]])
@@ -69,7 +69,7 @@ def test_bytes_with_three_channels_are_colours():
     np.testing.assert_array_equal(shown.colours("arc"), pixels)
 
 
-def test_of_many_lanes_four_stand_side_by_side():
+def test_of_many_lanes_four_are_drawn():
     lanes = np.broadcast_to(np.arange(6)[:, None, None], (6, 2, 3))
     shown = make_picture(lanes)
     np.testing.assert_array_equal(shown.codes[0, ::4], [0, 1, 2, 3])
@@ -77,7 +77,7 @@ def test_of_many_lanes_four_stand_side_by_side():
     assert shown.describe() == "2 × 15, 4 of 6 lanes"
 
 
-def test_a_large_picture_is_thinned_and_says_so():
+def test_a_large_picture_is_thinned_with_a_note():
     shown = make_picture(np.zeros((10, 100), int)).shrink(40)
     assert (shown.rows, shown.columns) == (4, 34)
     assert "1 of 3 rows and columns of 10 × 100" in shown.describe()
@@ -106,7 +106,7 @@ def test_a_record_gives_every_array_a_picture_and_the_mask_to_those_it_fits():
         (np.array([[1j]]), None, TypeError, "real numbers"),
     ],
 )
-def test_what_cannot_be_seen_is_refused(grid, mask, error, said):
+def test_an_image_that_cannot_be_shown_is_refused(grid, mask, error, said):
     with pytest.raises(error, match=said):
         make_picture(grid, mask)
 
@@ -145,7 +145,7 @@ def nearest(name):
     return min(least)
 
 
-def test_colour_blind_colours_stay_apart_for_who_sees_no_red_or_no_green():
+def test_colours_stay_distinct_for_colour_blind_readers():
     # 2.3 is a difference that is just seen; measured: 10.9, and 5.0 for ARC's own.
     assert nearest("colour_blind") > 10 > nearest("arc")
 

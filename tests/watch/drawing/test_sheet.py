@@ -27,7 +27,7 @@ def panels(svg):
     return found
 
 
-def test_grids_stand_in_rows_and_columns():
+def test_grids_are_placed_in_rows_and_columns():
     one, two = np.ones((2, 3), int), np.full((4, 3), 2)
     places = panels(sheet_svg([[one, two], [two, one]]))
     (x0, y0, a0), (x1, y1, a1), (x2, y2, a2), (x3, y3, a3) = places
@@ -47,7 +47,7 @@ def test_padding_at_the_edge_is_not_drawn():
     assert sheet_svg([[-np.ones((2, 2), int)]])  # of nothing at all, something
 
 
-def test_names_stand_beside_their_grids_and_are_text():
+def test_names_are_escaped_and_placed_beside_their_grids():
     grids = [[np.ones((9, 9), int)] * 2] * 2
     svg = sheet_svg(
         grids, row_names=["a<b", "c"], column_names=["in", "out"], title="x & y"
@@ -77,6 +77,6 @@ def test_a_wide_sheet_has_small_cells():
         ({"grids": [[[[1]], [[]]]]}, r"grids\[0\]\[1\] must not be empty"),
     ],
 )
-def test_what_cannot_be_drawn_is_named(given, message):
+def test_a_grid_that_cannot_be_drawn_is_named(given, message):
     with pytest.raises(ValueError, match=message):
         sheet_svg(given.pop("grids"), **given)

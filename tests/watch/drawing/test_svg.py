@@ -81,7 +81,7 @@ def test_numbers_are_written_in_ink_that_is_seen():
     assert "<text" in grid_svg([[1.5]], show_numbers=True)
 
 
-def test_what_has_too_many_cells_for_paths_is_a_png_inside():
+def test_a_grid_with_many_cells_embeds_a_png():
     grid = np.random.default_rng(0).normal(size=(200, 200))
     svg = grid_svg(grid)
     data = re.findall(r"data:image/png;base64,([^\"]+)", svg)
@@ -98,21 +98,21 @@ def test_a_colour_image_of_64_cells_a_side_is_a_png_unless_cells_are_unknown():
     assert "data:image/png" not in grid_svg(image, mask=mask)
 
 
-def test_a_uniform_grid_is_small_whatever_its_size():
+def test_a_uniform_grid_of_any_size_is_a_small_file():
     assert len(grid_svg(np.zeros((1000, 1000), int))) < 60_000
 
 
-def test_beyond_a_thousand_cells_a_side_the_drawing_says_what_it_left_out():
+def test_a_drawing_beyond_1000_cells_a_side_states_the_omission():
     assert "1 of 2 rows and columns of 1025 × 3" in grid_svg(np.zeros((1025, 3), int))
 
 
-def test_drawings_follow_light_and_dark_and_need_nothing_from_outside():
+def test_drawings_follow_the_theme_and_are_self_contained():
     svg = grid_svg([[1]])
     assert "prefers-color-scheme:dark" in svg
     assert not re.search(r"(?:href|src)=|url\(|@import", svg)
 
 
-def test_a_step_frames_what_it_changed_and_what_was_selected():
+def test_a_step_frames_changed_and_selected_cells():
     before = np.zeros((3, 3), int)
     after = before.copy()
     after[1, :2] = 5
@@ -136,7 +136,7 @@ def test_a_step_of_measured_numbers_is_compared_on_one_scale():
     assert "1 cells changed" in step_svg(before, None, after)
 
 
-def test_an_episode_shows_first_and_last_and_says_how_many_there_are():
+def test_an_episode_shows_its_first_and_last_grid_and_their_number():
     grids = [np.full((2, 2), i % 10) for i in range(50)]
     svg = episode_svg(
         grids, steps=range(100, 150), max_grids=5, summary={"reward": 2.5}
@@ -157,6 +157,6 @@ def test_an_episode_shows_first_and_last_and_says_how_many_there_are():
         (lambda: check_palette("pink"), "arc, colour_blind, high_contrast, got 'pink'"),
     ],
 )
-def test_wrong_arguments_are_told_what_would_do(call, said):
+def test_wrong_arguments_are_refused_with_a_remedy(call, said):
     with pytest.raises(ValueError, match=said):
         call()

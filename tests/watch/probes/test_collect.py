@@ -122,7 +122,7 @@ def test_no_effect_is_left_and_every_result_is_the_same_to_the_last_bit(name):
     same_bits(out, unwatched)
 
 
-def test_taking_probes_out_leaves_the_program_that_was_there_without_them():
+def test_removing_probes_gives_the_program_without_them():
     def bare(x):
         step = lambda x, t: (jnp.tanh(x + 0.1 * t), x[0])
         return lax.scan(step, x, jnp.arange(4.0))
@@ -153,7 +153,7 @@ def test_records_of_a_scan_are_stacked_and_a_gate_marks_them():
     np.testing.assert_allclose(late.values[2:], [c.max() for c in carries[2:]], 1e-6)
 
 
-def test_of_a_while_loop_there_are_the_last_values_and_how_many():
+def test_a_while_loop_returns_the_last_values_and_their_number():
     x = jnp.array([1.0, 2.0, 3.0])
     _, records = collect(looped)(x)  # 6, 12, 24, 48
     assert records["asked"] == LastValues(48.0, 4)
@@ -161,7 +161,7 @@ def test_of_a_while_loop_there_are_the_last_values_and_how_many():
     assert records["small"] == LastValues(6.0, 2)  # 3, 6, but not 12
 
 
-def test_lanes_of_a_while_loop_end_each_by_itself():
+def test_lanes_of_a_while_loop_end_independently():
     x = jnp.array([[1.0, 2.0, 3.0], [10.0, 20.0, 30.0]])
     out, records = collect(jax.vmap(looped))(x)
     each = [collect(looped)(row) for row in x]
@@ -180,7 +180,7 @@ def test_a_branch_that_did_not_run_is_marked():
     assert not records["up"].present
 
 
-def test_what_remat_does_again_is_not_recorded_again():
+def test_recomputation_by_remat_does_not_record_twice():
     _, records = collect(jax.grad(total(remat)))(X)
     assert sorted(records) == ["norm", "norm.2"]
     _, records = collect(jax.grad(total(remat_scan)))(X)
@@ -289,7 +289,7 @@ def test_kinds_can_be_left_out():
         collect(fn, keep={"frames"})
 
 
-def test_a_name_used_again_gets_a_number_that_nobody_else_has():
+def test_a_repeated_name_gets_a_unique_number():
     def fn(x):
         record("a", x[0])
         record("a", x[1])
@@ -302,7 +302,7 @@ def test_a_name_used_again_gets_a_number_that_nobody_else_has():
     assert [float(v) for v in records.values()] == X[:4].tolist()
 
 
-def test_what_was_called_twice_stays_one_function_of_the_program():
+def test_a_function_called_twice_stays_one_function():
     fn = lambda x: jitted_layer(jitted_layer(jitted_layer(x)))
     text = jax.jit(collect(fn)).lower(X).as_text()
     assert text.count("func.func private @layer") == 1
@@ -333,6 +333,6 @@ def _frame_of_2_gib():
         ),
     ],
 )
-def test_what_cannot_be_watched_is_told_what_to_do(call, error, match):
+def test_an_unsupported_program_is_refused_with_a_remedy(call, error, match):
     with pytest.raises(error, match=match):
         call()

@@ -32,7 +32,7 @@ def test_values_are_delivered_in_order_as_arrays_of_their_own(got):
     assert all(type(v["a"]) is np.ndarray for _, v in got)
 
 
-def test_a_gate_delivers_only_what_was_made_and_one_call_for_all_lanes(got):
+def test_a_gate_delivers_only_existing_records_in_one_call_for_all_lanes(got):
     def fn(x):
         record("x", x, when=x > 2)
         return x
@@ -54,7 +54,7 @@ def test_outside_of_any_program_it_is_delivered_at_once(got):
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
-def test_whatever_the_receiver_raises_the_program_goes_on(error, got):
+def test_exceptions_of_the_receiver_do_not_stop_the_program(error, got):
     def raising(probe, value):
         raise error("on purpose")
 
@@ -69,7 +69,7 @@ def test_whatever_the_receiver_raises_the_program_goes_on(error, got):
     assert probes.receiver_errors() == faults + 1
 
 
-def test_with_no_receiver_nothing_happens():
+def test_without_a_receiver_records_are_dropped():
     before = probes.set_receiver(None)
     try:
         assert jax.jit(lambda x: (record("x", x), x + 1)[1])(1.0) == 2
@@ -78,7 +78,7 @@ def test_with_no_receiver_nothing_happens():
         probes.set_receiver(before)
 
 
-def test_remat_and_grad_deliver_and_a_probe_is_told_by_its_handler(got):
+def test_remat_and_grad_deliver_and_probes_differ_by_their_handlers(got):
     def fn(x):
         record("x", x)
         return x * x

@@ -40,7 +40,7 @@ def states(reverse):
 @pytest.mark.usefixtures("as_users_compile")
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("every", [None, 1, 3, 5, 10, 11])
-def test_results_are_those_of_lax_scan_and_frames_come_once_in_a_block(every, reverse):
+def test_results_equal_lax_scan_and_frames_come_once_a_block(every, reverse):
     run = lambda h: probes.scan(step, h, XS, every=every, reverse=reverse)
     assert not jax.make_jaxpr(run)(START).effects
     (h, ys), records = jax.jit(run)(START)
@@ -160,7 +160,7 @@ def test_under_vmap_the_gate_of_frames_stays_a_gate():
     assert str(jax.make_jaxpr(run)(jnp.zeros((3, 4)))).count("cond[") == 1
 
 
-def test_whoever_collects_around_it_is_given_the_records():
+def test_an_enclosing_collector_gets_the_records():
     unused = lambda h: probes.scan(step, h, XS, every=5)[0][0]
     assert not jax.make_jaxpr(unused)(START).effects
     out, records = jax.jit(collect(unused))(START)
@@ -205,7 +205,7 @@ def test_numbers_and_weak_types_are_taken_as_by_lax_scan():
         ({"length": 3}, "length"),
     ],
 )
-def test_what_cannot_be_scanned_is_told_what_to_do(given, match):
+def test_an_unsupported_scan_is_refused_with_a_remedy(given, match):
     with pytest.raises(ValueError, match=match):
         probes.scan(step, START, XS, **given)
     with pytest.raises(ValueError, match="no length"):
@@ -213,7 +213,7 @@ def test_what_cannot_be_scanned_is_told_what_to_do(given, match):
 
 
 @pytest.mark.parametrize("ring", [None, 2])
-def test_of_lanes_only_the_first_leave_for_whoever_collects_around(ring):
+def test_an_enclosing_collector_gets_the_first_lanes_only(ring):
     def run(x):
         def step(x, _):
             record("first", x[0], lanes=2)

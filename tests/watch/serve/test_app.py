@@ -52,7 +52,7 @@ def _events(text):
 @pytest.mark.parametrize(
     "path", ["/", "/static/app.js", "/api/state", "/favicon.ico", "/nothing"]
 )
-def test_every_answer_is_strict_about_what_a_browser_may_do(folder, path):
+def test_every_response_has_a_strict_security_policy(folder, path):
     answer = _get(folder, path)
     assert answer.status_code == (404 if path == "/nothing" else 200)
     policy = answer.headers["content-security-policy"]
@@ -63,7 +63,7 @@ def test_every_answer_is_strict_about_what_a_browser_may_do(folder, path):
     assert "access-control-allow-origin" not in answer.headers
 
 
-def test_the_page_has_no_script_or_style_within_and_nothing_from_outside(folder):
+def test_the_page_has_no_inline_script_or_style_and_is_self_contained(folder):
     page = _get(folder, "/").text
     assert "style=" not in page
     assert "<style" not in page
@@ -103,7 +103,7 @@ def test_a_name_that_is_not_ours_is_turned_away(folder, host):
 
 
 @pytest.mark.parametrize("host", ["localhost:9999", "127.0.0.1", "[::1]:8765"])
-def test_our_own_names_are_answered_through_a_tunnel_too(folder, host):
+def test_local_host_names_are_answered_through_a_tunnel_too(folder, host):
     assert _get(folder, "/api/state", headers={"host": host}).status_code == 200
 
 
@@ -128,7 +128,7 @@ def test_no_other_file_can_be_had(folder, path):
     assert _get(folder, path).status_code == 404
 
 
-def test_without_the_token_nothing_is_shown(folder):
+def test_a_request_without_the_token_is_refused(folder):
     for path in ("/", "/api/state", "/static/app.js", "/api/state?token=wrong"):
         answer = _get(folder, path, token="secret")
         assert answer.status_code == 401
@@ -159,7 +159,7 @@ def test_a_script_may_send_the_token_as_a_header(folder):
     assert _get(folder, "/api/state", headers=headers, token="secret").is_success
 
 
-def test_events_begin_with_all_and_then_bring_what_is_new(folder):
+def test_events_begin_with_the_whole_state_and_continue_with_changes(folder):
     from frugax.watch.journal import Journal
 
     async def work(client, feed):
@@ -190,7 +190,7 @@ def test_events_begin_with_all_and_then_bring_what_is_new(folder):
     assert any(kind == "beat" for kind, _, _ in told)
 
 
-def test_events_go_on_after_the_server_starts_anew(folder):
+def test_events_continue_after_a_restart_of_the_server(folder):
     async def work(client, feed):
         async def later():
             await asyncio.sleep(0.3)
@@ -237,13 +237,13 @@ def test_a_frame_is_sent_as_numbers(folder):
         ("/api/rows?stream=nothing", 404, "nothing"),
     ],
 )
-def test_a_wrong_question_is_answered_with_what_is_wrong(folder, path, status, said):
+def test_a_wrong_query_is_answered_with_the_reason(folder, path, status, said):
     answer = _get(folder, path)
     assert answer.status_code == status
     assert said in answer.json()["error"]
 
 
-def test_a_window_and_rows_can_be_asked_for(folder):
+def test_a_window_and_rows_can_be_requested(folder):
     answer = _get(folder, "/api/series?stream=&column=loss&from=10&to=12&points=100")
     assert answer.json()["loss"]["x"] == [9, 10, 11, 12, 13]
     answer = _get(folder, "/api/rows?stream=episode_summary&count=1")

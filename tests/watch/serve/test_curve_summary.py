@@ -35,7 +35,7 @@ def test_extremes_means_and_holes_are_exact_at_any_length(piece):
     assert hole <= 3 * (n // 2) < hole + 3 * n / 200
 
 
-def test_few_points_come_back_as_they_are():
+def test_few_points_are_returned_unchanged():
     summary = CurveSummary()
     summary.extend(np.array([5, 7, 9]), np.array([1.0, np.inf, 3.0]))
     found = points_of(summary)
@@ -47,7 +47,7 @@ def test_few_points_come_back_as_they_are():
     }
 
 
-def test_a_rewind_takes_back_what_came_after_it():
+def test_a_rewind_removes_later_points():
     summary = CurveSummary()
     summary.extend(np.arange(100), np.arange(100.0))
     summary.rewind(39)

@@ -49,7 +49,7 @@ def test_deltas_add_up_to_the_journal_through_rewinds_and_restarts(tmp_path, see
                     np.testing.assert_allclose(values, found[name], rtol=1e-6)
 
 
-def test_a_page_that_holds_all_is_told_nothing(folder):
+def test_an_up_to_date_page_gets_an_empty_answer(folder):
     history = _history(folder / "journal")
     page = Page()
     page.take(history.since(Cursor()))
@@ -59,7 +59,7 @@ def test_a_page_that_holds_all_is_told_nothing(folder):
     assert again["cursor"] == str(page.cursor)
 
 
-def test_a_page_of_another_journal_begins_anew(folder, tmp_path):
+def test_a_page_of_another_journal_starts_over(folder, tmp_path):
     page = Page()
     page.take(_history(folder / "journal").since(Cursor()))
     other = tmp_path / "other"
@@ -75,7 +75,7 @@ def test_a_page_of_another_journal_begins_anew(folder, tmp_path):
     "text",
     ["", "x", "1-2", "0-0-0-0", "f-1-a.b", "-1--2-3", "1-0-" + "9." * 9999, "1--1-5"],
 )
-def test_what_is_no_cursor_is_the_beginning(text):
+def test_an_invalid_cursor_means_the_beginning(text):
     assert Cursor.parse(text) == Cursor()
 
 
@@ -84,7 +84,7 @@ def test_a_cursor_comes_back_from_its_text():
     assert Cursor.parse(str(cursor)) == cursor
 
 
-def test_a_cursor_from_the_future_begins_anew(folder):
+def test_a_cursor_past_the_end_starts_over(folder):
     history = _history(folder / "journal")
     journal = history.cursor.journal
     assert history.since(Cursor(journal, 0, (10**6,)))["reset"]
@@ -118,7 +118,7 @@ def test_the_time_per_step_comes_from_the_clock(folder):
     assert set(window["seconds per step"]["y"]) == {0.125}
 
 
-def test_values_that_are_no_numbers_are_null(tmp_path):
+def test_values_that_are_not_finite_are_null(tmp_path):
     path = tmp_path / "journal"
     with Journal.create(path, {}) as journal:
         for i, value in enumerate([1.0, np.nan, np.inf, -2.5]):
@@ -139,7 +139,7 @@ def test_rows_come_newest_first_and_in_pages(folder):
     assert older["older"] == 0
 
 
-def test_only_the_columns_asked_for_are_told(folder):
+def test_only_the_requested_columns_are_returned(folder):
     told = _history(folder / "journal").since(Cursor(), ["accuracy"])
     assert set(told["streams"][""]) == {"accuracy", "seconds per step"}
 
@@ -181,7 +181,7 @@ def test_frames_beyond_the_cap_give_way_and_a_rewind_takes_them_back(tmp_path):
         frames.frame(281)
 
 
-def test_the_state_of_watching_says_how_long_a_step_takes(tmp_path):
+def test_the_status_shows_the_duration_of_a_step(tmp_path):
     with Journal.create(tmp_path / "j", {}) as journal:
         journal.write_many(np.arange(100), {"loss": np.ones(100)})
         # Seconds since 1970, which seven digits cannot tell apart.

@@ -48,7 +48,7 @@ def opened(browser, folder):
     assert status == 0, said
 
 
-def test_tables_texts_and_system_metrics_have_their_own_shape(browser, tmp_path):
+def test_tables_texts_and_system_metrics_have_their_own_panels(browser, tmp_path):
     steps = np.arange(100)
     with Journal.create(tmp_path / "journal", {}) as journal:
         journal.write_many(steps, {"loss": np.ones(100)})
@@ -121,7 +121,7 @@ def test_frames_are_moved_through_by_keys(opened):
     assert page.complaints == []
 
 
-def test_what_the_run_writes_is_shown_without_a_reload(opened, folder):
+def test_new_records_are_shown_without_a_reload(opened, folder):
     page, _ = opened
     page.run("window.mine = true")
     with Journal.append_to(folder / "journal") as journal:
@@ -138,7 +138,7 @@ def test_what_the_run_writes_is_shown_without_a_reload(opened, folder):
 
 
 @pytest.mark.thorough
-def test_it_goes_on_when_the_server_comes_back(browser, folder):
+def test_it_continues_when_the_server_comes_back(browser, folder):
     server = Server(folder, "--port", 0)
     browser.complaints.clear()
     browser.open(f"http://127.0.0.1:{server.port}/")
@@ -209,7 +209,7 @@ def test_it_fits_the_width_and_the_scheme(opened, width, scheme):
 
 
 @pytest.mark.thorough
-def test_nothing_moves_by_itself_if_motion_is_not_wanted(opened):
+def test_reduced_motion_disables_animations(opened):
     page, _ = opened
     page.run("document.querySelector('#alive').className = 'pill running'")
     moving = "getComputedStyle(document.querySelector('#alive i')).animationName"

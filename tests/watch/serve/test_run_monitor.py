@@ -30,14 +30,14 @@ def test_fresh_records_mean_that_it_runs(folder):
     assert any("receipt.json" in text for text in state["facts"]["missing"])
 
 
-def test_silence_with_nobody_in_the_folder_means_death(folder):
+def test_a_silent_run_without_a_lock_is_dead(folder):
     assert _state(folder, later=600)["alive"]["state"] == "died"
     (folder / ".lock").touch()  # left behind by a process that was killed
     assert _state(folder, later=600)["alive"]["state"] == "died"
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/locks"), reason="Linux says who locks")
-def test_silence_while_a_process_holds_the_folder_is_no_death(folder):
+def test_a_silent_run_that_holds_its_lock_is_alive(folder):
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert is_lock_held(folder / ".lock") is True
@@ -101,7 +101,7 @@ def test_damage_is_declared(folder):
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "\xff", "[" * 100_000])
-def test_a_damaged_receipt_or_config_is_said_and_nothing_else(folder, text):
+def test_a_damaged_receipt_or_config_is_reported_alone(folder, text):
     (folder / "receipt.json").write_bytes(text.encode("latin-1"))
     (folder / "config.yaml").write_bytes(text.encode("latin-1"))
     state = _state(folder)
@@ -109,7 +109,7 @@ def test_a_damaged_receipt_or_config_is_said_and_nothing_else(folder, text):
     assert state["streams"][""]["records"] == 100
 
 
-def test_numbers_in_a_receipt_that_are_none_do_no_harm(finished):
+def test_numbers_in_a_receipt_that_are_not_finite_are_harmless(finished):
     receipt = json.loads((finished / "receipt.json").read_text())
     receipt["spends"][0]["measured"] = float("nan")
     receipt["evaluations"] = [[1, {"a": float("inf")}], ["x", 3], 5]
@@ -119,7 +119,7 @@ def test_numbers_in_a_receipt_that_are_none_do_no_harm(finished):
     assert facts["evaluations"] == {}
 
 
-def test_where_there_is_no_run_is_said(tmp_path):
+def test_a_folder_without_a_run_is_reported(tmp_path):
     with pytest.raises(ConfigError, match="there is no such folder or file"):
         RunMonitor(tmp_path / "nothing")
     with pytest.raises(ConfigError, match="there is no run here"):

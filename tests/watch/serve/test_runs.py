@@ -64,7 +64,7 @@ def test_runs_are_found_and_described(runs):
     assert monitor.describe(told["changes"]) == {"changes": told["changes"]}
 
 
-def test_curves_stand_side_by_side_over_steps_and_time(runs):
+def test_curves_of_several_runs_share_an_axis_of_steps_or_time(runs):
     monitor = read_all(RunsMonitor(runs))
     curves = monitor.curves("", "loss")
     assert set(curves) == {"0", "1", "2"}
@@ -78,7 +78,7 @@ def test_curves_stand_side_by_side_over_steps_and_time(runs):
     assert monitor.curves("", "nothing") == {}
 
 
-def test_what_was_read_is_prepared_for_the_next_server(runs, monkeypatch):
+def test_read_curves_are_cached_for_the_next_server(runs, monkeypatch):
     first = read_all(RunsMonitor(runs))
 
     def refuse(*_):

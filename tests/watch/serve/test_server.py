@@ -34,7 +34,7 @@ def test_ctrl_c_ends_it_cleanly_while_a_page_listens(folder):
 
 
 @pytest.mark.slow
-def test_beyond_this_machine_a_token_is_asked_for(folder):
+def test_an_address_beyond_this_machine_needs_a_token(folder):
     server = Server(folder, "--port", 0, "--host", "0.0.0.0")
     try:
         assert server.path.startswith("/?token=")
@@ -52,7 +52,7 @@ def test_beyond_this_machine_a_token_is_asked_for(folder):
     assert said.count(server.path.partition("=")[2]) == 1
 
 
-def test_a_taken_port_is_said(folder):
+def test_a_taken_port_is_reported(folder):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"--port {port}: the port is taken"):
@@ -64,7 +64,7 @@ def test_a_taken_port_is_said(folder):
 
 
 @pytest.mark.parametrize(("package", "name"), [("uvicorn",) * 2, ("starlette",) * 2])
-def test_a_missing_package_is_said(folder, monkeypatch, package, name):
+def test_a_missing_package_is_reported(folder, monkeypatch, package, name):
     for module in [m for m in sys.modules if m.partition(".")[0] == package]:
         monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setitem(sys.modules, package, None)

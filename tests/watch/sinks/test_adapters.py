@@ -213,7 +213,7 @@ def test_mlflow(tmp_path):
         (MLflow, "mlflow", "mlflow"),
     ],
 )
-def test_without_its_package_the_error_says_what_to_install(
+def test_a_sink_without_its_package_names_it(
     tmp_path, monkeypatch, sink, package, extra
 ):
     if sink is WandB:

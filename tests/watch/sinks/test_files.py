@@ -28,7 +28,7 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_line_says_everything_about_its_record(tmp_path):
+def test_a_line_holds_the_whole_record(tmp_path):
     path = tmp_path / "deep" / "run.jsonl"
     sink = JsonLines(path)
     assert isinstance(sink, Sink)
@@ -51,7 +51,7 @@ def test_a_line_says_everything_about_its_record(tmp_path):
     ]
 
 
-def test_what_json_has_no_number_for_is_text(tmp_path):
+def test_numbers_that_json_lacks_are_text(tmp_path):
     sink = JsonLines(tmp_path / "a")
     values = {"x": np.array([np.nan, np.inf, -np.inf, 1.0]), "y": np.float32("nan")}
     sink.write([event("scalar", "", 0, values)])
@@ -60,7 +60,7 @@ def test_what_json_has_no_number_for_is_text(tmp_path):
     assert got == {"x": ["NaN", "Infinity", "-Infinity", 1.0], "y": "NaN"}
 
 
-def test_frames_can_be_left_out_and_a_file_goes_on(tmp_path):
+def test_frames_can_be_left_out_and_a_file_is_continued(tmp_path):
     path = tmp_path / "a"
     path.write_text('{"step": 1}\n{"step":')  # another process died here
     sink = JsonLines(path, frames=False)
@@ -72,7 +72,7 @@ def test_frames_can_be_left_out_and_a_file_goes_on(tmp_path):
     assert len(texts) == 3
 
 
-def test_a_full_disk_takes_back_the_half_line_and_says_so(tmp_path):
+def test_a_full_disk_removes_the_half_written_line_and_is_reported(tmp_path):
     path = tmp_path / "a"
     sink = JsonLines(path)
     sink.write([event("scalar", "", 0, {"x": np.zeros(10)})])
@@ -92,7 +92,7 @@ def test_a_full_disk_takes_back_the_half_line_and_says_so(tmp_path):
     assert [line["step"] for line in lines(path)] == [0, 2]
 
 
-def test_a_closed_sink_says_so(tmp_path):
+def test_writing_to_a_closed_sink_is_refused(tmp_path):
     sink = JsonLines(tmp_path / "a")
     sink.close()
     sink.close()
@@ -139,7 +139,7 @@ def test_frames_become_files_in_a_tidy_tree(tmp_path):
         ET.parse(path)
 
 
-def test_after_the_max_files_nothing_is_written_or_deleted(tmp_path):
+def test_after_max_files_no_file_is_written_or_deleted(tmp_path):
     sink = SvgFiles(tmp_path, max_files=2)
     sink.write([frame(i, grid=[[1]]) for i in range(5)])
     assert (sink.written, sink.skipped) == (2, 3)

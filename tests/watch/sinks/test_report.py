@@ -78,7 +78,7 @@ class Elements(HTMLParser):
         self.found.append((tag, dict(attrs)))
 
 
-def test_nothing_comes_from_outside_and_nothing_given_becomes_markup(page):
+def test_the_page_is_self_contained_and_escapes_all_values(page):
     text = page.read_text()
     found = Elements(text).found
     assert not re.findall(r'(?:src|href)="(?!data:)', text)
@@ -119,7 +119,7 @@ def test_without_a_script_the_last_frame_is_a_drawing(page):
     assert "grid, step 50" in stills[0]
 
 
-def test_of_too_many_frames_some_are_kept_evenly_and_it_is_said(tmp_path):
+def test_too_many_frames_are_thinned_evenly_with_a_note(tmp_path):
     sink = HtmlReport(tmp_path / "a.html", max_bytes=20_000)
     for step in range(1000):
         sink.write([event("frame", "g", step, {"g": np.full((10, 10), step % 10)})])
@@ -147,7 +147,7 @@ def test_an_empty_run_has_a_page_too(tmp_path):
     assert "0 records" in (tmp_path / "a.html").read_text()
 
 
-def test_it_is_written_while_the_run_goes_on_if_asked(tmp_path):
+def test_the_report_can_be_written_during_the_run(tmp_path):
     now = [0.0]
     sink = HtmlReport(tmp_path / "a.html", interval_s=10.0, clock=lambda: now[0])
     for second in (5.0, 9.0):

@@ -37,7 +37,7 @@ def plain(text):
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
-def test_where_there_is_no_colour_the_values_are_printed(capfd):
+def test_a_terminal_without_colour_prints_the_values(capfd):
     log_grid_to_console(np.array([[1, 2, -1], [3, 0, 9]]), title="Debug Grid")
     lines = capfd.readouterr().out.splitlines()
     assert lines == ["Debug Grid", "1 2 ·", "3 0 9", "2 × 3, 1 masked"]
@@ -79,7 +79,7 @@ def test_a_wide_grid_is_half_blocks_of_two_rows_each():
 
 
 @pytest.mark.parametrize("colour", [True, False])
-def test_what_does_not_fit_is_cut_off_and_said(colour):
+def test_a_grid_that_does_not_fit_is_cut_off_with_a_note(colour):
     out = console(colour=colour, width=20)
     log_grid_to_console(np.ones((4, 50), int), console=out)
     text = plain(written(out))
@@ -106,7 +106,7 @@ def test_a_title_can_neither_style_nor_steer_the_terminal(capfd):
     assert "\x07" not in text
 
 
-def test_measured_numbers_have_shades_where_there_is_no_colour(capfd):
+def test_measured_numbers_have_shades_without_colour(capfd):
     log_grid_to_console([[0.0, 0.5, 1.0, np.nan]])
     assert capfd.readouterr().out.splitlines() == ["  = @ ·", "1 × 4, 0 to 1, 1 masked"]
 
@@ -137,7 +137,7 @@ STATUS = {
 }
 
 
-def test_without_a_terminal_there_is_a_plain_line_now_and_then():
+def test_without_a_terminal_plain_lines_are_printed_at_intervals():
     out, clock = console(colour=False, width=200), Clock()
     sink = Terminal(console=out, clock=clock)
     assert isinstance(sink, Sink)
@@ -212,6 +212,6 @@ def test_the_receipt_is_printed_at_the_end():
     assert written(out).count("overhead") == 1
 
 
-def test_an_interval_that_is_none_is_refused():
+def test_an_invalid_interval_is_refused():
     with pytest.raises(ValueError, match="interval_s must be >= 0, got -1"):
         Terminal(interval_s=-1.0)

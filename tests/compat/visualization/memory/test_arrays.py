@@ -82,7 +82,7 @@ def test_floats_that_survive_bit_for_bit_are_halved(array):
         np.append(np.zeros(1 << 17), 0.1),  # the misfit is in the last piece
     ],
 )
-def test_floats_that_would_change_stay_as_they_are(array):
+def test_floats_that_would_change_are_not_converted(array):
     assert optimize_array_memory(array) is array
 
 
@@ -113,7 +113,7 @@ def test_nothing_is_ever_lost_or_made_larger(array):
         np.zeros(2, [("a", "i8")]),
     ],
 )
-def test_other_arrays_come_back_as_they_are(array):
+def test_other_arrays_come_back_unchanged(array):
     assert optimize_array_memory(array) is array
 
 
@@ -123,7 +123,7 @@ def test_other_arrays_come_back_as_they_are(array):
     st.sampled_from([0.0, 1e-6, 1e-3, 1.0]),
     st.sampled_from([0.0, 1e-7, 1e-2]),
 )
-def test_an_error_that_is_asked_for_is_kept_to(array, absolute, relative):
+def test_a_requested_error_bound_is_kept(array, absolute, relative):
     small = optimize_array_memory(
         array, absolute_error=absolute, relative_error=relative
     )
@@ -144,7 +144,7 @@ def test_more_error_makes_it_smaller():
     assert optimize_array_memory(array * 1e6, absolute_error=1.0).dtype == "float32"
 
 
-def test_what_was_given_is_not_changed():
+def test_inputs_are_not_modified():
     array = np.array([1.5, 2.5])
     small = optimize_array_memory(array)
     small[0] = 7
@@ -164,6 +164,6 @@ def test_impossible_errors_are_refused(error, match):
         optimize_array_memory(np.ones(2), **error)
 
 
-def test_a_list_is_no_array():
+def test_a_list_is_refused_as_an_array():
     with pytest.raises(Exception, match="arr"):  # beartype's, in this test run
         optimize_array_memory([1, 2])  # pyright: ignore[reportArgumentType]

@@ -54,7 +54,7 @@ def item(number: int, nbytes: int = 10 * KB) -> np.ndarray:
     return np.full(nbytes, number, np.uint8)
 
 
-def test_what_was_used_longest_ago_leaves_first():
+def test_the_least_recently_used_item_is_evicted_first():
     cache = VisualizationCache(max_memory_mb=0.03)
     for i in range(3):
         assert cache.put(str(i), item(i))
@@ -76,7 +76,7 @@ def test_the_number_of_items_is_a_limit_too():
     assert "a" not in cache
 
 
-def test_what_leaves_goes_to_the_store_and_comes_back(files):
+def test_evicted_items_go_to_the_store_and_come_back(files):
     cache = VisualizationCache(max_memory_mb=0.02, store=files)
     for i in range(4):
         cache.put(str(i), item(i))
@@ -114,7 +114,7 @@ def test_a_refused_item_does_not_leave_the_old_one_behind():
     assert cache.get_stats()["memory_usage_mb"] == 0
 
 
-def test_a_key_that_is_put_again_is_replaced_wherever_it_was(files):
+def test_putting_a_key_again_replaces_its_item_in_memory_and_store(files):
     cache = VisualizationCache(max_memory_mb=0.02, store=files)
     for i in range(3):
         cache.put(str(i), item(i))
@@ -126,7 +126,7 @@ def test_a_key_that_is_put_again_is_replaced_wherever_it_was(files):
     assert len(cache) == 3
 
 
-def test_what_was_changed_after_it_came_back_is_not_lost(files):
+def test_a_change_of_a_restored_item_is_not_lost(files):
     cache = VisualizationCache(max_memory_mb=0.01, store=files)
     cache.put("x", item(1))
     cache.put("y", item(2))
@@ -154,7 +154,7 @@ def test_a_missing_value_is_made_and_kept():
     assert "y" not in cache
 
 
-def test_a_store_that_fails_costs_the_item_and_is_told(files):
+def test_a_failing_store_loses_the_item_and_is_reported(files):
     cache = VisualizationCache(max_memory_mb=0.01, store=files)
     files.broken = True
     cache.put("x", item(1))
@@ -257,7 +257,7 @@ def test_its_bytes_are_in_the_ledger(files):
     assert ledger.by_account() == {"queue": 25 * KB}
 
 
-def test_where_the_ledger_has_no_room_an_item_is_stored_or_refused(files):
+def test_without_room_in_the_ledger_an_item_is_stored_or_refused(files):
     for store in (files, None):
         ledger = ByteLedger(20 * KB)
         ledger.account("queue").reserve(15 * KB)
@@ -365,7 +365,7 @@ def test_two_places_to_store_are_one_too_many(files, tmp_path):
         VisualizationCache(store=files, storage_path=tmp_path)
 
 
-def test_real_storage_takes_what_leaves(tmp_path):
+def test_real_storage_takes_evicted_items(tmp_path):
     for compression in (True, False):
         cache = VisualizationCache(0.01, storage_path=tmp_path, compression=compression)
         cache.put("x", {"grids": [item(1, 5 * KB)], "n": None})

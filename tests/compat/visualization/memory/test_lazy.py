@@ -35,7 +35,7 @@ def test_none_is_kept_like_any_other_result():
     assert loader.is_loaded()
 
 
-def test_it_lets_go_by_itself_and_loads_again():
+def test_an_idle_item_is_released_and_loaded_again():
     cleaned = []
     loader = LazyLoader(lambda: "data", cleaned.append, max_idle_time=0.05)
     assert loader.get() == "data"
@@ -64,7 +64,7 @@ def test_one_that_falls_idle_sooner_wakes_the_watch():
     assert late.is_loaded()
 
 
-def test_the_watch_ends_with_its_work_and_keeps_nothing_alive():
+def test_the_idle_thread_ends_with_its_work_and_keeps_no_references():
     watch = IdleWatch()
     loader = LazyLoader(lambda: 1, max_idle_time=0.03)
     loader.get()
@@ -109,7 +109,7 @@ def test_a_forked_child_has_a_watch_of_its_own(monkeypatch):
     wait_until(lambda: not loader.is_loaded())
 
 
-def test_a_failing_loader_says_who_it_is_and_is_tried_again():
+def test_a_failing_loader_is_named_and_retried():
     tries = []
 
     def load_frames():
@@ -129,7 +129,7 @@ def test_a_failing_loader_says_who_it_is_and_is_tried_again():
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_many_threads_load_one_at_a_time_and_share_what_came(fails):
+def test_threads_load_once_and_share_the_result(fails):
     running, most, loads = 0, 0, []
     lock = threading.Lock()
 
@@ -190,14 +190,14 @@ def test_no_lock_is_held_while_it_loads():
     assert loader.is_loaded()
 
 
-def test_a_loader_that_asks_for_itself_is_told():
+def test_a_recursive_loader_is_refused():
     loader: LazyLoader = LazyLoader(lambda: loader.get())
     with pytest.raises(RuntimeError, match="asks for its own data"):
         loader.get()
     assert not loader.is_loaded()
 
 
-def test_cleanup_that_fails_is_raised_where_asked_for_and_kept_where_not():
+def test_a_failing_cleanup_is_raised_on_request_and_recorded_otherwise():
     def broken(data):
         raise ValueError("cannot close")
 
@@ -213,7 +213,7 @@ def test_cleanup_that_fails_is_raised_where_asked_for_and_kept_where_not():
     assert loader.get() == 1
 
 
-def test_a_cleanup_that_hangs_holds_up_nobody():
+def test_a_hanging_cleanup_does_not_block_others():
     stuck, go_on = threading.Event(), threading.Event()
 
     def hang(data):
@@ -236,7 +236,7 @@ def test_idle_times_that_make_no_sense_are_refused(seconds):
         LazyLoader(lambda: 1, max_idle_time=seconds)
 
 
-def test_what_has_no_room_is_refused_and_cleaned_up():
+def test_an_item_without_room_is_refused_and_cleaned_up():
     manager = MemoryManager(max_total_memory_mb=1.0)
     cleaned = []
     loader = LazyLoader(lambda: np.zeros(200_000), cleaned.append, name="big one")
@@ -251,7 +251,7 @@ def test_what_has_no_room_is_refused_and_cleaned_up():
     assert manager.ledger.refusals == 1
 
 
-def test_the_needed_limit_counts_what_nobody_can_let_go():
+def test_the_needed_limit_counts_items_that_cannot_be_released():
     manager = MemoryManager(max_total_memory_mb=1.0)
     manager.ledger.account("queue").reserve(600_000)
     loader = LazyLoader(lambda: np.zeros(100_000))

@@ -52,13 +52,13 @@ def test_others_are_asked_in_order_and_only_as_long_as_needed():
     assert ledger.bytes <= 100
 
 
-def test_what_can_never_fit_makes_nobody_let_go():
+def test_an_item_that_can_never_fit_evicts_no_others():
     ledger = ByteLedger(100)
     ledger.reclaim_with(lambda wanted: pytest.fail("asked in vain"))
     assert not ledger.account("x").reserve(101)
 
 
-def test_reserving_ends_when_nobody_has_anything_left():
+def test_reserving_ends_when_all_accounts_are_empty():
     ledger = ByteLedger(100)
     ledger.account("x").reserve(100)
     ledger.reclaim_with(lambda wanted: 0)
@@ -76,7 +76,7 @@ def test_amounts_that_make_no_sense_are_refused():
         ByteLedger(0)
 
 
-def test_accounts_of_what_is_gone_are_closed_without_a_lock():
+def test_accounts_of_deleted_owners_are_closed_without_a_lock():
     ledger = ByteLedger(100)
 
     class Owner:

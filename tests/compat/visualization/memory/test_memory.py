@@ -96,7 +96,7 @@ def test_data_that_grew_past_the_limit_is_let_go():
     assert not loader.is_loaded()
 
 
-def test_cleanup_lets_go_of_all_and_says_what():
+def test_cleanup_releases_all_and_lists_it():
     cleaned = []
 
     def broken(data):
@@ -126,13 +126,13 @@ def test_cleanup_lets_go_of_all_and_says_what():
     assert manager.ledger.bytes == 0
 
 
-def test_eager_managers_load_what_is_registered():
+def test_eager_managers_load_registered_items():
     loader = lazy(MB)
     MemoryManager(lazy_loading=False).register_lazy_loader(loader)
     assert loader.is_loaded()
 
 
-def test_getting_the_manager_changes_nothing_of_the_process():
+def test_getting_the_manager_does_not_change_the_process():
     code = """
 import gc, threading
 before = gc.get_threshold(), gc.isenabled(), threading.active_count(), len(gc.callbacks)
@@ -252,7 +252,7 @@ def thresholds():
     gc.set_threshold(*before)
 
 
-def test_settings_come_back_in_whatever_order_they_are_left(thresholds):
+def test_settings_are_restored_in_any_order(thresholds):
     a, b = GarbageCollectionOptimizer(), GarbageCollectionOptimizer()
     a.optimize_for_visualization()
     with b:
@@ -272,7 +272,7 @@ def test_settings_come_back_when_it_is_thrown_away(thresholds):
     assert gc.get_threshold() == thresholds
 
 
-def test_what_somebody_else_has_set_is_left_alone(thresholds):
+def test_settings_of_others_are_left_alone(thresholds):
     with GarbageCollectionOptimizer():
         gc.set_threshold(123, 4, 5)
     assert gc.get_threshold() == (123, 4, 5)

@@ -16,7 +16,7 @@ def test_arrays_in_containers_are_found():
     assert 162_000 <= held_bytes(value) <= 164_000
 
 
-def test_what_is_reached_twice_counts_once():
+def test_shared_objects_count_once():
     big = np.zeros(10_000)
     assert held_bytes([big, big]) == held_bytes([big]) + sys.getsizeof([0, 0]) - (
         sys.getsizeof([0])
@@ -28,7 +28,7 @@ def test_a_small_view_keeps_the_whole_array_alive():
     assert held_bytes(np.zeros(10_000)[:10]) == 80_000
 
 
-def test_a_broadcast_array_is_as_large_as_what_it_repeats():
+def test_a_broadcast_array_is_as_large_as_its_base():
     assert held_bytes(np.broadcast_to(np.zeros(10), (1000, 10))) == 80
 
 
@@ -72,7 +72,7 @@ def test_circles_and_depth_do_no_harm():
     assert held_bytes(deep) > 100_000 * 56
 
 
-def test_what_the_program_shares_is_not_counted():
+def test_objects_shared_with_the_program_are_not_counted():
     class Owner:
         def method(self):
             return np.zeros(3)
@@ -80,7 +80,7 @@ def test_what_the_program_shares_is_not_counted():
     assert held_bytes([np, Owner, Owner.method, len]) < 200
 
 
-def test_files_mapped_into_memory_count_nothing(tmp_path):
+def test_memory_mapped_files_are_not_counted(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros(10_000))
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     assert held_bytes(mapped) == held_bytes(mapped[:10]) == 0
@@ -97,7 +97,7 @@ def test_an_open_archive_is_not_read():
         held_bytes(archive)  # reading an item would raise now
 
 
-def test_a_deleted_jax_array_holds_nothing():
+def test_a_deleted_jax_array_holds_zero_bytes():
     x = jnp.zeros(1000)
     x.delete()
     assert held_bytes(x) == 0
