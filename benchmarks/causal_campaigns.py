@@ -157,7 +157,7 @@ def killed(
 
 
 def go_on(path: Path, scm: causal.SCM, pipe: int, rng: np.random.Generator) -> None:
-    """What a process does until it is killed, and says of it."""
+    """The process: works until it is killed, and prints each step before and after."""
     campaign = Campaign.load(path)
     campaign.keep(path)
     while True:

@@ -210,7 +210,7 @@ def battery(seed: int) -> Problem:
 
 
 def glaze(seed: int) -> Problem:
-    """A checkerboard of two categories: neither has an effect of its own."""
+    """A checkerboard of two categories: neither has a main effect."""
     p = np.random.default_rng([57, seed])
     table = p.normal(0, 1.2, (5, 3))
     table -= table.mean(0)

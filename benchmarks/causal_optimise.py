@@ -69,7 +69,7 @@ def begin(problem: Problem, seed: int, **more: Any) -> Campaign:
 
 
 def run_campaign(problem: Problem, seed: int) -> dict[str, list[float]]:
-    """Regret, and what was stated, after each experiment."""
+    """Regret and the stated interval after each experiment."""
     campaign = begin(problem, seed)
     found: dict[str, list[float]] = {
         key: [] for key in ("spent", "regret", "stated", "inside", "stop")
@@ -93,7 +93,7 @@ def run_campaign(problem: Problem, seed: int) -> dict[str, list[float]]:
 
 
 def observe_only(problem: Problem, seed: int) -> Iterator[tuple[float, Choice]]:
-    """What the campaign would recommend without any experiment."""
+    """The recommendation before any experiment."""
     yield 0.0, begin(problem, seed).recommend().value
 
 
@@ -162,7 +162,7 @@ def summarize(results: dict[str, dict[str, Any]]) -> str:
 
 
 def describe_claims(results: dict[str, Any]) -> str:
-    """Compare what the campaign stated with the truth."""
+    """Compare the campaign's stated intervals with the truth."""
     runs = list(results.values())
     stated = np.concatenate([r["stated"] for r in runs])
     good = np.concatenate([r["regret"] for r in runs]) <= 0.05

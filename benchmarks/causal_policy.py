@@ -164,7 +164,7 @@ def compare(folder: Path, models: int, part: tuple[int, int]) -> dict[str, Any]:
 
 
 def measured(path: Path) -> dict[int, dict[str, Any]]:
-    """What the file holds, by number of the model."""
+    """Read the results in the file, by number of the model."""
     lines = path.read_text().splitlines() if path.exists() else []
     each = sorted((json.loads(line) for line in lines), key=lambda line: line["number"])
     return {line["number"]: line for line in each}

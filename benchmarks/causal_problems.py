@@ -194,7 +194,7 @@ def plateau(seed: int) -> Problem:
 
 
 def hidden(seed: int) -> Problem:
-    """A dose given by need: to fix it does harm; another lever helps, or none."""
+    """A dose given by need: raising it harms; another variable helps, or none does."""
     p = np.random.default_rng([34, seed])
     need, helps = p.uniform(0.8, 1.5), p.choice([0.0, 0.4])
     harm, linear = p.uniform(0.4, 1.0), seed % 2
@@ -436,7 +436,7 @@ def reaction(seed: int) -> Problem:
 
     def simulate(do: Values, n: int, rng: np.random.Generator) -> Rows:
         e = rng.standard_normal((5, n))
-        batch = e[0]  # an impurity of the batch, which nobody measures
+        batch = e[0]  # an unmeasured impurity of the batch
         heat = fix(do, "heat", 50 + 6 * e[1] - 3 * batch)
         hours = fix(do, "hours", np.clip(4 + e[2], 1, 12))
         load = fix(do, "load", np.clip(0.3 + 0.08 * e[3], 0.0, 1.0))

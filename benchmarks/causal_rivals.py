@@ -15,7 +15,7 @@ Choice = dict[str, float]
 
 
 def random_search(problem: Problem, seed: int) -> Iterator[tuple[float, Choice]]:
-    """Any set, any values; recommends what gave the best outcome."""
+    """Random interventions; recommends the best outcome seen."""
     rng = np.random.default_rng([seed, 3])
     best, found = float(np.mean(problem.observations[problem.target])), Choice()
     names, spent, number = list(problem.ranges), 0.0, 0
@@ -44,12 +44,12 @@ def random_search(problem: Problem, seed: int) -> Iterator[tuple[float, Choice]]
 
 
 class Grid:
-    """Candidates as coordinates, and what was done so far."""
+    """Candidates as coordinates, and the experiments so far."""
 
     def __init__(self, problem: Problem, seed: int) -> None:
         self.problem, self.seed = problem, seed
         self.choices = problem.candidates()
-        # Values of ordered variables and one-hot codes, then flags for what is set.
+        # Ordered values and one-hot codes, then flags for variables that are set.
         rows = [self.embed(values) for values in [{}, *self.choices]]
         self.nothing, *_ = rows
         self.x = np.array(rows[1:])

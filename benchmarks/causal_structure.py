@@ -54,7 +54,7 @@ def f1(edges: np.ndarray, truth: np.ndarray) -> float:
 
 
 def calibration_error(p: np.ndarray, truth: np.ndarray, bins: int = 10) -> float:
-    """Mean distance between what was said and what came, over bins of what was said."""
+    """Expected calibration error: mean distance of stated and observed rates."""
     place = np.minimum((p * bins).astype(int), bins - 1)
     error = 0.0
     for b in range(bins):
@@ -355,7 +355,7 @@ def main() -> None:
 
 
 def keep(part: str, found: dict[str, Any]) -> None:
-    """Add to the file of results; a run of some cells leaves the others as they are."""
+    """Add to the file of results; a run of some cells keeps the others."""
     print(json.dumps({part: found}), flush=True)
     old = json.loads(_RESULT.read_text()) if _RESULT.exists() else {}
     old["made_with"] = made_with()

@@ -89,7 +89,7 @@ def cost_of_guide_step(size: dict[str, int], repeats: int) -> dict[str, Any]:
 
 
 def cost_of_training() -> dict[str, Any]:
-    """The step that trained what ships: one compile, then steps of 64 data sets."""
+    """The training step of the shipped weights: one compile, 64 data sets a step."""
     seconds: list[float] = []
     began = time.process_time()
     trained = train_surrogate(

@@ -267,7 +267,7 @@ def stdlib_lm(options: Any) -> dict[str, Any]:
 
 
 def stdlib_lm_table(found: dict[str, Any]) -> str:
-    """What the language model loses."""
+    """Measure the loss of the language model's quality."""
     rows = [
         [name, f"{row['bits']:.4f}", f"{row['more']:+.4f}"]
         for name, row in found.items()
@@ -282,7 +282,7 @@ PARTS: dict[str, Part] = {
 
 
 def main() -> None:
-    """Run what is asked for and put it beside what is there."""
+    """Run the requested parts and add them to the stored results."""
     sys.path.append(str(install(*PEERS)))
     ask = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     ask.add_argument("--sentences", type=int, default=256, help="to calibrate on")

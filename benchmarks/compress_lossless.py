@@ -71,7 +71,7 @@ class Ours:
 
 
 class Zipnn:
-    """ZipNN 0.5.4: what it is given it may write over, so it is given copies."""
+    """ZipNN 0.5.4, on copies of its inputs, since it may overwrite them."""
 
     def __init__(self, raw: bytes, dtype: str) -> None:
         import zipnn  # pyright: ignore[reportMissingImports]

@@ -48,7 +48,7 @@ class Judge:
         self.right = self.embed(self.weights)
 
     def row(self, back: Weights, nbytes: float) -> dict[str, float]:
-        """What a method comes to, from its decoded values and its bytes."""
+        """Error and bytes of a method, from its decoded values and its file."""
         count = sum(w.size for w in self.weights.values())
         cosine = (self.right * self.embed(back)).sum(axis=1)
         snr = snr_db(self.weights, back)
@@ -62,7 +62,7 @@ class Judge:
         }
 
     def ours(self, budget: SizeBudget) -> dict[str, float]:
-        """What the whole file of a budget comes to."""
+        """Error and bytes of the whole file for a budget."""
         data = compress.compress(self.weights, budget)
         return self.row(compress.decompress(data), len(data))
 
@@ -174,7 +174,7 @@ def speed() -> dict[str, float]:
     together; "decompress" is its whole file, with every check. A
     tensor alone is one of normal numbers.
     """
-    # The codec alone: `compress` also searches, hashes and decodes what it made.
+    # The codec alone: `compress` also searches, hashes and decodes its result.
     from frugax.compress.codecs import (
         Step,
         compute_type,
@@ -265,7 +265,7 @@ PARTS: dict[str, Part] = {
 
 
 def main() -> None:
-    """Run what is asked for and put it beside what is there."""
+    """Run the requested parts and add them to the stored results."""
     sys.path.append(str(install(*PEERS)))
     ask = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     run_parts("benchmarks.compress_lossy", PARTS, ask)

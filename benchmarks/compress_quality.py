@@ -54,7 +54,7 @@ def embedder() -> Callable[[Weights], np.ndarray]:
 
 
 def bound_db(weights: Weights, nbytes: float) -> float:
-    """The most dB that any code of Gaussian rows has in so many bytes."""
+    """The rate-distortion bound of Gaussian rows in dB, at a number of bytes."""
     rows = [
         w.reshape(len(w), -1) if w.ndim > 1 else w.reshape(1, -1)
         for w in weights.values()

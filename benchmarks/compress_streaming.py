@@ -71,7 +71,7 @@ def resident_bytes(which: str) -> int:
 def stream(
     source: Path, target: Path, budget: SizeBudget, lane: str
 ) -> dict[str, float | int]:
-    """Save the model: how far memory rose, and what it took and came to."""
+    """Save the model; return the rise of memory, the time and the file's size."""
     if lane == "NumPy alone":
         sys.modules["numba"] = None  # type: ignore[assignment]  # an ImportError
     # The codec's own libraries, before counting.
@@ -91,7 +91,7 @@ def stream(
 
 
 def main() -> None:
-    """Measure every budget, or one, and keep what was found of the others."""
+    """Measure every budget, or one, and keep the stored results of the others."""
     parser = argparse.ArgumentParser(
         description="Memory while a model is written tensor by tensor."
     )

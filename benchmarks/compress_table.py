@@ -76,7 +76,7 @@ def input_grams(task: Task, weights: Weights) -> dict[str, np.ndarray]:
 def by_peer(
     quantise: Callable[[str, np.ndarray], tuple[np.ndarray, float]], weights: Weights
 ) -> tuple[Weights, float]:
-    """Quantise all matrices; other tensors stay and count as they are."""
+    """Quantise all matrices; other tensors count unchanged."""
     decoded, total = dict(weights), 0.0
     for name, w in weights.items():
         if w.ndim == 2:

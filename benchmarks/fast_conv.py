@@ -122,7 +122,7 @@ def compare(net: Net, rounds: int) -> dict[str, Any]:
     args = net.args()
     fast = jax.grad(remat.fast_convolutions(net.loss), (0, 1))
     plain = jax.grad(net.loss, (0, 1))
-    # Wrapped, so that JAX compiles the control anew and does not find the first.
+    # Wrapped, so that JAX compiles the control again and not the first program.
     functions = {"plain": plain, "again": lambda *a: plain(*a), "fast": fast}
     compiled = {k: jax.jit(f).lower(*args).compile() for k, f in functions.items()}
     results = {k: jax.block_until_ready(c(*args)) for k, c in compiled.items()}

@@ -31,7 +31,7 @@ VERDICTS = ("  kept", "  broken", "  cannot tell")
 
 
 def run_command(command: str, folder: str) -> tuple[str, float]:
-    """Run a command with empty caches; what it prints, and its processor seconds."""
+    """Run a command with empty caches; return its output and its processor seconds."""
     words = command.replace("examples/", f"{ROOT}/examples/").split()[1:]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(

@@ -197,7 +197,7 @@ def watch_rows(data: Any) -> Iterator[Row]:
 
 
 def storage_rows(data: Any) -> Iterator[Row]:
-    """Recorded frames on disk; formats of our own are not peers."""
+    """Recorded frames on disk; our own formats are not peers."""
     for case, found in data.get("cases", {}).items():
         peers = {k: f for k, f in found.items() if k in STORAGE_PEERS}
         if not peers:
@@ -449,7 +449,7 @@ SOURCES = (
 
 
 def measure(source: Source, *, full: bool, folder: Path) -> tuple[Any, str, str]:
-    """Run one benchmark; its results, its command, and why there are none."""
+    """Run one benchmark; return its results, its command, and why it failed."""
     arguments = source.full if full else source.quick
     if arguments is None:
         return None, "", "it has no run of a few minutes: --full"
@@ -521,7 +521,7 @@ def league_table(rows: Iterable[dict[str, Any]]) -> str:
 
 
 def describe_run(league: dict[str, Any]) -> str:
-    """One line: when, with what and by which command the league was measured."""
+    """One line: date, machine and command of the measurement."""
     made = league["made_with"]
     counts = {
         standing: sum(row["standing"] == standing for row in league["rows"])
@@ -535,7 +535,7 @@ def describe_run(league: dict[str, Any]) -> str:
 
 
 def page_text(league: dict[str, Any]) -> str:
-    """The block of docs/league.md: every row, and what is missing."""
+    """The block of docs/league.md: every row, and the missing ones."""
     missing = "".join(
         f"- `{name}` is not in the table: {why}.\n"
         for name, why in league["missing"].items()

@@ -1,4 +1,4 @@
-"""With what and on what a benchmark was run: goes into each of its results."""
+"""Describe the machine and the software of a benchmark, for each of its results."""
 
 import platform
 from pathlib import Path

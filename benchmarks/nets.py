@@ -36,11 +36,11 @@ class Net:
 
     @property
     def shapes(self) -> tuple[Any, Any]:
-        """What to plan with."""
+        """Abstract arguments for planning."""
         return self.params, self.x
 
     def arrays(self, seed: int = 0) -> tuple[Any, Any]:
-        """What to run with: weights of a sensible size, and normal data."""
+        """Concrete arguments: weights of a sensible size, and normal data."""
         leaves, tree = jax.tree.flatten(self.params)
         keys = jax.random.split(jax.random.key(seed), len(leaves) + 1)
         made = []

@@ -1,4 +1,4 @@
-"""Runs the benchmarks of a room one after the other, each in a process of its own."""
+"""Run the benchmarks of a room one after the other, each in its own process."""
 
 import argparse
 import subprocess

@@ -1,4 +1,4 @@
-"""A benchmark in parts: each goes into one JSON file as soon as it is done."""
+"""Run a benchmark in parts, each stored in one JSON file as soon as it is done."""
 
 import argparse
 import json

@@ -28,7 +28,7 @@ PARTS = ("bytes", "time", "gates", "torch")
 
 
 def measured(part: str, name: str, rounds: int | None) -> dict[str, Any]:
-    """What one part finds on one net."""
+    """The results of one part on one net."""
     if part == "bytes":
         return remat_bytes.measured(name)
     if part == "time":
@@ -48,7 +48,7 @@ def merged(record: dict[str, Any], part: str, name: str, found: Any) -> dict[str
 
 
 def shown(record: dict[str, Any]) -> str:
-    """All tables, and what they say of the bars."""
+    """All tables, each with its verdict on the bars."""
     texts: list[str] = []
     for part in PARTS:
         nets = record.get(part, {}).get("nets")

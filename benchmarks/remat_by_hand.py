@@ -1,4 +1,4 @@
-"""Plans beside what an engineer writes by hand for experts, a PINN and an ODE.
+"""Compare plans with hand-placed checkpoints on experts, a PINN and an ODE.
 
     python -m benchmarks.remat_by_hand [NET ...]
 

@@ -37,11 +37,11 @@ def measured(name: str) -> dict[str, Any]:
 
 
 def case(name: str, limit: int) -> dict[str, Any]:
-    """What came of this limit; if nothing fitted, also of the limit that was said."""
+    """The outcome at this limit; if nothing fitted, also at the `needed` limit."""
     done = planned(name, limit)
     if done.plan is not None:
         return {"limit_bytes": limit, "fits": True} | figures(name, limit, done)
-    assert done.needed is not None  # there is a plan, or what is needed for one
+    assert done.needed is not None  # there is a plan, or the limit that one needs
     again = planned(name, done.needed)
     said(f"{name}: infeasible, {done.needed:,} bytes needed")
     there = figures(name, done.needed, again) if again.plan else None
@@ -57,7 +57,7 @@ def case(name: str, limit: int) -> dict[str, Any]:
 
 
 def figures(name: str, limit: int, done: Planned) -> dict[str, Any]:
-    """What a plan comes to."""
+    """Bytes and flops of a plan."""
     assert done.plan is not None  # by whom this is called
     was, now = plain(name), build_plan(name, done.plan)
     xla = now.xla_flops / was.xla_flops if now.xla_flops and was.xla_flops else None
@@ -114,7 +114,7 @@ def _cells(c: dict[str, Any] | None) -> list[str]:
 
 
 def verdicts(nets: dict[str, Any]) -> list[str]:
-    """The bars 1, 2 and 5, each with what there was to judge."""
+    """The bars 1, 2 and 5, each with the figures behind its verdict."""
     cases = [(n, s, c) for n, f in nets.items() for s, c in f["plans"].items()]
     asked = cases + [(n, "low", f["low"]) for n, f in nets.items() if "low" in f]
     met = [c for *_, c in cases if c["fits"] and c["temp_bytes"] <= c["limit_bytes"]]

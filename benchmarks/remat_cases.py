@@ -38,11 +38,11 @@ jax.monitoring.register_event_duration_secs_listener(_note_compiling)
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """What came of planning.
+    """The outcome of planning.
 
     Attributes:
         plan: the plan, or None if nothing fitted.
-        needed: the limit at which planning is said to succeed, if nothing fitted.
+        needed: the limit at which planning should succeed, if nothing fitted.
         seconds: that it took.
         compile_seconds: of these in XLA.
     """
@@ -69,7 +69,7 @@ def net(name: str) -> Net:
 
 
 def gradient(loss: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrapped, so that JAX compiles each anew and does not find one that it knows."""
+    """Wrapped, so that JAX compiles each again and does not reuse a known program."""
     both = jax.value_and_grad(loss)
     return lambda *args: both(*args)
 
@@ -103,13 +103,13 @@ def plain(name: str) -> Built:
 
 
 def traced_flops(name: str, function: Callable[..., Any]) -> int:
-    """Flops of a function as it is written, loops by their rounds."""
+    """Flops of a function as written, with loops counted by their iterations."""
     return flops(jax.make_jaxpr(function)(*net(name).shapes).jaxpr)
 
 
 @functools.cache
 def planned(name: str, limit_bytes: int) -> Planned:
-    """Plan the net within so many bytes."""
+    """Plan the net within a number of bytes."""
     said(f"{name}: plan for {limit_bytes:,} bytes")
     before, begun = len(_compile_seconds), time.perf_counter()
     plan, needed = None, None
@@ -127,7 +127,7 @@ def planned(name: str, limit_bytes: int) -> Planned:
 
 
 def limit_of(name: str, share: float) -> int:
-    """A share of what the net needs without a plan, in bytes."""
+    """A share of the bytes that the net needs without a plan."""
     return int(share * plain(name).temp_bytes)
 
 

@@ -32,7 +32,7 @@ from frugax.jaxprs import has_convolution, trace
 
 SHARES = (0.5, 0.25)
 SCHEDULES: dict[str, dict[str, str]] = {"": {}, ", saving": SAVING_SCHEDULE}
-# The way each gate is compiled: `barrier` is none on CPU without this option.
+# The way each gate is compiled: XLA on CPU drops `barrier` without this option.
 GATES: dict[str, dict[str, str]] = {"cond": {}, "select": {}, "barrier": KEEP_BARRIERS}
 SLOW = "cond, convolutions as they are"
 
@@ -122,7 +122,7 @@ def same_memory(name: str, built: dict[str, Built]) -> dict[str, Any]:
 def _plan_at(name: str, limit: int) -> dict[str, Any]:
     done = planned(name, limit)
     if done.plan is None:
-        assert done.needed is not None  # there is a plan, or what is needed for one
+        assert done.needed is not None  # there is a plan, or the limit that one needs
         return {"fits": False, "needed_share": done.needed / plain(name).temp_bytes}
     return {
         "fits": True,

@@ -31,7 +31,7 @@ from frugax.targets import Target
 
 RESULTS = Path(__file__).parent / "results" / "remat_policies.json"
 SHARES = (0.5, 0.25)
-# What a plan may need beyond a rival's bytes, as a share of these.
+# The share of a rival's bytes that a plan may need beyond them.
 GATES = 0.001
 POLICIES = (
     "everything_saveable",
@@ -305,7 +305,7 @@ NETS = {
 
 
 def compile_gradient(loss: Any, args: Any, target: Target) -> tuple[int, int]:
-    """Temporary bytes and flops of the loss with its gradient, as they are."""
+    """Temporary bytes and flops of the loss with its gradient, without a plan."""
     options = KEEP_BARRIERS if target.platform == "cpu" else {}
     with target.tracing():
         traced = jax.jit(jax.value_and_grad(loss)).trace(*target.place(args))
@@ -316,7 +316,7 @@ def compile_gradient(loss: Any, args: Any, target: Target) -> tuple[int, int]:
 def plan_within(
     loss: Any, args: Any, budget: Any, target: Target, *, divide_batch: bool
 ) -> dict[str, Any]:
-    """A plan for this budget, measured; of a refusal, the plan for what it needs."""
+    """Measure a plan for this budget; after a refusal, one for the needed limit."""
     met, needed = True, None
     how: dict[str, Any] = {"cache": False, "target": target}
     started = time.process_time()

@@ -111,7 +111,7 @@ def run(name: str, budget: float) -> tuple[Ran, float]:
         compiled = torch.compile(NETS[name])
         loss = compiled(params, x)
         torch.autograd.grad(loss, leaves)
-    _profiled(compiled, params, x)  # what the profiler sets up itself is in the first
+    _profiled(compiled, params, x)  # the profiler's own set-up is in the first
     step, loss = _profiled(compiled, params, x)
     ours = float(net(name).loss(*net(name).arrays()))
     return _followed(step), abs(float(loss.detach()) - ours) / abs(ours)
@@ -137,7 +137,7 @@ def _leaves(params: Any) -> list[torch.Tensor]:
 def _profiled(
     compiled: Callable[..., torch.Tensor], params: Any, x: torch.Tensor
 ) -> tuple[profile, torch.Tensor]:
-    """One step, and what the profiler saw of it."""
+    """One step, with its events in the profiler."""
     with profile(
         activities=[ProfilerActivity.CPU],
         profile_memory=True,
@@ -151,8 +151,8 @@ def _profiled(
 
 
 def _followed(step: profile) -> Ran:
-    """Sum up what the allocator gave and took back, in order."""
-    # It has run. PyTorch does not declare what its events can tell.
+    """Sum the allocator's allocations and frees, in order."""
+    # It has run. PyTorch has no types for its events.
     events: list[Any] = step.profiler.kineto_results.events()  # pyright: ignore
     (turn,) = (e.start_ns() for e in events if e.name() == _BACKWARD)
     now = peak = held = 0

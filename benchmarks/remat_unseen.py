@@ -161,7 +161,7 @@ def message_passing(checkpoint: Checkpoint) -> Case:
 
 
 def selective_scan(checkpoint: Checkpoint) -> Case:
-    """Flax linen: states that choose what they keep, by an associative scan."""
+    """Flax linen: states with input-dependent decay, by an associative scan."""
 
     class Layer(nn.Module):
         width: int

@@ -106,7 +106,7 @@ _CONFIGS = {
 
 
 def run(config: Path, limit_s: float, cache: Path) -> dict[str, Any]:
-    """Run a config in a process of its own, as a user does."""
+    """Run a config in its own process, as a user does."""
     with tempfile.TemporaryDirectory() as runs:
         changes = ["train.steps=1000000", f"budgets.time.seconds={limit_s}s"]
         command = "from frugax.cli import main; main()"

@@ -1,4 +1,4 @@
-"""What a record of four metrics costs the host, step by step.
+"""Measure the host's cost of a record of four metrics, step by step.
 
 Run it without the type checks: `python -m pytest benchmarks/test_watch.py -o addopts=`
 """

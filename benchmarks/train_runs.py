@@ -18,7 +18,7 @@ from frugax.budget import table
 
 _DIGITS = Path(__file__).parents[1] / "examples" / "digits.yaml"
 
-# --- a second process finds what the first compiled -------------------------------
+# --- a second process reuses the compile cache ------------------------------------
 
 _STARTED = """
 import sys, time

@@ -58,7 +58,7 @@ def race(
     for _ in range(rounds):
         for name in rng.permutation(list(forms)):
             if max(spent[name], default=0) < 100:
-                forms[name]()  # untimed: what ran before has emptied the caches
+                forms[name]()  # untimed: the form before has emptied the caches
             start = time.perf_counter()
             forms[name]()
             spent[name].append(1e3 * (time.perf_counter() - start))
@@ -164,7 +164,7 @@ def closure(rounds: int) -> dict[str, Any]:
 
 
 def width(rounds: int) -> dict[str, Any]:
-    """What a pass of fewer terms costs: the kernel's width is 16."""
+    """Measure a pass of fewer terms than the kernel's width of 16."""
     n = 512
     rng = np.random.default_rng(0)
     a, b = (jnp.asarray(rng.normal(size=(n, n)), np.float32) for _ in range(2))

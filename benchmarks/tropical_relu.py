@@ -31,7 +31,7 @@ def trained(seed: int, epochs: int = 40) -> tuple[Layers, Any]:
         (256,), max_iter=epochs, random_state=seed, learning_rate_init=3e-3
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # so many epochs, no more
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the epochs are fixed
         net.fit(x, y)
     (w1, w2), (b1, b2) = net.coefs_, net.intercepts_
     return (w1, b1, w2, b2), (x, tested, labels)

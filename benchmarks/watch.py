@@ -38,7 +38,7 @@ from frugax.measure import time_interleaved
 
 UNWATCHED, AGAIN = "unwatched", "unwatched, again"
 STEPS = 2000
-# About 12 us on the machine on which the bars were set; what they take is in the table.
+# About 12 us on the machine on which the bars were set; the table has today's time.
 SCANNED = {"matrix": (programs.matrix_step, 480), "SGD": (programs.sgd_step, 64)}
 NUMBERS = ("held", "worked out")
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast"}
@@ -51,7 +51,7 @@ def timed(
     steps: int,
     times: int = 6,
 ) -> dict[str, Any]:
-    """Each program beside `UNWATCHED`, by name; all compiled anew some times."""
+    """Each program beside `UNWATCHED`, by name, compiled again several times."""
     turns = [
         time_interleaved(
             compiled(),
@@ -122,7 +122,7 @@ def scan(seconds: float) -> dict[str, Any]:
 
 
 def _peers(loop: Callable[..., Any], state: Any) -> dict[str, Any]:
-    """Callbacks are so much dearer that a few rounds tell."""
+    """Callbacks cost far more, so a few rounds suffice."""
     compiled = lambda: {
         UNWATCHED: jax.jit(loop(programs.unwatched)),
         "jax.debug.callback": jax.jit(loop(programs.debugged)),

@@ -125,7 +125,7 @@ MAKERS: dict[str, Callable[..., Any]] = {
 
 
 def programs() -> dict[str, tuple[Callable[..., Any], Callable[..., Any], bool]]:
-    """Every program by name: its maker, what is watched, and whether by hand."""
+    """Every program by name: its factory, its probes, and whether by hand."""
     found = {}
     for name, maker in MAKERS.items():
         for way, tell in WAYS.items():
@@ -203,7 +203,7 @@ def race(
         collecting = {}
         for name, owner, solo_s in ((WATCHED, watcher, seconds), (EVERY, full, 2.0)):
             end, racers[name].end = racers[name].end, lambda: None
-            # The first collections fill caches, which is no price of a call.
+            # The first collections fill caches, which is not a cost of each call.
             for part_s in (1.0, solo_s):
                 before_s = owner.collector.cpu_s
                 started, calls = time.perf_counter(), 0

@@ -42,7 +42,7 @@ FRAMES = 500
 
 
 def write(path: Path, points: int) -> None:
-    """A journal with so many points in all."""
+    """Write a journal with a number of points in all."""
     n = points // COLUMNS
     steps = np.arange(1, n + 1)
     random = np.random.default_rng(0)
@@ -61,7 +61,7 @@ def write(path: Path, points: int) -> None:
 
 
 def serve(folder: Path) -> tuple["subprocess.Popen[str]", str]:
-    """`frugax watch serve` in a process of its own, and the page's address.
+    """Start `frugax watch serve` in its own process; yield the page's address.
 
     Raises:
         RuntimeError: it did not start.

@@ -182,7 +182,7 @@ def idle(run: Callable[[Any], Any]) -> Any:
 
 
 def passed_on(run: Callable[[Any], Any]) -> Any:
-    """`jax.jit` behind one Python function that does nothing: what that alone costs."""
+    """`jax.jit` behind one Python function that adds no work: the wrapper's cost."""
     jitted = jax.jit(run)
 
     @functools.wraps(run)

@@ -35,7 +35,7 @@ from frugax.jaxprs import fast_convolution
 from frugax.run import Task, load_trained
 from frugax.watch.drawing import log_grid_to_console
 
-# What each asks for. All can be done cell by cell, and turned or mirrored they are the
+# The tasks' rules. All can be done cell by cell, and turned or mirrored they are the
 # same tasks: so every training step shows each pair from another side.
 TASKS = {
     "4258a5f9": "draw a ring around every grey cell",
@@ -45,7 +45,7 @@ TASKS = {
     "c0f76784": "fill each frame in the colour of its size",
 }
 COLOURS = 10
-OUTSIDE = -1  # what is beyond the edge of a grid that is smaller than the others
+OUTSIDE = -1  # a cell beyond the edge of a grid that is smaller than the others
 
 Params = dict[str, jax.Array]
 
@@ -87,9 +87,9 @@ def task(
         tasks: ids of ARC-AGI-1 tasks whose answers are as large as their grids.
         channels: numbers that each cell's state is made of; the first ten are how much
             it is for each colour, the others are the automaton's own.
-        hidden: features that the rule makes of what it sees.
+        hidden: features that the rule computes from its neighbourhood.
         steps: of the automaton.
-        scored: its last steps, in which the answer must stand; at most `steps`.
+        scored: its last steps, in which the answer must be complete; at most `steps`.
         seed: of the turns.
 
     Raises:
@@ -124,7 +124,7 @@ def task(
 
     @jax.jit
     def answers(params: Params, given: jax.Array, which: jax.Array) -> jax.Array:
-        """What is drawn after every step, and before the first."""
+        """The grids to draw before the first step and after each."""
         given = jnp.asarray(given)
         states = grow(params, given, which, steps=steps)
         shown = jax.vmap(drawn, in_axes=(0, None))(states, given >= 0)
@@ -144,7 +144,7 @@ def task(
         }
 
     def frames(drawn: jax.Array, data: Pairs) -> dict[str, dict[str, jax.Array]]:
-        """Of each task its grids, what is made of them, and what is wanted."""
+        """The grids of each task, their answers and the expected ones."""
         streams = {}
         for n, name in enumerate(tasks):
             (mine,) = np.nonzero(data.task == n)
@@ -235,7 +235,7 @@ def init(key: jax.Array, *, tasks: int, channels: int, hidden: int) -> Params:
     return {
         "see": jax.random.normal(see, (3, 3, seen, hidden)) * (2 / (9 * seen)) ** 0.5,
         "task": 0.3 * jax.random.normal(each, (tasks, hidden)),
-        # Small: a fresh automaton hardly changes what it is given.
+        # Small: a fresh automaton hardly changes its input.
         "out": jax.random.normal(out, (hidden, channels)) * 0.1 * hidden**-0.5,
     }
 
@@ -254,7 +254,7 @@ def grow(
     Returns:
         `(steps, pairs, size, size, channels)`.
     """
-    colours = jax.nn.one_hot(given, COLOURS)  # none, where it is outside
+    colours = jax.nn.one_hot(given, COLOURS)  # all zero outside
     inside = (given >= 0)[..., None].astype(colours.dtype)
     scenery = jnp.concatenate([colours, inside], axis=-1)
     channels = params["out"].shape[1]
@@ -273,7 +273,7 @@ def grow(
 
 
 def around(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """What each cell makes of itself and its eight neighbours.
+    """Compute the update of each cell from itself and its eight neighbours.
 
     Inside the loop over steps the gradient of a plain convolution would be 10 to 100
     times slower on a CPU.
@@ -328,7 +328,7 @@ def _extent(grids: np.ndarray) -> tuple[int, int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print what a trained automaton answers; returns the process's exit code."""
+    """Print the answers of a trained automaton; return the process's exit code."""
     parser = argparse.ArgumentParser(description="What a trained automaton answers.")
     commands = parser.add_subparsers(required=True)
     command = commands.add_parser("solve", help="answer the test grids of its tasks")

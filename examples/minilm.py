@@ -76,7 +76,7 @@ class SentenceEncoder(Composite):
     length: int = 512
 
     def input_keys(self) -> dict[str, IOKey]:
-        """What goes in."""
+        """The input."""
         return {
             "tokens": IOKey("tokens", shape=("batch", 128), dtype="int32"),
             "mask": IOKey("mask", shape=("batch", 128), dtype="bool"),

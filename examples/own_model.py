@@ -40,7 +40,7 @@ def task(width: int = 64, batch: int = 64) -> Task:
         return value, {"accuracy": right}
 
     def batches(step: int) -> dict[str, np.ndarray]:
-        # A function of the step alone: a run that was stopped goes on exactly.
+        # A function of the step alone: a run that was stopped resumes exactly.
         chosen = np.random.default_rng(step).choice(train, batch, replace=False)
         return {"x": x[chosen], "y": y[chosen]}
 

@@ -151,7 +151,7 @@ def split(
 
 
 def encode(texts: Sequence[str]) -> np.ndarray:
-    """Texts after one another, as places in `ALPHABET`."""
+    """Encode texts, one after the other, as indices into `ALPHABET`."""
     codes = np.frombuffer("\n".join(texts).encode("utf-32-le"), dtype=np.uint32)
     places = np.full(128, OTHER, dtype=np.int32)
     places[[ord(c) for c in ALPHABET]] = np.arange(OTHER)
@@ -242,7 +242,7 @@ def attention(weights: Params, x: jax.Array, *, heads: int) -> jax.Array:
 
 
 def bits(scores: jax.Array, places: jax.Array) -> jax.Array:
-    """Mean surprise at what came, in bits per character."""
+    """Mean cross-entropy, in bits per character."""
     nats = optax.softmax_cross_entropy_with_integer_labels(scores, places)
     return nats.mean() / math.log(2)
 
@@ -256,7 +256,7 @@ def sample(
     temperature: float = 0.7,
     key: jax.Array,
 ) -> list[str]:
-    """Let a model go on writing.
+    """Let a model continue texts.
 
     Args:
         model: the weights.
@@ -264,8 +264,8 @@ def sample(
         prompts: beginnings.
         length: characters of each text, with its beginning. Longer than the context
             in training is possible, and no better.
-        temperature: 1 draws as the model says; less favours what is likely; > 0.
-        key: what is drawn.
+        temperature: 1 samples from the model; less favours likely characters; > 0.
+        key: for the samples.
 
     Raises:
         ValueError: a prompt is empty or too long, or `temperature` is not positive.
@@ -283,7 +283,7 @@ def sample(
     given = jnp.asarray(places)  # -1: to be written
 
     def write(place: jax.Array, text: jax.Array) -> jax.Array:
-        # What stands from `place` on is not looked at: the model looks back only.
+        # Characters from `place` on are not read: attention is causal.
         scores = apply(model, text)[:, place - 1] / temperature
         drawn = jax.random.categorical(jax.random.fold_in(key, place), scores)
         told = given[:, place]
@@ -295,7 +295,7 @@ def sample(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print what a trained model writes; returns the process's exit code."""
+    """Print the text that a trained model writes; return the process's exit code."""
     parser = argparse.ArgumentParser(description="What a trained model writes.")
     commands = parser.add_subparsers(required=True)
     command = commands.add_parser("sample", help="let a finished run write")

@@ -36,7 +36,7 @@ MOST = {
     "conditional expressions / 1,000 lines": 10.0,
 }
 LEAST = {"comment lines, %": 4.0}
-# One file may not use up what the whole house is allowed.
+# One file may not use up the allowance of the whole house.
 MOST_NOUN_CLAUSES_A_FILE = 3
 
 _IRREGULAR_PARTICIPLES = """

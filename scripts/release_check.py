@@ -215,7 +215,7 @@ def try_out(
 def write_sbom(
     folder: Path, version: str, found: dict[str, Path]
 ) -> tuple[str, str, str]:
-    """A software bill of materials of the core install: what a user receives."""
+    """A software bill of materials of the core install, as a user receives it."""
     target = DIST / f"frugax-{version}.cdx.json"
     env = folder / "sbom"
     python = found.get("3.11") or next(iter(found.values()))

@@ -64,7 +64,7 @@ def run(path: Path) -> float:
             name_cells(output)
             if output.get("name") == "stderr":
                 sys.exit(f"{path.name}, cell {number}: {output.text}")
-            # SVG stands beside it, or the text is the same.
+            # An SVG of it exists, or the text is the same.
             if set(output.get("data", ())) > {"text/plain"}:
                 del output["data"]["text/plain"]
     notebook.metadata = {

@@ -68,7 +68,7 @@ class Chromium:
         return found["result"].get("value")
 
     def wait_for(self, script: str, *, timeout_s: float = 60) -> Any:
-        """The value of an expression as soon as it is true."""
+        """Poll an expression until its value is true."""
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:
             if found := self.run(script):

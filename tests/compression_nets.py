@@ -1,4 +1,4 @@
-"""What the tests of the guide's names compress, and how far off it comes back."""
+"""Networks for the tests of the guide's names, and the error after decompression."""
 
 import numpy as np
 

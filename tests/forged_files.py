@@ -29,7 +29,7 @@ def finished(body, header):
 
 
 def rewritten(data, change):
-    """The file with another header, all checksums right: what a forger would write."""
+    """The file with another header and correct checksums, as a forger makes it."""
     header, end = header_of(data)
     return finished(data[:end], change(header) or header)
 
@@ -149,5 +149,5 @@ FORGERIES = (swapped_chunks, damaged_chunk, edited_header)
 
 
 def rng_of(seed):
-    """A generator of its own for every case, so that any can be tried again alone."""
+    """A separate generator for every case, so that any can be repeated alone."""
     return np.random.default_rng(seed)

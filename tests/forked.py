@@ -54,7 +54,7 @@ class Command:
         os.kill(self._process.pid, number)
 
     def wait(self) -> CompletedProcess[str]:
-        """What it printed and its exit code, once it has ended."""
+        """Its output and its exit code, once it has ended."""
         self._process.join()
         out, err = (p.read_text() if p.exists() else "" for p in self._out)
         self._folder.cleanup()
@@ -85,7 +85,7 @@ def inline(*args: object, cwd: Any = None) -> CompletedProcess[str]:
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         mock.patch.dict(os.environ, COLUMNS="100"),
-        # The tests' own cache of programs is kept as it is.
+        # The tests' cache of programs must not change.
         mock.patch("frugax.train.use_compile_cache"),
     ):
         try:

@@ -36,7 +36,7 @@ def is_there(module: str, name: str) -> bool:
     """Whether `from module import name` works, without running any benchmark."""
     if module.split(".")[0] == "frugax":
         loaded = importlib.import_module(module)
-        # `dir` lists lazy names without importing what stands behind them.
+        # `dir` lists lazy names without importing their modules.
         return name in dir(loaded) or bool(
             hasattr(loaded, "__path__")
             and importlib.util.find_spec(f"{module}.{name}") is not None
@@ -79,7 +79,7 @@ def test_a_missing_name_is_found():
 
 
 def watchers_in(source: str) -> list[ast.ClassDef]:
-    """The classes that `watch.jit` is given as a watcher, by what they answer."""
+    """The watcher classes that are passed to `watch.jit`, by their methods."""
     classes = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.ClassDef)]
     return [c for c in classes if "wants_frames" in methods_of(c)]
 

@@ -54,7 +54,7 @@ def test_there_are_six_that_lead_to_each_other():
 
 
 def run(path):
-    """Run a notebook without Jupyter; what each cell shows, as (printed, value)."""
+    """Run a notebook without Jupyter; return each cell's output as (printed, value)."""
     names = {"__name__": "__main__"}
     shown = []
     for cell in cells_of(path):
@@ -89,7 +89,7 @@ def test_a_notebook_runs(path, monkeypatch):
     problem = next(c.problem for c in installed_compilers() if c.platform == "gpu")
     if "Target(" in source and problem:
         pytest.skip(problem)
-    # Only Jupyter has IPython; what is drawn is looked at as text.
+    # Only Jupyter has IPython; pictures are checked as text.
     display = types.ModuleType("IPython.display")
     monkeypatch.setattr(display, "SVG", str, raising=False)
     monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))

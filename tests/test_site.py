@@ -46,7 +46,7 @@ def test_the_reference_has_every_public_name(room):
     names = hooks.exported_names(room)
     exported = set(importlib.import_module(f"frugax.{room}").__all__)
     assert set(names) <= exported
-    # JAX's own names are left to JAX's reference, and layers have a page of their own.
+    # JAX's own names are left to JAX's reference, and layers have their own page.
     assert room in {"jaxprs", "models"} or set(names) == exported
     page = hooks.reference_page(room)
     assert all(f"::: frugax.{room}.{name}\n" in page for name in names)

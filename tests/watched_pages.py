@@ -47,7 +47,7 @@ class Server:
 
 
 class Page:
-    """Holds what it was told, as charts.js does."""
+    """Holds its data as charts.js does."""
 
     def __init__(self):
         self.cursor = Cursor()

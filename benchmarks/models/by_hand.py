@@ -14,7 +14,7 @@ from .variant import Params, Variant, contestant, rows_by, transposed
 
 
 def contestants(net: Net, only: str | None = None) -> dict[str, Contestant]:
-    """One for each way, or the one called so, compiled anew at each call."""
+    """One function for each contestant, or the named one; compiled at each call."""
     named = {f"JAX: {name}": v for name, v in variants(net).items()}
     if only is not None:
         named = {only: named[only]}

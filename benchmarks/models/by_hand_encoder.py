@@ -38,7 +38,7 @@ def gelu_by_erf(x: jax.Array) -> jax.Array:
 
 
 def separate(arrays: Arrays) -> Arrays:
-    """Queries, keys and values each with weights of their own."""
+    """Separate weights for queries, keys and values."""
     made = {k: v for k, v in arrays.items() if ".qkv." not in k}
     for name, both in arrays.items():
         if ".qkv." in name:

@@ -1,4 +1,4 @@
-"""What a contestant hands to the benchmark."""
+"""The interface between a contestant and the benchmark."""
 
 import dataclasses
 from collections.abc import Callable

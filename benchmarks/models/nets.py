@@ -142,7 +142,7 @@ class Conv(Net):
 
     @property
     def last(self) -> tuple[int, int, int]:
-        """What the linear layer reads: channels, height, width."""
+        """The input of the linear layer: channels, height, width."""
         side = self.size // 2**self.depth
         return self.channels[-1], side, side
 
@@ -162,6 +162,6 @@ NETS: dict[str, Net] = {
     "linear4": MLP(sizes=(4, 4), batch=1),
     "deep8": MLP(sizes=(8,) * 11, batch=1),
 }
-# What is timed by its step, and what by its dispatch.
+# Nets timed by their step, and nets timed by their dispatch.
 SIZED = ("mlp", "encoder", "conv")
 TINY = ("linear4", "deep8")

@@ -31,7 +31,7 @@ ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "JAX_ENABLE_COMPILATION_CACHE": "false",
     "OMP_NUM_THREADS": "2",
-    # Threads of torch that wait actively take the CPU from whoever comes next.
+    # Torch's threads spin while they wait, which takes the CPU from the next one.
     "OMP_WAIT_POLICY": "PASSIVE",
 }
 Seconds = dict[str, list[tuple[float, float]]]

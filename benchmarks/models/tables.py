@@ -1,4 +1,4 @@
-"""The figures as tables, and what they say of the bars."""
+"""Format the figures as tables, and compare them with the bars."""
 
 import dataclasses
 from typing import Any
@@ -9,7 +9,7 @@ from .race import CONTROL
 
 STEP_BAR = 1.03
 TINY_BAR = 1.15
-TINY_LIMIT = 1.3  # of the forward pass, whatever the noise
+TINY_LIMIT = 1.3  # of the forward pass, without regard to noise
 BUILD_BAR_S = 1.0
 # Gradients of 48 blocks, of the largest in each array; float32 sums in another order.
 SCAN_BAR = 1e-4

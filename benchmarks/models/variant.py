@@ -43,7 +43,7 @@ def loss_of(out: jax.Array) -> jax.Array:
 def contestant(net: Net, variant: Variant) -> Contestant:
     params = {k: jnp.asarray(v) for k, v in variant.load(net.weights()).items()}
     x = jnp.asarray(variant.data(net.data()))
-    # Wrapped anew, so that two contestants never share one compiled program.
+    # Wrapped again, so that two contestants never share a compiled program.
     loss = lambda params, x: loss_of(variant.forward(params, x))
     step = functools.partial(jax.jit(jax.value_and_grad(loss)), params, x)
     forward = functools.partial(
@@ -59,7 +59,7 @@ def contestant(net: Net, variant: Variant) -> Contestant:
 
 
 def transposed(arrays: Arrays) -> Arrays:
-    """Matrices between `(out, in)` and `(in, out)`; the rest as it is."""
+    """Transpose matrices between `(out, in)` and `(in, out)`; keep other arrays."""
     return {k: v.T if v.ndim == 2 else v for k, v in arrays.items()}
 
 

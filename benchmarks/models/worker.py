@@ -84,7 +84,7 @@ def checked(made: dict[str, Contestant], file: Path) -> dict[str, float]:
 def timed(one: Contestant, what: str, calls: int, *, each: bool) -> dict[str, float]:
     """Seconds a call; `each`: wait for each result, else for the last."""
     run, wait = (one.step if what == "step" else one.forward), one.wait
-    wait(run())  # what the one before left in the caches is none of its business
+    wait(run())  # untimed: the contestant before has left its data in the caches
     gc.collect()
     gc.disable()
     wall, cpu, out = time.perf_counter(), time.process_time(), None
@@ -101,7 +101,7 @@ def timed(one: Contestant, what: str, calls: int, *, each: bool) -> dict[str, fl
 
 
 def serve(kind: str, net: Net) -> None:
-    # What libraries print must not get between the answers.
+    # Output of libraries must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     made: dict[str, Contestant] = {}
@@ -119,7 +119,7 @@ def serve(kind: str, net: Net) -> None:
             else:
                 answer = timed(made[wish.pop("who")], **wish)
         except Exception as e:
-            # The driver says so in the results, and goes on without this process.
+            # The driver notes the failure and continues without this process.
             answer = {"error": f"{type(e).__name__}: {e}"}
         answers.write(json.dumps(answer) + "\n")
 

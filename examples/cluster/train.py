@@ -1,4 +1,4 @@
-"""Train one model in several processes; killed and started again, it goes on.
+"""Train one model in several processes; killed and started again, it resumes.
 
     frugax launch -n 2 --restarts 3 -- python examples/cluster/train.py checkpoints
 

@@ -1,4 +1,4 @@
-"""Plain data becomes dataclasses, and what is wrong is named with its place."""
+"""Plain data becomes dataclasses, and an error names the value and its place."""
 
 import dataclasses
 from typing import Any, Literal

@@ -36,7 +36,7 @@ def test_quadrature_agrees_with_the_simulator(name):
 
 @pytest.mark.parametrize(
     ("name", "optimum", "targets"),
-    # From the problems' papers, computed anew: docs/causal_scm.md.
+    # From the problems' papers, computed again: docs/causal_scm.md.
     [
         ("toy", -2.172, ("Z",)),
         ("complete", -3.48, ("B", "D")),
@@ -99,7 +99,7 @@ def test_models_tables_and_problems_show_themselves_in_a_line():
     names = "x0, x1, x2, x3, x4, x5, x6, x7, ..."
     assert repr(chain) == f"SCM(9 variables {names}; mlp; target {chain.target})"
     assert repr(load_environment("complete").scm).endswith("; target Y; hidden U1, U2)")
-    # Whatever JAX puts in the place of its arrays.
+    # Stand-ins that JAX passes instead of its arrays.
     assert repr(jax.tree.map(lambda _: None, chain)) == repr(chain).replace(" mlp;", "")
 
 
@@ -143,7 +143,7 @@ def test_a_linear_model_has_its_optimum_at_an_end_of_a_range(minimize):
     assert problem.optimum == pytest.approx(-4.0 if minimize else 2.0)
     assert problem.regret(intervene(c=1.0)) == pytest.approx(abs(problem.optimum))
     both = environment_from_scm(scm, (-1.0, 2.0), minimize=minimize, max_targets=2)
-    # With b set too, a counts by itself: -1 - 3, or 2 + 1.5.
+    # With b set too, a counts alone: -1 - 3, or 2 + 1.5.
     assert both.optimum == pytest.approx(-4.0 if minimize else 3.5)
 
 

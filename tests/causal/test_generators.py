@@ -1,4 +1,4 @@
-"""Random models: their graphs, their data and what stays the same."""
+"""Random models: their graphs, their data and their invariants."""
 
 import dataclasses
 
@@ -98,7 +98,7 @@ def test_a_batch_equals_draws_from_its_models(family):
             offset=np.where(changed, x[[b]], 0.0),
         )
         np.testing.assert_allclose(again[0], x[b], atol=1e-4)
-        # Not any noise would do: where nobody intervened it has variance 1.
+        # The noise is scaled: without interventions it has variance 1.
         own = noise[:, :30][batch.present[b]]
         assert np.abs(own).max() < 12
         assert 0.5 < own.var() < 2

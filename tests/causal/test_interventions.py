@@ -1,4 +1,4 @@
-"""Interventions: what they cut, what they keep, how they combine and are written."""
+"""Interventions: the edges they cut, their composition and their text."""
 
 import numpy as np
 import pytest

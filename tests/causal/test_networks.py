@@ -216,7 +216,7 @@ def test_a_cut_off_gzip_is_refused(tmp_path):
 
 @pytest.fixture
 def wheel(tmp_path):
-    """What pip downloads, with the files in the places where the packages have them."""
+    """A wheel as pip downloads it, with the files where the packages keep them."""
     path = tmp_path / "some-1.0-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
         folder = "pgmpy/utils/example_models"

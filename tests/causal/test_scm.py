@@ -1,4 +1,4 @@
-"""Causal models: what is refused, what is read from functions, what a pytree holds."""
+"""Causal models: refused inputs, parents read from functions, and pytrees."""
 
 import jax
 import jax.numpy as jnp

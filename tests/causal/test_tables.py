@@ -1,4 +1,4 @@
-"""Own data in: frames, CSV files, and what in them is refused, with its place."""
+"""Users' data: frames, CSV files, and refused values with their place."""
 
 import numpy as np
 import pytest

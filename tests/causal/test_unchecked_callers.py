@@ -1,8 +1,8 @@
-"""What callers hear who check no types: the same, with the value and its place."""
+"""Errors for callers without a type checker: the same, with the value and its place."""
 
 import forked
 
-# A process of its own: in this one every call is type-checked before it is made.
+# In its own process: in this one every call is type-checked before it is made.
 CODE = """
 import numpy as np
 from frugax import ExperimentBudget, causal

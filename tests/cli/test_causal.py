@@ -18,7 +18,7 @@ from frugax.errors import ConfigError, FrugaxError
 
 def frugax(*args, cwd):
     done = forked.inline(*args, cwd=cwd)
-    gc.collect()  # a campaign that was let go closes its journal
+    gc.collect()  # a deleted campaign closes its journal
     return done
 
 
@@ -54,7 +54,7 @@ def test_a_campaign_runs_to_its_report(config, tmp_path):
     assert "://" not in re.sub(r"http://www.w3.org/\d+/svg", "", page)
     campaign = Campaign.load(tmp_path / "runs" / "chain" / "campaign")
     assert campaign.spent <= 5
-    # In a folder of its own.
+    # In its own folder.
     short = ["--set", "campaign.budget.cost=1"]
     again = frugax("causal", "run", config, *short, cwd=tmp_path)
     assert "runs/chain-2/report.html" in again.stdout
@@ -115,7 +115,7 @@ def test_an_exception_of_a_function_is_a_failed_experiment(config, tmp_path):
     assert [e.status for e in kept.experiments] == ["answered"] * 3 + ["failed"] * 3
     assert kept.experiments[-1].reason == "RuntimeError: boom"
     assert kept.spent >= 6  # those that failed are paid
-    # Now one error at a time, and the run goes on.
+    # Now one error at a time, and the run continues.
     lab.write_text(
         "def lab(values, *, rows, seed):\n    return {'y': [1 / (seed % 2)]}\n"
     )

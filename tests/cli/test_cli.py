@@ -208,7 +208,7 @@ def test_compress_verify_and_decompress_a_file(tmp_path):
     done = frugax("decompress", "m.fxz", "--to", "back.safetensors", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert compress.load_metadata(tmp_path / "back.safetensors") == {"format": "np"}
-    # What came back is no original: nothing would be compared.
+    # Decoded weights are not originals: the comparison would be empty.
     done = frugax("verify", "m.fxz", "--against", "back.safetensors", cwd=tmp_path)
     assert_one_line(done, "not the original weights")
     weights["w"] = weights["w"] + 1
@@ -384,7 +384,7 @@ def mounted(tmp_path):
 def test_a_full_disk_is_reported(small, mounted):
     disk = mounted("size=64k")
     (disk / "filler").write_bytes(b"x" * 50_000)
-    # A process of its own, because Orbax leaves threads behind.
+    # In its own process, because Orbax leaves threads behind.
     done = forked.frugax("run", "c.yaml", "--runs", disk, cwd=small)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr

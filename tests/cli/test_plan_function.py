@@ -64,10 +64,10 @@ def broken():
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A folder with the user's module, under a name of its own in each test."""
+    """A folder with the user's module, under another name in each test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
-    # The command keeps compiled programs; the tests' own cache is kept as it is.
+    # The command keeps compiled programs; the tests' cache must not change.
     monkeypatch.setattr("frugax.train.use_compile_cache", lambda: None)
     (tmp_path / "own.py").write_text(OWN)
     return tmp_path
@@ -92,7 +92,7 @@ def test_the_plan_and_its_picture_are_shown_and_written(frugax, here):
     code, out, err = frugax(
         "own.py:pair", "--budget", "800KiB", "--picture", "m.svg", "--json", "p.json"
     )
-    assert (code, err) == (0, "")  # nothing moves where there is no terminal
+    assert (code, err) == (0, "")  # without a terminal there is no spinner
     assert out.startswith("fits 800 KiB of temp memory: ")
     assert "░ without, 1.125 MiB" in out
     assert max(map(len, out.splitlines())) <= 110

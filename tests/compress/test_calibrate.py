@@ -91,7 +91,7 @@ def test_rows_of_different_sizes_get_scales_that_pay(tmp_path):
     scaled, codec = row_error("rows")
     assert codec == "scaled"
     assert scaled < 0.8 * row_error("equal")[0]
-    # Rows of one size need none.
+    # Rows of one size need no exponents.
     even = RNG.normal(size=(50, 64)).astype("f4")
     plan = compress.plan(even, SizeBudget("8x"), sensitivity="rows")
     assert plan.tensors[0].codec == "trellis"

@@ -61,7 +61,7 @@ def test_a_far_outlier_does_not_cost_a_table():
     numbers = np.rint(rng.normal(size=100_000) * 9.5).astype(np.int64)
     plain = len(rans.encode(numbers))
     numbers[7] = 10**6
-    # 16,384 table entries, nearly all zero, shrink to almost nothing; what is left is
+    # 16,384 table entries, nearly all zero, shrink to almost nothing; the rest is
     # the cost of raw low bits.
     assert len(rans.encode(numbers)) < 1.25 * plain
     numbers[7] = 1000

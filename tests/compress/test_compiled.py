@@ -80,7 +80,7 @@ def inputs(rng):
 
 def test_integers_and_bytes_are_the_same(kernels):
     parts = [*inputs(np.random.default_rng(0))]
-    # Every lane of a block has a class of its own here, which few blocks so small have.
+    # Every lane of a block has another class here, which is rare in small blocks.
     many = np.arange(parts[0].lanes.runs, dtype=np.uint8) % 5
     parts.append(
         trellis.TrellisInput(parts[0].values, parts[0].step, parts[0].lanes, many)

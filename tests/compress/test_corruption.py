@@ -78,7 +78,7 @@ def tried(wrong):
 
 
 def in_part(data):
-    """What a prefix of a file holds, or None where it cannot be read."""
+    """The content of a prefix of a file, or None where it cannot be read."""
     try:
         with CompressedFile(data, place="x", budget=SizeBudget("3x")) as file:
             return {name: array.tobytes() for name, array in file.items()}
@@ -95,7 +95,7 @@ def corrupt(files, seeds):
         said, read = tried(wrong), in_part(wrong)
         if make in DAMAGES and wrong != data:
             assert said, (seed, make)
-            # What stands behind a prefix may be damaged; the prefix may not.
+            # The bytes behind a prefix may be damaged; the prefix may not.
             assert read is None or read == in_part(data), (seed, make)
 
 

@@ -162,7 +162,7 @@ def test_a_view_outlives_the_file_it_came_from(saved):
     path, _ = saved
     with compress.open(path) as file:
         rows = file["b"][::2]
-        block = file._file[:8]  # what an exception's frames may hold
+        block = file._file[:8]  # an exception's frames may hold such a view
     np.testing.assert_array_equal(rows, TREE["b"][::2])
     assert bytes(block) == path.read_bytes()[:8]
 

@@ -1,4 +1,4 @@
-"""What goes in, what comes out, and what is refused by name."""
+"""Inputs, outputs, and inputs that are refused by name."""
 
 import collections
 import subprocess

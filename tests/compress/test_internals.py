@@ -127,7 +127,7 @@ def test_more_bytes_never_make_a_worse_model(data, monkeypatch):
 
 
 def test_the_golden_files_bytes_are_its_own(monkeypatch):
-    # Its tensors are so few numbers that no layers are shorter.
+    # Its tensors have too few numbers for layers to be shorter.
     monkeypatch.setattr(
         LayeredSource, "_prefer_plain_if_shorter", lambda _, found: found
     )

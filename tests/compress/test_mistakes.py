@@ -1,4 +1,4 @@
-"""Arguments of another kind are met at the edge, with what to write instead."""
+"""Arguments of a wrong type are refused at the public functions, with a remedy."""
 
 import numpy as np
 import pytest

@@ -120,7 +120,7 @@ def test_verify_decodes_up_to_every_layer(tmp_path, data):
         record["layers"][1][2] = 32 * "0"
 
     path.write_bytes(rewritten(data, forge))
-    compress.decompress(path.read_bytes())  # nobody looks at that layer alone
+    compress.decompress(path.read_bytes())  # that layer is never decoded alone
     with pytest.raises(CorruptFileError, match="values are not the ones"):
         compress.verify(path)
 
@@ -183,7 +183,7 @@ def test_layers_of_tensors_follow_each_other_by_their_worth(data):
     w, b = records["w"], records["b"]
     assert w.norm is not None
     assert b.norm is not None
-    # What is needed of every tensor stands before the finer layers of any.
+    # The needed part of every tensor is stored before the finer layers of any.
     first = max(r.chunks[0].offset for r in header.tensors if r.chunks)
     assert all(c.offset > first for c in (*w.chunks[1:], *b.chunks[1:]))
     # Biases weigh more, so each of their early layers comes before that of `w`.
@@ -229,7 +229,7 @@ def test_an_unknown_digit_is_halfway():
     levels = np.array([0, 1, -3])
     step = Step(1024, -10)
     got = bit_planes.reconstruct(levels, 2, step, np.dtype(np.float32))
-    # 1 stands for 4, 5, 6 and 7; -3 for -12 to -15.
+    # 1 represents 4, 5, 6 and 7; -3 represents -12 to -15.
     np.testing.assert_array_equal(got, np.array([0, 5.5, -13.5], np.float32))
     got = bit_planes.reconstruct(levels, 0, step, np.dtype(np.float32))
     np.testing.assert_array_equal(got, np.array([0, 1, -3], np.float32))

@@ -21,7 +21,7 @@ TREE = {
 
 
 def test_a_streamed_file_is_the_one_made_in_memory(tmp_path):
-    # More than one chunk, of noise: what is longer coded is still the same.
+    # More than one chunk, of noise: a longer chunk is still the same.
     tree = TREE | {"long": RNG.integers(0, 256, BLOCK + 5, np.uint8)}
     report = compress.save(tmp_path / "w.fxz", tree, EXACT)
     data = (tmp_path / "w.fxz").read_bytes()
@@ -53,7 +53,7 @@ def test_safetensors_are_read_only_when_they_are_used(tmp_path):
         np.testing.assert_array_equal(array, tensors[name])
         release(array)
         np.testing.assert_array_equal(array, tensors[name])
-    # Rows of a mapped array, and arrays that no file stands behind.
+    # Rows of a mapped array, and arrays without a file.
     for view in (found["a"][3:], found["a"][::-1, ::2]):
         before = view.tobytes()
         release(view)

@@ -37,7 +37,7 @@ def normal(*shape, seed=0):
 
 
 def walk(bits):
-    """What the automaton of the docs allows after these branch bits, modulo 4."""
+    """The levels modulo 4 that the docs' automaton allows after these branch bits."""
     state = (0, 0, 0)  # b[t-3], b[t-2], b[t-1]
     for b in bits:
         yield 2 * (b ^ state[1] ^ state[0]) + state[2]
@@ -144,7 +144,7 @@ def test_numbers_come_back(shape, size):
     np.testing.assert_array_equal(again, found.flat)
     values = trellis.decode(block, step, w.dtype, w.size)
     np.testing.assert_array_equal(values, to_values(found.flat, step, w.dtype))
-    # Beyond a step is never best; half of one is what a uniform grid would make.
+    # Beyond a step is never best; half of one is the error of a uniform grid.
     assert np.abs(values - w.reshape(-1)).max() <= 2 * size * (1 + 1e-6) + 1e-6
 
 

@@ -1,4 +1,4 @@
-"""Verifying says what was found, and what was not looked at."""
+"""Verifying reports the findings, and the parts that were not compared."""
 
 import numpy as np
 import pytest
@@ -96,7 +96,7 @@ def test_a_false_digest_is_refused(saved):
             file["b"]
         with pytest.raises(CorruptFileError, match="'b': its values"):
             file.tree()
-        file.check()  # of what is exact, the sum of the file's bytes is enough
+        file.check()  # for exact tensors the checksum of the file suffices
         np.testing.assert_array_equal(file.tree()["b"], TREE["b"])
 
 

@@ -1,4 +1,4 @@
-"""Files by several processes, and files that go on where they were interrupted."""
+"""Files by several processes, and files that are continued after an interruption."""
 
 import subprocess
 import sys

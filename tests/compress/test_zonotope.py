@@ -43,7 +43,7 @@ CASES = [
 
 def reduced_in_a_box(dtype, low, high, with_data, hidden):
     layers = net(dtype=dtype)
-    low = np.full(6, low) - np.arange(6) * 0.1  # every input has limits of its own
+    low = np.full(6, low) - np.arange(6) * 0.1  # every input has other limits
     high = np.full(6, high) + np.arange(6) * 0.2
     data = points_in(low, high, 200, seed=1) if with_data else None
     small = reduce_relu(layers, hidden=hidden, box=(low, high), data=data)
@@ -57,7 +57,7 @@ def test_no_change_is_over_its_bound(case):
     assert [a.dtype for a in small.layers] == [a.dtype for a in layers]
     assert small.w1.shape == (6, case[-1])
     assert set(small.merged_into) <= set(range(case[-1]))
-    # Not an empty promise either: within 40 times of what these points show.
+    # Nor is the bound vacuous: within 40 times of the error at these points.
     x = points_in(low, high, 10_000)
     seen = np.abs(run(small.layers, x) - run(layers, x)).max(axis=0)
     assert (small.bound < 40 * seen).all()

@@ -144,7 +144,7 @@ def _carry_out_dtypes(plan):
 
 
 def _make_distributed_step(layout, _accum):
-    # A batch so small that the weights are most of what a device holds.
+    # A batch so small that the weights are most of a device's bytes.
     return fx.train.make_train_step(
         lambda w, x: ((x @ w) ** 2).mean(), optax.sgd(0.1), layout=layout
     )
@@ -332,7 +332,7 @@ def test_the_doors_have_the_same_signatures(room):
     for door, second in (("plan", "budget"), ("apply", "plan")):
         parameters = list(inspect.signature(getattr(module, door)).parameters.values())
         if (room, door) == ("fit", "plan"):
-            # A program that is not run yet: its arguments stand beside the function.
+            # A program that is not run yet: its arguments are given beside it.
             assert parameters.pop(1).name == "args"
         assert parameters[1].name == second
         # Acceptance tests of an older guide give the examples of remat by position.

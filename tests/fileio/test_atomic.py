@@ -1,4 +1,4 @@
-"""A file is there whole or not at all, and a failed write says what to do."""
+"""A file is written whole or not at all, and a failed write names the remedy."""
 
 import errno
 import os

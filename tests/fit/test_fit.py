@@ -1,4 +1,4 @@
-"""Programs are planned for targets; what does not fit says how much it needs."""
+"""Programs are planned for targets; a program that does not fit reports its needs."""
 
 import dataclasses
 import itertools
@@ -68,7 +68,7 @@ def test_a_loss_is_planned_and_applied():
 
 
 def test_chunks_of_the_batch_replace_dear_recomputation():
-    """What recomputation alone would pay for the same budget is more."""
+    """Recomputation alone costs more flops for the same budget."""
     limit = temp(0.5)
     alone = fx.remat.plan(loss, limit, ARGS, divide_batch=False, target=ONE)
     plan = fx.plan(loss, ARGS, limit, target=ONE)

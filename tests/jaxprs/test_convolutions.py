@@ -25,7 +25,7 @@ def fast(fn, *args, everywhere=False):
 
 
 def names(jaxpr):
-    """The operations of a program, with what is inside of loops and branches."""
+    """The operations of a program, with those inside loops and branches."""
     return [e.primitive.name for e in jaxpr.eqns] + [
         name
         for e in jaxpr.eqns
@@ -61,7 +61,7 @@ def convolutions(draw):
     inputs, outputs = draw(st.integers(1, 2)), groups * draw(st.integers(1, 3))
     batch = draw(st.integers(1, 2)) * (groups if kind == "batch" else 1)
     features = inputs * (groups if kind == "features" else 1)
-    # What is left of the data must hold the kernel once.
+    # The rest of the data must hold the kernel once.
     for i in range(spatial):
         covered = (window[i] - 1) * spread[i] + 1
         there = (space[i] - 1) * holes[i] + 1 + before[i] + after[i]
@@ -235,7 +235,7 @@ def test_gradients_in_a_loop_reach_the_cpu_in_the_form_that_it_is_fast_at(spec):
     pull = jax.grad(net, (0, 1))
     compiled = jax.jit(fast(pull, x, w)).lower(x, w).compile()
     assert layouts(compiled) == {"b01f_01io->b01f"}
-    # Should this fail, XLA has learned to do it by itself: see _fast_convolution.py.
+    # Should this fail, XLA has learned it: see _fast_convolution.py.
     assert layouts(jax.jit(pull).lower(x, w).compile()) - {"b01f_01io->b01f"}
     again = jax.jit(jax.grad(fast(net, x, w), (0, 1))).lower(x, w).compile()
     assert layouts(again) == {"b01f_01io->b01f"}

@@ -27,7 +27,7 @@ def test_a_convolution_counts_as_xla_counts_it(groups):
             x,
             w,
             (1, 1),
-            "VALID",  # XLA leaves out what falls on padding; we do not
+            "VALID",  # XLA does not count products with padding; we do
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
             feature_group_count=groups,
         )

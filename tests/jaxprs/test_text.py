@@ -1,4 +1,4 @@
-"""A program's text names what it does; its constants are all found."""
+"""A program's text describes its computation; its constants are all found."""
 
 import functools
 

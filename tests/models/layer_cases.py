@@ -47,7 +47,7 @@ def arrays(values: dict[str, Any]) -> dict[str, jax.Array]:
 
 
 def close(got: Any, wanted: Any, tolerance: float = 2e-5) -> None:
-    """Equal but for what another order of float32 sums makes."""
+    """Equal up to another order of float32 sums."""
     if hasattr(wanted, "detach"):
         wanted = wanted.detach().numpy()
     np.testing.assert_allclose(np.asarray(got), wanted, rtol=tolerance, atol=tolerance)

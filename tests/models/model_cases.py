@@ -17,7 +17,7 @@ def compiled(model, **how):
 
 
 def evaluate(model, data=None, **how):
-    """What a model gives, as NumPy arrays."""
+    """The outputs of a model, as NumPy arrays."""
     made = compiled(model, **how)
     data = {"x": X} if data is None else data
     data = {k: jax.numpy.asarray(v) for k, v in data.items()}

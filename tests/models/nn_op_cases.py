@@ -26,7 +26,7 @@ class Case:
         op: its name.
         inputs: shapes of normal random numbers, or arrays, or None.
         attributes: of the op.
-        by_torch: what it is compared with, of the same tensors.
+        by_torch: the reference, of the same tensors.
         single: whether it is checked in float32 as well.
     """
 

@@ -21,7 +21,7 @@ def numbers(*shape: int, low: float = -2.0, high: float = 2.0, seed: int = 0) ->
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Arguments of an op, and what should come out.
+    """Arguments of an op, and its expected result.
 
     Attributes:
         args: its tensors; float64 ones are cast to the dtype under test.

@@ -51,13 +51,13 @@ BATCH, TIME, SIDE, WIDTH = 2, 3, 4, 4
 
 
 def about(name: str, shape: tuple[int, ...], dtype: str) -> IOKey:
-    """What is known of an input."""
+    """The known facts of an input."""
     return IOKey(name, shape=shape, dtype="int32" if dtype == "int" else None)
 
 
 @dataclasses.dataclass
 class Growth:
-    """A model while it grows: what there is to read, and the inputs so far."""
+    """A model while it grows: its readable values, and the inputs so far."""
 
     rng: random.Random
     inputs: dict[str, tuple[tuple[int, ...], str]]
@@ -363,7 +363,7 @@ STEPS = {
 
 
 def step(g, x, shape):
-    """One more layer or op, and sometimes a sum with what it was made of."""
+    """One more layer or op, and sometimes a residual sum."""
     made, out = g.pick(*STEPS[len(shape)])(g, x, shape)
     return (
         made + x * 0.5 if out == shape and g.pick(True, False, False) else made

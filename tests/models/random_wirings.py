@@ -32,7 +32,7 @@ Reference = Callable[[Arrays], torch.Tensor]
 
 @dataclasses.dataclass
 class Wiring:
-    """A model, its inputs and parameters, and what each output should be."""
+    """A model, its inputs and parameters, and the expected value of each output."""
 
     model: Model
     inputs: set[str]

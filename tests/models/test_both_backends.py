@@ -1,4 +1,4 @@
-"""What a program may rely on whichever backend it runs with, held against both."""
+"""Guarantees that hold on every backend, tested against both."""
 
 import numpy as np
 import pytest
@@ -382,7 +382,7 @@ def test_equal_numbers_of_two_types_make_two_dtypes(library):
         np.testing.assert_array_equal(host(made), np.arange(3) * number)
 
 
-# Each: what goes wrong, the error, and what its text must say; the same on both.
+# Each: the mistake, the error, and the required text; the same on both.
 def _linear(b, **shapes):
     return ml.compile(Linear(2, name="first"), b, shapes=shapes or {"input": ["n", 3]})
 
@@ -497,7 +497,7 @@ MISTAKES = [
         ["add_0", "n and m"],
     ),
     (
-        # A length that one of torch's stand-ins happens to have.
+        # A length that one of torch's placeholders happens to have.
         lambda b: ml.compile(_two(("n", 3), (1009, 3)), b),
         ShapeError,
         ["add_0", "n and 1009"],

@@ -1,4 +1,4 @@
-"""A compiled model stays within a budget, and its numbers stay what they were."""
+"""A compiled model stays within a budget, and its results do not change."""
 
 import dataclasses
 import json
@@ -145,7 +145,7 @@ def test_a_model_that_fits_is_compiled_once():
     try:
         counts = []
         for budget in (None, MemoryBudget("1GiB")):
-            # A net of its own for each, so that no cache of another test helps.
+            # Another net for each, so that no cache of another test helps.
             width = 24 if budget is None else 40
             net = Net(models.MLP(input_size=7, hidden_sizes=[width] * 3), (9, 7))
             args = numbers(net, net.compile())
@@ -285,7 +285,7 @@ def test_64_bits_are_planned_as_64_bits():
     assert compiled.report().verdict is Verdict.KEPT
 
 
-# --- what is refused --------------------------------------------------------------
+# --- refusals ---------------------------------------------------------------------
 
 
 def test_other_shapes_than_were_planned_are_an_error():
@@ -401,7 +401,7 @@ def test_a_mask_of_as_many_rows_as_the_batch_is_not_cut():
     assert pieces.counts == (2, 4, 8)
 
 
-# The XLA of JAX 0.12 needs less: what is too little here is enough there.
+# The XLA of JAX 0.12 needs less: a budget too small here suffices there.
 @pytest.mark.thorough
 def test_a_budget_too_small_names_the_needed_one():
     with pytest.raises(InfeasibleBudgetError) as caught:
@@ -541,7 +541,7 @@ def test_planning_dtypes_needs_batches(change, kind, text):
     ],
 )
 def test_arguments_of_a_wrong_type_are_named(call, text):
-    # In a process of its own: here the run-time type checker would be first.
+    # In its own process: here the run-time type checker would be first.
     code = (
         "import frugax as fx; from frugax import SizeBudget, models;"
         "compiled = fx.compile(models.Linear(4), fx.JaxBackend(),"

@@ -1,4 +1,4 @@
-"""An exported program gives what the model gives, without the model."""
+"""An exported program equals the model, without needing it."""
 
 import subprocess
 import sys

@@ -71,7 +71,7 @@ def test_looped_and_unlooped_models_share_files(tmp_path):
     params = looped.randomize_params(0)
     assert "block_*.mlp.up.weight" in params
     looped.save(path, params)
-    names = set(safetensors.numpy.load_file(path))  # what other programs see
+    names = set(safetensors.numpy.load_file(path))  # as other programs see it
     assert names == set(plain.param_keys)
     again, back, state = load(path, BACKEND)
     assert_equal(back, params)

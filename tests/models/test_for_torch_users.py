@@ -1,4 +1,4 @@
-"""What a user of torch expects of losses, recurrence and pools, compared with torch."""
+"""Losses, recurrence and pools as a user of torch expects them, compared with torch."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Weights with other libraries' names: all of them are loaded, or none."""
+"""Weights with other libraries' names: all of them are loaded, or none is."""
 
 import importlib.util
 import json

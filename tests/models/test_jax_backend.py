@@ -1,4 +1,4 @@
-"""What only the JAX backend does: scoped 64 bits, meshes, jit, precision, memory."""
+"""Features of the JAX backend: scoped 64 bits, meshes, jit, precision, memory."""
 
 import subprocess
 import sys
@@ -232,7 +232,7 @@ def test_an_eager_model_holds_no_result_longer_than_it_is_read():
     data = {"x": b.ones(311, 7)}
     alive.clear()
     compiled.evaluate({}, data)
-    # The input, what the layer before gave, and what is just being made.
+    # The input, the result of the layer before, and the one being computed.
     assert max(alive) <= 3
 
 

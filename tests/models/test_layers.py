@@ -111,7 +111,7 @@ pytestmark = pytest.mark.slow
 
 @dataclasses.dataclass
 class Row:
-    """A layer, what goes in by port, and the shape that comes out."""
+    """A layer, its inputs by port, and the shape of its output."""
 
     layer: Layer
     inputs: dict[str, np.ndarray]
@@ -311,7 +311,7 @@ def test_layers_give_their_shape_and_gradients(row: Row):
         assert gradient.shape == params[key].shape
         if row.differentiable:
             # A bias of keys moves all scores of a query alike, and softmax not at all;
-            # a batch norm takes away what is the same for all examples.
+            # a batch norm removes a term that is the same for all examples.
             assert np.any(np.asarray(gradient)) or key.endswith("key.bias"), key
 
 
@@ -352,7 +352,7 @@ def test_one_op_layers_have_the_ops_attributes_and_defaults():
     for layer in (layer for layer in layers if not layer.weight_names):
         attributes = OPS[layer.op].attributes
         fields = {f.name: f for f in dataclasses.fields(layer) if f.name != "name"}
-        # Dropout's own `inference` is what `compile` is told.
+        # Dropout's own `inference` is the argument of `compile`.
         assert set(attributes) - set(fields) <= {"inference"}, layer
         for name, field in fields.items():
             own = isinstance(layer, Flatten) and name == "start"  # the batch stays

@@ -1,4 +1,4 @@
-"""Describing a model: every way to wire it, what it is called, and what is refused."""
+"""Describing a model: every way to wire it, its names, and refused wirings."""
 
 import dataclasses
 

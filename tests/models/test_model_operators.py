@@ -133,4 +133,4 @@ def test_a_connection_has_no_truth_value():
         list(y)
     with pytest.raises(TypeError, match="integers, slices"):
         y["first"]
-    assert len({y, x()}) == 2  # hashed by what they are
+    assert len({y, x()}) == 2  # hashed by identity

@@ -1,4 +1,4 @@
-"""Weights of flax and equinox modules, compared by what the modules compute."""
+"""Weights of flax and equinox modules, compared by the modules' outputs."""
 
 import jax
 import jax.numpy as jnp

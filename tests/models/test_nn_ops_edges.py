@@ -49,7 +49,7 @@ def test_a_query_that_may_look_nowhere_gets_zeros_and_no_gradient(xp):
     assert (out[0, [0, 2]] != 0).all()
     additive = np.where(mask, 0.0, -np.inf).astype(np.float32)
     np.testing.assert_allclose(run(xp, "attention", q, k, v, additive), out, 1e-6)
-    # More queries than keys: the first ones see none.
+    # More queries than keys: the first queries have no key.
     out = run(xp, "attention", q, k[:, :1], v[:, :1], causal=True)
     assert (out[0, :2] == 0).all()
     np.testing.assert_allclose(out[0, 2], v[0, 0], 1e-6)

@@ -1,4 +1,4 @@
-"""What ops do at kinks, at infinities, with integers, with nothing, and when misused.
+"""Ops at kinks, at infinities, with integers, with empty arrays, and when misused.
 
 Gradients at a kink, the same on both libraries:
 
@@ -278,7 +278,7 @@ def test_exact_values(i, library):
     np.testing.assert_array_equal(np.asarray(got), want)
 
 
-# op, tensors, attributes, what the error says.
+# op, tensors, attributes, the text of the error.
 MISTAKES = [
     ("max", [np.zeros((0,), "f")], {}, "zero-size|of nothing"),
     ("argmax", [np.zeros((2, 0), "f")], {"axis": 1}, "empty"),

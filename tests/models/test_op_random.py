@@ -1,6 +1,6 @@
 """Random ops: the same distributions on both libraries, fixed by the key alone.
 
-Also `xp.scan`, which has no op of its own.
+Also `xp.scan`, which is not an op.
 """
 
 import jax

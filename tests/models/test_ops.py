@@ -29,7 +29,7 @@ from .op_samples import SAMPLES, Sample, numbers  # noqa: E402
 
 HALVES = ("bfloat16", "float16")
 
-ELSEWHERE = {  # ops of mine that have a test of their own below
+ELSEWHERE = {  # ops that are tested by a function below
     *("random_uniform", "random_normal", "random_integers", "bernoulli", "dropout"),
     "fold_in",
 }

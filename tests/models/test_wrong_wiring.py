@@ -1,4 +1,4 @@
-"""What is wired wrong is refused where it is written."""
+"""Wrong wiring is refused where it is written."""
 
 import re
 from typing import Any

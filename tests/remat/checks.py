@@ -1,4 +1,4 @@
-"""What is compared: gradients with those of JAX, and bytes as XLA counts them."""
+"""The comparisons: gradients with those of JAX, and bytes as XLA counts them."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -33,13 +33,13 @@ def assert_same(got: Any, want: Any, tolerance: float = 1e-5) -> None:
 
 
 def temp_bytes(fn: Any, *args: Any) -> int:
-    """What `fn` needs at its peak; jitted by itself if it is not yet."""
+    """The peak bytes of `fn`, which is jitted if it is not yet."""
     jitted = fn if hasattr(fn, "lower") else jax.jit(fn)
     return measure.program(jitted.lower(*args).compile()).temp_bytes
 
 
 def plain_bytes(loss: Callable[..., Any], args: Sequence[Any]) -> int:
-    """What the loss and its gradients need without a plan."""
+    """The bytes of the loss and its gradients without a plan."""
     return temp_bytes(jax.value_and_grad(loss), *args)
 
 

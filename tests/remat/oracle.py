@@ -27,7 +27,7 @@ from frugax.remat.solver import build_segments, find_residuals, list_candidates
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Operation:
-    """One forward operation, and what its backward operation reads.
+    """One forward operation, and the values that its backward operation reads.
 
     Attributes:
         flops: of the forward operation.
@@ -137,7 +137,7 @@ class Step:
 
 
 def schedule_of(machine: Machine, segments: Sequence[Segment]) -> list[Step]:
-    """What our executor does with a plan: forward, then segment by segment back."""
+    """The schedule of our executor for a plan: forward, then back by segments."""
     ops = machine.operations
     steps: list[Step] = []
     copies = itertools.count()
@@ -273,7 +273,7 @@ def _checkmate(machine: Machine, limit: int) -> _Rows:
             until.append([*chain[::-1], *((n, v) for v in later[i : i + 1])])
 
         def alive(j: int, until: list[Any] = until) -> list[tuple[int, int]]:
-            """Values before the j-th while it is made: each with what says so."""
+            """Values live before the j-th is computed: each with its indicator."""
             held = [next((v for r, v in until[i] if r >= j), None) for i in range(j)]
             return [(ops[i].bytes, v) for i, v in enumerate(held) if v is not None]
 

@@ -15,7 +15,7 @@ from jax import lax
 
 ROWS, WIDTH = 6, 4
 Kind = Literal["float32", "float64", "bfloat16", "float16"]
-# h: the last value; skip: any earlier one; w: weights of its own; side: other inputs.
+# h: the last value; skip: any earlier one; w: its weights; side: other inputs.
 Operation = Callable[[Any, Any, Any, dict[str, Any]], Any]
 
 
@@ -235,7 +235,7 @@ SHARP: tuple[Operation, ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One random program: `jax.value_and_grad(loss, **how)(*args)` is what to match."""
+    """One random program; `jax.value_and_grad(loss, **how)(*args)` is the reference."""
 
     loss: Callable[..., Any]
     args: tuple[Any, ...]

@@ -1,4 +1,4 @@
-"""Losses with scans, and what their plans may do."""
+"""Losses with scans, and the permitted costs of their plans."""
 
 import jax
 import jax.numpy as jnp

@@ -179,7 +179,7 @@ def test_a_damaged_file_gives_one_warning_and_is_ignored(plan, tmp_path, damage)
     with pytest.warns(UserWarning, match=r"k\.json: this stored plan") as told:
         assert load_plan("k", tmp_path) is None
     assert len(told) == 1
-    store_plan("k", plan, tmp_path)  # made anew
+    store_plan("k", plan, tmp_path)  # stored again
     assert load_plan("k", tmp_path) == plan
 
 

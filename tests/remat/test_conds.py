@@ -131,7 +131,7 @@ def test_gradients_equal_jax_in_each_branch(kind):
     body_plan = BodyPlan(place, bodies, "cond")
     step = jax.jit(recompute_bodies(loss, (ws, x, jnp.int32(0)), (body_plan,)))
     plain = jax.jit(jax.value_and_grad(loss))
-    # -1 and 7 are no branches: JAX takes the nearest.
+    # -1 and 7 are not branches: JAX takes the nearest.
     for which in (-1, 0, 1, 2, 7):
         args = ws, x, jnp.int32(which)
         assert_same(step(*args), plain(*args))

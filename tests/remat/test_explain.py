@@ -1,4 +1,4 @@
-"""`plan.explain()` says what is in a segment, what it costs, and why it is so."""
+"""`plan.explain()` lists the segments, their costs, and the reasons."""
 
 import dataclasses
 
@@ -28,7 +28,7 @@ ARGS = ([f32(64, 64)] * 8, f32(512, 64))
 
 @pytest.fixture
 def plan():
-    """Written by hand: what is said must not hang on what the planner finds."""
+    """Written by hand, so that the text does not depend on the planner."""
     segment = lambda start, stop, gate, saved, again: remat.Segment(
         start=start, stop=stop, gate=gate, saved_bytes=saved, recomputed_flops=again
     )

@@ -1,4 +1,4 @@
-"""`fast_convolutions`: the values and derivatives of what it is given."""
+"""`fast_convolutions` keeps the values and derivatives of a function."""
 
 import jax
 import jax.numpy as jnp

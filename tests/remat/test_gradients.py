@@ -1,4 +1,4 @@
-"""Whatever a plan does, the gradients are those of `jax.value_and_grad`."""
+"""Under every plan the gradients equal those of `jax.value_and_grad`."""
 
 import functools
 
@@ -137,7 +137,7 @@ def half_of(loss, args):
 def test_other_precisions_are_planned_too(dtype, tolerance):
     with jax.enable_x64(dtype == "float64"):
         loss, args = chain(dtype=jnp.dtype(dtype))
-        # XLA on CPU computes with few bits in f32, in buffers of its own.
+        # XLA on CPU computes with few bits in f32, in separate buffers.
         limit = int(0.75 * plain_bytes(loss, args))
         plan = plan_whole(loss, MemoryBudget(limit_bytes=limit), example_args=args)
         step = remat.apply(loss, plan)
@@ -163,7 +163,7 @@ def test_static_arguments_are_bound_before_planning():
     for fn, plan in zip((closed, bound), plans, strict=True):
         assert plan.extra_flops > 0
         assert_same(remat.apply(fn, plan)(*args), want)
-    # What is bound is part of the loss.
+    # A bound argument is part of the loss.
     with pytest.raises(ValueError, match="another loss"):
         remat.apply(functools.partial(bound, activation=jnp.cos), plans[0])(*args)
 
@@ -252,7 +252,7 @@ def tripled(x):
     return jnp.tanh(x)
 
 
-# Wrong on purpose: what comes out tells who was asked.
+# Wrong on purpose: the result shows which rule was used.
 tripled.defvjp(lambda x: (jnp.tanh(x), None), lambda _, g: (3 * g,))
 
 
@@ -272,7 +272,7 @@ def test_custom_rules_of_the_user_are_used(rule, slope, gate):
     step, body = whole_again(loss, (w, x), gate=gate)
     names = [e.primitive.name for e in body.eqns]
     assert sum(name.startswith("custom_") for name in names) == 2
-    assert "tanh" not in names  # a rule is one operation: nobody looks into it
+    assert "tanh" not in names  # a custom rule is one operation, which is not opened
     value, got = jax.jit(step)(w, x)
     by_hand = slope**2 * (x.T @ jnp.cos(jnp.tanh(x @ w)))
     np.testing.assert_allclose(value, loss(w, x), rtol=1e-6)
@@ -378,7 +378,7 @@ def test_results_kept_in_a_segment_are_not_recomputed():
     everything, body = whole_again(loss, args)
     heavy = [i for i, e in enumerate(body.eqns) if e.primitive.name == "dot_general"]
     but_products, _ = whole_again(loss, args, kept=heavy)
-    # The small rest is what the gate reads.
+    # The gate reads the small rest.
     less = count(everything) - count(but_products)
     assert less == pytest.approx(2 * PRODUCT, abs=100)
     want = jax.jit(jax.value_and_grad(loss))(*args)
@@ -409,6 +409,6 @@ def test_modelled_and_traced_recomputation_agree(model):
         segments, mark = build_segments(candidate, "cpu"), body.graph.fingerprint
         how = {"argnums": 0, "has_aux": False}
         step = build_value_and_grad(loss, segments, candidate.body_plans, mark, **how)
-        # Gates, and what elementwise rules make again on the way: two hundredths.
+        # Gates, and operations that elementwise rules repeat: two hundredths.
         off = count(step) - plain - candidate.flops
         assert abs(off) < 0.02 * plain, (candidate.flops, segments)

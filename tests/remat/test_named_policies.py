@@ -95,7 +95,7 @@ def test_each_block_is_offered_under_each_policy():
         for p in whole
         if [s.start for s in p.segments[:6]] == [block * n for n in range(6)]
     }
-    # Of each block, one product is kept or none, and the first blocks may keep less.
+    # Each block keeps one product or none, and the first blocks may keep less.
     assert {(1,) * 6, (0,) * 6, (0, 0, 0, 1, 1, 1)} <= kept
 
 

@@ -1,4 +1,4 @@
-"""A plan holds its budget, as XLA measures it, or says what it would need."""
+"""A plan holds its budget, as XLA measures it, or reports the limit that it needs."""
 
 import dataclasses
 import json
@@ -241,7 +241,7 @@ def test_a_nested_plan_recomputes_the_predicted_operations(nested):
     # Besides, gates and sums of gradients.
     assert extra == pytest.approx(tight.flops, rel=0.01)
     again = 2 * 512 * 32 * 32 * 32
-    assert tight.flops > again  # more than one forward pass: that is what nesting costs
+    assert tight.flops > again  # more than one forward pass: the cost of nesting
 
 
 def test_a_nested_plan_goes_through_json(nested, half):
@@ -276,7 +276,7 @@ def transformer_block():
 @pytest.mark.thorough
 def test_a_transformer_keeps_its_products():
     loss, args = transformer_block()
-    # Three blocks: what the last one holds while it is turned is much of the whole.
+    # Three blocks: the last one holds much of the whole while it is differentiated.
     # Twelve reach half for as little: benchmarks/remat.py.
     limit = int(0.6 * temp_bytes(jax.jit(jax.value_and_grad(loss)), *args))
     plan = plan_whole(loss, MemoryBudget(limit_bytes=limit), example_args=args)
@@ -374,7 +374,7 @@ def test_a_loss_without_operations_is_planned_too():
 
 
 def test_callers_that_check_no_types_are_checked_all_the_same():
-    # A process of its own: in this one every call is type-checked before it is made.
+    # In its own process: in this one every call is type-checked before it is made.
     code = (
         "from frugax import remat\nremat.plan(lambda x: x, '1MiB', example_args=(1.0,))"
     )

@@ -191,7 +191,7 @@ def test_keeping_some_results_lies_between_keeping_all_and_none():
     iterations = scan_body_of(body, place)
     names = [e.primitive.name for e in iterations.eqns]
     first = names.index("dot_general")
-    # The last product is only added to what the round was given: nobody reads it back.
+    # The last product is only added to the loop's carry: no rule reads it.
     some = recompute_bodies(
         loss, args, (BodyPlan(place, (Recompute(again(iterations, first)),)),)
     )

@@ -75,7 +75,7 @@ def remat3(request):
 
 @functools.cache
 def plan_half(*, remat3):
-    """The bytes of the loss as it is, and a plan for half of them; once per setting."""
+    """The bytes of the loss without a plan, and a plan for half; once per setting."""
     assert jax.config.values["jax_remat3"] == remat3
     target = Target("h100")
     whole = measure.program(target.compile(jax.jit(jax.value_and_grad(loss)), *ARGS))

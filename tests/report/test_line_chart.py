@@ -1,4 +1,4 @@
-"""Charts draw what they are given: all of it, to scale, with its gaps."""
+"""Charts draw all of their data, to scale, with its gaps."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A chart of a page becomes a picture of its own, with its title and its key."""
+"""A chart of a page becomes a separate picture, with its title and its legend."""
 
 from xml.etree import ElementTree as ET
 

@@ -1,4 +1,4 @@
-"""What a task's functions give back is looked at before anything is planned."""
+"""The results of a task's functions are checked before anything is planned."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -22,7 +22,7 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """`frugax run examples/digits.yaml` in a process of its own, as a user runs it."""
+    """`frugax run examples/digits.yaml` in its own process, as a user runs it."""
     runs = tmp_path_factory.mktemp("runs")
     code = "from frugax.cli import main; main()"
     done = subprocess.run(

@@ -17,7 +17,7 @@ from frugax.run._prepare import Prepared
 
 
 def clocked(now, **options):
-    """A ledger of 100 s on a processor of its own."""
+    """A ledger of 100 s with its own clock."""
     clock = lambda: now[0]
     elapsed_s = options.get("elapsed_s", 0.0)
     return Ledger(100.0, clock=clock, cpu_clock=lambda: now[0] + elapsed_s, **options)
@@ -94,7 +94,7 @@ def test_more_is_held_back_for_the_end_where_other_programs_take_the_processor()
 
 
 def test_a_compilation_that_ignores_signals_is_abandoned():
-    """A library that swallows every interrupt stands for a long compilation."""
+    """A library that swallows every interrupt imitates a long compilation."""
     ledger, left = Ledger(1.6, elapsed_s=0.3), threading.Event()
     said = []
 

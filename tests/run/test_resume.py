@@ -1,4 +1,4 @@
-"""A run that was killed or interrupted goes on to the same numbers, bit for bit."""
+"""A run that was killed or interrupted resumes to the same numbers, bit for bit."""
 
 import random
 import shutil

@@ -1,4 +1,4 @@
-"""What a task shows: taken when it can be paid for, checked, journalled and drawn."""
+"""A task's snapshots: taken when affordable, checked, journalled and drawn."""
 
 import contextlib
 import re
@@ -17,7 +17,7 @@ from frugax.run._task_checks import check_show
 
 
 class Purse(watch.Watcher):
-    """A watcher that pays for so many seconds, and counts what it paid for."""
+    """A watcher that can afford a number of seconds, and counts the spent ones."""
 
     def __init__(self, journal: watch.Journal, seconds: float) -> None:
         super().__init__(journal, OverheadBudget("1%"))
@@ -65,11 +65,11 @@ def test_snapshots_takes_each_step_once(journal, tmp_path):
 def test_a_snapshot_must_afford_the_cost_of_the_last_one(journal, tmp_path):
     purse = Purse(journal, seconds=0.0)
     snapshots = Snapshots(one_grid, purse, journal)
-    snapshots.offer(1, jnp.zeros((2, 2)))  # nobody knows yet what it costs
+    snapshots.offer(1, jnp.zeros((2, 2)))  # its cost is not known yet
     snapshots.offer(2, jnp.zeros((2, 2)))
     assert purse.asked[0] == 0 < purse.asked[1]
     assert snapshots.last_step == 1
-    snapshots.record(3, jnp.zeros((2, 2)))  # whatever it costs
+    snapshots.record(3, jnp.zeros((2, 2)))  # at any cost
     assert streams_of(journal, tmp_path)["grids"].steps.tolist() == [1, 3]
 
 
@@ -132,7 +132,7 @@ def test_numbers_are_shown_in_a_table(journal, tmp_path):
     assert '<td>sum</td><td class="n">0</td><td class="n">0.125</td>' in page
     ones = '<td class="n">1</td>' * 3
     assert f"<td>each[1]</td>{ones}</tr>" in page
-    assert ">overhead<" not in page  # how watching went stands elsewhere
+    assert ">overhead<" not in page  # the cost of watching is shown elsewhere
 
 
 def test_names_are_text_and_no_html(journal, tmp_path):

@@ -1,4 +1,4 @@
-"""The user's own function becomes a task, or a line that says what is wrong with it."""
+"""The user's function becomes a task, or one line with the reason why it cannot."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def own(task: str, **options) -> RunConfig:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    # Module names are unique to this test: Python remembers what it has imported.
+    # Module names are unique to this test: Python caches imports.
     (tmp_path / "own_task_a.py").write_text(
         "def good(n=1): return (lambda k: n, lambda m, b: 0.0, [n])\n"
         "def iterator(): return (lambda k: 1, lambda m, b: 0.0, iter([1]))\n"

@@ -1,4 +1,4 @@
-"""A finished run can be used: whatever `init` made comes back, with trained weights."""
+"""A finished run can be used: the result of `init` comes back with trained weights."""
 
 import shutil
 import sys

@@ -1,4 +1,4 @@
-"""Skip what needs a compiler that is not installed here, with the reason."""
+"""Skip tests whose compiler is not installed, with the reason."""
 
 import pytest
 

@@ -50,7 +50,7 @@ def files_of(folder):
     return sorted(p for p in Path(folder).rglob("*") if p.is_file())
 
 
-# Orbax by itself cannot hold some of these; a float of eight bits has many NaNs.
+# Orbax alone cannot hold some of these; an 8-bit float has many NaNs.
 BITS = np.arange(256, dtype=np.uint8)
 ODD = {
     "nan": jnp.array([jnp.nan, -0.0, jnp.inf]),
@@ -218,7 +218,7 @@ def test_any_damage_to_any_file_is_found_and_reported_in_one_line(tmp_path, capf
                 assert "\n" not in str(e.value)
             file.write_bytes(whole)
     assert int(saved.restore(state_of())[0].step) == 2
-    assert capfd.readouterr().err == ""  # nor does Orbax print tracebacks of its own
+    assert capfd.readouterr().err == ""  # nor does Orbax print tracebacks
 
 
 def damage(file):

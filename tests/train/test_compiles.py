@@ -108,7 +108,7 @@ def test_the_second_process_reuses_the_compile_cache(tmp_path):
 
 @pytest.mark.slow
 def test_importing_train_switches_no_cache_on():
-    # A process of its own: the tests themselves run with a cache.
+    # In its own process: the tests themselves run with a cache.
     code = (
         "import jax, frugax.train\n"
         "raise SystemExit(jax.config.values['jax_compilation_cache_dir'])"

@@ -37,7 +37,7 @@ def jitted(function=scaled, **options):
 
 
 def change(first, second, **options):
-    """What is message about the second call; each call is a pair of args and kwargs."""
+    """The message about the second call; each call is a pair of args and kwargs."""
     f = train.explain_recompiles(jitted(static_argnames="static", **options))
     for args, kwargs in (first, second, second):
         f(*args, **kwargs)

@@ -346,7 +346,7 @@ print("after fit")
 
 
 def terminated(folder):
-    """How a process ends that is told to while it trains."""
+    """The exit of a process that gets a signal while it trains."""
     command = [sys.executable, "-c", TERMINATED, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None

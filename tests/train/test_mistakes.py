@@ -115,7 +115,7 @@ def test_a_step_inside_a_transformation_is_refused():
         lambda: jax.vmap(lambda x: step(state, {"x": x}))(jnp.ones((2, 8, 3))),
         lambda: jax.grad(lambda x: step(state, {"x": x})[1]["loss"])(BATCH["x"]),
     ]
-    for prepared in (False, True):  # what then looks at the arguments is another
+    for prepared in (False, True):  # each way checks the arguments elsewhere
         if prepared:
             step.prepare(state, BATCH)
         for call in calls:
@@ -223,7 +223,7 @@ def test_python_values_go_with_a_layout():
     _, two = step(state, {**BATCH, "k": 2})
     assert step.info.causes == ("batch['k']: 1 -> 2",)
     assert float(one["loss"]) == 9.0
-    assert float(two["loss"]) > 9.0  # twice what is left of it
+    assert float(two["loss"]) > 9.0  # twice the rest
 
 
 @pytest.mark.parametrize("parts", [1, 4])

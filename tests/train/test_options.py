@@ -156,7 +156,7 @@ fit = lambda **options: train.fit(step, step.init(1.0), [1.0], **options)
 
 
 def test_options_are_checked_without_a_type_checker():
-    # A process of its own: in this one every call is type-checked before it is made.
+    # In its own process: in this one every call is type-checked before it is made.
     code = BEFORE + "".join(
         f"try: {call}\nexcept (TypeError, ValueError) as e: print(e)\n"
         f"else: print('nothing')\n"

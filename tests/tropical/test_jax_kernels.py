@@ -22,7 +22,7 @@ def random(kind, *shape, seed=0, holes=0.2):
 
 
 def numpy_of(operation, *arrays, **kwargs):
-    """What the oracle gives for JAX arrays."""
+    """The oracle's result for JAX arrays."""
     return operation(*map(np.asarray, arrays), **kwargs)
 
 

@@ -1,4 +1,4 @@
-"""A journal for each test that asks for one, and counts of its own for each."""
+"""A journal for each test that needs one, and separate counts for each test."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whatever a sink does, memory keeps to its cap and what is lost is said."""
+"""With every fault of a sink, memory keeps its cap and losses are reported."""
 
 import sys
 import threading
@@ -26,7 +26,7 @@ def event(kind: Any = "scalar", step=0, *, size=1, stream="s"):
 
 
 class Sink:
-    """Keeps what it gets; does what `acts` says before, one act for each write."""
+    """Keep all events; before that do as `acts` says, one act for each write."""
 
     def __init__(self, *acts, name="sink"):
         self.name = name

@@ -1,4 +1,4 @@
-"""What a new user writes wrong is said where it is written.
+"""Mistakes of a new user are reported where they are written.
 
 Where the run-time type checker would be first, code runs without it in a fork.
 """

@@ -1,4 +1,4 @@
-"""An export holds what the journal holds, and never replaces what it should not."""
+"""An export holds the content of the journal, and never replaces other files."""
 
 import csv
 import json

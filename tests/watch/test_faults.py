@@ -1,4 +1,4 @@
-"""Whatever callbacks, sinks and disks do, the program ends with the same result.
+"""Faults of callbacks, sinks and disks do not change the program's result.
 
 A few hundred faults are injected; `make thorough` injects 10,000.
 """

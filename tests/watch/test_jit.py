@@ -21,7 +21,7 @@ X = jnp.arange(4.0)
 
 
 class Taker:
-    """Takes what it is given; says what it was told to say."""
+    """Keep all records; answer `due` with the stated levels."""
 
     def __init__(self, level=1, stride=1):
         self.level, self.stride = level, stride
@@ -397,5 +397,5 @@ def test_many_numbers_leave_a_program_by_one_kernel():
 
     variants = jit(step).variants()
     variants.trace((jnp.ones(64), jnp.ones(64)), {})
-    # Each of the 40 was a kernel of its own, which made short steps twice as long.
+    # Each of the 40 was a separate kernel, which made short steps twice as long.
     assert operations(variants.recording) < operations(variants.bare) + 8

@@ -1,4 +1,4 @@
-"""A journal gives back what was written, or says what it cannot."""
+"""A journal returns the written records, or reports the missing ones."""
 
 import errno
 import resource
@@ -377,7 +377,7 @@ def test_a_step_that_does_not_fit_is_refused(tmp_path):
 
 
 def test_callers_that_check_no_types_are_checked_all_the_same(tmp_path):
-    # A process of its own: in this one every call is type-checked before it is made.
+    # In its own process: in this one every call is type-checked before it is made.
     calls = [
         "journal.write(7.5, {})",
         "journal.rewind(7.5)",

@@ -1,4 +1,4 @@
-"""A follower sees what is appended, once, whatever happens to the writer."""
+"""A follower sees appended records once, for every fate of the writer."""
 
 import numpy as np
 import pytest

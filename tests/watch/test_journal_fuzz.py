@@ -15,7 +15,7 @@ from frugax.errors import FrugaxError
 from frugax.watch.journal import Appended, Follower, LostRange
 from frugax.watch.journal.blocks import MARK
 
-# Far more than ten thousand reads take; what runs into it hangs.
+# Far more than ten thousand reads take; a read that reaches it hangs.
 GUARD_S = 1800
 
 
@@ -48,8 +48,8 @@ def damaged(rng, data):
 
 
 def fuzz(folder, files, result):
-    """Read damaged files in a process of its own, so that a hang or a crash is seen."""
-    # Whoever runs code from a file goes through one of these.
+    """Read damaged files in another process, so that a hang or a crash is seen."""
+    # Code that a file makes Python run goes through one of these.
     forbidden = {
         "exec",
         "compile",
@@ -81,7 +81,7 @@ def fuzz(folder, files, result):
     stored = {"grids": [*grids[:20]], "text": ["é"] * 9, "walk": walk}
     store_path = storage.save(stored, "one")
     sound, sound_store = path.read_bytes(), store_path.read_bytes()
-    read_all(path, grids, walk, loss)  # what is imported lazily is imported now
+    read_all(path, grids, walk, loss)  # lazy imports happen now
     storage.load("one")
     counts = {"refused": 0, "declared": 0, "stored": 0}
     begun = True
@@ -108,7 +108,7 @@ def fuzz(folder, files, result):
 
 
 def read_all(path, grids, walk, loss):
-    """Read and follow; all that comes back must be what was written."""
+    """Read and follow; all returned records must be written ones."""
     back = watch.read(path)
     if "x" in back:
         np.testing.assert_array_equal(back["x"], loss[back.steps_with("x")])
@@ -122,7 +122,7 @@ def read_all(path, grids, walk, loss):
             if isinstance(change, Appended) and change.stream == "grid":
                 values = change.columns["g"].values
                 np.testing.assert_array_equal(values, grids[change.steps])
-    # That nobody closed the file is a loss only to those who do not wait for more.
+    # An unclosed file is a loss only to readers that do not wait for more.
     declared = [
         x
         for x in back.lost

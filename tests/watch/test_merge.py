@@ -50,5 +50,5 @@ def test_memory_does_not_grow_with_the_length(tmp_path):
         finally:
             tracemalloc.stop()
 
-    # A header of up to 16 MiB is looked for first, whatever comes after it.
+    # A header of up to 16 MiB is searched first, before other content.
     assert peak(27_000) < 1.2 * peak(9000)

@@ -1,4 +1,4 @@
-"""What watching costs is measured in the run, and thinned until it fits the budget."""
+"""The cost of watching is measured in the run, and records thinned until it fits."""
 
 import functools
 import math
@@ -207,7 +207,7 @@ def test_a_run_that_records_every_step_reports_cannot_tell(tmp_path):
         (spend,) = watcher.report().spends
     assert spend.verdict is Verdict.CANNOT_TELL
     assert "Every step is recorded" in spend.source
-    # Compiling is a line of its own: it is neither spent nor waited for in the share.
+    # Compiling has its own line: it is not in the share.
     assert "Compiling the programs to compare took" in spend.source
     assert watch.read(tmp_path / "a")["x"].tolist() == [*range(50)]
 
@@ -289,7 +289,7 @@ def test_rows_are_in_the_file_soon_and_kill_9_loses_a_second_at_most(tmp_path, s
         assert run.stdout is not None
         assert run.stdout.readline() == "first\n"
         began = time.monotonic()
-        # The machine may be busy: what counts is that no 64 records are waited for.
+        # The machine may be busy: at most 64 records may wait.
         while not len(watch.read(path)):
             assert time.monotonic() - began < 20
             time.sleep(0.05)
@@ -307,7 +307,7 @@ def test_rows_are_in_the_file_soon_and_kill_9_loses_a_second_at_most(tmp_path, s
 
 
 def test_a_slow_metric_is_not_waited_for(journal):
-    """What the device has not finished stays on it, and delays nobody."""
+    """Unfinished records stay on the device, and delay no caller."""
     watcher = watch.Watcher(journal, OverheadBudget("50%"))
     slow = jax.jit(lambda x: jax.lax.fori_loop(0, 100, lambda _, y: jnp.tanh(y @ x), x))
     x = jnp.eye(200)

@@ -38,7 +38,7 @@ def test_several_numbers_are_priced_together_too():
         return jnp.sin(x)
 
     prices = watch.price(program, X, seconds=0.2, chunk_s=1e-4, callbacks=False)
-    # One vector leaves the program: what that costs is not in the price of each.
+    # One vector leaves the program: its cost is not in the price of each.
     assert prices.shared_seconds > 0
     numbers = prices.probes[:6]
     assert prices.all_seconds < sum(p.seconds for p in prices.probes) + 6 * (

@@ -1,4 +1,4 @@
-"""A receipt for what watching costs, and none where the machine is too restless."""
+"""A receipt for the cost of watching, and `cannot tell` on a restless machine."""
 
 import contextlib
 import random
@@ -28,7 +28,7 @@ class Taker:
 
 
 class Machine:
-    """A clock under which bare and watched calls last as long as they are told to."""
+    """A clock under which bare and watched calls last as long as stated."""
 
     def __init__(self, *, watched, restless=0.0):
         self.now, self.restless = 0.0, restless

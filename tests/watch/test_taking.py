@@ -1,4 +1,4 @@
-"""What programs give is filed by class and level, and handed to sinks."""
+"""Records of programs are filed by class and level, and passed to sinks."""
 
 import json
 import resource
@@ -293,7 +293,7 @@ def test_waiting_records_keep_the_level_at_which_they_were_made(tmp_path):
 
 
 def recorded(tmp_path, fn, *args, calls=3):
-    """Call a watched function and return what the journal has."""
+    """Call a watched function and return the records of the journal."""
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         with taking(journal) as watcher:
             watched = watch.jit(fn)

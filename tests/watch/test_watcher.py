@@ -123,7 +123,7 @@ def test_recording_continues_after_finish_until_the_journal_is_closed(tmp_path):
     journal.close()
     with pytest.raises(ValueError, match="closed"):
         watcher.record(4, {"x": 4.0})
-    for _ in range(2):  # and what waits is not dropped without a word
+    for _ in range(2):  # and waiting records are not dropped silently
         with pytest.raises(ValueError, match=r"closed, with 1 record\(s\) not written"):
             watcher.finish()
     assert (watcher.recorded, watcher.written, watcher.pending) == (3, 2, 1)
@@ -159,7 +159,7 @@ def test_metrics_of_a_jitted_step_arrive_exactly(journal, tmp_path):
 def test_collected_and_flushed_records_are_readable_at_a_checkpoint(tmp_path):
     path = tmp_path / "journal"
     with watch.Journal.create(path, {}) as journal:
-        # A budget of nothing: by itself the watcher would not collect before the end.
+        # A budget of zero: the watcher would collect at the end only.
         watcher = watch.Watcher(journal, OverheadBudget(share=0.0))
         for i in range(10):
             watcher.record(i, {"loss": jnp.float32(i)})

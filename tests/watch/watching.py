@@ -58,7 +58,7 @@ def probe(name: str, kind: Any = "scalar", example: Any = 1.0, handler: Any = No
 
 
 class Given(dict):
-    """What a program gave: values by name, and what their first axes are."""
+    """The records of a program: values by name, and the meaning of their first axes."""
 
     def __init__(self, values, axes=None):
         super().__init__(values)

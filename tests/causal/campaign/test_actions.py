@@ -1,4 +1,4 @@
-"""Switches, categories, whole numbers, lists; what was really set; several at once."""
+"""Switches, categories, integers, lists; values really set; several at once."""
 
 from typing import Any
 

@@ -117,7 +117,7 @@ def test_the_cost_of_pending_experiments_is_set_aside():
     assert first is not None
     campaign.tell_failed(first, "power cut", charged=False)
     assert campaign.spent == 0
-    assert campaign.ask() is not None  # what never took place may be done again
+    assert campaign.ask() is not None  # a failed experiment may be proposed again
     with pytest.raises(ValueError, match="experiment 0 is already refunded"):
         campaign.tell(first, 1.0)
     with pytest.raises(TypeError, match="got True, which is not an experiment"):
@@ -220,7 +220,7 @@ def test_a_constraint_restricts_the_recommendation():
 
 
 def test_the_grid_is_refined_around_feasible_candidates():
-    # What no world allows is best in all; what half of them allow is next.
+    # A choice that no model allows is best in all; next, one that half of them allow.
     loss = np.tile([0.0, -1.0, -9.0, -5.0, -2.0, 1.0], (4, 1))
     allowed = np.ones(loss.shape, bool)
     allowed[:, 2] = False
@@ -314,7 +314,7 @@ def test_a_damaged_file_is_refused(tmp_path):
             again = Campaign.load(path)
         except CorruptFileError:
             continue
-        # A byte that nobody reads, as the archive's dates.
+        # A byte that is never read, such as the archive's dates.
         assert (again.experiments, again.spent) == (
             campaign.experiments,
             campaign.spent,
@@ -327,7 +327,7 @@ def test_a_damaged_file_is_refused(tmp_path):
         Campaign.load(tmp_path / "none")
     with pytest.raises(OutputError, match=r"new.c: there is no folder .*new\. Make it"):
         campaign.keep(tmp_path / "new" / "c")
-    # By hand: a limit below what is set aside.
+    # Edited by hand: a limit below the reserved amount.
     plain = campaign._state
     two = (*plain.experiments, dataclasses.replace(plain.experiments[0], id=1))
     less = dataclasses.replace(plain.settings, budget=ExperimentBudget(n=1))

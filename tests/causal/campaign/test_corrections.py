@@ -102,7 +102,7 @@ def test_a_state_without_a_correction_cannot_replace_it(kept, tmp_path):
     campaign.save(path)
     earlier = Campaign.load(path)
     campaign.tell(2, 4.2, replace=True)
-    campaign.save(path)  # goes on from what is there
+    campaign.save(path)  # continues the existing file
     other = Campaign.load(path)
     campaign.tell(2, 4.1, replace=True)
     campaign.save(path)

@@ -103,7 +103,7 @@ def test_a_file_of_the_previous_version_continues_unchanged():
     assert (campaign.spent, campaign.reserved) == (6.0, 4.0)
     # Without the times of its questions it cannot be told whether time was kept.
     assert all(one.asked_s is None for one in records)
-    # That version knew no model-free forecasts, so its experiments weigh none.
+    # That version had no model-free forecasts: they have zero weight in its answers.
     assert all(
         one.forecast is None or one.forecast.model_free is None for one in records
     )
@@ -125,7 +125,7 @@ def test_the_report_has_the_receipt_and_the_forecasts(reported):
     campaign, page = reported
     for part in ("cost of the experiments", "power cut", "corrected, before: -2.19614"):
         assert part in page
-    # The same graph as a picture of its own, with the styles that it needs.
+    # The same graph as a separate picture, with its own styles.
     graph = graph_svg(campaign)
     assert ET.fromstring(graph).tag.endswith("svg")
     assert ".node.target" in graph

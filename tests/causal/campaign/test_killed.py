@@ -14,7 +14,7 @@ LIMIT = 4.0
 
 
 def go_on(path, pipe):
-    """What the child does: goes on with the campaign, and says what it has told."""
+    """The child: continues the campaign, and prints each answer that it has told."""
     campaign = Campaign.load(path)
     campaign.keep(path)
     while True:
@@ -54,7 +54,7 @@ def test_a_killed_campaign_keeps_every_answer(tmp_path):
                 os._exit(0)
         os.close(write)
         heard = b""
-        # Until it has said so much, then in the middle of something.
+        # Until it has printed that many lines, then at a random moment.
         while heard.count(b"\n") <= round_ and (more := os.read(read, 1)):
             heard += more
         time.sleep(0.002 * round_)
@@ -69,7 +69,7 @@ def test_a_killed_campaign_keeps_every_answer(tmp_path):
         assert answered <= kept  # nothing that was told is lost
         assert asked <= {
             e.id for e in campaign.experiments
-        }  # what was asked is paid for
+        }  # every proposed experiment is paid for
         assert len(campaign.pending) <= 1
         assert campaign.spent + campaign.reserved <= LIMIT
     assert campaign.experiments, "no child had the time to ask"

@@ -79,7 +79,7 @@ def test_an_imputed_constant_is_reported():
     campaign.tell_observations(causal.sample(CHAIN, 20, seed=1))
     known = campaign.infer()
     assert known.imputed == {"q": 1.0}
-    # What was observed of the others counts though q is in no row.
+    # Observations of the other variables count although no row has q.
     y, z = known.names.index("y"), known.names.index("z")
     assert known.ensemble.edges[y, z] + known.ensemble.edges[z, y] > 0.8
     assert "they count as q = 1." in campaign.advise().reason

@@ -175,9 +175,9 @@ def test_only_the_campaigns_current_file_is_overwritten(tmp_path):
     for write in (again.save, again.keep):
         with pytest.raises(OutputError, match="another writer has it open"):
             write(path)
-    campaign.keep(path)  # once more is no other
+    campaign.keep(path)  # the same file again
     campaign.tell_failed(0)
-    campaign.keep(tmp_path / "d")  # lets go of the first
+    campaign.keep(tmp_path / "d")  # releases the first
     for write in (again.save, again.keep):
         with pytest.raises(OutputError, match="has changed since this campaign was"):
             write(path)
@@ -257,6 +257,6 @@ def test_a_closed_campaign_lets_others_write(tmp_path):
     campaign = Campaign.load(path)
     campaign.keep(path)
     campaign.close()
-    campaign.keep(path)  # goes on
+    campaign.keep(path)  # continues
     assert campaign.ask() is not None
     assert len(Campaign.load(path).experiments) == 2

@@ -108,7 +108,7 @@ def test_pending_experiments_count_as_done():
     reached = np.array([-5.0, np.inf, np.inf, np.inf])
     again = outlook_of(SPLIT, reached=reached)
     assert chosen("improvement", outlook_of(SPLIT)) == 3
-    assert value_of(again, 3).total > 0  # what it would tell is not known yet
+    assert value_of(again, 3).total > 0  # its outcome is not known yet
 
     assert expected_improvement(again)[3] == 0
 

@@ -84,7 +84,7 @@ def test_extrapolation_is_uncertain_for_bends_and_linear_for_lines():
 def test_a_different_level_outside_the_range_is_fitted_from_its_rows():
     rng = np.random.default_rng(0)
     inside = data_of(rng, 2000)
-    x = rng.uniform(5, 6, 15)  # fewer than decide what the range is
+    x = rng.uniform(5, 6, 15)  # too few to determine the range
     outside = np.stack([x, 4 + 0.1 * rng.normal(size=15)], 1)
     drawn = drawn_at(np.concatenate([inside, outside]), [0.0, 5.5, -6.0])
     np.testing.assert_allclose(drawn[:, :2].mean(0), [0.0, 4.0], atol=0.2)
@@ -263,11 +263,11 @@ def test_wrong_forecasts_widen_untried_interventions():
     right = predictive_check(
         points, outcomes_of([0.05, -0.04, np.nan, 0.03]), domain, 1.0
     )
-    # The last one sets what was never set: no forecast says anything of that.
+    # The last one sets a variable that was never set, which no forecast covers.
     np.testing.assert_array_equal(right, [0.0, 0.0, 0.25])
     wrong = predictive_check(points, outcomes_of([0.5, -0.4, np.nan, 0.3]), domain, 1.0)
     np.testing.assert_allclose(wrong, [0.0, 0.4, 0.4], atol=1e-6)
-    # What is repeated tests nothing: then one that came true counts for nothing.
+    # A repeated experiment tests nothing, so its true forecast has no weight.
     again = outcomes_of([0.5, 0.0, 0.0, 0.0, 0.0, 0.0])
     again.points.values[0][:] = 0.0
     assert predictive_check(points, again, domain, 1.0)[:2].max() > 0.25
@@ -328,7 +328,7 @@ def test_the_unit_of_a_column_does_not_matter(unit):
         at = domain.normalize(np.linspace(-2, 2, 9)[:, None] * size, 0)
         told.append(mechanisms[0].mean()([at]) / size)
     np.testing.assert_allclose(told[1], told[0], atol=1e-6)
-    # Rounding alone is no spread: a constant stays where it is.
+    # Rounding alone is not a spread: a constant is left unchanged.
     constant = np.full((40, 1), 0.1 * unit)
     assert domain_of(constant).half_width == 1
     assert fit_mechanism(constant[:, 0], constant[:, :0], (), domain)[1][0].spread == 1

@@ -1,4 +1,4 @@
-"""A distribution over parent sets, and what can be asked of it."""
+"""A distribution over parent sets, and the quantities derived from it."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Learned policies: what they see, how they learn, and that campaigns take them."""
+"""Learned policies: their inputs, their training, and their use in campaigns."""
 
 import dataclasses
 from typing import Any

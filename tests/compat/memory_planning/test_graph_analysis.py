@@ -1,4 +1,4 @@
-"""What is said about a traced program is what its operations make and read."""
+"""The analysis of a traced program agrees with the values of its operations."""
 
 import jax
 import jax.numpy as jnp

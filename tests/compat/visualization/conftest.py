@@ -1,4 +1,4 @@
-"""Statistics and a journal of its own for each test."""
+"""Separate statistics and a separate journal for each test."""
 
 import pytest
 

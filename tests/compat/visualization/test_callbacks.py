@@ -1,4 +1,4 @@
-"""Callbacks inside jit: the program goes on, the host decides, the statistics are true.
+"""Callbacks inside jit: the program continues, and the statistics are true.
 
 Programs here are jitted by JAX alone, so they call back from inside.
 """

@@ -1,4 +1,4 @@
-"""A config says what is wrong with it; what it says right is read by something."""
+"""A wrong config is refused with its reason; every valid key has an effect."""
 
 import dataclasses
 import subprocess
@@ -163,7 +163,7 @@ def test_binary_files_are_refused(tmp_path):
 
 
 def test_off_is_a_word_and_no_boolean():
-    """YAML 1.1 reads a bare `off` as false: a level that nobody meant."""
+    """YAML 1.1 reads a bare `off` as false, which is not a level."""
     assert load_config("debug_full", "debug.level=off").debug.level == "off"
 
 

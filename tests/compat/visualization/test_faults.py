@@ -1,4 +1,4 @@
-"""Whatever the guide's callbacks do, the program ends with the same result.
+"""Faults in the guide's callbacks do not change the program's result.
 
 A hundred faults are injected; `make thorough` injects 10,000.
 """

@@ -1,4 +1,4 @@
-"""CompressedStorage gives back what was saved, or says clearly why not."""
+"""CompressedStorage returns the saved data, or an error with the reason."""
 
 import enum
 import json

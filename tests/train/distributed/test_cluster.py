@@ -1,4 +1,4 @@
-"""The files for clusters: they parse, fit together, and match what initialize reads."""
+"""The files for clusters parse, fit together, and match the arguments of initialize."""
 
 import contextlib
 import re
@@ -112,7 +112,7 @@ def test_the_manifest_is_kubeflows(documents):
         "kind": "TrainingRuntime",
         "name": runtime["metadata"]["name"],
     }
-    # This is what makes Trainer set the three variables.
+    # This makes Trainer set the three variables.
     assert runtime["spec"]["mlPolicy"]["jax"] == {}
     (group,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     assert group["name"] == "node"
@@ -210,7 +210,7 @@ def test_the_script_is_requeued_after_a_temporary_failure(
 
 @pytest.fixture
 def joined(monkeypatch):
-    """What JAX is asked to join; nobody is."""
+    """Record the arguments of JAX's join without joining."""
     asked = []
     nothing = contextlib.nullcontext()
     monkeypatch.setattr(_initialize, "join_peers", lambda _: nothing)

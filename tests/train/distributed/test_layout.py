@@ -184,7 +184,7 @@ def test_the_audit_finds_an_optimiser_state_on_one_device():
     with pytest.raises(ValueError, match=r"mu\['w'\]: is on one device of 8"):
         found.assert_sound()
     assert "is on one device of 8" in str(found)
-    # What frugax makes has no such fault.
+    # Layouts of frugax have no such fault.
     step = train.make_train_step(
         lambda p, b: (p["w"] ** 2).sum() * b, optimizer, layout=layout
     )

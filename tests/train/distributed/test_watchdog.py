@@ -16,7 +16,7 @@ from frugax.train.processes import is_peer_lost
 
 
 class Clock:
-    """A clock that stands still between calls of `wait`."""
+    """A clock that advances only in calls of `wait`."""
 
     def __init__(self):
         self.now = 1000.0
@@ -230,5 +230,5 @@ def ends(crash, joining="pass"):
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONUNBUFFERED": ""},  # what is printed can be lost
+        env={**os.environ, "PYTHONUNBUFFERED": ""},  # output may be lost
     )

@@ -1,4 +1,4 @@
-"""What is seen of an array, in which colours, and as which bytes."""
+"""The colours and bytes of a drawn array."""
 
 import struct
 import zlib

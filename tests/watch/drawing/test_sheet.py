@@ -1,4 +1,4 @@
-"""A sheet of small grids: each at its place, as large as it is."""
+"""A sheet of small grids: the place and the size of each."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -10,7 +10,7 @@ from frugax.watch.drawing import sheet_svg
 
 
 def panels(svg):
-    """Where each grid stands, and how many pixels its coloured cells cover."""
+    """The place of each grid, and the number of pixels of its coloured cells."""
     root = ET.fromstring(svg)
     space = "{http://www.w3.org/2000/svg}"
     found = []

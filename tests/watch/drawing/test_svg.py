@@ -1,4 +1,4 @@
-"""SVG drawings are sound XML and show what they are given."""
+"""SVG drawings are valid XML and show their data."""
 
 import base64
 import re

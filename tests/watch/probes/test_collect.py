@@ -1,4 +1,4 @@
-"""What a function records leaves it as outputs; what it computes stays the same."""
+"""Records leave a function as outputs; its results do not change."""
 
 import jax
 import jax.numpy as jnp

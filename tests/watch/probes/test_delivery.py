@@ -1,4 +1,4 @@
-"""Where nobody collects, one safe callback delivers."""
+"""Without a collector one safe callback delivers the records."""
 
 import jax
 import jax.numpy as jnp

@@ -152,7 +152,7 @@ def test_gates_and_lanes_inside_of_frames():
     assert records["gated"].present.tolist() == odd.tolist()
     records = jax.vmap(run)(jnp.zeros((3, 4)))
     assert records["gated"].values.shape == (3, 5, 4)
-    assert records["lanes"].values.shape == (3, 5, 4)  # a program of its own: all lanes
+    assert records["lanes"].values.shape == (3, 5, 4)  # a separate program: all lanes
 
 
 def test_under_vmap_the_gate_of_frames_stays_a_gate():

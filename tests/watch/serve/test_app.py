@@ -1,4 +1,4 @@
-"""The application, request by request: who may read, what is sent, what is not."""
+"""The application, request by request: access, content, and refusals."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What a page is told equals what the journal says, whatever it held before."""
+"""A page's data equals the journal, from any earlier state of the page."""
 
 import random
 

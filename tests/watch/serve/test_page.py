@@ -1,4 +1,4 @@
-"""The page in a real browser: it draws, listens, and breaks no rule of its own."""
+"""The page in a real browser: it draws, updates, and keeps its security policy."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What the page says about a run that lives, has ended, was killed, or is damaged."""
+"""The page's status of a run that is alive, has ended, was killed, or is damaged."""
 
 import fcntl
 import json

@@ -60,7 +60,7 @@ def test_runs_are_found_and_described(runs):
     assert slow["read"]
     assert ["", "loss", pytest.approx(np.exp(-0.998))] in slow["columns"]
     assert slow["histograms"] == ["weights"]
-    # Nothing is told twice.
+    # No event is sent twice.
     assert monitor.describe(told["changes"]) == {"changes": told["changes"]}
 
 

@@ -1,4 +1,4 @@
-"""The process: says where it is, leaves on Ctrl-C, says what is wrong."""
+"""The process: prints its address, ends on Ctrl-C, reports errors."""
 
 import http.client
 import socket
@@ -48,7 +48,7 @@ def test_an_address_beyond_this_machine_needs_a_token(folder):
     finally:
         status, said = server.leave()
     assert status == 0, said
-    # The token is said once, in the address, and in no log.
+    # The token is printed once, in the address, and is not in any log.
     assert said.count(server.path.partition("=")[2]) == 1
 
 

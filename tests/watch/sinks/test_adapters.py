@@ -1,4 +1,4 @@
-"""Each adapter writes what its own package reads back, offline, and leaves no trace."""
+"""Each adapter writes files that its package reads, offline, and leaves no trace."""
 
 import contextlib
 import importlib.util
@@ -236,7 +236,7 @@ def test_trackio(tmp_path):
         "sink.write([Event('summary', 'episode', 7, {'reward': np.float64(7.5)})]);"
         "sink.close(); sink.close()"
     )
-    # A process of its own: Trackio reads its folder when it is imported.
+    # In its own process: Trackio reads its folder when it is imported.
     environment = os.environ | {"TRACKIO_DIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", script], check=True, env=environment)
     with contextlib.closing(sqlite3.connect(tmp_path / "p.db")) as database:

@@ -1,4 +1,4 @@
-"""Lines of JSON and trees of SVG files: whole, safe, and what was given."""
+"""Lines of JSON and trees of SVG files: whole, safe, and equal to the records."""
 
 import json
 import os

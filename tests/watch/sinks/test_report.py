@@ -168,7 +168,7 @@ def test_a_page_that_cannot_be_written_is_an_output_error(tmp_path):
 
 
 def opened(path, folder, *more):
-    """The page's elements after its script has run, and what the console said."""
+    """The page's elements after its script has run, and the console's messages."""
     out = subprocess.run(
         [
             str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu",
@@ -233,7 +233,7 @@ const wait = setInterval(() => {
 @pytest.mark.browser
 @pytest.mark.skipif(BROWSER is None, reason="no chromium here")
 def test_keys_scrub_films_and_choices_redraw(page, tmp_path):
-    # Its policy allows no second script, so this copy has none.
+    # Its policy allows no second script, so this copy has no policy.
     policy = r'<meta http-equiv="Content-Security-Policy"[^>]*>'
     text = re.sub(policy, "", page.read_text())
     copy = tmp_path / "copy.html"

@@ -1,4 +1,4 @@
-"""Grids and status in terminals of every kind: colour, none, narrow, no terminal."""
+"""Grids and status in every terminal: colour, no colour, narrow, no terminal."""
 
 import io
 import re
@@ -187,7 +187,7 @@ def test_drawing_is_not_more_frequent_than_asked():
         sink.write([step(i, loss=1.0)])
     assert written(out).count("╭") == 10
     sink.close()
-    assert written(out).count("╭") >= 11  # what came since the last drawing is shown
+    assert written(out).count("╭") >= 11  # grids since the last drawing are shown
 
 
 def test_a_grid_taller_than_the_terminal_is_thinned_to_fit():

@@ -1,4 +1,4 @@
-"""The cache keeps to its limits; what leaves is found again, or counted as lost."""
+"""The cache keeps its limits; evicted items are found again, or counted as lost."""
 
 import gc
 import sys

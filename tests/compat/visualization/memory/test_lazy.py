@@ -1,4 +1,4 @@
-"""Lazy data is loaded once, let go by itself, and counted while it is there."""
+"""Lazy data is loaded once, released when idle, and counted while it is loaded."""
 
 import gc
 import math

@@ -1,4 +1,4 @@
-"""The ledger's sum keeps to its limit, whoever reserves and from whichever thread."""
+"""The ledger's sum keeps its limit for every account and thread."""
 
 import gc
 import threading
