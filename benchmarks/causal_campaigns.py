@@ -7,8 +7,8 @@ NaN, partly missing tables or failures, some charged and some not; questions ove
 the campaign is saved and loaded in between. A campaign that raises ends the run.
 
 Every fifth runs in processes that are killed (kill -9) at random moments, each followed
-by one that goes on from the file. What a process said it had told must be in the file,
-and what it had asked must be paid.
+by one that continues from the file. Every answer that a process reported as told must
+be in the file, and every proposed experiment must be paid for.
 """
 
 import argparse

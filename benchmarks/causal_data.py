@@ -1,4 +1,4 @@
-"""What data for training cost: processor time of random models and their samples.
+"""Measure the processor time of training data: random models and their samples.
 
 Data sets of 128 rows (64 observations, 64 single interventions) of 10 variables, made
 64 at a time by `frugax.causal.generate_batch`; and, for scale, as many rows of one

@@ -1,10 +1,10 @@
-"""How often a campaign's 90 % interval has the true mean of what it recommends.
+"""Measure the coverage of a campaign's 90 % interval for its recommendation.
 
     python benchmarks/causal_intervals.py
     python benchmarks/causal_intervals.py --seeds 24 --first 24
 
 Three linear models that the models fit, 30 rows observed, six experiments; each seed is
-one campaign on each. An interval that holds what it says has 90 of 100.
+one campaign on each. A calibrated interval holds the true mean 90 times in 100.
 """
 
 import argparse

@@ -4,10 +4,10 @@
     python -m benchmarks.causal_optimise --chosen --methods campaign random
     python -m benchmarks.causal_optimise --laboratories --count 3
 
-Regret is how much worse than the best the *true* mean of the target is under what a
-method recommends, in standard deviations of the target. All methods have the same
-observations, experiments and prices; `causal_problems.py` describes the families. The
-probabilities and intervals that the campaign stated after each experiment, and the
+Regret is the difference of the target's *true* mean under the best intervention and
+under the recommended one, in standard deviations of the target. All methods have the
+same observations, experiments and prices; `causal_problems.py` describes the families.
+The probabilities and intervals that the campaign stated after each experiment, and the
 regret that it forecast before the first, are compared with the truth.
 
 Rules were chosen by problems with even numbers, or five laboratories (`--chosen`); the

@@ -4,11 +4,11 @@
     python -m benchmarks.causal_policy compare --folder POLICY --models 50
 
 `learn` lets the default policy play campaigns on random models (linear and networks),
-clones it, and goes on from there with GRPO. `compare` plays whole campaigns on other
+clones it, and continues from there with GRPO. `compare` plays whole campaigns on other
 random models, a third of them of random Fourier features, which were in no training:
 every policy sees the same observed rows and has the same budget of money, five
-experiments of the usual price. Regret is how much worse than the true best the true
-mean of the target is under the last recommendation, in standard deviations of the
+experiments of the usual price. Regret is the difference of the target's true mean under
+the best intervention and under the last recommendation, in standard deviations of the
 target. The oracle's is 0.
 """
 
@@ -125,7 +125,7 @@ def regret_of(task: Task, policy: Any) -> float:
 
 
 def compare(folder: Path, models: int, part: tuple[int, int]) -> dict[str, Any]:
-    """Every policy on the same models; what was measured before is not done again.
+    """Run every policy on the same models; stored results are not measured again.
 
     Args:
         folder: with the policies; each model's result is a line of a file in it.

@@ -26,7 +26,7 @@ class Problem:
 
     Attributes:
         name: the family and a number.
-        simulate: rows of all measured variables, from what is set, their number and a
+        simulate: rows of all measured variables, from the settings, their number and a
             generator.
         ranges: the variables that may be set.
         levels: the only values of some of them; names of levels for categories.

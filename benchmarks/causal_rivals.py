@@ -1,6 +1,6 @@
 """Other ways to choose experiments, for `causal_optimise.py`.
 
-Each takes a `Problem` and a seed, and yields what it would recommend after each
+Each takes a `Problem` and a seed, and yields its recommendation after each
 experiment. None sees anything but the observations and the answers.
 """
 

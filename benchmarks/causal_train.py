@@ -1,4 +1,4 @@
-"""Train the surrogate that ships with frugax, and what one step of training costs.
+"""Train the surrogate that ships with frugax, and measure the cost of a training step.
 
     python -m benchmarks.causal_train --seed 1 --steps 3000 --cpu-minutes 20
     python -m benchmarks.causal_train --cost
@@ -9,8 +9,8 @@ compares the compiled step with the same step run op by op, and writes compile s
 milliseconds a step, their ratio and the number of steps after which compiling has paid
 for itself to results/causal_train.json. All are CPU-seconds of this process, all
 threads together; the compile cache is off. `--raw` trains the guide's model of pairs
-and its raw one for as many CPU-seconds each, compiling left out, and says how surprised
-they are by the parents in problems that neither has seen.
+and its raw one for as many CPU-seconds each, compiling left out, and prints the
+negative log-likelihood of the true parents in problems that neither has seen.
 """
 
 import argparse

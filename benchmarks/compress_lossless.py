@@ -8,8 +8,8 @@ writes over its input, so it is given copies. blosc2 shuffles bytes and uses zst
 level 1. Everything on one thread; every result is compared with the weights.
 
 Speeds are bytes of weights over the processor's time (not the clock's: the machine is
-shared), and what is compared is the median ratio of pairs timed one after the other,
-beside that of frugax with itself. "decode" is the codec alone, as ZipNN checks
+shared). The table has the median ratio of pairs timed one after the other, beside that
+of frugax with itself. "decode" is the codec alone, as ZipNN checks
 nothing; "checked" is `frugax.compress.decompress`, which compares the SHA-256 of the
 file (`verify` sums exact tensors as well).
 Writes `benchmarks/results/compress_lossless.json`:

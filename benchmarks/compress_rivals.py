@@ -131,9 +131,9 @@ def nncodec(
     """NNCodec with dependent quantisation and its defaults: decoded values, bytes.
 
     Args:
-        weights: all of a model; float32 ones are coded, others counted as they are.
-        folder: where the package is. What its import runs besides the codec asks for
-            torchvision, OpenCV, h5py and data sets, and is left out.
+        weights: all of a model; float32 ones are coded, others counted unchanged.
+        folder: where the package is. Its import needs torchvision, OpenCV, h5py and
+            data sets for code besides the codec, which is left out.
         qp: how fine the steps of matrices are; vectors get its default, a fine one.
     """
     for name in ("nncodec", "nncodec.framework"):

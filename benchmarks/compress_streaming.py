@@ -1,8 +1,8 @@
 """Memory while a model of 1 GB is written tensor by tensor, exactly and lossily.
 
 A `.safetensors` file of normal weights (four of 160 MB, the rest of 12 MB) is mapped
-and saved within each budget in a process of its own, which then says by how much its
-peak of resident memory rose over what it was after the imports (Linux only). Resident
+and saved within each budget in its own process, which then prints the rise of its peak
+resident memory above that after the imports (Linux only). Resident
 memory counts the pages of mapped files. Writes
 `benchmarks/results/compress_streaming.json`:
 
@@ -13,8 +13,8 @@ memory counts the pages of mapped files. Writes
 `--times 4` has four times as many tensors: a billion weights, 4 GB. Numba is used where
 it is installed, and not with `--numpy`.
 
-The drafts of a file stand in the folder for temporary files: it must be on a disk, for
-what a memory file system holds is memory, and is not counted here.
+Drafts of a file are kept in the folder for temporary files. It must be on a disk: the
+memory of a memory file system is not counted here.
 """
 
 import argparse

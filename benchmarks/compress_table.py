@@ -2,14 +2,14 @@
 
 Every cell is the peer, frugax by default and frugax calibrated on 64 training inputs,
 in files no longer than the peer's codes, scales and float32 vectors. Then exact coding:
-how many times smaller by frugax, ZipNN and zstd. The nets, and what is measured, are
+how many times smaller by frugax, ZipNN and zstd. The nets and the measures are
 those of `benchmarks.compress_tasks`, which trains them; GPTQ has the same 64 inputs.
 
     python -m benchmarks.compress_tasks --train
     python -m benchmarks.compress_table
 
 HQQ and ZipNN need their packages (`pip install --no-deps hqq termcolor zipnn`);
-"-" stands where one is missing.
+"-" marks a missing one.
 """
 
 import argparse

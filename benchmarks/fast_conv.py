@@ -2,7 +2,7 @@
 
 Each net is four layers, in a `lax.scan`, in branches, or written out. One round times
 plain JAX, plain JAX again (compiled once more: the control), and the fast form, in
-turn; a speed-up is the ratio within a round, so that what else the machine does meets
+turn; a speed-up is the ratio within a round, so that other load on the machine affects
 all alike. Prints a table and writes `benchmarks/results/fast_conv.json`:
 
     python -m benchmarks.fast_conv

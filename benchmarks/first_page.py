@@ -1,4 +1,4 @@
-"""The two commands that the README shows, and what they print.
+"""Run the two commands that the README shows, and record their output.
 
     python -m benchmarks.first_page
 

@@ -3,13 +3,13 @@
     python -m benchmarks.league                 # minutes: few rounds, wide intervals
     python -m benchmarks.league --full          # hours: as the rooms' pages state
     python -m benchmarks.league --only tropical,train
-    python -m benchmarks.league --kept          # assemble what the rooms measured last
+    python -m benchmarks.league --kept          # assemble the rooms' last results
 
-Runs the rooms' own benchmarks, one after the other, and reads their JSON. A row says by
-what factor frugax is ahead of the best peer in its best form: the peer's time, bytes or
-error over ours, so that above 1 is always better. With an interval a row is `ahead` or
-`behind` only if the whole interval is; otherwise it is `cannot tell`. Losing rows stay.
-Writes `benchmarks/results/league.json` and the tables of the README and of
+Runs the rooms' own benchmarks, one after the other, and reads their JSON. A row is the
+factor by which frugax is ahead of the best peer in its best form: the peer's time,
+bytes or error over ours, so that above 1 is always better. With an interval a row is
+`ahead` or `behind` only if the whole interval is; otherwise it is `cannot tell`. Losing
+rows stay. Writes `benchmarks/results/league.json` and the tables of the README and of
 `docs/league.md`.
 """
 
@@ -96,7 +96,7 @@ class Source:
         rows: reads the comparisons from that file.
         full: its arguments for stated figures.
         quick: its arguments for a few minutes; None if it cannot be that short.
-        out: its option for another file of results; empty if it has none.
+        out: its option for another file of results; "" without such an option.
     """
 
     module: str

@@ -24,7 +24,7 @@ class Net:
         params: their shapes.
         x: the shape of a batch.
         by_layer: from a wrapper, such as `jax.checkpoint`, to the same loss with that
-            around each layer: what people place by hand.
+            around each layer, as people place it by hand.
         unrolled: whether its layers are written out, not scanned.
     """
 

@@ -22,8 +22,8 @@ def run_parts(
 
     Args:
         module: its name after `python -m`; the results go to the file of the same name.
-        parts: by name, what is given the command's options and finds something, and
-            what shows that.
+        parts: by name, a function from the command's options to a result, and one that
+            formats it.
         ask: the options of the parts; `--parts` and `--out` are added.
     """
     results = Path(__file__).parent / "results" / f"{module.split('.')[1]}.json"

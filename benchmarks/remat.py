@@ -3,9 +3,9 @@
     python -m benchmarks.remat [--nets a,b] [--parts bytes,time,gates,torch]
 
 Each part is merged into `benchmarks/results/remat.json` as soon as it is done, so they
-can be run one by one; the tables printed are of all that is there. Bytes and flops are
-the same each time. Times are ratios within a round (`remat_race.py`), printed with a
-control: the plain program against itself.
+can be run one by one; the printed tables cover all parts in that file. Bytes and flops
+are the same each time. Times are ratios within a round (`remat_race.py`), printed with
+a control: the plain program against itself.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Bytes and flops of `remat` plans, as the compiler counts them: the same each time.
 
-Each net is planned within shares of what it needs without a plan. What the plan says
-is not believed: the program is compiled again and asked.
+Each net is planned within shares of its bytes without a plan. The figures do not come
+from the plan: the program is compiled again and measured.
 """
 
 from collections.abc import Iterable

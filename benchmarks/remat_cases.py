@@ -1,6 +1,6 @@
-"""What the parts of `benchmarks/remat.py` share: nets, plans and compiled programs.
+"""The shared cases of `benchmarks/remat.py`: nets, plans, compiled programs.
 
-Plans are made once for each net and limit, and timed while they are.
+Plans are made once for each net and limit, and planning is timed.
 """
 
 import dataclasses

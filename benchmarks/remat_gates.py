@@ -1,4 +1,4 @@
-"""What keeps recomputation from being merged away, and what each way costs.
+"""Compare the gates that keep XLA from merging recomputation away, and their costs.
 
 Hand-placed per-layer checkpointing and our own plans, under each gate, with XLA's
 default schedule on CPU and with the one that saves memory: temp bytes, flops, time.

@@ -1,8 +1,8 @@
 """Programs against each other on the clock, fairly on a machine that others use too.
 
-One round runs each once, in an order drawn anew; what is kept is the ratio to the plain
-program of the same round. So what else the machine does meets all alike, and so does
-what a program leaves in the caches for the next.
+One round runs each once, in a new random order; the result is the ratio to the plain
+program of the same round. So other load on the machine affects all alike, and so does
+the state in which a program leaves the caches.
 """
 
 import random

@@ -1,8 +1,8 @@
 """PyTorch's `activation_memory_budget` at the same shares, on two of the same nets.
 
-The same shapes and operations, compiled by `torch.compile` (inductor) on CPU. Peak
-and what is held are summed up from the allocator's own events, as the profiler records
-them; flops are those of the matrix products that ran.
+The same shapes and operations, compiled by `torch.compile` (inductor) on CPU. Peak and
+held bytes are summed up from the allocator's own events, as the profiler records them;
+flops are those of the matrix products that ran.
 """
 
 import dataclasses

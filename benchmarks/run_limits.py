@@ -3,7 +3,7 @@
     python -m benchmarks.run_limits --limits 20 60 180
 
 Each config asks for a million steps, so that its limit of time ends every run. A
-process must end by its limit and 2%, or refuse within seconds what cannot end in time;
+process must end by its limit and 2%, or refuse within seconds a run that cannot;
 watching alone must not make it exit with 1. The first limit of each config starts with
 empty caches. Writes benchmarks/results/run_limits.json and prints the table of
 docs/run.md.

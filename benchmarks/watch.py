@@ -3,14 +3,14 @@
     python -m benchmarks.watch [--parts scan,frames,call,vmap,cache] [--seconds 60]
 
 Each part is merged into `benchmarks/results/watch.json` as soon as it is done; the
-tables printed are of all that is there. Programs take turns of some milliseconds in an
-order drawn anew for each round; the result is the ratio to the unwatched program of
+printed tables cover all parts in that file. Programs take turns of some milliseconds in
+a new random order for each round; the result is the ratio to the unwatched program of
 the same round, in processor time of all threads (the clock's time means nothing on a
 shared machine). Where a program's code and constants come to lie changes its time by a
 percent or more, so all are compiled six times: the table shows the middle of the six,
 the least and the largest, between which the middle of all lies in 97 of 100 cases.
-"unwatched, again" is the same program compiled once more: as far as it is from 1,
-nothing can be told. "ops" counts the operations in a round of the compiled
+"unwatched, again" is the same program compiled once more: its distance from 1 is the
+noise. "ops" counts the operations in a round of the compiled
 loop, which no neighbour changes; up to eight XLA runs in order on CPU, of more it runs
 some in parallel, which costs a round about a microsecond.
 """

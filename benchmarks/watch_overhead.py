@@ -4,10 +4,10 @@
 
 Programs of about 10 us to 10 ms a step, watched in four ways. Each runs alone first, as
 a user would run it, until its receipt is written. Then it is raced from outside: short
-turns in an order drawn anew for each round, in processor time of all threads, so that
+turns in a new random order for each round, in processor time of all threads, so that
 other programs matter little. The unwatched program is the one that the watched function
 runs between two records. "the same again" is compiled once more: the place of its code
-and constants differs, and as far as it is from 0, nothing can be told. Records are
+and constants differs, and its distance from 0 is the noise. Records are
 collected between two turns; the processor time that collecting took in the run is
 added. "price" is what `watch.price` predicts for a record with every call, beside a
 race of exactly that, and "prove" is the verdict of `watch.prove`. Results go to

@@ -1,4 +1,4 @@
-"""The live page with a long journal: how soon it paints, what it holds, what it says.
+"""Measure the live page with a long journal: time to paint, memory, console messages.
 
     python -m benchmarks.watch_page --points 1000000
     python -m benchmarks.watch_page --points 1000000 --runs 100
@@ -8,7 +8,7 @@ journal of that many points (four columns of a quarter of the steps each, and gr
 frames) is served by `frugax watch serve` and opened in headless Chromium, which must
 paint within 1 s, hold at most 50 MB of JavaScript heap after a garbage collection and
 say nothing on its console. Drawn is when the first chart holds data; `cold` is a server
-that has not read the journal yet, `warm` one that has. With `--runs` as many runs stand
+that has not read the journal yet, `warm` one that has. With `--runs` as many runs are
 on one page, whose summaries were prepared by a first server; its memory is read at the
 end. That result goes to benchmarks/results/watch_page_runs.json.
 """

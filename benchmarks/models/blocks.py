@@ -1,4 +1,4 @@
-"""Deep stacks of encoder blocks, each figure in a process of its own.
+"""Deep stacks of encoder blocks, each figure from its own process.
 
     python -m benchmarks.models.blocks build 64 WAY
     python -m benchmarks.models.blocks first-step 48 WAY FILE

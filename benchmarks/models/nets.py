@@ -1,4 +1,4 @@
-"""The nets of the benchmark: their sizes, one batch, and weights that all start from.
+"""The nets of the benchmark: their sizes, one batch, and the common initial weights.
 
 Weights are NumPy arrays under one set of names and in one layout, that of torch:
 `(out, in)` for matrices, `(out, in, height, width)` for kernels, images with channels
@@ -16,7 +16,7 @@ EPSILON = 1e-5  # of LayerNorm
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Net:
-    """What all nets have.
+    """The common fields of all nets.
 
     Attributes:
         batch: examples a step.

@@ -1,13 +1,13 @@
 """The contestants of one net against each other, fairly on a shared machine.
 
-Each library has a process of its own, with the same two CPUs and two threads; all that
-is JAX shares one, so that nothing but the programs differs. In a round each contestant
-runs for one short slice, in an order drawn anew, and what is kept is its ratio to the
-reference in the same round: what else the machine does meets all alike.
+Each library has its own process, with the same two CPUs and two threads; contestants in
+JAX share one, so that only their programs differ. In a round each contestant runs for
+one short slice, in a new random order. Its result is the ratio to the reference in the
+same round, so that other load on the machine affects all alike.
 
-The reference is the best of the hand-written variants. It is found in rounds of its
-own, which do not count otherwise, and is compiled a second time: this control is what a
-ratio of one looks like here.
+The reference is the best of the hand-written variants. It is found in separate rounds,
+which do not count otherwise, and is compiled a second time: this control shows the
+noise of a ratio of one.
 """
 
 import contextlib
@@ -105,10 +105,10 @@ def race(
 
     Returns:
         For each of `labels` the reference's name and a summary of each contestant; how
-        far gradients differ; what could not run, and why.
+        far gradients differ; contestants that could not run, and why.
 
     Raises:
-        RuntimeError: what is JAX could not run.
+        RuntimeError: the JAX contestants could not run.
     """
     with workers(net, kinds) as started, tempfile.TemporaryDirectory() as folder:
         whose: dict[str, Worker] = {}

@@ -27,7 +27,7 @@ TITLES = {
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What one bar says.
+    """The verdict on one bar.
 
     Attributes:
         text: a line.

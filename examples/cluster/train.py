@@ -3,7 +3,7 @@
     frugax launch -n 2 --restarts 3 -- python examples/cluster/train.py checkpoints
 
 On a cluster: trainjob.yaml for Kubeflow Trainer; for Kubernetes' JobSet and for Slurm,
-`frugax launch --write` prints what starts it.
+`frugax launch --write` prints the file that starts it.
 """
 
 import argparse
