@@ -3,9 +3,11 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
-from frugax.budget import Receipt, Spend
+from frugax import compress
+from frugax.budget import Receipt, SizeBudget, Spend
 from frugax.errors import ConfigError
 from frugax.run import RunFolder, load_config, run, verify_receipt
 
@@ -14,7 +16,8 @@ name: small
 data: {name: digits, batch: 16}
 model: {name: mlp, width: 16, depth: 2}
 train: {steps: 2}
-budgets: {memory: 100%, size: 4x, time: {seconds: 5h, compiles: 1}}
+budgets:
+  {memory: 100%, size: 4x, accuracy_drop: 0.5, time: {seconds: 5h, compiles: 1}}
 """
 
 
@@ -82,6 +85,14 @@ def test_every_forged_figure_is_found_and_no_other(finished, tmp_path):
         data["model"]["file_sha256"] = "0" * 64
         data["model"]["after"]["accuracy"] += 0.01
         data["model"]["weights"] += 1
+        data["model"]["file_name"] = "other.fxz"
+        data["memory"]["plan"] = "nothing was computed twice"
+        data["learning_rates"][0][1] *= 2
+        spend_of(data, "time")["limit"] *= 2
+        spend_of(data, "accuracy")["limit"] /= 2
+        spend_of(data, "accuracy")["measured"] += 0.02
+        spend_of(data, "accuracy")["noise"] += 0.01
+        spend_of(data, "temp memory")["unit"] = "seconds"
 
     folder = forge(finished, tmp_path, change)
     assert set(findings(folder, "differs")) == {
@@ -94,7 +105,90 @@ def test_every_forged_figure_is_found_and_no_other(finished, tmp_path):
         "model: file_sha256",
         "model: after.accuracy",
         "model: weights",
+        "model: file_name",
+        "memory: plan",
+        "learning_rates",
+        "time of the whole run: limit",
+        "accuracy lost by compression: limit",
+        "accuracy lost by compression: measured",
+        "accuracy lost by compression: noise",
+        "temp memory of one step: unit",
     }
+
+
+def test_what_is_left_out_or_added_is_found(finished, tmp_path):
+    def change(data):
+        data["spends"] = [s for s in data["spends"] if s["unit"] != "compiles"]
+        data["spends"].append(spend_of(data, "file") | {"name": "files"})
+        data["spends"].append(spend_of(data, "time"))
+        del data["memory"]["flops"]
+        del data["model"]["file_sha256"]
+        del data["model"]["weights"]
+        del data["learning_rates"][0]
+
+    folder = forge(finished, tmp_path, change)
+    assert set(findings(folder, "differs")) == {
+        "compiles of the step: rows",
+        "files: rows",
+        "time of the whole run: rows",
+        "memory: flops",
+        "model: file_sha256",
+        "model: weights",
+        "learning_rates",
+    }
+
+
+def hide_version(data):
+    data["environment"]["frugax"] = "0.0.9"
+    data["config"]["later"] = True  # a key that only that version knows
+
+
+def hide_environment(data):
+    del data["environment"]
+
+
+def hide_config(data):
+    del data["config"]
+
+
+def hide_task(data):
+    data["config"] |= {"data": None, "model": None, "task": "no_such_module:task"}
+
+
+@pytest.mark.parametrize(
+    "hide", [hide_version, hide_environment, hide_config, hide_task]
+)
+def test_figures_made_underivable_do_not_pass_for_verified(finished, tmp_path, hide):
+    def change(data):
+        spend_of(data, "temp memory")["measured"] -= 8
+        data["memory"]["planned_bytes"] -= 8
+        hide(data)
+
+    found = verify_receipt(forge(finished, tmp_path, change))
+    assert found.finding == "cannot tell"
+    assert str(found).splitlines()[-1].startswith("cannot tell: ")
+
+
+def test_another_model_file_is_found(finished, tmp_path):
+    folder = forge(finished, tmp_path, lambda data: None)
+    compress.save(
+        folder / "model.fxz", {"w": np.ones(9, "f4")}, SizeBudget(rel_error=0)
+    )
+    found = findings(folder, "differs")
+    assert {"model: file_sha256", "model: file_bytes", "file: measured"} <= set(found)
+    (folder / "model.fxz").unlink()
+    assert "is missing" in findings(folder, "cannot tell")["model: file_sha256"].reason
+    assert verify_receipt(folder).finding == "cannot tell"
+
+
+def test_a_name_cannot_redraw_the_terminal(tmp_path):
+    name = "file\x1b[2K\rverified\nverified"
+    spend = Spend(name=name, unit="bytes", limit=1, measured=1, source="a scale")
+    path = tmp_path / "receipt.json"
+    path.write_text(Receipt((spend,)).to_json())
+    text = str(verify_receipt(path))
+    assert all(c.isprintable() or c == "\n" for c in text)
+    assert not [line for line in text.splitlines() if line.startswith("verified")]
 
 
 def test_a_forged_limit_is_found(finished, tmp_path):
@@ -136,7 +230,8 @@ def test_another_version_of_jax_cannot_tell(finished, tmp_path):
         finished, tmp_path, lambda data: data["environment"].update(jax="0.1")
     )
     found = verify_receipt(folder)
-    assert found.finding == "same"  # the file and the verdicts still are
+    assert found.finding == "cannot tell"
+    assert {"model: file_sha256", "file: measured"} <= set(findings(folder, "same"))
     untold = findings(folder, "cannot tell")
     assert "jax 0.1 there" in untold["temp memory of one step: measured"].reason
     assert "file: measured" not in untold
@@ -162,9 +257,30 @@ def test_code_that_a_receipt_names_runs_only_when_trusted(finished, tmp_path):
     assert (tmp_path / "stranger.ran").exists()
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"spends": 3}', '{"config": {}}'])
+def one_row(measured):
+    row = '"name": "file", "unit": "bytes", "limit": 10, "source": "a scale"'
+    return '{"spends": [{' + row + f', "measured": {measured}' + "}]}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"spends": 3}',
+        '{"config": {}}',
+        pytest.param("[" * 100_000, id="nested"),
+        one_row("NaN"),
+        one_row('11, "measured": 9'),
+        one_row('11, "noise": -5'),
+        one_row('"9"'),
+        one_row("true"),
+        pytest.param(one_row("1" + "0" * 400), id="overflow"),
+    ],
+)
 def test_a_folder_that_is_not_a_run_is_refused_in_one_line(tmp_path, text):
     path = tmp_path / "receipt.json"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=r"receipt\.json"):
+    with pytest.raises(ConfigError, match=r"receipt\.json") as caught:
         verify_receipt(path)
+    assert "\n" not in str(caught.value)

@@ -9,6 +9,7 @@ import difflib
 import functools
 import json
 import math
+import sys
 import textwrap
 import types
 import typing
@@ -143,7 +144,7 @@ def _read(kind: Any, data: Any, at: str, null: float | None) -> Any:
     if kind is float and data is None and null is not None:
         return null
     # YAML reads `rate: 1` as a whole number. The reverse, 1.5 steps, is a mistake.
-    if kind is float and type(data) is int:
+    if kind is float and type(data) is int and abs(data) <= sys.float_info.max:
         return float(data)
     # The exact type, as Python counts True among the integers: `steps: true` would
     # train for one step.

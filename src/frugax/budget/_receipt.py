@@ -44,10 +44,15 @@ class Spend:
     noise: float = 0.0
     problems: str = ""
 
+    def __post_init__(self) -> None:
+        # A negative one would turn "broken" into "kept".
+        if -math.inf < self.noise < 0:
+            raise ValueError(f"noise must not be negative, got {self.noise}.")
+
     @property
     def verdict(self) -> Verdict:
         """Kept if the whole interval is within the limit, broken if it is beyond it."""
-        if self.measured is None or not math.isfinite(self.measured):
+        if self.measured is None or not math.isfinite(self.measured + self.noise):
             return Verdict.CANNOT_TELL
         if self.measured + self.noise <= self.limit:
             return Verdict.KEPT

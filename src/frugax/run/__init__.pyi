@@ -45,6 +45,10 @@ from ._plan import (
 from ._prepare import (
     describe_step as describe_step,
 )
+from ._receipt_check import (
+    FigureCheck as FigureCheck,
+    ReceiptCheck as ReceiptCheck,
+)
 from ._run import (
     InterruptedRunError as InterruptedRunError,
     run as run,
@@ -57,7 +61,5 @@ from ._trained import (
     load_trained as load_trained,
 )
 from ._verify import (
-    FigureCheck as FigureCheck,
-    ReceiptCheck as ReceiptCheck,
     verify_receipt as verify_receipt,
 )

@@ -24,7 +24,7 @@ from ._observer import Observer
 from ._outcome import MemoryFacts, ModelFacts, Outcome
 from ._page import report_page
 from ._paired import PairedDifference, examples_that_tell, paired_difference
-from ._prepare import SEARCH_SHARE, Prepared, file_sensitivity
+from ._prepare import SEARCH_SHARE, Checked, Prepared, file_sensitivity
 from ._remedies import in_config_terms, size_remedy
 from ._task_checks import Figures, evaluate_model
 from ._trained import read_weights
@@ -120,7 +120,6 @@ def _write_files(
         )
     spends += _time_spend(config, ledger, trained.predicted_seconds)
     records = watch.read(folder.journal)
-    steps = np.unique(np.linspace(0, config.train.steps - 1, _RATE_POINTS, dtype=int))
     outcome = Outcome(
         config=config,
         receipt=Receipt(tuple(spends)),
@@ -128,7 +127,7 @@ def _write_files(
         stopped_because=result.stopped_because,
         seconds=ledger.spent | {"total": ledger.total},
         evaluations=tuple((e.step, dict(e.values)) for e in result.history),
-        memory=_memory_facts(ready),
+        memory=memory_facts(ready),
         model=ModelFacts(
             summary=checked.task.summary,
             weights=sum(int(np.size(leaf)) for _, leaf in trees.named_leaves(tree)),
@@ -144,7 +143,7 @@ def _write_files(
         ),
         notes=(*trained.notes, *_notes(config, result, records)),
         environment=describe_environment(config_folder),
-        learning_rates=tuple((s, checked.rate(s)) for s in steps.tolist()),
+        learning_rates=sample_rates(config, checked),
     )
     write_whole(folder.report, report_page(outcome, records))
     # The receipt comes last: --resume takes a run that has one for finished.
@@ -186,7 +185,14 @@ def _compress(
         )
 
 
-def _memory_facts(ready: Prepared) -> MemoryFacts:
+def sample_rates(config: RunConfig, checked: Checked) -> tuple[tuple[int, float], ...]:
+    """Sample the learning rate at steps from the first to the last."""
+    steps = np.unique(np.linspace(0, config.train.steps - 1, _RATE_POINTS, dtype=int))
+    return tuple((step, checked.rate(step)) for step in steps.tolist())
+
+
+def memory_facts(ready: Prepared) -> MemoryFacts:
+    """Count the bytes and flops of the compiled step."""
     program = ready.step.program
     limit = None
     if ready.memory is not None:

@@ -4,26 +4,29 @@ Bytes, flops, compiles, file lengths and checksums follow from the config, the v
 and the model file. Times do not, so they stay unconfirmed.
 """
 
+import collections
 import dataclasses
 import functools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, cast
 
 import jax
 
 from frugax import compress, train, trees
-from frugax.budget import Receipt, amount, from_plain, table
+from frugax.budget import Receipt, amount, from_plain
 from frugax.errors import ConfigError, FrugaxError
 
 from ._config import RunConfig
 from ._environment import describe_environment
+from ._finish import memory_facts, sample_rates
 from ._folder import RunFolder, file_sha256
 from ._ledger import Ledger
 from ._observer import Observer, Silent
 from ._prepare import Prepared, check_task, prepare
+from ._receipt_check import FigureCheck, Finding, ReceiptCheck
 from ._task_checks import evaluate_model
 from ._trained import read_weights
 
@@ -35,61 +38,27 @@ _REL_TOLERANCE = 1e-6
 # Another version of these, or another device, compiles another program.
 _SAME_PROGRAM = ("frugax", "jax", "jaxlib", "device")
 
-_PARTS = ("limit", "predicted", "measured")
+_PARTS = ("limit", "predicted", "measured", "noise", "unit")
+_ONCE = "it was measured once, in that run."
+_HISTORY = ("steps", "stopped_because", "seconds", "evaluations", "notes")
 
-Finding = Literal["same", "differs", "cannot tell"]
 # The parts of each row of a receipt that were derived here, by the row's name.
 Parts = dict[str, dict[str, Any]]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class FigureCheck:
-    """One figure of a receipt beside the one derived here.
+def _read_strictly(text: str) -> Any:
+    """Parse JSON; keys that stand twice mean different things to different readers."""
 
-    Attributes:
-        figure: its name, for example `"file: measured"`.
-        stated: in the receipt.
-        derived: here; `"-"` if it could not be derived.
-        finding: whether the two agree.
-        reason: why nothing can be told; empty otherwise.
-    """
+    def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError(f"a key stands twice in {sorted(k for k, _ in pairs)}")
+        return found
 
-    figure: str
-    stated: str
-    derived: str
-    finding: Finding
-    reason: str = ""
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is not JSON")
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ReceiptCheck:
-    """Every figure of a receipt; prints as a table.
-
-    Attributes:
-        checks: one for each figure.
-    """
-
-    checks: tuple[FigureCheck, ...]
-
-    @property
-    def finding(self) -> Finding:
-        """`differs` if any figure does; `same` if at least one figure was derived."""
-        found = {check.finding for check in self.checks}
-        if "differs" in found:
-            return "differs"
-        if "same" in found:
-            return "same"
-        return "cannot tell"
-
-    def __str__(self) -> str:
-        rows = [[c.figure, c.stated, c.derived, c.finding] for c in self.checks]
-        lines = [table(["figure", "receipt", "derived here", "finding"], rows)]
-        reasons: dict[str, list[str]] = {}
-        for check in self.checks:
-            if check.reason:
-                reasons.setdefault(check.reason, []).append(check.figure)
-        lines += [f"{', '.join(names)}: {why}" for why, names in reasons.items()]
-        return "\n".join(lines)
+    return json.loads(text, object_pairs_hook=build, parse_constant=refuse)
 
 
 def verify_receipt(
@@ -114,42 +83,48 @@ def verify_receipt(
         path /= "receipt.json"
     try:
         text = path.read_text()
-        data: Any = json.loads(text)
+        data: Any = _read_strictly(text)
         receipt = Receipt.from_json(text)
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         raise ConfigError(f"{path}: cannot be read as a receipt: {e}") from e
     folder = RunFolder(path.parent)
     checks = list(_check_verdicts(receipt, data))
     if not isinstance(data.get("config"), dict):
         why = "the receipt has no config, from which its program could be built again."
-        checks += _check_spends(receipt, {}, why)
+        checks += [_untold("config", "-", why), *_check_spends(receipt, {}, why)]
         return ReceiptCheck(tuple(checks))
     model: Any = data.get("model")
     memory: Any = data.get("memory")
     if not isinstance(model, dict) or not isinstance(memory, dict):
         raise ConfigError(f"{path}: a run's receipt has the keys model and memory.")
+    why = _explain_other_program(data.get("environment"))
+    config = _read_config(path, data["config"], why)
     checks += _check_file(folder, model)
-    config = _read_config(path, data["config"])
-    ready, why = _build(config, folder, data, trust_code, observer or Silent())
-    if ready is None:
+    if config is None:
         checks += _check_spends(receipt, _derive_file(folder), why)
+        return ReceiptCheck(tuple(checks))
+    checks += _check_rows(receipt, config)
+    checks += _check_accuracy(receipt, model)
+    history = ", ".join(name for name in _HISTORY if name in data)
+    checks.append(_untold("training", history, _ONCE, is_deterministic=False))
+    derived = _derive_limits(config)
+    _update(derived, _derive_file(folder))
+    ready = None
+    if not why:
+        ready, why = _build(config, folder, trust_code, observer or Silent())
+    if ready is None:
+        checks += _check_spends(receipt, derived, why)
         checks += _check_facts("memory", memory, {}, why)
         checks += _check_facts("model", _numbers(model), {}, why)
         return ReceiptCheck(tuple(checks))
-    derived = _derive_spends(ready)
-    for name, parts in _derive_file(folder).items():
-        derived.setdefault(name, {}).update(parts)
-    checks += _check_spends(receipt, derived, "it was measured once, in that run.")
-    program = ready.step.program
-    facts = {f.name: getattr(program, f.name) for f in dataclasses.fields(program)}
-    facts["unplanned_bytes"] = ready.unplanned_bytes
-    facts["planned_bytes"] = program.bytes_of(ready.memory_kind)
-    facts["kind"] = ready.memory_kind
-    facts["limit_bytes"] = ready.memory and ready.memory.limit_bytes
-    checks += _check_facts("memory", memory, facts, "it is text for the reader.")
-    why = "the trained weights are not in the folder, only those of the file."
-    facts = _derive_model(ready, folder)
-    checks += _check_facts("model", _numbers(model), facts, why)
+    _update(derived, _derive_spends(ready))
+    checks += _check_spends(receipt, derived, _ONCE)
+    checks += _check_facts("memory", memory, _derive_memory(ready), "")
+    checks += _check_facts("model", _numbers(model), _derive_model(ready, folder), "")
+    rates = [list(row) for row in sample_rates(config, ready.checked)]
+    checks.append(
+        _compare_numbers("learning_rates", data.get("learning_rates"), rates, str)
+    )
     return ReceiptCheck(tuple(checks))
 
 
@@ -163,12 +138,14 @@ def _check_verdicts(receipt: Receipt, data: Mapping[str, Any]) -> Iterator[Figur
 
 def _check_file(folder: RunFolder, model: Mapping[str, Any]) -> Iterator[FigureCheck]:
     """Compare length and SHA-256, and check the sums inside of the file."""
-    stated = {k: model.get(k) for k in ("file_bytes", "file_sha256")}
+    names = ("file_name", "file_bytes", "file_sha256")
+    stated = {name: model.get(name) for name in names}
     # The folder's own name for the file: a receipt must not name any file to be read.
     if not folder.model.is_file():
         yield from _check_facts("model", stated, {}, f"{folder.model} is missing.")
         return
     facts = {
+        "file_name": folder.model.name,
         "file_bytes": folder.model.stat().st_size,
         "file_sha256": file_sha256(folder.model),
     }
@@ -181,11 +158,84 @@ def _check_file(folder: RunFolder, model: Mapping[str, Any]) -> Iterator[FigureC
         yield _compare("model: sums in the file", "whole", "whole")
 
 
+def _check_rows(receipt: Receipt, config: RunConfig) -> Iterator[FigureCheck]:
+    """Compare the rows of a receipt with the budgets of its config.
+
+    A row that is left out would hide a broken budget.
+    """
+    memory_rows = [s.name for s in receipt.spends if "memory of one step" in s.name]
+    expected = list(_derive_limits(config))
+    if config.budgets.memory is not None:
+        kind = config.budgets.memory.kind
+        row = f"{kind} memory of one step"
+        expected += [name for name in memory_rows if name.startswith(row)][:1] or [row]
+    found = collections.Counter(spend.name for spend in receipt.spends)
+    for name in dict.fromkeys([*expected, *found]):
+        rows = expected.count(name)
+        if found[name] != rows:
+            yield _compare(f"{name}: rows", str(found[name]), str(rows))
+
+
+def _derive_limits(config: RunConfig) -> Parts:
+    """The rows that the budgets of a config lead to, with limits it states itself."""
+    budgets = config.budgets
+    limits: dict[str, float | None] = {}
+    if budgets.time is not None:
+        limits["time of the whole run"] = budgets.time.seconds
+        limits["compiles of the step"] = budgets.time.compiles
+    if budgets.overhead is not None:
+        limits["time spent watching"] = budgets.overhead.share
+    limits["accuracy lost by compression"] = budgets.accuracy_drop
+    if budgets.size is not None:
+        limits["relative error"] = budgets.size.rel_error
+        limits["largest error"] = budgets.size.max_abs
+    rows: Parts = {n: {"limit": v} for n, v in limits.items() if v is not None}
+    size = budgets.size
+    if size and not (size.bytes is size.ratio is size.bits_per_weight is None):
+        rows["file"] = {}
+    return rows
+
+
+def _check_accuracy(
+    receipt: Receipt, model: Mapping[str, Any]
+) -> Iterator[FigureCheck]:
+    """Compare the accuracy lost with the two accuracies that it follows from."""
+    before, after, noises = (
+        _mapping(model.get(k)) for k in ("before", "after", "noise")
+    )
+    for spend in receipt.spends:
+        if spend.name != "accuracy lost by compression" or spend.measured is None:
+            continue
+        first, last = before.get("accuracy"), after.get("accuracy")
+        lost, noise = None, noises.get("accuracy")
+        if isinstance(first, float) and isinstance(last, float):
+            lost = max(0.0, first - last)
+        if model.get("rel_error") == 0:
+            noise = 0.0  # the file holds the same weights
+        for part, derived in {"measured": lost, "noise": noise}.items():
+            stated = getattr(spend, part)
+            if not _equal(stated, derived):
+                yield _compare(f"{spend.name}: {part}", str(stated), str(derived))
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
 def _derive_file(folder: RunFolder) -> Parts:
     """The measured length of the model file."""
     if not folder.model.is_file():
         return {}
-    return {"file": {"measured": folder.model.stat().st_size}}
+    return {"file": {"measured": folder.model.stat().st_size, "noise": 0.0}}
+
+
+def _update(derived: Parts, more: Parts) -> None:
+    for name, parts in more.items():
+        derived.setdefault(name, {}).update(parts)
+
+
+def _derive_memory(ready: Prepared) -> dict[str, Any]:
+    return dataclasses.asdict(memory_facts(ready))
 
 
 def _derive_spends(ready: Prepared) -> Parts:
@@ -210,44 +260,45 @@ def _check_spends(receipt: Receipt, derived: Parts, why: str) -> Iterator[Figure
         show = functools.partial(amount, unit=spend.unit)
         for part in _PARTS:
             stated, figure = getattr(spend, part), f"{spend.name}: {part}"
-            if part not in parts:
-                if stated is not None:
-                    yield _untold(figure, show(stated), why)
-                continue
-            counts = stated is not None and (spend.unit, part) == (
-                "compiles",
-                "measured",
-            )
+            if part == "unit":
+                if parts.get(part, stated) != stated:
+                    yield _compare(figure, stated, parts[part])
+            elif part not in parts:
+                if stated is not None and (part, stated) != ("noise", 0.0):
+                    once = why is _ONCE
+                    yield _untold(figure, show(stated), why, is_deterministic=not once)
             # Later batches can need further programs; a count below that of these few
             # steps is a false claim.
-            if counts and stated > parts[part]:
+            elif figure == "compiles of the step: measured" and (
+                stated is not None and stated > parts[part]
+            ):
                 why_more = f"only the first {_STEPS} steps were repeated."
                 yield _untold(figure, show(stated), why_more)
-            else:
+            elif part != "noise" or stated != parts[part]:
                 yield _compare_numbers(figure, stated, parts[part], show)
 
 
 def _check_facts(
     room: str, stated: Mapping[str, Any], derived: Mapping[str, Any], why: str
 ) -> Iterator[FigureCheck]:
-    for name, value in stated.items():
-        if name == "plan":  # a table for readers; the bytes and flops are its content
-            continue
-        figure = f"{room}: {name}"
-        if name not in derived:
-            yield _untold(figure, str(value), why)
-        else:
+    for name in dict.fromkeys([*derived, *stated]):
+        figure, value = f"{room}: {name}", stated.get(name)
+        if name in derived:
             yield _compare_numbers(figure, value, derived[name], str)
+        elif name.partition(".")[0] in ("before", "rel_error"):
+            weights = "the trained weights are not in the folder, only the file's."
+            yield _untold(figure, str(value), weights, is_deterministic=False)
+        else:
+            yield _untold(figure, str(value), why or "nothing here derives it.")
 
 
 def _numbers(model: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of a run's model that building it again can derive."""
-    names = ("weights", "original_bytes", "rel_error")
+    names = ("summary", "weights", "original_bytes", "rel_error")
     found = {name: model.get(name) for name in names}
     for when in ("before", "after"):
-        figures = model.get(when)
-        if isinstance(figures, dict):
-            found |= {f"{when}.{name}": v for name, v in figures.items()}
+        for name, value in _mapping(model.get(when)).items():
+            found[f"{when}.{name}"] = value
     return found
 
 
@@ -255,6 +306,7 @@ def _derive_model(ready: Prepared, folder: RunFolder) -> dict[str, Any]:
     bound, state = ready.checked.bound, ready.checked.state
     tree = bound.file_tree(state)
     facts: dict[str, Any] = {
+        "summary": ready.checked.task.summary,
         "weights": sum(leaf.size for leaf in jax.tree.leaves(tree)),
         "original_bytes": trees.nbytes(tree),
     }
@@ -268,17 +320,34 @@ def _derive_model(ready: Prepared, folder: RunFolder) -> dict[str, Any]:
     return facts
 
 
-def _read_config(path: Path, data: object) -> RunConfig:
+def _read_config(path: Path, data: object, why: str) -> RunConfig | None:
+    """The config of a receipt; None if another version wrote what is unknown here."""
     try:
         return from_plain(RunConfig, data, at="config")
     except ValueError as e:
+        if why:
+            return None
         raise ConfigError(f"{path}: {e}") from e
+
+
+def _explain_other_program(theirs: object) -> str:
+    """Why the same program is not compiled here; empty if it is."""
+    if not isinstance(theirs, dict):
+        return "the receipt does not say with which versions it was made."
+    ours = describe_environment()
+    differing = [
+        f"{name} {theirs.get(name)} there and {ours[name]} here"
+        for name in _SAME_PROGRAM
+        if theirs.get(name) != ours[name]
+    ]
+    if differing:
+        return f"another program is compiled here: {'; '.join(differing)}."
+    return ""
 
 
 def _build(
     config: RunConfig,
     folder: RunFolder,
-    data: Mapping[str, Any],
     trust_code: bool,  # noqa: FBT001
     observer: Observer,
 ) -> tuple[Prepared | None, str]:
@@ -288,16 +357,6 @@ def _build(
             f"the config names the function {config.task}, which was not executed; "
             "--trust-code imports it."
         )
-    theirs, ours = data.get("environment"), describe_environment()
-    if not isinstance(theirs, dict):
-        return None, "the receipt does not say with which versions it was made."
-    differing = [
-        f"{name} {theirs.get(name)} there and {ours[name]} here"
-        for name in _SAME_PROGRAM
-        if theirs.get(name) != ours[name]
-    ]
-    if differing:
-        return None, f"another program is compiled here: {'; '.join(differing)}."
     config_folder = folder.path
     if folder.origin.is_file():
         config_folder = folder.config_folder()
@@ -337,6 +396,13 @@ def _compare_numbers(
 
 
 def _equal(stated: Any, derived: Any) -> bool:
+    if isinstance(stated, bool) != isinstance(derived, bool):
+        return False  # True == 1
+    if isinstance(derived, list):
+        rows = cast("list[Any]", derived)
+        if not isinstance(stated, list) or len(cast("list[Any]", stated)) != len(rows):
+            return False
+        return all(map(_equal, cast("list[Any]", stated), rows))
     floats = isinstance(stated, int | float) and isinstance(derived, float)
     if floats and not float(derived).is_integer():
         return math.isclose(stated, derived, rel_tol=_REL_TOLERANCE)
@@ -350,7 +416,14 @@ def _compare(figure: str, stated: str, derived: str) -> FigureCheck:
     return FigureCheck(figure=figure, stated=stated, derived=derived, finding=finding)
 
 
-def _untold(figure: str, stated: str, why: str) -> FigureCheck:
+def _untold(
+    figure: str, stated: str, why: str, *, is_deterministic: bool = True
+) -> FigureCheck:
     return FigureCheck(
-        figure=figure, stated=stated, derived="-", finding="cannot tell", reason=why
+        figure=figure,
+        stated=stated,
+        derived="-",
+        finding="cannot tell",
+        reason=why,
+        is_deterministic=is_deterministic,
     )
