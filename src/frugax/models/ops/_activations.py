@@ -23,7 +23,7 @@ def relu(xp: Any, input: Array) -> Array:
 
 @op(promote="float")
 def relu6(xp: Any, input: Array) -> Array:
-    """Within [0, 6], with gradient 0 at both. Howard et al. 2017, arXiv:1704.04861."""
+    """Within [0, 6], with gradient 0 at both. Sandler et al. 2018, arXiv:1801.04381."""
     return xp.clip(input, 0.0, 6.0)
 
 
@@ -121,7 +121,7 @@ def softplus(xp: Any, input: Array) -> Array:
 
 @op(promote="float")
 def softsign(xp: Any, input: Array) -> Array:
-    """`input` / (1 + |input|). Turian et al. 2009, ACL."""
+    """`input` / (1 + |input|). Turian et al. 2009, NAACL."""
     return input / (xp.absolute(input) + 1.0)
 
 

@@ -92,9 +92,9 @@ class Creation(Dtypes):
         return torch.randint(low, high, shape, **self._draw(key, dtype))
 
     def fold_in(self, key: Array, index: Any) -> torch.Tensor:
-        """A key of its own for each number, by the mixer of SplitMix64.
+        """Derive a key for each number by the mixer of SplitMix64.
 
-        Steele, Lea & Flood 2014, OOPSLA, fig. 13.
+        Steele, Lea & Flood 2014, OOPSLA, with the constants of Stafford's variant 13.
         """
         if key.device.type == "meta":
             return key

@@ -1,10 +1,9 @@
 """Dynamic programming for the segments to recompute, at all memory limits at once.
 
-This is the chain method of Beaumont, Herrmann, Pallez & Shilova 2020 ("Optimal
-memory-aware backpropagation of deep join networks", Phil. Trans. R. Soc. A 378),
-applied to the cuts of any graph: a segment's backward pass finds in memory everything
-that the segments before it have stored, and adds its own residuals. A segment may be
-recomputed by a plan of its own.
+This is the method of Beaumont, Eyraud-Dubois, Herrmann, Joly & Shilova 2019 ("Optimal
+checkpointing for heterogeneous chains", arXiv:1911.13214), applied to the cuts of any
+graph: a segment's backward pass finds in memory everything that the segments before it
+have stored, and adds its own residuals. A segment may be recomputed by its own plan.
 
 References:
     Griewank & Walther 2000, "Algorithm 799: revolve", ACM TOMS 26(1): optimal nested
