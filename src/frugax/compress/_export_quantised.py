@@ -1,4 +1,4 @@
-"""Export an `.fxz` file with integers of a fixed rate, for tools that compute so."""
+"""Export an `.fxz` file with 4- or 8-bit integers, for tools that compute with them."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""The schedule of a compiled program: its HLO operations in the order they run in.
+"""The schedule of a compiled program: its HLO operations in execution order.
 
 The input is an HLO module as XLA serialises it (`xla/service/hlo.proto`). The bodies of
 loops and branches are listed in the place where they run, each once. The buffers of

@@ -1,4 +1,4 @@
-"""Build a picture of its own as an SVG document: theme, heading, axes and text."""
+"""Build an SVG file with the theme, a heading, lines and text; save a picture."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`svg_file`: a chart of a page as a picture file of its own."""
+"""`svg_file`: a chart of a page as a separate SVG file."""
 
 from xml.etree import ElementTree as ET
 

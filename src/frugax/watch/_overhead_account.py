@@ -1,4 +1,4 @@
-"""The time that a watcher has taken so far, beside its budget, and how it is known."""
+"""`OverheadAccount`: the share of a run's time that its watcher has taken so far."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""What a budget should buy: the regret of campaigns that are simulated in advance.
+"""Forecast the regret that a budget leaves, by simulating campaigns in advance.
 
 Each posterior sample stands in for the truth once. The simulated campaign starts from
 the mean and the covariance of all samples' predictions and conditions this normal

@@ -1,4 +1,4 @@
-"""Who causes whom among variables of a few values: sums over parent sets, given orders.
+"""The posterior over graphs of discrete variables: sums over parent sets and orders.
 
 Each variable has a table of probabilities for each setting of its parents, with a
 Dirichlet prior that can be integrated out. Given an order of the variables, the sum

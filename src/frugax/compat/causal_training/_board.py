@@ -1,4 +1,4 @@
-"""The inputs of the network for each place: the same in training and in a campaign."""
+"""The policy network's input: the features of each candidate experiment."""
 
 import dataclasses
 

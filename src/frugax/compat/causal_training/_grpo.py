@@ -1,4 +1,4 @@
-"""Group relative policy optimisation: better than the others from the same state.
+"""Train a policy by group relative policy optimisation (GRPO).
 
 From each state of a campaign the policy plays many games. A game's advantage is its
 reward minus the mean of its group, in standard deviations of the group, so no value

@@ -1,4 +1,4 @@
-"""One training step in the guide's call order: compiled, op by op, or what works.
+"""Training steps of a surrogate under the guide's names: compiled, or op by op.
 
 The step contains the model. What needs no weight, the evidence, is computed before it
 in NumPy; the compiled part has one shape for any number of rows, up to 12 variables,

@@ -1,4 +1,4 @@
-"""Strategy "csr": store the places and the values of a half-zero matrix apart.
+"""Strategy "csr": sparse matrices in compressed sparse row format.
 
 The places are a mask of booleans, which the entropy coder packs to less than CSR's
 column numbers; zeros come back as zeros, whatever the error allowed, and -0 as 0. CSR

@@ -1,4 +1,4 @@
-"""JAX's devices as the guide's parts: settings, turns, memory, programs, transfers."""
+"""The guide's classes around JAX's devices: settings, memory, programs, transfers."""
 
 import contextlib
 import itertools

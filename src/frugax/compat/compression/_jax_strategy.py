@@ -1,4 +1,4 @@
-"""Strategy "jax": multiply levels on the device, and compare with NumPy's digest.
+"""Strategy "jax": decode tensors on a JAX device, and verify their digests.
 
 Searching and entropy coding are NumPy's work, whatever the strategy. JAX's part: the
 integers of a tensor go to the device, where one product makes them weights. Their

@@ -1,4 +1,4 @@
-"""Nested data as JSON and a row of arrays, and back. Nothing else, so nothing runs.
+"""Convert nested data to JSON and a list of arrays, and back, without running code.
 
 In the JSON a list is a list, and every mapping has one key that names its type:
 

@@ -1,4 +1,4 @@
-"""Run the guide's callbacks on the host so that the program always goes on.
+"""Run the guide's callbacks on the host; their failures never stop the program.
 
 A program that nobody collects from calls back from inside. An exception there would
 end it, a function that waits would stop it, and an array that is kept would hold device

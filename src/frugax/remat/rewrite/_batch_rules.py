@@ -1,4 +1,4 @@
-"""What an operation on arrays does to the batch: a rule for each kind of operation.
+"""Rules for running operations on part of a batch: one for each kind of operation.
 
 Each value either is the same for every part of the batch, or lies along the batch in
 one of its axes, or is a sum over the batch of which a part of the batch gives one term.

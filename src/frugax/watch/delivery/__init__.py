@@ -1,4 +1,4 @@
-"""Deliver records to sinks from threads of their own, and count the lost ones.
+"""Deliver records to sinks from separate threads, and count the lost ones.
 
 A `SinkWorker` stands in front of each sink. Whatever the sink does, the program goes
 on, memory stays below a cap, and `Losses` counts the lost records by reason.

@@ -1,4 +1,4 @@
-"""What watching keeps in memory, counted in one ledger and held to a limit.
+"""The guide's memory management: caches and lazy data in one ledger with a limit.
 
 Start at `MemoryManager`: a cache, lazily loaded data and (if they ask for an account)
 the queues of the sinks share its limit. `optimize_array_memory` makes arrays smaller

@@ -1,4 +1,4 @@
-"""The same array in fewer bytes: exact, unless an error is asked for."""
+"""Compress arrays in memory: exactly, or within a requested error."""
 
 # Callers are checked at run time, whatever their annotations promise.
 # pyright: reportUnnecessaryIsInstance=false

@@ -1,4 +1,4 @@
-"""Python's garbage collector: fewer passes while asked for, and back again.
+"""Run Python's garbage collector less often for a while, and restore its thresholds.
 
 Its thresholds belong to the whole process, so nothing in frugax changes them unless
 `GarbageCollectionOptimizer.optimize_for_visualization` is called.

@@ -1,4 +1,4 @@
-"""How many bytes a value keeps alive: a walk over its parts, nothing is serialised.
+"""Count the bytes that a value keeps alive, by walking its parts.
 
 Arrays count by the buffer they keep alive, so a view of ten numbers into a large
 array counts as that array, and two views of one array count once.

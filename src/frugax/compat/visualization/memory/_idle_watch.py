@@ -1,4 +1,4 @@
-"""One thread that lets go of what nobody has used for a while.
+"""One thread that releases items which were not used for a while.
 
 It starts with the first thing to look after and ends when there is none left.
 """

@@ -1,4 +1,4 @@
-"""Load data when it is asked for, and release it when nobody asks any more."""
+"""Data that is loaded at its first use, and released when idle."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""One ledger for all bytes that watching holds: who holds how many, under one limit.
+"""One ledger of the bytes that all caches hold, under one limit.
 
 Whoever keeps data has an `Account` and reserves before it keeps. Where the limit is in
 the way, the ledger asks others to let go, in a fixed order, and refuses if they cannot.
