@@ -137,11 +137,7 @@ def report(folder: Folder, /) -> int:
 
 
 def _open(folder: Path, config: "CampaignConfig") -> "Campaign":
-    """Load the campaign of a folder.
-
-    Raises:
-        ConfigError: the folder has no campaign, or its config was changed since.
-    """
+    """Load the campaign of a folder."""
     from frugax.causal.campaign import Campaign
 
     try:
@@ -166,11 +162,7 @@ def _open(folder: Path, config: "CampaignConfig") -> "Campaign":
 def _begin(
     settings: "CampaignConfig", config: Path, runs: Path
 ) -> tuple["Campaign", Path]:
-    """Begin a campaign in a folder of its own, and tell it its observations.
-
-    Raises:
-        ConfigError: the observations cannot be read.
-    """
+    """Begin a campaign in a folder of its own, and tell it its observations."""
     import yaml
 
     from frugax.budget import to_plain

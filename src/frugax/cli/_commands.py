@@ -155,13 +155,7 @@ def run(
 
 
 def _join_processes() -> None:
-    """Join the other processes of this run, if a launcher has started several.
-
-    All but the first are silent.
-
-    Raises:
-        ConfigError: the others cannot be found.
-    """
+    """Join the other processes of a launched run; all but the first are silent."""
     if all(os.environ.get(variable, "1") == "1" for variable in _PROCESS_COUNTS):
         return  # without importing JAX
     import jax

@@ -40,28 +40,7 @@ def plan_for_targets(
     console: Console,
     progress: Console,
 ) -> int:
-    """Print the answer for each target.
-
-    Args:
-        subject: module:function, unless `make_workload` is given.
-        make_workload: makes the program of a config.
-        targets: names of targets with commas between them.
-        budget: bytes, or a share of each device's memory.
-        prices: such as h100=2.5,l4=0.8, for a device and an hour.
-        search: parts to search over, with commas between them.
-        why: whether to show the arrays at the peak.
-        largest_batch: whether to look for the largest batch.
-        picture: file for a picture of what fills the memory.
-        json: file for the plan.
-        console: for results.
-        progress: for the spinner.
-
-    Returns:
-        0 if it fits a target, 1 if not.
-
-    Raises:
-        ConfigError: an option is wrong, or the function returns something else.
-    """
+    """Print the answer for each target."""
     from frugax import fit
     from frugax.fileio import write_whole
     from frugax.targets import Target
@@ -157,11 +136,7 @@ def _find_peak(
 
 
 def call_for_workload(subject: str) -> "fit.Workload":
-    """The program that a user's function returns.
-
-    Raises:
-        ConfigError: the function does not exist, or returns something else.
-    """
+    """The program that a user's function returns."""
     from frugax import fit
 
     function = load_function(subject)

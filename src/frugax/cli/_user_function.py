@@ -39,23 +39,7 @@ def plan_function(
     console: Console,
     progress: Console,
 ) -> None:
-    """Plan the loss that a function returns; print the plan and its memory over time.
-
-    Args:
-        target: module:function, or file.py:function.
-        budget: the most memory that the gradient, or the step around it, may need.
-        picture: file for the picture; None for none.
-        frontier: file for the picture of all programs that were compiled, which are
-            then printed as well; None for neither.
-        json: file for the plan; None for none.
-        console: for results.
-        progress: for the spinner while programs compile, if it is a terminal.
-
-    Raises:
-        ConfigError: the function does not exist, it does not return a loss and its
-            arguments, or a file has the wrong ending.
-        InfeasibleBudgetError: nothing fits.
-    """
+    """Plan the loss that a function returns, and print the plan and its memory."""
     # Checked before anything is compiled, although the picture comes last.
     for option, file in (("--picture", picture), ("--frontier", frontier)):
         if file is not None and file.suffix not in (".svg", ".txt"):

@@ -105,11 +105,7 @@ def export(
 
 
 def find_journal(run: Path) -> Path:
-    """Find the journal of a run by its folder, or by the journal itself.
-
-    Raises:
-        ConfigError: the journal does not exist.
-    """
+    """Find the journal of a run by its folder, or by the journal itself."""
     path = run
     if run.is_dir():
         path = run / "journal"

@@ -120,11 +120,7 @@ def compress(
 
 
 def _compressed_name(file: Path, to: Path | None, *, force: bool) -> Path:
-    """Return the file to write for some weights.
-
-    Raises:
-        ConfigError: there are no such weights, or the file is theirs, or exists.
-    """
+    """Return the file to write for some weights."""
     if not file.is_dir() or file == Path():
         _must_exist(file)
     # By default the target would be the file itself.
@@ -155,11 +151,7 @@ def _compress_one(
     workers: int,
     resume: Path | None,
 ) -> bool:
-    """Compress one file or folder; say whether the budget was kept.
-
-    Raises:
-        ConfigError: there are no weights in it.
-    """
+    """Compress one file or folder; say whether the budget was kept."""
     from frugax import compress as room
 
     weights = room.load_weights(file)
@@ -370,11 +362,7 @@ _LIMITS = (
 
 
 def _parse_limits(command: str, limits: Limits) -> SizeBudget | None:
-    """Parse the options into a budget; None without any.
-
-    Raises:
-        ConfigError: options exclude each other, or one is out of range.
-    """
+    """Parse the options into a budget; None without any."""
     stated = {k: v for k, v in dataclasses.asdict(limits).items() if v is not None}
     if not stated:
         return None
@@ -393,11 +381,7 @@ def _parse_limits(command: str, limits: Limits) -> SizeBudget | None:
 
 
 def _parse_limit(name: str, text: str) -> SizeBudget:
-    """Parse one option.
-
-    Raises:
-        ValueError: `text` is not a number, or out of range.
-    """
+    """Parse one option."""
     try:
         number = float(text)
     except ValueError as e:
@@ -413,11 +397,7 @@ def _parse_limit(name: str, text: str) -> SizeBudget:
 
 
 def _must_be_free(target: Path, *, force: bool, option: str = "--to") -> None:
-    """Refuse to replace a file without --force.
-
-    Raises:
-        ConfigError: the file exists.
-    """
+    """Refuse to replace a file without --force."""
     if target.exists() and not force:
         raise ConfigError(
             f"{target}: this file exists already; choose another with {option}, "
@@ -466,11 +446,7 @@ def _bar(task: str) -> Iterator[Callable[[float, str], None]]:
 
 
 def _must_exist(file: Path) -> None:
-    """Refuse a mistyped name before any work is done.
-
-    Raises:
-        ConfigError: the file does not exist.
-    """
+    """Refuse a mistyped name before any work is done."""
     if not file.is_file():
         problem = "there is no such file"
         # An empty variable of a shell arrives as an empty name, which Path reads as the

@@ -60,12 +60,7 @@ def _fetch(source: Any, target: Path) -> None:
 
 @contextlib.contextmanager
 def write_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file that appears whole at the end of the block, as `atomic_write` does.
-
-    Raises:
-        MissingExtraError: the packages for this kind of bucket are not installed.
-        OutputError: it could not be written.
-    """
+    """Open a file that appears whole at the end of the block, like `atomic_write`."""
     if not in_bucket(path):
         with atomic_write(path) as file:
             yield file

@@ -76,16 +76,7 @@ class GGUF:
         return codec, [Part(name, codec, integers.shape, blocks)]
 
     def write(self, parts: Sequence[Part], dense: set[str], place: str) -> None:
-        """Write the file.
-
-        Args:
-            parts: its tensors.
-            dense: the names of those that are not quantised.
-            place: where they come from, for messages.
-
-        Raises:
-            UnsupportedFileError: it cannot hold a tensor.
-        """
+        """Write the file."""
         head = b"GGUF" + struct.pack("<IQQ", 3, len(parts), 1)
         head += _text("general.architecture") + struct.pack("<I", 8) + _text("frugax")
         at = 0

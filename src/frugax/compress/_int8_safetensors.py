@@ -59,13 +59,7 @@ class Int8Safetensors:
         return "int8", lay_out_int8(name, integers, steps)
 
     def write(self, parts: Sequence[Part], dense: set[str], place: str) -> None:
-        """Write the file.
-
-        Args:
-            parts: its tensors.
-            dense: the names of those that are not quantised.
-            place: where they come from, for messages.
-        """
+        """Write the file."""
         write_safetensors(self.file, parts, place)
 
 

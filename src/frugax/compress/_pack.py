@@ -302,11 +302,7 @@ def _choose(
     limit: int | None,
     goal: float | None,
 ) -> list[_Option]:
-    """Choose an option for each tensor: the best in a size, or the least in an error.
-
-    Raises:
-        InfeasibleBudgetError: the smallest options are beyond the size.
-    """
+    """Choose an option for each tensor: the best in a size, or least in an error."""
     width = max(map(len, options), default=1)
     cost = np.zeros((len(options), width), np.int64)
     loss = np.full(cost.shape, np.inf)

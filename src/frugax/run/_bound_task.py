@@ -53,11 +53,7 @@ class BoundTask:
 
     @classmethod
     def build(cls, task: Task, initial: PyTree) -> "BoundTask":
-        """Split what `init` returned, real or as shapes.
-
-        Raises:
-            ConfigError: it does not fit the arguments of `loss`.
-        """
+        """Split what `init` returned, real or as shapes."""
         if _is_variables(initial):
             rest = {str(k): v for k, v in initial.items() if k != "params"}
             return cls(task, "variables", initial["params"], rest)

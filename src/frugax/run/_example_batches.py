@@ -16,11 +16,7 @@ from frugax.trees import PyTree
 
 
 def batch_examples(data: Any, *, batch: int, seed: int) -> Callable[[int], PyTree]:
-    """Make a function from the step to its batch.
-
-    Raises:
-        ConfigError: the batch is larger than the data set, or `data` is not one.
-    """
+    """Make a function from the step to its batch."""
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise ConfigError(
             "task: batch_size is for a data set with a length and items, got a "

@@ -121,15 +121,7 @@ class Ledger:
             self.add(part, self._clock() - started)
 
     def check(self, *, stage: str, needs_s: float = 0.0) -> None:
-        """Refuse to start a stage for which no time is left.
-
-        Args:
-            stage: name of the stage.
-            needs_s: seconds that it takes at least.
-
-        Raises:
-            InfeasibleBudgetError: the run cannot end in time.
-        """
+        """Refuse to start a stage for which no time is left."""
         if self._refuses and self.left_s <= needs_s:
             raise self.refusal(stage)
 
@@ -155,9 +147,6 @@ class Ledger:
         """Interrupt the block when no time is left, between two of its operations.
 
         Only the main thread can be interrupted; elsewhere the block just runs.
-
-        Raises:
-            InfeasibleBudgetError: the time was over before the block ended.
         """
         self.check(stage=stage)
         is_main = threading.current_thread() is threading.main_thread()

@@ -29,11 +29,7 @@ class AveragedState(NamedTuple):
 def build_optimizer(
     config: TrainConfig,
 ) -> tuple[optax.GradientTransformationExtraArgs, Callable[[int], float]]:
-    """Build the optimiser, and the learning rate by step for the report.
-
-    Raises:
-        ConfigError: optax has no such optimiser or schedule, or not these arguments.
-    """
+    """Build the optimiser, and the learning rate by step for the report."""
     rate = _build_schedule(config)
     name, options = _split_name(config.optimizer)
     factory = _find(name, "train.optimizer", _optimizers())

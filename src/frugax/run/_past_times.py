@@ -38,11 +38,7 @@ def start_ledger(config: RunConfig, *, resume: bool = False) -> Ledger:
 
 
 def check_past_times(config: RunConfig, ledger: Ledger) -> None:
-    """Refuse a limit that not even the fastest earlier run of this config would keep.
-
-    Raises:
-        InfeasibleBudgetError: the run cannot end in time.
-    """
+    """Refuse a limit that even the fastest earlier run of this config would break."""
     past = _read(config)
     if ledger.limit_s is None or not past:
         return

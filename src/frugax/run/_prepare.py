@@ -54,11 +54,7 @@ class Evaluator:
         self.latest: tuple[int, Figures] | None = None
 
     def __call__(self, state: train.TrainState) -> Figures:
-        """Evaluate a state.
-
-        Raises:
-            DivergedError: the metric that decides when to stop is not a number.
-        """
+        """Evaluate a state."""
         step = int(state.step)
         if self.latest is None or self.latest[0] != step:
             whole = self._bound.whole(self._bound.gather_weights(state))
@@ -138,13 +134,7 @@ def check_task(
     *,
     resume: bool = False,
 ) -> Checked:
-    """Call every function of the task once; nothing is written yet.
-
-    Raises:
-        ConfigError: the task cannot be built, run or evaluated as the config asks.
-        InfeasibleBudgetError: this machine cannot hold the training state.
-        MissingExtraError: a package for the data is not installed.
-    """
+    """Call every function of the task once; nothing is written yet."""
     check_target(config)
     observer.stage("building the model")
     settings = config.train
@@ -182,11 +172,7 @@ def check_task(
 
 
 def check_target(config: RunConfig) -> None:
-    """Refuse a run on another kind of device than its config names.
-
-    Raises:
-        ConfigError: the target is not here, or there is no such target.
-    """
+    """Refuse a run on another kind of device than its config names."""
     if config.target is None:
         return
     wanted, here = Target(config.target), Target.here()
@@ -414,11 +400,7 @@ def _check_room(
     optimizer: optax.GradientTransformation,
     observer: Observer,
 ) -> None:
-    """Refuse a state that this machine cannot hold, before it is allocated.
-
-    Raises:
-        InfeasibleBudgetError: weights and optimiser are larger than the free memory.
-    """
+    """Refuse a state that this machine cannot hold, before it is allocated."""
     free = free_device_bytes()
     if free is None:
         return
@@ -477,11 +459,7 @@ def _nbytes(tree: PyTree) -> int:
 
 
 def _check_figures(config: RunConfig, figures: Figures) -> None:
-    """Name a figure that a budget or early stopping needs and evaluate lacks.
-
-    Raises:
-        ConfigError: it is missing. Otherwise that would show after hours.
-    """
+    """Name a figure that a budget or early stopping needs and evaluate lacks."""
     wanted: dict[str, str] = {}
     if config.budgets.accuracy_drop is not None:
         wanted["budgets.accuracy_drop"] = "accuracy"
@@ -499,11 +477,7 @@ def _check_figures(config: RunConfig, figures: Figures) -> None:
 
 
 def best_metric(config: RunConfig, figures: Figures) -> tuple[str, bool]:
-    """Return the figure that decides which state is best, and whether higher is better.
-
-    Raises:
-        ConfigError: none is known.
-    """
+    """Return the figure that decides which state is best; whether higher is better."""
     stop = config.train.early_stop
     if stop is not None:
         return stop.metric, stop.better == "higher"

@@ -248,11 +248,7 @@ def _as_task(result: Any, name: str, seed: int) -> Task:
 
 
 def _check_arguments(function: Callable[..., Any], names: list[str], what: str) -> None:
-    """Check a function's arguments before JAX calls it with them.
-
-    Raises:
-        ConfigError: the function cannot be called with these arguments.
-    """
+    """Check a function's arguments before JAX calls it with them."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -34,11 +34,7 @@ class Figures:
 
 
 def check_batch(batch: PyTree) -> None:
-    """Check that a batch is a pytree of arrays or numbers, with rows.
-
-    Raises:
-        ConfigError: the batch contains anything else, or nothing.
-    """
+    """Check that a batch is a pytree of arrays or numbers, with rows."""
     # JAX treats an iterator as a leaf, with a warning; here it is an error. None would
     # be an empty container.
     is_leaf = lambda x: isinstance(x, Iterator) or x is None
@@ -63,11 +59,7 @@ def check_batch(batch: PyTree) -> None:
 
 
 def check_loss(loss: Any, params: PyTree, batch: PyTree, carried: PyTree) -> None:
-    """Check that a loss returns a real scalar, or that and a dict of scalars.
-
-    Raises:
-        ConfigError: the loss returns anything else, or raises an error.
-    """
+    """Check that a loss returns a real scalar, or that and a dict of scalars."""
     # Traced before the step is: inside it the same mistake would surface as an error of
     # `jax.grad`, far from the user's code.
     with user_code("loss"):
@@ -127,11 +119,7 @@ def _check_carried(out: Any, carried: PyTree) -> Any:
 
 
 def check_show(show: Any, *arrays: PyTree) -> dict[str, tuple[str, ...]]:
-    """Check that `show` returns streams by name, each a dict of arrays of real numbers.
-
-    Raises:
-        ConfigError: `show` returns anything else, or uses a stream name of frugax's.
-    """
+    """Check that `show` returns streams by name, each a dict of real arrays."""
     with user_code("show"):
         streams = _trace(show, *arrays)
     if not isinstance(streams, Mapping):
@@ -160,11 +148,7 @@ def check_show(show: Any, *arrays: PyTree) -> dict[str, tuple[str, ...]]:
 
 
 def evaluate_model(bound: BoundTask, whole: PyTree) -> Figures:
-    """Evaluate a model by its task; empty if the task has no `evaluate`.
-
-    Raises:
-        ConfigError: the result is not a dict of numbers, or `evaluate` failed.
-    """
+    """Evaluate a model by its task; empty if the task has no `evaluate`."""
     found = Figures({}, {})
     if bound.task.evaluate is None:
         return found

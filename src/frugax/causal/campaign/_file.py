@@ -122,11 +122,7 @@ class KeptFile:
         self._path, self._closed = path, False
 
     def write(self, state: CampaignState) -> None:
-        """Write a state to the file that is kept, if any.
-
-        Raises:
-            FrugaxError: the campaign was closed.
-        """
+        """Write a state to the file that is kept, if any."""
         if self._closed:
             raise FrugaxError(
                 "this campaign is closed, so its file would not get this change: call "

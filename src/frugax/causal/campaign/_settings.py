@@ -319,12 +319,7 @@ class CampaignSettings:
 
 
 def read_variables(given: Any) -> dict[str, Action]:
-    """Read a mapping from names to ranges or other kinds of actions.
-
-    Raises:
-        TypeError: it is not a mapping from names.
-        ValueError: one of its values is neither a pair nor a kind of action.
-    """
+    """Read a mapping from names to ranges or other kinds of actions."""
     kinds = (Integer, Binary, Categorical, Grid)
     pairs: Any = given
     if isinstance(given, Mapping):

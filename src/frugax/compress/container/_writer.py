@@ -23,9 +23,6 @@ class ContainerWriter:
     """Write the chunks of tensors as they come; the header stands behind them.
 
     The caller makes the file whole or absent: use `frugax.fileio.atomic_write`.
-
-    Args:
-        write: appends bytes: the method of an open, empty file.
     """
 
     def __init__(self, write: Callable[[bytes], object]) -> None:

@@ -128,11 +128,7 @@ class Coder:
             yield tensor
 
     def _name(self, request: EncodeRequest) -> str:
-        """Return the file name of a coded tensor: a digest of all that it depends on.
-
-        Args:
-            request: the tensor and its step.
-        """
+        """Return the file name of a coded tensor: a digest of all its inputs."""
         source, scaling = request.source, request.source.scaling
         if source.name not in self._digests:
             self._digests[source.name] = compute_digest(source.array.reshape(-1))

@@ -74,11 +74,7 @@ def start_writing(
 
 
 def read_state(folder: Folder, like: TrainState) -> TrainState:
-    """Read a state onto the devices of `like`; all processes must call this.
-
-    Raises:
-        CheckpointError: Orbax cannot read the folder.
-    """
+    """Read a state onto the devices of `like`; all processes must call this."""
     flat = jax.tree_util.tree_leaves_with_path(like)
     targets = {
         jax.tree_util.keystr(path): _describe_target(leaf) for path, leaf in flat

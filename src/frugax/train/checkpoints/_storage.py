@@ -19,11 +19,7 @@ _BUCKET = "gs://"
 
 
 def open_folder(path: str | os.PathLike[str]) -> Folder:
-    """Return a folder, which need not exist.
-
-    Raises:
-        ValueError: the path is of a kind of storage that Orbax cannot write to.
-    """
+    """Return a folder, which need not exist."""
     text = os.fspath(path)
     if text.startswith(_BUCKET):
         from etils import epath  # here, because most runs never need it
@@ -40,11 +36,7 @@ def open_folder(path: str | os.PathLike[str]) -> Folder:
 
 
 def create(folder: Folder) -> None:
-    """Create a folder.
-
-    Raises:
-        OutputError: that is not possible.
-    """
+    """Create a folder."""
     if isinstance(folder, Path):
         make_folder(folder)
     else:
@@ -52,11 +44,7 @@ def create(folder: Folder) -> None:
 
 
 def list_folders(folder: Folder) -> list[Folder]:
-    """List the sub-folders; none if there is no such folder.
-
-    Raises:
-        OutputError: it cannot be read.
-    """
+    """List the sub-folders; none if there is no such folder."""
     try:
         return [p for p in folder.iterdir() if p.is_dir()]
     except (FileNotFoundError, NotADirectoryError):
