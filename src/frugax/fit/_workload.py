@@ -15,8 +15,6 @@ from frugax.errors import ConfigError
 from frugax.targets import Target
 from frugax.train.distributed import Layout, LayoutKind
 
-ValueAndGrad = Callable[..., Callable[..., Any]]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Workload:

@@ -7,29 +7,24 @@ experiment runs a bare unit, so that the cost of collecting is part of what it m
 """
 
 import bisect
-import dataclasses
-import itertools
 import queue
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
-import numpy as np
 
 from frugax.errors import OutputError
 
 from ._call_schedule import CallSchedule
 from ._dispatch import Dispatch
+from ._entry_reader import Entry, EntryReader, ProgramRecords
 from ._flight_recorder import FlightRecorder
-from ._metrics import is_leaf_ready, read_metric
-from ._row_batch import RowBatch, class_of, make_rows, number_columns
+from ._row_batch import RowBatch
 from .overhead import Experiment, Pace, Unit
-from .probes import PackedRecords, Probe
-from .sinks import Kind
 
 # Between two looks at the queue, and between two collections: each finds its code cold,
 # and costs some hundred microseconds whatever it carries.
@@ -43,72 +38,6 @@ _MIN_STEP_AGE_S = 0.1
 # Device memory that records of programs may hold while they wait. Without a cap in
 # bytes, 4096 waiting frames could fill an accelerator.
 _MAX_PENDING_BYTES = 256 * 2**20
-# Vectors that are stacked on an accelerator before they are copied: one transfer.
-_STACKED = 64
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class ProgramRecords:
-    """The records of one call of a program, on the device.
-
-    Attributes:
-        step: the number of the call.
-        probes: the probes by the names of the records.
-        records: the records as the program returned them.
-        wanted_kinds: the classes that the level asked for at the time of the call.
-    """
-
-    step: int
-    probes: Mapping[str, Probe]
-    records: Any
-    # Kept from the time of the call: the level may have changed since.
-    wanted_kinds: frozenset[Kind]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the records hold on the device."""
-        return getattr(self.records, "nbytes", 0)
-
-    def is_ready(self) -> bool:
-        """Whether the device has finished them."""
-        if hasattr(self.records, "is_ready"):
-            return self.records.is_ready()
-        return all(map(is_leaf_ready, jax.tree.leaves(dict(self.records))))
-
-    def arrays(self) -> Any:
-        """The arrays that must be finished before they can be read."""
-        if hasattr(self.records, "fetch"):
-            return self.records
-        return dict(self.records)
-
-    def rows(self) -> list[RowBatch]:
-        """Wait for the records and return them as rows."""
-        records: Any = self.records
-        if hasattr(records, "fetch"):
-            values = records.fetch()
-        else:
-            values = {name: jax.device_get(records[name]) for name in self.probes}
-        return make_rows(self.step, self.probes, values, getattr(records, "axes", {}))
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class StepMetrics:
-    """The metrics of one step, as `Watcher.record` got them."""
-
-    step: int
-    values: dict[str, Any]
-    nbytes = 0
-
-    def is_ready(self) -> bool:
-        """Whether the device has finished them."""
-        return all(map(is_leaf_ready, self.values.values()))
-
-    def arrays(self) -> Any:
-        """The arrays that must be finished before they can be read."""
-        return {n: v for n, v in self.values.items() if not _is_deleted(v)}
-
-
-Entry: TypeAlias = ProgramRecords | StepMetrics
 
 
 class Collector:
@@ -117,10 +46,9 @@ class Collector:
     `add` and `add_mark` are for any thread and return at once.
 
     Attributes:
-        latest: the last numbers collected, by name.
+        reader: reads the entries from the device.
         latest_step: step of the last entry collected; None before the first.
         added: entries that were added.
-        refused: metrics of a step that could not be read or stored.
         forced: collections made because too many entries waited.
         cpu_s: processor time that collecting has taken.
         is_bare: whether a bare unit is running, in which nothing is collected.
@@ -143,9 +71,8 @@ class Collector:
         inspect: Callable[[int, Mapping[str, Any]], None],
     ) -> None:
         """Start no thread before the first entry."""
-        self.latest: dict[str, np.ndarray] = {}
         self.latest_step: int | None = None
-        self.added = self._passed_on = self.refused = self.forced = 0
+        self.added = self._passed_on = self.forced = 0
         self.cpu_s = 0.0
         self.is_bare: Callable[[], bool] = lambda: False
         self.judge: Callable[[Experiment], None] = lambda experiment: None
@@ -159,20 +86,17 @@ class Collector:
         self._pace = pace
         self._max_entries = max_entries
         self._clock = clock
-        self._flight = flight
-        self._inspect = inspect
+        self.reader = EntryReader(dispatch, flight=flight, inspect=inspect)
         self._entries: deque[Entry] = deque()
         self._bytes = 0
         # Rows that are on the host but not in the journal, such as on a full disk.
         self._rows: deque[RowBatch] = deque()
-        self._fetched: list[RowBatch] = []
         self._queue_lock = threading.Lock()
         # Reentrant: a sink or handler that runs in this thread may record as well.
         self._owner = threading.RLock()
         self._news = threading.Event()
         self._last_tick = 0.0
         self._has_open_rows = False
-        self._refusal: ValueError | None = None
         self._marks: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._timing = False
 
@@ -280,12 +204,6 @@ class Collector:
                 rows = self._rows.popleft()
                 self._writer.lose(rows.kind or "scalar", len(rows))
 
-    def raise_refused(self) -> None:
-        """Raise the first refusal of a step's metrics, once."""
-        refused, self._refusal = self._refusal, None
-        if refused is not None:
-            raise refused
-
     def wait_for_device(self) -> None:
         """Wait until the device has finished all entries."""
         with self._queue_lock:
@@ -299,13 +217,6 @@ class Collector:
             # It is counted when it is read.
             except Exception:
                 continue
-
-    def abandon(self) -> None:
-        """Count everything that still waits as lost: the watcher closes."""
-        with self._owner:
-            while self._rows:
-                rows = self._rows.popleft()
-                self._writer.lose(rows.kind or "scalar", len(rows), "not written")
 
     def _take_fresh(self, *, ready_only: bool) -> list[Entry]:
         """Take the records that the watched functions have kept."""
@@ -340,19 +251,11 @@ class Collector:
         before = time.thread_time()
         self._passed_on += len(taken)
         try:
-            for is_program, group in itertools.groupby(
-                taken, lambda e: isinstance(e, ProgramRecords)
-            ):
-                entries: Any = list(group)
-                if is_program:
-                    self._fetch_programs(entries)
-                else:
-                    self._fetch_metrics(entries)
+            self.reader.read(taken)
         finally:
             with self._queue_lock:
                 self._bytes -= sum(entry.nbytes for entry in taken)
-        self._rows.extend(_merge_sources(self._fetched))
-        self._fetched.clear()
+        self._rows.extend(self.reader.take_rows())
         while self._rows:
             unwritten = self._dispatch.dispatch_rows(self._rows[0])
             if unwritten is not None:
@@ -375,169 +278,6 @@ class Collector:
             self._caller_seen_s = caller_s
             self._pace.collected(spent, self._clock())
             self.latest_step = taken[-1].step
-
-    def _fetch_programs(self, entries: list[ProgramRecords]) -> None:
-        start = 0
-        while start < len(entries):
-            layout = getattr(entries[start].records, "layout", None)
-            stop = start + 1
-            while stop < len(entries) and layout is not None:
-                same = getattr(entries[stop].records, "layout", None) is layout
-                if (
-                    not same
-                    or entries[stop].wanted_kinds != entries[start].wanted_kinds
-                ):
-                    break
-                stop += 1
-            self._fetch_same(entries[start:stop])
-            start = stop
-
-    def _fetch_same(self, entries: list[ProgramRecords]) -> None:
-        """Fetch records of one layout, as columns where they are single numbers."""
-        first = entries[0]
-        records = first.records
-        columns = None
-        if isinstance(records, PackedRecords) and "scalar" in first.wanted_kinds:
-            columns = number_columns(records.layout)
-        if columns is None:
-            for entry in entries:
-                self._fetch_one(entry)
-            return
-        try:
-            words = _stack_words([entry.records.words for entry in entries])
-        # The program failed with whatever its backend or a callback in it raises: one
-        # by one, so that only its own record is lost.
-        except Exception:
-            for entry in entries:
-                self._fetch_one(entry)
-            return
-        steps = np.array([entry.step for entry in entries], np.int64)
-        values = {label: read(words) for label, read in columns.items()}
-        rows = RowBatch("scalar", "", steps, values)
-        self._writer.losses.give("scalar", len(rows))
-        self._note_numbers(rows)
-        self._fetched.append(rows)
-
-    def _fetch_one(self, entry: ProgramRecords) -> None:
-        try:
-            fetched = entry.rows()
-        except Exception as e:
-            for probe in entry.probes.values():
-                self._writer.losses.give(class_of(probe))
-                self._writer.refuse(class_of(probe), 1, e)
-            return
-        for rows in fetched:
-            if rows.kind is not None:
-                if rows.kind not in entry.wanted_kinds:
-                    self._writer.leave_out(rows.kind, len(rows))
-                    continue
-                self._writer.losses.give(rows.kind, len(rows))
-            if rows.kind == "scalar":
-                self._note_numbers(rows)
-            self._fetched.append(rows)
-
-    def _fetch_metrics(self, entries: list[StepMetrics]) -> None:
-        """Read metrics of steps; those with equal names become one batch."""
-        self._writer.losses.give("scalar", len(entries))
-        read: list[tuple[int, dict[str, np.ndarray]]] = []
-        for entry in entries:
-            try:
-                values = {
-                    name: read_metric(name, entry.step, value)
-                    for name, value in entry.values.items()
-                }
-            except ValueError as e:  # raised to the caller once the others are written
-                self._refuse(e)
-                continue
-            read.append((entry.step, values))
-        for _, group in itertools.groupby(read, lambda item: tuple(item[1])):
-            same = list(group)
-            steps = np.array([step for step, _ in same], np.int64)
-            columns = {
-                name: np.array([values[name] for _, values in same])
-                for name in same[0][1]
-            }
-            rows = RowBatch("scalar", "", steps, columns, source="caller")
-            self._note_numbers(rows)
-            self._fetched.append(rows)
-
-    def _refuse(self, error: ValueError) -> None:
-        self.refused += 1
-        self._refusal = self._refusal or error
-        self._writer.refuse("scalar", 1, error)
-
-    def _note_numbers(self, rows: RowBatch) -> None:
-        if rows.stream == "" and len(rows):
-            self.latest = {name: c[-1] for name, c in rows.columns.items()}
-        if not all(map(_all_finite, rows.columns.values())):
-            self._report_not_finite(rows)
-        elif self._flight is not None:
-            self._flight.note_finite(len(rows))
-        self._inspect(int(rows.steps[-1]) if len(rows) else 0, rows.columns)
-
-    def _report_not_finite(self, rows: RowBatch) -> None:
-        journal = self._dispatch.journal
-        if self._flight is None or journal is None:
-            return
-        for i, step in enumerate(rows.steps):
-            values = {name: column[i] for name, column in rows.columns.items()}
-            self._flight.inspect(int(step), values, journal)
-
-
-def _merge_sources(batches: list[RowBatch]) -> list[RowBatch]:
-    """Bring numbers of several sources in the order of their steps, row by row."""
-    numbers = [rows for rows in batches if rows.stream == "" and rows.kind == "scalar"]
-    if len({(rows.source, *rows.columns) for rows in numbers}) < 2:
-        return batches
-    rows = [
-        RowBatch.single(
-            "scalar", "", int(step), {n: c[i] for n, c in batch.columns.items()}
-        )
-        for batch in numbers
-        for i, step in enumerate(batch.steps)
-    ]
-    rows.sort(key=lambda row: int(row.steps[0]))  # stable: equal steps stay in order
-    others = [rows for rows in batches if rows.stream or rows.kind != "scalar"]
-    return [*rows, *others]
-
-
-def _stack_words(words: list[Any]) -> np.ndarray:
-    """Return vectors of the device as one matrix on the host."""
-    if len(words) >= _STACKED and _is_on_accelerator(words[0]):
-        # Each transfer has a latency of its own: stack on the device first.
-        parts = [
-            _stack(words[i : i + _STACKED]) for i in range(0, len(words), _STACKED)
-        ]
-        for part in parts:
-            part.copy_to_host_async()
-        return np.concatenate(list(map(np.asarray, parts)))[: len(words)]
-    return np.stack([np.asarray(vector) for vector in words])
-
-
-def _stack(words: list[Any]) -> Any:
-    # Always the same number of vectors, so that this compiles once for each length.
-    return _stack_on_device(words + [words[-1]] * (_STACKED - len(words)))
-
-
-@jax.jit
-def _stack_on_device(words: list[Any]) -> Any:
-    return jax.numpy.stack(words)
-
-
-def _is_on_accelerator(array: Any) -> bool:
-    return next(iter(array.devices())).platform != "cpu"
-
-
-def _all_finite(array: np.ndarray) -> bool:
-    if array.dtype.kind in "biu":
-        return True
-    # NumPy does not know bfloat16 and its relatives as floats.
-    return bool(np.isfinite(array.astype(np.float64)).all())
-
-
-def _is_deleted(value: Any) -> bool:
-    deleted = getattr(value, "is_deleted", None)
-    return deleted is not None and deleted()
 
 
 def _start_thread(target: Callable[..., None], args: tuple[Any, ...]) -> bool:

@@ -14,8 +14,9 @@ import numpy as np
 from frugax.budget import format_bytes, format_seconds, table
 from frugax.measure import InterleavedTimes, copy_args, time_interleaved
 
-from ._collector import Collector, ProgramRecords
+from ._collector import Collector
 from ._dispatch import Dispatch
+from ._entry_reader import ProgramRecords
 from ._program_variants import ProgramVariants
 from .delivery import KINDS
 from .journal import Journal

@@ -18,9 +18,10 @@ from frugax.errors import OutputError
 
 from ._alerts import Alerts
 from ._call_schedule import NEVER, CallSchedule
-from ._collector import Collector, ProgramRecords, StepMetrics
+from ._collector import Collector
 from ._current import announce_change, close_at_exit, enter, leave
 from ._dispatch import Dispatch
+from ._entry_reader import ProgramRecords, StepMetrics
 from ._flight_recorder import FlightRecorder
 from ._levels import Level, LevelDial
 from ._metrics import check_metric
@@ -189,7 +190,9 @@ class Watcher(AbstractContextManager["Watcher"]):
     @property
     def latest(self) -> dict[str, float]:
         """The last numbers collected, by name; for a progress bar."""
-        return {name: value.item() for name, value in self.collector.latest.items()}
+        return {
+            name: value.item() for name, value in self.collector.reader.latest.items()
+        }
 
     @property
     def latest_step(self) -> int | None:
@@ -199,12 +202,12 @@ class Watcher(AbstractContextManager["Watcher"]):
     @property
     def recorded(self) -> int:
         """The number of records that came and were not refused."""
-        return self.collector.added - self.collector.refused
+        return self.collector.added - self.collector.reader.refused
 
     @property
     def written(self) -> int:
         """The number of records that have been collected."""
-        return self.collector.written - self.collector.refused
+        return self.collector.written - self.collector.reader.refused
 
     @property
     def pending(self) -> int:
@@ -291,7 +294,7 @@ class Watcher(AbstractContextManager["Watcher"]):
             self._dispatch.writer.failure = None
             self.collector.wake()
             raise failure
-        self.collector.raise_refused()
+        self.collector.reader.raise_refused()
         if not self._asynchronous:
             self.collect()
 
@@ -497,7 +500,7 @@ class Watcher(AbstractContextManager["Watcher"]):
                 others are written.
         """
         self._collect_all()
-        self.collector.raise_refused()
+        self.collector.reader.raise_refused()
 
     def finish(self, timeout_s: float = 5.0) -> None:
         """Collect all pending records, flush the journal, and wait for the sinks.
@@ -517,7 +520,7 @@ class Watcher(AbstractContextManager["Watcher"]):
             if self._journal is not None:
                 self._journal.flush()
             self._dispatch.flush(timeout_s)
-        self.collector.raise_refused()
+        self.collector.reader.raise_refused()
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Finish, and close the sinks; the journal stays open. Twice is harmless.
