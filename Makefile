@@ -30,9 +30,7 @@ league:
 	.venv/bin/python -m benchmarks.league $(if $(FULL),--full)
 
 site:
-	@cd site && "$$(../scripts/tools site)"/mkdocs build -q
-	@cd dist && python3 -m zipfile -c frugax-site.zip site
-	@echo "dist/site/index.html, dist/frugax-site.zip"
+	@scripts/build_site
 
 notebooks:
 	@scripts/setup dev

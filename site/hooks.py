@@ -2,14 +2,18 @@
 
 The README is the home page. Contributing, security and changes come from the root
 of the repository. The API reference has one page for each room, generated from the
-names that the room exports. Notebooks are shown with the outputs that they hold. Links
-are rewritten to where the pages are on the site.
+names that the room exports; commands and config keys have a page each, generated from
+docstrings. One page lists the releases whose sites were built. Notebooks are shown with
+the outputs that they hold. Links are rewritten to where the pages are on the site.
 """
 
 import ast
 import json
+import os
 import posixpath
 import re
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +28,32 @@ FROM_ROOT = {
 }
 # Rooms that only the others use, or that serve names of older systems.
 NO_REFERENCE = {"cli", "compat"}
+# Classes whose fields are the keys of a YAML config, in the order of the page.
+CONFIGS = {
+    "`frugax run`": (
+        "run/_config.py",
+        "RunConfig TrainConfig Budgets DataConfig ModelConfig EarlyStopConfig "
+        "LayoutConfig",
+    ),
+    "`frugax causal run`": (
+        "causal/campaign/_config.py",
+        "CampaignConfig Simulator",
+    ),
+    "`campaign` of `frugax causal run`": (
+        "causal/campaign/_settings.py",
+        "CampaignSettings",
+    ),
+}
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 
 def on_config(config: Any) -> Any:
     """Place the generated pages, and those that the navigation does not name."""
     sections = {name: pages for entry in config["nav"] for name, pages in entry.items()}
+    sections["Reference"] += ["reference/commands.md", "reference/config_keys.md"]
     sections["Reference"] += [f"reference/{room}.md" for room in rooms()]
-    sections["Project"] += list(FROM_ROOT)
+    sections["Project"] += [*FROM_ROOT, "versions.md"]
+    config["copyright"] = f"frugax {version()}, {config.get('copyright')}"
     sections["Notebooks"] += [f"notebooks/{path.stem}.md" for path in notebooks()]
     named = set(re.findall(r"[\w/]+\.md", str(config["nav"])))
     for page in sorted(DOCS.rglob("*.md")):
@@ -54,9 +76,12 @@ def on_files(files: Any, *, config: Any) -> Any:
 
     for place, source in FROM_ROOT.items():
         files.append(File.generated(config, place, content=read(source)))
-    for room in rooms():
-        text = reference_page(room)
-        files.append(File.generated(config, f"reference/{room}.md", content=text))
+    pages = {f"reference/{room}.md": reference_page(room) for room in rooms()}
+    pages["reference/commands.md"] = commands_page()
+    pages["reference/config_keys.md"] = config_keys_page()
+    pages["versions.md"] = versions_page(os.environ.get("FRUGAX_SITE_TAGS", "").split())
+    for place, text in pages.items():
+        files.append(File.generated(config, place, content=text))
     for path in notebooks():
         for place, content in notebook_files(path).items():
             files.append(File.generated(config, place, content=content))
@@ -183,3 +208,135 @@ def reference_page(room: str) -> str:
         guide = f"Guide: [{room}](../{room}.md)."
     entries = "\n\n".join(f"::: frugax.{room}.{name}" for name in names)
     return f"# frugax.{room}\n\n{promise.splitlines()[0]} {guide}\n\n{entries}\n"
+
+
+def version() -> str:
+    """The version in pyproject.toml."""
+    return tomllib.loads(read("pyproject.toml"))["project"]["version"]
+
+
+def versions_page(tags: list[str]) -> str:
+    """This version, and the releases whose sites `make site` built beside it."""
+    # HTML, as MkDocs would look for these pages among its own.
+    lines = [f'- <a href="versions/{tag}/index.html">{tag}</a>' for tag in tags]
+    older = "\n".join(lines) or "There is no older release yet."
+    return (
+        f"# Versions\n\nThis is the documentation of frugax {version()}. "
+        "[Changes](changes.md) lists what is new in each release.\n\n"
+        f"## Older releases\n\n{older}\n"
+    )
+
+
+def sections_of(docstring: str) -> tuple[str, dict[str, str]]:
+    """The text of a docstring before its sections, and `Args` or `Attributes`."""
+    text, *rest = re.split(
+        r"^(Args|Attributes|Raises|Returns):$", docstring, flags=re.M
+    )
+    sections = dict(zip(rest[::2], rest[1::2], strict=True))
+    listed = sections.get("Args", "") + sections.get("Attributes", "")
+    entries: dict[str, str] = {}
+    for entry in re.split(r"\n(?= {4}\w)", listed):
+        name, _, meaning = " ".join(entry.split()).partition(": ")
+        if meaning:
+            entries[name] = meaning
+    return text.strip(), entries
+
+
+def table_of(heads: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    lines = [heads, ["---"] * len(heads), *escaped]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def commands() -> Iterator[tuple[str, ast.FunctionDef, dict[str, str]]]:
+    """The words that follow `frugax`, the function, and the types its module names."""
+    groups = {"_watch_commands": "watch ", "_causal_commands": "causal "}
+    for name in ("", "_weights", "_watch", "_causal"):
+        stem = f"{name}_commands" if name else "_commands"
+        body = ast.parse(read(f"src/frugax/cli/{stem}.py")).body
+        named = {
+            ast.unparse(node.targets[0]): ast.unparse(node.value)
+            for node in body
+            if isinstance(node, ast.Assign)
+        }
+        for node in body:
+            is_function = isinstance(node, ast.FunctionDef)
+            if is_function and "For example:" in (ast.get_docstring(node) or ""):
+                word = node.name.replace("_", "-")
+                yield groups.get(stem, "") + word, node, named
+
+
+def commands_page() -> str:
+    """Every command with its examples and options, from its docstring."""
+    parts = [
+        "# Commands",
+        "`frugax COMMAND --help` prints the same. Exit status 0 means that every "
+        "budget was kept, 1 that one was not, and 2 that the command was used wrongly "
+        "([errors](../errors.md)).",
+    ]
+    for name, node, named in commands():
+        text, meanings = sections_of(ast.get_docstring(node) or "")
+        parts.append(f"## frugax {name}")
+        for paragraph in text.split("\n\n"):
+            if paragraph.startswith("frugax "):
+                paragraph = f"```text\n{' '.join(paragraph.split())}\n```"
+            parts.append(paragraph)
+        rows = [
+            [f"`{argument.arg.upper()}`", "", meanings[argument.arg]]
+            for argument in node.args.posonlyargs
+        ]
+        defaults = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+        for argument, default in defaults:
+            shown = ast.unparse(default) if default else ""
+            shown = re.sub(r"Path\('(.*)'\)", r"\1", shown)
+            if shown in ("None", "False", "()"):
+                shown = ""
+            options = [f"`--{argument.arg.replace('_', '-')}`"]
+            annotation = ast.unparse(argument.annotation) if argument.annotation else ""
+            annotation = named.get(annotation, annotation)
+            options += [f"`{o}`" for o in re.findall(r"'(-\w)'", annotation)]
+            choices = re.search(r"Literal\[([^\]]*)\]", annotation)
+            meaning = meanings[argument.arg]
+            if choices:
+                meaning += f" One of {choices[1].replace(chr(39), chr(96))}."
+            rows.append([", ".join(options), shown and f"`{shown}`", meaning])
+        if rows:
+            parts.append(table_of(["argument", "default", "meaning"], rows))
+    return re.sub(r"(```)\n\n(```text)\n", "", "\n\n".join(parts)) + "\n"
+
+
+def config_keys_page() -> str:
+    """The keys of every YAML config, from the classes that they are read into."""
+    parts = [
+        "# Config keys",
+        "A key without a default is required. Budgets are written as "
+        "[Budgets](../budget.md) says; [Runs](../run.md#the-config) and "
+        "[campaigns](../causal_campaign.md#from-the-command-line) have examples. "
+        "An unknown key is refused, with the nearest name that exists.",
+    ]
+    for command, (path, names) in CONFIGS.items():
+        parts.append(f"## Keys of {command}")
+        tree = ast.parse(read(f"src/frugax/{path}"))
+        classes = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
+        for name in names.split():
+            node = classes[name]
+            text, meanings = sections_of(ast.get_docstring(node) or "")
+            rows = []
+            for field in node.body:
+                if not isinstance(field, ast.AnnAssign):
+                    continue
+                key, default = ast.unparse(field.target), ""
+                if field.value is not None:
+                    made = re.search(r"default_factory=(\w+)", ast.unparse(field.value))
+                    empty = {"dict": "{}", "tuple": "[]", "list": "[]"}
+                    default = ast.unparse(field.value)
+                    if made:
+                        default = empty.get(made[1], "the defaults below")
+                    default = {"None": "none"}.get(default, f"`{default}`")
+                kind = f"`{ast.unparse(field.annotation)}`"
+                meaning = meanings[key].removesuffix("; or")
+                rows.append([f"`{key}`", kind, default, meaning])
+            parts += [f"### {name}", text.splitlines()[0]]
+            parts.append(table_of(["key", "type", "default", "meaning"], rows))
+    return "\n\n".join(parts) + "\n"

@@ -1,10 +1,18 @@
 """The pages that the site adds to docs/, and the links between them."""
 
+import dataclasses
 import importlib
 import importlib.util
+import re
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+
+from frugax.causal import CampaignConfig
+from frugax.causal.campaign import CampaignSettings
+from frugax.cli import main
+from frugax.run import Budgets, RunConfig, TrainConfig
 
 ROOT = Path(__file__).parent.parent
 _SPEC = importlib.util.spec_from_file_location("hooks", ROOT / "site" / "hooks.py")
@@ -50,6 +58,39 @@ def test_the_reference_has_every_public_name(room):
     assert room in {"jaxprs", "models"} or set(names) == exported
     page = hooks.reference_page(room)
     assert all(f"::: frugax.{room}.{name}\n" in page for name in names)
+
+
+def test_the_page_of_commands_has_every_command_and_option(capsys):
+    page = hooks.commands_page()
+    headings = set(re.findall(r"^## frugax (.*)$", page, flags=re.M))
+    for group in ([], ["watch"], ["causal"]):
+        with pytest.raises(SystemExit):
+            main([*group, "--help"])
+        listed = re.search(r"\{([\w,-]+)\}", capsys.readouterr().out)
+        assert listed
+        prefix = " ".join([*group, ""]).lstrip()
+        names = {prefix + name for name in listed[1].split(",")}
+        assert names - {"watch", "causal"} <= headings
+    assert "| `--trust-code` |  | import and run" in page
+    assert "| `--processes`, `-n` |" in page
+
+
+def test_the_page_of_config_keys_has_every_key():
+    page = hooks.config_keys_page()
+    for cls in (RunConfig, TrainConfig, Budgets, CampaignConfig, CampaignSettings):
+        keys = page.partition(f"### {cls.__name__}\n")[2].partition("\n### ")[0]
+        for field in dataclasses.fields(cls):
+            assert re.search(rf"^\| `{field.name}` \| `.+` \|.*\| \S", keys, flags=re.M)
+    assert (
+        "| `learning_rate` | `float` | `0.001` | highest learning rate; > 0. |" in page
+    )
+
+
+def test_releases_are_listed_by_version():
+    page = hooks.versions_page(["v0.2.0", "v0.1.0"])
+    assert f"frugax {version('frugax')}." in page
+    assert '<a href="versions/v0.1.0/index.html">v0.1.0</a>' in page
+    assert "no older release" in hooks.versions_page([])
 
 
 def test_every_page_is_in_the_navigation():
