@@ -54,6 +54,7 @@ class Row:
         high: largest value.
         cases: independent cases that the interval was drawn from; None if it is one of
             repeated measurements.
+        unmeasured: peers that were not run, without which the best one is not known.
     """
 
     room: str
@@ -66,6 +67,7 @@ class Row:
     low: float | None = None
     high: float | None = None
     cases: int | None = None
+    unmeasured: tuple[str, ...] = ()
 
     @property
     def standing(self) -> str:
@@ -78,6 +80,8 @@ class Row:
             return "cannot tell"
         # That all of fewer cases point one way is not rare by chance (sign test).
         if self.cases is not None and self.cases < MIN_CASES:
+            return "cannot tell"
+        if self.unmeasured:
             return "cannot tell"
         if low > 1:
             return "ahead"
@@ -373,7 +377,12 @@ def campaign_rows(data: Any) -> Iterator[Row]:
         low=float(low),
         high=float(high),
         cases=len(problems),
+        unmeasured=tuple(name for name in CAMPAIGN_PEERS if name not in runs),
     )
+
+
+# The rivals that docs/causal_campaign.md compares with; GP-UCB alone is not the best.
+CAMPAIGN_PEERS = ("gp-ucb, shared", "cbo, true graph", "mcbo, true graph", "botorch")
 
 
 SOURCES = (
@@ -515,9 +524,16 @@ def league_table(rows: Iterable[dict[str, Any]]) -> str:
             standing = "**behind**"
         lines.append(
             f"| {row['room']} | {row['task']} | {row['ours']:,.4g} {row['quantity']} "
-            f"| {row['peer']}: {row['theirs']:,.4g} | {factor} | {standing} |"
+            f"| {name_peer(row)}: {row['theirs']:,.4g} | {factor} | {standing} |"
         )
     return "\n".join(lines)
+
+
+def name_peer(row: dict[str, Any]) -> str:
+    """The best peer of a row, and those that were not run."""
+    if row["unmeasured"]:
+        return f"{row['peer']} (not run: {', '.join(row['unmeasured'])})"
+    return row["peer"]
 
 
 def describe_run(league: dict[str, Any]) -> str:
@@ -550,10 +566,10 @@ def readme_text(league: dict[str, Any]) -> str:
         "|---|---|---|--:|---|",
     ]
     for room in dict.fromkeys(row["room"] for row in league["rows"]):
-        rows = sorted(
-            (row for row in league["rows"] if row["room"] == room),
-            key=lambda row: -row["ahead_by"],
-        )
+        rows = [row for row in league["rows"] if row["room"] == room]
+        # A row without its best peers is neither the best nor the worst.
+        rows = [row for row in rows if not row["unmeasured"]] or rows
+        rows.sort(key=lambda row: -row["ahead_by"])
         # Without the worst row the table would be an advertisement.
         for row in [rows[0], rows[-1]][: len(rows)]:
             standing = row["standing"]

@@ -1,10 +1,13 @@
-"""Draw the pictures of docs/gallery.md from programs and files made here.
+"""Draw the pictures of docs/gallery.md from programs, files and notebooks.
 
     python scripts/draw_gallery.py
+    python scripts/draw_gallery.py --notebooks   # only those that notebooks hold
 
-Bytes are those of the JAX and the machine that this runs on.
+Bytes are those of the JAX and the machine that this runs on, or that ran the notebooks.
 """
 
+import json
+import sys
 import tempfile
 from pathlib import Path
 
@@ -14,7 +17,17 @@ import numpy as np
 
 import frugax as fx
 
-PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
+ROOT = Path(__file__).parent.parent
+PICTURES = ROOT / "docs" / "pictures"
+# Pictures that a notebook drew: its name, and the picture's number in it.
+FROM_NOTEBOOKS = {
+    "targets": ("1_first_plan", 1),
+    "frontier": ("1_first_plan", 2),
+    "patterns": ("3_watch", 1),
+    "sizes": ("4_compress", 1),
+    "taste": ("5_campaign", 1),
+    "causes": ("5_campaign", 2),
+}
 
 
 def draw_memory() -> str:
@@ -48,7 +61,19 @@ def draw_rate() -> str:
         return fx.compress.inspect(path).svg()
 
 
+def read_notebook(name: str, number: int) -> str:
+    """Return a picture that `make notebooks` kept, counted from 1."""
+    cells = json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text())["cells"]
+    data = [
+        output.get("data", {}) for cell in cells for output in cell.get("outputs", [])
+    ]
+    drawn = ["".join(d["image/svg+xml"]) for d in data if "image/svg+xml" in d]
+    return drawn[number - 1]
+
+
 if __name__ == "__main__":
-    for name, draw in {"memory": draw_memory, "rate": draw_rate}.items():
-        (PICTURES / f"{name}.svg").write_text(draw())
-        print(PICTURES / f"{name}.svg")
+    if "--notebooks" not in sys.argv:
+        for name, draw in {"memory": draw_memory, "rate": draw_rate}.items():
+            (PICTURES / f"{name}.svg").write_text(draw())
+    for name, place in FROM_NOTEBOOKS.items():
+        (PICTURES / f"{name}.svg").write_text(read_notebook(*place))

@@ -72,6 +72,7 @@ def row(league, **changes):
         ({"ahead_by": float("nan")}, "cannot tell"),
         ({"low": 1.5, "high": 3.0, "cases": 2}, "cannot tell"),
         ({"low": 1.5, "high": 3.0, "cases": 6}, "ahead"),
+        ({"low": 1.5, "high": 3.0, "unmeasured": ("botorch",)}, "cannot tell"),
     ],
 )
 def test_a_standing_needs_the_whole_interval(league, changes, standing):

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import importlib.util
 import io
 import itertools
 import json
@@ -44,6 +45,20 @@ def test_a_notebook_holds_a_whole_run(path):
         assert ET.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
     # Paths of the machine that it ran on would be in the pictures, too.
     assert "/tmp/" not in "".join(drawn)
+
+
+def test_the_gallery_shows_what_the_notebooks_drew():
+    spec = importlib.util.spec_from_file_location(
+        "draw_gallery", ROOT / "scripts" / "draw_gallery.py"
+    )
+    gallery = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(gallery)
+    page = (ROOT / "docs" / "gallery.md").read_text()
+    for name, place in gallery.FROM_NOTEBOOKS.items():
+        assert (gallery.PICTURES / f"{name}.svg").read_text() == gallery.read_notebook(
+            *place
+        )
+        assert f"](pictures/{name}.svg)" in page
 
 
 def test_there_are_six_that_lead_to_each_other():
