@@ -5,14 +5,9 @@ import os
 from pathlib import Path
 
 from frugax.budget import MemoryBudget, format_bytes, format_share, table
-from frugax.report import (
-    element,
-    save_picture,
-    svg_line,
-    svg_picture,
-    svg_text,
-    ticks,
-)
+from frugax.report import element, svg_line, svg_picture, svg_text, ticks
+
+from ._memory_charts import save_picture
 
 _WIDTH, _HEIGHT = 720, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 30, 84, 56

@@ -5,13 +5,16 @@ The SVG needs no script and no fonts, and it follows the reader's light or dark 
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
 
 from frugax.budget import format_bytes
+from frugax.fileio import write_whole
 from frugax.report import element, svg_line, svg_picture, svg_text, ticks
 
 _WIDTH, _HEIGHT = 900, 480
@@ -183,6 +186,25 @@ def stretch(
     first = np.floor(edges[:-1]).astype(int)
     last = np.maximum(np.ceil(edges[1:]).astype(int), first + 1)
     return np.array([padded[a:b].max() for a, b in zip(first, last, strict=True)])
+
+
+def save_picture(
+    path: str | os.PathLike[str], *, svg: Callable[[], str], text: Callable[[], str]
+) -> Path:
+    """Write a picture to a file that ends in .svg, or its text to one in .txt.
+
+    Raises:
+        ValueError: `path` ends in something else.
+        OutputError: the file cannot be written.
+    """
+    target = Path(path)
+    if target.suffix not in (".svg", ".txt"):
+        raise ValueError(
+            f"{target}: a picture is saved as .svg, or as .txt for a terminal; got "
+            f"{target.suffix or 'no ending'}."
+        )
+    write_whole(target, svg() if target.suffix == ".svg" else f"{text()}\n")
+    return target
 
 
 def _draw_curve(

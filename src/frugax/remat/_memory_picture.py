@@ -11,11 +11,10 @@ import jax
 from frugax import measure
 from frugax.budget import MemoryBudget, format_bytes, format_share
 from frugax.jaxprs import live_bytes, trace
-from frugax.report import save_picture
 
 from ._apply import apply
 from ._enclosing_program import EnclosingProgram, compile_program
-from ._memory_charts import MemoryCurve, draw_blocks, draw_svg
+from ._memory_charts import MemoryCurve, draw_blocks, draw_svg, save_picture
 from ._plan import RematPlan
 
 

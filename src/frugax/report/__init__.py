@@ -12,7 +12,7 @@ from ._downsample import downsample
 from ._line_chart import FULL_WIDTH, HALF_WIDTH, ChartSize, line_chart
 from ._markup import Markup, element, escape, format_number, fragment
 from ._page import CHART_SCRIPT, PAGE_STYLE, page
-from ._picture import save_picture, svg_line, svg_picture, svg_text
+from ._picture import svg_line, svg_picture, svg_text
 from ._svg_file import svg_file
 from ._theme import COLOURS, page_theme, svg_theme
 from ._ticks import ticks
@@ -34,7 +34,6 @@ __all__ = [
     "line_chart",
     "page",
     "page_theme",
-    "save_picture",
     "svg_file",
     "svg_line",
     "svg_picture",

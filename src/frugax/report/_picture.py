@@ -1,10 +1,4 @@
-"""Build an SVG file with the theme, a heading, lines and text; save a picture."""
-
-import os
-from collections.abc import Callable
-from pathlib import Path
-
-from frugax.fileio import write_whole
+"""Build an SVG file with the theme, a heading, lines and text."""
 
 from ._markup import Child, Markup, element
 from ._theme import svg_theme
@@ -72,22 +66,3 @@ def svg_text(
 def svg_line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
     """Build a straight line."""
     return element("line", class_=class_, x1=x1, y1=y1, x2=x2, y2=y2)
-
-
-def save_picture(
-    path: str | os.PathLike[str], *, svg: Callable[[], str], text: Callable[[], str]
-) -> Path:
-    """Write a picture to a file that ends in .svg, or its text to one in .txt.
-
-    Raises:
-        ValueError: `path` ends in something else.
-        OutputError: the file cannot be written.
-    """
-    target = Path(path)
-    if target.suffix not in (".svg", ".txt"):
-        raise ValueError(
-            f"{target}: a picture is saved as .svg, or as .txt for a terminal; got "
-            f"{target.suffix or 'no ending'}."
-        )
-    write_whole(target, svg() if target.suffix == ".svg" else f"{text()}\n")
-    return target
