@@ -1,4 +1,4 @@
-"""`ExperimentBudget`: a limit on what a campaign of experiments may cost."""
+"""`ExperimentBudget`: a limit on the cost of a campaign of experiments."""
 
 import dataclasses
 import math

@@ -204,7 +204,7 @@ def _read_prices(text: str | None) -> dict[str, float]:
 
 
 class _Progress:
-    """A spinner that says what is compiled, and how long that took last time."""
+    """A spinner that names the program being compiled, and its last duration."""
 
     def __init__(self, console: Console) -> None:
         self._spinner = spin("tracing", console)

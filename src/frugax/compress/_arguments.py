@@ -7,7 +7,7 @@ from collections.abc import Callable
 # Called with the share that is done, in [0, 1], and a text that names the work.
 Progress = Callable[[float, str], None]
 
-# What is left of gs://bucket in a pathlib.Path.
+# gs://bucket, as pathlib.Path shortens it.
 _HALF_ADDRESS = re.compile(r"(az|gs|hf|s3):/[^/]")
 
 

@@ -70,7 +70,7 @@ class CompressedTensors:
     def lay_out(
         self, name: str, integers: np.ndarray, steps: np.ndarray
     ) -> tuple[str, list[Part]]:
-        """Return what the integers are called, and the tensors that hold them."""
+        """Return the name of the integers, and the tensors that hold them."""
         whole, of_steps = lay_out_int8(name, integers, steps)
         if self.bits == 8:
             return "int8", [whole, of_steps]
@@ -95,7 +95,7 @@ class CompressedTensors:
             place: where they come from, for messages.
 
         Raises:
-            CorruptFileError: what is there is not a configuration.
+            CorruptFileError: the existing file is not a configuration.
             UnsupportedFileError: the file cannot hold a tensor.
         """
         write_safetensors(self.file, parts, place)

@@ -60,7 +60,7 @@ class GGUF:
     def lay_out(
         self, name: str, integers: np.ndarray, steps: np.ndarray
     ) -> tuple[str, list[Part]]:
-        """Return what the integers are called, and the tensors that hold them."""
+        """Return the name of the integers, and the tensors that hold them."""
         groups = integers.reshape(-1, _GROUP)
         if self.bits == 4:
             # The integers plus 8; the second half of a group in the high nibbles.

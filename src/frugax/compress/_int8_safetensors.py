@@ -55,7 +55,7 @@ class Int8Safetensors:
     def lay_out(
         self, name: str, integers: np.ndarray, steps: np.ndarray
     ) -> tuple[str, list[Part]]:
-        """Return what the integers are called, and the tensors that hold them."""
+        """Return the name of the integers, and the tensors that hold them."""
         return "int8", lay_out_int8(name, integers, steps)
 
     def write(self, parts: Sequence[Part], dense: set[str], place: str) -> None:

@@ -111,7 +111,7 @@ def find_largest_batch(
         low, high = high, max(2 * high, _guess_more(holds, limit.usable_bytes))
     is_guess = False
     while high - low > (margin := max(1, int(precision * high)) if low else 1):
-        # Multiples of a power of two: what has many divisors can run in equal chunks.
+        # Multiples of a power of two: numbers with many divisors run in equal chunks.
         grain = 1 << (margin.bit_length() - 1)
         if is_guess:  # and it fits: mostly nothing fits that is a little larger
             is_guess, units = False, low + grain

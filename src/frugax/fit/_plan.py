@@ -49,7 +49,7 @@ class FitRow:
         micro_batches: parts of the batch whose gradients are accumulated.
         seconds: time to find the answer.
         price: cost of an hour on all devices; None if unknown.
-        caveat: how a real device may differ, and what was not planned.
+        caveat: how a real device may differ, and the parts that were not planned.
         remat: the plan of the backward pass; None if there is nothing to plan.
         problem: why there is no answer; "" if there is one.
     """
@@ -301,7 +301,7 @@ def _answer(workload: Workload, target: Target, limit: MemoryBudget) -> FitRow:
         fn = workload.plain(placed)
         compiled = _compile(target, fn, placed, workload.donate_argnums)
         unplanned, extra = measure.program(compiled).bytes_of(limit.kind), 0.0
-    # What the compiler says of this very program, not what the planner expects of it.
+    # The compiler's figure for this very program, not the planner's expectation.
     predicted = measure.program(compiled).bytes_of(limit.kind)
     whole, memory = measure.program(compiled).bytes_of("total"), target.memory_bytes
     if memory is not None and predicted <= limit.usable_bytes and whole > memory:

@@ -88,5 +88,5 @@ def search(
 
 
 def cost(row: FitRow, flops_per_byte: float = _FLOPS_PER_BYTE) -> float:
-    """Flops of one device, with each moved byte counted as so many."""
+    """Flops of one device, with each moved byte counted as a number of flops."""
     return row.device_flops + flops_per_byte * row.moved_bytes

@@ -54,7 +54,7 @@ class Workload:
 
     @classmethod
     def of(cls, fn: Callable[..., Any], args: Sequence[Any], **options: Any) -> Self:
-        """Read off what a function is: from its parameters and its result.
+        """Recognise a function by its parameters and its result.
 
         Raises:
             TypeError: `fn` is not a function, or `args` is not a tuple.
@@ -115,7 +115,7 @@ class Workload:
         return found.pop()
 
     def with_rows(self, rows: int) -> Self:
-        """The same program for a batch of so many rows."""
+        """The same program for a batch of this many rows."""
 
         def resize(x: Any) -> Any:
             if not len(x.shape):

@@ -16,7 +16,7 @@ from ._jax_internals import (
 
 _REGIONS = ("checkpoint", "remat", "remat2")
 # Operations whose bodies are opened as well. The body of a `custom_vjp` stays as it is,
-# because its own rule decides what it keeps.
+# because its own rule decides which values it keeps.
 _BODIES = ("jaxpr", "call_jaxpr", "branches")
 _OPENED = ("closed_call", "cond", "jit", "pjit", "scan", "shard_map")
 

@@ -25,7 +25,7 @@ class HeldArray:
     Attributes:
         bytes: its bytes on one device.
         shape: its type and shape, as the compiler writes them.
-        kind: what it is there for.
+        kind: its purpose.
         name: the argument's name, or the traced operation that made it.
         source: `file.py:line` of the user's code; empty if the compiler kept none.
     """

@@ -270,7 +270,7 @@ def _read_nnx(module: Any) -> Mapping[str, Any]:
             "flax is not installed."
         ) from e
     if isinstance(module, nnx.Module):
-        # Random keys and counters are no weights.
+        # Random keys and counters are not weights.
         module = nnx.state(module, nnx.Any(nnx.Param, nnx.BatchStat))
     if not isinstance(module, nnx.State):
         raise TypeError(

@@ -202,7 +202,7 @@ class Rule:
             self._targets = [_parse_target(a) for a in targets]
         self.parts = _parts(pattern)
         self.regex = re.compile(_regex(pattern))
-        # How much of a name it states: all of it, or so many characters.
+        # How much of a name it states: all of it, or a number of characters.
         self.stated = (not self.parts, len(re.sub(r"\{\w+\}", "", pattern)))
         for target, _ in self._targets:
             unknown = _parts(target) - self.parts

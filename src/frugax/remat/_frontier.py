@@ -25,7 +25,7 @@ class TriedPlan:
     Attributes:
         bytes: what XLA measured, of the budget's kind.
         extra_flops: flops beyond those of the program without a plan, as traced.
-        levers: what it recomputes, in a few words.
+        levers: its recomputation, in a few words.
     """
 
     bytes: int
@@ -65,7 +65,7 @@ class Frontier:
         return plan.extra_flops / max(self.unplanned_flops, 1)
 
     def describe_neighbours(self) -> list[str]:
-        """What a smaller and a larger limit would cost, as far as it was measured."""
+        """The cost of a smaller and of a larger limit, as far as it was measured."""
         smaller = [t for t in self.points if t.bytes < self.predicted]
         larger = [t for t in self.points if t.bytes > self.predicted]
         lines: list[str] = []

@@ -21,7 +21,7 @@ def free_device_bytes() -> int | None:
 
 
 def _cgroup_free_bytes() -> list[int]:
-    """Return what a container may still allocate, if it has a limit."""
+    """Return the bytes that a container may still allocate, if it has a limit."""
     folder = Path("/sys/fs/cgroup")
     try:
         limit = (folder / "memory.max").read_text(encoding="ascii").strip()

@@ -96,7 +96,7 @@ def plan(
     if budget is not None:
         config = dataclasses.replace(config, budgets=budget)
     observer = observer or Silent()
-    # Planning states what a run needs, so its own limit does not stop it.
+    # Planning states the needs of a run, so its own limit does not stop it.
     ledger = Ledger(clock=clock)
     train.use_compile_cache()
     checked = check_task(config, config_folder, ledger, observer)

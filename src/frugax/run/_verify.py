@@ -321,7 +321,7 @@ def _derive_model(ready: Prepared, folder: RunFolder) -> dict[str, Any]:
 
 
 def _read_config(path: Path, data: object, why: str) -> RunConfig | None:
-    """The config of a receipt; None if another version wrote what is unknown here."""
+    """The config of a receipt; None if another version wrote keys unknown here."""
     try:
         return from_plain(RunConfig, data, at="config")
     except ValueError as e:

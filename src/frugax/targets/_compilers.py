@@ -188,7 +188,7 @@ def _settings(values: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_stderr() -> Iterator[None]:
-    """Discard what C++ writes: the libraries log that there is no device."""
+    """Discard the output of C++: the libraries log that there is no device."""
     sys.stderr.flush()
     saved = os.dup(2)
     sink = os.open(os.devnull, os.O_WRONLY)

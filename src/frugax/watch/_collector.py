@@ -141,7 +141,7 @@ class Collector:
         self._news.set()
 
     def tick(self) -> None:
-        """Collect what the device has finished, unless a bare unit is running."""
+        """Collect entries that the device has finished, unless a bare unit runs."""
         now = time.monotonic()
         gap_s = _MIN_GAP_S * min(self._pace.factor, _MAX_GAP_FACTOR)
         if self.is_bare():

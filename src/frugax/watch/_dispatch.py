@@ -192,7 +192,7 @@ class Dispatch:
         return unwritten
 
     def write_open_rows(self, min_step_age_s: float) -> None:
-        """Write what is in memory, so that a crash loses little."""
+        """Write the rows in memory, so that a crash loses little."""
         self.writer.close_step(min_age_s=min_step_age_s)
         if self.journal is not None and not self.journal.closed:
             self.journal.write_open_blocks()

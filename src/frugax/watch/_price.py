@@ -292,7 +292,7 @@ def _measure_collection(
             flight=None,
             inspect=lambda step, columns: None,
         )
-        collector.has_started = True  # no thread: what it does is timed here
+        collector.has_started = True  # no thread: its work is timed here
 
         def time_collection(first: int, entries: Sequence[Any]) -> float:
             for step, records in enumerate(entries, first):

@@ -108,7 +108,7 @@ class ProgramQueue:
 
 @functools.cache
 def queue_seconds() -> tuple[float, float]:
-    """Measure what a queue adds to a call, with warm caches and with cold ones."""
+    """Measure the time that a queue adds to a call, with warm and with cold caches."""
     queue = ProgramQueue(abs, abs)
     queue.run_until(1 << 62, lambda _: abs, seen=changes[0])
     return _added_s(queue, 1), _added_s(queue, _EVICTING)

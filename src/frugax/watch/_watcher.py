@@ -183,7 +183,7 @@ class Watcher(AbstractContextManager["Watcher"]):
     @functools.cached_property
     def _is_one_of_many(self) -> bool:
         # Processes of one program must all run the same one at each call, and their
-        # clocks differ: nothing is compared, nor thinned by what one of them measured.
+        # clocks differ: nothing is compared, nor thinned by one process's measurement.
         # Asked late: it starts JAX's backend, and `jax.distributed` must come before.
         return jax.process_count() > 1
 
@@ -652,7 +652,7 @@ class Watcher(AbstractContextManager["Watcher"]):
             "overhead_low": found.low,
             "overhead_high": found.high,
         }
-        # What is not known yet is not a value that went wrong, as NaN would say.
+        # An unknown value is left out; NaN would mean that a value went wrong.
         values = {name: v for name, v in measured.items() if math.isfinite(v)}
         values |= {
             "budget": self._limit,

@@ -16,7 +16,7 @@ Subject: TypeAlias = CampaignSettings | CampaignConfig | Campaign | Mapping[str,
 
 
 def plan(subject: Subject, budget: ExperimentBudget) -> CampaignPlan:
-    """Plan a campaign: which experiments a budget pays for, and what they should give.
+    """Plan a campaign: the experiments that a budget pays for, and their expected gain.
 
     Args:
         subject: the settings of the campaign, in one of these forms: a mapping with the

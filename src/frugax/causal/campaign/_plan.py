@@ -54,7 +54,7 @@ class CampaignPlan(JsonPlan):
     experiments: tuple[PlannedExperiment, ...]
     max_experiments: int | None
     predicted: float
-    # What the observations say of the effects does not make it another plan.
+    # Evidence of the observations about the effects does not make it another plan.
     regret: tuple[ExpectedRegret, ...] = dataclasses.field(default=(), compare=False)
 
     def __str__(self) -> str:

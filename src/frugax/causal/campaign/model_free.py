@@ -21,7 +21,7 @@ _PRIOR, _PRIOR_BLIND = 0.75, 0.5
 # Neither kind is ever certain: the causal models know more than any outcome can show,
 # and only the others expect an effect where no data are.
 _LEAST, _MOST = 0.3, 0.8
-# An experiment ago counts so much less: causal models that were wrong have learned from
+# An earlier experiment counts this much less: wrong causal models have learned from
 # it since (forgetting factors: Raftery, Kárný & Ettler 2010, Technometrics 52:52-66).
 _FORGET = 0.9
 

@@ -22,7 +22,7 @@ from frugax.causal.posterior import Domain, rbf_kernel
 # Shares of the budget at which the regret is forecast.
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _MAX_TRUTHS = 48
-_MAX_POINTS = 160  # the covariance of so many is conditioned in each experiment
+_MAX_POINTS = 160  # the covariance of these is conditioned in each experiment
 # The covariance of a few samples has spurious correlations and no more rank than there
 # are samples; half of it is kept among neighbours only.
 _LOCAL_FRAC, _LOCAL_LENGTH = 0.5, 0.6
@@ -58,7 +58,7 @@ def simulate_regret(
         outlook: the candidates before the first experiment, and their effects in each
             posterior sample; `affordable` says which may be chosen.
         domain: ranges of the variables.
-        budget: what may be spent, in units of `outlook.price`.
+        budget: the amount to spend, in units of `outlook.price`.
         most: largest number of experiments.
         seed: seed of the noise and of the selection of points.
     """

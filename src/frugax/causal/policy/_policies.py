@@ -22,7 +22,7 @@ from ._value import total_values
 
 Policy: TypeAlias = Callable[[Outlook, np.random.Generator], int]
 
-_FILL_EVERY = 3  # of so many experiments one goes to the least explored point
+_FILL_EVERY = 3  # every third experiment goes to the least explored point
 _UNEXPLORED = 0.5  # share of the first uncertainty that a point must have left
 _FOUND = 0.5  # improvement on doing nothing, in standard deviations of the target
 _SEARCH_FRAC = 0.6  # of the budget, until which nothing else is done before

@@ -51,7 +51,7 @@ class ActionSpace:
     categories: frozenset[int] = frozenset()
 
     def embed(self, points: Points) -> Float[np.ndarray, "points coordinates"]:
-        """Convert experiments to coordinates: values, then flags for what is set."""
+        """Convert experiments to coordinates: values, then flags of set variables."""
         n, k = len(points), len(self.variables)
         values, flags = np.tile(self.natural, (n, 1)), np.zeros((n, k))
         start = 0

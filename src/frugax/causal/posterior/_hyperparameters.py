@@ -12,7 +12,7 @@ from ._evidence import log_evidence_of_block
 _LENGTHS = (0.13, 0.22, 0.4, 0.7, 1.3)
 _GAINS = (0.3, 3.0, 30.0, 300.0)
 _LINE_GAINS = (1.0, 10.0, 100.0, 1000.0)
-_NUM_CANDIDATES = 6  # enough that some bend where there are no data and some do not
+_NUM_CANDIDATES = 6  # enough that only some bend where there are no data
 _MAX_LOG_ODDS = 4.0  # against the best, beyond which a candidate is dropped
 _MIN_ROWS_FRAC = 0.8  # share of today's rows from which an earlier search still holds
 _MARGIN = 0.1  # half-widths outside of its rows where an earlier search still holds

@@ -44,7 +44,7 @@ class Mechanism:
         used: the columns with weights.
         noise_shape: shape of the noise variance's inverse-gamma posterior.
         noise_scale: scale of the noise variance's inverse-gamma posterior.
-        residuals: what the parents leave unexplained, in units of `spread`.
+        residuals: the part that the parents leave unexplained, in units of `spread`.
         residual_std: standard deviation of what companions leave unexplained too.
         offset: mean of the variable.
         spread: standard deviation of the variable.

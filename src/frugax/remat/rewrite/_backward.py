@@ -199,7 +199,7 @@ def _recompute_later(
 
 
 def _relative_to(segment: Segment, start: int) -> Any:
-    """What the treatment of a segment says, wherever the segment stands."""
+    """The key of a segment's treatment, which does not depend on its position."""
     kept = tuple(i - start for i in segment.kept)
     nested = tuple(_relative_to(s, start) for s in segment.nested)
     return segment.start - start, segment.stop - start, segment.gate, kept, nested

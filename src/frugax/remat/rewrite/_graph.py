@@ -86,7 +86,7 @@ class RematGraph:
 
     @property
     def traced(self) -> TracedParts:
-        """What was traced for parts of this loss."""
+        """The traced parts of this loss."""
         if "traced" not in self.memo:
             self.memo["traced"] = TracedParts()
         return self.memo["traced"]

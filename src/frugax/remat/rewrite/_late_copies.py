@@ -82,7 +82,7 @@ def copy_late(body: RematGraph, copies: LateCopies) -> RematGraph:
     rewritten = dataclasses.replace(
         graph, eqns=tuple(eqns), consts=tuple(consts), const_values=tuple(values)
     )
-    # What the memo knows is by the positions of operations, which are others now.
+    # The memo's keys are positions of operations, which have changed now.
     return prepare_graph(rewritten, body.wrt, body.num_differentiated, {})
 
 
@@ -154,7 +154,7 @@ def _late_blocks(body: RematGraph, edges: Sequence[int]) -> Iterator[_LateBlock]
         defined = {v for e in eqns for v in e.outvars}
         read = dict.fromkeys(v for e in eqns for v in variables(e.invars))
         reads = [v for v in read if v not in defined]
-        # What a copy reads lives until then, in the place of its results.
+        # The inputs of a copy live until then, in the place of its results.
         longer = [v for v in body.intermediates(reads) if body.last_use[v] < first]
         if sum(map(bytes_of, longer)) < sum(map(bytes_of, late)):
             yield _LateBlock(late, own, reads, first, recent)

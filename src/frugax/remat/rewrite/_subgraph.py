@@ -32,7 +32,7 @@ class Subgraph:
         active_inputs: those of `inputs` that need gradients.
         active_outputs: those of `outputs` that gradients arrive at.
         active: whether each variable that it reads or defines needs gradients.
-        traced: what was traced for equal parts.
+        traced: the traced functions of equal parts.
     """
 
     eqns: list[JaxprEqn]

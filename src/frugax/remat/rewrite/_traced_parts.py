@@ -29,7 +29,7 @@ class TracedParts:
         """`fn(*args)`, traced the first time that this key and these shapes occur.
 
         Args:
-            key: tells apart what the functions compute.
+            key: tells apart the computations of the functions.
             fn: a function of pytrees of arrays that closes over no tracer.
             args: its arguments.
         """
@@ -66,7 +66,7 @@ class TracedParts:
 
 
 def _describe(eqn: JaxprEqn) -> tuple[Any, ...]:
-    """All of an operation besides the names of what it reads and defines."""
+    """All of an operation besides the names of its inputs and outputs."""
     avals = tuple(v.aval for v in eqn.outvars)
     where = eqn.source_info.traceback, eqn.source_info.name_stack
     return eqn.primitive, _freeze(eqn.params), avals, eqn.ctx, where

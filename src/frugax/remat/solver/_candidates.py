@@ -272,7 +272,7 @@ def _divide_batch(body: RematGraph, found: FoundBatch) -> list[Candidate]:
     counts = chunk_counts(found.split.batch // found.chunks.devices)
     most = dataclasses.replace(found.chunks, count=counts[-1])
     smallest = split_batch(body, most)
-    # What a chunk holds is proportional to its length.
+    # The bytes that a chunk holds are proportional to its length.
     peak = plain_peak(smallest.chunk) * most.count
     return [
         Candidate(
@@ -320,7 +320,7 @@ def _list_with_chunks(body: RematGraph, block_size: int | None) -> Iterator[Cand
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlanParts:
-    """The parts of a `RematPlan` that say what is recomputed."""
+    """The parts of a `RematPlan` that state the recomputation."""
 
     segments: tuple[Segment, ...] = ()
     body_plans: tuple[BodyPlan, ...] = ()
@@ -336,7 +336,7 @@ class PlanParts:
 
     @property
     def summary(self) -> str:
-        """What is recomputed, in a few words."""
+        """The recomputation, in a few words."""
         batch = self.batch
         segments = (batch.segments if batch else ()) or self.segments
         loops = (batch.body_plans if batch else ()) or self.body_plans

@@ -23,7 +23,7 @@ class ArrayPlacement:
         nbytes: its size, counted once.
         device_bytes: bytes on each device that holds a part of it.
         devices: number of these devices.
-        fault: what is wrong with its placement; empty if it is right.
+        fault: the fault of its placement; empty if it is right.
     """
 
     path: str

@@ -209,7 +209,7 @@ def fit(
         raise ValueError("early_stop needs evaluate= and evaluate_every=.")
     if compile_cache:
         use_compile_cache_by_default()
-    # Asked before the loop, which compiles what is not compiled yet.
+    # Asked before the loop, which compiles programs that are not compiled yet.
     was_compiled = step.compile_seconds > 0
     loop = Loop(
         step=step,

@@ -262,7 +262,7 @@ class Journal:
     def write_open_blocks(self, *, min_age_s: float = 0.0) -> None:
         """Write the blocks that have been open for this long, without `flush`'s sync.
 
-        What is written survives the death of the process, `kill -9` included.
+        Written records survive the death of the process, `kill -9` included.
 
         Raises:
             OutputError: a block cannot be written; its records stay in memory.

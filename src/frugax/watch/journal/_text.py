@@ -9,5 +9,5 @@ TEXT_COLUMN = "utf8"
 
 
 def decode_text(data: Any) -> str:
-    """Return a text from its bytes; what is not UTF-8 becomes U+FFFD."""
+    """Return a text from its bytes; bytes that are not UTF-8 become U+FFFD."""
     return bytes(np.asarray(data, np.uint8)).rstrip(b"\0").decode(errors="replace")

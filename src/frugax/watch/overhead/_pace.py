@@ -69,14 +69,14 @@ class Pace:
             self._cpu_s += cpu_s
             elapsed = now - self._since
             allowed = _COLLECTING_SHARE * self.limit
-            # What a whole window may cost can be spent long before its end.
+            # The budget of a whole window can be spent long before its end.
             is_spent = 0 < allowed * _WINDOW_S < self._cpu_s
             if elapsed < _WINDOW_S and not is_spent:
                 return False
             share = self._cpu_s / max(elapsed, _SHORTEST_S)
             self._cpu_s, self._since = 0.0, now
             if share > allowed:
-                # What comes next was partly made at the old rate: it says little.
+                # The next records were partly made at the old rate: they say little.
                 self._since = None
                 return self._scale(_steps_up(share, allowed))
             # A gap of eight between up and down keeps the factor from oscillating.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int64, Shaped
 
-# At most so many buckets, and at least half: more than a chart has pixels.
+# The most buckets, of which at least half are used: more than a chart has pixels.
 MAX_BUCKETS = 1024
 # Points that are folded into buckets at a time: blocks of a journal are shorter.
 _FOLDED = 8192
@@ -140,7 +140,7 @@ def to_points(
             for an axis of steps.
         low: the lower end.
         high: the upper end.
-        max_points: neighbours are merged until there are at most so many.
+        max_points: neighbours are merged until there are at most this many.
     """
     place = _place(buckets, seconds)
     buckets = buckets[(place >= low) & (place <= high)]
@@ -197,7 +197,7 @@ def _to_buckets(
 
 
 def _round(values: Float[np.ndarray, " n"]) -> list[float | None]:
-    """Round to seven digits; what is not finite becomes None."""
+    """Round to seven digits; numbers that are not finite become None."""
     return [
         float(f"{value:.7g}") if abs(value) < 1e9 else value if value == value else None
         for value in values.tolist()

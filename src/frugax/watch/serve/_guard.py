@@ -1,4 +1,4 @@
-"""Access control of the live page: who may see it, and what a browser may do with it.
+"""Access control of the live page: its readers, and the rights of their browsers.
 
 A request passes if it names one of our hosts, only reads, does not come from another
 site, and carries the token where one is required. The check of the host stops DNS

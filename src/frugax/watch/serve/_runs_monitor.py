@@ -31,7 +31,7 @@ _POLL_BYTES = 2**17
 _RESCAN_S = 3.0
 _QUIET_AFTER_S = 30.0
 _SAVE_S = 60.0
-# Summaries of journals that nobody has looked at for so long are removed.
+# Summaries of journals that were not read for this long are removed.
 _FORGET_S = 90 * 86400.0
 # Of one run; further columns are not drawn, and the page says so.
 MAX_COLUMNS = 200
@@ -263,7 +263,7 @@ class RunsMonitor:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Find the runs and what the cache has of them."""
+        """Find the runs and their cached summaries."""
         self.path = Path(path)
         self.title = self.path.resolve().name
         self._runs: list[_ComparedRun] = []
@@ -302,7 +302,7 @@ class RunsMonitor:
         return more
 
     def stop(self) -> None:
-        """End what the pages have started; call it in the event loop."""
+        """End the work that the pages have started; call it in the event loop."""
         self._stopped = True
         for stop in tuple(self.on_stop):
             stop()

@@ -50,7 +50,7 @@ _MAX_SCALED = MAX_LEVEL[4] - 16
 # Larger levels are listed apart: of at most this magnitude, which float32 rounds.
 MAX_FAR_LEVEL = 1 << 30
 _PART = 1 << 20  # numbers in a float64 copy
-# A stage of feedback has few lanes, and takes NumPy so many times as long as many have.
+# NumPy takes this many times as long for a stage of feedback, which has few lanes.
 _STAGES_SLOWER = 5
 # Rates are estimated on short pieces of the lanes, many side by side: that is fast.
 _PIECE, _PIECES = 128, 256
