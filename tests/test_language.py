@@ -44,6 +44,32 @@ def test_no_file_leans_on_noun_clauses():
     assert not {path: n for path, n in counts.items() if n > most}
 
 
+# Clauses that make a reader decode the name of a test, such as "what_is_no_number".
+CLAUSES = re.compile(
+    r"_(is|are|was|were)_no_(?!longer)|_what_|_so_many|_whoever|_whatever"
+    r"|_(nobody|somebody|said|told|heard)(_|$)"
+)
+
+
+def test_tests_are_named_by_plain_statements():
+    found = [
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"def (test_\w+)", path.read_text())
+        if CLAUSES.search(name)
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["test_what_is_left", "test_a_list_is_no_array", "test_a_full_disk_is_said"],
+)
+def test_the_gate_of_test_names_can_fail(name):
+    assert CLAUSES.search(name)
+    assert not CLAUSES.search("test_a_full_disk_is_reported")
+
+
 def words_and_phrases(pages):
     """The words of Markdown pages without their code, and how often phrases occur."""
     text = "\n".join(page.read_text() for page in pages)

@@ -47,7 +47,7 @@ def test_a_notebook_holds_a_whole_run(path):
     assert "/tmp/" not in "".join(drawn)
 
 
-def test_the_gallery_shows_what_the_notebooks_drew():
+def test_the_gallery_shows_the_pictures_of_the_notebooks():
     spec = importlib.util.spec_from_file_location(
         "draw_gallery", ROOT / "scripts" / "draw_gallery.py"
     )

@@ -322,7 +322,7 @@ def test_other_shapes_than_were_planned_are_an_error():
         ),
     ],
 )
-def test_what_cannot_be_planned_is_refused(options, kind, text):
+def test_options_that_exclude_a_plan_are_refused(options, kind, text):
     with pytest.raises(kind, match=text):
         MLP.compile(**({"budget": MemoryBudget("1MiB")} | options))
 

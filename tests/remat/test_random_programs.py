@@ -196,7 +196,7 @@ def test_compiled_programs_agree_as_well():
             raise
 
 
-def test_a_step_may_donate_what_it_updates():
+def test_a_step_may_donate_its_inputs():
     case = random_case(5000, "float32")
     grad, _ = planned(case, 1)
     argnums, has_aux = case.how["argnums"], case.how["has_aux"]

@@ -116,7 +116,7 @@ def test_every_forged_figure_is_found_and_no_other(finished, tmp_path):
     }
 
 
-def test_what_is_left_out_or_added_is_found(finished, tmp_path):
+def test_missing_and_additional_figures_are_found(finished, tmp_path):
     def change(data):
         data["spends"] = [s for s in data["spends"] if s["unit"] != "compiles"]
         data["spends"].append(spend_of(data, "file") | {"name": "files"})

@@ -32,7 +32,7 @@ def test_it_speeds_up_to_a_quarter_of_a_second():
     assert ahead == [1, 2, 4, 8, 16, 25, 25, 25, 25]
 
 
-def test_without_time_left_there_is_no_first_step():
+def test_without_time_left_zero_steps_are_dispatched():
     assert Pace().steps_ahead(left_s=0.0) == 0
 
 

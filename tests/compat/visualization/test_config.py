@@ -321,7 +321,7 @@ except ImportError as e: print(type(e).__name__, e)
     assert second.startswith("MissingExtraError register_with_hydra needs hydra-core")
 
 
-def test_an_empty_config_has_the_defaults_and_errors_say_what_to_write(tmp_path):
+def test_an_empty_config_has_the_defaults_and_errors_name_the_remedy(tmp_path):
     file = tmp_path / "watch.yaml"
     file.write_text("# nothing yet\n")
     assert load_config(file) == Config()
