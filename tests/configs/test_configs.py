@@ -39,3 +39,46 @@ def test_errors_of_the_file_name_its_line_in_spite_of_overrides():
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"none\.yaml: there is no such file"):
         read_text(tmp_path / "none.yaml")
+
+
+_BOMB = "options:\n  a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"  a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 9)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"rate: {'9' * 5000}", r"^c\.yaml:1: .*the value '9+' cannot be read"),
+        (f"rate: 1\nrate2: {'9' * 5000}", r"^c\.yaml:2: .*cannot be read"),
+        (f"rate: {'9' * 400}", r"^c\.yaml:1: rate: expected a number, got"),
+        (f"rate: 0x{'f' * 5000}", r"the value '0xf+' cannot be read"),
+        ("level: !!int abc", r"^c\.yaml:1: .*the value 'abc' cannot be read"),
+        ("level: !!bool abc", "cannot be read"),
+        ("level: !!timestamp abc", "cannot be read"),
+        ("level: 2001-99-99", r"the value '2001-99-99' cannot be read"),
+        ("options: &a {b: *a}", "nested too deep"),
+        ("&a {options: {b: *a}}", "nested too deep"),
+        ("options: &a [*a]", "nested too deep"),
+        (_BOMB, "repeat too many values"),
+    ],
+    ids=lambda x: str(x)[:30],
+)
+def test_yaml_that_cannot_become_data_is_one_line(text, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_config(Config, text, "c.yaml")
+    if "\n" not in text and text.startswith("options"):
+        with pytest.raises(ConfigError, match=message):
+            override = text.replace(": ", "=", 1)
+            parse_config(Config, "{}", "c.yaml", overrides=[override])
+
+
+def test_a_key_that_is_repeated_in_an_override_is_refused():
+    with pytest.raises(ConfigError, match=r"override 'options'.*a: this key is rep"):
+        parse_config(Config, "{}", "c.yaml", overrides=["options={a: 1, a: 2}"])
+
+
+def test_aliases_and_merged_keys_are_read():
+    text = "options: {a: &a {x: 1}, b: *a, c: {<<: *a, y: 2}}"
+    found = parse_config(Config, text, "c.yaml").options
+    assert found == {"a": {"x": 1}, "b": {"x": 1}, "c": {"x": 1, "y": 2}}

@@ -67,6 +67,12 @@ def test_a_config_survives_plain_data(write):
         ("name: small\n", "", r"c\.yaml: name: this key is missing"),
         ("model: {name: mlp}\n", "", "either data and model, or task"),
         ("model: {name: mlp}", "task: 'a:b'", "leave those keys out"),
+        *(
+            ("data: {name: digits}\nmodel: {name: mlp}", f"task: '{name}'", message)
+            for message in [r"c\.yaml:2: task: .*write \"module:function\""]
+            for name in ("a", "a:", ":b", ".a:b", "..:b", "a.py:b", "a :b", "a:b:c")
+        ),
+        ("1e-3", "1e39", "must be > 0 and finite"),
         ("{name: mlp}", "{name: mlp", r"c\.yaml:4: this is not YAML"),
         ("size: 6x", "accuracy_drop: 0.1", "needs a size budget"),
         (GOOD, "- 1", "a config is a mapping"),

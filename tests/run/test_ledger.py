@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from frugax import SizeBudget, compress
-from frugax.errors import InfeasibleBudgetError
+from frugax.errors import BudgetExceededError, InfeasibleBudgetError
 from frugax.run import Budgets, RunConfig, RunFolder, TrainConfig
 from frugax.run._finish import _compress
 from frugax.run._ledger import Ledger, process_seconds
@@ -114,6 +114,20 @@ def test_a_compilation_that_ignores_signals_is_abandoned():
     with ledger.deadline("planning"):
         pass
     assert len(said) == 1
+
+
+def test_a_limit_beyond_what_timers_hold_is_no_limit():
+    with Ledger(1e300).deadline("planning"), Ledger(1e12).stop_hanging():
+        pass
+
+
+def test_a_function_that_hangs_is_left_after_the_limit():
+    now = [0.0]
+    ledger = clocked(now)
+    now[0] = 100 + 0.1 * 100 + 5
+    message = "a function of the task"
+    with pytest.raises(BudgetExceededError, match=message), ledger.stop_hanging():
+        time.sleep(10)
 
 
 @pytest.mark.parametrize(("passed_s", "searches"), [(10.0, True), (60.0, False)])

@@ -13,7 +13,11 @@ from frugax.run._optimizer import averaged_weights, build_optimizer
 
 @pytest.mark.parametrize(
     "optimizer",
-    ["adam", "lion", "muon", "lbfgs", "sgd", {"name": "adamw", "b1": 0.8}],
+    [
+        *("adam", "lion", "muon", "lbfgs", "sgd", "nadam", "nadamw", "sm3"),
+        *("polyak_sgd", "dog", "dowg", "schedule_free_adamw"),
+        {"name": "adamw", "b1": 0.8},
+    ],
 )
 def test_optimisers_by_name_update_weights(optimizer):
     found, _ = build_optimizer(TrainConfig(steps=9, optimizer=optimizer))

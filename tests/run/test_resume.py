@@ -89,6 +89,14 @@ def test_killed_at_a_random_moment(home, seed):
     assert_same_run(home, runs)
 
 
+def test_a_scheduler_that_ends_the_run_gets_its_code_and_a_checkpoint(home):
+    process = start(home, "terminated")
+    process.send_signal(signal.SIGTERM)
+    done = process.wait()
+    assert (done.returncode, done.stderr) == (143, "")
+    assert "resuming after step" in go_on(home, "terminated")
+
+
 def test_interrupted_by_ctrl_c(home):
     process = start(home, "interrupted")
     time.sleep(1.0)

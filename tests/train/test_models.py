@@ -147,6 +147,18 @@ def test_a_tree_of_weights_keeps_its_structure():
     assert state.model is state.params
 
 
+@pytest.mark.parametrize("accum", [1, 2])
+def test_complex_weights_go_downhill(accum):
+    wanted = jnp.complex64(1 + 2j)
+    loss = lambda w, b: (b["x"] * jnp.abs(w - wanted) ** 2).mean()
+    step = train.make_train_step(loss, optax.sgd(0.1), accum=accum)
+    state = step.init(jnp.zeros((), jnp.complex64))
+    for _ in range(40):
+        state, metrics = step(state, {"x": jnp.ones(4)})
+    assert float(metrics["loss"]) < 1e-6
+    np.testing.assert_allclose(state.params, wanted, atol=1e-3)
+
+
 def test_linen_variables_are_a_tree_of_weights():
     net = nn.Sequential([nn.Dense(4), nn.tanh, nn.Dense(2)])
     params = net.init(jax.random.key(0), jnp.ones((1, 3)))["params"]

@@ -322,4 +322,6 @@ def _name(kind: Any) -> str:
         return names[kind]
     if typing.get_origin(kind) in (tuple, list):
         return "a list"
+    if typing.get_origin(kind) is dict:
+        return "a mapping"
     return getattr(kind, "__name__", str(kind))

@@ -5,9 +5,8 @@ command returns an exit code: 0 if all budgets were kept, 1 if one was not.
 """
 
 import os
-import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -105,7 +104,7 @@ def run(
         folder, is_resumed = _choose_folder(runs, settings, resume_latest=resume_latest)
         config_folder = config.parent
     ledger = room.start_ledger(settings, resume=is_resumed)
-    ledger.on_stuck = lambda error: _leave(error, ledger.claimed)
+    ledger.on_stuck = lambda error: _leave(error, ledger.discard)
     with ledger.measure("starting Python"), ledger.deadline("importing JAX"):
         run_config = room.run
     with RunView(console, folder.path) as view:
@@ -132,10 +131,12 @@ def run(
             return EXIT_PEER_LOST if is_joined() else 130
         except (Exception, KeyboardInterrupt) as e:
             view.stop()
-            # A FrugaxError states its own remedy; other errors do not know of the
-            # checkpoint.
-            if not isinstance(e, FrugaxError) and folder.checkpoints.is_dir():
-                errors.print(
+            # A FrugaxError states its own remedy; a mistake in the task, found while
+            # training, does not know of the checkpoint.
+            is_late = isinstance(e, ConfigError) and not is_resumed
+            is_known = isinstance(e, FrugaxError) and not is_late
+            if not is_known and folder.checkpoints.is_dir():
+                console.print(
                     f"The newest checkpoint is kept. Resume with: frugax run --resume "
                     f"{folder.path}",
                     soft_wrap=True,
@@ -195,14 +196,14 @@ def is_joined() -> bool:
     return jax is not None and jax.distributed.is_initialized()
 
 
-def _leave(error: Exception, folder: Path | None) -> None:
+def _leave(error: Exception, discard: Callable[[], None] | None) -> None:
     """End the process although its main thread is in a compilation.
 
     Nothing else can end one, and waiting for it would break the limit of time.
     """
     print_error(error)
-    if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
+    if discard is not None:
+        discard()
     sys.stderr.flush()
     os._exit(2)
 

@@ -25,7 +25,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{name}: there is no such file.") from None
-    except (OSError, UnicodeDecodeError) as e:
+    except (OSError, ValueError) as e:
         raise ConfigError(f"{name}: cannot be read as text: {e}.") from e
 
 

@@ -14,6 +14,23 @@ class _Loader(yaml.SafeLoader):
     `1e-3` is a number, and only `true` and `false` are booleans: `off` stays text.
     """
 
+    def construct_object(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
+        """Build a value; one that is not what it looks like is an error of YAML."""
+        try:
+            value = super().construct_object(node, deep)
+            str(value if isinstance(value, int) else "")  # 0xff... of any length
+            return value
+        # PyYAML's errors of `!!int x`, of the 40th of a month, of 5,000 digits.
+        except (ValueError, TypeError, KeyError, AttributeError) as e:
+            problem = f"the value {str(node.value)[:40]!r} cannot be read"
+            raise yaml.constructor.ConstructorError(
+                None, None, problem, node.start_mark
+            ) from e
+
+
+# More than any config has; a list of as many values belongs in a file of data.
+_MOST_NODES, _MOST_DEPTH = 100_000, 100
+
 
 # PyYAML reads YAML 1.1, in which `no` and `off` are booleans (the country code of
 # Norway among them) and 1e-3 is text, as it lacks a dot.
@@ -38,23 +55,9 @@ def read_mapping(text: str, name: str) -> tuple[dict[str, Any], dict[str, int]]:
     Raises:
         ConfigError: `text` is not YAML or not a mapping, or a key is repeated.
     """
-    try:
-        # Parsed twice: only the nodes have lines, and only `load` builds the data.
-        node = yaml.compose(text, Loader=_Loader)
-        data = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as e:
-        mark = getattr(e, "problem_mark", None)
-        line = ""
-        if mark:
-            line = f":{mark.line + 1}"
-        problem = getattr(e, "problem", None) or str(e).splitlines()[0]
-        raise ConfigError(f"{name}{line}: this is not YAML: {problem}.") from e
-    except RecursionError:
-        raise ConfigError(f"{name}: lists and mappings are nested too deep.") from None
+    data, lines = _load(text, name)
     if not isinstance(data, dict):
         raise ConfigError(f"{name}: a config is a mapping of keys to values.")
-    lines: dict[str, int] = {}
-    _index(node, "", lines, name)
     return data, lines
 
 
@@ -74,16 +77,46 @@ def replace_value(data: dict[str, Any], override: str) -> str:
         if not isinstance(inner, dict):
             raise ConfigError(f"override {override!r}: {parent} is not a mapping.")
         data = inner
-    try:
-        data[last] = yaml.load(value, Loader=_Loader)
-    except yaml.YAMLError as e:
-        raise ConfigError(f"override {override!r}: the value is not YAML.") from e
-    except RecursionError:
-        raise ConfigError(f"override {key!r}: the value is nested too deep.") from None
+    data[last], _ = _load(value, f"override {key!r}")
     return path
 
 
-def _index(node: Any, at: str, lines: dict[str, int], name: str) -> None:
+def _load(text: str, name: str) -> tuple[Any, dict[str, int]]:
+    """Load YAML, with the line of each key by its dotted path."""
+    loader, lines = None, dict[str, int]()
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None, lines
+        _index(node, "", lines, name, [_MOST_NODES], depth=0)
+        return loader.construct_document(node), lines
+    except yaml.YAMLError as e:
+        mark = getattr(e, "problem_mark", None)
+        line = ""
+        if mark:
+            line = f":{mark.line + 1}"
+        problem = getattr(e, "problem", None) or str(e).splitlines()[0]
+        raise ConfigError(f"{name}{line}: this is not YAML: {problem}.") from e
+    except RecursionError:
+        raise ConfigError(f"{name}: lists and mappings are nested too deep.") from None
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def _index(
+    node: Any, at: str, lines: dict[str, int], name: str, left: list[int], *, depth: int
+) -> None:
+    # Aliases make a short text a tree without an end, or with 9**9 leaves.
+    left[0] -= 1
+    if left[0] < 0:
+        raise ConfigError(f"{name}: aliases (*name) repeat too many values.")
+    if depth > _MOST_DEPTH:
+        raise RecursionError
+    if isinstance(node, yaml.SequenceNode):
+        for i, value in enumerate(node.value):
+            _index(value, f"{at}[{i}]", lines, name, left, depth=depth + 1)
     if not isinstance(node, yaml.MappingNode):
         return
     for key, value in node.value:
@@ -96,4 +129,4 @@ def _index(node: Any, at: str, lines: dict[str, int], name: str) -> None:
                 f"{lines[path]}; remove one."
             )
         lines[path] = line
-        _index(value, path, lines, name)
+        _index(value, path, lines, name, left, depth=depth + 1)

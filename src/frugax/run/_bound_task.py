@@ -147,6 +147,11 @@ class BoundTask:
             return function(whole)
         if self.kind == "variables":
             return function(whole["params"], {k: whole[k] for k in self.carried})
+        if self.kind == "model":
+            raise ConfigError(
+                "task: evaluate and show take (model): this model has no carried "
+                "arrays, which would be a second argument."
+            )
         return function(*whole)
 
 

@@ -305,6 +305,15 @@ class RunConfig:
                 "name must start with a letter or digit, followed by these, '.', "
                 f"'_' or '-', got {self.name!r}: it becomes a folder."
             )
+        name = r"[^\W\d]\w*"
+        if self.task is not None and (
+            ".py:" in self.task
+            or not re.fullmatch(rf"{name}(\.{name})*:{name}", self.task)
+        ):
+            raise ValueError(
+                f"task {self.task!r} does not name a function: write "
+                '"module:function", such as "my_model:task".'
+            )
         if self.task is None and (self.data is None or self.model is None):
             raise ValueError(
                 "state what to train: either data and model, or task (your own "
@@ -355,5 +364,5 @@ def _in_range(
         limit = f"> {above:g}"
     # NaN compares as False with everything, so this is the one form that refuses it.
     is_allowed = value >= least and (above is None or value > above)
-    if not (is_allowed and value < float("inf")):
+    if not (is_allowed and value < 2.0**127):  # infinite as a float32 otherwise
         raise ValueError(f"{name} must be {limit} and finite, got {value}.")

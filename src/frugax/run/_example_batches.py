@@ -23,10 +23,13 @@ def batch_examples(data: Any, *, batch: int, seed: int) -> Callable[[int], PyTre
             f"{type(data).__name__}."
         )
     count = len(data)
-    if not 1 <= batch <= count:
+    if type(batch) is not int or not 1 <= batch <= max(count, 1):
         raise ConfigError(
-            f"task: batch_size must be from 1 to {count} (the examples), got {batch}."
+            "task: batch_size must be a whole number from 1 to the number of examples "
+            f"({count:,}), got {batch!r}."
         )
+    if not count:
+        raise ConfigError("task: the data set of batches is empty.")
     order = epoch_order(count, batch=batch, seed=seed)
     return lambda step: _collate(_fetch(data, order(step)))
 

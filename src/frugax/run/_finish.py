@@ -11,6 +11,7 @@ import numpy as np
 
 from frugax import compress, train, trees, watch
 from frugax.budget import Receipt, SizeBudget, Spend, Verdict
+from frugax.errors import OutputError
 from frugax.fileio import write_whole
 from frugax.train.processes import run_on_first
 from frugax.trees import PyTree
@@ -26,7 +27,7 @@ from ._page import report_page
 from ._paired import PairedDifference, examples_that_tell, paired_difference
 from ._prepare import SEARCH_SHARE, Checked, Prepared, file_sensitivity
 from ._remedies import in_config_terms, size_remedy
-from ._task_checks import Figures, evaluate_model
+from ._task_checks import Figures
 from ._trained import read_weights
 
 _RATE_POINTS = 200  # of the learning rate that the report draws
@@ -72,9 +73,15 @@ def finish(
     trained = dataclasses.replace(trained, notes=(*trained.notes, *notes))
     with run_on_first("end of the run") as is_first:
         if is_first:
-            return _write_files(
-                config, folder, ready, trained, state, ledger, observer, config_folder
-            )
+            try:
+                return _write_files(
+                    config, folder, ready, trained, state, ledger, observer,
+                    config_folder,
+                )  # fmt: skip
+            except FileNotFoundError as e:
+                raise OutputError(
+                    f"{folder.path}: files of this run were removed while it ran ({e})."
+                ) from e
     # The others learn it from the file, as figures such as times are the first's own.
     return Outcome.from_json(folder.receipt.read_text(encoding="utf-8"))
 
@@ -103,7 +110,7 @@ def _write_files(
         # here.
         decoded = read_weights(tree, folder)
         whole = checked.bound.with_file_tree(state, decoded)
-        after = evaluate_model(checked.bound, whole)
+        after = checked.evaluator.evaluate(whole)
     is_exact = hash_tree(tree) == hash_tree(decoded)
     differences = _compare_figures(before, after)
 

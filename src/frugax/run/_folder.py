@@ -5,8 +5,9 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,19 @@ class RunFolder:
     """
 
     path: Path
+
+    def __post_init__(self) -> None:
+        """Refuse an address such as `gs://bucket/runs`, which `Path` shortens.
+
+        Raises:
+            ConfigError: the folder is not on a disk.
+        """
+        if re.match(r"[a-z][a-z0-9+.-]+:/", str(self.path)):
+            raise ConfigError(
+                f"{self.path}: the folder of a run must be on a disk, because its "
+                "journal is appended to and locked: mount the bucket, or copy the "
+                "folder there afterwards. Checkpoints of train.fit can go to one."
+            )
 
     @property
     def config(self) -> Path:
@@ -98,20 +112,23 @@ class RunFolder:
             facts = json.loads(self.origin.read_text()) | facts
         write_whole(self.origin, to_json(facts, indent=1) + "\n")
 
-    def read_origin(self, fact: str) -> Any:
-        """Read a fact about the origin of this run; None if it is not known.
+    def read_origin(self, fact: str, kind: type = dict) -> Any:
+        """Read a fact of this kind about the run's origin; None if it is not known.
 
         Raises:
             ConfigError: the file of facts is damaged.
         """
         try:
-            return json.loads(self.origin.read_text()).get(fact)
+            found = json.loads(self.origin.read_text()).get(fact)
         except (OSError, ValueError, AttributeError) as e:
             raise ConfigError(f"{self.origin}: cannot be read: {e}.") from e
+        if found is not None and not isinstance(found, kind):
+            raise ConfigError(f"{self.origin}: is damaged at {fact}: {found!r:.60}.")
+        return found
 
     def config_folder(self) -> Path:
         """Return the folder of the config file that started this run."""
-        return Path(self.read_origin("config_folder") or ".")
+        return Path(self.read_origin("config_folder", str) or ".")
 
 
 def file_sha256(path: Path) -> str:
@@ -176,26 +193,37 @@ def exclusive_access(folder: RunFolder) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def claim(folder: RunFolder, config: RunConfig, config_folder: Path) -> Iterator[None]:
+def claim(
+    folder: RunFolder, config: RunConfig, config_folder: Path
+) -> Iterator[Callable[[], None]]:
     """Create a new run's folder now, so that a missing permission is found at once.
 
     If the block raises, the folder is removed again: a run that never started
-    training leaves nothing behind.
+    training leaves nothing behind. The block gets the function that removes it.
 
     Raises:
         OutputError: the folder cannot be created or written to.
     """
+    parents = [p for p in folder.path.parents if not p.exists()]
+
+    def discard() -> None:
+        shutil.rmtree(folder.path, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another run may have begun there
+            for parent in parents:
+                parent.rmdir()
+
     make_folder(folder.path.parent)
     try:
         folder.path.mkdir()  # not exist_ok: another run may have claimed it
     except OSError as e:
+        discard()
         raise OutputError(write_error_reason(folder.path, e)) from e
     try:
         _write_config(folder, config)
         folder.write_origin(config_folder=str(config_folder.resolve()))
-        yield
+        yield discard
     except BaseException:  # Ctrl-C while planning also leaves nothing behind
-        shutil.rmtree(folder.path, ignore_errors=True)
+        discard()
         raise
 
 

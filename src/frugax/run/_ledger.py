@@ -11,16 +11,17 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import FrameType
 
-from frugax.errors import InfeasibleBudgetError
+from frugax.errors import BudgetExceededError, InfeasibleBudgetError
 
 # Held back for writing the report and for the exit of the process.
 _ENDING_SHARE, _ENDING_S = 0.02, 1.0
 _MOST_SLOWNESS = 10.0
 _ALARM_INTERVAL_S = 0.5
-_LEAST_ALARM_S = 0.001
+_LEAST_ALARM_S, _MOST_ALARM_S = 0.001, 1e8
+# A run that is this much later than its limit hangs.
+_LATE_SHARE, _LATE_S = 0.1, 5.0
 
 
 class Ledger:
@@ -30,7 +31,7 @@ class Ledger:
         limit_s: the limit of the whole run; None without one.
         spent: seconds by part.
         reserved: seconds that later stages need, by stage.
-        claimed: the new run's folder, until training starts; None without one.
+        discard: removes the new run's folder, until training starts; or None.
         on_stuck: called by another thread with the refusal if the time of a `deadline`
             is over and the main thread has not heard of it, because it is in a
             compilation. It should end the process.
@@ -65,7 +66,7 @@ class Ledger:
         self.limit_s = limit_s
         self.spent: dict[str, float] = {}
         self.reserved: dict[str, float] = {}
-        self.claimed: Path | None = None
+        self.discard: Callable[[], None] | None = None
         self.on_stuck: Callable[[Exception], None] | None = None
         if elapsed_s:
             self.spent["starting Python"] = elapsed_s
@@ -149,9 +150,44 @@ class Ledger:
         Only the main thread can be interrupted; elsewhere the block just runs.
         """
         self.check(stage=stage)
+        refuse = lambda: self.refusal(stage)
+        with self._alarm(self.left_s, refuse, patience_s=self._ending_s / 2):
+            yield
+
+    @contextlib.contextmanager
+    def stop_hanging(self) -> Iterator[None]:
+        """Interrupt the block well after the limit, when something in it hangs.
+
+        Training and the stages after it end in time by themselves, or a little late.
+
+        Raises:
+            BudgetExceededError: a tenth more than the limit was over.
+        """
+
+        def refuse() -> Exception:
+            return BudgetExceededError(
+                f"budgets.time: the limit of {self.limit_s:g} s was over for "
+                f"{self.total - (self.limit_s or 0.0):.3g} s, and a function of the "
+                "task (batches, loss, evaluate or show) had not returned."
+            )
+
+        left_s = math.inf
+        if self.limit_s is not None:
+            left_s = (1 + _LATE_SHARE) * self.limit_s + _LATE_S - self.total
+        with self._alarm(left_s, refuse, patience_s=_LATE_S):
+            yield
+
+    @contextlib.contextmanager
+    def _alarm(
+        self, left_s: float, error: Callable[[], Exception], *, patience_s: float
+    ) -> Iterator[None]:
+        """Raise an error in the main thread when the time is over.
+
+        Where it has no effect, `on_stuck` gets it after some more seconds.
+        """
         is_main = threading.current_thread() is threading.main_thread()
         usual = signal.SIG_DFL
-        can_stop = self._refuses and self.limit_s is not None
+        can_stop = self._refuses and left_s < _MOST_ALARM_S
         if not (can_stop and is_main and os.name == "posix"):
             yield
             return
@@ -163,14 +199,15 @@ class Ledger:
             # JAX's callback of the garbage collector would swallow it, with a printed
             # traceback; the timer comes again soon.
             if frame is None or frame.f_code.co_name != "_xla_gc_callback":
-                raise self.refusal(stage)
+                raise error()
 
         signal.signal(signal.SIGALRM, stop)
         # Again and again: callbacks of other libraries may swallow one exception.
         # At least a moment: 0 would stop the timer, and less is an error.
-        left_s = max(self.left_s, _LEAST_ALARM_S)
+        left_s = max(left_s, _LEAST_ALARM_S)
         signal.setitimer(signal.ITIMER_REAL, left_s, _ALARM_INTERVAL_S)
-        stuck = threading.Timer(left_s + self._ending_s / 2, self._leave, [stage])
+        leave = lambda: self.on_stuck and self.on_stuck(error())
+        stuck = threading.Timer(left_s + patience_s, leave)
         stuck.daemon = True
         if self.on_stuck is not None:
             stuck.start()
@@ -180,10 +217,6 @@ class Ledger:
             stuck.cancel()
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, usual)
-
-    def _leave(self, stage: str) -> None:
-        if self.on_stuck is not None:
-            self.on_stuck(self.refusal(stage))
 
 
 def process_seconds() -> float:

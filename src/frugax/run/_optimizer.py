@@ -1,5 +1,6 @@
 """Build the optimiser that a config names, from optax."""
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -9,13 +10,17 @@ import jax.numpy as jnp
 import optax
 from optax import contrib
 
+from frugax import train
 from frugax.budget import suggest
+from frugax.configs import user_code
 from frugax.errors import ConfigError
 from frugax.trees import PyTree
 
 from ._config import TrainConfig
+from ._fingerprint import program_fingerprint
 
 _SCHEDULES = ("constant", "cosine", "linear")
+_RATES = ("learning_rate", "max_learning_rate")
 
 
 class AveragedState(NamedTuple):
@@ -47,7 +52,10 @@ def build_optimizer(
         options = {"weight_decay": config.weight_decay} | options
     # A line search finds the rate itself, unless the optimiser's arguments have one.
     if name != "lbfgs":
-        options = {"learning_rate": rate} | options
+        key = next(k for k in _RATES if k in known)
+        options = {key: rate} | options
+        if callable(rate) and "Callable" not in str(known[key].annotation):
+            factory = optax.inject_hyperparams(factory)  # it takes no schedule itself
     optimizer = optax.with_extra_args_support(
         _call(factory, options, f"train.optimizer: optax.{name}")
     )
@@ -61,6 +69,29 @@ def build_optimizer(
             return float(schedule(step))
 
     return optimizer, rate_at
+
+
+def trace_update(
+    optimizer: optax.GradientTransformationExtraArgs, state: train.TrainState
+) -> str:
+    """Trace an update of the weights, and return the hash of its program.
+
+    Raises:
+        ConfigError: the optimiser cannot use its arguments.
+    """
+
+    def update(params: PyTree, opt_state: PyTree) -> PyTree:
+        # A line search calls the loss; which one it is has a fingerprint of its own.
+        value_fn = lambda p: sum(x.sum() for x in jax.tree.leaves(p))
+        # As in the training step: optax's own Adam needs it.
+        with jax.numpy_dtype_promotion("standard"):
+            return optimizer.update(
+                params, opt_state, params, value=0.0, grad=params, value_fn=value_fn
+            )[0]
+
+    # optax checks few arguments itself: `b1: high` fails only where it is used.
+    with user_code("optax with these arguments", place="train.optimizer"):
+        return program_fingerprint(update, state.params, state.opt_state)
 
 
 def averaged_weights(opt_state: PyTree, params: PyTree) -> PyTree:
@@ -118,10 +149,9 @@ def _optimizers() -> dict[str, Callable[..., Any]]:
     return {
         name: value
         for name, value in found.items()
-        if inspect.isfunction(value)
+        if (inspect.isfunction(value) or isinstance(value, functools.partial))
         and not name.startswith(("_", "scale_by"))
-        and "GradientTransformation" in str(value.__annotations__.get("return"))
-        and "learning_rate" in inspect.signature(value).parameters
+        and any(rate in inspect.signature(value).parameters for rate in _RATES)
     }
 
 

@@ -3,11 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from frugax import train
 from frugax.errors import ConfigError
-from frugax.trees import PyTree
 
 from ._config import RunConfig
 from ._config_keys import config_fingerprint
@@ -37,15 +34,6 @@ def compute_fingerprints(
     if hasattr(checked.task.batches, "__len__"):
         length = len(checked.task.batches)
 
-    def update(params: PyTree, opt_state: PyTree) -> PyTree:
-        # A line search calls the loss; which one it is has a fingerprint of its own.
-        value_fn = lambda p: sum(x.sum() for x in jax.tree.leaves(p))
-        # As in the training step: optax's own Adam needs it.
-        with jax.numpy_dtype_promotion("standard"):
-            return checked.optimizer.update(
-                params, opt_state, params, value=0.0, grad=params, value_fn=value_fn
-            )[0]
-
     return {
         "config": config_fingerprint(config),
         "code": code_fingerprint(config_folder),
@@ -54,7 +42,7 @@ def compute_fingerprints(
         "loss": program_fingerprint(
             bound.loss_of(state), state.params, checked.batch, bound.carried
         ),
-        "optimizer": program_fingerprint(update, state.params, state.opt_state),
+        "optimizer": checked.optimizer_program,
     }
 
 

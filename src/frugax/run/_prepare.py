@@ -13,7 +13,12 @@ import optax
 from frugax import compress, train, trees
 from frugax.budget import MemoryBudget
 from frugax.configs import user_code
-from frugax.errors import ConfigError, DivergedError, InfeasibleBudgetError
+from frugax.errors import (
+    ConfigError,
+    DivergedError,
+    FrugaxError,
+    InfeasibleBudgetError,
+)
 from frugax.targets import Target
 from frugax.trees import PyTree
 
@@ -22,11 +27,17 @@ from ._config import LayoutConfig, RunConfig
 from ._free_memory import free_device_bytes
 from ._ledger import Ledger
 from ._observer import Observer
-from ._optimizer import build_optimizer
+from ._optimizer import build_optimizer, trace_update
 from ._remedies import in_config_terms, memory_remedy, size_remedy
 from ._snapshots import Streams
 from ._task import Task, load_task
-from ._task_checks import Figures, check_batch, check_loss, check_show, evaluate_model
+from ._task_checks import (
+    Figures,
+    check_batches,
+    check_loss,
+    check_show,
+    evaluate_model,
+)
 
 # Seconds of compressing for each second of planning the file: with a new search, and
 # with the plan from before training: of a residual net 0.06 for each file it codes.
@@ -51,14 +62,16 @@ class Evaluator:
     def __init__(self, bound: BoundTask, required: str | None) -> None:
         self._bound = bound
         self._required = required
+        self._names: list[str] | None = None
         self.latest: tuple[int, Figures] | None = None
 
     def __call__(self, state: train.TrainState) -> Figures:
         """Evaluate a state."""
         step = int(state.step)
         if self.latest is None or self.latest[0] != step:
-            whole = self._bound.whole(self._bound.gather_weights(state))
-            figures = evaluate_model(self._bound, whole)
+            figures = self.evaluate(
+                self._bound.whole(self._bound.gather_weights(state))
+            )
             value = figures.values.get(self._required or "", 0.0)
             if np.isnan(value):
                 raise DivergedError(
@@ -67,6 +80,22 @@ class Evaluator:
                 )
             self.latest = step, figures
         return self.latest[1]
+
+    def evaluate(self, whole: PyTree) -> Figures:
+        """Evaluate a whole model.
+
+        Raises:
+            ConfigError: the figures have other names than those before.
+        """
+        figures = evaluate_model(self._bound, whole)
+        names = sorted(figures.values)
+        if self._names not in (None, names):
+            raise ConfigError(
+                f"task: evaluate returned {self._names} before and {names} now; its "
+                "figures must have the same names in each call."
+            )
+        self._names = names
+        return figures
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -77,6 +106,7 @@ class Checked:
         bound: the task, with its model.
         state: the initial training state.
         optimizer: the config's.
+        optimizer_program: the hash of its program.
         rate: the learning rate by step.
         batch_of: batches by step.
         batch: the first batch.
@@ -86,6 +116,7 @@ class Checked:
     bound: BoundTask
     state: train.TrainState
     optimizer: optax.GradientTransformationExtraArgs
+    optimizer_program: str
     rate: Callable[[int], float]
     batch_of: Callable[[int], PyTree]
     batch: PyTree
@@ -142,26 +173,32 @@ def check_task(
         task = load_task(config, config_folder=config_folder)
         optimizer, rate = build_optimizer(settings)
         batch_of, batch = _first_batch(task)
-        check_batch(batch)
         _check_room(config, task, optimizer, observer)
         with user_code("init"):
             initial = task.init(jax.random.key(config.seed))
-        bound = BoundTask.build(task, initial)
         try:
+            bound = BoundTask.build(task, initial)
             state = train.init_state(
                 bound.model,
                 optimizer,
                 precision=settings.precision,
                 carried=bound.carried,
             )
-        except TypeError as e:
-            raise ConfigError(f"task: init: {e}") from e
+            # Names of the file: two alike would only show after training.
+            trees.named_leaves(bound.file_tree(state))
+        except ConfigError:
+            raise
+        except (TypeError, ValueError) as e:
+            raise ConfigError(f"task: init: {str(e).splitlines()[0]}") from e
         check_loss(bound.loss_of(state), state.params, batch, bound.carried)
+        program = trace_update(optimizer, state)
     required = None
     if settings.early_stop is not None:
         required = settings.early_stop.metric
     evaluator = Evaluator(bound, required)
-    checked = Checked(bound, state, optimizer, rate, batch_of, batch, evaluator)
+    checked = Checked(
+        bound, state, optimizer, program, rate, batch_of, batch, evaluator
+    )
     if not resume:
         observer.stage("evaluating the fresh model")
         with ledger.measure("evaluating"), ledger.deadline("evaluating"):
@@ -203,7 +240,6 @@ def describe_step(
     task = load_task(config, config_folder=config_folder)
     optimizer, _ = build_optimizer(config.train)
     _, batch = _first_batch(task)
-    check_batch(batch)
     with user_code("init"):
         bound = BoundTask.build(task, task.init(jax.random.key(config.seed)))
     state = train.init_state(
@@ -260,7 +296,8 @@ def _plan_step(
     kind: Literal["temp", "total"] = "temp"
     state, batch = checked.state, checked.batch
     unplanned = _make_step(config, checked, None)
-    with ledger.measure("planning and compiling"), user_code("loss"):
+    guard = user_code("loss", is_mixed=True)
+    with ledger.measure("planning and compiling"), guard:
         if setting is not None:
             observer.stage("measuring the step without a plan")
             kind = setting.kind
@@ -287,7 +324,7 @@ def _plan_step(
 def _make_step(
     config: RunConfig, checked: Checked, budget: MemoryBudget | None
 ) -> train.TrainStep:
-    settings = config.train
+    settings, layout = config.train, _make_layout(config)
     loss = checked.bound.loss
     if checked.bound.carried is None:
         loss = lambda model, batch: checked.bound.loss(model, batch)
@@ -300,7 +337,7 @@ def _make_step(
             accum=settings.accum,
             clip=settings.clip,
             precision=settings.precision,
-            layout=_make_layout(config),
+            layout=layout,
         )
     except ValueError as e:
         raise ConfigError(f"train: {e}") from e
@@ -369,7 +406,9 @@ def file_sensitivity(tree: PyTree) -> dict[str, float] | None:
     for name, leaf in trees.named_leaves(tree):
         if not np.issubdtype(leaf.dtype, np.inexact):
             continue
-        rms = float(np.sqrt(np.mean(np.square(leaf, dtype=np.float64)))) or 1.0
+        rms = float(np.sqrt(np.mean(np.square(leaf, dtype=np.float64))))
+        if not (np.isfinite(rms) and rms > 0):
+            rms = 1.0
         weight = _CARRIED_WEIGHT if name.startswith("carried") else 1.0
         found[name] = weight / rms
     return found
@@ -377,21 +416,14 @@ def file_sensitivity(tree: PyTree) -> dict[str, float] | None:
 
 def _first_batch(task: Task) -> tuple[Callable[[int], PyTree], PyTree]:
     """Return batches by step, and the first, without using one of an iterator up."""
-    batch_of = train.index_batches(task.batches)
+    batch_of = check_batches(task.batches)
+    if not isinstance(batch_of, train.ResumableIterator):
+        return batch_of, batch_of(0)
     with user_code("batches"):
-        if isinstance(batch_of, train.ResumableIterator):
-            start = batch_of.position(0)
-            batch = batch_of(0)
-            batch_of.restore(start, 0)
-        else:
-            batch = batch_of(0)
-    if not any(hasattr(leaf, "detach") for leaf in jax.tree.leaves(batch)):
-        return batch_of, batch
-    if isinstance(batch_of, train.ResumableIterator):
-        raise ConfigError("task: batches yields torch tensors: convert them to NumPy.")
-    convert = lambda x: x.detach().cpu().numpy() if hasattr(x, "detach") else x
-    converted = lambda step: jax.tree.map(convert, batch_of(step))
-    return converted, converted(0)
+        start = batch_of.position(0)
+        batch = batch_of(0)
+        batch_of.restore(start, 0)
+    return batch_of, batch
 
 
 def _check_room(
@@ -405,13 +437,13 @@ def _check_room(
     if free is None:
         return
     try:
-        shapes = _trace_shapes(task, config.seed)
+        with user_code("init"):
+            shapes = _trace_shapes(task, config.seed)
     # Whatever `init` raises: it may be plain Python, and is called as it is later.
-    except Exception as e:
-        cause = " ".join(f"{type(e).__name__}: {e}".split())
+    except FrugaxError as e:
         observer.note(
             "the memory of the model is not checked before it is allocated, because "
-            f"init cannot be traced by JAX ({textwrap.shorten(cause, 160)})"
+            f"init cannot be traced by JAX ({textwrap.shorten(str(e), 160)})"
         )
         return
     weights = [x for x in jax.tree.leaves(shapes) if train.is_trainable(x)]
@@ -510,7 +542,8 @@ def _compile_show(
     # Compiled ahead: a snapshot between two steps must not wait for XLA.
     compiled = jax.jit(show).lower(*arrays).compile()
     # The first call is slow. It must not count: prices decide how often others follow.
-    jax.block_until_ready(compiled(*arrays))
+    with user_code("show"):
+        jax.block_until_ready(compiled(*arrays))
 
     # JAX sorts the keys of a dict; the report keeps the order of the task.
     def show_in_order(params: PyTree, carried: PyTree) -> Streams:

@@ -7,9 +7,8 @@ figure is measured there or by the room that spent it.
 
 import contextlib
 import dataclasses
-import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ import numpy as np
 
 from frugax import train, watch
 from frugax.budget import OverheadBudget, TimeBudget
-from frugax.errors import InfeasibleBudgetError
+from frugax.configs import user_code
+from frugax.errors import InfeasibleBudgetError, OutputError
 from frugax.fileio import make_folder
 from frugax.train.processes import agree_on_min, gather, run_on_first
 
@@ -111,8 +111,12 @@ def run(
     if ledger is None:
         limit = config.budgets.time and config.budgets.time.seconds
         ledger = Ledger(limit, refuses=not resume)
-    train.use_compile_cache()
+    try:
+        train.use_compile_cache()
+    except OutputError as e:  # without it each run compiles anew
+        observer.note(f"Compiled programs are not kept: {e}")
     options = {"resume": resume, "accept_changes": accept_changes}
+    discard: Callable[[], None] | None = None
     with contextlib.ExitStack() as held:
         # Until the step is ready, `claim` removes the folder if anything fails. The
         # lock is taken inside of it and held to the end.
@@ -121,8 +125,8 @@ def run(
             notes: list[str] = []
             with run_on_first("start of the run") as is_first:
                 if is_first and not resume:
-                    until_ready.enter_context(claim(folder, config, config_folder))
-                    ledger.claimed = folder.path
+                    claimed = claim(folder, config, config_folder)
+                    discard = ledger.discard = until_ready.enter_context(claimed)
                 if is_first:
                     held.enter_context(exclusive_access(folder))
                     with ledger.measure("fingerprints"):
@@ -130,14 +134,19 @@ def run(
                             folder, config, config_folder, checked, **options
                         )
             ready = prepare(config, checked, ledger, observer)
-            ledger.claimed = None
+            ledger.discard = None
+        held.enter_context(ledger.stop_hanging())
         try:
             trained = _train(
                 config, folder, ready, ledger, observer, resume=resume, notes=notes
             )
-        except (InfeasibleBudgetError, KeyboardInterrupt):
-            if is_first and not train.Checkpoints(folder.checkpoints).latest_step():
-                shutil.rmtree(folder.path)  # no step was taken: nothing to keep
+        except BaseException as e:
+            # There is nothing to keep without a checkpoint, and after a refusal or
+            # Ctrl-C nothing without a step.
+            is_early = isinstance(e, InfeasibleBudgetError | KeyboardInterrupt)
+            step = train.Checkpoints(folder.checkpoints).latest_step()
+            if discard is not None and (step is None or (is_early and step == 0)):
+                discard()
             raise
         finally:
             if is_first:
@@ -230,7 +239,9 @@ def _train(
             # Now or never: the first step is donated these arrays.
             snapshots.record(0, *gather((state.params, state.carried)))
         try:
-            result = fit(settings.steps, _time_for_training(ledger))
+            # A batch of another shape is traced anew, and a callback may fail late.
+            with user_code("loss", is_mixed=True):
+                result = fit(settings.steps, _time_for_training(ledger))
         except InfeasibleBudgetError as e:
             # Only time can have been used up by earlier parts of the run.
             if e.unit != "seconds":

@@ -147,25 +147,21 @@ def _image_task(
 def _own_task(
     name: str, options: Mapping[str, Any], config_folder: Path, seed: int
 ) -> Task:
-    module_name, colon, function_name = name.partition(":")
-    if not colon or not module_name or not function_name:
-        raise ConfigError(
-            f'task: {name!r} does not name a function: write "module:function", '
-            'such as "my_model:task".'
-        )
+    module_name, _, function_name = name.partition(":")
     # Each goes to the front, so the config's own folder is searched first.
     for folder in (Path.cwd(), config_folder.resolve()):
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as e:
-        if e.name is None or not f"{module_name}.".startswith(f"{e.name}."):
-            raise  # the user's module exists, but imports a missing one
-        raise ConfigError(
-            f"task: module {module_name!r} was not found in {config_folder}, in "
-            f"{Path.cwd()} or among the installed packages."
-        ) from e
+    with user_code(f"importing {module_name}"):
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as e:
+            if e.name is None or not f"{module_name}.".startswith(f"{e.name}."):
+                raise  # the user's module exists, but imports a missing one
+            raise ConfigError(
+                f"task: module {module_name!r} was not found in {config_folder}, in "
+                f"{Path.cwd()} or among the installed packages."
+            ) from e
     function = getattr(module, function_name, None)
     if not callable(function):
         found = [n for n in vars(module) if callable(vars(module)[n]) and n[0] != "_"]
@@ -242,7 +238,11 @@ def _as_task(result: Any, name: str, seed: int) -> Task:
         try:
             train.index_batches(batches)
         except (TypeError, ValueError) as e:
-            raise ConfigError(f"task: {name}: {e}") from e
+            hint = ""
+            if hasattr(batches, "dataset") and hasattr(batches, "batch_size"):
+                size = batches.batch_size
+                hint = f" Or its data set: Task(batches=x.dataset, batch_size={size})."
+            raise ConfigError(f"task: {name}: {e}{hint}") from e
     summary = getattr(result, "summary", "")
     return Task(**parts, summary=summary or name)
 

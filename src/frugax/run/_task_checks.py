@@ -1,7 +1,7 @@
 """Check the return values of a task's functions before its step is planned."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from frugax import train
 from frugax.configs import user_code
 from frugax.errors import ConfigError
 from frugax.trees import PyTree
+from frugax.watch.journal import check_names
 
 from ._bound_task import BoundTask
 from ._example_batches import to_arrays
@@ -33,16 +35,63 @@ class Figures:
     examples: dict[str, Float[np.ndarray, " examples"]]
 
 
-def check_batch(batch: PyTree) -> None:
+def check_batches(batches: Any) -> Callable[[int], PyTree]:
+    """Return batches by step, each checked, with arrays in place of torch tensors."""
+    seen: set[Any] = set()
+
+    def convert(batch: PyTree, name: str) -> PyTree:
+        leaves = jax.tree.leaves(batch)
+        if any(hasattr(leaf, "detach") for leaf in leaves):
+            return convert(jax.tree.map(to_arrays, batch), name)
+        # Looked at once for each form, as this is done in every step.
+        form = tuple(
+            (type(x), getattr(x, "dtype", None), getattr(x, "shape", None))
+            for x in leaves
+        )
+        if form not in seen:
+            check_batch(batch, name)
+            seen.add(form)
+        return batch
+
+    batch_of = train.index_batches(batches)
+    if isinstance(batch_of, train.ResumableIterator):
+        return train.ResumableIterator(_CheckedIterator(batch_of.iterator, convert))
+
+    def at(step: int) -> PyTree:
+        with user_code("batches"):
+            return convert(batch_of(step), f"batches({step})")
+
+    return at
+
+
+class _CheckedIterator:
+    """An iterator of the user's, whose batches are checked."""
+
+    def __init__(self, iterator: Any, convert: Callable[[PyTree, str], PyTree]) -> None:
+        self._iterator, self._convert = iterator, convert
+        self.get_state, self.set_state = iterator.get_state, iterator.set_state
+
+    def __next__(self) -> PyTree:
+        with user_code("batches"):
+            try:
+                return self._convert(next(self._iterator), "a batch")
+            except StopIteration:
+                raise ConfigError(
+                    "task: the iterator batches has ended before the last step: repeat "
+                    "its data set."
+                ) from None
+
+
+def check_batch(batch: PyTree, name: str = "batches(0)") -> None:
     """Check that a batch is a pytree of arrays or numbers, with rows."""
     # JAX treats an iterator as a leaf, with a warning; here it is an error. None would
     # be an empty container.
     is_leaf = lambda x: isinstance(x, Iterator) or x is None
     flat = jax.tree_util.tree_leaves_with_path(batch, is_leaf=is_leaf)
     if not flat:
-        raise ConfigError("task: batches(0) is empty: a batch is a pytree of arrays.")
+        raise ConfigError(f"task: {name} is empty: a batch is a pytree of arrays.")
     for path, leaf in flat:
-        place = f"task: batches(0){jax.tree_util.keystr(path)}"
+        place = f"task: {name}{jax.tree_util.keystr(path)}"
         is_array = isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float)
         is_object = isinstance(leaf, np.ndarray) and leaf.dtype.kind == "O"
         if not is_array or is_object:
@@ -85,17 +134,25 @@ def check_loss(loss: Any, params: PyTree, batch: PyTree, carried: PyTree) -> Non
             f"{_describe(metrics)}."
         )
     for name, metric in metrics.items():
-        if not _is_scalar(metric):
+        if not (_is_scalar(metric) and _is_real(metric)):
             raise ConfigError(
-                f"task: the metric {name!r} of loss must be a scalar, got "
+                f"task: the metric {name!r} of loss must be a real scalar, got "
                 f"{_describe(metric)}."
             )
+        _check_name(name, "a metric of loss")
         # The journal would hold two columns of one name.
         if name in ("loss", "seconds"):
             raise ConfigError(
                 f"task: loss names a metric {name!r}, which frugax records itself: "
                 "choose another name."
             )
+
+
+def _check_name(name: Any, what: str) -> None:
+    try:
+        check_names([name])
+    except ValueError as e:
+        raise ConfigError(f"task: {what}: {e}") from e
 
 
 def _check_carried(out: Any, carried: PyTree) -> Any:
@@ -138,11 +195,13 @@ def check_show(show: Any, *arrays: PyTree) -> dict[str, tuple[str, ...]]:
                 f"task: show returns {_describe(columns)} as {stream!r}: a stream is "
                 "a dict of arrays."
             )
+        _check_name(stream, "a stream of show")
         for name, value in columns.items():
-            if not _is_real(value):
+            _check_name(name, f"{stream!r} of show")
+            if not (_is_real(value) and np.size(value)):
                 raise ConfigError(
                     f"task: show returns {_describe(value)} as {name!r} of "
-                    f"{stream!r}: it must be a number or an array of them."
+                    f"{stream!r}: it must be a number or an array of some."
                 )
     return {stream: tuple(columns) for stream, columns in streams.items()}
 
@@ -153,14 +212,25 @@ def evaluate_model(bound: BoundTask, whole: PyTree) -> Figures:
     if bound.task.evaluate is None:
         return found
     with user_code("evaluate"):
+        # A copy of dicts and lists: `evaluate` may change them, the state must not.
+        whole = jax.tree.map(lambda x: x, whole)
         # Fetched at once: one by one each figure would wait for the device.
         figures = jax.device_get(bound.call(bound.task.evaluate, whole))
+    if any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(whole)):
+        raise ConfigError(
+            "task: evaluate has deleted or donated arrays of the model, which training "
+            "still needs: call jax.jit without donate_argnums."
+        )
     if not isinstance(figures, Mapping):
         raise ConfigError(
             f"task: evaluate must return a dict of figures, such as "
             f'{{"accuracy": 0.97}}, got {_describe(figures)}.'
         )
     for name, value in figures.items():
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"task: evaluate names a figure {name!r}: a name must be text."
+            )
         array = np.asarray(to_arrays(value))
         if array.dtype.kind not in "buif" or array.ndim > 1 or not array.size:
             raise ConfigError(

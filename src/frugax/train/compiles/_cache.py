@@ -1,5 +1,6 @@
 """The disk cache of XLA's compiled programs, for later processes, of bounded size."""
 
+import contextlib
 import importlib.util
 import os
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import jax
 
-from frugax.errors import MissingExtraError
+from frugax.errors import MissingExtraError, OutputError
 from frugax.fileio import cache_folder, make_folder
 
 # JAX's default threshold of 1 s excludes most steps that fit on a laptop; below 0.1 s
@@ -62,4 +63,6 @@ def use_compile_cache_by_default() -> None:
     config: Any = jax.config  # its attributes are created at run time
     is_off = os.environ.get("FRUGAX_COMPILE_CACHE") == "0"
     if config.jax_compilation_cache_dir is None and not is_off:
-        use_compile_cache()
+        # In a home that cannot be written to, each process compiles anew.
+        with contextlib.suppress(OutputError):
+            use_compile_cache()

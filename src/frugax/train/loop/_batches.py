@@ -19,10 +19,13 @@ class ResumableIterator:
 
     Its batches are made in order. The position before each batch that was made ahead
     is kept until that batch is used, because a checkpoint stores the next one to use.
+
+    Attributes:
+        iterator: the iterator.
     """
 
     def __init__(self, iterator: Any) -> None:
-        self._iterator = iterator
+        self.iterator = iterator
         self._next = 0
         self._positions: OrderedDict[int, Any] = OrderedDict()
 
@@ -33,12 +36,12 @@ class ResumableIterator:
                 f"{index} steps: resume from a checkpoint of this run, which holds "
                 "the iterator's position."
             )
-        self._positions[index] = self._iterator.get_state()
+        self._positions[index] = self.iterator.get_state()
         while len(self._positions) > 1000:  # far more than are made ahead
             self._positions.popitem(last=False)
         self._next += 1
         try:
-            return next(self._iterator)
+            return next(self.iterator)
         except StopIteration:
             raise ValueError(
                 f"the iterator ended after {index} batches: repeat its data set."
@@ -49,7 +52,7 @@ class ResumableIterator:
         if index in self._positions:
             state = self._positions[index]
         else:
-            state = self._iterator.get_state()
+            state = self.iterator.get_state()
         if isinstance(state, bytes):
             return {"base64": base64.b64encode(state).decode()}
         return {"state": state}
@@ -59,7 +62,7 @@ class ResumableIterator:
         state = position.get("state")
         if "base64" in position:
             state = base64.b64decode(position["base64"])
-        self._iterator.set_state(state)
+        self.iterator.set_state(state)
         self._next = index
 
 

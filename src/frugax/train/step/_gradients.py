@@ -108,7 +108,7 @@ def compute_gradient(
     """Return metrics, gradient and carried arrays, of the batch or of its parts."""
     if parts == 1:
         (_, (metrics, carried)), grads = grad_fn(params, inputs)
-        return metrics, grads, carried
+        return metrics, _conjugate(grads), carried
     assemble, stacked = _stack_parts(inputs.batch, parts)
     numbered = (jnp.arange(parts), stacked)
 
@@ -134,9 +134,15 @@ def compute_gradient(
     sums, carried = totals
     return (
         {name: _average(values) for name, values in metrics.items()},
-        jax.tree.map(lambda g: g / parts, sums),
+        _conjugate(jax.tree.map(lambda g: g / parts, sums)),
         carried,
     )
+
+
+def _conjugate(grads: PyTree) -> PyTree:
+    # Of a complex weight JAX returns the conjugate of the direction of steepest ascent
+    # (autodiff cookbook, "Complex numbers and differentiation"); optax subtracts it.
+    return jax.tree.map(lambda g: jnp.conj(g) if jnp.iscomplexobj(g) else g, grads)
 
 
 def first_micro_batch(batch: PyTree, parts: int) -> PyTree:
@@ -195,10 +201,11 @@ def _stack_parts(
             "model, or in arrays without axes."
         )
     length = lengths.pop()
-    if length % parts:
+    if rest := length % parts:
+        nearest = [str(n) for n in (length - rest, length - rest + parts) if n]
         raise ValueError(
             f"accum={parts} does not divide the batch of {length}: take a batch of "
-            f"{length - length % parts or parts} or {length + parts - length % parts}."
+            f"{' or '.join(nearest)}."
         )
 
     def assemble(number: Any, part: list[Any]) -> PyTree:
