@@ -91,6 +91,7 @@ def test_killed_at_a_random_moment(home, seed):
 
 def test_a_scheduler_that_ends_the_run_gets_its_code_and_a_checkpoint(home):
     process = start(home, "terminated")
+    time.sleep(1.0)
     process.send_signal(signal.SIGTERM)
     done = process.wait()
     assert (done.returncode, done.stderr) == (143, "")

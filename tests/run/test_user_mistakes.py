@@ -181,3 +181,12 @@ def test_a_home_that_cannot_be_written_to_does_not_stop_a_run(monkeypatch):
         assert jax.config.jax_compilation_cache_dir is None
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_a_batch_may_hold_random_keys(tmp_path):
+    task = (
+        "def batches(i): return X, jax.random.key(i)\n"
+        "def loss(p, b): return (b[0] @ p['w']).mean() * jax.random.normal(b[1])"
+    )
+    found = run(tmp_path, task)
+    assert found.returncode == 0, found.stderr

@@ -2,13 +2,13 @@
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, TypeGuard
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax import lax
 
 from frugax import remat
 from frugax.budget import MemoryBudget
@@ -108,28 +108,42 @@ class Builder:
         if self.options.memory is None:
             return jit(jax.value_and_grad(objective, has_aux=True)), None
         part = jax.eval_shape(lambda b: first_micro_batch(b, self.options.accum), batch)
+        args, build = (state, batch), self._make_step
+        if layout is not None:
+            # Each device's bytes are those of the partitioned program.
+            args = tuple(map(_with_shardings, args, shardings["in_shardings"]))
+            with contextlib.suppress(ValueError):  # too few rows in a micro-batch
+                part = _with_shardings(part, layout.batch_sharding(part))
+
+            def build(grad_fn: Callable[..., Any]) -> StepFunction:
+                step = self._make_step(grad_fn)
+                return lambda *args: lax.with_sharding_constraint(
+                    step(*args), shardings["out_shardings"]
+                )
+
         # The optimiser's temporaries count too, so the whole step is what remat
         # measures.
         whole_step = remat.EnclosingProgram(
-            build=lambda grad_fn: self._make_step(grad_fn),
-            args=(state, batch),
-            donate_argnums=donated,
+            build=build, args=args, donate_argnums=donated
         )
-
-        def plan_within(memory: MemoryBudget) -> remat.RematPlan:
-            examples = (state.params, _objective_inputs(state, part))
-            return remat.plan(
+        try:
+            plan = remat.plan(
                 objective,
-                memory,
-                example_args=examples,
+                self.options.memory,
+                example_args=(args[0].params, _objective_inputs(args[0], part)),
                 has_aux=True,
                 within=whole_step,
             )
-
-        if layout is None:
-            plan = plan_within(self.options.memory)
-        else:
-            plan = _plan_for_all_devices(plan_within, self.options.memory, layout)
+        except InfeasibleBudgetError as e:
+            if layout is None:
+                raise
+            raise InfeasibleBudgetError(
+                f"on each of {layout.mesh.size} devices {e.what}",
+                needed=e.needed,
+                limit=e.limit,
+                unit=e.unit,
+                hint=e.hint,
+            ) from e
         return jit(remat.apply(objective, plan)), plan
 
     def build_eager(
@@ -280,28 +294,12 @@ class Builder:
         return selected._replace(scale=next_scale(scale, finite=finite)), metrics
 
 
-# Plan for the temporaries of all devices together.
-#
-# The plan is made for the program before it is partitioned; the bytes of one device are
-# measured on the compiled step.
-def _plan_for_all_devices(
-    plan_within: Callable[[MemoryBudget], remat.RematPlan],
-    memory: MemoryBudget,
-    layout: Layout,
-) -> remat.RematPlan:
-    parts = layout.data_size
-    try:
-        return plan_within(
-            dataclasses.replace(memory, limit_bytes=memory.limit_bytes * parts)
-        )
-    except InfeasibleBudgetError as e:
-        raise InfeasibleBudgetError(
-            f"on each of {parts} devices {e.what}",
-            needed=math.ceil(e.needed / parts),
-            limit=memory.limit_bytes,
-            unit=e.unit,
-            hint=e.hint,
-        ) from e
+def _with_shardings(tree: PyTree, shardings: PyTree) -> PyTree:
+    return jax.tree.map(
+        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
+        tree,
+        shardings,
+    )
 
 
 def _objective_inputs(state: TrainState, batch: PyTree) -> Inputs:
