@@ -68,8 +68,8 @@ def test_yaml_that_cannot_become_data_is_one_line(text, message):
     with pytest.raises(ConfigError, match=message):
         parse_config(Config, text, "c.yaml")
     if "\n" not in text and text.startswith("options"):
+        override = text.replace(": ", "=", 1)
         with pytest.raises(ConfigError, match=message):
-            override = text.replace(": ", "=", 1)
             parse_config(Config, "{}", "c.yaml", overrides=[override])
 
 

@@ -1,6 +1,7 @@
 """Mistakes in a task's own functions end a run with one line and exit code 2."""
 
 import re
+from typing import Any
 
 import jax
 import pytest
@@ -174,13 +175,14 @@ def test_a_damaged_origin_is_named(tmp_path, origin):
 
 def test_a_home_that_cannot_be_written_to_does_not_stop_a_run(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
-    before = jax.config.jax_compilation_cache_dir
-    jax.config.update("jax_compilation_cache_dir", None)
+    config: Any = jax.config
+    before = config.jax_compilation_cache_dir
+    config.update("jax_compilation_cache_dir", None)
     try:
         use_compile_cache_by_default()
-        assert jax.config.jax_compilation_cache_dir is None
+        assert config.jax_compilation_cache_dir is None
     finally:
-        jax.config.update("jax_compilation_cache_dir", before)
+        config.update("jax_compilation_cache_dir", before)
 
 
 def test_a_batch_may_hold_random_keys(tmp_path):

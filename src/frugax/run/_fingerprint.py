@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from frugax.trees import PyTree
@@ -94,7 +95,7 @@ def hash_tree(tree: PyTree) -> str:
     """Hash the arrays of a tree with their names, types and shapes."""
     digest = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        if jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key):
+        if jnp.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key):
             leaf = jax.random.key_data(leaf)
         array = np.asarray(leaf)
         header = f"{jax.tree_util.keystr(path)} {array.dtype}{array.shape}"
