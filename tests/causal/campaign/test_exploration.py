@@ -6,7 +6,12 @@ import pytest
 from frugax import ExperimentBudget
 from frugax.causal.campaign import Campaign, ExperimentRecord, Forecast
 from frugax.causal.campaign.model_free import causal_share
-from frugax.causal.posterior import ActionSpace, Outcomes, Points, draw_action_process
+from frugax.causal.posterior import (
+    ActionProcess,
+    ActionSpace,
+    Outcomes,
+    Points,
+)
 
 
 def campaign_on(simulate, variables, n, **more):
@@ -105,14 +110,14 @@ def test_models_whose_forecasts_came_true_are_believed():
 
     means = [(i, 0.0, 0.1) for i in range(4)]
     share = lambda causal, free: causal_share(
-        [record(i, causal, free) for i in range(4)], means, blind=False
+        [record(i, causal, free) for i in range(4)], means
     )
     assert share(0.0, 1.0) > share(0.0, 0.0) > share(1.0, 0.0)
     # Neither is ever ruled out, and without forecasts nothing is learned of them.
-    assert 0.2 <= share(9.0, 0.0) < share(0.0, 9.0) <= 0.8
+    assert 0.2 <= share(9.0, 0.0) < share(0.0, 9.0) <= 0.5
     old = [ExperimentRecord(id=0, values={"x": 0.0})]
-    assert causal_share(old, means[:1], blind=False) == pytest.approx(0.75)
-    assert causal_share([], [], blind=True) == pytest.approx(0.5)
+    assert causal_share(old, means[:1]) == pytest.approx(0.3)
+    assert causal_share([], []) == pytest.approx(0.3)
 
 
 def test_the_process_agrees_with_outcomes_and_is_unsure_elsewhere():
@@ -122,26 +127,52 @@ def test_the_process_agrees_with_outcomes_and_is_unsure_elsewhere():
         points=done,
         mean=np.array([3.0, -1.0]),
         error=np.full(2, 0.01),
-        forecast=np.full(2, np.nan),
-        forecast_std=np.ones(2),
         order=np.arange(2),
         unused_frac=np.zeros(2),
     )
     space = ActionSpace((0, 1), -np.ones(2), np.ones(2), np.zeros(2))
-    both = np.array([[1.0, 1.0]])
-    drawn, left = draw_action_process(
-        Points(((0,), (0, 1)), (values, both)),
+    process = ActionProcess(
         outcomes,
         space,
         mean=0.5,
         mean_error=0.01,
         scale=1.0,
-        pending=Points((), ()),
-        count=400,
         rng=np.random.default_rng(0),
     )
+    points = Points(((0,), (0, 1)), (values, np.array([[1.0, 1.0]])))
+    drawn = process.draw(points, 400)
     mean, std = drawn.mean(0), drawn.std(0)
     assert mean[:2] == pytest.approx([3.0, -1.0], abs=0.05)
     assert std[:2] == pytest.approx(0.01, abs=0.02)
-    assert std[4] > 0.3
-    assert left[0] < 0.1 < left[4] < left[5] <= 1
+    assert std[1] < 0.1 < std[4] < std[5]
+    # A function does not depend on the other points at which it is drawn.
+    alone = process.draw(Points(((0, 1),), (np.array([[1.0, 1.0]]),)), 400)
+    assert alone[:, 0] == pytest.approx(drawn[:, 5])
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_outcomes_decide_how_far_passive_data_are_trusted(right):
+    values = np.linspace(-1, 1, 9)[:, None]
+    truth = np.where(right, 3 * np.sin(3 * values[:, 0]), 0.0)
+    outcomes = Outcomes(
+        points=Points(((0,),), (values[::2],)),
+        mean=truth[::2],
+        error=np.full(5, 0.05),
+        order=np.arange(5),
+        unused_frac=np.zeros(5),
+    )
+    space = ActionSpace((0, 1), -np.ones(2), np.ones(2), np.zeros(2))
+    noise = 0.1 * np.random.default_rng(1).standard_normal((16, 1))
+    effects = 3 * np.sin(3 * values[:, 0]) * (1 + noise)
+    process = ActionProcess(
+        outcomes,
+        space,
+        mean=0.0,
+        mean_error=0.01,
+        scale=1.0,
+        rng=np.random.default_rng(0),
+        effects=effects[:, ::2],
+    )
+    other = 3.0 * np.ones((16, 1)) * (1 + noise)
+    found = process.draw(Points(((1,),), (np.array([[1.0]]),)), 400, other).mean()
+    assert (found > 2.0) if right else (found < 0.5)

@@ -61,8 +61,6 @@ def test_samples_that_predict_experiments_are_likelier():
         points=points,
         mean=gave,
         error=np.full(4, 0.1),
-        forecast=gave,
-        forecast_std=np.ones(4),
         order=np.arange(4),
         unused_frac=np.zeros(4),
     )

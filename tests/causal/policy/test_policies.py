@@ -34,9 +34,6 @@ def outlook_of(loss, **changes):
         affordable=np.ones(points, bool),
         causes=np.arange(worlds),
         reached=np.full(worlds, np.inf),
-        shift=np.zeros(points),
-        doubt=np.zeros(points),
-        misfit=np.zeros(points),
         breach=np.zeros(points),
         noise=0.1,
         done=Points((), ()),
@@ -96,12 +93,6 @@ def test_the_least_known_variable_is_tried_where_no_gain_is_expected():
     # The best is certain, and the others are worse in every world.
     loss = [[-9.0, 0.0, 0.0, 0.1], [-9.0, 0.0, 0.0, 2.1]]
     assert chosen("improvement", outlook_of(loss)) == 3
-
-
-def test_where_worlds_were_wrong_before_they_are_tested_though_they_agree():
-    loss = [[0.0, 0.3, 0.2, 5.0]] * 4
-    misfit = np.array([0.0, 1.0, 0.0, 1.0])
-    assert chosen("improvement", outlook_of(loss, misfit=misfit)) == 1
 
 
 def test_pending_experiments_count_as_done():
@@ -164,9 +155,7 @@ def test_a_leader_that_was_tried_once_is_tried_again_before_it_is_believed():
     loss = [[0.0, -3.5, 0.0, -3.0], [0.0, -2.8, 0.0, -3.0], [0.0, -3.9, 0.0, -3.0]]
     tried = outlook_of(
         loss,
-        unexplored=np.zeros(4),
         repeats=np.array([0.0, 1.0, 0.0, 2.0]),
-        scale=1.0,
     )
     assert tried.best == 1
     assert chosen("improvement", tried) == 1

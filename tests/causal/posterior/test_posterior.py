@@ -15,7 +15,6 @@ from frugax.causal.posterior import (
     fit_mechanism,
     log_evidence,
     predict_means,
-    predictive_check,
     sample_log_likelihoods,
     sample_posterior,
     tempering_power,
@@ -236,49 +235,20 @@ def test_an_unmeasured_cause_is_not_counted_as_an_effect():
     assert np.median(noise) == pytest.approx(13**0.5, rel=0.1)
 
 
-def outcomes_of(forecasts):
-    n = len(forecasts)
+def outcomes_of(n):
     return Outcomes(
         points=Points(((0,),), (np.linspace(-1, 0, n)[:, None],)),
         mean=np.zeros(n),
         error=np.full(n, 0.01),
-        forecast=np.array(forecasts),
-        forecast_std=np.full(n, 0.05),
         order=np.arange(n),
         unused_frac=np.zeros(n),
     )
 
 
-def test_predictive_check_is_zero_before_the_first_experiment():
-    domain = Domain(np.zeros(1), np.ones(1))
-    points = Points(((0,),), (np.array([[-1.0], [1.0]]),))
-    np.testing.assert_array_equal(
-        predictive_check(points, outcomes_of([]), domain, 1.0), 0
-    )
-
-
-def test_wrong_forecasts_widen_untried_interventions():
-    domain = Domain(np.zeros(1), np.ones(1))
-    points = Points(((0,), (1,)), (np.array([[-1.0], [1.0]]), np.zeros((1, 1))))
-    right = predictive_check(
-        points, outcomes_of([0.05, -0.04, np.nan, 0.03]), domain, 1.0
-    )
-    # The last one sets a variable that was never set, which no forecast covers.
-    np.testing.assert_array_equal(right, [0.0, 0.0, 0.25])
-    wrong = predictive_check(points, outcomes_of([0.5, -0.4, np.nan, 0.3]), domain, 1.0)
-    np.testing.assert_allclose(wrong, [0.0, 0.4, 0.4], atol=1e-6)
-    # A repeated experiment tests nothing, so its true forecast has no weight.
-    again = outcomes_of([0.5, 0.0, 0.0, 0.0, 0.0, 0.0])
-    again.points.values[0][:] = 0.0
-    assert predictive_check(points, again, domain, 1.0)[:2].max() > 0.25
-
-
 @pytest.mark.parametrize("left", [0.0, 0.5, 1.0])
 def test_enkf_update_moves_samples_to_the_measured_means(left):
     rng = np.random.default_rng(0)
-    outcomes = dataclasses.replace(
-        outcomes_of([0.0, 0.0, 0.0]), unused_frac=np.full(3, left)
-    )
+    outcomes = dataclasses.replace(outcomes_of(3), unused_frac=np.full(3, left))
     near, far = outcomes.points.values[0], np.array([[9.0]])
     points = Points(((0,), (1,)), (np.concatenate([near, far]), near))
     predictions = 3.0 + rng.standard_normal((400, 1)) * np.ones(len(points))
@@ -298,7 +268,7 @@ def test_enkf_update_moves_samples_to_the_measured_means(left):
 
 @pytest.mark.parametrize("wild", [1e10, -1e38])
 def test_a_wild_outcome_gives_finite_numbers(wild):
-    outcomes = outcomes_of([0.0, 0.0, 0.0])
+    outcomes = outcomes_of(3)
     outcomes.points.values[0][:] = 0.5  # the same experiment: nothing but its noise
     outcomes.mean[1] = wild
     domain = Domain(np.zeros(1), np.ones(1))

@@ -712,7 +712,12 @@ class Campaign:
         names = {*settings.variables, *limits, settings.target}
         empty = Samples.observed(sorted(names), np.empty((0, len(names))))
         current = dataclasses.replace(state.current, settings=settings)
-        inference = infer(current, join_tables(current.table, empty), full=full)
+        inference = infer(
+            current,
+            join_tables(current.table, empty),
+            full=full,
+            known=self._inferred[1].passive if self._inferred else None,
+        )
         if not full:
             # Not on disk yet: the next question or answer writes them.
             found = dict(inference.ensemble.hyperparameters)

@@ -1,7 +1,7 @@
 """Bayesian inference from a campaign's rows: posterior samples and predictions."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -17,11 +17,9 @@ from frugax.causal.posterior import (
     PosteriorEnsemble,
     add_discrepancy,
     enkf_update,
-    extrapolation_std,
     fit_discrepancy,
     importance_resample,
     predict_means,
-    predictive_check,
     rbf_kernel,
     sample_log_likelihoods,
     sample_posterior,
@@ -31,7 +29,7 @@ from ._experiments import ExperimentRecord, add_prices
 from ._settings import CampaignSettings
 from ._state import CampaignState
 from .candidates import make_grid, refine_grid, select_promising
-from .model_free import ModelFree, causal_share, usual_mean
+from .model_free import ModelFree, PassiveModels, causal_share, usual_mean
 from .preparation import (
     estimate_scale,
     find_imputed_values,
@@ -49,6 +47,8 @@ _PROPOSALS = 8
 # Without observations the variance of the outcomes is noise and effects together; these
 # are the shares of their standard deviation that may be noise.
 _NOISE_FRACS = (1.0, 0.3, 0.1)
+# Draws of the process that knows no graph.
+_NUM_FREE = 96
 # Half-widths of a range within which one experiment repeats another.
 _REPEAT_LENGTH = 0.03
 _Predictions: TypeAlias = Float[np.ndarray, "samples points outputs"]
@@ -68,9 +68,10 @@ class Inference:
         scale: standard deviation of the target.
         row_std: standard deviation of the target in rows of one experiment.
         imputed: values that count for variables in rows that lack them.
-        num_causal: number of rows of `outlook.loss` that are causal models, the first
-            ones; the others know no causes.
+        num_causal: number of rows of `outlook.loss` that are causal models of all rows,
+            the first ones; the others are of the process over experiments.
         domain: ranges of the variables.
+        passive: the causal models that know passive data only.
     """
 
     names: tuple[str, ...]
@@ -83,6 +84,7 @@ class Inference:
     imputed: dict[str, float]
     num_causal: int
     domain: Domain
+    passive: PassiveModels | None
 
 
 class _Predictor:
@@ -147,33 +149,45 @@ class _Predictor:
 class _Candidates:
     """Candidate experiments and their predictions, which grow together."""
 
-    def __init__(self, predictor: _Predictor, points: Points) -> None:
-        self._predictor = predictor
-        self.points, self.predictions = points, predictor.predict(points)
+    def __init__(
+        self, predict: Callable[[Points], Sequence[np.ndarray]], points: Points
+    ) -> None:
+        self._predict = predict
+        self.points, self.predictions = points, predict(points)
 
     def extend(self, more: Points) -> None:
         if not len(more):
             return
-        parts = ((self.points, self.predictions), (more, self._predictor.predict(more)))
+        parts = (self.points, self.predictions), (more, self._predict(more))
         both = self.points.merge(more)
         # Merged points are sorted by group, so their predictions must be, too.
-        self.predictions = np.concatenate(
-            [
-                predictions[:, points.group == points.targets.index(targets)]
-                for targets in both.targets
-                for points, predictions in parts
-                if targets in points.targets
-            ],
-            axis=1,
-        )
+        self.predictions = [
+            np.concatenate(
+                [
+                    predictions[i][:, points.group == points.targets.index(targets)]
+                    for targets in both.targets
+                    for points, predictions in parts
+                    if targets in points.targets
+                ],
+                axis=1,
+            )
+            for i in range(len(self.predictions))
+        ]
         self.points = both
 
 
-def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Inference:
+def infer(
+    state: CampaignState,
+    table: Samples,
+    *,
+    full: bool = False,
+    known: PassiveModels | None = None,
+) -> Inference:
     """Draw posterior samples from all rows, and predict every candidate experiment.
 
     The order of the draws is part of the file format in effect: a saved campaign goes
-    on with the same questions only if all of them stay in this order.
+    on with the same questions only if all of them stay in this order. `known` is the
+    `passive` of an earlier inference, which saves its search.
     """
     settings, experiments, ids = state.settings, state.experiments, state.experiment_ids
     # Seeded by the state and not by the number of calls: a campaign that was loaded
@@ -210,25 +224,28 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
     )
     used = subsample_rows(values[:, inside], ids, settings.seed) & modelled
     count = settings.num_posterior_samples
+    edges = {
+        "max_parents": settings.max_parents,
+        "required": _index_edges(settings.required, names),
+        "forbidden": [
+            *_index_edges(settings.forbidden, names),
+            *_forbid_causes_of_listed(settings, names),
+        ],
+    }
     ensemble = sample_posterior(
         values[used, inside],
         table.intervened[used, inside],
         domain,
         count=count * _PROPOSALS if incomplete else count,
         rng=rng,
-        max_parents=settings.max_parents,
         # Their keys hold positions, which would mean other variables after another
         # selection.
         hyperparameters=(
             state.hyperparameters if state.hyperparameter_names == names else None
         ),
         outputs=None if full else outputs,
-        required=_index_edges(settings.required, names),
-        forbidden=[
-            *_index_edges(settings.forbidden, names),
-            *_forbid_causes_of_listed(settings, names),
-        ],
         row_weights=graph_row_weights(ids[used]),
+        **edges,
     )
     scale = estimate_scale(values[:, target], observed)
     shares = None
@@ -269,27 +286,38 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
         usual_mean(values[observed, v], each)
         for v, each in zip(outputs, scales, strict=True)
     ]
+    passive = None
+    if usual[0] is not None:
+        rows = values[used & observed, inside]
+        if known is None or not known.is_of(names, rows):
+            known = PassiveModels.fit(
+                names, rows, ranges[inside], target, edges, count, settings.seed
+            )
+        passive = known
     free = ModelFree(
-        settings, levers, values[observed], outcomes, usual[0], pending, scale, rng
+        settings, levers, values[observed], outcomes, usual[0], scale, rng, passive
     )
-    share = causal_share(
-        experiments, list_answers(experiments, outcomes), blind=usual[0] is None
+    share = causal_share(experiments, list_answers(experiments, outcomes))
+    # Equally likely rows, so that those of either kind are as many as its share.
+    num_causal = max(round(_NUM_FREE * share / (1 - share)), 1)
+    repeated = np.arange(num_causal) % count
+    candidates = _Candidates(
+        lambda points: (predictor.predict(points), free.draw(points, _NUM_FREE)),
+        make_grid(settings, levers, rng),
     )
-    num_free = round(count * (1 - share) / share)
-    candidates = _Candidates(predictor, make_grid(settings, levers, rng))
 
-    def predict() -> tuple[_Predictions, Float[np.ndarray, " points"]]:
-        causal = candidates.predictions.copy()
+    def predict() -> _Predictions:
+        causal, drawn = candidates.predictions[0].copy(), candidates.predictions[1]
         causal[:, :, 0] = predictor.condition(causal[:, :, 0], candidates.points)
         # Constraints are judged by causal predictions only: a process that starts from
         # the usual mean would take any experiment for safe.
-        others = causal[np.arange(num_free) % len(causal)]
-        others[:, :, 0], left = free.draw(candidates.points, num_free)
-        return np.concatenate([causal, others]), left
+        others = causal[np.arange(_NUM_FREE) % count]
+        others[:, :, 0] = drawn
+        return np.concatenate([causal[repeated], others])
 
     # A grid over several variables is coarse: refine it twice where it promises most.
     for _ in range(min(max(map(len, candidates.points.targets)), 2)):
-        predictions, _ = predict()
+        predictions = predict()
         limits = _check_constraints(predictions, settings, scales)
         centres = select_promising(sign * predictions[:, :, 0], *limits)
         points = candidates.points
@@ -297,13 +325,8 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
     # Pending experiments are rarely on the grid; as candidates they get their own
     # predictions.
     candidates.extend(pending)
-    predictions, unexplored = predict()
+    predictions = predict()
     tried = candidates.points
-    # The updates have explained part of the outcomes. A shift for all of their
-    # residuals would add that part a second time.
-    explained = predictor.condition(predictor.at_experiments, outcomes.points)
-    shift, doubt = extrapolation_std(tried, explained.mean(0), outcomes, domain, scale)
-    misfit = predictive_check(tried, outcomes, domain, scale)
     # Two experiments within a few hundredths of a range are one experiment repeated.
     repeats = rbf_kernel(tried, outcomes.points, domain, _REPEAT_LENGTH).sum(1)
     repeats += rbf_kernel(tried, pending, domain, _REPEAT_LENGTH).sum(1)
@@ -315,9 +338,7 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
         mean, error = np.array(usual, float).T
         nothing = mean + error * rng.standard_normal((len(predictions), len(mean)))
         predictions = np.concatenate([predictions, nothing[:, None]], axis=1)
-        shift, doubt, misfit, unexplored, repeats = (
-            np.append(each, 0.0) for each in (shift, doubt, misfit, unexplored, repeats)
-        )
+        repeats = np.append(repeats, 0.0)
     loss = sign * predictions[:, :, 0]
     allowed, breach = _check_constraints(predictions, settings, scales)
     # Pending experiments count as done, with the mean that each sample predicts: a
@@ -343,18 +364,12 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
         price=prices[points.group],
         affordable=np.ones(len(points), bool),
         # The others know no causes, which counts as one more opinion about them.
-        causes=np.append(ensemble.graphs[:, target], np.full(num_free, -1)),
+        causes=np.append(ensemble.graphs[repeated, target], np.full(_NUM_FREE, -1)),
         reached=reached,
-        shift=share * sign * shift,
-        doubt=doubt,
-        misfit=misfit,
         breach=breach,
         noise=max(row_std / np.sqrt(settings.rows_per_experiment), 1e-9 * scale),
         done=outcomes.points,
-        unexplored=unexplored,
         repeats=repeats,
-        asked=len(state.experiments),
-        scale=scale,
     )
     return Inference(
         names=names,
@@ -365,8 +380,9 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
         scale=scale,
         row_std=row_std,
         imputed=imputed,
-        num_causal=count,
+        num_causal=num_causal,
         domain=domain,
+        passive=passive,
     )
 
 

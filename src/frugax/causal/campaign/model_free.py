@@ -1,26 +1,37 @@
 """A campaign's model-free forecast, and the causal models' weight, by accuracy."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from frugax.causal.posterior import (
+    ActionProcess,
     ActionSpace,
+    Domain,
     Outcomes,
     Points,
-    draw_action_process,
+    PosteriorEnsemble,
+    predict_means,
+    sample_posterior,
 )
 
 from ._experiments import ExperimentRecord
 from ._settings import CampaignSettings
+from ._state import OBSERVED
 from .actions import Categorical
+from .preparation import graph_row_weights
 
-# Prior probability of the causal models, with and without observations to learn from.
-_PRIOR, _PRIOR_BLIND = 0.75, 0.5
+# Prior probability of the causal models of all rows. The process knows those of passive
+# data, too, so that less depends on it than it seems.
+_PRIOR = 0.3
 # Neither kind is ever certain: the causal models know more than any outcome can show,
 # and only the others expect an effect where no data are.
-_LEAST, _MOST = 0.3, 0.8
+_LEAST, _MOST = 0.2, 0.5
+# Far outside of the data functions are guesses; in standard deviations of the target.
+_MOST_EFFECT = 10.0
 # An earlier experiment counts this much less: wrong causal models have learned from
 # it since (forgetting factors: Raftery, Kárný & Ettler 2010, Technometrics 52:52-66).
 _FORGET = 0.9
@@ -29,8 +40,6 @@ _FORGET = 0.9
 def causal_share(
     experiments: Sequence[ExperimentRecord],
     means: Sequence[tuple[int, float, float]],
-    *,
-    blind: bool,
 ) -> float:
     """Return the probability of the causal models, by their forecasts so far.
 
@@ -39,8 +48,7 @@ def causal_share(
     their densities is the evidence (Dawid 1984, J. Royal Statistical Society A
     147:278-292).
     """
-    prior = _PRIOR_BLIND if blind else _PRIOR
-    log_odds = np.log(prior / (1 - prior))
+    log_odds = np.log(_PRIOR / (1 - _PRIOR))
     for age, (number, mean, error) in enumerate(reversed(means)):
         forecast = experiments[number].forecast
         if forecast is None or forecast.causal is None or forecast.model_free is None:
@@ -59,8 +67,78 @@ def _log_density(x: float, at: float, std: float) -> float:
     return -float(np.log(std) + 2 * np.log1p(((x - at) / std) ** 2 / 3))
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class PassiveModels:
+    """Causal models of the rows in which nothing was set.
+
+    Experiments choose how far they are trusted, so no outcome may have shaped them.
+
+    Attributes:
+        names: the variables of the models.
+        rows: the rows.
+        ensemble: the models.
+        target: position of the target.
+    """
+
+    names: tuple[str, ...]
+    rows: Float[np.ndarray, "n d"]
+    ensemble: PosteriorEnsemble
+    target: int
+    _found: dict[tuple[tuple[int, ...], bytes], np.ndarray] = dataclasses.field(
+        default_factory=dict
+    )
+
+    @classmethod
+    def fit(
+        cls,
+        names: tuple[str, ...],
+        rows: Float[np.ndarray, "n d"],
+        ranges: Float[np.ndarray, "d 2"],
+        target: int,
+        edges: Mapping[str, Any],
+        count: int,
+        seed: int,
+    ) -> "PassiveModels":
+        """Draw the models; they depend on nothing but the arguments."""
+        ensemble = sample_posterior(
+            rows,
+            np.zeros(rows.shape, bool),
+            Domain.from_data(rows, np.ones(len(rows), bool), *ranges.T),
+            count=count,
+            rng=np.random.default_rng([seed, 13]),
+            outputs=[target],
+            row_weights=graph_row_weights(np.full(len(rows), OBSERVED)),
+            **edges,
+        )
+        return cls(names, rows, ensemble, target)
+
+    def is_of(self, names: tuple[str, ...], rows: Float[np.ndarray, "n d"]) -> bool:
+        """Return whether the models are of these rows."""
+        return names == self.names and np.array_equal(rows, self.rows, equal_nan=True)
+
+    def predict_effects(self, points: Points) -> Float[np.ndarray, "models points"]:
+        """Predict what experiments change, in each model."""
+        nothing = self._predict((), np.empty((1, 0)))
+        groups = zip(points.targets, points.values, strict=True)
+        each = [self._predict(*group) for group in groups]
+        return np.concatenate([nothing[:, :0], *each], axis=1) - nothing
+
+    def _predict(
+        self, targets: tuple[int, ...], values: Float[np.ndarray, "points targets"]
+    ) -> Float[np.ndarray, "models points"]:
+        # Most candidates are the same in every inference.
+        key = targets, values.tobytes()
+        if key not in self._found:
+            # The same noise in all predictions, which cancels.
+            again = np.random.default_rng(14)
+            points = Points((targets,), (values,))
+            means = predict_means(self.ensemble, points, [self.target], again)
+            self._found[key] = means[:, :, 0]
+        return self._found[key]
+
+
 class ModelFree:
-    """Draws of the target's mean in experiments, from their outcomes alone."""
+    """Draws of the target's mean in experiments, from a process over their outcomes."""
 
     def __init__(
         self,
@@ -69,12 +147,11 @@ class ModelFree:
         observed: Float[np.ndarray, "n d"],
         outcomes: Outcomes,
         usual: tuple[float, float] | None,
-        pending: Points,
         scale: float,
         rng: np.random.Generator,
+        passive: PassiveModels | None,
     ) -> None:
-        self._outcomes, self._pending, self._scale = outcomes, pending, scale
-        self._seed = int(rng.integers(1 << 30))
+        self._scale, self._passive = scale, passive
         settable = [names.index(n) for n in settings.variables if n in names]
         low, high = np.array([settings.ranges[names[v]] for v in settable]).T
         natural = (low + high) / 2
@@ -86,30 +163,30 @@ class ModelFree:
         unordered = frozenset(
             v for v in settable if isinstance(settings.variables[names[v]], Categorical)
         )
-        self._space = ActionSpace(tuple(settable), low, high, natural, unordered)
         if usual is None:
             mean = float(outcomes.mean.mean()) if len(outcomes.mean) else 0.0
             usual = mean, 3 * scale
-        self._usual = usual
-
-    def draw(
-        self, points: Points, count: int
-    ) -> tuple[Float[np.ndarray, "{count} points"], Float[np.ndarray, " points"]]:
-        """Draw the means at some points, and say how unexplored each of them is."""
-        mean, error = self._usual
-        return draw_action_process(
-            points,
-            self._outcomes,
-            self._space,
-            mean=mean,
-            mean_error=error,
-            scale=self._scale,
-            pending=self._pending,
-            count=count,
-            # Common random numbers: predictions made at different times stay
-            # comparable.
-            rng=np.random.default_rng(self._seed),
+        self._process = ActionProcess(
+            outcomes,
+            ActionSpace(tuple(settable), low, high, natural, unordered),
+            mean=usual[0],
+            mean_error=usual[1],
+            scale=scale,
+            rng=rng,
+            effects=self._predict_effects(outcomes.points),
         )
+
+    def draw(self, points: Points, count: int) -> Float[np.ndarray, "{count} points"]:
+        """Draw the means at some points."""
+        return self._process.draw(points, count, self._predict_effects(points))
+
+    def _predict_effects(
+        self, points: Points
+    ) -> Float[np.ndarray, "models points"] | None:
+        if self._passive is None:
+            return None
+        most = _MOST_EFFECT * self._scale
+        return np.clip(self._passive.predict_effects(points), -most, most)
 
 
 def usual_mean(

@@ -27,7 +27,6 @@ _MAX_ROWS_EXPERIMENT, _MAX_ROWS_OBSERVED = 250, 2000
 # rows are far from independent evidence (Miller & Dunson 2019, J. American Statistical
 # Association 114:1113-1125).
 _EFFECTIVE_ROWS_EXPERIMENT, _EFFECTIVE_ROWS_OBSERVED = 25, 1000
-_INTERVAL_WIDTH = 2 * 1.645  # standard deviations in a normal 90 % interval
 
 
 def select_variables(settings: CampaignSettings, table: Samples) -> tuple[str, ...]:
@@ -202,7 +201,6 @@ def summarize_outcomes(
     """Compute the mean of a variable in each experiment, and its error."""
     done: list[tuple[tuple[int, ...], list[float]]] = []
     groups: list[np.ndarray] = []
-    forecasts: list[tuple[float, float]] = []
     unused: list[float] = []
     numbers: list[int] = []
     for one in experiments:
@@ -213,7 +211,6 @@ def summarize_outcomes(
         done.append((targets, [one.as_set[n] for n in one.values]))
         groups.append(values[own])
         numbers.append(one.id)
-        forecasts.append(_read_forecast(one))
         unused.append(0.0 if shares is None else 1.0 - float(shares[own].mean()))
     # Pooled variance within experiments. Three rows' worth of the variance without
     # experiments are added, as most experiments have a single row.
@@ -227,13 +224,10 @@ def summarize_outcomes(
     # `points` are grouped by their variables; `order` leads from each point back to its
     # experiment.
     order = np.argsort(positions)
-    forecast, forecast_std = np.array(forecasts).reshape(-1, 2)[order].T
     outcomes = Outcomes(
         points=points,
         mean=mean,
         error=np.maximum(error, 1e-9 * scale),
-        forecast=forecast,
-        forecast_std=forecast_std,
         order=order,
         unused_frac=np.array(unused)[order],
         numbers=tuple(numbers[i] for i in order),
@@ -262,14 +256,3 @@ def summarize_incomplete(
         if len(outcomes.mean):
             found.append((v, outcomes, scale))
     return found
-
-
-def _read_forecast(record: ExperimentRecord) -> tuple[float, float]:
-    f = record.forecast
-    if f is None:
-        return np.nan, np.nan
-    if f.sample_std is None:
-        # A file of version 2. Its interval is slightly wider than the samples' spread,
-        # as it includes the doubt about interventions that were not tried.
-        return f.expected, (f.high - f.low) / _INTERVAL_WIDTH
-    return f.expected, f.sample_std

@@ -28,19 +28,12 @@ class Outlook:
         affordable: whether the budget still pays for an experiment.
         causes: equal for worlds that agree on the causes of the target.
         reached: the least loss of pending experiments; infinite without any.
-        shift: correction of the mean from the residuals of nearby experiments.
-        doubt: standard deviation of that correction.
-        misfit: standard deviation of forecast errors beyond the spread of the worlds.
         breach: mean violation of the constraints, in standard deviations of the
             constrained variables.
         noise: standard error of the outcome of one experiment, in the target's unit.
         done: the experiments that were answered.
         left: number of experiments of the usual price that the budget still pays for.
-        unexplored: uncertainty that the outcomes so far leave at a point, as a share
-            of that before the first; None if unknown.
         repeats: number of experiments that were done at a point; None if unknown.
-        asked: number of experiments that were asked for so far.
-        scale: standard deviation of the target; infinite if unknown.
     """
 
     points: Points
@@ -50,17 +43,11 @@ class Outlook:
     affordable: Bool[np.ndarray, " points"]
     causes: Int[np.ndarray, " worlds"]
     reached: Float[np.ndarray, " worlds"]
-    shift: Float[np.ndarray, " points"]
-    doubt: Float[np.ndarray, " points"]
-    misfit: Float[np.ndarray, " points"]
     breach: Float[np.ndarray, " points"]
     noise: float
     done: Points
     left: float = np.inf
-    unexplored: Float[np.ndarray, " points"] | None = None
     repeats: Float[np.ndarray, " points"] | None = None
-    asked: int = 0
-    scale: float = np.inf
 
     @property
     def mean(self) -> Float[np.ndarray, " points"]:
@@ -83,8 +70,7 @@ class Outlook:
     @property
     def best(self) -> int:
         """The point to recommend now: the least upper confidence bound of the loss."""
-        margin = PRUDENCE * self.loss.std(0) + self.doubt
-        return int(np.argmin(self.mean + self.shift + margin))
+        return int(np.argmin(self.mean + PRUDENCE * self.loss.std(0)))
 
 
 def permitted(

@@ -11,7 +11,6 @@ References:
 
 import dataclasses
 from collections.abc import Callable
-from math import erfc, pi, sqrt
 from typing import TypeAlias
 
 import numpy as np
@@ -22,63 +21,34 @@ from ._value import total_values
 
 Policy: TypeAlias = Callable[[Outlook, np.random.Generator], int]
 
-_FILL_EVERY = 3  # every third experiment goes to the least explored point
-_UNEXPLORED = 0.5  # share of the first uncertainty that a point must have left
-_FOUND = 0.5  # improvement on doing nothing, in standard deviations of the target
-_SEARCH_FRAC = 0.6  # of the budget, until which nothing else is done before
 _MAX_REPEATS = 1.5
-_WORTHWHILE = 0.05
 _RETEST = 0.1
 # Candidates of the knowledge gradient, which takes a millisecond for each.
 _CANDIDATES = 24
 
 
 def improvement(outlook: Outlook, rng: np.random.Generator) -> int:
-    """Maximize the expected improvement on the recommendation, per cost, and explore.
+    """Maximize the expected improvement on the recommendation, per cost.
 
-    Every third experiment goes where the outcomes so far say least, as all models may
-    agree on a region that none of them has seen; and every one in the first 60 % of the
-    budget, as long as nothing was found that is better than to do nothing. The
-    recommendation is tried again if that is worth more than the most promising point.
-    No point is tried a third time while a better one may be where nothing was tried.
+    The recommendation is tried again if that is worth more than the most promising
+    point, but no point a third time while another one may be better.
     """
-    ei = expected_improvement(outlook)
-    if outlook.unexplored is None or outlook.repeats is None:
-        return _select_max(ei / outlook.price, outlook, rng)
+    ei = expected_improvement(outlook) / outlook.price
+    if outlook.repeats is None:
+        return _select_max(ei, outlook, rng)
     fits = outlook.affordable & ~outlook.refuted
-    new = fits & (outlook.unexplored > _UNEXPLORED)
-    if _explores(outlook) and new.any():
-        # Where several points are as unexplored, the most promising one.
-        hope = ei / (float(ei[new].max()) or 1.0)
-        score = outlook.unexplored * (1 + 0.3 * hope)
-        return _select_max(np.where(new, score, 0.0), outlook, rng)
-    often = outlook.repeats > _MAX_REPEATS
-    best = outlook.best
-    if new.any() and (fits & ~often).any():
-        now = outlook.loss[:, best]
-        better = outlook.loss[:, new].min(1) < now - _WORTHWHILE * outlook.loss.std()
-        if better.mean() > _WORTHWHILE:
-            fits &= ~often
-            outlook = dataclasses.replace(outlook, affordable=fits)
-    pick = _select_max(ei / outlook.price, outlook, rng)
-    if not fits[best] or often[best]:
+    rare = fits & (outlook.repeats < _MAX_REPEATS)
+    if (ei[rare] > 0).any():
+        fits = rare
+        outlook = dataclasses.replace(outlook, affordable=fits)
+    pick, best = _select_max(ei, outlook, rng), outlook.best
+    if not rare[best]:
         return pick
     # The best of many candidates is often a lucky one, and its expected improvement on
     # itself is 0: the worth of another outcome decides whether it is tried again.
     both = np.array([best, pick])
     worth = total_values(outlook, both) / outlook.price[both]
     return best if worth[0] > worth[1] else pick
-
-
-def _explores(outlook: Outlook) -> bool:
-    """Return whether the next experiment goes to the least explored point."""
-    turn = outlook.asked % _FILL_EVERY == 1
-    if () not in outlook.points.targets:
-        return turn
-    gain = outlook.loss[:, -1] - outlook.loss[:, outlook.best]
-    spent = outlook.asked / max(outlook.asked + outlook.left, 1.0)
-    found = float(gain.mean()) >= _FOUND * outlook.scale
-    return turn or (not found and outlook.asked > 1 and spent < _SEARCH_FRAC)
 
 
 def thompson(outlook: Outlook, rng: np.random.Generator) -> int:
@@ -141,12 +111,6 @@ POLICIES: dict[str, Policy] = {
 }
 
 
-def _normal(z: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
-    """The standard normal distribution function."""
-    each = [0.5 * erfc(-x * sqrt(0.5)) for x in z.ravel().tolist()]
-    return np.array(each).reshape(z.shape)
-
-
 def expected_improvement(outlook: Outlook) -> Float[np.ndarray, " points"]:
     """Compute the expected improvement on the current recommendation, before cost."""
     # In each world the recommendation has another value. Compared with that, repeating
@@ -167,16 +131,6 @@ def _improvement_on(
     today = np.minimum(now, outlook.reached)
     ahead = today[:, None] - outlook.loss
     better = np.maximum(ahead, 0.0)
-    if outlook.misfit.any():
-        # Worlds may agree and all be wrong, as past forecasts were: add that error.
-        size = np.maximum(outlook.misfit, 1e-9 * float(outlook.misfit.max()))
-        # Jones et al. 1998, eq. 15: for a standard normal N the mean of
-        # max(ahead + size * N, 0) is ahead * Phi(z) + size * phi(z). Beyond 30
-        # deviations the tail no longer counts, and z**2 could overflow.
-        z = np.clip(ahead / size, -30.0, 30.0)
-        better = np.maximum(
-            ahead * _normal(z) + size * np.exp(-0.5 * z**2) / sqrt(2 * pi), 0.0
-        )
     return np.where(outlook.allowed, better, 0.0).mean(0)
 
 

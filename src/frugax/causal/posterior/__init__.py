@@ -6,15 +6,13 @@ sums over graphs: `ExactLinearPosterior`; variables of a few values:
 `DiscretePosterior`. Guide: docs/causal_campaign.md.
 """
 
-from ._action_process import ActionSpace, draw_action_process
+from ._action_process import ActionProcess, ActionSpace
 from ._basis import Domain
 from ._conditioning import enkf_update, importance_resample, sample_log_likelihoods
 from ._discrepancy import (
     Discrepancy,
     add_discrepancy,
-    extrapolation_std,
     fit_discrepancy,
-    predictive_check,
 )
 from ._ensemble import PosteriorEnsemble, sample_posterior
 from ._evidence import NOISE_SCALE, log_evidence, tempering_power
@@ -37,6 +35,7 @@ from .discrete import DiscretePosterior
 __all__ = [
     "MAX_VARIABLES",
     "NOISE_SCALE",
+    "ActionProcess",
     "ActionSpace",
     "Discrepancy",
     "DiscretePosterior",
@@ -55,9 +54,7 @@ __all__ = [
     "add_discrepancy",
     "adjacency",
     "count_topological_orders",
-    "draw_action_process",
     "enkf_update",
-    "extrapolation_std",
     "fit_best_linear_model",
     "fit_discrepancy",
     "fit_mechanism",
@@ -65,7 +62,6 @@ __all__ = [
     "log_evidence",
     "parent_set_probabilities",
     "predict_means",
-    "predictive_check",
     "rbf_kernel",
     "sample_graphs",
     "sample_log_likelihoods",

@@ -1,4 +1,4 @@
-"""How far posterior samples err together: a Gaussian process, and doubt if untested.
+"""How far posterior samples err together: a Gaussian process.
 
 All samples may be wrong in the same way: about a cause that nobody measured, or a bend
 that the columns cannot represent. Their spread then says nothing of the error, but the
@@ -23,12 +23,6 @@ from ._points import Outcomes, Points, rbf_kernel
 
 _SIZES = (0.0, 0.05, 0.15, 0.4, 1.0)  # in standard deviations of the target
 LENGTHS = (0.25, 0.6)  # in half-widths of a range
-# An intervention that was not tried is known slightly less well than one that was, by
-# this share of the target's standard deviation, however much the samples agree.
-_EXTRAPOLATION_FRAC = 0.05
-# Where a set of variables was never set together no forecast has been tested: there may
-# be a path from them to the target that no sample has.
-_UNTESTED_FRAC = 0.25
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -124,60 +118,3 @@ def add_discrepancy(
                 )
             result[np.ix_(these, group == g)] += added
     return result
-
-
-def extrapolation_std(
-    points: Points,
-    at_experiments: Float[np.ndarray, " experiments"],
-    outcomes: Outcomes,
-    domain: Domain,
-    scale: float,
-) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]]:
-    """Estimate the error of the ensemble's mean where no experiment was done."""
-    if not len(outcomes.mean):
-        return np.zeros(len(points)), np.zeros(len(points))
-    # Plain Gaussian process regression on the residuals of the experiments.
-    size, length = _EXTRAPOLATION_FRAC * scale, LENGTHS[0]
-    among = size**2 * rbf_kernel(outcomes.points, outcomes.points, domain, length)
-    cross = size**2 * rbf_kernel(points, outcomes.points, domain, length)
-    solved = np.linalg.solve(among + np.diag(outcomes.error**2), cross.T)
-    variance = size**2 - np.einsum("ij,ji->i", cross, solved)
-    shift = (outcomes.mean - at_experiments) @ solved
-    return shift, np.sqrt(np.maximum(variance, 0.0))
-
-
-def predictive_check(
-    points: Points,
-    outcomes: Outcomes,
-    domain: Domain,
-    scale: float,
-) -> Float[np.ndarray, " points"]:
-    """Estimate the error of forecasts from how wrong earlier forecasts were.
-
-    Only an experiment far from all before it tests the ensemble; a repeated one does
-    not.
-    """
-    if not len(outcomes.mean):
-        return np.zeros(len(points))
-    tested = np.isfinite(outcomes.forecast)
-    near = rbf_kernel(outcomes.points, outcomes.points, domain, LENGTHS[0])
-    near = np.where(outcomes.order[:, None] > outcomes.order, near, 0.0)
-    novelty = 1.0 - near.max(1)[tested] ** 2
-    squared_error = (outcomes.mean - outcomes.forecast)[tested] ** 2
-    known = (outcomes.forecast_std**2 + outcomes.error**2)[tested]
-    best, found = -np.inf, 0.0
-    for size in _SIZES:
-        variance = known + (size * scale) ** 2 * novelty
-        # Student's t with three degrees of freedom instead of a normal: a single wild
-        # outcome must not make every forecast doubtful. Constants are left out.
-        score = -float(
-            (0.5 * np.log(variance) + 2 * np.log1p(squared_error / variance / 3)).sum()
-        )
-        score -= np.log(2 * len(_SIZES)) if size else np.log(2)
-        if score > best:
-            best, found = score, size * scale
-    close = rbf_kernel(points, outcomes.points, domain, LENGTHS[0]).max(1)
-    remaining = found * np.sqrt(1.0 - close**2)
-    tried = [targets in outcomes.points.targets for targets in points.targets]
-    untested = max(found, _UNTESTED_FRAC * scale)
-    return np.where(np.array(tried, bool)[points.group], remaining, untested)

@@ -82,14 +82,12 @@ class Points:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcomes:
-    """The measured means of experiments, beside the forecasts made for them.
+    """The measured means of experiments.
 
     Attributes:
         points: the experiments.
         mean: mean of the measured variable in each experiment.
         error: standard error of that mean; > 0.
-        forecast: mean that was forecast; NaN without a forecast.
-        forecast_std: standard deviation of that forecast.
         order: position of each experiment in the order in which they were asked for.
         unused_frac: share of the experiment's rows that the likelihood has not counted.
         numbers: number of each experiment in its campaign.
@@ -98,8 +96,6 @@ class Outcomes:
     points: Points
     mean: Float[np.ndarray, " experiments"]
     error: Float[np.ndarray, " experiments"]
-    forecast: Float[np.ndarray, " experiments"]
-    forecast_std: Float[np.ndarray, " experiments"]
     order: Int[np.ndarray, " experiments"]
     unused_frac: Float[np.ndarray, " experiments"]
     numbers: tuple[int, ...] = ()
