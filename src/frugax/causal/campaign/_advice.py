@@ -14,6 +14,10 @@ from .actions import Setting, describe_settings, to_settings
 
 # A recommendation is good within this share of the target's standard deviation.
 _TOLERANCE_FRAC = 0.05
+# The best of many candidates is often a lucky one, so its interval must be wider.
+# Fitted on one problem of each family of benchmarks/causal_problems.py (90 % of the
+# intervals hold with 1.26), and checked on two others of seven families (1.31).
+_SELECTED = 1.3
 # A long rest of the budget does not count in full: nobody waits for it.
 _MAX_AHEAD = 5.0
 
@@ -105,6 +109,8 @@ def make_recommendation(
     targets, values = outlook.points.at(best)
     names = [inference.levers[v] for v in targets]
     expected, low, high = prediction_interval(outlook, best, settings)
+    low = expected - _SELECTED * (expected - low)
+    high = expected + _SELECTED * (high - expected)
     nothing = prob_better = None
     if () in outlook.points.targets:
         baseline = len(outlook.points) - 1
