@@ -170,3 +170,35 @@ def test_a_file_with_a_colon_in_its_name_is_a_config(frugax, here):
     code, _, err = frugax(Path("a:b.yaml"), width=500)
     assert code == 2
     assert "nonsense" in err
+
+
+EQUINOX = """
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+
+def make():
+    net = eqx.filter_eval_shape(eqx.nn.MLP, 32, 32, 64, 4, key=jax.random.key(0))
+    assert callable(net.activation)
+
+    def loss(net, x):
+        return jnp.mean(jax.vmap(net)(x) ** 2)
+
+    return loss, (net, jax.ShapeDtypeStruct((512, 32), jnp.float32))
+"""
+
+
+@pytest.mark.parametrize(
+    "options", [("--budget", "400KiB"), ("--target", "cpu", "--budget", "600KiB")]
+)
+def test_a_module_of_equinox_is_planned_as_it_is(
+    tmp_path, monkeypatch, capsys, options
+):
+    pytest.importorskip("equinox")
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    (tmp_path / "net.py").write_text(EQUINOX)
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", f"{tmp_path / 'net.py'}:make", *options])
+    assert ended.value.code == 0
+    assert "fits" in capsys.readouterr().out
