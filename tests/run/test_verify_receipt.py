@@ -252,6 +252,7 @@ def test_code_that_a_receipt_names_runs_only_when_trusted(finished, tmp_path):
     (folder / "origin.json").write_text(json.dumps(origin))
     untold = findings(folder, "cannot tell")
     assert "--trust-code" in untold["memory: flops"].reason
+    assert "measured once" in untold["time of the whole run: measured"].reason
     assert not (tmp_path / "stranger.ran").exists()
     findings(folder, "cannot tell", trust_code=True)
     assert (tmp_path / "stranger.ran").exists()

@@ -13,6 +13,7 @@ from ._line_chart import FULL_WIDTH, HALF_WIDTH, ChartSize, line_chart
 from ._markup import Markup, element, escape, format_number, fragment
 from ._page import CHART_SCRIPT, PAGE_STYLE, page
 from ._picture import svg_line, svg_picture, svg_text
+from ._receipt_table import number_cells, receipt_table
 from ._svg_file import svg_file
 from ._theme import COLOURS, page_theme, svg_theme
 from ._ticks import ticks
@@ -32,8 +33,10 @@ __all__ = [
     "format_number",
     "fragment",
     "line_chart",
+    "number_cells",
     "page",
     "page_theme",
+    "receipt_table",
     "svg_file",
     "svg_line",
     "svg_picture",

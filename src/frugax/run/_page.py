@@ -3,27 +3,22 @@
 Without its script, which shows values under the pointer, the page says the same.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import yaml
 from jaxtyping import Float
 
-from frugax.budget import (
-    Spend,
-    Verdict,
-    amount,
-    format_bytes,
-    format_seconds,
-    to_plain,
-)
+from frugax.budget import format_bytes, format_seconds, to_plain
 from frugax.report import (
     Markup,
     bar_chart,
     element,
     fragment,
     line_chart,
+    number_cells,
     page,
+    receipt_table,
 )
 from frugax.watch import Records
 
@@ -43,7 +38,7 @@ def report_page(outcome: Outcome, records: Records) -> str:
             that the task recorded.
     """
     sections = {
-        "Budgets and receipt": _render_budgets(outcome.receipt.spends),
+        "Budgets and receipt": receipt_table(outcome.receipt.spends),
         "Training": _render_training(outcome, records),
         "The model while it was trained": render_streams(records.streams),
         "Memory of one training step": _render_memory(outcome),
@@ -96,46 +91,6 @@ def _render_heading(outcome: Outcome) -> Markup:
                 for label, value in tiles.items()
             ],
             class_="tiles",
-        ),
-    )
-
-
-def _render_budgets(spends: Sequence[Spend]) -> Markup:
-    if not spends:
-        return element("p", "No budget was stated.", class_="note")
-    rows = [
-        element(
-            "tr",
-            element("td", s.name),
-            element("td", _render_verdict(s.verdict)),
-            _number_cells(
-                amount(s.limit, s.unit),
-                amount(s.predicted, s.unit),
-                s.measured_text,
-                labels=("limit", "predicted", "measured"),
-            ),
-        )
-        for s in spends
-    ]
-    problems = [
-        element("p", element("b", s.name), f": {s.problems}", class_="note")
-        for s in spends
-        if s.problems
-    ]
-    head = element(
-        "tr",
-        element("th", "budget"),
-        element("th", "verdict"),
-        [element("th", n, class_="n") for n in ("limit", "predicted", "measured")],
-    )
-    sources = [element("li", element("b", s.name), f": {s.source}") for s in spends]
-    return fragment(
-        element("table", head, rows, class_="stack"),
-        problems,
-        element(
-            "details",
-            element("summary", "How each figure was measured"),
-            element("ul", sources),
         ),
     )
 
@@ -242,7 +197,7 @@ def _render_model(outcome: Outcome) -> Markup:
             element(
                 "tr",
                 element("td", name),
-                _number_cells(
+                number_cells(
                     f"{before:.5g}",
                     f"{m.after[name]:.5g}",
                     _format_change(m.after[name] - before, m.noise.get(name)),
@@ -278,23 +233,11 @@ def _dump_config(outcome: Outcome) -> str:
 
 def _render_pairs(pairs: Mapping[str, str]) -> Markup:
     rows = [
-        element("tr", element("td", name), _number_cells(value))
+        element("tr", element("td", name), number_cells(value))
         for name, value in pairs.items()
     ]
     return element("table", rows, class_="pairs")
 
 
-def _number_cells(*texts: str, labels: Sequence[str] = ()) -> list[Markup]:
-    """Build cells; with labels, which a narrow screen shows beside each number."""
-    if not labels:
-        return [element("td", text, class_="n") for text in texts]
-    pairs = zip(texts, labels, strict=True)
-    return [element("td", t, class_="n", data_label=label) for t, label in pairs]
-
-
 def _fold(summary: str, text: str) -> Markup:
     return element("details", element("summary", summary), element("pre", text))
-
-
-def _render_verdict(verdict: Verdict) -> Markup:
-    return element("span", verdict, class_=f"verdict {verdict.split()[0]}")

@@ -18,6 +18,7 @@ from frugax.report import (
     fragment,
     line_chart,
     page,
+    receipt_table,
     svg_file,
 )
 
@@ -326,7 +327,7 @@ def _render_course(
 
 def _render_costs(campaign: Campaign, outcomes: Sequence[ExperimentOutcome]) -> Markup:
     left = ", ".join(f"{what} {value:.6g}" for what, value in campaign.left.items())
-    receipt = element("pre", str(campaign.receipt))
+    receipt = receipt_table(campaign.receipt.spends)
     note = _render_note(f"Set aside: {campaign.reserved:g}. Left: {left}.")
     by_set: dict[str, list[float]] = {}
     for o in outcomes:
@@ -430,13 +431,13 @@ def _render_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Marku
         element(
             "tr",
             [
-                element("td", cell, class_=kind)
-                for cell, kind in zip(row, classes, strict=True)
+                element("td", cell, class_=kind, data_label=title.removeprefix("#"))
+                for title, cell, kind in zip(header, row, classes, strict=True)
             ],
         )
         for row in rows
     ]
-    return element("table", element("tr", titles), body)
+    return element("table", element("tr", titles), body, class_="stack")
 
 
 def _compute_regret(truth: Environment, values: dict[str, float]) -> float:
