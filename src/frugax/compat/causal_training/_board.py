@@ -67,9 +67,6 @@ def board_of(outlook: Outlook) -> Board:
     """Build the board of a campaign's outlook.
 
     Of more than twelve sets the most promising ones are kept.
-
-    Args:
-        outlook: the state of the campaign.
     """
     loss, group = outlook.loss.astype(np.float32), outlook.points.group
     # Hope is measured from today's recommendation, because an experiment is worth only

@@ -410,11 +410,7 @@ def create_grpo_trainer(
 
 
 def grpo_loss(config: GRPOConfig) -> Callable[[PolicyWeights, dict[str, Any]], Any]:
-    """Build the loss of one update.
-
-    Args:
-        config: the weights of its parts.
-    """
+    """Build the loss of one update."""
 
     def loss(
         weights: PolicyWeights, batch: dict[str, Any]

@@ -278,11 +278,7 @@ def _some_rows(data: np.ndarray, count: int) -> np.ndarray:
 def _inside(
     sets: Sequence[frozenset[str]], order: Sequence[str], target: str
 ) -> np.ndarray:
-    """Whether each variable is in each set [sets, variables].
-
-    Raises:
-        ValueError: a name is unknown, or the target its own parent.
-    """
+    """Whether each variable is in each set [sets, variables]."""
     place = {name: i for i, name in enumerate(order)}
     if target not in place:
         raise ValueError(f"target {target!r} is not among {list(order)!r:.200}.")
@@ -353,13 +349,7 @@ class ParentSetModel:
 
 
 def scores_of(params: Weights, told: Told, config: SurrogateTrainingConfig) -> Any:
-    """Scores of listed parent sets [batch, k]; traced by JAX.
-
-    Args:
-        params: weights.
-        told: from `tell`.
-        config: which model it is.
-    """
+    """Scores of listed parent sets [batch, k]; traced by JAX."""
     if config.model == "raw":
         logits = raw_scores(params, told.rows, told.mask, told.target, told.inside)
     else:

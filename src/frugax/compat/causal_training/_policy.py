@@ -49,11 +49,7 @@ def initial_policy_weights(seed: int, hidden: int) -> PolicyWeights:
 
 
 def check_weights(weights: PolicyWeights) -> None:
-    """Refuse arrays that are not the weights of such a network.
-
-    Raises:
-        ValueError: one is missing or too much, of another shape, or not finite.
-    """
+    """Refuse arrays that are not the weights of such a network."""
     # The width is read off the weights themselves, so a policy of any size can be
     # loaded.
     place = np.shape(weights.get("place", 0.0)) if isinstance(weights, dict) else ()

@@ -219,12 +219,7 @@ def _example(
 
 
 def sets_up_to(names: Sequence[str], size: int) -> list[frozenset[str]]:
-    """All sets of names up to a size, small ones first.
-
-    Args:
-        names: to choose from.
-        size: the largest.
-    """
+    """All sets of names up to a size, small ones first."""
     return [
         frozenset(chosen)
         for count in range(min(size, len(names)) + 1)

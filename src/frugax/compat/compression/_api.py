@@ -259,11 +259,7 @@ def _actual_strategies(
 def _fit(
     arrays: Mapping[str, np.ndarray], profile: CompressionProfile, original_bytes: int
 ) -> tuple[CompressedBytes, str]:
-    """Make the file that the profile asks for, and a note if it misses the target.
-
-    Raises:
-        InfeasibleBudgetError: no file is as small as the target.
-    """
+    """Make the file that the profile asks for, and a note if it misses the target."""
     # In bytes of the whole model, since shared weights and packed ones change the bytes
     # that the codec is given.
     target = math.floor(original_bytes / profile.target_compression_ratio)

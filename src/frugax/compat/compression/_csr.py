@@ -85,11 +85,7 @@ def part_names(name: str) -> tuple[str, str]:
 
 
 def to_csr(array: Shaped[np.ndarray, "..."]) -> CsrMatrix:
-    """Convert a matrix to CSR.
-
-    Raises:
-        ValueError: the array does not have two axes.
-    """
+    """Convert a matrix to CSR."""
     if array.ndim != 2:
         raise ValueError(f"CSR is for matrices; this has the shape {array.shape}.")
     places = array != 0

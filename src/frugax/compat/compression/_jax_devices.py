@@ -30,9 +30,6 @@ class JaxConfigAdapter:
     block. JAX reserves a GPU's memory when it starts, by
     `XLA_PYTHON_CLIENT_MEM_FRACTION`; `jax_memory_fraction` is the coordinator's own
     share, which its memory pool keeps.
-
-    Args:
-        config: the configuration.
     """
 
     def __init__(self, config: SystemConfiguration) -> None:
@@ -73,11 +70,7 @@ class JaxDeviceManager:
     devices: tuple[Device, ...]
 
     def __init__(self, platform: str | None, count: int) -> None:
-        """Look for the devices.
-
-        Raises:
-            ConfigError: there is no such device, or there are too few.
-        """
+        """Look for the devices."""
         try:
             found = jax.devices(platform)
         except RuntimeError as e:
@@ -159,11 +152,7 @@ class JaxMemoryPool:
 
 
 class JaxMemoryOptimizer:
-    """Cuts flat work into pieces that fit the free bytes of the pool.
-
-    Args:
-        pool: the pool.
-    """
+    """Cuts flat work into pieces that fit the free bytes of the pool."""
 
     def __init__(self, pool: JaxMemoryPool) -> None:
         self._pool = pool
@@ -189,9 +178,6 @@ class JaxCompilationOptimizer:
     Attributes:
         hits: requests for programs that were kept.
         misses: requests for programs that had to be compiled.
-
-    Args:
-        size: how many programs to keep.
     """
 
     def __init__(self, size: int) -> None:
@@ -232,11 +218,7 @@ class JaxCompilationOptimizer:
 
 
 class JaxTropicalBridge:
-    """Converts arrays between torch and JAX by DLPack, without a copy where it can.
-
-    Args:
-        device: where JAX wants its arrays.
-    """
+    """Converts arrays between torch and JAX by DLPack, without a copy where it can."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -303,12 +285,7 @@ class JaxTropicalBridge:
 
 
 class TropicalJAXEngine:
-    """`frugax.tropical` on the coordinator's device, for arrays of any library.
-
-    Args:
-        bridge: carries arrays to the device and back.
-        settings: the width of numbers.
-    """
+    """`frugax.tropical` on the coordinator's device, for arrays of any library."""
 
     def __init__(self, bridge: JaxTropicalBridge, settings: JaxConfigAdapter) -> None:
         self._bridge, self._settings = bridge, settings

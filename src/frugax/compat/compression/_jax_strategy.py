@@ -174,11 +174,7 @@ class JAXPerformanceMonitor(UnifiedPerformanceMonitor):
 
     @contextlib.contextmanager
     def operation(self) -> Iterator[None]:
-        """Record the cost of a block; nothing if it asked for no program.
-
-        Raises:
-            ValueError: a number is not finite.
-        """
+        """Record the cost of a block; nothing if it asked for no program."""
         seconds: list[float] = []
         from_disk: list[str] = []
 
@@ -217,11 +213,7 @@ class JAXPerformanceMonitor(UnifiedPerformanceMonitor):
 def make_jax_parts(
     config: SystemConfiguration, monitor: MonitorConfig | None
 ) -> dict[str, Any]:
-    """Build the guide's nine parts, by its names for them.
-
-    Raises:
-        ConfigError: JAX has no such device, or too few.
-    """
+    """Build the guide's nine parts, by its names for them."""
     adapter = JaxConfigAdapter(config)
     devices = JaxDeviceManager(adapter.platform, config.jax_parallel_devices)
     pool = JaxMemoryPool(devices.devices[0], config.jax_memory_fraction)

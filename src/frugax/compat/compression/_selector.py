@@ -43,11 +43,7 @@ def _warn_once(requester: str, reason: str) -> None:
 
 
 def has_jax(*, requester: str) -> bool:
-    """Whether JAX can be used; warns the first time that it cannot.
-
-    Args:
-        requester: the option that asked, for the warning.
-    """
+    """Whether JAX can be used; warns the first time that it cannot."""
     reason = why_no_jax()
     if reason is None:
         return True

@@ -22,12 +22,7 @@ _HINT = "Give the builder of the model that was compressed."
 
 
 def read_state(model: nn.Module) -> dict[str, np.ndarray]:
-    """Return the weights of a module by name, shared ones once.
-
-    Raises:
-        TypeError: `model` is not a module, or its state holds values that a file of
-            weights cannot.
-    """
+    """Return the weights of a module by name, shared ones once."""
     # Callers are checked at run time, whatever their annotations promise.
     if not isinstance(model, nn.Module):
         raise TypeError(
@@ -145,11 +140,7 @@ def find_relu_pairs(model: nn.Module) -> list[tuple[str, str]]:
 
 
 def check_device(device: str | None) -> None:
-    """Refuse a device that is not here before the work, not when weights go to it.
-
-    Raises:
-        ConfigError: torch has no such device, or one that holds no values.
-    """
+    """Refuse a device that is not here before the work, not when weights go to it."""
     if device is None:
         return
     try:
@@ -165,11 +156,7 @@ def check_device(device: str | None) -> None:
 
 
 def build_module(build: Callable[[], object]) -> nn.Module:
-    """Call a builder.
-
-    Raises:
-        TypeError: `build` is not a function, or does not give a module.
-    """
+    """Call a builder."""
     # Callers are checked at run time, whatever their annotations promise. A module can
     # be called too, for answers.
     if isinstance(build, nn.Module) or not callable(build):

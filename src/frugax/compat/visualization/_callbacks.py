@@ -306,11 +306,7 @@ def _emit(
 def _check_options(
     whose: str, options: Mapping[str, Any], fn: Callable[..., object], *others: str
 ) -> None:
-    """Refuse an unknown option where it is written: a callback cannot raise later.
-
-    Raises:
-        TypeError: there is one.
-    """
+    """Refuse an unknown option where it is written: a callback cannot raise later."""
     taken = {"mask", "title"}  # passed by the callback itself
     known = [
         name

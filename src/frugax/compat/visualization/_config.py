@@ -233,11 +233,7 @@ def _names() -> list[str]:
 
 
 def _read(name_or_path: str | os.PathLike[str]) -> tuple[str, str]:
-    """The name of a config, for messages, and its text.
-
-    Raises:
-        ConfigError: the config does not exist or cannot be read.
-    """
+    """The name of a config, for messages, and its text."""
     name = os.fspath(name_or_path)
     # A `Path` always means a file, so a file called like a config can still be read.
     if name in _names() and isinstance(name_or_path, str):

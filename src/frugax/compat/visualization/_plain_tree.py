@@ -83,11 +83,7 @@ def _flatten(value: object, arrays: list[np.ndarray], place: str, depth: int) ->
 
 
 def _as_plain(value: Any, place: str) -> tuple[np.ndarray, str]:
-    """An array's own copy or view, in C order and little-endian, and its dtype's name.
-
-    Raises:
-        TypeError: the value is not an array of numbers.
-    """
+    """An array's copy or view, in C order and little-endian, and its dtype's name."""
     # JAX is not imported for this test: reading a file must not wait for it.
     jax = _jax_if_loaded()
     if jax is not None and isinstance(value, jax.core.Tracer):
@@ -119,11 +115,7 @@ def _jax_if_loaded() -> Any:
 
 
 def shapes(tree: Json, *, depth: int = 0) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The dtypes and shapes of the arrays that belong to a tree, in order.
-
-    Raises:
-        CorruptFileError: the tree is not valid.
-    """
+    """The dtypes and shapes of the arrays that belong to a tree, in order."""
     if depth > MOST_DEEP:
         raise CorruptFileError(f"it is nested over {MOST_DEEP} deep.")
     match tree:

@@ -172,11 +172,7 @@ class _Reader:
         self._crc = zlib.crc32(data[:at])
 
     def parts(self, length: int) -> Iterator[bytes]:
-        """Unpacked, as many as make up `length` bytes.
-
-        Raises:
-            CorruptFileError: one is missing or damaged.
-        """
+        """Unpacked, as many as make up `length` bytes."""
         while length:
             head, end = self._head()
             raw, size = head.get("raw"), head.get("packed")
@@ -195,11 +191,7 @@ class _Reader:
             yield decompress(packed, raw, level=self._level)
 
     def finish(self) -> None:
-        """See that nothing is missing and nothing follows.
-
-        Raises:
-            CorruptFileError: something is, or does.
-        """
+        """See that nothing is missing and nothing follows."""
         head, end = self._head()
         if head != {"end": True} or end != len(self._data):
             raise CorruptFileError("its end is not where it should be.")

@@ -222,11 +222,7 @@ class LazyLoader(Generic[T]):
                 self._nbytes = nbytes
 
     def _wait_for_others(self) -> None:
-        """Wait until nobody loads. The lock is held before and after.
-
-        Raises:
-            RuntimeError: it is this thread that loads.
-        """
+        """Wait until nobody loads. The lock is held before and after."""
         if self._loading_in == threading.get_ident():
             raise RuntimeError(
                 f"loader {self.name!r} asks for its own data while loading it: read it "
