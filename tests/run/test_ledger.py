@@ -116,7 +116,7 @@ def test_a_compilation_that_ignores_signals_is_abandoned():
     assert len(said) == 1
 
 
-def test_a_limit_beyond_what_timers_hold_is_no_limit():
+def test_a_limit_beyond_the_range_of_timers_is_ignored():
     with Ledger(1e300).deadline("planning"), Ledger(1e12).stop_hanging():
         pass
 

@@ -73,7 +73,7 @@ def run(home, task, train=""):
         ("class L: dataset, batch_size = X, 3\nbatches = L()", "batches=x.dataset"),
     ],
 )
-def test_what_is_wrong_from_the_start_leaves_nothing(tmp_path, task, message):
+def test_an_error_from_the_start_leaves_no_folder(tmp_path, task, message):
     before = {"c.yaml", "mistake.py", "__pycache__"}
     check(run(tmp_path, task), message)
     assert {p.name for p in tmp_path.iterdir()} <= before
@@ -106,7 +106,7 @@ def test_what_is_wrong_from_the_start_leaves_nothing(tmp_path, task, message):
         ),
     ],
 )
-def test_what_goes_wrong_while_training_keeps_the_checkpoint(tmp_path, task, message):
+def test_an_error_during_training_keeps_the_checkpoint(tmp_path, task, message):
     found = run(tmp_path, task)
     check(found, message)
     assert "Resume with: frugax run --resume runs/f" in found.stdout or "e1" in message
