@@ -64,24 +64,28 @@ def main() -> None:
     quick = ask.parse_args().quick
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     version = settings["project"]["version"]
-    rows: list[tuple[str, str, str]] = []
+    rows: list[tuple[str, ...]] = []
+
+    def show(*row: str) -> None:
+        # At once, as the whole takes minutes.
+        rows.append(row)
+        print("{:19}  {:11}  {}".format(*row), flush=True)
+
     wheel, sdist = build(version)
-    rows += [check_contents(wheel, sdist), check_metadata(wheel, sdist)]
+    show(*check_contents(wheel, sdist))
+    show(*check_metadata(wheel, sdist))
     with tempfile.TemporaryDirectory(prefix="frugax-release-") as folder:
         found = find_pythons()
         for short in PYTHONS:
             if short not in found:
-                rows.append((f"Python {short}", "not checked", "not on this machine"))
+                show(f"Python {short}", "not checked", "not on this machine")
                 continue
             for artefact in (wheel, sdist):
                 home = Path(folder) / f"{short}-{artefact.suffix[1:]}"
                 contracts = artefact == wheel and not quick
-                rows.append(try_out(found[short], artefact, home, contracts=contracts))
-        rows.append(write_sbom(Path(folder), version, found))
-    rows.append(compare_with_last_tag())
-    width = max(len(name) for name, _, _ in rows)
-    for name, verdict, detail in rows:
-        print(f"{name:{width}}  {verdict:11}  {detail}")
+                show(*try_out(found[short], artefact, home, contracts=contracts))
+        show(*write_sbom(Path(folder), version, found))
+    show(*compare_with_last_tag())
     summary = [dict(zip(("check", "verdict", "detail"), r, strict=True)) for r in rows]
     (DIST / "release.json").write_text(json.dumps(summary, indent=1) + "\n")
     raise SystemExit(any(verdict == "failed" for _, verdict, _ in rows))
