@@ -42,3 +42,13 @@ def test_a_figure_without_a_drawing_is_refused_with_its_text():
     empty = line_chart({"loss": (X, X * np.nan)}, title="loss")
     with pytest.raises(ValueError, match="No finite value was recorded"):
         svg_file(empty)
+
+
+def test_a_key_keeps_its_size_where_a_page_enlarges_charts():
+    svg = svg_file(line_chart({"recommended": (X, X), "low": (X, X)}, title="taste"))
+    parts = [part for part in ET.fromstring(svg).iter() if part.tag.endswith("text")]
+    keys = [part for part in parts if part.text in ("recommended", "low")]
+    assert [key.get("style") for key in keys] == ["font-size:15px"] * 2
+    # At 15 px a letter is 8 px wide; the next swatch is 16 px before its text.
+    left, right = (float(key.get("x", "")) for key in keys)
+    assert right - left >= 8 * len("recommended") + 16

@@ -5,7 +5,9 @@ from xml.etree import ElementTree as ET
 from ._markup import Markup, element
 from ._page import PAGE_STYLE
 
-_MARGIN, _LETTER = 16, 7.2  # px; the second is the width of a character, on average
+_MARGIN, _LETTER = 16, 8.4  # px; the second is the width of a character, on average
+# Stated, as pages enlarge the text of charts on phones, where keys would overlap.
+_KEY_STYLE = "font-size:15px"
 
 
 def svg_file(figure: str, *, style: str = PAGE_STYLE) -> str:
@@ -49,7 +51,7 @@ def svg_file(figure: str, *, style: str = PAGE_STYLE) -> str:
         kind = "s0" if colour is None else colour.get("class", "s0")
         swatch = {"x": x, "y": top, "width": 10, "height": 10, "rx": 3}
         head.append(element("rect", style=f"fill:var(--{kind})", **swatch))
-        head.append(element("text", name, x=x + 16, y=top + 10))
+        head.append(element("text", name, x=x + 16, y=top + 10, style=_KEY_STYLE))
         x += 34 + _LETTER * len(name)
     top += 22 * (x > _MARGIN)
     drawing.set("transform", f"translate({_MARGIN} {top:g})")
