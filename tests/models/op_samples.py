@@ -209,6 +209,13 @@ SAMPLES: dict[str, list[Sample]] = {
         for a in ({"posinf": 9.0, "neginf": -9.0}, {"nan": 2.0, "posinf": 3.0,
                                                     "neginf": -1.0})
     ],
+    "masked_fill": [
+        S(
+            (numbers(3, 5), numbers(3, 5, seed=1) > 0),
+            {"value": 2.0},
+            lambda x, m, value: np.where(m, value, x),
+        ),
+    ],
     "where": [
         S((numbers(3, 5) > 0, numbers(3, 5), numbers(3, 5, seed=1)), {}, np.where),
         S((numbers(3, 1) > 0, numbers(5), 1), {}, np.where, free=False),
@@ -434,6 +441,26 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
     "stop_gradient": unary(lambda x: x),
     # indexing
+    "index_by_arrays": [
+        S((numbers(3, 4, 5), *at), {"index": i}, lambda x, *at, index, k=k: x[k(*at)])
+        for at, i, k in [
+            (
+                (np.array([2, 0]), np.array([-1, 1])),
+                (("array", 0), ("array", 1)),
+                lambda a, b: (a, b),
+            ),
+            (
+                (np.array([[1, 0]]),),
+                (("slice", 1, None, None), ("array", 0), None),
+                lambda a: np.s_[1:, a, None],
+            ),
+            (
+                (np.array([1, 0]),),
+                (0, "...", ("array", 0)),
+                lambda a: np.s_[0, ..., a],
+            ),
+        ]
+    ],
     "getitem": [
         S((numbers(3, 4, 5),), {"index": i}, lambda x, index, k=k: x[k])
         for i, k in [

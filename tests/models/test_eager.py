@@ -54,7 +54,19 @@ m.unique(I)|m.nonzero(X>0)|m.argwhere(X>0)|m.bincount(I)|m.searchsorted(np.sort(
 m.histogram(V,3)|m.isin(I,J)|m.digitize(V,np.array([1.5,2.5]))|m.flatnonzero(X>0)
 m.array_equal(X,X)|m.allclose(X,Y)|m.union1d(I,J)|m.shape(X)|m.size(X)|m.ndim(X)
 m.linalg.norm(X) if m is np else m.norm(X)|m.linalg.inv(M) if m is np else m.inv(M)
-m.linalg.det(M) if m is np else m.det(M)
+m.linalg.det(M) if m is np else m.det(M)|m.arange(start=1,stop=7)|m.arange(stop=4)
+m.argsort(X,axis=None)|m.sort(X,axis=None)|m.concatenate([X,Y],axis=None)|m.zeros(shape=(2,3))
+m.full((2,),fill_value=3.0)|m.full_like(X,fill_value=2.0)|m.pad(X,pad_width=((1,0),(0,2)))
+m.pad(X,1,constant_values=2.0)|m.pad(X,(1,))|m.clip(X,Y-1,Y+1)|m.clip(X,a_min=-1,a_max=1)
+m.repeat(V,[1,2,0,1])|m.atleast_1d(2.0,V)|m.atleast_2d(2.0,V)|m.where(X>0)|m.identity(3)
+m.linspace(0,4,3,dtype='int32')|m.eye(N=3,M=2)|m.positive(X)|m.float_power(V,2)
+m.bitwise_left_shift(I,1)|m.bitwise_invert(I)|m.cumulative_prod(V,axis=0)|m.trapezoid(V)
+m.nanstd(N,1)|m.nanvar(N)|m.nanmedian(N)|m.nanargmax(N)|m.gcd(I,2)|m.lcm(I,2)
+m.insert(V,1,9.0)|m.delete(V,1)|m.extract(X>0,X)|m.select([X>0,X<0],[X,Y])|m.modf(X)
+m.geomspace(1,8,4)|m.setxor1d(V,W)|m.unravel_index(5,(2,3))|m.partition(V,1)
+m.linalg.norm(V,3) if m is np else m.norm(V,3)
+m.linalg.norm(X,'fro') if m is np else m.norm(X,'fro')
+m.linalg.svd(M)[1] if m is np else m.svd(M)[1]|m.linalg.qr(M) if m is np else m.qr(M)
 """
 TEXTS = [t for line in CALLS.strip().split("\n") for t in line.split("|")]
 
@@ -211,3 +223,69 @@ def test_an_attribute_cannot_depend_on_data():
     x = IOKey("x", shape=("batch", 4))
     with pytest.raises(TypeError, match="computed from shapes"):
         x.reshape(x.sum(), 2)
+
+
+# Calls in the words of torch: (ours, torch's), with `b` a backend and `t` a tensor.
+IN_TORCH_WORDS = [
+    ("b.softmax(x, dim=0)", "torch.softmax(t, 0)"),
+    ("b.sum(x, dim=1, keepdim=True)", "t.sum(1, keepdim=True)"),
+    ("b.var(x, dim=1, correction=1)", "t.var(1)"),
+    ("b.flatten(x, start_dim=0, end_dim=1)", "t.flatten(0, 1)"),
+    ("b.cat([x, x], dim=1)", "torch.cat([t, t], 1)"),
+    ("b.stack(inputs=[x, x], dim=-1)", "torch.stack([t, t], -1)"),
+    ("b.unsqueeze(x, dim=-1)", "t.unsqueeze(-1)"),
+    ("b.permute(x, (1, 2, 0))", "t.permute(1, 2, 0)"),
+    ("b.topk(x, 2)[0]", "t.topk(2)[0]"),
+    ("b.masked_fill(x, x > 0, 0.0)", "t.masked_fill(t > 0, 0.0)"),
+    ("b.triu(x, diagonal=1)", "t.triu(1)"),
+    ("b.where(cond=x > 0, input1=x, input2=-x)", "torch.where(t > 0, t, -t)"),
+    ("b.linspace(0, 1, steps=4)", "torch.linspace(0, 1, 4, dtype=t.dtype)"),
+    ("b.logit(b.sigmoid(x))", "t"),
+    ("b.vecdot(x, x)", "torch.linalg.vecdot(t, t)"),
+    ("b.grad(lambda v: b.sum(v * v))(x)", "2 * t"),
+    ("b.value_and_grad(lambda v: b.sum(v * v))(x)[0]", "(t * t).sum()"),
+    ("b.vmap(lambda v: b.sum(v))(x)", "t.sum((1, 2))"),
+]
+
+
+@pytest.mark.parametrize("backend", [*_each_backend("float64")], ids=lambda b: b.name)
+def test_the_words_of_torch_are_taken(backend):
+    torch = pytest.importorskip("torch")
+    x = np.random.default_rng(0).normal(size=(2, 3, 4))
+    wrong = []
+    with backend.scope():
+        for ours, theirs in IN_TORCH_WORDS:
+            want = eval(theirs, {"torch": torch, "t": torch.tensor(x)}).numpy()
+            try:
+                got = eval(ours, {"b": backend, "x": backend.array(x)})
+            except Exception as e:
+                wrong.append(f"{ours}: {e}")
+                continue
+            got = backend.to_numpy(got)
+            if got.shape != want.shape or not np.allclose(got, want):
+                wrong.append(f"{ours}: {got}, not {want}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_short_floats_are_factorised():
+    for backend in _each_backend("bfloat16"):
+        matrix = backend.array([[4.0, 1.0], [1.0, 3.0]])
+        for made in (
+            backend.inv(matrix),
+            backend.cholesky(matrix),
+            backend.det(matrix),
+        ):
+            assert backend.to_numpy(made).dtype.name == "bfloat16"
+
+
+def test_a_gradient_is_not_lost_on_the_host():
+    torch = pytest.importorskip("torch")
+    x = torch.ones(3, requires_grad=True)
+    with pytest.raises(TypeError, match="unique runs in NumPy and has no gradient"):
+        ml.TorchBackend().unique(x)
+
+
+def test_a_bound_that_torch_means_otherwise_is_asked_for_by_name():
+    backend = ml.JaxBackend()
+    with pytest.raises(TypeError, match="end_dim=1 for the last"):
+        backend.flatten(backend.ones(2, 3, 4), 0, 1)

@@ -283,7 +283,7 @@ MISTAKES = [
     ("max", [np.zeros((0,), "f")], {}, "zero-size|of nothing"),
     ("argmax", [np.zeros((2, 0), "f")], {"axis": 1}, "empty"),
     ("clip", [F(1)], {"min": 2, "max": 1}, "clip: min=2 is above max=1"),
-    ("norm", [F(1)], {"ord": 3}, "norm: ord must be"),
+    ("norm", [F(1)], {"ord": -3}, "norm: ord must be"),
     ("matmul", [F(1), np.float32(2)], {}, "matmul: right is a single number"),
     ("split", [F(1, 2, 3)], {"sections": 2}, "split: 3 entries along axis 0"),
     ("split", [F(1, 2, 3)], {"sections": (1, 1)}, "do not add up to the 3 entries"),

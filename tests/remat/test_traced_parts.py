@@ -61,3 +61,17 @@ def test_parts_that_look_alike_keep_their_own_gradients():
     step, _ = planned(loss, args, range(2, 40, 2))
     for got, wanted in zip(jax.jit(step)(*args), want, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
+def test_reshapes_from_other_shapes_to_one_shape_are_told_apart():
+    def loss(w, x):
+        for shape in ((6, 2), (2, 3, 2)):
+            x = jnp.tanh(x * w).reshape(shape).reshape(4, 3)
+        return (x**2).sum()
+
+    args = jnp.float32(0.9), jnp.arange(12.0).reshape(4, 3) / 10
+    want = jax.jit(jax.value_and_grad(loss))(*args)
+    for edges in ([2], [3, 6], [2, 4], [3, 4, 7, 8]):
+        got = jax.jit(planned(loss, args, edges)[0])(*args)
+        np.testing.assert_allclose(got[0], want[0], rtol=1e-6)
+        np.testing.assert_allclose(got[1], want[1], rtol=1e-6)

@@ -3,15 +3,19 @@
 import contextlib
 import functools
 import keyword
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ._eager import EAGER
-from .dtypes import as_dtype, as_float
+from .dtypes import as_dtype, as_float, to_numpy
 from .graph import OpLayer, op as op_layer
 from .ops import ALIASES, OPS, Op, custom_op, find
+
+# Transformations of functions of arrays, with the arguments of JAX.
+_TRANSFORMS = ("grad", "value_and_grad", "vjp", "jvp", "vmap", "jacrev", "jacfwd")
 
 
 class Backend:
@@ -39,6 +43,7 @@ class Backend:
         self.set_seed(seed)
 
     xp: Any
+    pi, e, inf, nan = math.pi, math.e, math.inf, math.nan
 
     # --- differences between libraries ----------------------------------------------
 
@@ -84,6 +89,8 @@ class Backend:
         # Copying and pickling ask for dunders before `__init__` has run.
         if name.startswith("_") or "custom_ops" not in self.__dict__:
             raise AttributeError(name)
+        if name in _TRANSFORMS:
+            return functools.partial(self._transform, name)
         if name in EAGER and name not in self.custom_ops:
             return functools.partial(self._run_eager, EAGER[name])
         try:
@@ -93,7 +100,9 @@ class Backend:
         return functools.partial(self._run_op, op)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *OPS, *ALIASES, *EAGER, *self.custom_ops})
+        return sorted(
+            {*super().__dir__(), *OPS, *ALIASES, *EAGER, *_TRANSFORMS, *self.custom_ops}
+        )
 
     def _run_eager(self, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
         # Lists become arrays; sequences of arrays, shapes and numbers stay.
@@ -103,6 +112,27 @@ class Backend:
         )
         with self.scope():
             return function(self, *args, **named)
+
+    def _transform(self, name: str, function: Any, *args: Any, **named: Any) -> Any:
+        """A transformation of the library, with the settings of this backend."""
+        with self.scope():
+            made = self._transformations(name)(function, *args, **named)
+        if not callable(made):
+            return made
+
+        @functools.wraps(function)
+        def call(*args: Any, **named: Any) -> Any:
+            with self.scope():
+                return made(*args, **named)
+
+        return call
+
+    def _transformations(self, name: str) -> Callable[..., Any]:
+        raise NotImplementedError
+
+    def to_numpy(self, value: Any) -> np.ndarray:
+        """The array on the host, without gradients."""
+        return to_numpy(value)
 
     def _run_op(self, op: Op, *args: Any, **named: Any) -> Any:
         tensors, attributes = op.bind(args, named)
@@ -147,15 +177,16 @@ class Backend:
 
     # --- arrays -----------------------------------------------------------------
 
-    def zeros(self, *shape: Any, dtype: Any = None, **placed: Any) -> Any:
+    def zeros(self, *lengths: Any, shape: Any = (), **placed: Any) -> Any:
         """Zeros of this shape; keywords as in `ones`."""
-        return self.full(parse_shape(shape), 0, dtype=dtype, **placed)
+        return self.full(lengths or shape, 0, **placed)
 
-    def ones(self, *shape: Any, dtype: Any = None, **placed: Any) -> Any:
+    def ones(self, *lengths: Any, shape: Any = (), **placed: Any) -> Any:
         """Ones of this shape.
 
         Args:
-            *shape: lengths, or one sequence of them.
+            *lengths: lengths, or one sequence of them.
+            shape: the same by name.
             dtype: the dtype; the backend's if not given.
             **placed: `device_mesh`, the shape of a mesh of devices over which the array
                 is laid out; `tensor_split`, for each axis of the mesh the dimension
@@ -164,18 +195,33 @@ class Backend:
         Raises:
             ValueError: the mesh does not divide a length, or there are too few devices.
         """
-        return self.full(parse_shape(shape), 1, dtype=dtype, **placed)
+        return self.full(lengths or shape, 1, **placed)
 
     def full(
-        self, shape: Any, value: float, *, dtype: Any = None, **placed: Any
+        self,
+        shape: Any,
+        value: Any = None,
+        *,
+        fill_value: Any = None,
+        dtype: Any = None,
+        **placed: Any,
     ) -> Any:
-        """One value everywhere; keywords as in `ones`."""
+        """One value everywhere, `fill_value` in NumPy; keywords as in `ones`."""
+        if value is None:
+            value = fill_value
         with self.scope():
             array = self.xp.full(parse_shape((shape,)), value, self._dtype(dtype))
             return self._place(array, **placed)
 
     def arange(self, *bounds: Any, dtype: Any = None, **placed: Any) -> Any:
         """Numbers from `start` to `stop` in steps, like `numpy.arange`."""
+        names = ("start", "stop", "step")
+        named = {k: placed.pop(k) for k in names if k in placed}
+        if named:
+            if len(bounds) == 1 and "stop" not in named:
+                bounds = (0, *bounds)
+            found = {"start": 0, "step": 1, **dict(zip(names, bounds, strict=False))}
+            bounds = tuple((found | named)[k] for k in names)
         with self.scope():
             if dtype is not None:
                 dtype = as_dtype(dtype)
@@ -230,7 +276,7 @@ class OpLayers:
 
 def parse_shape(given: tuple[Any, ...]) -> tuple[int, ...]:
     """Make a shape of lengths, or of one sequence of them."""
-    if len(given) == 1 and isinstance(given[0], (tuple, list)):
+    while len(given) == 1 and isinstance(given[0], (tuple, list)):
         given = tuple(given[0])
     for length in given:
         if not isinstance(length, (int, np.integer)) or length < 0:

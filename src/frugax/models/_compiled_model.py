@@ -13,6 +13,7 @@ import numpy as np
 
 from frugax.errors import ShapeError
 
+from .dtypes import to_numpy
 from .graph import (
     BackendRules,
     GraphNode,
@@ -33,7 +34,7 @@ from .graph import (
     unstack_weights,
 )
 from .ops import is_floating
-from .serialization import ExportedModel, export, save, to_numpy
+from .serialization import ExportedModel, export, save
 
 
 class CompiledModel:

@@ -5,7 +5,9 @@ gradients; they are not ops of models. Functions whose result has a shape that d
 on the data go through NumPy on the host, and have none.
 """
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,28 +15,17 @@ import numpy as np
 
 EAGER: dict[str, Callable[..., Any]] = {}
 
-# Shapes or loops that depend on the data: NumPy itself computes them.
-_ON_HOST = [
-    "argwhere",
-    "bincount",
-    "digitize",
-    "flatnonzero",
-    "histogram",
-    "intersect1d",
-    "isin",
-    "nonzero",
-    "searchsorted",
-    "setdiff1d",
-    "union1d",
-    "unique",
-    "tril_indices",
-    "triu_indices",
-    "array_equal",
-    "allclose",
-    "ndim",
-    "polyfit",
-    "roots",
-]
+# Shapes or loops that depend on the data, or rare: NumPy itself computes them.
+_ON_HOST = """
+allclose apply_along_axis argpartition argwhere array_equal bincount compress delete
+diagflat digitize divmod extract flatnonzero gcd geomspace histogram indices insert
+intersect1d isin isneginf isposinf isreal lcm ldexp linalg.eigh linalg.eigvalsh
+linalg.lstsq linalg.matrix_power linalg.matrix_rank linalg.pinv linalg.qr linalg.slogdet
+linalg.svd modf nanargmax nanargmin nancumprod nancumsum nanmedian nanpercentile
+nanquantile nanstd nanvar ndim nextafter nonzero partition piecewise polyfit
+ravel_multi_index resize rollaxis roots searchsorted select setdiff1d setxor1d
+trim_zeros tril_indices triu_indices union1d unique unravel_index
+"""
 
 
 def _eager(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,18 +34,27 @@ def _eager(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def on_host(name: str) -> Callable[..., Any]:
-    """The function of NumPy of that name, on arrays of a backend."""
+    """The function of NumPy of that name, on arrays of a backend.
+
+    Raises:
+        TypeError: (the function) a tensor needs a gradient, which would be lost.
+    """
 
     def call(b: Any, *args: Any, **named: Any) -> Any:
         def to_host(value: Any) -> Any:
-            if hasattr(value, "detach"):
-                value = value.detach().cpu()
-            return np.asarray(value) if hasattr(value, "shape") else value
+            if isinstance(value, (list, tuple)):
+                return type(value)(map(to_host, value))
+            if getattr(value, "requires_grad", False):
+                raise TypeError(
+                    f"{name} runs in NumPy and has no gradient, but its argument needs "
+                    "one; call detach() on it first."
+                )
+            return b.to_numpy(value) if hasattr(value, "shape") else value
 
-        result = getattr(np, name)(
+        result = operator.attrgetter(name)(np)(
             *map(to_host, args), **{k: to_host(v) for k, v in named.items()}
         )
-        if isinstance(result, tuple):
+        if isinstance(result, (tuple, list)):
             return tuple(map(b.array, result))
         if isinstance(result, (bool, int)):
             return result
@@ -63,7 +63,7 @@ def on_host(name: str) -> Callable[..., Any]:
     return call
 
 
-EAGER |= {name: on_host(name) for name in _ON_HOST}
+EAGER |= {name.rpartition(".")[2]: on_host(name) for name in _ON_HOST.split()}
 
 
 # --- new arrays -------------------------------------------------------------------
@@ -75,9 +75,22 @@ def empty(b: Any, *shape: Any, **named: Any) -> Any:
 
 
 @_eager
+def asarray(b: Any, x: Any, dtype: Any = None) -> Any:
+    return b.array(x, dtype=dtype)
+
+
+@_eager
+def identity(b: Any, x: Any) -> Any:
+    # NumPy's makes a matrix of a size, torch's layer returns its input.
+    return b.eye(x) if isinstance(x, int) else x
+
+
+@_eager
 def linspace(
-    b: Any, start: float, stop: float, num: int = 50, *, dtype: Any = None, **named: Any
+    b: Any, start: Any, stop: Any, num: int = 50, dtype: Any = None, **named: Any
 ) -> Any:
+    num = named.pop("steps", num)  # torch's name
+    start, stop = (b.to_numpy(x) for x in (start, stop))
     return b.array(np.linspace(start, stop, num, **named), dtype=dtype or b.dtype)
 
 
@@ -123,21 +136,30 @@ def vander(b: Any, x: Any, N: int | None = None) -> Any:
 # --- shapes -----------------------------------------------------------------------
 
 
-@_eager
+def _of_each(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of one array or of several, as NumPy's and torch's."""
+
+    def call(b: Any, *arrays: Any) -> Any:
+        if len(arrays) == 1 and not isinstance(arrays[0], (list, tuple)):
+            return function(b, b.xp.asarray(arrays[0]))
+        listed = arrays[0] if len(arrays) == 1 else arrays
+        return tuple(function(b, b.xp.asarray(x)) for x in listed)
+
+    return _eager(functools.wraps(function)(call))
+
+
+@_of_each
 def atleast_1d(b: Any, x: Any) -> Any:
-    x = b.xp.asarray(x)
     return b.reshape(x, 1) if not x.shape else x
 
 
-@_eager
+@_of_each
 def atleast_2d(b: Any, x: Any) -> Any:
-    x = atleast_1d(b, x)
-    return b.expand_dims(x, 0) if len(x.shape) == 1 else x
+    return b.reshape(x, 1, -1) if len(x.shape) < 2 else x
 
 
-@_eager
+@_of_each
 def atleast_3d(b: Any, x: Any) -> Any:
-    x = b.xp.asarray(x)
     if len(x.shape) < 2:
         return b.reshape(x, 1, -1, 1)
     return b.expand_dims(x, -1) if len(x.shape) == 2 else x
@@ -300,6 +322,18 @@ def fmin(b: Any, x: Any, y: Any) -> Any:
 
 
 @_eager
+def where(b: Any, *args: Any, **named: Any) -> Any:
+    if len(args) == 1 and not named:
+        return EAGER["nonzero"](b, *args)
+    return b._run_op(b.find("where"), *args, **named)
+
+
+@_eager
+def logit(b: Any, x: Any) -> Any:
+    return b.log(x) - b.log1p(-x)
+
+
+@_eager
 def isclose(b: Any, x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8) -> Any:
     near = b.less_equal(b.absolute(x - y), b.absolute(y) * rtol + atol)
     return b.logical_or(near, b.equal(x, y))
@@ -406,6 +440,24 @@ def inner(b: Any, x: Any, y: Any) -> Any:
     if not x.shape or not y.shape:
         return b.multiply(x, y)
     return b.tensordot(x, y, ((-1,), (-1,)))
+
+
+@_eager
+def vecdot(b: Any, x: Any, y: Any, axis: int = -1) -> Any:
+    return b.sum(b.multiply(x, y), axis)
+
+
+@_eager
+def trapezoid(b: Any, y: Any, x: Any = None, dx: float = 1.0, axis: int = -1) -> Any:
+    steps = dx if x is None else diff(b, x)
+    ends = (slice(1, None), slice(None, -1))
+    after, before = (b.moveaxis(y, axis, -1)[..., end] for end in ends)
+    return b.sum((after + before) * steps / 2, -1)
+
+
+@_eager
+def unstack(b: Any, x: Any, axis: int = 0) -> Any:
+    return tuple(b.moveaxis(x, axis, 0))
 
 
 @_eager

@@ -10,11 +10,11 @@ from frugax.errors import MissingExtraError, ShapeError
 
 from ._compiled_model import CompiledModel
 from ._state_dict import Matches, Names, Rule, Weights
+from .dtypes import to_numpy
 from .serialization import (
     assign_weights,
     expected_weights,
     find_mismatches,
-    to_numpy,
 )
 
 Leaves = dict[tuple[str, ...], np.ndarray]

@@ -15,12 +15,12 @@ import numpy as np
 from frugax.errors import CorruptFileError, ShapeError, UnsupportedFileError
 
 from ._compiled_model import CompiledModel
+from .dtypes import to_numpy
 from .serialization import (
     assign_weights,
     expected_weights,
     find_mismatches,
     read_safetensors,
-    to_numpy,
 )
 
 Transform = Callable[[np.ndarray], np.ndarray] | Sequence[int]

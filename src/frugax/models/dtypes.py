@@ -1,4 +1,4 @@
-"""Convert names of dtypes, such as "bfloat16", to NumPy dtypes for either backend."""
+"""Convert dtypes and arrays of either library to NumPy's."""
 
 from typing import Any
 
@@ -21,6 +21,10 @@ FLOATS = (float16, bfloat16, float32, float64)
 
 def as_dtype(value: Any, *, what: str = "dtype") -> np.dtype:
     """Convert anything that names a dtype to a NumPy dtype."""
+    if str(value).startswith("torch."):
+        value = str(value).removeprefix("torch.")
+    if value == "bfloat16":  # NumPy does not know the name by itself
+        return bfloat16
     try:
         # NumPy takes None for float64; the text raises its TypeError.
         return np.dtype("None" if value is None else value)
@@ -40,3 +44,14 @@ def as_float(value: Any, *, what: str = "dtype") -> np.dtype:
             f"{dtype.name}."
         )
     return dtype
+
+
+def to_numpy(value: Any) -> np.ndarray:
+    """Convert an array of JAX, torch or NumPy to NumPy, without changing its dtype."""
+    if hasattr(value, "detach"):  # torch's; torch itself may not be imported here
+        # detach, since torch refuses to convert a tensor that requires a gradient.
+        value = value.detach().cpu()
+        if str(value.dtype) == "torch.bfloat16":  # torch refuses to convert it
+            return value.float().numpy().astype(ml_dtypes.bfloat16)
+        return value.numpy()
+    return np.asarray(value)

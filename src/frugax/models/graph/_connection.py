@@ -27,17 +27,24 @@ class Connection:
     # Adds an op by its name, tensors and attributes. `_primitive.py` sets it: the layer
     # of an op is itself wired by connections, so an import here would be a cycle.
     _op: ClassVar[Callable[..., "Connection"]]
-    # Whether it is computed from shapes alone, and so known without any data.
+    # Whether it is computed from shapes alone, and so known without any data; and
+    # whether it is then a whole shape, not one length.
     is_length: ClassVar[Any]
+    is_vector: ClassVar[Any]
 
     if TYPE_CHECKING:  # `_primitive.py` adds a method for each op of the table
 
         def __getattr__(self, name: str) -> Callable[..., "Connection"]: ...
 
+    # A shape is joined to another, as tuples are: `x.shape[:-1] + (2, 3)`.
     def __add__(self, other: Any) -> "Connection":
+        if self.is_vector and (isinstance(other, tuple) or is_shape(other)):
+            return self._op("concat", self, other)
         return self._op("add", self, other)
 
     def __radd__(self, other: Any) -> "Connection":
+        if self.is_vector and isinstance(other, tuple):
+            return self._op("concat", other, self)
         return self._op("add", other, self)
 
     def __sub__(self, other: Any) -> "Connection":
@@ -81,6 +88,9 @@ class Connection:
 
     def __rmatmul__(self, other: Any) -> "Connection":
         return self._op("matmul", other, self)
+
+    def __round__(self, decimals: int = 0) -> "Connection":
+        return self._op("round", self, decimals=decimals)
 
     def __neg__(self) -> "Connection":
         return self._op("negative", self)
@@ -148,13 +158,20 @@ class Connection:
         return self._op("logical_not", self)
 
     def __getitem__(self, index: Any) -> "Connection":
-        entries = index if isinstance(index, tuple) else (index,)
-        full = slice(None)
-        arrays = [i for i, e in enumerate(entries) if isinstance(e, Connection)]
-        is_take = len(arrays) == 1 and not entries[arrays[0]].is_length
-        if is_take and all(isinstance(e, Connection) or e == full for e in entries):
-            return self._op("take", self, entries[arrays[0]], axis=arrays[0])
-        return self._op("getitem", self, index=normalize_index(index))
+        entries = list(index) if isinstance(index, tuple) else [index]
+        arrays = [i for i, e in enumerate(entries) if is_index_array(e)]
+        tensors = [as_connection(entries[i]) for i in arrays]
+        others = [e for i, e in enumerate(entries) if i not in arrays]
+        if len(arrays) == 1 and all(
+            isinstance(e, slice) and e == slice(None) for e in others
+        ):
+            return self._op("take", self, tensors[0], axis=arrays[0])
+        for number, i in enumerate(arrays):
+            entries[i] = ("array", number)
+        plain = normalize_index(tuple(entries))
+        if arrays:
+            return self._op("index_by_arrays", self, *tensors, index=plain)
+        return self._op("getitem", self, index=plain)
 
     # Without this, Python takes every object for true, and an `if` in a model would
     # silently choose one branch for ever.
@@ -181,6 +198,16 @@ class Connection:
             >>> model = Model.create(flat=x.reshape(x.shape[0], -1) / x.shape[2])
         """
         return self._op("shape", self)
+
+    @property
+    def T(self) -> "Connection":
+        """The axes in reverse order."""
+        return self._op("transpose", self)
+
+    @property
+    def mT(self) -> "Connection":
+        """The last two axes swapped."""
+        return self._op("swapaxes", self)
 
     def cast(self, dtype: Any) -> "Connection":
         """The same values in another dtype."""
@@ -300,7 +327,8 @@ def normalize_index(index: Any) -> Any:
     A slice is ("slice", start, stop, step), `...` is "...", a new axis is None.
 
     Raises:
-        TypeError: it holds anything but integers, slices, `...` and None.
+        TypeError: it holds anything but integers, slices, `...` and None, and places
+            of arrays, ("array", i).
     """
     entries = index
     if not isinstance(index, tuple):
@@ -311,16 +339,31 @@ def normalize_index(index: Any) -> Any:
             plain.append(("slice", entry.start, entry.stop, entry.step))
         elif entry is Ellipsis:
             plain.append("...")
-        elif entry is None:
-            plain.append(None)
-        elif isinstance(entry, Connection) and entry.is_length:
+        elif (
+            entry is None
+            or isinstance(entry, tuple)
+            or (isinstance(entry, Connection) and entry.is_length)
+        ):
             plain.append(entry)
         # A bool is an int to Python, but `x[True]` adds an axis in NumPy.
         elif isinstance(entry, (int, np.integer)) and not isinstance(entry, bool):
             plain.append(int(entry))
         else:
             raise TypeError(
-                f"x[{index!r:.40}]: an index is made of integers, slices, `...` and "
-                'None; to index by an array use op("take").'
+                f"x[{index!r:.40}]: an index is made of integers, slices, `...`, None "
+                "and arrays of integers; with a mask the shape would depend on data, "
+                'so use op("where").'
             )
     return tuple(plain)
+
+
+def is_shape(value: Any) -> bool:
+    """Whether it is a connection that holds a whole shape."""
+    return isinstance(value, Connection) and value.is_vector
+
+
+def is_index_array(entry: Any) -> bool:
+    """Whether an entry of an index is an array of integers, given or computed."""
+    if isinstance(entry, (list, np.ndarray)):
+        return np.asarray(entry).dtype.kind in "iu"
+    return isinstance(entry, Connection) and not entry.is_length

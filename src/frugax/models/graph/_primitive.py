@@ -10,7 +10,7 @@ from frugax.models.ops import ALIASES, OPS, REQUIRED
 
 from ._connection import Connection, IOKey, as_connection
 from ._layer import Layer, LayerCall, LayerOutput
-from ._shape_expressions import describe_lengths, is_length, ports_of
+from ._shape_expressions import describe_lengths, is_length, is_vector, ports_of
 from ._weights import Weight
 
 # The ports of an op that takes any number of inputs; wiring needs names for them.
@@ -116,12 +116,42 @@ class OpLayer(Primitive):
         return (*ports, *lengths)
 
     def __call__(self, *inputs: Any, **wires: Any) -> Any:
-        if not self.sources:
-            return super().__call__(*inputs, **wires)
-        layer = dataclasses.replace(self, sources=())
-        return layer(*inputs, **wires, **dict(self.sources))
+        if self.operation in ("concat", "stack") and len(inputs) == 1:
+            # One sequence of connections, as the functions of arrays take.
+            listed = inputs[0]
+            if isinstance(listed, (list, tuple)) and any(
+                isinstance(x, (Connection, str)) for x in listed
+            ):
+                inputs = tuple(listed)
+        if self.sources:
+            layer = dataclasses.replace(self, sources=())
+            return layer(*inputs, **wires, **dict(self.sources))
+        if self._splits and "output" not in wires:
+            sections = self.attrs()["sections"]
+            pieces = range(sections if isinstance(sections, int) else len(sections))
+            return tuple(
+                dataclasses.replace(
+                    self, attributes=(*self.attributes, ("index", i)), name=None
+                )(*inputs, **wires)
+                for i in pieces
+            )
+        self._check_one_output()
+        return super().__call__(*inputs, **wires)
+
+    @property
+    def _splits(self) -> bool:
+        """Whether it gives several pieces, which a layer of one output port cannot."""
+        return self.operation == "split" and self.attrs().get("index") is None
+
+    def _check_one_output(self) -> None:
+        if self._splits:
+            raise ValueError(
+                "op 'split' has several results, so it cannot be wired by the name "
+                "'output': give `index`, or call it on a connection."
+            )
 
     def _call_open(self) -> LayerOutput:
+        self._check_one_output()
         if not self.sources:
             return super()._call_open()
         layer, wires = dataclasses.replace(self, sources=()), dict(self.sources)
@@ -177,6 +207,7 @@ def op(op_name: str, /, *, name: str | None = None, **attributes: Any) -> OpLaye
     op_name = ALIASES.get(op_name, op_name)
     found = OPS.get(op_name)
     if found is not None:
+        attributes = found.rename(attributes)
         for key in attributes:
             if key not in found.attributes:
                 known = ", ".join(found.attributes) or "none"
@@ -247,6 +278,7 @@ def _method(name: str) -> Callable[..., Connection]:
 # other.
 Connection._op = staticmethod(_apply_op)
 Connection.is_length = property(is_length)
+Connection.is_vector = property(is_vector)
 for _name, _known in OPS.items():
     if not (_known.is_random or hasattr(Connection, _name)) and (
         _known.inputs or _known.variadic

@@ -32,6 +32,17 @@ def is_length(wire: Connection) -> bool:
     return True
 
 
+def is_vector(wire: Connection) -> bool:
+    """Whether a connection is a whole shape, computed from shapes alone."""
+    try:
+        head, *rest = describe_lengths(wire, {})
+    except TypeError:  # it depends on data, or is one number
+        return False
+    if head == "$at":
+        return isinstance(rest[1], tuple) and isinstance(rest[1][0], tuple)
+    return head in ("$shape", "$joined")
+
+
 def describe_lengths(value: Any, ports: dict[str, Connection]) -> Any:
     """Write an attribute without connections; the arrays are added to `ports`.
 
@@ -44,6 +55,8 @@ def describe_lengths(value: Any, ports: dict[str, Connection]) -> Any:
         return value
     if isinstance(value, Constant) and isinstance(value.value, int):
         return value.value
+    if isinstance(value, Constant) and getattr(value.value, "ndim", 0) == 1:
+        return tuple(value.value.tolist())
     if isinstance(value, LayerOutput):
         wires, attrs = (
             value.call.wires,
@@ -59,11 +72,17 @@ def describe_lengths(value: Any, ports: dict[str, Connection]) -> Any:
             whole = ("$shape", port)
             if op == "shape":
                 return whole
-            if attrs.get("axis") is None:
+            axes = attrs.get("axis")
+            if isinstance(axes, int):
+                return ("$at", whole, axes)
+            if axes is None:
                 return ("$product", whole)
-            return ("$at", whole, attrs["axis"])
+            return ("$product", tuple(("$at", whole, axis) for axis in axes))
         if op == "getitem":
             return ("$at", describe_lengths(wires["input"], ports), attrs["index"])
+        if op == "concat":
+            parts = (describe_lengths(w, ports) for w in wires.values())
+            return ("$joined", *parts)
         if op in _ARITHMETIC:
             return (f"${op}", *(describe_lengths(w, ports) for w in wires.values()))
     raise TypeError(
@@ -91,6 +110,8 @@ def compute_lengths(value: Any, shapes: Mapping[str, tuple[Any, ...]]) -> Any:
         return tuple(parts)
     if head == "$shape":
         return shapes[value[1]]
+    if head == "$joined":
+        return sum((compute_lengths(v, shapes) for v in value[1:]), ())
     if head == "$product":
         return math.prod(compute_lengths(value[1], shapes))
     if head == "$at":

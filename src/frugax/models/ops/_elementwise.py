@@ -126,10 +126,14 @@ def clip(
     xp: Any, input: Array, *, min: float | None = None, max: float | None = None
 ) -> Array:
     """Clip to [min, max]; the gradient is 0 at the bounds and beyond."""
+    # The bounds take part in promotion: an int array clipped at 0.5 becomes a float.
+    (x, low, high) = xp.promote((input, min, max))
+    if any(hasattr(bound, "shape") for bound in (min, max)):  # in eager calls
+        if low is not None:
+            x = xp.maximum(x, low)
+        return x if high is None else xp.minimum(x, high)
     if min is not None and max is not None and min > max:
         raise ValueError(f"clip: min={min!r} is above max={max!r}.")
-    # The bounds take part in promotion: an int array clipped at 0.5 becomes a float.
-    (x, _, _) = xp.promote((input, min, max))
     return xp.clip(x, min, max)
 
 
@@ -158,3 +162,11 @@ def where(
     left, right = xp.promote((left, right))
     (condition,) = xp.promote((condition,))
     return xp.where(xp.cast(condition, "bool"), left, right)
+
+
+@op()
+def masked_fill(
+    xp: Any, input: Array, mask: Bool[Any, "*#shape"], *, value: float
+) -> Array:
+    """`value` where the mask is not 0, the input elsewhere."""
+    return where.body(xp, mask, value, input)

@@ -4,6 +4,7 @@ Indices count from 0, negative ones from the end. A compiled program cannot rais
 index out of range reads NaN (of integers the smallest number), and scatters nothing.
 """
 
+import math
 from typing import Any
 
 from ._table import op
@@ -42,6 +43,51 @@ def _key(index: Any) -> tuple[Any, ...]:
                 '("slice", start, stop, step).'
             )
     return tuple(key)
+
+
+@op()
+def index_by_arrays(xp: Any, input: Any, *indices: Any, index: Any) -> Any:
+    """`input`[index] as NumPy's, where ("array", i) in `index` stands for indices[i].
+
+    An index out of range reads NaN, as in `take`.
+
+    Raises:
+        ValueError: the index has more entries than the input has axes.
+    """
+    (input,), indices = xp.promote((input,)), xp.promote(indices)
+    entries = list(index)
+    taken = sum(e is not None and e != "..." for e in entries)
+    if taken > input.ndim:
+        raise ValueError(
+            f"an index of {taken} entries is too long for {input.ndim} axes."
+        )
+    at = entries.index("...") if "..." in entries else len(entries)
+    whole = ("slice", None, None, None)
+    entries[at : at + 1] = [whole] * (input.ndim - taken)
+    # Slices and new axes first: what is left is one array or integer for some axes.
+    is_array = lambda e: isinstance(e, int) or (e is not None and e[0] == "array")
+    basic = [whole if is_array(e) else e for e in entries]
+    x = xp.getitem(input, _key(tuple(basic)))
+    axes = [i for i, e in enumerate(entries) if is_array(e)]
+    picked = [e if isinstance(e := entries[i], int) else indices[e[1]] for i in axes]
+    # One number for a place along all these axes, beyond the end if one is outside.
+    total = math.prod(x.shape[a] for a in axes)
+    place, outside = xp.asarray(0, xp.int_dtype), xp.asarray(False)
+    for axis, i in zip(axes, picked, strict=True):
+        n = x.shape[axis]
+        i = xp.cast(xp.asarray(i), xp.int_dtype)
+        outside = xp.logical_or(
+            outside, xp.logical_or(xp.less(i, -n), xp.less(n - 1, i))
+        )
+        place = xp.add(xp.multiply(place, n), xp.where(xp.less(i, 0), xp.add(i, n), i))
+    place = xp.where(outside, total, place)
+    x = xp.moveaxis(x, axes, tuple(range(len(axes))))
+    x = xp.take(xp.reshape(x, (total, *x.shape[len(axes) :])), place, 0, "fill")
+    # NumPy: the axes of the indices stand first, unless the indices are neighbours.
+    if axes[-1] - axes[0] == len(axes) - 1:
+        ahead = tuple(range(place.ndim))
+        x = xp.moveaxis(x, ahead, tuple(axes[0] + i for i in ahead))
+    return x
 
 
 @op()
@@ -101,14 +147,22 @@ def one_hot(
 
 
 @op(promote="same")
-def sort(xp: Any, input: Any, *, axis: int = -1, descending: bool = False) -> Any:
-    """Sort along an axis; NaN counts as the largest."""
+def sort(
+    xp: Any, input: Any, *, axis: int | None = -1, descending: bool = False
+) -> Any:
+    """Sort along an axis, or flattened for None; NaN counts as the largest."""
+    if axis is None:
+        input, axis = xp.reshape(input, (-1,)), 0
     return xp.sort(input, axis, descending=descending)
 
 
 @op(promote="same")
-def argsort(xp: Any, input: Any, *, axis: int = -1, descending: bool = False) -> Any:
+def argsort(
+    xp: Any, input: Any, *, axis: int | None = -1, descending: bool = False
+) -> Any:
     """The indices that sort; equal entries keep their order."""
+    if axis is None:
+        input, axis = xp.reshape(input, (-1,)), 0
     return xp.argsort(input, axis, descending=descending)
 
 

@@ -1,7 +1,7 @@
 """Ops of linear algebra: matrix products, factorisations and linear systems.
 
 For a singular or indefinite matrix the result is NaN or infinite on both libraries,
-since a compiled program cannot raise.
+since a compiled program cannot raise. Float16 and bfloat16 are factorised in float32.
 """
 
 from collections.abc import Sequence
@@ -75,22 +75,23 @@ def trace(
 @op(promote="float")
 def cholesky(xp: Any, input: Matrices) -> Matrices:
     """Lower triangular L with L L^T the symmetric part of input; NaN without one."""
-    return xp.cholesky(input)
+    return xp.cast(xp.cholesky(xp.widened(input)), xp.dtype_of(input))
 
 
 @op(promote="float")
 def solve(xp: Any, left: Matrices, right: Shaped[Any, "..."]) -> Shaped[Any, "..."]:
     """Solve left x = right for x; a `right` of one axis is a vector."""
-    return xp.solve(left, right)
+    made = xp.solve(xp.widened(left), xp.widened(right))
+    return xp.cast(made, xp.dtype_of(left))
 
 
 @op(promote="float")
 def inverse(xp: Any, input: Matrices) -> Matrices:
     """Inverse of square matrices."""
-    return xp.inverse(input)
+    return xp.cast(xp.inverse(xp.widened(input)), xp.dtype_of(input))
 
 
 @op(promote="float")
 def determinant(xp: Any, input: Matrices) -> Shaped[Any, "*batch"]:
     """Determinant of square matrices."""
-    return xp.determinant(input)
+    return xp.cast(xp.determinant(xp.widened(input)), xp.dtype_of(input))

@@ -4,6 +4,7 @@
 integers of fewer than 32 bits are int32, as are indices.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -117,26 +118,29 @@ def norm(
     xp: Any,
     input: Array,
     *,
-    ord: int | str = 2,
+    ord: float | str = 2,
     axis: Axis = None,
     keepdims: bool = False,
 ) -> Reduced:
-    """Length of the vector of all entries along `axis`; ord is 1, 2 or "inf".
+    """Length of the vector of all entries along `axis`; ord is a number or "inf".
 
     The gradient is 0 where the length is 0.
 
     Raises:
         ValueError: there is no such norm.
     """
-    if ord == 2:
+    if ord in (2, "fro"):
         # A length has a kink at 0. 0 is one of its subgradients, and keeps training
         # finite.
         return safe_sqrt(xp, xp.sum(xp.square(input), axis, keepdims=keepdims))
     if ord == 1:
         return xp.sum(xp.absolute(input), axis, keepdims=keepdims)
-    if ord == "inf":
+    if ord in ("inf", math.inf):
         return xp.max(xp.absolute(input), axis, keepdims=keepdims)
-    raise ValueError(f'norm: ord must be 1, 2 or "inf", got {ord!r}.')
+    if isinstance(ord, (int, float)) and ord > 0:
+        powers = xp.power(xp.absolute(input), ord)
+        return xp.power(xp.sum(powers, axis, keepdims=keepdims), 1 / ord)
+    raise ValueError(f'norm: ord must be a number above 0 or "inf", got {ord!r}.')
 
 
 @op(promote="same")

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from jaxtyping import Shaped
 
 from ._table import op
@@ -28,11 +29,12 @@ def shape(xp: Any, input: Array) -> Reshaped:
 
 
 @op()
-def size(xp: Any, input: Array, *, axis: int | None = None) -> Reshaped:
-    """The number of entries, or the length of one axis, as an integer."""
-    if axis is None:
-        return xp.lengths((math.prod(input.shape),))[0]
-    return xp.lengths((input.shape[axis],))[0]
+def size(xp: Any, input: Array, *, axis: Axis = None) -> Reshaped:
+    """The number of entries, or the length of axes multiplied, as an integer."""
+    axes: Any = range(input.ndim) if axis is None else axis
+    if isinstance(axes, int):
+        axes = (axes,)
+    return xp.lengths((math.prod(input.shape[a] for a in axes),))[0]
 
 
 @op(promote="same")
@@ -127,8 +129,10 @@ def broadcast_to(xp: Any, input: Array, *, shape: Sequence[int]) -> Reshaped:
 
 
 @op(promote="same")
-def concat(xp: Any, *inputs: Array, axis: int = 0) -> Reshaped:
-    """Join along an existing axis."""
+def concat(xp: Any, *inputs: Array, axis: int | None = 0) -> Reshaped:
+    """Join along an existing axis, or flattened for None."""
+    if axis is None:
+        inputs, axis = tuple(xp.reshape(x, (-1,)) for x in inputs), 0
     return xp.concat(inputs, axis)
 
 
@@ -208,8 +212,16 @@ def tile(xp: Any, input: Array, *, reps: int | Sequence[int]) -> Reshaped:
 
 
 @op(promote="same")
-def repeat(xp: Any, input: Array, *, repeats: int, axis: int | None = None) -> Reshaped:
-    """Repeat each entry along an axis, or of the flattened array for None."""
+def repeat(
+    xp: Any, input: Array, *, repeats: int | Sequence[int], axis: int | None = None
+) -> Reshaped:
+    """Repeat each entry along an axis, or of the flattened array for None.
+
+    `repeats` is one number, or a number for each entry.
+    """
+    if isinstance(repeats, (list, tuple)):
+        at = np.repeat(np.arange(len(repeats)), repeats)
+        return xp.take(input, xp.asarray(at), axis)
     return xp.repeat(input, repeats, axis)
 
 
@@ -234,9 +246,9 @@ def pad(
         raise ValueError(
             f"pad: mode must be constant, edge, reflect or symmetric, got {mode!r}."
         )
-    ends: Any = (widths, widths) if isinstance(widths, int) else widths
-    if len(ends) == 2 and all(isinstance(w, int) for w in ends):
-        ends = (ends,) * input.ndim
+    ends: Any = (widths,) if isinstance(widths, int) else widths
+    if len(ends) in (1, 2) and all(isinstance(w, int) for w in ends):
+        ends = ((ends[0], ends[-1]),) * input.ndim
     widths = tuple(tuple(pair) for pair in ends)
     if len(widths) != input.ndim or any(len(pair) != 2 for pair in widths):
         raise ValueError(
@@ -315,9 +327,12 @@ def eye(
 
 
 @op()
-def cast(xp: Any, input: Array, *, dtype: str) -> Array:
-    """The same values in another dtype; fractions are cut off for an integer."""
-    return xp.cast(input, dtype)
+def cast(xp: Any, input: Array, *, dtype: str | None = None) -> Array:
+    """The same values in another dtype, the backend's if none is given.
+
+    Fractions are cut off for an integer.
+    """
+    return xp.cast(input, dtype or xp.float_dtype)
 
 
 @op()

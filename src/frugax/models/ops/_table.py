@@ -54,10 +54,20 @@ class Op:
         Raises:
             TypeError: an argument is missing, unknown or given twice.
         """
-        args, attributes = list(args), dict(named)
-        if self.name == "einsum" and args and isinstance(args[0], str):
-            attributes["equation"] = args.pop(0)
+        args, attributes = list(args), self.rename(named)
+        if self.name == "einsum":
+            args.sort(key=lambda a: not isinstance(a, str))  # the equation goes first
+            if args and isinstance(args[0], str):
+                attributes["equation"] = args.pop(0)
+        if self.name == "flatten" and len(args) > 2:
+            raise TypeError(
+                "flatten: name the second bound, stop=2 for the axis after the last or "
+                "end_dim=1 for the last."
+            )
         ports: list[str] = list(self.inputs)
+        if self.variadic and not args:
+            listed = [n for n in ("input", "inputs", "tensors") if n in attributes]
+            args = [attributes.pop(name) for name in listed]
         if not self.variadic:
             tensors, rest = args[: len(ports)], args[len(ports) :]
         elif args and isinstance(args[0], (list, tuple)):
@@ -73,7 +83,9 @@ class Op:
             tensors[at] = attributes.pop(port)
         free = [name for name in self.attributes if name not in attributes]
         # `reshape(x, 2, 3)` and `transpose(x, 1, 0)`: numbers that are one shape.
-        is_shape = bool(rest) and type(rest[0]) not in (list, tuple, type(None))
+        is_shape = bool(rest) and not (
+            type(rest[0]) in (list, tuple, type(None)) or is_vector(rest[0])
+        )
         if self.name in _SHAPE_OPS and is_shape:
             rest = [tuple(rest)]
         takes = ", ".join([*ports, *self.attributes]) or "arrays only"
@@ -101,6 +113,24 @@ class Op:
             raise TypeError(f"{self.name} needs {missing[0]!r}; it takes {takes}.")
         return tensors, attributes
 
+    def rename(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments by the names of the table, for those of NumPy or torch.
+
+        Raises:
+            TypeError: an argument is given by two names.
+        """
+        known = {*self.inputs, *self.attributes}
+        renamed: dict[str, Any] = {}
+        for key, value in named.items():
+            if key == "end_dim" and "stop" in known:  # torch names the last axis itself
+                key, value = "stop", None if value == -1 else value + 1
+            elif key not in known and ARGUMENTS.get(key) in known:
+                key = ARGUMENTS[key]
+            if key in renamed:
+                raise TypeError(f"{self.name}: {key!r} is given twice.")
+            renamed[key] = value
+        return renamed
+
     def __call__(self, xp: Any, *tensors: Any, **attributes: Any) -> Any:
         """Promote the tensors, and run the body in a namespace."""
         # Here and not in the bodies, so that no op can have a rule of its own.
@@ -116,30 +146,40 @@ OPS: dict[str, Op] = {}
 
 _SHAPE_OPS = frozenset({"reshape", "transpose", "broadcast_to", "tile"})
 
-# NumPy's other names of ops.
-ALIASES = {
-    "abs": "absolute",
-    "amax": "max",
-    "amin": "min",
-    "around": "round",
-    "astype": "cast",
-    "concatenate": "concat",
-    "cumulative_sum": "cumsum",
-    "matrix_transpose": "swapaxes",
-    "mod": "remainder",
-    "permute_dims": "transpose",
-    "pow": "power",
-    "true_divide": "divide",
-    "fabs": "absolute",
-    "rint": "round",
-    "inv": "inverse",
-    "det": "determinant",
-    "acos": "arccos",
-    "asin": "arcsin",
-    "atan": "arctan",
-    "atan2": "arctan2",
-    "invert": "bitwise_not",
+# Other names of ops in NumPy, the array API standard and torch, each before its op.
+_OTHER_NAMES = """
+    abs:absolute fabs:absolute neg:negative minus:negative positive:identity
+    sub:subtract mul:multiply div:divide true_divide:divide mod:remainder pow:power
+    float_power:power rint:round around:round inv:inverse det:determinant amax:max
+    amin:min bmm:matmul mm:matmul acos:arccos asin:arcsin atan:arctan atan2:arctan2 acosh:arccosh
+    asinh:arcsinh atanh:arctanh invert:bitwise_not bitwise_invert:bitwise_not
+    shift_left:left_shift bitwise_left_shift:left_shift shift_right:right_shift
+    bitwise_right_shift:right_shift astype:cast cat:concat concatenate:concat
+    cumulative_sum:cumsum cumulative_prod:cumprod matrix_transpose:swapaxes
+    permute_dims:transpose permute:transpose unsqueeze:expand_dims view:reshape
+    topk:top_k numel:size chunk:split hardswish:hard_swish hardsigmoid:hard_sigmoid
+    hardtanh:hard_tanh logsigmoid:log_sigmoid
+"""
+ALIASES: dict[str, str] = {
+    old: new for old, _, new in (p.partition(":") for p in _OTHER_NAMES.split())
 }
+
+# Other names of arguments there, each before the name in the table.
+_OTHER_ARGUMENTS = """
+    dim:axis dims:axis keepdim:keepdims correction:ddof fill_value:value
+    pad_width:widths constant_values:value num_classes:classes diagonal:k
+    newshape:shape a_min:min a_max:max N:rows M:columns start_dim:start chunks:sections
+    cond:condition input1:left input2:right other:right x:input x1:left x2:right
+    negative_slope:slope dim0:axis1 dim1:axis2 shifts:shift
+"""
+ARGUMENTS: dict[str, str] = {
+    old: new for old, _, new in (p.partition(":") for p in _OTHER_ARGUMENTS.split())
+}
+
+
+def is_vector(value: Any) -> bool:
+    """Whether it holds several numbers: a shape, or an array of one axis."""
+    return getattr(value, "ndim", getattr(value, "is_vector", False)) in (1, True)
 
 
 def op_from_function(

@@ -9,7 +9,6 @@ from ._assign import (
     assign_weights,
     expected_weights,
     find_mismatches,
-    to_numpy,
     weights_by_block,
 )
 from ._export import ExportedModel, export, load_exported
@@ -48,7 +47,6 @@ __all__ = [
     "read_safetensors",
     "require_fields",
     "save",
-    "to_numpy",
     "weights_by_block",
     "write_safetensors",
 ]

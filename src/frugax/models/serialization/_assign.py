@@ -50,17 +50,6 @@ class OwnedWeight:
     owner: str
 
 
-def to_numpy(value: Any) -> Shaped[np.ndarray, "..."]:
-    """Convert an array of JAX, torch or NumPy to NumPy, without changing its dtype."""
-    if hasattr(value, "detach"):  # torch's; torch itself may not be imported here
-        # detach, since torch refuses to convert a tensor that requires a gradient.
-        value = value.detach().cpu()
-        if str(value.dtype) == "torch.bfloat16":  # torch refuses to convert it
-            return value.float().numpy().astype(ml_dtypes.bfloat16)
-        return value.numpy()
-    return np.asarray(value)
-
-
 def weights_by_block(graph: ModelGraph, place: str = "") -> dict[str, OwnedWeight]:
     """Every weight of a program, those of looped blocks one by one.
 

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from frugax.errors import ShapeError
+from frugax.models.dtypes import to_numpy
 from frugax.models.graph import unstack_weights
 from frugax.models.ops import is_floating
 
 from . import _safetensors
-from ._assign import CompiledWeights, check_arrays, to_numpy
+from ._assign import CompiledWeights, check_arrays
 from ._to_dict import layer_to_dict
 from ._values import constant_to_json
 

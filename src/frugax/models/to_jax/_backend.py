@@ -1,7 +1,7 @@
 """`JaxBackend`: the device and precision of models under JAX, and eager ops."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -97,6 +97,9 @@ class JaxBackend(Backend):
         if isinstance(value, (np.ndarray, list)):
             return jnp.asarray(value)
         return value
+
+    def _transformations(self, name: str) -> Callable[..., Any]:
+        return getattr(jax, name)
 
     def array(
         self,

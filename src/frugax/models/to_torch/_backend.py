@@ -1,7 +1,7 @@
 """`TorchBackend`: the device and precision of models under torch, and eager ops."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,6 +102,16 @@ class TorchBackend(Backend):
         return (
             self.xp.asarray(value) if isinstance(value, (np.ndarray, list)) else value
         )
+
+    def _transformations(self, name: str) -> Callable[..., Any]:
+        if name != "value_and_grad":
+            return getattr(torch.func, name)
+
+        def value_and_grad(function: Any, *args: Any, **named: Any) -> Any:
+            both = torch.func.grad_and_value(function, *args, **named)
+            return lambda *args, **named: both(*args, **named)[::-1]
+
+        return value_and_grad
 
     # --- arrays -----------------------------------------------------------------
 

@@ -67,7 +67,9 @@ class TracedParts:
 
 def _describe(eqn: JaxprEqn) -> tuple[Any, ...]:
     """All of an operation besides the names of its inputs and outputs."""
-    avals = tuple(v.aval for v in eqn.outvars)
+    # The pull-back of a reshape reads nothing, so only the shapes of the inputs tell
+    # two reshapes to one shape apart.
+    avals = tuple(v.aval for v in (*eqn.invars, *eqn.outvars))
     where = eqn.source_info.traceback, eqn.source_info.name_stack
     return eqn.primitive, _freeze(eqn.params), avals, eqn.ctx, where
 
