@@ -154,26 +154,31 @@ def planning():
         how = {"shapes": {"input": shape}, "scan_from": scan_from}
 
         def seconds(budget, model=model, shape=shape, how=how):
+            """Processor seconds from a description to its first gradients."""
             jax.clear_caches()
             with tempfile.TemporaryDirectory() as folder:
                 os.environ["XDG_CACHE_HOME"] = folder
                 started = time.process_time()
                 given = {} if budget is None else {"budget": budget}
                 compiled = models.compile(model, fx.JaxBackend(), **how, **given)
-                params = jax.eval_shape(lambda: compiled.randomize_params(0))
-                data = {"input": jax.ShapeDtypeStruct(shape, jnp.float32)}
-                pulls = jax.eval_shape(compiled.evaluate, params, data)
-                gradients = (
-                    jax.jit(compiled.evaluate).lower(params, data, pulls).compile()
-                )
-                return time.process_time() - started, program(gradients).temp_bytes
+                params = {k: jnp.zeros(compiled.shapes[k]) for k in compiled.param_keys}
+                data = {"input": jnp.zeros(shape)}
+                out = jax.eval_shape(compiled.evaluate, params, data)
+                pulls = {k: jnp.zeros(v.shape) for k, v in out.items()}
+                jax.block_until_ready(compiled.evaluate(params, data, pulls))
+                spent = time.process_time() - started
+                extra = compiled.plan.extra_share if budget is not None else 0.0
+                step = jax.jit(compiled.evaluate).lower(params, data, pulls)
+                held = program(step.compile()).temp_bytes if budget is None else 0
+                return spent, held, extra
 
         seconds(None)
-        plain, whole = seconds(None)
+        plain, whole, _ = seconds(None)
         row = {"net": name, "plain_s": plain}
         for share in (1.0, 0.5):
             budget = fx.MemoryBudget(limit_bytes=int(whole * share))
-            row[f"times_{share}"] = seconds(budget)[0] / plain
+            spent, _, extra = seconds(budget)
+            row |= {f"times_{share}": spent / plain, f"flops_{share}": extra}
         print(row, flush=True)
         rows.append(row)
     return rows

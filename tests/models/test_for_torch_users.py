@@ -219,3 +219,40 @@ def test_a_misspelt_setting_suggests_the_right_one():
         Linear(dim=4)  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match="it has: channels, kernel, stride"):
         ml.models.Conv2D(filters=4)  # pyright: ignore[reportCallIssue]
+
+
+MISTAKES = [
+    (lambda m: m.Linear(4, 8), "Linear.bias must be True or False, got 8"),
+    (lambda m: m.LSTM(4, 6), "LSTM.bias must be True or False, got 6"),
+    (lambda m: m.LayerNorm(8), "LayerNorm.epsilon must be below 1, got 8"),
+    (lambda m: m.GroupNorm(4, 16), "GroupNorm.epsilon must be below 1, got 16"),
+    (lambda m: m.Linear(out_features=8), "did you mean 'dimension'"),
+    (lambda m: m.Dropout(p=0.1), "did you mean 'rate'"),
+    (lambda m: m.Softmax(dim=1), "did you mean 'axis'"),
+    (lambda m: m.MaxPool2D(kernel_size=2), "did you mean 'window'"),
+    (lambda m: m.Embedding(num_embeddings=3, embedding_dim=2), "'vocabulary'"),
+    (lambda m: m.Sequential(m.Linear(3), m.Relu()), "takes layers, .*; give a list"),
+    (lambda m: m.ReLU, "Did you mean Relu"),
+    (lambda m: m.CrossEntropyLoss, "Did you mean CrossEntropy"),
+    (lambda m: m.Dense, "Did you mean Linear"),
+]
+
+
+@pytest.mark.parametrize(("mistake", "words"), MISTAKES)
+def test_what_torch_and_flax_would_take_is_refused_with_the_word_here(mistake, words):
+    with pytest.raises((TypeError, ValueError, AttributeError), match=words):
+        mistake(ml.models)
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.name)
+def test_a_mask_is_no_index(backend):
+    x = IOKey("x", shape=(2, 3))
+    for model in (Model.create(x[x > 0]), Model.create(x[:, x[0] > 0, None])):
+        with pytest.raises(ml.errors.ShapeError, match='mask of booleans.*op."where"'):
+            ml.compile(model, backend)
+
+
+def test_one_output_by_position_is_called_output():
+    assert Model.create(IOKey("x", shape=(2,)) + 1).outputs == ("output",)
+    with pytest.raises(TypeError, match="one output by position"):
+        Model.create(IOKey("x"), IOKey("y"))

@@ -2,6 +2,7 @@
 
 import importlib.util
 import operator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -191,7 +192,7 @@ def test_expressions_equal_numpy_on_both_libraries():
     model = Model.create(
         **{k: eval(a, {"np": np, "op": op} | keys) for k, (a, _) in pairs.items()}
     )
-    backends = [ml.JaxBackend(dtype="float64", jit=False)]
+    backends: list[Any] = [ml.JaxBackend(dtype="float64", jit=False)]
     if importlib.util.find_spec("torch") is not None:
         backends.append(ml.TorchBackend(dtype="float64"))
     for backend in backends:

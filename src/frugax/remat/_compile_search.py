@@ -79,10 +79,12 @@ class CompileBench:
         parts_of: a candidate, from its index.
         grad_of: makes the gradient function of a candidate.
         quick: whether candidates may be compiled to slow programs.
+        first_fit: whether the first candidate that fits is taken.
         compiles: the number of compilations so far.
         measurements: all measurements of this search, in order.
         misled: whether a quickly compiled candidate fitted, and then did not fit when
             it was compiled as it will run.
+        jitted: the functions that were compiled as they will run.
     """
 
     program: EnclosingProgram
@@ -91,9 +93,11 @@ class CompileBench:
     parts_of: Callable[[int], PlanParts]
     grad_of: Callable[[PlanParts], Callable[..., Any]]
     quick: bool
+    first_fit: bool = False
     compiles: int = 0
     measurements: list[Measurement] = dataclasses.field(default_factory=list)
     misled: bool = False
+    jitted: dict[PlanParts, Any] = dataclasses.field(default_factory=dict)
     _plain: CompiledCandidate | None = None
     _known: dict[tuple[PlanParts, bool], tuple[int, int, int | None, int]] = (
         dataclasses.field(default_factory=dict)
@@ -112,13 +116,18 @@ class CompileBench:
         self, parts: PlanParts, *, is_quick: bool
     ) -> tuple[int, int, int | None, int]:
         options = _QUICK if is_quick else ()
-        self.compiles += 1
         try:
-            compiled = compile_program(self.program, self.grad_of(parts), options)
+            if parts == PlanParts() and self.program.plain is not None:
+                compiled = self.program.plain
+            else:
+                self.compiles += 1
+                compiled = compile_program(self.program, self.grad_of(parts), options)
         except InfeasibleBudgetError as e:
             # The compiler for TPUs refuses a program that is larger than the device.
             return max(int(e.needed), self.limit + 1), 0, None, 0
         self._plain = self._plain or compiled
+        if not is_quick:
+            self.jitted[parts] = compiled.jitted
         undone = 0
         # Other compilers keep barriers, and merge products that share an operand. In
         # chunks of a batch, products are dropped and split for other reasons; merged
@@ -188,11 +197,16 @@ def search(
     tried = {0: bench.measurements[0]}
     for candidate in _first_candidates(bench, peaks, tried, thorough=thorough):
         if candidate not in tried:
-            tried[candidate] = bench.measure(candidate)
+            # The first one mostly fits. Where no cheaper one is looked for, it is then
+            # the only one that is compiled.
+            final = bench.first_fit and len(tried) == 1
+            tried[candidate] = bench.measure(candidate, final=final)
         if bench.fits(tried[candidate]):
             best = tried[candidate]
             break
     # Candidates before the best recompute less: try some while the limit has room.
+    if best and bench.first_fit:
+        return bench.confirm(best)
     while best and len(tried) < _MAX_COMPILES - bench.quick:
         below = max(c for c in tried if c < best.candidate)
         # Where `below` is the neighbour, nothing is left to try between them.
@@ -298,6 +312,10 @@ def _first_candidates(
     if not last:
         return
     indices = range(1, last + 1)
+    # By the model none may even be near the limit.
+    least = _guess_bytes(bench, peaks)[last]
+    if bench.first_fit and not thorough and least > _NEAR_MISS * bench.limit:
+        return
     yield _aim(bench, peaks, indices)
     if bench.measurements[-1].bytes <= _NEAR_MISS * bench.limit:
         yield _aim(bench, peaks, indices)

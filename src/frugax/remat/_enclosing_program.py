@@ -19,16 +19,22 @@ class EnclosingProgram:
     """The program that is compiled around the gradient.
 
     Attributes:
-        build: makes the function that is jitted from the gradient function, which is
-            called as `jax.value_and_grad(loss)` is.
+        build: makes the function that is jitted, or that is jitted already, from the
+            gradient function, which is called as `jax.value_and_grad(loss)` is.
         args: arguments of the function that `build` returns; arrays or
             `jax.ShapeDtypeStruct`.
         donate_argnums: the donated arguments, as for `jax.jit`.
+        plain: the same program around the gradient without a plan, if it is compiled
+            already.
+        keep: called with the jitted function of the chosen plan, if it was compiled
+            as it will run: a call at the same shapes compiles nothing.
     """
 
     build: Callable[[Callable[..., Any]], Callable[..., Any]]
     args: tuple[Any, ...]
     donate_argnums: tuple[int, ...] = ()
+    plain: "CompiledCandidate | None" = None
+    keep: Callable[[Any], None] | None = None
 
     @classmethod
     def around(cls, within: Self | None, args: tuple[Any, ...]) -> Self:
@@ -73,12 +79,26 @@ class CompiledCandidate:
         heavy_traced: matrix products and convolutions in the traced program.
         heavy_compiled: those left after XLA's optimisations.
         flops: of the traced program.
+        jitted: the function that was compiled.
     """
 
     executable: jax.stages.Compiled | CompiledAnswer
     heavy_traced: int
     heavy_compiled: int
     flops: int
+    jitted: Any = None
+
+    @classmethod
+    def of(cls, jitted: Any, traced: Any, executable: Any) -> Self:
+        """The figures of a program that was traced and compiled."""
+        return cls(
+            executable,
+            heavy_traced=count_heavy(traced.jaxpr.jaxpr),
+            # `as_text` returns None where a backend has no text of its programs.
+            heavy_compiled=count_heavy_in_hlo(executable.as_text() or ""),
+            flops=flops(traced.jaxpr.jaxpr),
+            jitted=jitted,
+        )
 
 
 def compile_program(
@@ -88,15 +108,11 @@ def compile_program(
 ) -> CompiledCandidate:
     """Compile `program` around `grad` with these compiler options, for its target."""
     target = program.target
-    jitted = jax.jit(program.build(grad), donate_argnums=program.donate_argnums)
+    jitted: Any = program.build(grad)
+    if not hasattr(jitted, "trace"):
+        jitted = jax.jit(jitted, donate_argnums=program.donate_argnums)
     # One trace serves both the count of products and the compilation.
     with target.tracing():
         traced = jitted.trace(*program.args)
     executable = target.compile(traced, options=dict(options))
-    return CompiledCandidate(
-        executable,
-        heavy_traced=count_heavy(traced.jaxpr.jaxpr),
-        # `as_text` returns None where a backend has no text of its programs.
-        heavy_compiled=count_heavy_in_hlo(executable.as_text() or ""),
-        flops=flops(traced.jaxpr.jaxpr),
-    )
+    return CompiledCandidate.of(jitted, traced, executable)

@@ -44,6 +44,7 @@ def plan_key(
     block_size: int | None = None,
     divide_batch: bool | str = True,
     offload: bool | str = True,
+    first_fit: bool = False,
 ) -> str | None:
     """The name of the plan for these arguments of `plan`, the same in every process.
 
@@ -60,6 +61,7 @@ def plan_key(
         block_size,
         divide_batch,
         offload,
+        first_fit,
         _compiler_facts(program.target),
     ]
     # The program is traced with its plain gradient as well, because the loss alone does

@@ -54,6 +54,7 @@ def plan(
     offload: bool | Literal["first"] = True,
     cache: bool | str | os.PathLike[str] = True,
     target: Target | str | None = None,
+    first_fit: bool = False,
 ) -> RematPlan:
     """Choose the results that the backward pass keeps or recomputes, within `budget`.
 
@@ -85,6 +86,8 @@ def plan(
             user's cache folder.
         target: the devices to plan for, which need not be here, such as `"h100"`; by
             default those where the arguments live.
+        first_fit: whether to take the first plan that fits, after one compilation in
+            most cases, instead of looking for a cheaper one.
 
     Raises:
         ConfigError: there is no such target, or a mesh does not fit it.
@@ -140,9 +143,19 @@ def plan(
     if cache is not False:
         options = how | {"within": within, "block_size": block_size}
         options |= {"divide_batch": divide_batch, "offload": offload}
+        options |= {"first_fit": first_fit}
         key = plan_key(loss, budget, args, **options)
     search = _PlanSearch(
-        loss, args, budget, body, program, block_size, how, divide_batch, offload
+        loss,
+        args,
+        budget,
+        body,
+        program,
+        block_size,
+        how,
+        divide_batch,
+        offload,
+        first_fit,
     )
     return recall(key, search.run, cache=cache)
 
@@ -171,6 +184,7 @@ class _PlanSearch:
         how: the keywords `argnums` and `has_aux`.
         divides: whether the loss may run in chunks of its batch, or `"first"`.
         offload: whether scans may keep values in the host's memory, or `"first"`.
+        first_fit: whether the first plan that fits is taken, and few are tried.
         candidates: the plans by the model that are searched now.
         named: those that a user could write by hand, which follow these.
         stages: the lists of plans to search, one after another.
@@ -193,6 +207,7 @@ class _PlanSearch:
     how: dict[str, Any]
     divides: bool | Literal["first"]
     offload: bool | Literal["first"]
+    first_fit: bool
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
     named: list[NamedCandidate] = dataclasses.field(default_factory=list)
     stages: dict[_Stage, _Listed] = dataclasses.field(default_factory=dict)
@@ -269,14 +284,20 @@ class _PlanSearch:
         if isinstance(budget, MemoryBudget):  # a share is resolved by `_find`
             limit = budget.usable_bytes
         return CompileBench(
-            self.program, budget.kind, limit, self._parts, self._grad_of, quick
+            self.program,
+            budget.kind,
+            limit,
+            self._parts,
+            self._grad_of,
+            quick,
+            self.first_fit,
         )
 
     def _find(self, bench: CompileBench) -> Measurement | None:
         # The plain program always comes first: its size is reported in every plan, and
         # its products are the standard for counting merged recomputation.
         try:
-            plain = bench.measure(0)
+            plain = bench.measure(0, final=self.first_fit)
         except ValueError as e:
             if "lax.while_loop" not in str(e):
                 raise
@@ -289,7 +310,7 @@ class _PlanSearch:
         if isinstance(self.budget, MemoryShare):
             self.budget = self.budget.of(plain.bytes)
             bench.limit = self.budget.usable_bytes
-        if not self.called:
+        if not self.called and self.program.plain is None:
             raise ValueError(
                 "within.build does not call the gradient function that it is given, so "
                 "nothing there can be planned; call it instead of jax.value_and_grad."
@@ -313,9 +334,8 @@ class _PlanSearch:
                 self.stages[stage] = self._make(functools.partial(self._list, stage))
             self.candidates, self.named = self.stages[stage]
             bench.measurements = [plain]
-            found = search(
-                bench, self.candidates, self.named, thorough=stage == stages[-1]
-            )
+            thorough = stage == stages[-1] and not self.first_fit
+            found = search(bench, self.candidates, self.named, thorough=thorough)
             if found:
                 return found
         return None
@@ -393,6 +413,8 @@ class _PlanSearch:
 
     def _build_plan(self, bench: CompileBench, found: Measurement) -> RematPlan:
         parts = self._parts(found.candidate)
+        if self.program.keep is not None and parts in bench.jitted:
+            self.program.keep(bench.jitted[parts])
         plain_flops, planned_flops = bench.measurements[0].flops, found.flops
         if not self.program.is_gradient or plain_flops is None or planned_flops is None:
             plain_flops, planned_flops = (

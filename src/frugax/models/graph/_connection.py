@@ -13,6 +13,17 @@ Dim = Any  # an int, a name such as "batch", None, or a symbolic dimension
 Shape = tuple[Dim, ...]
 
 
+_Operator = Callable[["Connection", Any], "Connection"]
+
+
+def _operator(name: str) -> tuple[_Operator, _Operator]:
+    """The methods of an operator that is an op, with the connection left and right."""
+    return (
+        lambda self, other: self._op(name, self, other),
+        lambda self, other: self._op(name, other, self),
+    )
+
+
 class Connection:
     """A symbolic array of a model, with Python's operators.
 
@@ -47,47 +58,22 @@ class Connection:
             return self._op("concat", other, self)
         return self._op("add", other, self)
 
-    def __sub__(self, other: Any) -> "Connection":
-        return self._op("subtract", self, other)
-
-    def __rsub__(self, other: Any) -> "Connection":
-        return self._op("subtract", other, self)
-
-    def __mul__(self, other: Any) -> "Connection":
-        return self._op("multiply", self, other)
-
-    def __rmul__(self, other: Any) -> "Connection":
-        return self._op("multiply", other, self)
-
-    def __truediv__(self, other: Any) -> "Connection":
-        return self._op("divide", self, other)
-
-    def __rtruediv__(self, other: Any) -> "Connection":
-        return self._op("divide", other, self)
-
-    def __floordiv__(self, other: Any) -> "Connection":
-        return self._op("floor_divide", self, other)
-
-    def __rfloordiv__(self, other: Any) -> "Connection":
-        return self._op("floor_divide", other, self)
-
-    def __mod__(self, other: Any) -> "Connection":
-        return self._op("remainder", self, other)
-
-    def __rmod__(self, other: Any) -> "Connection":
-        return self._op("remainder", other, self)
-
-    def __pow__(self, other: Any) -> "Connection":
-        return self._op("power", self, other)
-
-    def __rpow__(self, other: Any) -> "Connection":
-        return self._op("power", other, self)
-
-    def __matmul__(self, other: Any) -> "Connection":
-        return self._op("matmul", self, other)
-
-    def __rmatmul__(self, other: Any) -> "Connection":
-        return self._op("matmul", other, self)
+    __sub__, __rsub__ = _operator("subtract")
+    __mul__, __rmul__ = _operator("multiply")
+    __truediv__, __rtruediv__ = _operator("divide")
+    __floordiv__, __rfloordiv__ = _operator("floor_divide")
+    __mod__, __rmod__ = _operator("remainder")
+    __pow__, __rpow__ = _operator("power")
+    __matmul__, __rmatmul__ = _operator("matmul")
+    __lshift__, __rlshift__ = _operator("left_shift")
+    __rshift__, __rrshift__ = _operator("right_shift")
+    # `&`, `|`, `^` and `~` are logical and not bitwise, because Python's `and`, `or`
+    # and `not` cannot be overloaded; bits have their ops by name.
+    __and__, __rand__ = _operator("logical_and")
+    __or__, __ror__ = _operator("logical_or")
+    __xor__, __rxor__ = _operator("logical_xor")
+    __lt__, __gt__ = _operator("less")[0], _operator("greater")[0]
+    __le__, __ge__ = _operator("less_equal")[0], _operator("greater_equal")[0]
 
     def __round__(self, decimals: int = 0) -> "Connection":
         return self._op("round", self, decimals=decimals)
@@ -106,50 +92,6 @@ class Connection:
 
     # `==` builds an op, so connections are hashed and looked up by identity.
     __hash__ = object.__hash__
-
-    def __lt__(self, other: Any) -> "Connection":
-        return self._op("less", self, other)
-
-    def __le__(self, other: Any) -> "Connection":
-        return self._op("less_equal", self, other)
-
-    def __gt__(self, other: Any) -> "Connection":
-        return self._op("greater", self, other)
-
-    def __ge__(self, other: Any) -> "Connection":
-        return self._op("greater_equal", self, other)
-
-    # `&`, `|` and `~` are logical and not bitwise, because Python's `and`, `or` and
-    # `not` cannot be overloaded; bits have their ops by name.
-    def __and__(self, other: Any) -> "Connection":
-        return self._op("logical_and", self, other)
-
-    def __rand__(self, other: Any) -> "Connection":
-        return self._op("logical_and", other, self)
-
-    def __or__(self, other: Any) -> "Connection":
-        return self._op("logical_or", self, other)
-
-    def __ror__(self, other: Any) -> "Connection":
-        return self._op("logical_or", other, self)
-
-    def __xor__(self, other: Any) -> "Connection":
-        return self._op("logical_xor", self, other)
-
-    def __rxor__(self, other: Any) -> "Connection":
-        return self._op("logical_xor", other, self)
-
-    def __lshift__(self, other: Any) -> "Connection":
-        return self._op("left_shift", self, other)
-
-    def __rlshift__(self, other: Any) -> "Connection":
-        return self._op("left_shift", other, self)
-
-    def __rshift__(self, other: Any) -> "Connection":
-        return self._op("right_shift", self, other)
-
-    def __rrshift__(self, other: Any) -> "Connection":
-        return self._op("right_shift", other, self)
 
     def __pos__(self) -> "Connection":
         return self

@@ -41,12 +41,21 @@ class Layer:
 
     def __new__(cls, *args: Any, **settings: Any) -> "Layer":
         """Refuse unknown settings, with the name that was probably meant."""
-        known = inspect.signature(cls.__init__).parameters if settings else {}
+        known = inspect.signature(cls.__init__).parameters if args or settings else {}
         # A subclass may take **settings of its own.
         is_open = any(p.kind is p.VAR_KEYWORD for p in known.values())
         for name in () if is_open else settings:
             if name not in known:
                 raise TypeError(_unknown_setting(cls, name, [*known][1:]))
+        places = [n for n, p in known.items() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
+        if known and len(args) > len(places) and not _takes_any(known):
+            hint = (
+                "; give a list" if any(isinstance(a, Layer) for a in args[1:]) else ""
+            )
+            raise TypeError(
+                f"{cls.__name__} takes {_join_names(places)}, got {len(args)} settings "
+                f"by position{hint}."
+            )
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -55,6 +64,12 @@ class Layer:
             value = getattr(self, field.name)
             if isinstance(value, list):
                 object.__setattr__(self, field.name, _as_tuple(value))
+            # torch's Linear(4, 8) would otherwise be four outputs and a true bias.
+            if field.type in (bool, "bool") and not isinstance(value, (bool, np.bool_)):
+                raise TypeError(
+                    f"{type(self).__name__}.{field.name} must be True or False, got "
+                    f"{value!r:.60}; lengths of inputs are inferred and not given."
+                )
 
     @property
     def kind(self) -> str:
@@ -294,10 +309,28 @@ def _as_tuple(value: Any) -> Any:
 _WORD_START = r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z]{2}|[a-z][A-Z])(?=[A-Z][a-z])"
 
 
+# Names of settings in torch, flax and Keras, each before those here.
+_OTHER_SETTINGS = """
+    out_features:dimension features:dimension,channels units:dimension,hidden
+    in_features:input_size out_channels:channels filters:channels
+    kernel_size:kernel,window pool_size:window strides:stride p:rate dim:axis num_embeddings:vocabulary
+    embedding_dim:dimension embed_dim:dimension num_heads:heads negative_slope:slope
+    hidden_size:hidden num_groups:groups eps:epsilon use_bias:bias
+    elementwise_affine:affine num_layers:depth beta:delta dilation_rate:dilation
+"""
+
+
+def _takes_any(known: Mapping[str, inspect.Parameter]) -> bool:
+    return any(p.kind is p.VAR_POSITIONAL for p in known.values())
+
+
 def _unknown_setting(cls: type[Layer], name: str, known: list[str]) -> str:
     """The error for a setting that a layer does not have."""
     # `dim` is a prefix of `dimension`, though not close by edit distance.
     close = [k for k in known if k.startswith(name)]
+    for old, _, new in (pair.partition(":") for pair in _OTHER_SETTINGS.split()):
+        if old == name:
+            close = [k for k in new.split(",") if k in known] or close
     close = close or difflib.get_close_matches(name, known, n=1)
     hint = f"it has: {', '.join(known)}."
     if close:

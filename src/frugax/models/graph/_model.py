@@ -67,18 +67,25 @@ class Model(Layer):
         return tree(self)
 
     @classmethod
-    def create(cls, *, name: str | None = None, **outputs: Connection) -> "Model":
+    def create(
+        cls, *output: Connection, name: str | None = None, **outputs: Connection
+    ) -> "Model":
         """Make the model that computes these outputs.
 
         Args:
+            *output: one connection, the output called "output".
             name: the name of the model in a larger model.
             **outputs: a connection for each output.
 
         Raises:
             TypeError: an output is not a connection, or none is given.
         """
-        if not outputs:
-            raise TypeError("Model.create needs an output: Model.create(output=y).")
+        outputs = dict(zip(("output",), output, strict=False)) | outputs
+        if not outputs or len(output) > 1:
+            raise TypeError(
+                "Model.create takes one output by position, or several by name: "
+                "Model.create(y) or Model.create(mean=y, scale=z)."
+            )
         model = cls(name=name)
         for key, value in outputs.items():
             if not isinstance(value, Connection):

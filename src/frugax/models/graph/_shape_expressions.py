@@ -34,9 +34,13 @@ def is_length(wire: Connection) -> bool:
 
 def is_vector(wire: Connection) -> bool:
     """Whether a connection is a whole shape, computed from shapes alone."""
+    layer = wire.call.layer if isinstance(wire, LayerOutput) else None
+    # Every sum asks, so a long chain of them is not followed.
+    if getattr(layer, "operation", None) not in ("shape", "getitem", "concat"):
+        return False
     try:
         head, *rest = describe_lengths(wire, {})
-    except TypeError:  # it depends on data, or is one number
+    except TypeError:  # it depends on data
         return False
     if head == "$at":
         return isinstance(rest[1], tuple) and isinstance(rest[1][0], tuple)

@@ -119,6 +119,11 @@ def check_positive(layer: Layer, *names: str) -> None:
         # Written with `not`, so that NaN is refused too.
         if not value > 0:
             raise ValueError(f"{_label(layer, name)} must be > 0, got {value!r}.")
+        if name == "epsilon" and value >= 1:  # torch's LayerNorm(8), GroupNorm(4, 16)
+            raise ValueError(
+                f"{_label(layer, name)} must be below 1, got {value!r}; the number of "
+                "features is inferred and not given."
+            )
 
 
 def check_choice(layer: Layer, name: str, allowed: Sequence[str]) -> None:

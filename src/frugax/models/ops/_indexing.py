@@ -54,7 +54,7 @@ def index_by_arrays(xp: Any, input: Any, *indices: Any, index: Any) -> Any:
     Raises:
         ValueError: the index has more entries than the input has axes.
     """
-    (input,), indices = xp.promote((input,)), xp.promote(indices)
+    (input,), indices = xp.promote((input,)), _promote_indices(xp, indices)
     entries = list(index)
     taken = sum(e is not None and e != "..." for e in entries)
     if taken > input.ndim:
@@ -90,6 +90,17 @@ def index_by_arrays(xp: Any, input: Any, *indices: Any, index: Any) -> Any:
     return x
 
 
+def _promote_indices(xp: Any, indices: Any) -> Any:
+    """Indices as arrays of integers, since 0 and 1 are not meant by a mask."""
+    found = xp.promote(indices)
+    if any(xp.dtype_of(i).kind == "b" for i in found):
+        raise ValueError(
+            "an index is a mask of booleans, with which the shape would depend on the "
+            'data; use op("where").'
+        )
+    return found
+
+
 @op()
 def take(
     xp: Any, input: Any, indices: Any, *, axis: int | None = None, mode: str = "fill"
@@ -105,7 +116,7 @@ def take(
     if mode not in ("fill", "clip"):
         raise ValueError(f"take: mode must be fill or clip, got {mode!r}.")
     # Promoted apart: the dtype of the indices must not widen that of the entries.
-    (input,), (indices,) = xp.promote((input,)), xp.promote((indices,))
+    (input,), (indices,) = xp.promote((input,)), _promote_indices(xp, (indices,))
     return xp.take(input, indices, axis, mode)
 
 

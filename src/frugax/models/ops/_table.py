@@ -151,7 +151,8 @@ _OTHER_NAMES = """
     abs:absolute fabs:absolute neg:negative minus:negative positive:identity
     sub:subtract mul:multiply div:divide true_divide:divide mod:remainder pow:power
     float_power:power rint:round around:round inv:inverse det:determinant amax:max
-    amin:min bmm:matmul mm:matmul acos:arccos asin:arcsin atan:arctan atan2:arctan2 acosh:arccosh
+    amin:min bmm:matmul mm:matmul acos:arccos asin:arcsin atan:arctan atan2:arctan2
+    acosh:arccosh
     asinh:arcsinh atanh:arctanh invert:bitwise_not bitwise_invert:bitwise_not
     shift_left:left_shift bitwise_left_shift:left_shift shift_right:right_shift
     bitwise_right_shift:right_shift astype:cast cat:concat concatenate:concat

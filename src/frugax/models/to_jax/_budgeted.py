@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from frugax import remat
 from frugax.budget import MemoryBudget, Receipt, Spend, format_bytes
 from frugax.errors import InfeasibleBudgetError
 from frugax.jaxprs import flops
@@ -144,14 +145,22 @@ class BudgetedJaxModel(JaxModel):
     def _search(self, request: OutputGradients | LossGradients) -> "_PlannedFunction":
         plain = _PlannedFunction(request.at(1), self)
         search = Search(
-            request, self.budget, plain.measure_plain(), self.target, self._tell
+            request,
+            self.budget,
+            plain.measure_plain(),
+            self.target,
+            self._tell,
+            finish=plain.check_first,
         )
         plan = search.find()
         if plan.micro_batches == 1 and plan.recompute is None:
             # The program that was measured is the one that calls run: it is compiled.
             plain.plan = plan
             return plain
-        return _PlannedFunction(request.at(plan.micro_batches), self, plan)
+        planned = _PlannedFunction(request.at(plan.micro_batches), self, plan)
+        if search.jitted is not None and self.target.is_here:
+            planned.function = search.jitted  # compiled already
+        return planned
 
     def _tell(self, lever: Lever) -> None:
         if self.show or sys.stderr.isatty():
@@ -212,6 +221,12 @@ class _PlannedFunction:
             self.plan = plan
             planned = candidate.build_planned(plan.recompute)
 
+        self.function = self.check_first(planned)
+
+    def check_first(self, planned: Callable[..., Any]) -> Any:
+        """The function that calls run: the program after checks of its arguments."""
+        model = self.model
+
         def check_and_run(params: Any, data: Any, *rest: Any) -> Any:
             # The checks run only while JAX traces.
             read = {k: v for k, v in data.items() if k in model.data_keys}
@@ -226,7 +241,7 @@ class _PlannedFunction:
                 )
             return planned(params, data, *rest)
 
-        self.function = jax.jit(check_and_run)
+        return jax.jit(check_and_run)
 
     def measure_plain(self) -> PlainProgram:
         """Compile the plain program for the target, and measure it."""
@@ -234,18 +249,14 @@ class _PlannedFunction:
         with target.tracing():
             traced = self.function.trace(*target.place(self.args))
         try:
-            held = self._measure(traced, budget)
+            executable = target.compile(traced)
         except InfeasibleBudgetError as e:
             # The compiler for TPUs refuses a program that is larger than the device.
             held = max(int(e.needed), budget.limit_bytes + 1)
-        return PlainProgram(held, flops(traced.jaxpr.jaxpr))
-
-    def _measure(self, traced: Any, budget: MemoryBudget) -> int:
-        target = self.model.target
-        if target.is_here:
-            # Without options, so that the first call finds the program compiled.
-            return program(traced.lower().compile()).bytes_of(budget.kind)
-        return program(target.compile(traced)).bytes_of(budget.kind)
+            return PlainProgram(held, flops(traced.jaxpr.jaxpr))
+        compiled = remat.CompiledCandidate.of(self.function, traced, executable)
+        held = program(executable).bytes_of(budget.kind)
+        return PlainProgram(held, compiled.flops, compiled)
 
     def spend(self) -> Spend:
         """Compare the prediction with the bytes that XLA assigns to this function."""
@@ -259,7 +270,7 @@ class _PlannedFunction:
             unit="bytes",
             limit=budget.limit_bytes,
             predicted=self.plan.predicted,
-            measured=self._measure(traced, budget),
+            measured=program(target.compile(traced)).bytes_of(budget.kind),
             source=f"memory_analysis() of the program compiled for {target}",
         )
 

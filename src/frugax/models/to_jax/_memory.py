@@ -66,9 +66,32 @@ class Candidate:
         # which compiler has counted the bytes.
         return self.build(remat.apply(self.objective, plan, anywhere=True))
 
-    def plan(self, budget: MemoryBudget, target: Target) -> remat.RematPlan:
-        """Plan the recomputation that fits."""
-        whole = remat.EnclosingProgram(build=self.build, args=self.args)
+    def plan(
+        self,
+        budget: MemoryBudget,
+        target: Target,
+        *,
+        first_fit: bool = True,
+        plain: remat.CompiledCandidate | None = None,
+        finish: Callable[[Callable[..., Any]], Any] = lambda step: step,
+        keep: Callable[[Any], None] | None = None,
+    ) -> remat.RematPlan:
+        """Plan the recomputation that fits.
+
+        Args:
+            budget: the limit.
+            target: the devices to plan for.
+            first_fit: as for `remat.plan`.
+            plain: the program without a plan, if it is compiled already.
+            finish: from the program to the jitted function that calls will run.
+            keep: as for `remat.EnclosingProgram`.
+        """
+        whole = remat.EnclosingProgram(
+            build=lambda grad: finish(self.build(grad)),
+            args=self.args,
+            plain=plain,
+            keep=keep,
+        )
         return remat.plan(
             self.objective,
             budget,
@@ -77,6 +100,7 @@ class Candidate:
             within=whole,
             divide_batch=False,  # a lever of its own here: micro-batches
             target=None if target.is_here else target,
+            first_fit=first_fit,
         )
 
 
@@ -119,10 +143,12 @@ class PlainProgram:
     Attributes:
         bytes: of the budget's kind.
         flops: counted in the traced program.
+        compiled: the program; None if the compiler refused it.
     """
 
     bytes: int
     flops: int
+    compiled: remat.CompiledCandidate | None = None
 
 
 @dataclasses.dataclass(eq=False)
@@ -139,6 +165,9 @@ class Search:
         failures: attempts that did not fit, with their numbers of micro-batches.
         tried: the numbers of micro-batches that were tried.
         undone: the first error of a compiler that merged all recomputation away.
+        finish: from a program to the jitted function that calls will run.
+        jitted: the function of the plan that was found, if it is compiled.
+        first_fit: whether few plans are tried; a second pass tries more.
     """
 
     task: GradientTask
@@ -152,6 +181,9 @@ class Search:
     )
     tried: set[int] = dataclasses.field(default_factory=set)
     undone: RematUndoneError | None = None
+    finish: Callable[[Callable[..., Any]], Any] = lambda step: step
+    jitted: Any = None
+    first_fit: bool = True
 
     def find(self) -> MemoryPlan:
         """Find the first candidate that fits."""
@@ -167,9 +199,16 @@ class Search:
         found = self._try(1)
         if found is None:
             counts, reason = self.task.counts()
-            # Small numbers first, as each doubling costs time. The second pass covers
-            # numbers that the prediction of `_least_count` was wrong to skip.
-            found = self._search_upwards(counts) or self._search_downwards(counts)
+            # Small numbers first, as each doubling costs time.
+            found = self._search_upwards(counts)
+        if found is None:
+            # More plans for each number, and the numbers that the prediction of
+            # `_least_count` was wrong to skip.
+            self.first_fit, first = False, self.failures
+            self.failures, self.tried = [], set()
+            found = self._try(1) or self._search_upwards(counts)
+            found = found or self._search_downwards(counts)
+            self.failures = self.failures or first
         if found is not None:
             return self._plan(*found, reason="")
         if not self.failures:
@@ -231,18 +270,29 @@ class Search:
             name = f"{pieces} micro-batches"
             both = f"{name}, recompute"
             # Micro-batches of a loss compute the forward pass twice; see LossGradients.
-            own = self._extra_flops(candidate, None)
+            own = self._extra_flops(candidate, None, pieces)
 
         def record(made: remat.RematPlan, *, fits: bool) -> None:
             held = made.unplanned_bytes
             if pieces > 1:  # the plain program is recorded by `find`
                 self._record(name, held, own, fits=held <= self.budget.usable_bytes)
             if made.segments:
-                extra = self._extra_flops(candidate, made)
+                extra = self._extra_flops(candidate, made, pieces)
                 self._record(both, made.predicted, extra, fits=fits)
 
+        def keep(jitted: Any) -> None:
+            self.jitted = jitted
+
+        self.jitted = None
         try:
-            made = candidate.plan(self.budget, self.target)
+            made = candidate.plan(
+                self.budget,
+                self.target,
+                first_fit=self.first_fit,
+                plain=self.plain.compiled if pieces == 1 else None,
+                finish=self.finish,
+                keep=keep,
+            )
         except InfeasibleBudgetError as e:
             self.failures.append((pieces, e))
             record(_best_plan(e), fits=False)
@@ -255,8 +305,12 @@ class Search:
         record(made, fits=True)
         return pieces, made
 
-    def _extra_flops(self, candidate: Candidate, plan: remat.RematPlan | None) -> int:
+    def _extra_flops(
+        self, candidate: Candidate, plan: remat.RematPlan | None, pieces: int
+    ) -> int:
         """Flops of a candidate beyond those of the plain program of whole batches."""
+        if pieces == 1 and plan is not None:
+            return plan.extra_flops  # counted already
         run = candidate.build_planned(plan)
         return flops(jax.make_jaxpr(run)(*candidate.args).jaxpr) - self.plain.flops
 
@@ -269,7 +323,7 @@ class Search:
         predicted, extra = self.plain.bytes, 0
         if made is not None:
             predicted = made.predicted
-            extra = self._extra_flops(self.task.at(pieces), made)
+            extra = self._extra_flops(self.task.at(pieces), made, pieces)
         return MemoryPlan(
             budget=self.budget,
             predicted=predicted,
