@@ -218,7 +218,7 @@ def test_a_misspelt_setting_suggests_the_right_one():
     with pytest.raises(TypeError, match="no setting 'dim'; did you mean 'dimension'"):
         Linear(dim=4)  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match="it has: channels, kernel, stride"):
-        ml.models.Conv2D(filters=4)  # pyright: ignore[reportCallIssue]
+        ml.models.Conv2D(colour=4)  # pyright: ignore[reportCallIssue]
 
 
 MISTAKES = [
@@ -248,7 +248,9 @@ def test_what_torch_and_flax_would_take_is_refused_with_the_word_here(mistake, w
 def test_a_mask_is_no_index(backend):
     x = IOKey("x", shape=(2, 3))
     for model in (Model.create(x[x > 0]), Model.create(x[:, x[0] > 0, None])):
-        with pytest.raises(ml.errors.ShapeError, match='mask of booleans.*op."where"'):
+        with pytest.raises(
+            ml.errors.ShapeError, match=r'mask of booleans.*op\("where"'
+        ):
             ml.compile(model, backend)
 
 

@@ -243,3 +243,12 @@ def test_an_indexed_model_is_saved(tmp_path):
     made.save(tmp_path / "m.safetensors", {})
     again, _, _ = ml.models.load(tmp_path / "m.safetensors", ml.JaxBackend())
     np.testing.assert_array_equal(again.evaluate({}, {"x": X})["y"], X[[1, 0], :2])
+
+
+def test_the_text_of_a_connection_stays_short():
+    y = x()
+    for _ in range(60):
+        y = y + y  # written out, each sum would hold two of the one before
+    assert repr(y) == "<output of op add>"
+    with pytest.raises(TypeError, match="not from data: IOKey"):
+        y.reshape(y, -1)

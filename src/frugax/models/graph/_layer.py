@@ -233,12 +233,17 @@ class LayerCall:
         return self
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LayerOutput(Connection):
     """The output of one use of a layer at one of its output ports."""
 
     call: LayerCall
     port: str
+
+    # Not with all that leads to it: a result that two layers read would be written
+    # twice, and so on, so that the text of twenty additions has a million lines.
+    def __repr__(self) -> str:
+        return f"<{self.port} of {self.call.layer.title}>"
 
     @property
     def place(self) -> tuple[int, str]:
@@ -313,10 +318,11 @@ _WORD_START = r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z]{2}|[a-z][A-Z])(?=[A-Z][a-z])"
 _OTHER_SETTINGS = """
     out_features:dimension features:dimension,channels units:dimension,hidden
     in_features:input_size out_channels:channels filters:channels
-    kernel_size:kernel,window pool_size:window strides:stride p:rate dim:axis num_embeddings:vocabulary
-    embedding_dim:dimension embed_dim:dimension num_heads:heads negative_slope:slope
-    hidden_size:hidden num_groups:groups eps:epsilon use_bias:bias
-    elementwise_affine:affine num_layers:depth beta:delta dilation_rate:dilation
+    kernel_size:kernel,window pool_size:window strides:stride p:rate dim:axis
+    num_embeddings:vocabulary embedding_dim:dimension embed_dim:dimension
+    num_heads:heads negative_slope:slope hidden_size:hidden num_groups:groups
+    eps:epsilon use_bias:bias elementwise_affine:affine num_layers:depth beta:delta
+    dilation_rate:dilation
 """
 
 
