@@ -63,6 +63,16 @@ class Pooled(nn.Module):
         return nn.functional.softplus(y.flatten(1)), y.amax(-1), y.std(-1)
 
 
+def _normed():
+    norms = nn.utils.parametrizations
+    return nn.Sequential(
+        norms.weight_norm(nn.Conv1d(4, 6, 3)),
+        nn.ReLU(),
+        norms.weight_norm(nn.ConvTranspose1d(6, 5, 2), dim=1),
+        norms.spectral_norm(nn.Linear(9, 3)),
+    )
+
+
 def _cases():
     torch.manual_seed(0)
     tokens = torch.randint(0, 20, (2, 5))
@@ -72,6 +82,7 @@ def _cases():
     return {
         "mlp": (nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)), (3, 4)),
         "tagger": (Tagger(), tokens),
+        "normed weights": (_normed(), (2, 4, 10)),
         "gru": (nn.GRU(4, 6), (5, 2, 4)),
         "tied": (Tied(), tokens),
         "unet": (UNet(), (2, 3, 8, 8)),

@@ -24,9 +24,13 @@ def convert_module(
             try:
                 exported = torch.export.export(module, args).run_decompositions({})
             except Exception as e:
+                problem = "torch.export cannot trace this module"
+                try:
+                    run_module(module, args, [_to_numpy(t) for t in _tensors(args)])
+                except Exception:  # whatever the user's module raises
+                    problem = "the module does not run on the example inputs"
                 raise UnsupportedModuleError(
-                    "torch.export cannot trace this module: "
-                    f"{str(e).strip().splitlines()[0]:.300}"
+                    f"{problem}: {str(e).strip().splitlines()[0]:.300}"
                 ) from e
         walk = _Walk(exported, module)
         model = walk.convert()

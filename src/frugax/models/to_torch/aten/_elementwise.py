@@ -82,7 +82,7 @@ for _name in [
     same_op(_ours or _theirs, *(_theirs + o for o in _overloads))
 same_op("identity", "clone", "detach", "alias", "contiguous", "lift_fresh_copy")
 same_op("matmul", "matmul", "mm", "bmm", "mv")
-same_op("dot", "dot")
+same_op("dot", "dot", "vdot")
 same_op("linear", "linear")
 same_op("where", "where.self", "where.ScalarSelf", "where.ScalarOther")
 same_op("prelu", "_unused")

@@ -33,6 +33,12 @@ def _normalize(x: Any, axes: tuple[int, ...], epsilon: float) -> Any:
     return centred * op("rsqrt")(var + epsilon)
 
 
+@register("_weight_norm")
+def _weight_norm(v: Any, g: Any, dim: int = 0) -> Any:
+    axes = tuple(a for a in range(rank_of(v)) if a != dim % rank_of(v))
+    return v * (g / op("norm", axis=axes, keepdims=True)(v))
+
+
 @register("layer_norm")
 def _layer_norm(
     x: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
