@@ -256,5 +256,5 @@ def test_a_mask_is_no_index(backend):
 
 def test_one_output_by_position_is_called_output():
     assert Model.create(IOKey("x", shape=(2,)) + 1).outputs == ("output",)
-    with pytest.raises(TypeError, match="one output by position"):
+    with pytest.raises(TypeError, match="needs an output by position"):
         Model.create(IOKey("x"), IOKey("y"))

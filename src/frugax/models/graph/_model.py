@@ -83,7 +83,7 @@ class Model(Layer):
         outputs = dict(zip(("output",), output, strict=False)) | outputs
         if not outputs or len(output) > 1:
             raise TypeError(
-                "Model.create takes one output by position, or several by name: "
+                "Model.create needs an output by position, or several by name: "
                 "Model.create(y) or Model.create(mean=y, scale=z)."
             )
         model = cls(name=name)
