@@ -129,7 +129,7 @@ def norm(
     Raises:
         ValueError: there is no such norm.
     """
-    if ord in (2, "fro"):
+    if ord in (2, "fro"):  # codespell:ignore fro
         # A length has a kink at 0. 0 is one of its subgradients, and keeps training
         # finite.
         return safe_sqrt(xp, xp.sum(xp.square(input), axis, keepdims=keepdims))
