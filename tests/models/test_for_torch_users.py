@@ -239,13 +239,13 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("mistake", "words"), MISTAKES)
-def test_what_torch_and_flax_would_take_is_refused_with_the_word_here(mistake, words):
+def test_settings_of_torch_and_flax_are_refused_with_the_name_here(mistake, words):
     with pytest.raises((TypeError, ValueError, AttributeError), match=words):
         mistake(ml.models)
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.name)
-def test_a_mask_is_no_index(backend):
+def test_a_mask_cannot_be_an_index(backend):
     x = IOKey("x", shape=(2, 3))
     for model in (Model.create(x[x > 0]), Model.create(x[:, x[0] > 0, None])):
         with pytest.raises(

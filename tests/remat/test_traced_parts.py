@@ -63,7 +63,7 @@ def test_parts_that_look_alike_keep_their_own_gradients():
         np.testing.assert_allclose(got, wanted, rtol=1e-5)
 
 
-def test_reshapes_from_other_shapes_to_one_shape_are_told_apart():
+def test_reshapes_from_different_shapes_to_one_shape_stay_separate():
     def loss(w, x):
         for shape in ((6, 2), (2, 3, 2)):
             x = jnp.tanh(x * w).reshape(shape).reshape(4, 3)
