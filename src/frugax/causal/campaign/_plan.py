@@ -1,4 +1,4 @@
-"""A campaign's plan and receipt: experiments that a budget pays for, and those done."""
+"""A campaign's plan and receipt: how many experiments a budget buys, and its use."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""`Samples`: a table of observations and experiments, with a mask of set values."""
+"""`Samples`: a table of observations and experiments, with a mask of interventions."""
 
 import dataclasses
 import os

@@ -3,9 +3,9 @@
 Start at `POLICIES`; each takes an `Outlook`. Guide: docs/causal_policy.md.
 """
 
+from ._knowledge_gradient import Value, value_of
 from ._outlook import PRUDENCE, SURE, Outlook, permitted
 from ._policies import OWN, POLICIES, Policy, expected_improvement
-from ._value import Value, value_of
 
 __all__ = [
     "OWN",

@@ -16,8 +16,8 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float
 
+from ._knowledge_gradient import total_values
 from ._outlook import Outlook
-from ._value import total_values
 
 Policy: TypeAlias = Callable[[Outlook, np.random.Generator], int]
 

@@ -1,4 +1,4 @@
-"""Sum exactly over all causal orders of the variables, and draw graphs from the sums.
+"""Posterior of causal graphs, summed exactly over variable orders, and draws from it.
 
 Given an order, the parents of each variable are independent, and a variable has only
 2^d sets of predecessors, so the sum over all d! orders costs d 2^d. It yields

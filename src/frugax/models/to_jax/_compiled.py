@@ -1,4 +1,4 @@
-"""`JaxModel`: a compiled model as pure JAX functions of parameters and data."""
+"""`JaxModel`: a model compiled to JAX, with its outputs, gradients and parameters."""
 
 import functools
 from collections.abc import Callable, Mapping

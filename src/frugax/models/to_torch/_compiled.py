@@ -1,4 +1,4 @@
-"""`TorchModel`: a compiled model as torch functions of parameters and data."""
+"""`TorchModel`: a model compiled to torch, with its outputs, gradients, parameters."""
 
 import functools
 import warnings

@@ -463,7 +463,7 @@ def _gather(
 def _gather_own_rows(
     part: BatchRows, graph: Graph, eqn: JaxprEqn, operand: Value, indices: Value
 ) -> list[Value]:
-    """`x[arange(batch), y]`: each row of the batch reads from itpart."""
+    """`x[arange(batch), y]`: each row of the batch reads from itself."""
     n, at = eqn.params["dimension_numbers"], operand.state
     assert isinstance(at, Along)
     column = list(n.start_index_map).index(at.axis)

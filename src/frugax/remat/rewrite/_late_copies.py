@@ -1,4 +1,4 @@
-"""Compute results of early layers a second time where a loss reads them late.
+"""Recompute layers before their late readers, in losses with gradients inside.
 
 A loss that takes a gradient inside, such as MAML or a physics-informed net, reads the
 results of each layer twice: in the next layer, and much later in its own backward pass.

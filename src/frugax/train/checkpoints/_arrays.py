@@ -20,7 +20,7 @@ import numpy as np
 from frugax.errors import CheckpointError, OutputError
 from frugax.fileio import write_error_reason
 
-from ..processes import put
+from ..processes import shard_global
 from ..step import TrainState
 from ._storage import Folder
 
@@ -192,7 +192,7 @@ def _unpack(array: Any, like: Any) -> jax.Array:
         impl = jax.random.key_impl(jnp.empty((), like.dtype))
         value = jax.random.wrap_key_data(value, impl=impl)
     sharding = getattr(like, "sharding", None)
-    return value if sharding is None else put(value, sharding)
+    return value if sharding is None else shard_global(value, sharding)
 
 
 def _describe_target(leaf: Any) -> Any:

@@ -3,8 +3,8 @@ from ._collectives import (
     broadcast_text as broadcast_text,
     gather as gather,
     is_preempted as is_preempted,
-    put as put,
     run_on_first as run_on_first,
+    shard_global as shard_global,
 )
 from ._layout import Layout as Layout, LayoutKind as LayoutKind
 from ._peers import (

@@ -1,4 +1,4 @@
-"""Collectives between the processes of a run: agree on a number, gather, shard."""
+"""Communication between a run's processes: agree, broadcast, gather, shard, wait."""
 
 import contextlib
 import itertools
@@ -86,7 +86,7 @@ def gather(tree: PyTree) -> PyTree:
     return jax.tree.map(whole, tree)
 
 
-def put(x: Any, sharding: jax.sharding.Sharding) -> jax.Array:
+def shard_global(x: Any, sharding: jax.sharding.Sharding) -> jax.Array:
     """Shard an array that every process holds; each puts its own part only."""
     # Batches of `from_local` are in place; moving them would gather them first.
     if isinstance(x, jax.Array) and x.sharding == sharding:
@@ -97,11 +97,13 @@ def put(x: Any, sharding: jax.sharding.Sharding) -> jax.Array:
     return jax.make_array_from_callback(whole.shape, sharding, lambda i: whole[i])
 
 
-# Yield True in the first process; the others wait until its block has ended.
-#
-# If the first process fails, the others do not wait for it in vain.
 @contextlib.contextmanager
 def run_on_first(what: str) -> Iterator[bool]:
+    """Yield True in the first process; the others wait until its block has ended.
+
+    Raises:
+        RuntimeError: the first process failed, so the others do not wait in vain.
+    """
     if jax.process_count() == 1:
         yield True
         return

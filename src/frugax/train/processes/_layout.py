@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from frugax.trees import PyTree
 
-from ._collectives import put
+from ._collectives import shard_global
 
 LayoutKind: TypeAlias = Literal["data", "tensor", "fully-sharded"]
 
@@ -152,7 +152,7 @@ class Layout:
 
     def place_state(self, state: PyTree) -> PyTree:
         """Shard a state that every process holds."""
-        return jax.tree.map(put, state, self.state_sharding(state))
+        return jax.tree.map(shard_global, state, self.state_sharding(state))
 
     def place_batch(self, batch: PyTree) -> PyTree:
         """Shard a batch that every process holds; each puts its own part only.
@@ -162,7 +162,7 @@ class Layout:
         Raises:
             ValueError: an array's first axis is not divisible.
         """
-        return jax.tree.map(put, batch, self.batch_sharding(batch))
+        return jax.tree.map(shard_global, batch, self.batch_sharding(batch))
 
     def local_rows(self, rows: int) -> slice:
         """Return the rows of a batch that the devices of this process need.
@@ -210,7 +210,7 @@ class Layout:
         def place(path: Any, x: Any) -> jax.Array:
             part = np.asarray(x)
             if not part.ndim:
-                return put(part, self.replicated)
+                return shard_global(part, self.replicated)
             if part.shape[0] % parts:
                 raise ValueError(
                     f"batch{jax.tree_util.keystr(path)} of shape {part.shape} cannot "

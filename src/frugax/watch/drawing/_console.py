@@ -1,6 +1,7 @@
-"""Print 2-D arrays in a terminal: coloured cells, half blocks if large, or numbers.
+"""Print 2-D arrays in a terminal: coloured cells, half blocks if large, or characters.
 
-Terminals without colour get numbers: a pipe, `NO_COLOR`, a dumb terminal.
+Terminals without colour (a pipe, `NO_COLOR`, a dumb terminal) get digits where all
+values are whole numbers from 0 to 9, and shades of ASCII characters elsewhere.
 """
 
 import dataclasses
@@ -65,8 +66,8 @@ def log_grid_to_console(
 ) -> None:
     """Print a grid to the terminal.
 
-    In colour where the terminal has colours, as numbers elsewhere (also under
-    `NO_COLOR`). A grid that is wider than the terminal is cut off, with a remark.
+    In colour where the terminal has colours; elsewhere, also under `NO_COLOR`, as
+    digits or ASCII shades. A grid wider than the terminal is cut off, with a remark.
 
     Args:
         grid: `(rows, columns)`, as in `grid_svg`; not inside jit, where `jax_log_grid`

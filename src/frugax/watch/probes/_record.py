@@ -1,4 +1,4 @@
-"""`record`, `summarise` and `frame`: record values inside a function to be jitted."""
+"""Probes in jitted code: `record` numbers, `frame` if cheap, `summarise` always."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Encoder of the trellis codec: quantised integers to blocks, by many rANS coders.
+"""Encoder of the trellis codec: quantised integers to blocks, by interleaved rANS.
 
 A block is: header; tables, classes and far-out integers, each a zstd frame; one 32-bit
 state a lane; the 16-bit words that the lanes share; raw bits. `_decode.py` reads it.

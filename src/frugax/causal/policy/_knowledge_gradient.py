@@ -1,4 +1,4 @@
-"""The value of information of an experiment before it is run, for acquisition policies.
+"""Knowledge gradient: how much an experiment should improve the recommendation.
 
 An outcome reweights the posterior samples (worlds) by how well they predicted it; then
 another intervention may be the best. The value of the experiment is the improvement of
