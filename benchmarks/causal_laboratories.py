@@ -1,6 +1,6 @@
-"""Ten simulated laboratories of mixed actions, for `causal_optimise.py`.
+"""Twenty-one simulated laboratories of mixed actions, for `causal_optimise.py`.
 
-Rules of campaigns were chosen on the first five, and the other five are reported. Each
+Rules of campaigns were chosen on the first fifteen, and the last six are reported. Each
 seed draws other constants. All have effects that most methods assume away: thresholds
 outside of the observed range, interactions without main effects, plateaus, hidden
 causes, and levers that are better left alone.

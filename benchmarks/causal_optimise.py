@@ -10,8 +10,8 @@ same observations, experiments and prices; `causal_problems.py` describes the fa
 The probabilities and intervals that the campaign stated after each experiment, and the
 regret that it forecast before the first, are compared with the truth.
 
-Rules were chosen by problems with even numbers, or five laboratories (`--chosen`); the
-others are reported. Intervals are bootstrapped over problems.
+Rules were chosen by problems with even numbers, or fifteen laboratories (`--chosen`);
+the others are reported. Intervals are bootstrapped over problems.
 BoTorch (PyPI) is used if it can be imported; without it that method is left out.
 """
 

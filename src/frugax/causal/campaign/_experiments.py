@@ -69,7 +69,7 @@ class Forecast:
             None in files of version 2 or older.
         causal: mean and standard deviation over the causal models alone; None in files
             of version 4 or older.
-        model_free: those over the process that knows no causes.
+        model_free: those over the process over experiments.
     """
 
     expected: float

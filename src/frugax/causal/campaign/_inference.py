@@ -196,7 +196,7 @@ def infer(
     names = select_variables(settings, table)
     # Models hold a limited number of variables, but every variable that may be set is
     # asked for: a model predicts that setting one it lacks changes nothing, and the
-    # process that knows no causes predicts the rest.
+    # process over experiments predicts the rest.
     levers = (*names, *sorted({*settings.variables} - {*names}))
     observed = np.asarray(~table.intervened.any(1))
     # Which mechanism an unmodelled lever changes is unknown, so that its rows say
@@ -363,7 +363,7 @@ def infer(
         allowed=allowed,
         price=prices[points.group],
         affordable=np.ones(len(points), bool),
-        # The others know no causes, which counts as one more opinion about them.
+        # The others have no graph, which counts as one more opinion about the causes.
         causes=np.append(ensemble.graphs[repeated, target], np.full(_NUM_FREE, -1)),
         reached=reached,
         breach=breach,

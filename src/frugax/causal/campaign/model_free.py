@@ -1,4 +1,4 @@
-"""A campaign's model-free forecast, and the causal models' weight, by accuracy."""
+"""Forecasts from outcomes and passive models, and the weight of the other models."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
