@@ -39,7 +39,6 @@ from frugax import ExperimentBudget
 from frugax.budget import table
 from frugax.causal.campaign import Binary, Campaign, Categorical, Grid, Integer
 
-RESULTS = Path(__file__).parent / "results" / "causal_optimise.json"
 Method = Callable[[Problem, int], Iterator[tuple[float, Choice]]]
 
 
