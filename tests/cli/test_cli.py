@@ -50,6 +50,25 @@ def test_help_lists_every_command():
     assert all(f"• {command} " in done.stdout for command in COMMANDS)
 
 
+@pytest.mark.parametrize("group", [[], ["watch"], ["causal"]])
+def test_the_list_of_commands_fits_a_screen(group):
+    shown = frugax(*group, "--help").stdout
+    assert len(shown.splitlines()) <= 40
+    assert "For example" not in shown
+
+
+def test_jax_that_does_not_start_is_one_line(monkeypatch):
+    import jax
+
+    monkeypatch.setenv("JAX_PLATFORMS", "none")
+    monkeypatch.setattr("frugax.cli._commands.doctor", lambda: jax.devices("none"))
+    done = frugax("doctor")
+    assert done.returncode == 2
+    assert "JAX does not start with" in done.stderr
+    assert "JAX_PLATFORMS=none" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_no_arguments_show_the_help():
     assert "subcommands" in frugax().stdout
 

@@ -9,9 +9,10 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
-from frugax.errors import FrugaxError
+from frugax.errors import ConfigError, FrugaxError
 
 from . import _causal_commands, _commands, _watch_commands, _weights_commands
 from ._commands import EXIT_PEER_LOST, is_joined
@@ -70,6 +71,13 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         if _is_peer_lost(e):
             print_error(FrugaxError("another process of this run is gone."))
             code = EXIT_PEER_LOST
+        elif _is_of_jax_start(e):
+            given = [f"{k}={v}" for k, v in os.environ.items() if k.startswith("JAX_")]
+            cause = (str(e) or type(e).__name__).splitlines()[0]
+            print_error(
+                ConfigError(f"JAX does not start with {' '.join(given)}: {cause}")
+            )
+            code = 2
         else:
             traceback.print_exc()
             # The traceback is for us or for the author of the loss; 70 is EX_SOFTWARE
@@ -85,6 +93,15 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         sys.stderr.flush()
         os._exit(code)
     raise SystemExit(code)
+
+
+def _is_of_jax_start(error: Exception) -> bool:
+    """Whether JAX has refused its own settings, or found no device that they name."""
+    file = traceback.extract_tb(error.__traceback__)[-1].filename
+    return Path(file).parts[-3:] in (
+        ("jax", "_src", "xla_bridge.py"),
+        ("jax", "_src", "config.py"),
+    )
 
 
 def _is_peer_lost(error: Exception) -> bool:

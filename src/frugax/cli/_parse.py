@@ -23,11 +23,13 @@ def parse(
 ) -> Callable[[], int]:
     """Parse arguments into a call that is not made yet."""
     output = io.StringIO()
+    # The list of commands fits a screen with the first sentence of each.
+    is_list = list(args) in (["-h"], ["--help"])
     try:
         # tyro prints its errors and exits; the messages exist only as printed text.
         with contextlib.redirect_stderr(output):
             return tyro.extras.subcommand_cli_from_dict(
-                {name: _defer(command) for name, command in commands.items()},
+                {n: _defer(command, is_brief=is_list) for n, command in commands.items()},
                 prog=prog,
                 description=about,
                 args=args,
@@ -38,7 +40,9 @@ def parse(
         raise ConfigError(_to_line(output.getvalue(), prog)) from None
 
 
-def _defer(command: Callable[..., int]) -> Callable[..., Callable[[], int]]:
+def _defer(
+    command: Callable[..., int], *, is_brief: bool
+) -> Callable[..., Callable[[], int]]:
     """Wrap a command so that it returns its call instead of making it."""
 
     # tyro reads options and help from the signature and the docstring, which `wraps`
@@ -49,6 +53,8 @@ def _defer(command: Callable[..., int]) -> Callable[..., Callable[[], int]]:
         # catches.
         return functools.partial(command, *args, **options)
 
+    if is_brief:
+        defer.__doc__ = (command.__doc__ or "").partition("\n\n")[0]
     return defer
 
 
