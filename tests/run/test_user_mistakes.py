@@ -1,6 +1,7 @@
 """Mistakes in a task's own functions end a run with one line and exit code 2."""
 
 import re
+import shutil
 from typing import Any
 
 import jax
@@ -8,7 +9,7 @@ import pytest
 
 from forked import inline
 from frugax.errors import ConfigError
-from frugax.run import RunFolder
+from frugax.run import RunFolder, compare_runs
 from frugax.train.compiles import use_compile_cache_by_default
 
 HEAD = """\
@@ -192,3 +193,17 @@ def test_a_batch_may_hold_random_keys(tmp_path):
     )
     found = run(tmp_path, task)
     assert found.returncode == 0, found.stderr
+
+
+def test_compared_runs_are_named_apart_and_a_damaged_receipt_is_named(tmp_path):
+    assert run(tmp_path, "").returncode == 0
+    folders = [tmp_path / name / "runs" / "f" for name in ("a", "b")]
+    for folder in folders:
+        shutil.copytree(tmp_path / "runs" / "f", folder)
+    found = compare_runs(folders)
+    assert found.names == ("a/runs/f", "b/runs/f")
+    assert found.to_page().count('class="wide"') == 1  # their configs are the same
+    for text in ("{}", '{"spends": [], "verdict": "kept", "steps": 3}'):
+        (folders[1] / "receipt.json").write_text(text)
+        with pytest.raises(ConfigError, match="is not the receipt of a run"):
+            compare_runs(folders)

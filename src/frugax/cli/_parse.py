@@ -29,7 +29,10 @@ def parse(
         # tyro prints its errors and exits; the messages exist only as printed text.
         with contextlib.redirect_stderr(output):
             return tyro.extras.subcommand_cli_from_dict(
-                {n: _defer(command, is_brief=is_list) for n, command in commands.items()},
+                {
+                    n: _defer(command, is_brief=is_list)
+                    for n, command in commands.items()
+                },
                 prog=prog,
                 description=about,
                 args=args,

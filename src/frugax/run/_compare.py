@@ -78,7 +78,10 @@ class RunComparison:
             )
             for name, texts in rows.items()
         ]
-        return element("table", head, lines, class_="stack")
+        # Many runs are wider than the page, which then scrolls here alone.
+        return element(
+            "div", element("table", head, lines, class_="stack"), class_="wide"
+        )
 
 
 def compare_runs(folders: Sequence[Path]) -> RunComparison:
@@ -96,9 +99,15 @@ def compare_runs(folders: Sequence[Path]) -> RunComparison:
     rows: dict[str, list[str]] = {}
     configs: dict[str, list[str]] = {}
     for i, receipt in enumerate(found):
-        for name, text in _describe(receipt).items():
+        try:
+            described, config = _describe(receipt), flatten_keys(receipt["config"])
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            raise ConfigError(
+                f"{folders[i]}: receipt.json is not the receipt of a run ({e!r:.80})."
+            ) from e
+        for name, text in described.items():
             rows.setdefault(name, ["-"] * len(found))[i] = text
-        for name, text in flatten_keys(receipt["config"]).items():
+        for name, text in config.items():
             configs.setdefault(name, ["-"] * len(found))[i] = text
     names = _short_names(folders)
     return RunComparison(
@@ -157,7 +166,10 @@ def _read_curves(
 
 
 def _short_names(folders: Sequence[Path]) -> tuple[str, ...]:
-    short = tuple(Path(folder).name for folder in folders)
-    if len(set(short)) == len(short):
-        return short
+    """Return the last parts of the paths, as many as tell them apart."""
+    parts = [Path(folder).parts for folder in folders]
+    for count in range(1, max(map(len, parts))):
+        short = tuple("/".join(p[-count:]) for p in parts)
+        if len(set(short)) == len(short):
+            return short
     return tuple(map(str, folders))

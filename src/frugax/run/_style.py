@@ -12,6 +12,8 @@ pre { overflow-x:auto; font-size:.8rem; line-height:1.4; margin:8px 0 0; }
 .bar.s3 { fill:var(--s3) } .bar.plain { fill:var(--soft); opacity:.55 }
 line.limit { stroke:var(--bad); stroke-width:1.5; }
 .chart text.limit { fill:var(--bad); }
+.wide { overflow-x:auto; } .wide th { overflow-wrap:anywhere; min-width:6em; }
+.wide td::before { overflow-wrap:anywhere; max-width:55%; }
 caption { text-align:left; font-weight:600; padding:14px 0 4px; }
 .snapshots figure { margin:14px 0 0; overflow-x:auto; }
 .snapshots svg { display:block; max-width:none; }
