@@ -82,8 +82,11 @@ def compare(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
                 continue
             match topic:
                 case "config" | "versions":
-                    change = f"{old.get(key, 'unset')} -> {new.get(key, 'unset')}"
-                    changes.append(f"{key}: {change}")
+                    values = [str(side.get(key, "unset")) for side in (old, new)]
+                    parts = [value.partition(" x ") for value in values]
+                    if key == "device" and parts[0][2] == parts[1][2]:
+                        key, values = "number of devices", [p[0] for p in parts]
+                    changes.append(f"{key}: {' -> '.join(values)}")
                 case "code":
                     changes.append(f"the code of {key} has changed")
                 case _:

@@ -69,8 +69,12 @@ def check_origin(
         folder.write_origin(**{_FACT: now})
         return []
     changes = compare(before, now)
+    # A host that is lost is not replaced at once: the others go on without it.
+    counts = [c for c in changes if c.startswith("number of devices: ")]
+    changes = [c for c in changes if c not in counts]
+    notes = [f"This run went on with another {c}; sums round anew." for c in counts]
     if not changes:
-        return []
+        return notes
     text = "; ".join(changes)
     if not accept_changes:
         raise ConfigError(
@@ -79,4 +83,4 @@ def check_origin(
         )
     # The next resume compares with the run as it is now.
     folder.write_origin(**{_FACT: now})
-    return [f"This run was resumed although something had changed: {text}."]
+    return [*notes, f"This run was resumed although something had changed: {text}."]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import distributed_worker as worker
+from frugax.run import Outcome
 from frugax.train.distributed import EXIT_PEER_LOST
 
 pytestmark = [
@@ -74,12 +75,13 @@ def machines():
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def start(hosts, folder, steps):
+def start(hosts, *work, cwd=None):
     """One process on each host, as the script of a scheduler starts them."""
-    work = [sys.executable, str(worker.__file__), str(folder), str(steps)]
     return [
         subprocess.Popen(
-            ["ip", "netns", "exec", host, *work],
+            ["ip", "netns", "exec", host, sys.executable, *map(str, work)],
+            cwd=cwd,
+            stdout=subprocess.DEVNULL,
             env=os.environ
             | {
                 "FRUGAX_COORDINATOR": f"10.77.0.1:{PORT}",
@@ -110,13 +112,17 @@ def end(processes, timeout_s=120):
     return [p.returncode for p in processes], "\n".join(messages)
 
 
-def test_the_other_hosts_notice_a_lost_host_and_resume_without_it(machines, tmp_path):
-    switch, hosts = machines
-    processes = start(hosts, tmp_path, 100_000)
-    saved = worker.train.Checkpoints(tmp_path)
-    while not (saved.latest_step() or 0) >= 20:
+def wait_for_step(saved, step, processes):
+    while not (saved.latest_step() or 0) >= step:
         assert all(p.poll() is None for p in processes), end(processes)
         time.sleep(0.1)
+
+
+def test_the_other_hosts_notice_a_lost_host_and_resume_without_it(machines, tmp_path):
+    switch, hosts = machines
+    processes = start(hosts, worker.__file__, tmp_path, 100_000)
+    saved = worker.train.Checkpoints(tmp_path)
+    wait_for_step(saved, 20, processes)
     ip("-n", switch, "link", "set", "port2", "down")
     cut_s = time.monotonic()
     codes, messages = end(processes)
@@ -127,9 +133,59 @@ def test_the_other_hosts_notice_a_lost_host_and_resume_without_it(machines, tmp_
     assert last is not None
     # The scheduler starts the three that it can still reach.
     steps = last + 30
-    codes, messages = end(start([*hosts[:2], hosts[3]], tmp_path, steps))
+    codes, messages = end(
+        start([*hosts[:2], hosts[3]], worker.__file__, tmp_path, steps)
+    )
     assert codes == [0] * 3, messages
     loss, processes_there, _ = (tmp_path / "result").read_text().split()
     assert processes_there == "3"
     alone = worker.train_to(tmp_path / "alone", steps)
     assert float(loss) == pytest.approx(alone.loss, abs=1e-6)
+
+
+TASK = """
+import time, jax, jax.numpy as jnp, numpy as np
+
+def task(pause_s=0.1):
+    init = lambda key: {"w": jax.random.normal(key, (4, 1))}
+    loss = lambda p, b: jnp.mean((jnp.tanh(b @ p["w"])[:, 0] - b[:, 0]) ** 2)
+    def batches(step):
+        time.sleep(pause_s)
+        return np.random.default_rng(step).normal(size=(12, 4)).astype("float32")
+    evaluate = lambda p: {"loss": loss(p, np.eye(4, dtype="float32"))}
+    return init, loss, batches, evaluate
+"""
+CONFIG = """
+name: hosts
+task: hosts_task:task
+train: {steps: 300, learning_rate: 1e-2, save_every: 10}
+"""
+
+
+def test_a_run_on_four_hosts_goes_on_with_three(machines, tmp_path):
+    switch, hosts = machines
+    (tmp_path / "hosts_task.py").write_text(TASK)
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    run = ["-m", "frugax.cli", "run", "c.yaml", "--resume-latest"]
+    processes = start(hosts, *run, cwd=tmp_path)
+    saved = worker.train.Checkpoints(tmp_path / "runs" / "hosts" / "checkpoints")
+    wait_for_step(saved, 20, processes)
+    ip("-n", switch, "link", "set", "port2", "down")
+    codes, messages = end(processes)
+    assert codes == [EXIT_PEER_LOST] * MACHINES, messages
+    last = saved.latest_intact_step()
+    assert last is not None
+    assert last < 300
+    codes, messages = end(start([*hosts[:2], hosts[3]], *run, cwd=tmp_path), 300)
+    assert codes == [0] * 3, messages
+    # One process that is never interrupted.
+    alone = [sys.executable, *run, "--runs", "alone"]
+    subprocess.run(alone, cwd=tmp_path, check=True, capture_output=True)
+    there, here = (
+        Outcome.from_json((tmp_path / folder / "hosts" / "receipt.json").read_text())
+        for folder in ("runs", "alone")
+    )
+    assert there.steps == here.steps == 300
+    assert there.model.after["loss"] == pytest.approx(
+        here.model.after["loss"], abs=1e-6
+    )
