@@ -7,6 +7,7 @@ import pytest
 from frugax.errors import ConfigError
 from frugax.run import Task
 from frugax.run._bound_task import BoundTask
+from frugax.run._fingerprint import compare
 from frugax.run._task_checks import check_batch, check_loss, evaluate_model
 
 
@@ -104,3 +105,12 @@ def test_an_evaluation_is_a_dict_of_numbers_or_of_one_for_each_example():
 def test_a_result_that_is_not_an_evaluation_is_named(said, message):
     with pytest.raises(ConfigError, match=message):
         evaluate(said)
+
+
+def test_another_number_of_devices_is_a_note_and_another_kind_is_refused():
+    versions = lambda device: {"versions": {"device": device, "jax": "1"}}
+    before = versions("4 x cpu (cpu)")
+    assert compare(before, versions("3 x cpu (cpu)")) == ["number of devices: 4 -> 3"]
+    assert compare(before, versions("4 x H100 (gpu)")) == [
+        "device: 4 x cpu (cpu) -> 4 x H100 (gpu)"
+    ]

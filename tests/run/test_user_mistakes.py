@@ -10,7 +10,6 @@ import pytest
 from forked import inline
 from frugax.errors import ConfigError
 from frugax.run import RunFolder, compare_runs
-from frugax.run._fingerprint import compare
 from frugax.train.compiles import use_compile_cache_by_default
 
 HEAD = """\
@@ -208,12 +207,3 @@ def test_compared_runs_are_named_apart_and_a_damaged_receipt_is_named(tmp_path):
         (folders[1] / "receipt.json").write_text(text)
         with pytest.raises(ConfigError, match="is not the receipt of a run"):
             compare_runs(folders)
-
-
-def test_another_number_of_devices_is_a_note_and_another_kind_is_refused():
-    versions = lambda device: {"versions": {"device": device, "jax": "1"}}
-    before = versions("4 x cpu (cpu)")
-    assert compare(before, versions("3 x cpu (cpu)")) == ["number of devices: 4 -> 3"]
-    assert compare(before, versions("4 x H100 (gpu)")) == [
-        "device: 4 x cpu (cpu) -> 4 x H100 (gpu)"
-    ]
