@@ -98,7 +98,8 @@ def hash_tree(tree: PyTree) -> str:
     """Hash the arrays of a tree with their names, types and shapes."""
     digest = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        if jnp.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key):
+        is_array = isinstance(leaf, jax.Array)
+        if is_array and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             leaf = jax.random.key_data(leaf)
         array = np.asarray(leaf)
         header = f"{jax.tree_util.keystr(path)} {array.dtype}{array.shape}"
