@@ -149,11 +149,16 @@ function pill(verdict) {
 
 function budgets(facts) {
   if (!facts.budgets.length) return [sentence(facts.finished ? "No budget was stated." : "No budget is known here.")];
+  const parts = ["limit", "predicted", "measured"];
+  const cell = (b, part) => {
+    const made = make("td", { text: b[part + "_text"], kind: "n" });
+    made.dataset.label = part;
+    return made;
+  };
   const rows = facts.budgets.map((b) => make("tr", {},
-    make("td", { text: b.name, title: b.source }), make("td", {}, pill(b.verdict)),
-    make("td", { text: b.limit_text, kind: "n" }), make("td", { text: b.predicted_text, kind: "n" }), make("td", { text: b.measured_text, kind: "n" })));
-  const head = make("tr", {}, heading("budget"), heading("verdict"), ...["limit", "predicted", "measured"].map((t) => heading(t, "n")));
-  const scroll = make("div", { kind: "scroll", tabIndex: 0 }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
+    make("td", { text: b.name, title: b.source }), make("td", {}, pill(b.verdict)), ...parts.map((part) => cell(b, part))));
+  const head = make("tr", {}, heading("budget"), heading("verdict"), ...parts.map((t) => heading(t, "n")));
+  const scroll = make("div", { kind: "scroll", tabIndex: 0 }, make("table", { kind: "stack" }, make("thead", {}, head), make("tbody", {}, ...rows)));
   scroll.setAttribute("role", "region");
   scroll.setAttribute("aria-label", "Budgets");
   return [scroll];
