@@ -161,6 +161,30 @@ def test_a_model_that_fits_is_compiled_once():
         jax.monitoring.unregister_event_duration_listener(listen)
 
 
+def test_the_program_that_a_search_compiled_is_the_one_that_runs():
+    programs = []
+
+    def listen(event: str, duration_secs: float, **about: str | int) -> None:
+        if event.endswith("backend_compile_duration"):
+            programs.append(about)
+
+    net = Net(models.MLP(input_size=16, hidden_sizes=[72] * 8), (256, 16))
+    plain = net.compile()
+    args = numbers(net, plain)
+    budget = MemoryBudget(limit_bytes=bytes_of(plain, args) * 6 // 10)
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        compiled = net.compile(budget)
+        assert compiled.plan.recompute is not None
+        searched = len(programs)
+        assert searched <= 4  # the longer search compiled seven and more
+        made = jax.block_until_ready(compiled.evaluate(*args))
+        assert len(programs) == searched
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert far(made, plain.evaluate(*args)) < 1e-5
+
+
 def test_the_search_is_shown(capsys):
     MLP.compile(MemoryBudget("1GiB"), verbose=True)
     assert "keep everything: 144 KiB, fits" in capsys.readouterr().err
