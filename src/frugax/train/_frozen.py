@@ -68,8 +68,8 @@ class Frozen(Generic[T]):
         return f"Frozen({self.value!r:.200})"
 
 
-# Return a key that is unique to the value, and a copy of its containers.
 def _read(value: Any, place: str, ancestors: tuple[int, ...]) -> tuple[Hashable, Any]:
+    """Return a key that is unique to the value, and a copy of its containers."""
     cls = type(value)
     if value is None or cls in (bool, int, str, bytes, complex, range):
         return (cls, value), value

@@ -274,8 +274,8 @@ class Checkpoints:
             return f"it cannot be read ({e.strerror})"
 
 
-# Refuse weights that are not finite; they turn NaN one step before the loss does.
 def _check_finite(state: TrainState) -> None:
+    """Refuse weights that are not finite: they turn NaN a step before the loss."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(state.params):
         is_inexact = jnp.issubdtype(leaf.dtype, jnp.inexact)
         if is_inexact and not jnp.isfinite(leaf).all():
@@ -335,8 +335,8 @@ def _find_damage(folder: Folder) -> str:
     return ""
 
 
-# Read the manifest.
 def _read_manifest(folder: Folder) -> dict[str, Any]:
+    """Read the manifest."""
     envelope = json.loads((folder / _MANIFEST).read_text())
     text = str(envelope["manifest"])
     if zlib.crc32(text.encode()) != envelope["crc32"]:

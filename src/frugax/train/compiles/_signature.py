@@ -163,8 +163,8 @@ def _format_path(path: tuple[object, ...]) -> str:
     return f"{getattr(name, 'key', name)}{jax.tree_util.keystr(tuple(rest))}"
 
 
-# Format a leaf's type as `float32[16,4]`, with ` weak` for Python numbers.
 def _format_type(path: tuple[object, ...], leaf: object) -> str:
+    """Format a leaf's type as `float32[16,4]`, with ` weak` for Python numbers."""
     try:
         aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
     except TypeError as e:  # JAX's own message does not name the leaf

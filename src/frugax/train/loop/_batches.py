@@ -66,8 +66,8 @@ class ResumableIterator:
         self._next = index
 
 
-# Return a function from the step number to its batch.
 def index_batches(batches: Any) -> BatchFunction:
+    """Return a function from the step number to its batch."""
     if callable(batches):
         return batches
     is_text = isinstance(batches, str | bytes | Mapping)

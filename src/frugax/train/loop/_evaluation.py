@@ -86,8 +86,8 @@ class EarlyStop:
         return value
 
 
-# Convert the result of `evaluate` to numbers on the host.
 def read_numbers(values: object) -> dict[str, float]:
+    """Convert the result of `evaluate` to numbers on the host."""
     if not isinstance(values, Mapping):
         raise TypeError(
             'evaluate must return named numbers, such as {"loss": 0.5}, got '

@@ -307,10 +307,10 @@ def _objective_inputs(state: TrainState, batch: PyTree) -> Inputs:
     return Inputs(batch, scale, state.carried, state.rest)
 
 
-# Return the value of a loss and the metrics beside it.
 def _read_loss(
     out: Any, reserved: tuple[str, ...]
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Return the value of a loss and the metrics beside it."""
     value, metrics = out, None
     if isinstance(out, tuple) and len(out) == 2:
         value, metrics = out

@@ -142,8 +142,8 @@ def make_train_step(
     )
 
 
-# Return the memory budget and the number of compiles among some budgets.
 def _split_budgets(budget: StepBudgets) -> tuple[MemoryBudget | None, int | None]:
+    """Return the memory budget and the number of compiles among some budgets."""
     memory: MemoryBudget | None = None
     time: TimeBudget | None = None
     for one in budget if isinstance(budget, (tuple, list)) else [budget]:

@@ -57,10 +57,9 @@ class ModelParts(NamedTuple):
     rest: StaticPart | None
 
 
-# Split a model; a tree of weights is all `params` and stays as it is.
-#
-# Python numbers in dicts and lists are weights, in modules they are settings.
 def split_model(model: PyTree, carried: PyTree = None) -> ModelParts:
+    """Split a model; a tree of weights is all `params` and stays as it is."""
+    # Python numbers in dicts and lists are weights, in modules they are settings.
     # A caller who has such a module has imported flax; we never do.
     nnx: Any = sys.modules.get("flax.nnx")
     if nnx is not None and isinstance(model, nnx.Module):
@@ -205,8 +204,8 @@ def _leaf_names(paths: Sequence[Any]) -> tuple[str, ...]:
     return names
 
 
-# Return "trained", "fixed" or "static".
 def _leaf_role(path: Sequence[Any], leaf: object) -> str:
+    """Return "trained", "fixed" or "static"."""
     try:
         if is_trainable(leaf):
             return "trained"

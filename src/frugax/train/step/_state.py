@@ -81,8 +81,8 @@ def init_state(
     )
 
 
-# Split a model, and refuse objects that only contain one.
 def split_for_init(model: PyTree, carried: PyTree) -> ModelParts:
+    """Split a model, and refuse objects that only contain one."""
     if isinstance(model, TrainState):
         raise TypeError(
             "init takes weights or a module, got a TrainState: continue with it as it "
@@ -98,10 +98,10 @@ def split_for_init(model: PyTree, carried: PyTree) -> ModelParts:
     return split_model(model, carried)
 
 
-# Return the first state of a model that was split; it can be traced.
 def make_first_state(
     parts: ModelParts, optimizer: optax.GradientTransformation, *, precision: Precision
 ) -> TrainState:
+    """Return the first state of a model that was split; it can be traced."""
     check_optimizer(optimizer)
     params, carried, rest = parts
     if not jax.tree.leaves(params):
@@ -131,8 +131,8 @@ def _copy(x: Any) -> jax.Array:
 # --- checks ---------------------------------------------------------------------------
 
 
-# Refuse a learning rate, or an optimiser's factory that was not called.
 def check_optimizer(optimizer: object) -> None:
+    """Refuse a learning rate, or an optimiser's factory that was not called."""
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         raise TypeError(
             "optimizer must be an optax optimiser, such as optax.adam(1e-3), got "
@@ -140,8 +140,8 @@ def check_optimizer(optimizer: object) -> None:
         )
 
 
-# Refuse an object that is not a state, and say how to get one.
 def check_is_state(state: object) -> None:
+    """Refuse an object that is not a state, and say how to get one."""
     if isinstance(state, TrainState):
         return
     if isinstance(state, tuple) and any(isinstance(x, TrainState) for x in state):
@@ -161,8 +161,8 @@ def check_is_state(state: object) -> None:
     )
 
 
-# Refuse arguments that no step accepts; fast enough for each change of shapes.
 def check_call(state: object, batch: PyTree) -> None:
+    """Refuse arguments that no step accepts; fast enough for each change of shapes."""
     # Swapped arguments would otherwise fail inside the user's loss.
     if isinstance(batch, TrainState) and not isinstance(state, TrainState):
         raise TypeError("state and batch are swapped: write step(state, batch).")
@@ -175,8 +175,8 @@ def check_call(state: object, batch: PyTree) -> None:
         )
 
 
-# Refuse an empty batch, whose mean is NaN.
 def check_has_rows(batch: PyTree) -> None:
+    """Refuse an empty batch, whose mean is NaN."""
     shapes = [
         (f"batch{jax.tree_util.keystr(path)}", np.shape(leaf))
         for path, leaf in jax.tree_util.tree_leaves_with_path(batch)
@@ -191,8 +191,8 @@ def check_has_rows(batch: PyTree) -> None:
         )
 
 
-# Refuse a donated state; XLA's own error names neither it nor the remedy.
 def check_not_donated(state: TrainState) -> None:
+    """Refuse a donated state; XLA's own error names neither it nor the remedy."""
     leaves = [x for x in jax.tree.leaves(state) if isinstance(x, jax.Array)]
     if any(x.is_deleted() for x in leaves):
         raise ValueError(
@@ -202,8 +202,8 @@ def check_not_donated(state: TrainState) -> None:
         )
 
 
-# Refuse weights without a gradient; JAX's own error does not name the leaf.
 def check_trainable(params: PyTree) -> None:
+    """Refuse weights without a gradient; JAX's own error does not name the leaf."""
     found = [
         f"params{jax.tree_util.keystr(path)} is {dtype}"
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
@@ -216,8 +216,8 @@ def check_trainable(params: PyTree) -> None:
         )
 
 
-# Refuse a step that returns a state of another type: each would be a new program.
 def check_keeps_type(before: TrainState, after: TrainState) -> None:
+    """Refuse a step whose state changes its type: each would be a new program."""
     types = Signature.of_types(state=before)
     changes = types.changes_to(Signature.of_types(state=after))
     if changes:
@@ -227,10 +227,10 @@ def check_keeps_type(before: TrainState, after: TrainState) -> None:
         )
 
 
-# Refuse a state of another precision or optimiser.
 def check_belongs(
     state: TrainState, *, precision: Precision, optimizer: optax.GradientTransformation
 ) -> None:
+    """Refuse a state of another precision or optimiser."""
     if precision == "f16" and state.scale is None:
         raise TypeError(
             'precision="f16" needs a loss scale, and this state has no loss scale: '
