@@ -26,9 +26,13 @@ Sensitivity: TypeAlias = (
 _SMALL_BITS = 3.0
 # What these may cost in total error, in dB.
 _MAX_COST_DB = 0.2
+# And variances and scales, whose relative errors count. Without it a net of batch norms
+# is lost: a recogniser of text keeps half of its letters at 4 bits.
+_MAX_DIVISORS_COST_DB = 1.0
 _DB_PER_BIT = 20 * math.log10(2)
-# Below the common size by more than this many times, the relative error counts, so that
-# no tensor is lost while others are fine.
+# Norms undo the size of the weights before them, so that relative errors count; without
+# norms absolute ones do. For tensors below the common size the mean of both is taken,
+# and the relative one below it by more than this many times.
 _SIZE_RANGE = 4
 # Steps follow the size of a row to this power.
 _ROW_POWER = 0.5
@@ -81,7 +85,10 @@ def default_weights(sources: Sequence[Source]) -> dict[str, float]:
     # The median over numbers and not over tensors: hundreds of biases would otherwise
     # set the common size of a network.
     middle = _weighted_median([(s.rms, s.array.size) for s in floats])
-    weights = {s.name: max(1.0, middle / _SIZE_RANGE / s.rms) ** 2 for s in floats}
+    weights: dict[str, float] = {}
+    for source in floats:
+        smaller = middle / source.rms
+        weights[source.name] = max(1.0, smaller, (smaller / _SIZE_RANGE) ** 2)
     # At high rate a bit more for each of these is taken from all the numbers.
     small = sum(s.array.size for s in floats if s.small)
     total = sum(s.array.size for s in floats)
@@ -89,6 +96,16 @@ def default_weights(sources: Sequence[Source]) -> dict[str, float]:
     for source in floats:
         if source.small:
             weights[source.name] = max(weights[source.name], 4.0**bits)
+    # A variance with one step for all loses its small numbers, and a channel with it.
+    finer: dict[str, float] = {}
+    for source in floats:
+        if (size := source.divisor_size) is not None:
+            wanted = _SMALL_BITS + math.log2(middle / size)
+            finer[source.name] = max(0.0, wanted - math.log2(weights[source.name]) / 2)
+    cost = sum(finer.get(s.name, 0.0) * s.array.size for s in floats)
+    share = min(1.0, _MAX_DIVISORS_COST_DB / _DB_PER_BIT * total / max(1.0, cost))
+    for name, more in finer.items():
+        weights[name] *= 4.0 ** (share * more)
     return weights
 
 

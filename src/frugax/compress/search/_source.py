@@ -41,6 +41,9 @@ from ._sample import RatePoint, Sample
 # Below this, or with one axis (biases, norms), a tensor is "small": it costs few bytes
 # and its errors do much.
 _SMALL_SIZE = 256
+# Larger tensors without negative numbers are not the scales of a norm; numbers this
+# many times below the geometric mean count as if they were not smaller.
+_MOST_DIVISORS, _DIVISOR_RANGE = 1 << 16, 64
 # Fewer numbers do not pay for the tables of a trellis, and up to the second size both
 # codecs are tried.
 _MIN_TRELLIS, _TRY_BOTH = 1 << 10, 1 << 14
@@ -108,7 +111,26 @@ class Source:
     @property
     def small(self) -> bool:
         """Whether to keep it much more exact than the others."""
-        return self.array.ndim < 2 or self.array.size < _SMALL_SIZE
+        axes = sum(length > 1 for length in self.array.shape)
+        return axes < 2 or self.array.size < _SMALL_SIZE
+
+    @functools.cached_property
+    def divisor_size(self) -> float | None:
+        """The size of numbers that others are divided or multiplied by; None if not so.
+
+        A small tensor without negative numbers is mostly a variance or a scale, and the
+        *relative* error of each number counts. The mean of its squares is 1 over the
+        square of this size for a step of 1, so the smallest numbers set it.
+        """
+        if not (self.small and self.quantisable and self.array.size <= _MOST_DIVISORS):
+            return None
+        values = self.array.astype(np.float64).reshape(-1)
+        if values.min() < 0:
+            return None
+        typical = math.exp(np.log(values[values > 0]).mean())
+        # Beside the constant that norms add to variances, still smaller ones are zero.
+        floored = np.maximum(values, typical / _DIVISOR_RANGE)
+        return float(np.mean(floored**-2.0)) ** -0.5
 
     @property
     def exact(self) -> EncodedTensor:
