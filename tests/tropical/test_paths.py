@@ -1,5 +1,6 @@
 """Paths through trellises and graphs, arguments of optima, batches and vectors."""
 
+import functools
 import itertools
 
 import jax
@@ -112,6 +113,18 @@ def test_torch_maps_over_a_batch():
     edges = make_torch(np.abs(weights(4, 5, 5)))
     mapped = torch.func.vmap(tropical.closure)(edges)
     assert torch.equal(mapped, tropical.closure(edges))
+    with_paths = functools.partial(tropical.closure, predecessors=True)
+    for found, one in zip(
+        torch.func.vmap(with_paths)(edges), with_paths(edges), strict=True
+    ):
+        assert torch.equal(found, one)
+    which = torch.func.vmap(lambda x: tropical.matmul(x, b, argmax=True))(a)[1]
+    assert torch.equal(which, tropical.matmul(a, b, argmax=True)[1])
+    moves, scores = make_torch(weights(3, 3)), make_torch(weights(4, 6, 3))
+    paths, _ = torch.func.vmap(lambda x: tropical.viterbi(x, moves))(scores)
+    assert torch.equal(paths, tropical.viterbi(scores, moves)[0])
+    steps = torch.func.vmap(lambda x: tropical.power(x, 3, kind="min"))(edges)
+    assert torch.equal(steps[2], tropical.power(edges[2], 3, kind="min"))
 
 
 def test_many_shapes_share_one_compilation():

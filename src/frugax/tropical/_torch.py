@@ -107,7 +107,8 @@ def mark_missing(
     """Write -1 where no edge leads to j: from j itself, and where no walk does."""
     missing = torch.eye(len(out), dtype=torch.bool, device=out.device)
     if has_infinity(out):
-        missing |= out.detach() == _zero(kind)
+        # Not in place: `vmap` may map over `out`, and never maps over the diagonal.
+        missing = missing | (out.detach() == _zero(kind))
     return before.masked_fill(missing, -1)
 
 
