@@ -1,5 +1,7 @@
 """The loops for Numba give the bits that NumPy gives, compiled or as plain Python."""
 
+import collections
+import functools
 import sys
 
 import ml_dtypes
@@ -53,6 +55,19 @@ def test_loops_go_to_numba_without_a_type_checker_around_them(monkeypatch):
         "pop_lanes",
     ]
     assert not any(hasattr(loop, "__wrapped__") for loop in given)
+
+
+def test_loops_are_compiled_once_decoding_so_far_would_have_paid_for_it(monkeypatch):
+    compiled = []
+    load = functools.lru_cache(lambda: compiled.append(PLAIN) or PLAIN)
+    monkeypatch.setattr(_compiled, "_compile", load)
+    monkeypatch.setattr(_compiled, "_DECODED", collections.Counter())
+    monkeypatch.setattr(_compiled, "_MIN_DECODED", 1000)
+    assert [_compiled.load_kernels(decode=300) for _ in range(3)] == [None] * 3
+    assert not compiled
+    assert _compiled.load_kernels(decode=300) is PLAIN
+    assert _compiled.load_kernels(decode=1) is PLAIN
+    assert compiled == [PLAIN]
 
 
 def inputs(rng):

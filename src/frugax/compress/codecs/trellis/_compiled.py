@@ -10,6 +10,7 @@ import functools
 import importlib
 import inspect
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,8 +19,11 @@ import numpy as np
 from ._tables import LOWEST_STATE, SCALE_BITS
 
 # Importing Numba takes as long as NumPy takes to code this many numbers, about, and the
-# second as many to decode.
+# second as many to decode. These are counted over all calls: whoever buys when the rent
+# so far reaches the price pays twice the least at most (Karlin et al. 1988,
+# Algorithmica 3), and many small files are decoded by compiled loops, too.
 _MIN_ENCODED, _MIN_DECODED = 1 << 22, 1 << 25
+_DECODED: Counter[None] = Counter()
 # Lanes that take their steps together: their costs and decisions stay in the cache.
 _LANES = 64
 
@@ -39,13 +43,14 @@ class Kernels(NamedTuple):
 
 
 def load_kernels(*, encode: int = 0, decode: int = 0) -> Kernels | None:
-    """Return the compiled loops; None where NumPy is as fast, or without Numba.
+    """Return the compiled loops; None where importing Numba costs more than it saves.
 
     Args:
-        encode: how many numbers there are to code.
-        decode: how many numbers there are to decode.
+        encode: how many numbers there are to code now.
+        decode: how many numbers there are to decode now.
     """
-    worth = encode >= _MIN_ENCODED or decode >= _MIN_DECODED
+    _DECODED[None] += decode
+    worth = encode >= _MIN_ENCODED or _DECODED[None] >= _MIN_DECODED
     if not (worth or _compile.cache_info().currsize):
         return None
     return _compile()
