@@ -125,6 +125,10 @@ def test_torch_maps_over_a_batch():
     assert torch.equal(paths, tropical.viterbi(scores, moves)[0])
     steps = torch.func.vmap(lambda x: tropical.power(x, 3, kind="min"))(edges)
     assert torch.equal(steps[2], tropical.power(edges[2], 3, kind="min"))
+    rows = torch.func.vmap(lambda x: tropical.convolve(x, b[:, 0]))(a[0])
+    assert torch.equal(rows[1], tropical.convolve(a[0, 1], b[:, 0]))
+    values = torch.func.vmap(lambda x: tropical.polynomial(moves[0], moves, x))(scores)
+    assert torch.equal(values[1], tropical.polynomial(moves[0], moves, scores[1]))
 
 
 def test_many_shapes_share_one_compilation():
