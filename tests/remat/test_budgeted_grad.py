@@ -51,6 +51,11 @@ def test_a_gradient_that_does_not_fit_is_not_run():
         remat.grad(loss, TINY)(WS[:1], X)
 
 
+def test_a_function_among_the_arguments_is_named_with_its_place():
+    with pytest.raises(TypeError, match=r"args\[0\]\['act'\] is .*not an array: plan"):
+        remat.grad(lambda p: p["w"].sum(), HALF)({"w": jnp.ones(3), "act": max})
+
+
 def test_a_block_holds_something():
     with pytest.raises(ValueError, match="got -1"):
         remat.plan(loss, HALF, example_args=(WS, X), block_size=-1)

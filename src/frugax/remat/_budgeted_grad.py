@@ -8,7 +8,7 @@ import jax
 from frugax.budget import MemoryBudget, MemoryShare, check_budget
 
 from ._apply import PlannedGrad, apply
-from ._planner import plan
+from ._planner import check_arrays, plan
 from ._shardings import example_shapes
 
 
@@ -41,6 +41,7 @@ class BudgetedGrad:
             RematUndoneError: the compiler merged away all recomputation.
             TypeError: the loss cannot be traced, or does not return a number.
         """
+        check_arrays(args, name="args")
         # Shapes and not values: besides their places on devices, the memory of a
         # program depends on nothing else.
         shapes = example_shapes(args)

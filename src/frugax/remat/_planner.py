@@ -508,6 +508,18 @@ def _kind(value: object) -> str:
     return f"a value of type {type(value).__name__}"
 
 
+def check_arrays(args: tuple[Any, ...], *, name: str) -> None:
+    """Refuse arguments of a loss that hold anything else than arrays and numbers."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(args):
+        is_number = isinstance(leaf, bool | int | float | complex)
+        if not is_number and not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+            raise TypeError(
+                f"{name}{jax.tree_util.keystr(path)} is {_kind(leaf)}, not an "
+                "array: plan a function of the arrays alone, which closes over the "
+                "rest, such as equinox.partition(model, equinox.is_array) gives them."
+            )
+
+
 def _check_arguments(
     loss: Callable[..., Any],
     example_args: Sequence[Any],
@@ -526,14 +538,7 @@ def _check_arguments(
             "example_args must be a tuple with one entry for each argument of the "
             f"loss, got {type(example_args).__name__}; for one argument, write (x,)."
         )
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tuple(example_args)):
-        is_number = isinstance(leaf, bool | int | float | complex)
-        if not is_number and not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
-            raise TypeError(
-                f"example_args{jax.tree_util.keystr(path)} is {_kind(leaf)}, not an "
-                "array: plan a function of the arrays alone, which closes over the "
-                "rest, such as equinox.partition(model, equinox.is_array) gives them."
-            )
+    check_arrays(tuple(example_args), name="example_args")
     positions = (argnums,) if isinstance(argnums, int) else argnums
     if not isinstance(positions, tuple) or not all(
         isinstance(n, int) for n in positions
