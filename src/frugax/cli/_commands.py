@@ -1,4 +1,4 @@
-"""The commands `frugax` run, plan, compare, launch, verify-receipt and doctor.
+"""The commands `frugax` init, run, plan, compare, launch, verify-receipt and doctor.
 
 Nothing heavy is imported until a command runs, so that `frugax --help` is quick. Each
 command returns an exit code: 0 if all budgets were kept, 1 if one was not.
@@ -37,6 +37,32 @@ _PROCESS_COUNTS = (
     "OMPI_COMM_WORLD_SIZE",
 )
 Changes = Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE ...")]
+
+
+def init(
+    folder: Annotated[
+        Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")
+    ] = Path("."),
+    /,
+) -> int:
+    """Write a small model and its config, which run as they are, to start from.
+
+    For example:
+
+    frugax init
+
+    frugax init spirals
+
+    Args:
+        folder: where to write model.py and model.yaml.
+
+    Raises:
+        ConfigError: one of the files exists, or the folder cannot be written.
+    """
+    from ._init import write_example
+
+    write_example(folder, console)
+    return 0
 
 
 def run(

@@ -83,8 +83,8 @@ def examine(console: Console) -> int:
     table.add_row("disk", f"{format_bytes(free)} free here", _disk_advice(free))
     console.print(table)
     verdict = (
-        "[green]Everything that frugax needs is here.[/green] Try: frugax run "
-        "examples/digits.yaml"
+        "[green]Everything that frugax needs is here.[/green] Try: frugax init, then "
+        "frugax run model.yaml"
     )
     if broken:
         verdict = "[red]Something does not work here: see the rows in red above.[/red]"

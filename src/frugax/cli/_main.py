@@ -21,7 +21,7 @@ from ._parse import parse
 
 _ABOUT = """JAX under a budget: state your limits; get a result and a receipt.
 
-Try: frugax run examples/digits.yaml
+Try: frugax init, then frugax run model.yaml
 """
 
 _ABOUT_WATCH = """Look into a run, while it trains or afterwards.
@@ -116,7 +116,7 @@ def _commands_by_name() -> dict[str, Callable[..., int]]:
     return {
         **{
             name: getattr(_commands, name)
-            for name in ("run", "plan", "compare", "launch")
+            for name in ("init", "run", "plan", "compare", "launch")
         },
         **_weights_commands.COMMANDS,
         "verify-receipt": _commands.verify_receipt,

@@ -1,0 +1,40 @@
+"""`frugax init`: write a model and its config into a folder, to run and to change."""
+
+from importlib import resources
+from pathlib import Path
+
+from rich.console import Console
+
+from frugax.errors import ConfigError
+
+_FILES = ("model.py", "model.yaml")
+
+
+def write_example(folder: Path, console: Console) -> None:
+    """Write the files and print the command that runs them.
+
+    Raises:
+        ConfigError: one of the files exists, or the folder cannot be written.
+    """
+    for name in _FILES:
+        if (folder / name).exists():
+            raise ConfigError(
+                f"{folder / name} exists and is not replaced: name another folder, "
+                "such as frugax init mine."
+            )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in _FILES:
+            text = (resources.files("frugax.cli") / "example" / name).read_text()
+            (folder / name).write_text(text)
+    except OSError as e:
+        raise ConfigError(
+            f"{e.filename} cannot be written ({e.strerror}): name another folder."
+        ) from e
+    config = folder / "model.yaml"
+    console.print(
+        f"Wrote {folder / 'model.py'} and {config}.\nTry: frugax run {config}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )

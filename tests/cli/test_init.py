@@ -1,0 +1,33 @@
+"""`frugax init`: a model and a config that run as they are."""
+
+from forked import frugax, inline
+
+
+def test_the_files_run_as_they_are_written(tmp_path):
+    folder = tmp_path / "mine"
+    done = inline("init", folder)
+    assert done.returncode == 0
+    assert f"frugax run {folder / 'model.yaml'}" in done.stdout
+    few = "train.steps=5", "train.evaluate_every=5", "budgets.time.seconds=1h"
+    runs = tmp_path / "runs"
+    # In a process of its own: this one raises where ranks are promoted.
+    done = frugax("run", folder / "model.yaml", "--runs", runs, "--set", *few)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (runs / "model" / "model.fxz").is_file()
+
+
+def test_no_file_of_the_user_is_replaced(tmp_path):
+    (tmp_path / "model.yaml").write_text("mine")
+    done = inline("init", tmp_path)
+    assert done.returncode == 2
+    assert "model.yaml exists and is not replaced" in done.stderr
+    assert (tmp_path / "model.yaml").read_text() == "mine"
+    assert not (tmp_path / "model.py").exists()
+
+
+def test_a_folder_that_is_a_file_is_refused_in_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = inline("init", tmp_path / "file")
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "cannot be written" in done.stderr
