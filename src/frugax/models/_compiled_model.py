@@ -277,6 +277,13 @@ class CompiledModel:
                         f"{length} and {n}."
                     )
 
+    def check_key(self, key: Any) -> None:
+        """Check that a random key is an array, as a seed has become one."""
+        if not hasattr(key, "dtype"):
+            raise TypeError(
+                f"key must be a seed, such as 0, or a random key, got {key!r:.60}."
+            )
+
     def check_cotangents(
         self, cotangents: Mapping[str, Any], outputs: Mapping[str, Any]
     ) -> None:
@@ -284,8 +291,14 @@ class CompiledModel:
 
         Raises:
             ShapeError: a gradient has another shape.
+            TypeError: the gradients are no dictionary.
             ValueError: there is no such output, or it has no gradient.
         """
+        if not isinstance(cotangents, Mapping):
+            raise TypeError(
+                "output_gradients must be a dictionary by output, such as "
+                f'{{"{next(iter(outputs))}": ...}}, not an array.'
+            )
         for key, value in cotangents.items():
             if key not in outputs:
                 raise ValueError(

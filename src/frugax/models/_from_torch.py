@@ -45,6 +45,13 @@ class ImportedModule:
     shapes: Mapping[str, tuple[int, ...]]
     certificate: Certificate
 
+    def __repr__(self) -> str:
+        count = sum(array.size for array in self.params.values())
+        return (
+            f"ImportedModule({len(self.params)} arrays of {count:,} numbers, "
+            f"shapes={dict(self.shapes)}, {self.certificate})"
+        )
+
 
 def from_torch(
     module: Any,
@@ -86,8 +93,14 @@ def from_torch(
         raise MissingExtraError(
             'from_torch needs torch: pip install "frugax[torch]".'
         ) from e
-    if not all(hasattr(module, name) for name in ("forward", "named_parameters")):
+    names = ("forward", "named_parameters", "training")  # a class lacks the last
+    if not all(hasattr(module, name) for name in names):
         raise TypeError(f"from_torch takes a torch.nn.Module, got {module!r:.60}.")
+    if not isinstance(example_inputs, Sequence):
+        raise TypeError(
+            "from_torch: example_inputs must be a tuple of tensors, such as (x,), got "
+            f"{type(example_inputs).__name__}."
+        )
     was_training, args = module.training, tuple(example_inputs)
     module.eval()
     try:

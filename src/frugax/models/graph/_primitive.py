@@ -116,6 +116,13 @@ class OpLayer(Primitive):
         return (*ports, *lengths)
 
     def __call__(self, *inputs: Any, **wires: Any) -> Any:
+        found = OPS.get(self.operation)
+        for name in wires:
+            if found and name in found.attributes:
+                raise TypeError(
+                    f"op {self.operation!r}: {name!r} is not an array; write "
+                    f'op("{self.operation}", {name}={wires[name]!r:.60})(...).'
+                )
         if self.operation in ("concat", "stack") and len(inputs) == 1:
             # One sequence of connections, as the functions of arrays take.
             listed = inputs[0]

@@ -89,6 +89,8 @@ def describe_lengths(value: Any, ports: dict[str, Connection]) -> Any:
             return ("$joined", *parts)
         if op in _ARITHMETIC:
             return (f"${op}", *(describe_lengths(w, ports) for w in wires.values()))
+        if op == "divide":
+            raise TypeError("a length is a whole number: write // in place of /.")
     raise TypeError(
         "an attribute is fixed when a model is compiled, so it may be computed from "
         f"shapes such as x.shape[0], but not from data: {value!r:.80}."

@@ -9,7 +9,13 @@ from typing import ClassVar, Literal
 
 from frugax.models.graph import Composite, Connection, op
 
-from ._settings import Weightless, check_choice, check_fraction, check_positive
+from ._settings import (
+    Weightless,
+    check_choice,
+    check_fraction,
+    check_integer,
+    check_positive,
+)
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -91,6 +97,7 @@ class CrossEntropy(_Loss):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_fraction(self, "label_smoothing")
+        check_integer(self, "ignore_index", least=-(2**31))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +114,10 @@ class NegativeLogLikelihood(_Loss):
     open_ports = frozenset({"weight"})
     op = "nll"
     port_dtypes: ClassVar[Mapping[str, str]] = {"target": "int32"}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer(self, "ignore_index", least=-(2**31))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,14 +166,28 @@ class CosineDistance(_Loss):
 
 
 @dataclasses.dataclass(frozen=True)
-class L1(Composite):
+class _Penalty(Composite):
+    """Base of penalties on an array, with their factor."""
+
+    scale: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Below 0 a penalty would reward large weights without limit.
+        if not isinstance(self.scale, (int, float)) or not self.scale >= 0:
+            raise ValueError(
+                f"{type(self).__name__}.scale must be a number >= 0, "
+                f"got {self.scale!r:.60}."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class L1(_Penalty):
     """L1 penalty on an array: scale times the sum of |x|, to add to a loss.
 
     Attributes:
         scale: the factor; >= 0.
     """
-
-    scale: float
 
     def build(self, input: Connection) -> Connection:
         # The gradient has one size at any distance, and so pulls small weights to 0
@@ -171,7 +196,7 @@ class L1(Composite):
 
 
 @dataclasses.dataclass(frozen=True)
-class L2(Composite):
+class L2(_Penalty):
     """L2 penalty on an array: scale times the sum of x^2, to add to a loss.
 
     Attributes:
@@ -183,8 +208,6 @@ class L2(Composite):
         >>> error = MSE()(output, IOKey("target", shape=("batch", 1)))
         >>> model = Model.create(loss=error + L2(1e-4)(weight_of(output)))
     """
-
-    scale: float
 
     def build(self, input: Connection) -> Connection:
         # Part of the loss, so Adam rescales its gradient: this is not decoupled weight

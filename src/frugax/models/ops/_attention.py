@@ -5,6 +5,7 @@ from typing import Any
 
 from jaxtyping import Int, Shaped
 
+from ._promote import require_whole
 from ._table import op
 
 
@@ -64,6 +65,12 @@ def attention(
             "attention: the mask must broadcast to (batch, heads, queries, keys), not "
             f"be {tuple(mask.shape)}."
         )
+    if mask is not None and (dtype := xp.dtype_of(mask)).kind in "iu":
+        # 0 and 1 are often meant as no and yes; added, they would hide nothing.
+        raise ValueError(
+            f"attention: a mask of {dtype} could mean two things: for 1 where a query "
+            "may look, write mask != 0, and cast numbers to add to float32."
+        )
     # Products of independent features have a variance that grows with their number, and
     # saturate the softmax (Vaswani et al., sec. 3.2.1).
     if scale is None:
@@ -106,10 +113,11 @@ def cached_attention(
 
     `query`, `key` and `value` are of the new positions alone; `position`, a scalar or
     (batch,), is the number of positions before them. `keys` and `values` hold those
-    before, and are returned with the new ones written behind. Positions beyond
-    `length` do not fit, and their results are NaN: a compiled program cannot raise.
+    before, and are returned with the new ones written behind. Positions below 0 or
+    beyond `length` do not fit; their results are NaN: a compiled program cannot raise.
     """
     length, time = keys.shape[1], key.shape[1]
+    require_whole(xp, "cached_attention", "position", position)
     slots = xp.expand_dims(xp.arange(length, like=query), 0)
     start = xp.reshape(xp.cast(position, xp.dtype_of(slots)), (-1, 1))
     places = start + xp.expand_dims(xp.arange(time, like=query), 0)
@@ -142,7 +150,8 @@ def cached_attention(
         causal=False,
         scale=scale,
     )
-    fits = xp.reshape(xp.less(places, length), (-1, time, 1, 1))
+    fits = xp.logical_and(xp.greater_equal(places, 0), xp.less(places, length))
+    fits = xp.reshape(fits, (-1, time, 1, 1))
     return xp.where(fits, out, math.nan), keys, values
 
 

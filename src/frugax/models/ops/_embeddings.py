@@ -5,6 +5,7 @@ from typing import Any
 
 from jaxtyping import Int, Shaped
 
+from ._promote import require_whole
 from ._table import op
 
 
@@ -88,6 +89,7 @@ def rotary_positions(
     if times is None:
         times = xp.arange(offset, offset + input.shape[-3], like=input)
     if start is not None:
+        require_whole(xp, "rotary_positions", "start", start)
         first = xp.reshape(xp.cast(start, xp.dtype_of(times)), (-1, 1))
         times = first + (times if len(times.shape) == 2 else times[None])
     # Angles are computed in float32 and only their sines are cast: around 1000 rad the

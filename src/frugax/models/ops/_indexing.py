@@ -16,10 +16,25 @@ def getitem(xp: Any, input: Any, *, index: Any) -> Any:
 
     `index` is a tuple of integers, None (a new axis), "..." and
     ("slice", start, stop, step).
+
+    Raises:
+        IndexError: an axis of known length has no such entry.
     """
     # Attributes are plain values, because models are saved as JSON, which has no
     # slices.
-    return xp.getitem(input, _key(index))
+    key = _key(index)
+    places = [entry for entry in key if entry is not None]
+    if ... in places:
+        at = places.index(...)
+        places[at : at + 1] = [slice(None)] * (input.ndim - len(places) + 1)
+    for axis, (entry, length) in enumerate(zip(places, input.shape, strict=False)):
+        # JAX would read NaN there. A free length is not a number to compare with.
+        is_known = isinstance(entry, int) and isinstance(length, int)
+        if is_known and not -length <= entry < length:
+            raise IndexError(
+                f"getitem: axis {axis} has {length} entries and not one at {entry}."
+            )
+    return xp.getitem(input, key)
 
 
 def _key(index: Any) -> tuple[Any, ...]:

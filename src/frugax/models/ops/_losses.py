@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxtyping import Int, Shaped
 
+from ._promote import require_whole
 from ._table import op
 
 Array = Shaped[Any, "*shape"]
@@ -87,7 +88,7 @@ def cross_entropy(
         right = xp.sum(xp.cast_like(target, z) * surprise, axis=-1)
         valid = counts = None
     else:
-        _check_labels("cross_entropy", input, target)
+        _check_labels(xp, "cross_entropy", input, target)
         at, valid = _classes(xp, target, ignore_index)
         # The difference of two large numbers first, which loses no digits of the small
         # `total`. The label's score is picked from the logits, so that the backward
@@ -119,7 +120,7 @@ def nll(
     ignore_index: int | None = None,
 ) -> Loss:
     """-input[target] of log probabilities over the last axis; see `cross_entropy`."""
-    _check_labels("nll", input, target)
+    _check_labels(xp, "nll", input, target)
     at, valid = _classes(xp, target, ignore_index)
     weight = _class_weights(xp, "nll", input, weight)
     right = -xp.pick(xp.widened(input), at)
@@ -272,12 +273,13 @@ def _classes(xp: Any, labels: Any, ignore_index: int | None) -> tuple[Any, Any]:
     return xp.where(valid, labels, 0), valid
 
 
-def _check_labels(op: str, scores: Any, labels: Any) -> None:
+def _check_labels(xp: Any, op: str, scores: Any, labels: Any) -> None:
     if tuple(labels.shape) != tuple(scores.shape[:-1]):
         raise ValueError(
             f"{op}: scores of shape {tuple(scores.shape)} need labels of shape "
             f"{tuple(scores.shape[:-1])}, not {tuple(labels.shape)}."
         )
+    require_whole(xp, op, "target", labels)
 
 
 def _same(op: str, left: Any, right: Any) -> None:

@@ -7,6 +7,7 @@ array they meet.
 """
 
 import functools
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -120,3 +121,11 @@ def _kind(dtype: np.dtype) -> tuple[str, int]:
 
 def _is_half(dtype: np.dtype) -> bool:
     return _kind(dtype) == ("float", 16)
+
+
+def require_whole(xp: Any, op: str, name: str, array: Any) -> None:
+    """Refuse labels and positions that are not of an integer dtype."""
+    # A cast would round them, and torch would read NaN for such a label.
+    dtype = xp.dtype_of(array)
+    if dtype.kind not in "iu":
+        raise ValueError(f"{op}: {name} must be integers, such as int32, not {dtype}.")

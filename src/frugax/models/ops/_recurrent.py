@@ -215,6 +215,17 @@ def _gru_update(xp: Any, driven: Any, recalled: Any, hidden: Any) -> Any:
 
 def _initial_state(xp: Any, input: Any, hidden_weight: Any, state: Any) -> Any:
     if state is not None:
+        batch, hidden = input.shape[0], hidden_weight.shape[-1]
+        lengths = zip(state.shape, (batch, hidden), strict=False)
+        # Free lengths are left to the library, which knows which are equal.
+        differ = any(
+            isinstance(a, int) and isinstance(b, int) and a != b for a, b in lengths
+        )
+        if len(state.shape) != 2 or differ:
+            raise ValueError(
+                f"a state must be (batch, hidden), here {(batch, hidden)}, not "
+                f"{tuple(state.shape)}."
+            )
         return state
     zeros = xp.zeros((input.shape[0], hidden_weight.shape[-1]), like=input)
     # A carry must not change its dtype between steps.

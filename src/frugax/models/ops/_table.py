@@ -136,7 +136,27 @@ class Op:
         # Here and not in the bodies, so that no op can have a rule of its own.
         if self.promote != "none":
             tensors = xp.promote(tensors, to_float=self.promote == "float")
+        # Of the table's own ops only: an `axis` of a user's op may mean something else.
+        if attributes.get("axis") is not None and OPS.get(self.name) is self:
+            self._check_axes(tensors[0], attributes["axis"])
         return self.body(xp, *tensors, **attributes)
+
+    def _check_axes(self, tensor: Any, axis: Any) -> None:
+        """Refuse axes that are not there, which torch would count round and round."""
+        axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+        if any(isinstance(a, bool) or not hasattr(a, "__index__") for a in axes):
+            raise TypeError(f"{self.name}: axis={axis!r} must be whole numbers.")
+        shape = tuple(getattr(tensor, "shape", ()))
+        # New axes are counted in the result. A number has none, but 0 and -1 are taken.
+        new = {"expand_dims": len(axes), "stack": 1}.get(self.name, 0)
+        rank = max(len(shape) + new, 1)
+        if any(not -rank <= a < rank for a in axes):
+            raise ValueError(
+                f"{self.name}: axis={axis!r} is not among {rank} axes, which are 0 to "
+                f"{rank - 1}, or -{rank} to -1; the input has shape {shape}."
+            )
+        if self.name != "roll" and len({a % rank for a in axes}) < len(axes):
+            raise ValueError(f"{self.name}: axis={axis!r} names an axis twice.")
 
 
 # The marker of `inspect`: defaults of parameters become defaults of attributes.

@@ -193,6 +193,7 @@ class JaxModel(CompiledModel):
                 key = self.backend.get_random_key()
             elif isinstance(key, int):
                 key = jax.random.key(key)
+            self.check_key(key)
             return draw(key, weights, self.backend.dtype, self.backend.mesh)
 
     def initial_state(self) -> dict[str, Shaped[Array, "..."]]:

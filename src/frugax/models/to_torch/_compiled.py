@@ -223,6 +223,7 @@ class TorchModel(CompiledModel):
             key = self.backend.get_random_key()
         elif isinstance(key, int):
             key = key_of(key, self.backend.device)
+        self.check_key(key)
         return draw(key, weights, self.backend.dtype, self.backend.xp)
 
     def initial_state(self) -> Tensors:

@@ -90,5 +90,10 @@ def _instance_norm(
 
 
 @register("embedding")
-def _embedding(weight: Any, indices: Any, *_: Any) -> Any:
-    return op("embedding")(indices, weight)
+def _embedding(weight: Any, indices: Any, padding_idx: int = -1, *_: Any) -> Any:
+    rows = op("embedding")(indices, weight)
+    if padding_idx < 0:  # none
+        return rows
+    # torch reads the row of padding, and does not train it.
+    is_padding = op("expand_dims", axis=-1)(op("equal")(indices, padding_idx))
+    return op("where")(is_padding, op("stop_gradient")(rows), rows)
