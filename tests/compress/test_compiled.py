@@ -57,16 +57,24 @@ def test_loops_go_to_numba_without_a_type_checker_around_them(monkeypatch):
     assert not any(hasattr(loop, "__wrapped__") for loop in given)
 
 
-def test_loops_are_compiled_once_decoding_so_far_would_have_paid_for_it(monkeypatch):
+@pytest.fixture
+def compiled(monkeypatch):
+    """How often loops were compiled, by a stand-in; they pay from 1,000 numbers on."""
     compiled = []
     load = functools.lru_cache(lambda: compiled.append(PLAIN) or PLAIN)
     monkeypatch.setattr(_compiled, "_compile", load)
-    monkeypatch.setattr(_compiled, "_DECODED", collections.Counter())
-    monkeypatch.setattr(_compiled, "_MIN_DECODED", 1000)
-    assert [_compiled.load_kernels(decode=300) for _ in range(3)] == [None] * 3
+    monkeypatch.setattr(_compiled, "_SO_FAR", collections.Counter())
+    for least in ("_MIN_ENCODED", "_MIN_DECODED"):
+        monkeypatch.setattr(_compiled, least, 1000)
+    return compiled
+
+
+@pytest.mark.parametrize("work", ["encode", "decode"])
+def test_loops_are_compiled_once_work_so_far_would_have_paid_for_it(compiled, work):
+    assert [_compiled.load_kernels(**{work: 300}) for _ in range(3)] == [None] * 3
     assert not compiled
-    assert _compiled.load_kernels(decode=300) is PLAIN
-    assert _compiled.load_kernels(decode=1) is PLAIN
+    assert _compiled.load_kernels(**{work: 300}) is PLAIN
+    assert _compiled.load_kernels(**{work: 1}) is PLAIN
     assert compiled == [PLAIN]
 
 

@@ -119,9 +119,45 @@ def test_leaves_that_are_not_arrays_stay(tmp_path):
     assert tree["w"].all()
 
 
+def test_a_whole_equinox_module_goes_to_a_file_and_back(tmp_path):
+    eqx = pytest.importorskip("equinox")
+    layers = [
+        eqx.nn.MLP(8, 8, 40, 2, key=jax.random.key(0)),  # its activation is a leaf
+        eqx.nn.Dropout(0.25),  # its rate, a number, too
+        eqx.nn.BatchNorm(8, "batch", mode="batch"),  # and a text
+    ]
+    net = eqx.nn.Sequential(layers)
+    report = compress.save(tmp_path / "w.fxz", net, SizeBudget(max_abs=1e-3))
+    assert report.verdict == "kept"
+    assert compress.verify(tmp_path / "w.fxz", against=net).ok
+    fresh = eqx.tree_at(lambda n: n.layers[1].p, net, 0.5)
+    back = compress.load(tmp_path / "w.fxz", like=fresh)
+    assert jax.tree.structure(back) == jax.tree.structure(net)
+    assert type(back.layers[1].p) is float
+    assert back.layers[1].p == 0.25
+    x = jnp.linspace(-1, 1, 8)
+    np.testing.assert_allclose(back.layers[0](x), net.layers[0](x), atol=0.05)
+    with compress.open(tmp_path / "w.fxz") as file:
+        assert set(file.tree()) == set(file)
+    # The arrays alone fit as well: what the file lacks stays.
+    arrays, _ = eqx.partition(net, eqx.is_array)
+    compress.save(tmp_path / "a.fxz", arrays, EXACT)
+    assert compress.load(tmp_path / "a.fxz", like=fresh).layers[1].p == 0.5
+
+
+def test_the_state_of_an_nnx_module_keeps_its_random_keys(tmp_path):
+    nnx = pytest.importorskip("flax.nnx")
+    make = lambda seed: nnx.Dropout(0.5, rngs=nnx.Rngs(seed))
+    graph, state = nnx.split(make(3))
+    compress.save(tmp_path / "w.fxz", state, EXACT)
+    for like in (nnx.state(make(4)), nnx.state(nnx.eval_shape(lambda: make(4)))):
+        net = nnx.merge(graph, compress.load(tmp_path / "w.fxz", like=like))
+        assert np.array_equal(net(jnp.ones(40)), make(3)(jnp.ones(40)))
+
+
 @pytest.mark.parametrize(
     "like",
-    [{"w": np.ones(4)}, {"w": np.ones(3, "f4")}, {"v": np.ones(3)}, {}],
+    [{"w": np.ones(4)}, {"w": np.ones(3, "f4")}, {"v": np.ones(3)}, {}, {"w": set()}],
 )
 def test_a_tree_of_other_arrays_is_refused(tmp_path, like):
     compress.save(tmp_path / "w.fxz", {"w": np.zeros(3)}, EXACT)

@@ -391,7 +391,10 @@ def _read_tree(
     plain = unwrap_modules(tree)
     kind = LayeredSource if progressive else Source
     sources = tuple(kind(name, array) for name, array in named_arrays(plain).items())
-    head = {"structure": describe(plain)}
+    structure = describe(plain)
+    if "flat" in (structure or ()):  # without the leaves that no file has
+        structure["flat"] = [source.name for source in sources]
+    head = {"structure": structure}
     if metadata:
         head["metadata"] = dict(metadata)
     return sources, head

@@ -20,6 +20,7 @@ from .arrays import (
     dtype_from_name,
     map_file,
     to_library,
+    to_stored,
     unwrap_modules,
 )
 from .container import open_file
@@ -48,8 +49,8 @@ def load(path: str | os.PathLike[str], *, like: PyTree = None) -> PyTree:
     Args:
         path: as `load_weights` takes it.
         like: a tree with the names, dtypes and shapes of the weights; it is only read.
-            Leaves that are not arrays, such as functions and Python's numbers, stay as
-            they are. By default the weights come back as they were saved.
+            Functions and text stay as they are, and so do Python's numbers that the
+            file does not have. By default the weights come back as they were saved.
 
     Returns:
         A tree like `like`. Each array is of the library of the leaf in its place: JAX
@@ -78,13 +79,17 @@ def load(path: str | os.PathLike[str], *, like: PyTree = None) -> PyTree:
             return file.tree()
     weights = load_weights(path)
     leaves = named_leaves(unwrap_modules(like))
-    wanted = {name: leaf for name, leaf in leaves if is_array(leaf)}
+    wanted = {
+        name: to_stored(leaf)
+        for name, leaf in leaves
+        if is_array(leaf) or name in weights
+    }
     for name in [*wanted, *weights]:
         there = weights.get(name)
         found = None if there is None else (there.dtype.name, there.shape)
         leaf = wanted.get(name)
         stated = None
-        if leaf is not None:
+        if leaf is not None and is_array(leaf):
             dtype = str(leaf.dtype).removeprefix("torch.")
             stated = dtype, tuple(leaf.shape)
         if found != stated:

@@ -13,6 +13,7 @@ from ._leaves import (
     dtype_from_name as dtype_from_name,
     named_arrays as named_arrays,
     to_library as to_library,
+    to_stored as to_stored,
     unwrap_modules as unwrap_modules,
 )
 from ._mapped import (

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from frugax.errors import MissingExtraError
-from frugax.trees import PyTree, is_array, named_leaves
+from frugax.trees import PyTree, describe, is_array, named_leaves
 
 from ._mapped import check_mapped, find_path
 
@@ -45,6 +45,11 @@ def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
     """Return every leaf by name as a contiguous little-endian NumPy array."""
     # The input is never changed; arrays that are already contiguous are not copied.
     leaves = named_leaves(tree)
+    # A tree with a class in it comes back by `load(path, like=tree)` alone, and `like`
+    # has its text and functions.
+    if "flat" in (describe(tree) or ()):
+        stored = [(name, to_stored(leaf)) for name, leaf in leaves]
+        leaves = [(name, leaf) for name, leaf in stored if leaf is not None]
     for name, _ in leaves:
         try:
             name.encode()
@@ -56,9 +61,32 @@ def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
     return {name: _to_array(leaf, name) for name, leaf in leaves}
 
 
+def to_stored(leaf: Any) -> Any:
+    """Return what a file has for a leaf of a module; None for text and functions."""
+    if _is_random_key(leaf):
+        jax = sys.modules["jax"]
+        if isinstance(leaf, jax.Array):
+            return jax.random.key_data(leaf)
+        return jax.eval_shape(jax.random.key_data, leaf)
+    if is_array(leaf):
+        return leaf
+    if isinstance(leaf, int | float | complex):
+        return np.asarray(leaf)
+    function = callable(leaf) and not hasattr(leaf, "state_dict")
+    if function or isinstance(leaf, str | bytes):
+        return None
+    return leaf
+
+
 def to_library(array: np.ndarray, leaf: Any) -> Any:
     """Convert an array to the library of a leaf, and to its sharding or device."""
     jax, torch = sys.modules.get("jax"), sys.modules.get("torch")
+    if not is_array(leaf):  # a number of Python's
+        return type(leaf)(array.item())
+    if jax is not None and _is_random_key(leaf):
+        impl = jax.random.key_impl(jax.numpy.empty((), leaf.dtype))
+        key = jax.random.wrap_key_data(jax.numpy.asarray(array), impl=impl)
+        return jax.device_put(key, leaf.sharding)
     if torch is not None and isinstance(leaf, torch.Tensor):
         from ._torch import from_numpy
 
@@ -131,7 +159,7 @@ def _to_array(leaf: Any, name: str) -> np.ndarray:
             f"{place} is a masked array, and a file has no place for its mask: store "
             "leaf.filled(value), and leaf.mask beside it if you need it."
         )
-    if str(leaf.dtype).startswith("key<"):  # JAX's: NumPy has no such dtype
+    if _is_random_key(leaf):
         raise TypeError(
             f"{place} has dtype {leaf.dtype}, which a file of weights cannot hold: "
             "store jax.random.key_data(key), and read it with jax.random.wrap_key_data."
@@ -159,6 +187,11 @@ def _to_array(leaf: Any, name: str) -> np.ndarray:
     # The reshape is for 0-d arrays, which `ascontiguousarray` makes 1-d.
     whole = np.ascontiguousarray(array).reshape(array.shape)
     return whole.astype(dtype_from_name(array.dtype.name), copy=False)
+
+
+def _is_random_key(leaf: Any) -> bool:
+    # JAX's: NumPy has no such dtype.
+    return is_array(leaf) and str(leaf.dtype).startswith("key<")
 
 
 def _describe(leaf: object) -> str:

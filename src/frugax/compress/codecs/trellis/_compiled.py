@@ -19,11 +19,11 @@ import numpy as np
 from ._tables import LOWEST_STATE, SCALE_BITS
 
 # Importing Numba takes as long as NumPy takes to code this many numbers, about, and the
-# second as many to decode. These are counted over all calls: whoever buys when the rent
+# second as many to decode. Both are counted over all calls: whoever buys when the rent
 # so far reaches the price pays twice the least at most (Karlin et al. 1988,
-# Algorithmica 3), and many small files are decoded by compiled loops, too.
+# Algorithmica 3). One call has whole rows of a chunk, and so mostly fewer numbers.
 _MIN_ENCODED, _MIN_DECODED = 1 << 22, 1 << 25
-_DECODED: Counter[None] = Counter()
+_SO_FAR: Counter[str] = Counter()
 # Lanes that take their steps together: their costs and decisions stay in the cache.
 _LANES = 64
 
@@ -43,14 +43,14 @@ class Kernels(NamedTuple):
 
 
 def load_kernels(*, encode: int = 0, decode: int = 0) -> Kernels | None:
-    """Return the compiled loops; None where importing Numba costs more than it saves.
+    """Return the compiled loops; None until importing Numba would have paid for itself.
 
     Args:
         encode: how many numbers there are to code now.
         decode: how many numbers there are to decode now.
     """
-    _DECODED[None] += decode
-    worth = encode >= _MIN_ENCODED or _DECODED[None] >= _MIN_DECODED
+    _SO_FAR.update(encode=encode, decode=decode)
+    worth = _SO_FAR["encode"] >= _MIN_ENCODED or _SO_FAR["decode"] >= _MIN_DECODED
     if not (worth or _compile.cache_info().currsize):
         return None
     return _compile()

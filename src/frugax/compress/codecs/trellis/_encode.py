@@ -24,7 +24,7 @@ _TILE = 32
 
 def encode(blocks: Sequence[TrellisLevels]) -> list[bytes]:
     """Code the integers of each block at close to their entropy."""
-    if kernels := load_kernels(encode=sum(block.lanes.size for block in blocks)):
+    if kernels := load_kernels():  # their paths were counted
         return [_encode_compiled(kernels, block) for block in blocks]
     symbols = [_symbols(block) for block in blocks]
     streams = _trellis_encode_lanes(blocks, symbols)
