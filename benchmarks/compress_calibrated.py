@@ -1,7 +1,9 @@
-"""Calibrated files beside files that are not, and beside GPTQ, HQQ and NF4.
+r"""Calibrated files beside files that are not, and beside GPTQ, HQQ and NF4.
 
     python -m benchmarks.compress_calibrated
     python -m benchmarks.compress_calibrated --parts stdlib_lm
+    python -m benchmarks.compress_calibrated --parts minilm --peers "NF4 g64" \
+        --rules default
 
 minilm: all-MiniLM-L6-v2. Calibrated on docstrings of one half of the modules of
 Python's standard library, and measured on docstrings of the other half and on 180
@@ -133,7 +135,9 @@ def minilm(options: Any) -> dict[str, Any]:
     count = sum(w.size for w in weights.values())
     training = [*batches(known[: options.sentences], 16)]
     begin = time.process_time()
-    calibration = compress.calibrate(embed, weights, training, draws=2)
+    rules: dict[str, Any] = dict.fromkeys(options.rules.split(","))
+    if "calibrated" in rules:
+        rules["calibrated"] = compress.calibrate(embed, weights, training, draws=2)
     seconds = {"calibrate": time.process_time() - begin}
     tests = {
         "other docstrings": [*batches(unknown[:512], 64)],
@@ -180,12 +184,13 @@ def minilm(options: Any) -> dict[str, Any]:
         "HQQ 4 bits g64": lambda _, w: hqq(4)(w),
         "GPTQ 4 bits g64": by_gptq(4),
     }
-    found = {name: peer(name, quantise) for name, quantise in peers.items()}
-    budgets = {"3 bits": SizeBudget("3bpw")}
+    asked = options.peers.split(",") if options.peers else [*peers]
+    found = {name: peer(name, peers[name]) for name in asked}
+    budgets = {} if options.peers else {"3 bits": SizeBudget("3bpw")}
     for nbytes in sorted({int(row["bytes"]) for row in found.values()}):
         budgets[f"{nbytes:,} bytes"] = SizeBudget(bytes=nbytes)
     for size, budget in budgets.items():
-        for rule, sensitivity in (("default", None), ("calibrated", calibration)):
+        for rule, sensitivity in rules.items():
             name = f"{size}, {rule}"
             found[name] = ours(name, budget, sensitivity)
     return {"rows": found, "cpu_seconds": seconds, "sentences": options.sentences}
@@ -286,6 +291,8 @@ def main() -> None:
     sys.path.append(str(install(*PEERS)))
     ask = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     ask.add_argument("--sentences", type=int, default=256, help="to calibrate on")
+    ask.add_argument("--rules", default="default,calibrated", help="of minilm")
+    ask.add_argument("--peers", help="some of minilm's, and their bytes alone")
     run_parts("benchmarks.compress_calibrated", PARTS, ask)
 
 
