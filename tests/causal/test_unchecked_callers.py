@@ -52,6 +52,7 @@ for case in (
     lambda: campaign(["x", "z"]),
     lambda: campaign({"x": 2.0}),
     lambda: campaign({"x": (0, 1, 2)}),
+    lambda: campaign({"x": ["Pd", "Ni", "Cu"]}),
     lambda: campaign({"x": ("0", "1")}),
     lambda: campaign({"x": (None, 1)}),
     lambda: campaign(constraints={"z": 1.0}),
@@ -117,6 +118,8 @@ TypeError variables must be a mapping from names to pairs, such as {'x': (0.0, 1
 got ['x', 'z'].
 ValueError variables['x'] must be a pair (least, greatest) of numbers, got 2.0.
 ValueError variables['x'] must be a pair (least, greatest) of numbers, got (0, 1, 2).
+ValueError variables['x'] must be a pair (least, greatest) of numbers, got ['Pd', \
+'Ni', 'Cu']: give names of levels as Categorical(...).
 ValueError variables['x'] must be a pair (least, greatest) of numbers, got ('0', '1').
 ValueError variables['x'] must be a pair (least, greatest) of numbers, got (None, 1).
 ValueError constraints['z'] must be a pair (least, greatest) of numbers, got 1.0.

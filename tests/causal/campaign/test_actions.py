@@ -150,3 +150,12 @@ def test_a_constant_target_is_refused():
     campaign = campaign_of(variables={"x": (0.0, 1.0)})
     with pytest.raises(ValueError, match="target 'y' is 2 in all 9 rows"):
         campaign.tell_observations({"x": np.arange(9.0), "y": np.full(9, 2.0)})
+
+
+def test_an_unknown_level_is_named_with_its_row():
+    rows = natural(6)
+    rows["kind"][3] = "zinc"
+    with pytest.raises(ValueError, match=r"^row 3: 'kind' must be .* got 'zinc'\.$"):
+        campaign_of().tell_observations(rows)
+    with pytest.raises(ValueError, match="'switch' must be on or off, got 'perhaps'"):
+        campaign_of().tell_observations(natural(6) | {"switch": ["perhaps"] * 6})

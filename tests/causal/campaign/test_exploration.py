@@ -176,3 +176,28 @@ def test_outcomes_decide_how_far_passive_data_are_trusted(right):
     other = 3.0 * np.ones((16, 1)) * (1 + noise)
     found = process.draw(Points(((1,),), (np.array([[1.0]]),)), 400, other).mean()
     assert (found > 2.0) if right else (found < 0.5)
+
+
+def test_outcomes_show_more_noise_than_passive_rows():
+    # Setting the lever breaks its tie to a hidden cause, which then is noise.
+    rng = np.random.default_rng(3)
+    values = np.sort(rng.uniform(-1, 1, 15))[:, None]
+    outcomes = Outcomes(
+        points=Points(((0,),), (values,)),
+        mean=6.0 + 2.0 * rng.standard_normal(15),
+        error=np.full(15, 0.2),
+        order=np.arange(15),
+        unused_frac=np.zeros(15),
+    )
+    space = ActionSpace((0,), -np.ones(1), np.ones(1), np.zeros(1))
+    process = ActionProcess(
+        outcomes,
+        space,
+        mean=0.0,
+        mean_error=0.05,
+        scale=0.4,
+        rng=np.random.default_rng(0),
+    )
+    assert 4 <= process.noise <= 16
+    points = Points(((0,),), (np.linspace(-1, 1, 41)[:, None],))
+    assert process.draw(points, 96).mean(0).min() > 2.0

@@ -33,13 +33,15 @@ def encode_settings(data: Any, variables: Mapping[str, Action]) -> Any:
         column = table[name]
         if isinstance(column, str) or not hasattr(column, "__len__"):
             column = [column]
-        table[name] = [
+        codes = table[name] = [np.nan] * len(column)
+        for row, each in enumerate(column):
             # NaN alone differs from itself; both mark a missing value.
-            np.nan
-            if each is None or each != each
-            else to_code(name, each, variables[name])
-            for each in column
-        ]
+            if each is None or each != each:
+                continue
+            try:
+                codes[row] = to_code(name, each, variables[name])
+            except ValueError as error:
+                raise ValueError(f"row {row}: {error}") from None
     return table
 
 

@@ -269,9 +269,12 @@ def infer(
             error_fracs=_NOISE_FRACS if blind else (1.0,),
         )
         outcomes = dataclasses.replace(outcomes, error=share * outcomes.error)
-    predictor = _Predictor(
-        ensemble, outputs, outcomes, domain, scale, rng, individual=bool(incomplete)
-    )
+
+    def compare(rng: np.random.Generator) -> _Predictor:
+        args = ensemble, outputs, outcomes, domain, scale, rng
+        return _Predictor(*args, individual=bool(incomplete))
+
+    predictor = compare(rng)
     scales = [estimate_scale(values[:, v], observed) for v in outputs]
     # Losses are minimized from here on: a target to make large changes its sign once.
     sign = 1.0 if settings.minimize else -1.0
@@ -297,6 +300,11 @@ def infer(
     free = ModelFree(
         settings, levers, values[observed], outcomes, usual[0], scale, rng, passive
     )
+    if free.noise > 1:
+        # Passive rows do not show how much rows of an experiment vary.
+        outcomes = dataclasses.replace(outcomes, error=free.noise * outcomes.error)
+        row_std = free.noise * row_std
+        predictor = compare(np.random.default_rng([settings.seed, 15]))
     share = causal_share(experiments, list_answers(experiments, outcomes))
     # Equally likely rows, so that those of either kind are as many as its share.
     num_causal = max(round(_NUM_FREE * share / (1 - share)), 1)

@@ -357,9 +357,12 @@ def read_pairs(
         try:
             low, high = map(read_end, pair)
         except (TypeError, ValueError):
+            listed = isinstance(pair, list | tuple) and len(pair) > 2
+            named = listed and all(isinstance(level, str) for level in pair)
+            hint = ": give names of levels as Categorical(...)" if named else ""
             raise ValueError(
                 f"{what}[{name!r}] must be a pair (least, greatest) of numbers, got "
-                f"{pair!r:.80}."
+                f"{pair!r:.80}{hint}."
             ) from None
         found[name] = low, high
     return found

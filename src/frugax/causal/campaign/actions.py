@@ -236,6 +236,8 @@ def to_code(name: str, value: Any, action: Action) -> float:
     Raises:
         ValueError: it is neither a finite number nor a name that the variable has.
     """
+    # NumPy's scalars would be printed as `np.str_('Zn')`.
+    value = value.item() if isinstance(value, np.generic) else value
     if isinstance(action, Categorical):
         if value in action.levels:
             return float(action.levels.index(value))
@@ -249,7 +251,8 @@ def to_code(name: str, value: Any, action: Action) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if isinstance(value, str) or not math.isfinite(number):
-        raise ValueError(f"{name!r} must be a finite number, got {value!r:.80}.")
+        kind = "on or off" if isinstance(action, Binary) else "a finite number"
+        raise ValueError(f"{name!r} must be {kind}, got {value!r:.80}.")
     return number
 
 

@@ -176,6 +176,11 @@ class ModelFree:
             effects=self._predict_effects(outcomes.points),
         )
 
+    @property
+    def noise(self) -> float:
+        """The factor of the outcomes' errors that they call for."""
+        return self._process.noise
+
     def draw(self, points: Points, count: int) -> Float[np.ndarray, "{count} points"]:
         """Draw the means at some points."""
         return self._process.draw(points, count, self._predict_effects(points))

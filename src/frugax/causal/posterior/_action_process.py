@@ -43,6 +43,11 @@ _CAUSAL_SPREAD = (-0.3, 0.5)
 # The share of the causal models' effects that is expected: 0.5 +- 0.7, cut at 0 and 1,
 # so that either end has a quarter of the prior.
 _TRUST = (0.5, 0.7)
+# Rows of an experiment may vary more than rows in which nothing was set: the noise of
+# outcomes is multiplied by the likeliest of these factors, if that is likelier by the
+# least gain in logarithms. Wild wiggles would explain such outcomes otherwise.
+_NOISES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+_LEAST_GAIN = 3.0
 _FREEDOM = 5.0  # of the Matérn kernel's spectrum: Matérn 5/2
 
 _Coordinates: TypeAlias = tuple[Float[np.ndarray, "_ k"], Bool[np.ndarray, "_ k"]]
@@ -94,7 +99,11 @@ class ActionSpace:
 
 
 class ActionProcess:
-    """The posterior of the process, given the outcomes of experiments."""
+    """The posterior of the process, given the outcomes of experiments.
+
+    Attributes:
+        noise: the factor of the outcomes' errors that they call for.
+    """
 
     def __init__(
         self,
@@ -130,13 +139,22 @@ class ActionProcess:
         fitted = np.arange(len(self._y))
         if len(fitted) > _MAX_FITTED:
             fitted = np.sort(rng.permutation(fitted)[:_MAX_FITTED])
-        theta = self._prior.sample_posterior(
+        facts = (
             (self._done[0][fitted], self._done[1][fitted]),
             self._y[fitted],
             self._variance[fitted],
             self._causal.select(fitted) if self._causal else None,
-            rng,
         )
+        self.noise = 1.0
+        theta = self._prior.sample_posterior(*facts, rng)
+        found = self._prior.choose_noise(theta, *facts)
+        if found > 1:
+            # Hyperparameters that made the outcomes likely without it are not likely
+            # with it, and then less noise or more may be.
+            more = (*facts[:2], found**2 * facts[2], facts[3])
+            theta = self._prior.sample_posterior(*more, rng)
+            self.noise = found
+            self._variance = found**2 * self._variance
         self._theta = theta[rng.permutation(len(theta))[:_NUM_KEPT]]
         self._seed = int(rng.integers(1 << 30))
 
@@ -311,6 +329,43 @@ class _Prior:
             features.append((rows, each))
         return found
 
+    def choose_noise(
+        self,
+        theta: Float[np.ndarray, "h _"],
+        done: _Coordinates,
+        y: Float[np.ndarray, " n"],
+        variance: Float[np.ndarray, " n"],
+        causal: _CausalPrior | None,
+    ) -> float:
+        """Return the likeliest factor of the outcomes' errors: a step of EM."""
+        each = [
+            self._log_likelihood(theta, done, y, x**2 * variance, causal).mean()
+            for x in _NOISES
+        ]
+        gained = max(each) - each[0] > _LEAST_GAIN
+        return _NOISES[int(np.argmax(each))] if gained else 1.0
+
+    def _log_likelihood(
+        self,
+        theta: Float[np.ndarray, "h _"],
+        done: _Coordinates,
+        y: Float[np.ndarray, " n"],
+        variance: Float[np.ndarray, " n"],
+        causal: _CausalPrior | None,
+    ) -> Float[np.ndarray, " h"]:
+        missed = np.tile(y, (len(theta), 1))
+        covariance = self.kernel(theta, done, done)
+        if causal is not None:
+            trust, spread = self.read_trust(theta)
+            missed = missed - trust[:, None] * causal.mean
+            each = causal.spread.T @ causal.spread
+            covariance = covariance + spread[:, None, None] ** 2 * each
+        root = np.linalg.cholesky(_add_noise(covariance, variance))
+        half = np.linalg.solve(root, missed[:, :, None])[:, :, 0]
+        return -0.5 * (half**2).sum(1) - np.log(
+            np.diagonal(root, axis1=1, axis2=2)
+        ).sum(1)
+
     def sample_posterior(
         self,
         done: _Coordinates,
@@ -326,18 +381,7 @@ class _Prior:
             return theta
 
         def log_likelihood(theta: np.ndarray) -> np.ndarray:
-            missed = np.tile(y, (len(theta), 1))
-            covariance = self.kernel(theta, done, done)
-            if causal is not None:
-                trust, spread = self.read_trust(theta)
-                missed = missed - trust[:, None] * causal.mean
-                each = causal.spread.T @ causal.spread
-                covariance = covariance + spread[:, None, None] ** 2 * each
-            root = np.linalg.cholesky(_add_noise(covariance, variance))
-            half = np.linalg.solve(root, missed[:, :, None])[:, :, 0]
-            return -0.5 * (half**2).sum(1) - np.log(
-                np.diagonal(root, axis1=1, axis2=2)
-            ).sum(1)
+            return self._log_likelihood(theta, done, y, variance, causal)
 
         fit, last = log_likelihood(theta), 0.0
         for power in _POWERS:
