@@ -17,7 +17,8 @@ def ask_person(
     """Ask until the campaign accepts the answer; earlier answers may be corrected."""
     forecast = record.forecast
     hope = ""
-    if forecast is not None:
+    # Before the first value there is a prior only, which knows no unit.
+    if forecast is not None and campaign.measured:
         hope = f", {forecast.expected:.4g} is expected"
     _print(
         f"Experiment {record.id}: {campaign.settings.describe(record.as_set)}{hope}."
