@@ -24,6 +24,15 @@ def test_yaml_is_read_as_everybody_but_yaml_1_1_reads_it():
     )
 
 
+@pytest.mark.parametrize("written", ["1:30", "010", "-07", "1:30.5"])
+def test_numbers_of_yaml_1_1_stay_as_they_are_written(written):
+    text = f"options: {{a: {written}, b: -0, c: .5, d: 0x1f, e: [1.5e3, .inf]}}"
+    read = {"a": written, "b": 0, "c": 0.5, "d": 31, "e": [1500.0, float("inf")]}
+    assert parse_config(Config, text, "c.yaml").options == read
+    with pytest.raises(ConfigError, match=f"rate: .*'{written}'"):
+        parse_config(Config, f"rate: {written}", "c.yaml")
+
+
 def test_the_later_of_two_overrides_wins_and_is_named():
     said = ["rate=2", "rate=3"]
     assert parse_config(Config, "{}", "c.yaml", overrides=said).rate == 3

@@ -1,5 +1,6 @@
 """Mistakes in a task's own functions end a run with one line and exit code 2."""
 
+import json
 import re
 import shutil
 from typing import Any
@@ -72,6 +73,14 @@ def run(home, task, train=""):
         ("def show(p): return {'s': {'w': p['w'][:0]}}", "an array of some"),
         ("def batches(i): return [X, X][i]", "batches raised IndexError at mistake.py"),
         ("class L: dataset, batch_size = X, 3\nbatches = L()", "batches=x.dataset"),
+        ("async def task(): return 1", "a coroutine; write `def` in place of"),
+        (
+            "class L:\n  def __iter__(self): return self\n"
+            "  def __next__(self): return X\n"
+            "  def set_state(self, state): pass\n"
+            "  def get_state(self): return repr(self).encode()\nbatches = L()",
+            r"position holds <mistake.L object at 0x\w+>, an address .* a __repr__",
+        ),
     ],
 )
 def test_an_error_from_the_start_leaves_no_folder(tmp_path, task, message):
@@ -207,3 +216,22 @@ def test_compared_runs_are_named_apart_and_a_damaged_receipt_is_named(tmp_path):
         (folders[1] / "receipt.json").write_text(text)
         with pytest.raises(ConfigError, match="is not the receipt of a run"):
             compare_runs(folders)
+
+
+def test_carried_arrays_that_turn_nan_are_named_and_not_kept(tmp_path):
+    task = (
+        "def init(key): return {'w': jnp.ones((4, 1))}, {'mean': X[0]}\n"
+        "def loss(p, b, c):\n"
+        "  return jnp.mean((b @ p['w']) ** 2), {}, {'mean': c['mean'] * jnp.nan}\n"
+        "def evaluate(p, c):\n"
+        "  return {'accuracy': np.argmax(X - np.asarray(c['mean']), 1) == 0}\n"
+    )
+    budgets = "}, budgets: {size: {rel_error: 0.01}, accuracy_drop: 0.1"
+    found = run(tmp_path, task, budgets)
+    assert found.returncode == 1, found.stderr
+    receipt = json.loads((tmp_path / "runs" / "f" / "receipt.json").read_text())
+    spends = {spend["name"]: spend for spend in receipt["spends"]}
+    lost = spends["accuracy lost by compression"]
+    assert (lost["verdict"], lost["measured"]) == ("cannot tell", None)
+    assert "NaN is in carried.mean" in lost["problems"]
+    assert any("NaN is in carried.mean" in note for note in receipt["notes"])

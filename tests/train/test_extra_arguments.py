@@ -8,6 +8,7 @@ import optax
 import pytest
 
 from frugax import train
+from frugax.errors import CheckpointError
 
 X = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
 Y = np.tanh(X @ np.ones((4, 2), np.float32))
@@ -68,6 +69,15 @@ def test_an_iterator_resumes_at_the_checkpoint(tmp_path, prefetch):
     np.testing.assert_array_equal(rest.state.params["w"], whole.state.params["w"])
     with pytest.raises(ValueError, match="the iterator is at step 0"):
         train.fit(step, rest.state, Iterator(), steps=12)
+
+    class Other(Iterator):
+        def set_state(self, state):
+            raise ValueError("another source\n  a")
+
+    state, _ = checkpoints.restore(new())
+    says = r"position before batch 9 \(ValueError: another source a\): resume with"
+    with pytest.raises(CheckpointError, match=says):
+        train.fit(step, state, Other(), steps=12, checkpoints=checkpoints)
 
 
 def test_saves_take_their_share_of_the_time(tmp_path, monkeypatch):

@@ -9,9 +9,10 @@ from frugax.errors import ConfigError
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, with two rules of YAML 1.2.
+    """PyYAML's safe loader, with three rules of YAML 1.2.
 
-    `1e-3` is a number, and only `true` and `false` are booleans: `off` stays text.
+    `1e-3` is a number, `1:30` and `010` are text, and only `true` and `false` are
+    booleans: `off` stays text.
     """
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
@@ -33,20 +34,23 @@ _MOST_NODES, _MOST_DEPTH = 100_000, 100
 
 
 # PyYAML reads YAML 1.1, in which `no` and `off` are booleans (the country code of
-# Norway among them) and 1e-3 is text, as it lacks a dot.
-_BOOL = "tag:yaml.org,2002:bool"
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, regexp) for tag, regexp in resolvers if tag != _BOOL]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+# Norway among them), 1e-3 is text, as it lacks a dot, 1:30 is 90 and 010 is 8.
+_RESOLVERS = {
+    "bool": (r"(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
+    "int": (r"[-+]?(?:0|[1-9][\d_]*|0x[\da-fA-F_]+|0b[01_]+)$", "-+0123456789"),
+    "float": (
+        r"[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+"
+        r"|\.\d[\d_]*(?:[eE][-+]?\d+)?|\.(?:inf|Inf|INF))$|\.(?:nan|NaN|NAN)$",
+        "-+0123456789.",
+    ),
 }
-_Loader.add_implicit_resolver(
-    _BOOL, re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(?:\d[\d_]*)(?:\.\d*)?[eE][-+]?\d+$"),
-    list("-+0123456789"),
-)
+_TAG = "tag:yaml.org,2002:"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, old) for tag, old in pairs if tag[len(_TAG) :] not in _RESOLVERS]
+    for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for kind, (pattern, firsts) in _RESOLVERS.items():
+    _Loader.add_implicit_resolver(_TAG + kind, re.compile(pattern), list(firsts))
 
 
 def read_mapping(text: str, name: str) -> tuple[dict[str, Any], dict[str, int]]:

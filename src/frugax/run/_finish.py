@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from frugax import compress, train, trees, watch
@@ -112,6 +113,10 @@ def _write_files(
         whole = checked.bound.with_file_tree(state, decoded)
         after = checked.evaluator.evaluate(whole)
     is_exact = hash_tree(tree) == hash_tree(decoded)
+    nan_names = [name for name, leaf in trees.named_leaves(tree) if _has_nan(leaf)]
+    notes = [*trained.notes]
+    if nan_names:
+        notes.append(f"{_list_nan(nan_names)}: figures of this model may mean nothing.")
     differences = _compare_figures(before, after)
 
     observer.stage("writing the report")
@@ -123,7 +128,9 @@ def _write_files(
     limit = config.budgets.accuracy_drop
     if limit is not None:
         spends.append(
-            _accuracy_spend(limit, before, after, differences, is_exact=is_exact)
+            _accuracy_spend(
+                limit, before, after, differences, nan_names, is_exact=is_exact
+            )
         )
     spends += _time_spend(config, ledger, trained.predicted_seconds)
     records = watch.read(folder.journal)
@@ -148,7 +155,7 @@ def _write_files(
             after=after.values,
             noise={name: d.noise for name, d in differences.items()},
         ),
-        notes=(*trained.notes, *_notes(config, result, records)),
+        notes=(*notes, *_notes(config, result, records)),
         environment=describe_environment(config_folder),
         learning_rates=sample_rates(config, checked),
     )
@@ -249,6 +256,7 @@ def _accuracy_spend(
     before: Figures,
     after: Figures,
     differences: Mapping[str, PairedDifference],
+    nan_names: list[str],
     *,
     is_exact: bool,
 ) -> Spend:
@@ -268,6 +276,9 @@ def _accuracy_spend(
         if math.isfinite(before.values["accuracy"]):
             problem = "evaluate returns NaN for the weights in the file"
         return dataclasses.replace(spend, measured=None, problems=f"{problem}.")
+    if nan_names:  # a comparison with NaN is False, and argmax still names a class
+        problem = f"{_list_nan(nan_names)}, so accuracy may mean nothing."
+        return dataclasses.replace(spend, measured=None, problems=problem)
     if is_exact:
         exact = f"{source}; the file holds the same weights, bit for bit"
         return dataclasses.replace(spend, source=exact)
@@ -326,14 +337,25 @@ def _notes(
         )
     # Lost records cost a part of the curves, not the model, so the run goes on.
     if len(records) < done:
-        lost = "; ".join(sorted({piece.reason for piece in records.lost}))
-        if not lost and _was_thinned(records):
-            lost = "the others were left out to keep the overhead budget"
+        reasons = sorted({piece.reason for piece in records.lost})
+        if _was_thinned(records):
+            reasons.append("others were left out to keep the overhead budget")
+        lost = "; ".join(reasons)
         notes.append(
             f"The journal holds the metrics of {len(records):,} of {done:,} steps: "
             f"{lost or 'it was removed or cut off'}. The weights are not affected."
         )
     return tuple(notes)
+
+
+# Weights are never NaN here, as no checkpoint is saved then; carried arrays may be.
+def _has_nan(leaf: np.ndarray) -> bool:
+    return bool(jnp.issubdtype(leaf.dtype, jnp.inexact) and np.isnan(leaf).any())
+
+
+def _list_nan(names: list[str]) -> str:
+    more = f" and {len(names) - 3:,} more arrays" if len(names) > 3 else ""
+    return f"NaN is in {', '.join(names[:3])}{more}, which the loss changed"
 
 
 def _was_thinned(records: watch.Records) -> bool:

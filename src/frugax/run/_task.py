@@ -208,6 +208,9 @@ def _as_task(result: Any, name: str, seed: int) -> Task:
         # `show`.
         parts = dict(zip(names, result, strict=False))
     else:
+        if inspect.iscoroutine(result):
+            result.close()  # else Python warns beside the error
+            expected = "write `def` in place of `async def`."
         raise ConfigError(
             f"task: {name} returned a {type(result).__name__}; {expected}"
         )

@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,6 +10,7 @@ from typing import Any, TypeAlias
 
 import jax
 
+from frugax.errors import CheckpointError
 from frugax.trees import PyTree
 
 BatchFunction: TypeAlias = Callable[[int], PyTree]
@@ -53,6 +55,14 @@ class ResumableIterator:
             state = self._positions[index]
         else:
             state = self.iterator.get_state()
+        # grain's DataLoader compares the repr of its data source.
+        text = state if isinstance(state, bytes) else repr(state).encode()
+        if found := re.search(rb"<[^<>]* at 0x[0-9a-f]+>", text):
+            raise CheckpointError(
+                f"the iterator's position holds {found[0].decode(errors='replace')}, "
+                "an address that a resumed run will not have: give that class a "
+                "__repr__ that is the same in each process."
+            )
         if isinstance(state, bytes):
             return {"base64": base64.b64encode(state).decode()}
         return {"state": state}
@@ -62,7 +72,15 @@ class ResumableIterator:
         state = position.get("state")
         if "base64" in position:
             state = base64.b64decode(position["base64"])
-        self.iterator.set_state(state)
+        try:
+            self.iterator.set_state(state)
+        except Exception as e:
+            said = " ".join(str(e).split())[:300]
+            raise CheckpointError(
+                f"the iterator does not take its saved position before batch {index} "
+                f"({type(e).__name__}: {said}): resume with the same data and options, "
+                "or start a new run."
+            ) from e
         self._next = index
 
 
