@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -25,6 +26,11 @@ def doctor(**env):
         text=True,
         env={**os.environ, "COLUMNS": "300", **env},
     )
+
+
+def test_the_version_is_printed():
+    done = frugax("--version")
+    assert (done.returncode, done.stdout) == (0, f"frugax {version('frugax')}\n")
 
 
 def assert_one_line(done, *parts):

@@ -5,6 +5,7 @@ error in the user's own code, or a bug of ours, with its traceback; 75 another p
 of the run is gone; 130 interrupted; 141 the output was closed early.
 """
 
+import importlib.metadata
 import os
 import sys
 import traceback
@@ -16,7 +17,7 @@ from frugax.errors import ConfigError, FrugaxError
 
 from . import _causal_commands, _commands, _watch_commands, _weights_commands
 from ._commands import EXIT_PEER_LOST, is_joined
-from ._consoles import errors, print_error
+from ._consoles import console, errors, print_error
 from ._parse import parse
 
 _ABOUT = """JAX under a budget: state your limits; get a result and a receipt.
@@ -48,6 +49,10 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     is_run = list(args[:1]) == ["run"]
     has_failed = False
     try:
+        if list(args) == ["--version"]:
+            version = importlib.metadata.version("frugax")
+            console.print(f"frugax {version}", highlight=False)
+            raise SystemExit(0)
         commands, about, prog = _commands_by_name(), _ABOUT, "frugax"
         # Groups are split off before tyro parses, so that their help and their errors
         # are about their own commands only.
