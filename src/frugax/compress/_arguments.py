@@ -1,4 +1,4 @@
-"""Check arguments that functions of `compress` share, and report its progress."""
+"""Check the path and progress arguments of `compress`; report progress in stages."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""`calibrate`: how sensitive a JAX model's outputs are to errors in each tensor."""
+"""`calibrate`: measure how errors in each weight change a JAX model's outputs."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""The doors `plan`, `apply`, `compress` and `save`: a tree of weights in a budget."""
+"""`plan`, `apply`, `compress`, `save`: encode weights as an `.fxz` file in a budget."""
 
 import functools
 import math

@@ -1,4 +1,4 @@
-"""The layout of compressed-tensors, which vLLM and transformers read.
+"""Write 4- or 8-bit weights as compressed-tensors, for vLLM and transformers.
 
 https://github.com/vllm-project/compressed-tensors: `pack-quantized` for 4 bits,
 `int-quantized` for 8. Tools quantise the weights of `Linear` modules alone, which by

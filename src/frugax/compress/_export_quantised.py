@@ -1,4 +1,4 @@
-"""Export an `.fxz` file with 4- or 8-bit integers, for tools that compute with them."""
+"""Export an `.fxz` file as int4 or int8: GGUF, safetensors or compressed-tensors."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""`GGUF`: a file of ggml with float16 steps for groups of 32 integers."""
+"""`GGUF`: write weights as a `.gguf` file, in ggml's block formats Q4_0 and Q8_0."""
 
 import dataclasses
 import struct

@@ -1,4 +1,4 @@
-"""`.safetensors` files, and `Int8Safetensors`: one with int8 tensors beside steps."""
+"""Write `.safetensors` files; `Int8Safetensors`: int8 weights with a scale per row."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Receipts of the limits that a size budget states."""
+"""Make a size budget's receipt: each limit beside its predicted and measured use."""
 
 from typing import NamedTuple
 

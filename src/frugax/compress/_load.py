@@ -1,4 +1,4 @@
-"""Load weights from other tools' files (`.safetensors`, `.npz`), running no code."""
+"""Load weights from `.safetensors`, `.npz` and `.fxz` files without running code."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`pack`: weights as integers and steps that a jitted program unpacks by itself."""
+"""`pack`: quantise weights in a budget to int4 or int8; jitted programs unpack them."""
 
 import dataclasses
 import math

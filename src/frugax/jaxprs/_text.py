@@ -1,4 +1,4 @@
-"""The text of a traced program, the same in every process, and its constant arrays."""
+"""Text and constants of a traced program, equal in every process, for cache keys."""
 
 from collections.abc import Iterator
 from typing import Any

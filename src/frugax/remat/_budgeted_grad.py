@@ -1,4 +1,4 @@
-"""`remat.value_and_grad` and `grad`: JAX's, in a budget, planned at the first call."""
+"""`value_and_grad` and `grad` of JAX in a memory budget, planned at the first call."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The program whose memory is limited: a gradient, or a training step around it."""
+"""Compile the program whose memory is limited: a gradient, or a training step."""
 
 import dataclasses
 from collections.abc import Callable

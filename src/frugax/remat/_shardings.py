@@ -1,4 +1,4 @@
-"""Check that arguments are sharded as a remat plan assumes, in bytes per device."""
+"""Read each argument's shape per device; refuse shards larger than a plan expects."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Convert a tree of JAX, torch or NumPy weights to named little-endian NumPy arrays.
+"""Convert trees of JAX, torch or NumPy weights to named NumPy arrays, and back.
 
 bfloat16 and the 8-bit floats are not NumPy dtypes; `ml_dtypes`, which comes with JAX,
 provides them and is imported only when such an array is met.

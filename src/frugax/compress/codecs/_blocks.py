@@ -1,4 +1,4 @@
-"""Encode a tensor in chunks, each a block of one codec; estimate its length cheaply."""
+"""Encode a tensor chunk by chunk with one codec; estimate its lossless length."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""`ChannelScaling`: steps and error feedback of a matrix by its calibrated channels."""
+"""`ChannelScaling`: a matrix's steps and GPTQ feedback from its calibrated channels."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Integers of 4 or 8 bits with a step for each group: a fixed rate, for packed weights.
+"""Group quantisation: 4- or 8-bit integers with a step for each group of weights.
 
 Decoding is one rounded product, `integer * step`, and needs no other number: a program
 can do it where it uses the weights. The entropy-coded grids of the other codecs are

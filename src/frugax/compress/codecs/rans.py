@@ -1,4 +1,4 @@
-"""Code integers for the uniform and bit-plane codecs: interleaved rANS in NumPy.
+"""Entropy coder of the uniform and bit-plane codecs: interleaved rANS in NumPy.
 
 Many coders ("lanes") run side by side, one NumPy operation advancing all of them, and
 share one stream of 16-bit words. All arithmetic is on integers, so every machine writes

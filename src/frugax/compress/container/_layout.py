@@ -1,4 +1,4 @@
-"""The byte layout of an `.fxz` file: prelude, data, header, footer, checksums.
+"""The byte layout of an `.fxz` file: read and check its header, footer and checksums.
 
 Reading trusts nothing: every length and offset is checked against the file before
 anything is allocated, no class is named and no code runs. Writing is in `_writer.py`.

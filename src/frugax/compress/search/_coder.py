@@ -1,4 +1,4 @@
-"""Code the tensors of a draft: in this process or in others, and kept between calls.
+"""Encode tensors in one or more processes, and keep them so that `save` can resume.
 
 The bytes of a tensor depend on nothing but the tensor, its step and its codec. So they
 are the same wherever they are made, and a file that was interrupted goes on from the

@@ -1,4 +1,4 @@
-"""Whether a tensor takes fewer bytes when its numbers are coded column by column.
+"""Decide for a tensor whether coding it column by column takes fewer bytes.
 
 The entropy coder has a table for each class of runs of like size. Where columns differ
 in size more than rows do, as the taps of trained convolutions mostly do, runs of

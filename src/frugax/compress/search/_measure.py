@@ -1,4 +1,4 @@
-"""The error that the search minimises: squared errors, weighted tensor by tensor."""
+"""Weight each tensor's squared error, by a rule or a model's measured sensitivity."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""A scan whose backward pass keeps few carries and recomputes the rest level by level.
+"""A `lax.scan` with nested checkpoints: it keeps few carries and recomputes the rest.
 
 `jax.checkpoint` around scans within scans does nearly the same. But each of its loops
 adds up the gradients of what the iterations share, such as weights, in an array of its

@@ -1,4 +1,4 @@
-"""Build the gradient of a loss that follows the parts of a plan."""
+"""Build `jax.value_and_grad` of a loss that recomputes and chunks as a plan says."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Trace equal parts of a loss once, such as its layers, in one plan and in the next.
+"""Cache the traces of a loss's equal parts, such as layers, within and across plans.
 
 To trace a layer's gradients costs far more than to write the traced operations down
 again, and a search traces every layer in each plan that it compiles.

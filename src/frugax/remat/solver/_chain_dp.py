@@ -1,4 +1,4 @@
-"""Dynamic programming for the segments to recompute, at all memory limits at once.
+"""Choose the segments to recompute by dynamic programming, for all memory limits.
 
 This is the method of Beaumont, Eyraud-Dubois, Herrmann, Joly & Shilova 2019 ("Optimal
 checkpointing for heterogeneous chains", arXiv:1911.13214), applied to the cuts of any

@@ -1,4 +1,4 @@
-"""Error feedback: rows quantised later make up for the errors of those before.
+"""Error feedback as in GPTQ: rows quantised later make up for errors of earlier ones.
 
 With the second moments H of the inputs that rows of a matrix are multiplied by, errors
 E of its weights change the outputs by tr(E^T H E). Write H = M^T D M, where M is block
