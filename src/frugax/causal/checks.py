@@ -1,4 +1,4 @@
-"""Validate the arguments of the causal room's functions; list variables in messages."""
+"""Validate arguments of the causal room's functions; format names for their errors."""
 
 import math
 from collections.abc import Sequence

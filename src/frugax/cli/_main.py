@@ -1,4 +1,4 @@
-"""The entry point of `frugax`: parse arguments, run a command, turn errors into a line.
+"""The entry point of `frugax`: parse arguments, run a command, set the exit code.
 
 Exit codes: 0 all budgets kept; 1 a budget broken or not decidable; 2 bad input; 70 an
 error in the user's own code, or a bug of ours, with its traceback; 75 another process

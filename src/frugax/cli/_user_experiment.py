@@ -1,4 +1,4 @@
-"""A user's function as a campaign's laboratory; its errors are failed experiments."""
+"""Do a campaign's experiments by calling a user's function; errors are failures."""
 
 import inspect
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The commands `frugax` compress, decompress, verify and inspect, for weights files."""
+"""`frugax` compress, decompress, export, verify and inspect, for files of weights."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""`frugax compare`: the verdicts, figures, configs and curves of finished runs."""
+"""`frugax compare`: verdicts, figures, configs and curves of runs, side by side."""
 
 import dataclasses
 import json

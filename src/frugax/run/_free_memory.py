@@ -1,4 +1,4 @@
-"""The free memory of this machine, to refuse a training state too large for it."""
+"""The free memory of the first device, to refuse a training state too large for it."""
 
 from pathlib import Path
 

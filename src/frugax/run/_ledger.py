@@ -1,4 +1,4 @@
-"""The time ledger of a run: wall time by part, within the time budget.
+"""Track a run's wall time by stage, and stop the run when its time budget is over.
 
 The clock starts with the process where the command line starts a run, so imports
 count. Every stage asks the ledger before it starts.

@@ -1,4 +1,4 @@
-"""`run.plan` and `apply`: predict every budget of a run without training, then run."""
+"""`run.plan` and `apply`: predict a run's use of each budget without training; run it."""
 
 import dataclasses
 import time

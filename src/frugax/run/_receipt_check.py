@@ -1,4 +1,4 @@
-"""`ReceiptCheck`: the figures of a receipt beside those that were derived again."""
+"""`ReceiptCheck`: the result of `frugax verify-receipt`, figure by figure."""
 
 import collections
 import dataclasses

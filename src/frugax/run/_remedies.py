@@ -1,4 +1,4 @@
-"""Restate a room's InfeasibleBudgetError: the config's key and a sufficient value."""
+"""Restate an InfeasibleBudgetError with the config's key and a sufficient value."""
 
 import contextlib
 import math

@@ -1,4 +1,4 @@
-"""Read and check the outcomes that a laboratory returns, and flag likely slips."""
+"""Read and check the rows that answer an experiment; flag outliers as likely slips."""
 
 import difflib
 from collections.abc import Collection, Mapping

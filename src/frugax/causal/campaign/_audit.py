@@ -1,4 +1,4 @@
-"""`audit`: the regret of a campaign's strategy and of others, replayed at equal cost.
+"""`audit`: compare a campaign's regret with baselines', simulated at equal cost.
 
 Posterior samples stand in for the truth. Each provides the observations and the
 answers, and its own best intervention is known. All strategies may spend the same.

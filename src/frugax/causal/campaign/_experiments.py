@@ -1,4 +1,4 @@
-"""An experiment of a campaign: its settings, forecast, and cost, which adds exactly."""
+"""A campaign's records of its experiments, and their cost against the budget."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence

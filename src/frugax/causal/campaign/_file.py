@@ -1,4 +1,4 @@
-"""Save and load a campaign as an `.npz` file without code, locked while in use."""
+"""Save and load a campaign as an `.npz` file without pickles, locked while in use."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Candidate experiments: points over all ranges, and more around promising ones."""
+"""A campaign's candidate experiments: a grid, refined around promising points."""
 
 import itertools
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Forecasts from outcomes and passive models, and the weight of the other models."""
+"""Gaussian process forecasts without a causal graph, and the causal models' weight."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

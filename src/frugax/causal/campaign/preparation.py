@@ -1,4 +1,4 @@
-"""Prepare a campaign's rows for inference: select variables, impute, subsample."""
+"""Prepare rows for inference: select variables, impute, subsample, average outcomes."""
 
 from collections.abc import Sequence
 

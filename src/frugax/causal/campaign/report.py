@@ -1,4 +1,4 @@
-"""The report of a campaign: one HTML file with its result, graph, course and costs."""
+"""The HTML report of a campaign: recommendation, causal graph, experiments, costs."""
 
 import dataclasses
 import re

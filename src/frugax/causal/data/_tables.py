@@ -1,4 +1,4 @@
-"""Read `Samples` from data frames, dicts and CSV files; errors name column or line."""
+"""Parse data frames, dicts and CSV files for `Samples`; errors name column or line."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""`Environment`: a simulated laboratory with an exactly known optimum, for regret."""
+"""`Environment`: a simulated system with a known optimum, to measure regret."""
 
 import dataclasses
 import functools

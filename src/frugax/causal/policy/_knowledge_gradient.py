@@ -1,4 +1,4 @@
-"""Knowledge gradient: how much an experiment should improve the recommendation.
+"""Knowledge gradient: the expected improvement of the recommendation by an experiment.
 
 An outcome reweights the posterior samples (worlds) by how well they predicted it; then
 another intervention may be the best. The value of the experiment is the improvement of

@@ -1,4 +1,4 @@
-"""Draw outcomes of interventions from a Gaussian process over what experiments set.
+"""Gaussian process regression of outcomes on interventions, without a causal graph.
 
 The process knows no graph. The effect of an experiment is that of each variable alone
 plus that of each pair, 0 where nothing is set, so it is learned from few outcomes and

@@ -1,4 +1,4 @@
-"""Basis functions of mechanisms: Gaussian processes as sums of sines (Hilbert space).
+"""Basis functions of mechanisms: Hilbert-space approximation of Gaussian processes.
 
 A smooth function on an interval is a sum of sines whose weights have a known prior
 variance: a Gaussian process in the eigenbasis of the Laplace operator. Fitting one is

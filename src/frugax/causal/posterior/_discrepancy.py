@@ -1,4 +1,4 @@
-"""How far posterior samples err together: a Gaussian process.
+"""Model discrepancy: a Gaussian process for the error that posterior samples share.
 
 All samples may be wrong in the same way: about a cause that nobody measured, or a bend
 that the columns cannot represent. Their spread then says nothing of the error, but the

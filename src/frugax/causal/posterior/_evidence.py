@@ -1,4 +1,4 @@
-"""The tempered marginal likelihood (evidence) of Bayesian linear regressions."""
+"""Marginal likelihood (evidence) of Bayesian linear regressions, and its tempering."""
 
 from math import lgamma
 

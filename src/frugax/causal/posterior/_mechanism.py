@@ -1,4 +1,4 @@
-"""A variable's mechanism: a Bayesian regression on its parents, lines and curves.
+"""Fit a variable's mechanism: a Bayesian nonlinear regression on its parents.
 
 The columns are a constant, a straight line and sines for each parent, and waves over
 all parents together where they interact. The evidence chooses how much each part may

@@ -1,4 +1,4 @@
-"""Interventions as points, and the measured outcomes there, for the posterior."""
+"""Arrays of interventions and measured outcomes, and posterior predictions for them."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The posterior over graphs of discrete variables: sums over parent sets and orders.
+"""The posterior over graphs of discrete variables, by BDeu scores and sampled orders.
 
 Each variable has a table of probabilities for each setting of its parents, with a
 Dirichlet prior that can be integrated out. Given an order of the variables, the sum

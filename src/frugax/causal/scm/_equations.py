@@ -1,4 +1,4 @@
-"""Check what users build an SCM from: names, numbers, and functions of the parents."""
+"""Validate the equations of a user's SCM, and detect the parents that they read."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Save and load surrogates; load the one that ships with the package."""
+"""Save and load trained surrogate networks; load the one that ships with frugax."""
 
 import os
 from functools import cache

@@ -1,4 +1,4 @@
-"""`Surrogate`: a trained network from a table to the probabilities of causal edges."""
+"""`Surrogate`: a trained network that predicts causal edges from a table of samples."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""A model of your own under frugax: two spirals told apart by a small network.
+"""An example task for `frugax run`: a small network tells two spirals apart.
 
 Run it with `frugax run model.yaml`, then put your own data and layers in.
 """

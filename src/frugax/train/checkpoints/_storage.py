@@ -1,4 +1,4 @@
-"""Folders of checkpoints: on a disk that all processes reach, or in a bucket."""
+"""Create, list, write and delete checkpoint folders on a shared disk or in a bucket."""
 
 import contextlib
 import os

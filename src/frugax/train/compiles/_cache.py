@@ -1,4 +1,4 @@
-"""The disk cache of XLA's compiled programs, for later processes, of bounded size."""
+"""Enable JAX's persistent compilation cache in a folder of bounded size."""
 
 import contextlib
 import importlib.util

@@ -1,4 +1,4 @@
-"""The signature (shapes, dtypes, statics) that a program is compiled for, and changes.
+"""The signature (shapes, dtypes, statics) of a jitted call, and how two calls differ.
 
 JAX explains recompiles in its log only; frugax names the leaf that changed.
 """

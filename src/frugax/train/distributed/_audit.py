@@ -1,4 +1,4 @@
-"""`audit`: the arrays of a state that are replicated, or on one device, needlessly."""
+"""`audit`: find arrays whose sharding is not the planned one, or wastes memory."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Communication between a run's processes: agree, broadcast, gather, shard, wait."""
+"""Collectives across processes: minimum, broadcast, all-gather, sharding, barrier."""
 
 import contextlib
 import itertools

@@ -1,4 +1,4 @@
-"""Compile a training step for each signature of its arguments, or fall back.
+"""Compile a training step for each signature of its arguments, or else run it eagerly.
 
 A step that cannot be traced or compiled falls back, with one warning, except where the
 fallback would break a budget.

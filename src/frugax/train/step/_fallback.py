@@ -1,4 +1,4 @@
-"""Fallbacks of a training step that cannot be compiled: for which errors, and how.
+"""Classify a training step's compile errors, and split Python values out of a batch.
 
 Only errors that JAX itself raises while tracing or compiling are worked around. The
 user's own exceptions and an exhausted device memory never are.

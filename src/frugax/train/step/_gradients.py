@@ -1,4 +1,4 @@
-"""The gradient of the loss: mixed precision, loss scaling and micro-batches.
+"""Compute the gradient of the loss: mixed precision, loss scaling, micro-batches.
 
 Weights, optimiser state and updates stay in float32. The loss and its gradient are
 computed in the lower precision.
