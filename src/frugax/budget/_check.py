@@ -1,4 +1,4 @@
-"""Refuse a door's budget argument unless it is a budget object of the right kind."""
+"""Check that the `budget` argument of a function is of the class that it takes."""
 
 from ._experiments import ExperimentBudget
 from ._memory import MemoryBudget

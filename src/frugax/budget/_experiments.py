@@ -1,4 +1,4 @@
-"""`ExperimentBudget`: a limit on the cost of a campaign of experiments."""
+"""`ExperimentBudget`: limits on experiments: their total cost, number and wall time."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""The protocol `Plan` that every room's plan satisfies, whatever its budget counts."""
+"""`Plan`, the protocol of every room's plan: its budget, predicted expense and JSON."""
 
 from typing import Any, Protocol, runtime_checkable
 

@@ -1,4 +1,4 @@
-"""Plain-text tables, in which plans and receipts print themselves."""
+"""Align cells in columns: the plain-text tables that plans and receipts print."""
 
 import unicodedata
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Report an exception in the user's own code as one line with its place."""
+"""Turn an exception in the user's own code into a one-line error with its place."""
 
 import contextlib
 import re

@@ -1,4 +1,4 @@
-"""The base class of `JaxBackend` and `TorchBackend`: eager ops, custom ops, arrays."""
+"""`Backend`: base class of `JaxBackend` and `TorchBackend`, which runs ops eagerly."""
 
 import contextlib
 import functools

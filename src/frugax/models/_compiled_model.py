@@ -1,4 +1,4 @@
-"""The base class of `JaxModel` and `TorchModel`: arrays by name, checks, files."""
+"""The base class of `JaxModel` and `TorchModel`; it checks arrays and saves models."""
 
 import difflib
 import functools

@@ -1,4 +1,4 @@
-"""`from_torch`: import a torch module as a model, with the measured difference."""
+"""`from_torch`: convert a torch module to a model, and measure how much they differ."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

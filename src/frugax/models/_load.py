@@ -1,4 +1,4 @@
-"""`models.load`: compile a model and weights from a file, in which nothing is run."""
+"""`models.load`: read a saved model and weights without running code; compile it."""
 
 import json
 import os

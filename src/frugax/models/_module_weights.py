@@ -1,4 +1,4 @@
-"""Load the weights of flax and equinox modules: names, layouts and gates."""
+"""`from_flax`, `from_equinox`: load a module's weights into a compiled model."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Optimisation passes over a model's flat program: prune, bind, merge, fold constants.
+"""Graph passes: remove unused ops, fix inputs, merge equal ops, fold constants.
 
 XLA finds equal operations and constants by itself. Finding them here shortens the
 program that JAX traces, and is the only optimisation of eager torch.

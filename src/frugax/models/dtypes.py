@@ -1,4 +1,4 @@
-"""Convert dtypes and arrays of either library to NumPy's."""
+"""Convert dtypes and arrays of JAX and torch to NumPy's."""
 
 from typing import Any
 

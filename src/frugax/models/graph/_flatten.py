@@ -1,4 +1,4 @@
-"""Flatten nested layers into one program, without shapes; equal blocks may stay a loop.
+"""Flatten nested layers into one program of ops; equal blocks may stay a loop.
 
 Places become dotted paths. Equal blocks in a row become one `LoopNode` on request.
 """

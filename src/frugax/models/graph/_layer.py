@@ -1,4 +1,4 @@
-"""`Layer`: the base class of everything a model is made of, and the wires between.
+"""`Layer`: the base class of layers; a call of one, its outputs and shared weights.
 
 Layers are descriptions: a layer that is used twice has two sets of weights.
 """

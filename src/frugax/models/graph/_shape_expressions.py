@@ -1,4 +1,4 @@
-"""Shape expressions in attributes of ops, such as `x.shape[0] * 2`, as literal tuples.
+"""Store shape arithmetic such as `x.shape[0] * 2` in an op's attributes; compute it.
 
 `y.reshape(x.shape[0], -1)` wires x to an extra port of the op, and writes its attribute
 as `(("$at", ("$shape", "shape_of_0"), 0), -1)`: a literal, which can be saved.

@@ -1,4 +1,4 @@
-"""Layers of activation functions, and dropout; `ops/_activations.py` has the formulas.
+"""Layers of activation functions, and dropout; `frugax.models.ops` has the formulas.
 
 All but Softmax, LogSoftmax and Glu are elementwise; all but Glu keep the shape.
 """

@@ -1,4 +1,4 @@
-"""Attention that keeps the keys and values of earlier positions, for decoding."""
+"""Causal attention with a cache of keys and values (KV cache), for decoding."""
 
 import dataclasses
 from collections.abc import Mapping

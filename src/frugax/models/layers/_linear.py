@@ -1,4 +1,4 @@
-"""The layer `Linear`, and multilayer perceptrons of it."""
+"""Fully connected layers: `Linear`, and networks of it, `MLP` and `FeedForward`."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Constructor arguments of layers: checked, and passed to the op as attributes.
+"""Check the constructor arguments of layers, and pass them to ops as attributes.
 
 Checks are called from `__post_init__`, so that a wrong setting is reported where it is
 written. Each names the field, the value and the allowed values.

@@ -1,4 +1,4 @@
-"""The ops for scaled dot-product attention, also to a cache of keys and values."""
+"""Ops for scaled dot-product attention, with and without a KV cache."""
 
 import math
 from typing import Any

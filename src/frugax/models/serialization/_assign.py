@@ -1,4 +1,4 @@
-"""Check arrays against a compiled model's weights, and put them on its backend."""
+"""Turn loaded arrays into a compiled model's parameters and state, after checks."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""`export`: write compiled models as StableHLO programs, which run without frugax.
+"""Export compiled models as StableHLO programs; load and run the exported files.
 
 The file is a `.safetensors` file with one array, the bytes of `jax.export`, and a
 checksum: without it a flipped bit would be found late, or never.

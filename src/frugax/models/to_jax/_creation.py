@@ -1,4 +1,4 @@
-"""The JAX implementation of array and random-key creation, for the bodies of ops."""
+"""The JAX implementation of array creation and random draws, for the bodies of ops."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Candidate programs for a model's gradients, from which its memory search chooses."""
+"""Build gradient functions of a model, whole or in micro-batches, for memory search."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Matrix products of groups of rows, each group with its own expert's weight.
+"""Grouped matrix multiplication: each group of rows by the weight of its own expert.
 
 `lax.ragged_dot` on CPU and GPU multiplies all rows by all weights and masks the result,
 which is the cost that a sparse mixture of experts avoids. Here rows are cut into blocks

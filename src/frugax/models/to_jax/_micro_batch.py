@@ -1,4 +1,4 @@
-"""Micro-batching of a model's gradients: check that rows are independent, then loop.
+"""Run a model or its gradients in micro-batches, if a batch's rows are independent.
 
 Micro-batches give the outputs of the whole batch only if rows do not affect each
 other's outputs. Batch statistics and random draws are known to violate this; every

@@ -1,4 +1,4 @@
-"""Measure the error of a model's outputs with shorter weights, for the dtype plan."""
+"""Measure a model's output error with weights in shorter dtypes, for a `DtypePlan`."""
 
 import hashlib
 from collections.abc import Mapping, Sequence

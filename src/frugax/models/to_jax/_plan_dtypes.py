@@ -1,4 +1,4 @@
-"""Plan shorter dtypes for a model's stored weights, within a measured output error.
+"""Choose shorter dtypes for a model's weights, by a limit on bytes or output error.
 
 A layer computes in the widest dtype of its inputs, so a bfloat16 weight next to float32
 data is rounded once, when it is stored, and sums keep their precision.

@@ -1,4 +1,4 @@
-"""The JAX implementation of reductions and cumulative sums, for the bodies of ops."""
+"""The JAX implementation of reductions, cumulative sums and softmax, for ops."""
 
 from collections.abc import Sequence
 

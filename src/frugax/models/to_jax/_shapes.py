@@ -1,4 +1,4 @@
-"""The JAX implementation of reshaping and indexing arrays, for the bodies of ops."""
+"""The JAX implementation of reshaping, joining, indexing and sorting, for ops."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The torch implementation of tensor and random-key creation, for the bodies of ops."""
+"""The torch implementation of tensor creation and random draws, for bodies of ops."""
 
 from typing import Any
 

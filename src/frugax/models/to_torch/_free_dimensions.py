@@ -1,4 +1,4 @@
-"""Free (symbolic) dimensions in torch's shape inference, with primes in their places.
+"""Represent free (symbolic) dimensions in torch's shape inference by prime numbers.
 
 torch's meta device knows numbers only. Each name gets two unlikely primes, and every
 op is asked for shapes twice, once with each; where the two answers differ, the length

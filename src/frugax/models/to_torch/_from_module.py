@@ -1,4 +1,4 @@
-"""Convert a torch module to a model for `from_torch`, op by op by `torch.export`."""
+"""Convert a torch module's exported graph to a model, op by op, for `from_torch`."""
 
 import operator
 import warnings

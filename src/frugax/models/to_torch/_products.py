@@ -1,4 +1,4 @@
-"""The torch implementation of matrix products, for the bodies of ops."""
+"""The torch implementation of matrix products and linear algebra, for bodies of ops."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""The torch implementation of reductions and cumulative sums, for the bodies of ops.
+"""The torch implementation of reductions, cumulative sums and softmax, for ops.
 
 torch takes no tuple of axes for some, no empty one for most, and counts in int64.
 """

@@ -1,4 +1,4 @@
-"""The torch implementation of reshaping and joining tensors, for the bodies of ops."""
+"""The torch implementation of reshaping, joining and slicing, for the bodies of ops."""
 
 from collections.abc import Sequence
 from typing import Any

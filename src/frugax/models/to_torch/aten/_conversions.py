@@ -1,4 +1,4 @@
-"""The table of `from_torch`'s converters, by the name of torch's operation."""
+"""The table of `from_torch`'s converters, by torch's operation, and their helpers."""
 
 import threading
 from collections.abc import Callable
