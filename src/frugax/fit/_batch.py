@@ -1,4 +1,4 @@
-"""`fit.find_largest_batch`: the most rows of a batch that fit a target's memory."""
+"""`fit.find_largest_batch`: the largest batch size that fits in a target's memory."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""`fit.plan`, `compare` and `apply`: whether a program fits a target, at what price."""
+"""`fit.plan`, `compare`, `apply`: plan a training step to fit one or more targets."""
 
 import dataclasses
 import functools

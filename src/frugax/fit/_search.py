@@ -1,4 +1,4 @@
-"""`fit.search`: the cheapest layout, micro-batches and recomputation for a target."""
+"""`fit.search`: the cheapest sharding, micro-batches and remat that fit a target."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""`line_chart`: lines over training steps as inline SVG for a report, without script.
+"""`line_chart`: draw series over training steps as inline SVG for an HTML page.
 
 Colours come from the CSS classes `s0` to `s3` of the page. Each chart carries its
 points as JSON, from which `CHART_SCRIPT` reads the values at a step.

@@ -1,4 +1,4 @@
-"""Build an SVG file with the theme, a heading, lines and text."""
+"""Build a stand-alone SVG file in the pages' theme, from text, lines and elements."""
 
 from ._markup import Child, Markup, element
 from ._theme import svg_theme

@@ -1,4 +1,4 @@
-"""`receipt_table`: a receipt on a page."""
+"""`receipt_table`: a receipt as an HTML table, with figures and verdict per budget."""
 
 from collections.abc import Sequence
 

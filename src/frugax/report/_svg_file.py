@@ -1,4 +1,4 @@
-"""`svg_file`: a chart of a page as a separate SVG file."""
+"""`svg_file`: turn a chart of an HTML page into a stand-alone SVG file."""
 
 from xml.etree import ElementTree as ET
 

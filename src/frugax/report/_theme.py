@@ -1,4 +1,4 @@
-"""The theme of all HTML pages and SVG pictures: colours, type and spacing.
+"""The theme of all HTML pages and SVG pictures, as CSS: colours, type and spacing.
 
 Each colour has a value for light and one for dark screens. Text colours have a contrast
 of 4.5 with both grounds (WCAG 2.2, AA; tests/report/test_theme.py).

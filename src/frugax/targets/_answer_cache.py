@@ -1,4 +1,4 @@
-"""The disk cache of compiled answers (bytes, flops, HLO), once for each target."""
+"""Cache on disk what the compiler reports of a program: memory, flops and HLO text."""
 
 import contextlib
 import dataclasses

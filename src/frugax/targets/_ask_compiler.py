@@ -1,4 +1,4 @@
-"""Wait for XLA's compiler interruptibly, and explain the programs that it refuses."""
+"""Run XLA's compiler with a timeout and a working Ctrl-C, and explain its errors."""
 
 import queue
 import re

@@ -1,4 +1,4 @@
-"""The devices that a target can name (`h100`, `l4` ...): memory and compiler facts."""
+"""Look up a device by name (`h100`) or file: its memory, and facts for the compiler."""
 
 import dataclasses
 import difflib

@@ -1,4 +1,4 @@
-"""`watch.apply`: compile a function whose records are collected as a plan says."""
+"""`watch.apply`: compile a function that records as often as a `WatchPlan` says."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager

@@ -1,4 +1,4 @@
-"""One watched function's calls, cut into watched and bare units for the in-run A/B."""
+"""Choose which calls of a function run watched or bare, to measure the overhead."""
 
 import threading
 from collections import deque

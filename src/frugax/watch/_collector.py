@@ -1,9 +1,9 @@
 """The collector: a thread that fetches queued records from the device and writes them.
 
 Everything that a program or a caller records is appended to one queue and returns at
-once. The thread looks four times a second: the entries that the device has finished are
-fetched together, become a few columns, and are written. Nothing is collected while the
-experiment runs a bare unit, so that the cost of collecting is part of what it measures.
+once. The thread collects once or twice a second: the entries that the device has
+finished are fetched together, become a few columns, and are written. A bare unit of the
+experiment delays this by up to 0.8 s, so that the cost of collecting is measured too.
 """
 
 import bisect

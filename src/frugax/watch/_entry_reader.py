@@ -1,4 +1,4 @@
-"""Read the queued records of programs and metrics of steps from the device, as rows."""
+"""Fetch queued records and metrics from the device, as batches of rows on the host."""
 
 import dataclasses
 import itertools

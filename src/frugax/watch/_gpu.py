@@ -1,4 +1,4 @@
-"""Read the load of NVIDIA GPUs from the driver's own library, where there is one."""
+"""Read the load and power of NVIDIA GPUs from the driver's own library (NVML)."""
 
 import contextlib
 import ctypes

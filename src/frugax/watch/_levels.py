@@ -47,7 +47,7 @@ class LevelDial:
         """Return the classes of records that are wanted at this step.
 
         Frames are wanted from "standard" on; whether they are affordable is a question
-        for `FramePacer`.
+        for `Watcher.wants_frames`.
         """
         if not self.every:
             return _NO_KINDS if self.level == "off" else _SUMMARIES

@@ -1,4 +1,4 @@
-"""`watch.plan`: which records of a function an overhead budget can pay for, how often.
+"""`watch.plan`: choose how often each record is made, to keep an overhead budget.
 
 Between two collections the records stay where the program left them, as device
 arrays. A collection (a "drain") has a price of its own whatever it carries, and each

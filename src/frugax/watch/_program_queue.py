@@ -1,4 +1,4 @@
-"""A callable that runs the next program of a queue, and counts its calls.
+"""Dispatch the calls of a watched function to its programs with little Python per call.
 
 A training step of 60 us leaves little of Python in the processor's caches, so each line
 of Python around it is slow: a function that counts its calls and decides what to run

@@ -1,4 +1,4 @@
-"""The compiled variants of a watched function: no probes, numbers, or frames as well.
+"""The compiled variants of a watched function: bare, with numbers, with frames as well.
 
 All are made from one trace. They differ in the probes that are left in; the others are
 removed, so the rest is the program that would be there without them.

@@ -1,4 +1,4 @@
-"""`text` and `table`: record words and rows, as often as the budget affords."""
+"""`text` and `table`: record texts and tables of numbers from inside jitted code."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""`Watcher`: take records at once, and collect them within an overhead budget."""
+"""`Watcher`: accept records without waiting; collect them within an overhead budget."""
 
 import contextlib
 import functools

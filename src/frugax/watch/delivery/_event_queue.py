@@ -1,4 +1,4 @@
-"""A sink's queue of records, by priority, which never holds more than its byte cap."""
+"""A sink's bounded priority queue: when full, it drops the least important records."""
 
 import dataclasses
 from collections import deque

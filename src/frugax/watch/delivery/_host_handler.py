@@ -1,4 +1,4 @@
-"""The protocol of functions on the host that handle a probe's values themselves."""
+"""`HostHandler`: the protocol of a host function that receives a probe's values."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable

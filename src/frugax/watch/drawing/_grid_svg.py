@@ -1,4 +1,4 @@
-"""Draw 2-D arrays as SVG: a grid, a grid before and after, a sequence, a sheet."""
+"""Draw 2-D arrays as SVG: one grid, before and after a step, an episode, or a table."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

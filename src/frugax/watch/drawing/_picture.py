@@ -1,4 +1,4 @@
-"""`Picture`: an array as a colour code for each cell, ready to be drawn or made a PNG.
+"""`Picture`: an array as a colour code per cell, ready to draw or to encode as PNG.
 
 Whole numbers from 0 to 9 have a colour each, as in ARC; -1 is padding. Other numbers
 lie on a ramp from the lowest to the highest. `uint8` with three or four channels last

@@ -1,4 +1,4 @@
-"""`Follower`: read a journal that another process is writing, only the new part."""
+"""`Follower`: tail a journal that another process writes, reading only what is new."""
 
 import dataclasses
 import os

@@ -1,4 +1,4 @@
-"""`merge`: the records of several processes in the order of their steps."""
+"""`merge`: iterate over the records of several processes' journals in step order."""
 
 import dataclasses
 import heapq

@@ -1,4 +1,4 @@
-"""How a journal holds a text: as an array of bytes, filled up with zeros."""
+"""Decode a text that a journal holds as an array of bytes, padded with zeros."""
 
 from typing import Any
 

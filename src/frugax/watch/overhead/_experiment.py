@@ -1,4 +1,4 @@
-"""The in-run A/B: compare watched with bare stretches of the same loop as it runs.
+"""The in-run A/B test: estimate overhead from watched and bare stretches of one loop.
 
 The calls of a function are cut into units of equal length. Two neighbouring units form
 a pair: one of them, drawn at random, runs bare, the other watched. Between two pairs

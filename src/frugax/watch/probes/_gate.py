@@ -1,4 +1,4 @@
-"""Run the operations that only frames need inside a `lax.cond`, when a frame is due.
+"""Run the operations that only frames (recorded arrays) need in a `lax.cond`, when due.
 
 Everything else stays outside the gate, so no state is copied.
 """

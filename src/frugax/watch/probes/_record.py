@@ -1,4 +1,4 @@
-"""Probes in jitted code: `record` numbers, `frame` if cheap, `summarise` always."""
+"""`record`, `frame`, `summarise`: record numbers, arrays, summaries in jitted code."""
 
 from collections.abc import Sequence
 from typing import Any

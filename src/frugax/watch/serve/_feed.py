@@ -1,4 +1,4 @@
-"""Send events to every open live page: one reader of the run, and deltas for each page.
+"""Stream a run's changes to every open live page, as server-sent events.
 
 The events are named `state` (everything but series and frames), `delta` (points to add;
 its id is the page's new cursor) and `beat` (the server's clock, so that a page notices

@@ -1,4 +1,4 @@
-"""Access control of the live page: its readers, and the rights of their browsers.
+"""ASGI middleware of the live page: check host, origin, token; set security headers.
 
 A request passes if it names one of our hosts, only reads, does not come from another
 site, and carries the token where one is required. The check of the host stops DNS

@@ -1,4 +1,4 @@
-"""Keep the content of a journal, and find the part that each live page has not seen.
+"""Keep a journal's records in memory, and return what a live page lacks or asks for.
 
 A cursor states how much a page has: the journal, the number of rewinds and the number
 of records of each stream. All of these depend on the file alone, so a cursor stays

@@ -1,4 +1,4 @@
-"""`serve`: run the web server of a run's live page until Ctrl-C."""
+"""`serve`: run the web server of the live page of one run, or of many, until Ctrl-C."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""Keep one stream's numbers and arrays in growing memory, for the live page."""
+"""Hold one stream's numbers and its newest arrays in memory, for the live page."""
 
 import bisect
 import dataclasses

@@ -1,4 +1,4 @@
-"""`Event`: a record as sinks receive it; `Sink`, their protocol; numbers by tag."""
+"""`Event`, a record as sinks receive it, and `Sink`, the protocol of all sinks."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A sink that writes a Weights & Biases run into a folder, to be uploaded later."""
+"""A sink that writes a Weights & Biases run, by default offline for a later upload."""
 
 import os
 from collections.abc import Mapping, Sequence
