@@ -402,7 +402,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._dispatch.add_callback_record(kind, stream, step, values)
         if not self.collector.has_started:
             self.collector.start()
-        # The thread collects four times a second, which is too rarely for a program
+        # The thread collects about twice a second, which is too rarely for a program
         # that calls back in every round of a loop.
         if len(buffer) >= RECORDS_PER_BLOCK:
             wait_s = 0.0
