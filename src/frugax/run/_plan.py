@@ -1,4 +1,4 @@
-"""`run.plan` and `apply`: predict a run's use of each budget without training; run it."""
+"""`run.plan`, `apply`: predict each budget's use without training; run the plan."""
 
 import dataclasses
 import time
