@@ -1,4 +1,4 @@
-"""Build the optimiser that a config names, from optax."""
+"""Build the optimiser, schedule and moving average that a config names, from optax."""
 
 import functools
 import inspect

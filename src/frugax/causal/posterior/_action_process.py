@@ -1,4 +1,4 @@
-"""Gaussian process regression of outcomes on interventions, without a causal graph.
+"""Gaussian process of experiments' outcomes; causal models may serve as its prior.
 
 The process knows no graph. The effect of an experiment is that of each variable alone
 plus that of each pair, 0 where nothing is set, so it is learned from few outcomes and

@@ -1,4 +1,4 @@
-"""The JAX implementation of neural-network ops, each in the form fastest on XLA:CPU.
+"""`Kernels`: JAX linear maps, norms, attention and lookups, fast on XLA:CPU.
 
 `Kernels` is what `JaxNamespace` inherits: linear maps, norms, attention, lookups and
 pieces here; convolutions and pools in `_kernels_conv.py`. Ratios in comments are of

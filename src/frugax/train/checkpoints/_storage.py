@@ -1,4 +1,4 @@
-"""Create, list, write and delete checkpoint folders on a shared disk or in a bucket."""
+"""Folder operations for checkpoints, the same on a disk and in a bucket."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""`TrainState`: the state of training, and checks that it and the batch fit the step.
+"""`TrainState` and how it is first made; checks that it and the batch fit the step.
 
 A state of another optimiser or precision would fail deep inside optax, or not fail at
 all and train in an unintended way. So it is refused before anything is compiled.
