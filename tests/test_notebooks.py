@@ -51,6 +51,8 @@ def test_the_gallery_shows_the_pictures_of_the_notebooks():
     spec = importlib.util.spec_from_file_location(
         "draw_gallery", ROOT / "scripts" / "draw_gallery.py"
     )
+    assert spec is not None
+    assert spec.loader is not None
     gallery = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(gallery)
     page = (ROOT / "docs" / "gallery.md").read_text()

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -256,7 +256,7 @@ def _accuracy_spend(
     before: Figures,
     after: Figures,
     differences: Mapping[str, PairedDifference],
-    nan_names: list[str],
+    nan_names: Sequence[str] = (),
     *,
     is_exact: bool,
 ) -> Spend:
@@ -353,7 +353,7 @@ def _has_nan(leaf: np.ndarray) -> bool:
     return bool(jnp.issubdtype(leaf.dtype, jnp.inexact) and np.isnan(leaf).any())
 
 
-def _list_nan(names: list[str]) -> str:
+def _list_nan(names: Sequence[str]) -> str:
     more = f" and {len(names) - 3:,} more arrays" if len(names) > 3 else ""
     return f"NaN is in {', '.join(names[:3])}{more}, which the loss changed"
 

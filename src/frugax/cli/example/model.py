@@ -50,6 +50,7 @@ def task(width: int = 128, batch: int = 256) -> Task:
     @jax.jit
     def evaluate(params: dict[str, jax.Array]) -> dict[str, jax.Array]:
         # One value for each example: the receipt then knows how sure a change is.
-        return {"accuracy": logits(params, x[1500:]).argmax(-1) == y[1500:]}
+        z = logits(params, jnp.asarray(x[1500:]))
+        return {"accuracy": z.argmax(-1) == y[1500:]}
 
     return Task(init, loss, batches, evaluate, apply=logits)
