@@ -109,13 +109,13 @@ def test_labels_must_be_integers(backend, layer):
 def test_settings_of_losses_are_checked_where_they_are_written():
     for layer in (CrossEntropy, NegativeLogLikelihood):
         with pytest.raises(TypeError, match="ignore_index must be a whole number"):
-            layer(ignore_index="x")  # pyright: ignore
+            layer(ignore_index="x")  # pyright: ignore[reportArgumentType]
         assert layer(ignore_index=-100).ignore_index == -100
     for layer in (L1, L2):
         with pytest.raises(ValueError, match="scale must be a number >= 0, got -1"):
             layer(-1)
         with pytest.raises(ValueError, match="scale must be a number >= 0, got 'x'"):
-            layer("x")  # pyright: ignore
+            layer("x")  # pyright: ignore[reportArgumentType]
 
 
 def test_the_row_of_padding_is_not_trained_as_in_torch():
@@ -134,7 +134,7 @@ def test_the_row_of_padding_is_not_trained_as_in_torch():
         data = {key: backend.array(tokens.numpy().astype("i4"))}
         loss = lambda outputs, _: (outputs["output"] ** 2).sum()
         value, gradients = compiled.value_and_grad(params, data, loss)
-        assert float(value.detach() if backend is TORCH else value) == pytest.approx(  # pyright: ignore
+        assert float(value.detach() if backend is TORCH else value) == pytest.approx(  # pyright: ignore[reportAttributeAccessIssue]
             total
         )
         np.testing.assert_allclose(
@@ -175,4 +175,4 @@ def test_gradients_and_keys_of_another_type_are_refused():
         layer.evaluate({}, {"input": ones}, output_gradients=ones)
     for key in ("a", 1.5):
         with pytest.raises(TypeError, match=f"key must be a seed, .* got {key!r}"):
-            layer.randomize_params(key)  # pyright: ignore
+            layer.randomize_params(key)  # pyright: ignore[reportArgumentType]
