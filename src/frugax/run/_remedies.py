@@ -19,13 +19,8 @@ def in_config_terms(key: str, remedy: Callable[[float], str]) -> Iterator[None]:
     except InfeasibleBudgetError as e:
         if e.unit != "bytes":
             raise  # the time was over meanwhile, which the ledger says itself
-        raise InfeasibleBudgetError(
-            f"{key}: {e.what}",
-            needed=e.needed,
-            limit=e.limit,
-            unit=e.unit,
-            hint=f"write {remedy(e.needed)}, or {e.hint or 'shrink the problem.'}",
-        ) from e
+        hint = f"write {remedy(e.needed)}, or {e.hint or 'shrink the problem.'}"
+        raise e.restate(f"{key}: {e.what}", hint=hint) from e
 
 
 def memory_remedy(setting: MemorySetting, unplanned: int) -> Callable[[float], str]:

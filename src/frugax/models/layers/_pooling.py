@@ -140,7 +140,8 @@ class Flatten(Weightless):
 
     Attributes:
         start: the first of the axes.
-        stop: the axis after the last; None: to the end.
+        stop: the axis after the last, one more than torch's `end_dim`; None: to the
+            end.
     """
 
     start: int = 1

@@ -137,13 +137,7 @@ class Builder:
         except InfeasibleBudgetError as e:
             if layout is None:
                 raise
-            raise InfeasibleBudgetError(
-                f"on each of {layout.mesh.size} devices {e.what}",
-                needed=e.needed,
-                limit=e.limit,
-                unit=e.unit,
-                hint=e.hint,
-            ) from e
+            raise e.restate(f"on each of {layout.mesh.size} devices {e.what}") from e
         return jit(remat.apply(objective, plan)), plan
 
     def build_eager(

@@ -196,13 +196,8 @@ class TrainStep:
         except InfeasibleBudgetError as e:
             if not self._variants:
                 raise
-            raise InfeasibleBudgetError(
-                f"with {self._describe_changes(signature)}, {e.what}",
-                needed=e.needed,
-                limit=e.limit,
-                unit=e.unit,
-                hint=e.hint,
-            ) from e
+            changes = self._describe_changes(signature)
+            raise e.restate(f"with {changes}, {e.what}") from e
 
     def _check_belongs(self, state: TrainState) -> None:
         options = self._options
