@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from frugax.budget import Verdict
-from frugax.run._finish import _accuracy_spend, _compare_figures
+from frugax.run._finish import accuracy_spend
 from frugax.run._paired import examples_that_tell, paired_difference
 from frugax.run._task_checks import Figures
 
@@ -21,9 +21,12 @@ def figures(examples):
 
 
 def spend(before, after, limit, *, is_exact=False):
-    before, after = figures(before), figures(after)
-    found = _compare_figures(before, after)
-    return _accuracy_spend(limit, before, after, found, is_exact=is_exact)
+    return accuracy_spend(limit, figures(before), figures(after), *trees(is_exact))
+
+
+def trees(is_exact):
+    """Weights, and those in their file."""
+    return {"w": np.zeros(2)}, {"w": np.full(2, 0.0 if is_exact else 1e-3)}
 
 
 def test_the_interval_of_lost_answers_covers_the_truth():
@@ -63,14 +66,14 @@ def test_equal_weights_have_zero_loss_of_accuracy():
 @pytest.mark.parametrize(("before", "after"), [(np.nan, 0.5), (0.5, np.nan)])
 def test_nan_is_never_kept(before, after):
     one, two = (Figures({"accuracy": x}, {}) for x in (before, after))
-    found = _accuracy_spend(0.5, one, two, {}, is_exact=True)
+    found = accuracy_spend(0.5, one, two, *trees(is_exact=True))
     assert found.verdict is Verdict.CANNOT_TELL
     assert "returns" in found.problems
 
 
 def test_a_single_number_has_no_interval():
     one = Figures({"accuracy": 0.9}, {})
-    found = _accuracy_spend(0.5, one, one, {}, is_exact=False)
+    found = accuracy_spend(0.5, one, one, *trees(is_exact=False))
     assert found.verdict is Verdict.CANNOT_TELL
     assert "as an array" in found.problems
 

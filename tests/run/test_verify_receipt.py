@@ -30,10 +30,12 @@ def finished(tmp_path_factory):
     return folder.path
 
 
-def forge(finished, tmp_path, change):
-    """A copy of the run whose receipt was edited."""
+def forge(finished, tmp_path, change, *, report=False):
+    """A copy of the run whose receipt was edited, by default without its report."""
     copy = tmp_path / "forged"
     shutil.copytree(finished, copy)
+    if not report:
+        (copy / "report.html").unlink()
     data = json.loads((copy / "receipt.json").read_text())
     change(data)
     (copy / "receipt.json").write_text(json.dumps(data))
@@ -68,9 +70,14 @@ def test_an_honest_receipt_is_confirmed(finished):
         "model: weights",
         "model: after.accuracy",
         "verdict of the receipt",
+        "model: before.accuracy",
+        "model: rel_error",
+        "model: noise.accuracy",
+        "accuracy lost by compression: measured",
+        "report.html",
     } <= same, str(found)
     untold = {c.figure for c in found.checks if c.finding == "cannot tell"}
-    assert {"time of the whole run: measured", "model: before.accuracy"} <= untold
+    assert "time of the whole run: measured" in untold
     assert all(c.reason for c in found.checks if c.finding == "cannot tell")
 
 
@@ -84,6 +91,8 @@ def test_every_forged_figure_is_found_and_no_other(finished, tmp_path):
         data["memory"]["unplanned_bytes"] += 8
         data["model"]["file_sha256"] = "0" * 64
         data["model"]["after"]["accuracy"] += 0.01
+        data["model"]["before"]["accuracy"] -= 0.01
+        data["model"]["rel_error"] /= 2
         data["model"]["weights"] += 1
         data["model"]["file_name"] = "other.fxz"
         data["memory"]["plan"] = "nothing was computed twice"
@@ -104,6 +113,8 @@ def test_every_forged_figure_is_found_and_no_other(finished, tmp_path):
         "memory: unplanned_bytes",
         "model: file_sha256",
         "model: after.accuracy",
+        "model: before.accuracy",
+        "model: rel_error",
         "model: weights",
         "model: file_name",
         "memory: plan",
@@ -179,6 +190,41 @@ def test_another_model_file_is_found(finished, tmp_path):
     (folder / "model.fxz").unlink()
     assert "is missing" in findings(folder, "cannot tell")["model: file_sha256"].reason
     assert verify_receipt(folder).finding == "cannot tell"
+
+
+def test_figures_before_compression_need_the_checkpoints(finished, tmp_path):
+    folder = forge(finished, tmp_path, lambda data: None)
+    shutil.rmtree(folder / "checkpoints")
+    found = verify_receipt(folder)
+    assert found.finding == "same", str(found)
+    untold = {c.figure: c for c in found.checks if c.finding == "cannot tell"}
+    assert "no intact checkpoint" in untold["model: before.accuracy"].reason
+    assert "accuracy lost by compression: measured" in untold
+
+
+@pytest.mark.parametrize("text", ["kept", "12."])
+def test_an_edited_report_is_found(finished, tmp_path, text):
+    folder = forge(finished, tmp_path, lambda data: None, report=True)
+    page = (folder / "report.html").read_text()
+    (folder / "report.html").write_text(page.replace(text, "7", 1))
+    assert set(findings(folder, "differs")) == {"report.html"}
+
+
+def test_a_report_of_another_receipt_is_found(finished, tmp_path):
+    def change(data):
+        data["seconds"]["total"] += 1
+
+    folder = forge(finished, tmp_path, change, report=True)
+    assert set(findings(folder, "differs")) == {"report.html"}
+
+
+def test_a_report_without_its_journal_does_not_pass_for_verified(finished, tmp_path):
+    folder = forge(finished, tmp_path, lambda data: None, report=True)
+    (folder / "journal").unlink()
+    found = verify_receipt(folder)
+    assert found.finding == "cannot tell"
+    (folder / "report.html").unlink()
+    assert verify_receipt(folder).finding == "same"
 
 
 def test_a_name_cannot_redraw_the_terminal(tmp_path):

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -112,12 +112,10 @@ def _write_files(
         decoded = read_weights(tree, folder)
         whole = checked.bound.with_file_tree(state, decoded)
         after = checked.evaluator.evaluate(whole)
-    is_exact = hash_tree(tree) == hash_tree(decoded)
-    nan_names = [name for name, leaf in trees.named_leaves(tree) if _has_nan(leaf)]
     notes = [*trained.notes]
-    if nan_names:
+    if nan_names := _names_with_nan(tree):
         notes.append(f"{_list_nan(nan_names)}: figures of this model may mean nothing.")
-    differences = _compare_figures(before, after)
+    differences = compare_figures(before, after)
 
     observer.stage("writing the report")
     spends = [*ready.step.report().spends]
@@ -127,11 +125,7 @@ def _write_files(
         spends += [_size_spend(s, ready.size) for s in saved.receipt.spends]
     limit = config.budgets.accuracy_drop
     if limit is not None:
-        spends.append(
-            _accuracy_spend(
-                limit, before, after, differences, nan_names, is_exact=is_exact
-            )
-        )
+        spends.append(accuracy_spend(limit, before, after, tree, decoded))
     spends += _time_spend(config, ledger, trained.predicted_seconds)
     records = watch.read(folder.journal)
     outcome = Outcome(
@@ -241,7 +235,8 @@ def _size_spend(spend: Spend, planned: compress.CompressPlan) -> Spend:
     return dataclasses.replace(spend, predicted=planned.file_bytes, source=source)
 
 
-def _compare_figures(before: Figures, after: Figures) -> dict[str, PairedDifference]:
+def compare_figures(before: Figures, after: Figures) -> dict[str, PairedDifference]:
+    """Compare two models on the same examples, for each figure of single examples."""
     found: dict[str, PairedDifference] = {}
     for name, examples in before.examples.items():
         others = after.examples.get(name, np.empty(0))
@@ -251,15 +246,18 @@ def _compare_figures(before: Figures, after: Figures) -> dict[str, PairedDiffere
     return found
 
 
-def _accuracy_spend(
-    limit: float,
-    before: Figures,
-    after: Figures,
-    differences: Mapping[str, PairedDifference],
-    nan_names: Sequence[str] = (),
-    *,
-    is_exact: bool,
+def accuracy_spend(
+    limit: float, before: Figures, after: Figures, tree: PyTree, decoded: PyTree
 ) -> Spend:
+    """Return the accuracy lost by compression, beside its budget.
+
+    Args:
+        limit: the budget.
+        before: evaluation of the trained weights.
+        after: evaluation of those in the file.
+        tree: the arrays that were compressed.
+        decoded: the same, from the file.
+    """
     source = "test set: trained weights, then the weights decoded from the file"
     lost = before.values["accuracy"] - after.values["accuracy"]
     spend = Spend(
@@ -276,13 +274,15 @@ def _accuracy_spend(
         if math.isfinite(before.values["accuracy"]):
             problem = "evaluate returns NaN for the weights in the file"
         return dataclasses.replace(spend, measured=None, problems=f"{problem}.")
-    if nan_names:  # a comparison with NaN is False, and argmax still names a class
+    if nan_names := _names_with_nan(
+        tree
+    ):  # a comparison with NaN is False, and argmax still names a class
         problem = f"{_list_nan(nan_names)}, so accuracy may mean nothing."
         return dataclasses.replace(spend, measured=None, problems=problem)
-    if is_exact:
+    if hash_tree(tree) == hash_tree(decoded):
         exact = f"{source}; the file holds the same weights, bit for bit"
         return dataclasses.replace(spend, source=exact)
-    difference = differences.get("accuracy")
+    difference = compare_figures(before, after).get("accuracy")
     if difference is None:
         return dataclasses.replace(
             spend,
@@ -349,8 +349,12 @@ def _notes(
 
 
 # Weights are never NaN here, as no checkpoint is saved then; carried arrays may be.
-def _has_nan(leaf: np.ndarray) -> bool:
-    return bool(jnp.issubdtype(leaf.dtype, jnp.inexact) and np.isnan(leaf).any())
+def _names_with_nan(tree: PyTree) -> list[str]:
+    return [
+        name
+        for name, leaf in trees.named_leaves(tree)
+        if jnp.issubdtype(leaf.dtype, jnp.inexact) and jnp.isnan(leaf).any()
+    ]
 
 
 def _list_nan(names: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ and the model file. Times do not, so they stay unconfirmed.
 import collections
 import dataclasses
 import functools
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -14,17 +15,22 @@ from pathlib import Path
 from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
-from frugax import compress, train, trees
+from frugax import compress, train, trees, watch
 from frugax.budget import Receipt, amount, from_plain
 from frugax.errors import ConfigError, FrugaxError
+from frugax.trees import PyTree
 
 from ._config import RunConfig
 from ._environment import describe_environment
-from ._finish import memory_facts, sample_rates
+from ._finish import accuracy_spend, compare_figures, memory_facts, sample_rates
 from ._folder import RunFolder, file_sha256
 from ._ledger import Ledger
 from ._observer import Observer, Silent
+from ._outcome import Outcome
+from ._page import report_page
 from ._prepare import Prepared, check_task, prepare
 from ._receipt_check import FigureCheck, Finding, ReceiptCheck
 from ._task_checks import evaluate_model
@@ -108,11 +114,11 @@ def verify_receipt(
     why = _explain_other_program(data.get("environment"))
     config = _read_config(path, data["config"], why)
     checks += _check_file(folder, model)
+    checks += _check_report(folder, text, data.get("environment"))
     if config is None:
         checks += _check_spends(receipt, _derive_file(folder), why)
         return ReceiptCheck(tuple(checks))
     checks += _check_rows(receipt, config)
-    checks += _check_accuracy(receipt, model)
     history = ", ".join(name for name in _HISTORY if name in data)
     checks.append(_untold("training", history, _ONCE, is_deterministic=False))
     derived = _derive_limits(config)
@@ -121,14 +127,19 @@ def verify_receipt(
     if not why:
         ready, why = _build(config, folder, trust_code, observer or Silent())
     if ready is None:
+        checks += _check_accuracy(receipt, model)
         checks += _check_spends(receipt, derived, why)
         checks += _check_facts("memory", memory, {}, why)
         checks += _check_facts("model", _numbers(model), {}, why)
         return ReceiptCheck(tuple(checks))
     _update(derived, _derive_spends(ready))
+    facts, lost = _derive_model(ready, folder, data.get("steps"))
+    _update(derived, lost)
+    if not lost:
+        checks += _check_accuracy(receipt, model)
     checks += _check_spends(receipt, derived, "nothing here derives it.")
     checks += _check_facts("memory", memory, _derive_memory(ready), "")
-    checks += _check_facts("model", _numbers(model), _derive_model(ready, folder), "")
+    checks += _check_facts("model", _numbers(model), facts, "")
     rates = [list(row) for row in sample_rates(config, ready.checked)]
     checks.append(
         _compare_numbers("learning_rates", data.get("learning_rates"), rates, str)
@@ -164,6 +175,35 @@ def _check_file(folder: RunFolder, model: Mapping[str, Any]) -> Iterator[FigureC
         yield _compare("model: sums in the file", "whole", f"damaged: {e}")
     else:
         yield _compare("model: sums in the file", "whole", "whole")
+
+
+def _check_report(
+    folder: RunFolder, text: str, theirs: object
+) -> Iterator[FigureCheck]:
+    """Draw the report again: figures in a page are read by more people than JSON."""
+    if not folder.report.is_file():
+        return
+    version = _mapping(theirs).get("frugax")
+    if version != describe_environment()["frugax"]:
+        why = f"frugax {version} drew it, and this one draws another page."
+        yield _untold(folder.report.name, "-", why)
+        return
+    try:
+        page = report_page(Outcome.from_json(text), watch.read(folder.journal))
+    except (FrugaxError, OSError, ValueError, KeyError, TypeError) as e:
+        why = f"it cannot be drawn from the receipt and the journal: {e}"
+        yield _untold(folder.report.name, "-", why)
+        return
+    ours, shown = page.splitlines(), folder.report.read_text("utf-8").splitlines()
+    wrong = [
+        n
+        for n, pair in enumerate(itertools.zip_longest(ours, shown), 1)
+        if len(set(pair)) > 1
+    ]
+    finding = "as drawn"
+    if wrong:
+        finding = f"another line {wrong[0]}"
+    yield _compare(folder.report.name, finding, "as drawn")
 
 
 def _check_rows(receipt: Receipt, config: RunConfig) -> Iterator[FigureCheck]:
@@ -296,8 +336,8 @@ def _check_facts(
         figure, value = f"{room}: {name}", stated.get(name)
         if name in derived:
             yield _compare_numbers(figure, value, derived[name], str)
-        elif name.partition(".")[0] in ("before", "rel_error"):
-            weights = "the trained weights are not in the folder, only the file's."
+        elif name.partition(".")[0] in ("before", "rel_error", "noise"):
+            weights = "no intact checkpoint with the trained weights is in the folder."
             yield _untold(figure, str(value), weights, is_deterministic=False)
         else:
             yield _untold(figure, str(value), why or "nothing here derives it.")
@@ -307,13 +347,19 @@ def _numbers(model: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of a run's model that building it again can derive."""
     names = ("summary", "weights", "original_bytes", "rel_error")
     found = {name: model.get(name) for name in names}
-    for when in ("before", "after"):
+    for when in ("before", "after", "noise"):
         for name, value in _mapping(model.get(when)).items():
             found[f"{when}.{name}"] = value
     return found
 
 
-def _derive_model(ready: Prepared, folder: RunFolder) -> dict[str, Any]:
+def _derive_model(
+    ready: Prepared, folder: RunFolder, steps: object
+) -> tuple[dict[str, Any], Parts]:
+    """The model's figures; and the accuracy lost, if its weights are in a checkpoint.
+
+    Empty parts mean that the accuracy lost could not be derived.
+    """
     bound, state = ready.checked.bound, ready.checked.state
     tree = bound.file_tree(state)
     facts: dict[str, Any] = {
@@ -321,14 +367,50 @@ def _derive_model(ready: Prepared, folder: RunFolder) -> dict[str, Any]:
         "weights": sum(leaf.size for leaf in jax.tree.leaves(tree)),
         "original_bytes": trees.nbytes(tree),
     }
-    if folder.model.is_file():
-        try:
-            whole = bound.with_file_tree(state, read_weights(tree, folder))
-            figures = evaluate_model(bound, whole).values
-        except FrugaxError:
-            return facts  # damaged, or of another model: its own row says so
-        facts |= {f"after.{name}": value for name, value in figures.items()}
-    return facts
+    if not folder.model.is_file():
+        return facts, {}
+    try:
+        decoded = read_weights(tree, folder)
+        after = evaluate_model(bound, bound.with_file_tree(state, decoded))
+        facts |= {f"after.{name}": value for name, value in after.values.items()}
+        trained = _restore_trained(folder, state, steps)
+        if trained is None:
+            return facts, {}
+        # An average of the weights takes their place, as before compressing.
+        trained = bound.gather_weights(trained)
+        before = evaluate_model(bound, bound.whole(trained))
+    except FrugaxError:
+        return facts, {}  # damaged, or of another model: its own row says so
+    tree = bound.file_tree(trained)
+    noises = {name: d.noise for name, d in compare_figures(before, after).items()}
+    facts["rel_error"] = _relative_error(tree, decoded)
+    facts |= {f"before.{name}": value for name, value in before.values.items()}
+    facts |= {f"noise.{name}": value for name, value in noises.items()}
+    spend = accuracy_spend(0.0, before, after, tree, decoded)
+    return facts, {spend.name: {"measured": spend.measured, "noise": spend.noise}}
+
+
+def _restore_trained(
+    folder: RunFolder, like: train.TrainState, steps: object
+) -> train.TrainState | None:
+    """Restore the state that was compressed, if a checkpoint still has it."""
+    for path in (folder.best, folder.checkpoints):
+        saved = train.Checkpoints(path)
+        if isinstance(steps, int) and steps in saved.steps():
+            return saved.restore(like, step=steps)[0]
+    return None
+
+
+def _relative_error(original: PyTree, decoded: PyTree) -> float:
+    """Return ||decoded - original|| / ||original|| over all finite float arrays."""
+    error = energy = 0.0
+    for pair in zip(jax.tree.leaves(original), jax.tree.leaves(decoded), strict=True):
+        if not jnp.issubdtype(pair[0].dtype, jnp.floating):
+            continue
+        a, b = (np.asarray(x, np.float64) for x in pair)
+        if np.isfinite(a).all():
+            error, energy = error + ((a - b) ** 2).sum(), energy + (a**2).sum()
+    return math.sqrt(error / energy) if error else 0.0
 
 
 def _read_config(path: Path, data: object, why: str) -> RunConfig | None:
