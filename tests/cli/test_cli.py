@@ -136,6 +136,12 @@ def test_watching_alone_does_not_fail_a_run(small):
     assert "broken" in done.stdout or "cannot tell" in done.stdout
 
 
+@pytest.mark.parametrize("first", [["--set", "train.stepz=1"], ["--set=train.stepz=1"]])
+def test_each_set_counts_not_only_the_last(small, first):
+    done = frugax("plan", "c.yaml", *first, "--set", "budgets.size=2x", cwd=small)
+    assert_one_line(done, "stepz")
+
+
 def test_planning_does_not_write_files(small):
     done = frugax("plan", "c.yaml", "--set", "budgets.size=2x", cwd=small)
     assert done.returncode == 0, done.stderr

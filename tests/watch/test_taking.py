@@ -129,6 +129,19 @@ def test_numbers_of_the_same_step_from_both_sides_are_one_record(tmp_path):
     assert back["loss"].tolist() == [-i for i in range(10)]
 
 
+def test_the_state_of_watching_agrees_with_the_receipt(tmp_path):
+    with watch.Journal.create(tmp_path / "a", {}) as journal:
+        with taking(journal, "standard") as watcher:
+            for i in range(200):
+                watcher.record(i, {"loss": float(i)})
+        spend = watcher.report().spends[0]
+    status = watch.read(tmp_path / "a", strict=True).streams["watch"]
+    # Counted, as too few stretches were compared; a comparison could be negative.
+    assert spend.measured is not None
+    assert 0 < status["overhead_low"][-1] < status["overhead"][-1]
+    assert status["overhead"][-1] < status["overhead_high"][-1]
+
+
 def test_sinks_get_the_records_of_the_journal_and_the_status(tmp_path):
     sink = Listener()
     with watch.Journal.create(tmp_path / "a", {}) as journal:

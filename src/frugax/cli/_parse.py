@@ -35,12 +35,34 @@ def parse(
                 },
                 prog=prog,
                 description=about,
-                args=args,
+                args=_merge_changes(args),
             )
     except SystemExit as e:
         if not e.code:
             raise
         raise ConfigError(_to_line(output.getvalue(), prog)) from None
+
+
+def _merge_changes(args: Sequence[str]) -> list[str]:
+    """Join the values of every `--set`: tyro would keep those of the last one only."""
+    own = list(args[: args.index("--")]) if "--" in args else list(args)
+    rest: list[str] = []
+    values: list[str] = []
+    is_value = False
+    for arg in own:
+        if arg == "--set" or arg.startswith("--set="):
+            values += [arg.removeprefix("--set=")] if "=" in arg else []
+            is_value = True
+        elif is_value and not arg.startswith("-"):
+            values.append(arg)
+        else:
+            is_value = False
+            rest.append(arg)
+    if values:
+        rest += ["--set", *values]
+    elif "--set" in own:
+        rest.append("--set")
+    return rest + list(args[len(own) :])
 
 
 def _defer(

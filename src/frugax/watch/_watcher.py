@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import math
 import os
 import time
 import timeit
@@ -562,10 +561,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         """Report the cost of watching up to the last call, beside the budget."""
         self._count_skipped()
         writer = self._dispatch.writer
-        notes, measured, noise = self._account.describe(
-            calls=self._calls,
-            records_all=self._dial.level == "full" or self._flight is not None,
-        )
+        notes, measured, noise = self._describe_overhead()
         if self.compile_s:
             notes.append(
                 f"Compiling the programs to compare took {self.compile_s:.1f} s, once "
@@ -611,6 +607,12 @@ class Watcher(AbstractContextManager["Watcher"]):
         )
         return Receipt((spend,))
 
+    def _describe_overhead(self) -> tuple[list[str], float | None, float]:
+        return self._account.describe(
+            calls=self._calls,
+            records_all=self._dial.level == "full" or self._flight is not None,
+        )
+
     def _is_bare(self) -> bool:
         return any(
             schedule.is_bare for schedule in (*self._schedules, self._own_schedule)
@@ -646,14 +648,12 @@ class Watcher(AbstractContextManager["Watcher"]):
         if now < self._next_status and not always:
             return
         self._next_status, self._status_step = now + _STATUS_INTERVAL_S, step
-        found = self.overhead_estimate
-        measured = {
-            "overhead": found.middle,
-            "overhead_low": found.low,
-            "overhead_high": found.high,
-        }
-        # An unknown value is left out; NaN would mean that a value went wrong.
-        values = {name: v for name, v in measured.items() if math.isfinite(v)}
+        # The share that the receipt would state now; left out while it is unknown.
+        _, share, noise = self._describe_overhead()
+        values: dict[str, float] = {}
+        if share is not None:
+            values["overhead"] = share
+            values |= {"overhead_low": share - noise, "overhead_high": share + noise}
         values |= {
             "budget": self._limit,
             "collecting": self._account.collecting_share,

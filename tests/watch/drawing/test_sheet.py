@@ -67,6 +67,14 @@ def test_a_wide_sheet_has_small_cells():
     assert widths[0] < widths[1] < widths[2] <= 800
 
 
+def test_a_sheet_without_a_title_is_described_by_its_names():
+    pair = [[[1]], [[2]]]
+    svg = sheet_svg([pair], column_names=["before", "after"])
+    assert ET.fromstring(svg).get("aria-label") == "1 row of 2 pictures; before, after"
+    svg = sheet_svg([pair, pair[:1]], row_names=["first", "second"])
+    assert "<title>2 rows of up to 2 pictures; first, second</title>" in svg
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -292,7 +292,12 @@ def sheet_svg(
         for x, picture in zip(xs, row, strict=False):
             body.append(panel(picture, float(x), float(y), cell, palette=palette))
     end = _SHEET_MARGIN - _SHEET_GAP
-    description = f"{len(grids)} rows of up to {across} grids"
+    count = "1 row" if len(grids) == 1 else f"{len(grids)} rows"
+    most = "up to " if len({*map(len, grids)}) > 1 else ""
+    description = f"{count} of {most}{across} pictures"
+    for names in (column_names, row_names):
+        if names:
+            description += f"; {', '.join(names)}"
     size = float(xs[-1]) + end, float(ys[-1]) + end
     return document(*size, title, description, body)
 

@@ -134,8 +134,10 @@ function tiles(main) {
   add("time per step", typical === null ? null : duration(typical), typical === null ? "the run was too short to tell" : `${number(1 / typical, 3)} a second${remaining(facts, main, typical)}`);
   const watch = streams.watch?.latest ?? {};
   const spend = facts.budgets.find((b) => b.unit === "share" && /watching/.test(b.name));
-  const overhead = watch.overhead ?? spend?.measured ?? null;
   const limit = watch.budget ?? spend?.limit ?? null;
+  // As in a receipt, an interval around the limit does not tell.
+  const unsure = limit !== null && watch.overhead_low <= limit && limit < watch.overhead_high;
+  const overhead = spend?.measured ?? (unsure ? null : watch.overhead) ?? null;
   add("watching takes", overhead === null ? null : percent(overhead), limit === null ? "no budget stated" : `of at most ${percent(limit)}`, overhead === null || !limit ? null : overhead / limit);
   const memory = facts.memory;
   // Without a plan: the fullest device, or the process.

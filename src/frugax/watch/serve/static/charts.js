@@ -395,7 +395,7 @@ export class Board {
     if (stream && /episode|summary/.test(stream)) return;
     // Of a histogram they are its edges, which its own picture shows.
     if (stream && /^(low|high|not_finite)$/.test(column) && this.histograms.has(stream)) return;
-    if (stream === "watch" && (!/overhead|bytes|seconds per step/.test(column) || /limit/.test(column))) return;
+    if (stream === "watch" && (!/overhead$|bytes|seconds per step/.test(column) || /limit/.test(column))) return;
     if (stream === "watch" && column === STEP_SECONDS && this.store.get("")?.has(STEP_SECONDS)) return;
     const key = stream + "/" + family(column);
     let chart = this.charts.get(key);
