@@ -24,10 +24,11 @@ thorough:
 	JAX_DISABLE_MOST_OPTIMIZATIONS=0 XLA_FLAGS=--xla_force_host_platform_device_count=8 \
 	  .venv/bin/python -m pytest -q -n 2 -m thorough tests
 
-# `FULL=1` runs each benchmark as long as the rooms' pages state.
+# `FULL=1` runs each benchmark as long as the rooms' pages state; `ROWS=timed` those that
+# need a quiet machine, `ROWS=counted` the others. A stopped run goes on where it was.
 league:
 	@scripts/setup dev
-	.venv/bin/python -m benchmarks.league $(if $(FULL),--full)
+	.venv/bin/python -m benchmarks.league $(if $(FULL),--full) $(if $(ROWS),--rows $(ROWS))
 
 site:
 	@scripts/build_site

@@ -2,6 +2,8 @@
 
     python -m benchmarks.league                 # minutes: few rounds, wide intervals
     python -m benchmarks.league --full          # hours: as the rooms' pages state
+    python -m benchmarks.league --rows counted  # bytes, flops, errors: on any machine
+    python -m benchmarks.league --rows timed    # on a quiet machine
     python -m benchmarks.league --only tropical,train
     python -m benchmarks.league --kept          # assemble the rooms' last results
 
@@ -10,12 +12,17 @@ factor by which frugax is ahead of the best peer in its best form: the peer's ti
 bytes or error over ours, so that above 1 is always better. With an interval a row is
 `ahead` or `behind` only if the whole interval is; otherwise it is `cannot tell`. Losing
 rows stay. Writes `benchmarks/results/league.json` and the tables of the README and of
-`docs/league.md`.
+`docs/league.md` after each benchmark; rows of benchmarks that were not asked for stay
+as they are. A run that was stopped goes on where it was: benchmarks that it finished
+with this source are not run again (`--again` does).
 """
 
 import argparse
+import contextlib
 import dataclasses
+import hashlib
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -33,6 +40,8 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "league.md"
 README = ROOT / "README.md"
+# Results of short runs, and the seconds that each benchmark took.
+KEPT = Path(tempfile.gettempdir()) / "frugax-benchmarks" / "league"
 EVEN = 1.001
 MIN_CASES = 6  # 2 * 0.5**6 is the first below 5%
 START, END = "<!-- league: start -->", "<!-- league: end -->"
@@ -55,6 +64,7 @@ class Row:
         cases: independent cases that the interval was drawn from; None if it is one of
             repeated measurements.
         unmeasured: peers that were not run, without which the best one is not known.
+        date: when it was measured; "" for the date of the file of results.
     """
 
     room: str
@@ -68,6 +78,7 @@ class Row:
     high: float | None = None
     cases: int | None = None
     unmeasured: tuple[str, ...] = ()
+    date: str = ""
 
     @property
     def standing(self) -> str:
@@ -101,6 +112,8 @@ class Source:
         full: its arguments for stated figures.
         quick: its arguments for a few minutes; None if it cannot be that short.
         out: its option for another file of results; "" without such an option.
+        is_timed: whether its rows are times, which need a quiet machine.
+        minutes: of its full and its quick run, roughly, on two cores.
     """
 
     module: str
@@ -109,6 +122,8 @@ class Source:
     full: tuple[str, ...] = ()
     quick: tuple[str, ...] | None = None
     out: str = "--out"
+    is_timed: bool = True
+    minutes: tuple[float, float] = (10, 1)
 
 
 def remat_rows(data: Any) -> Iterator[Row]:
@@ -149,6 +164,53 @@ def remat_rows(data: Any) -> Iterator[Row]:
                 peer="torch activation_memory_budget",
                 theirs=theirs,
                 ahead_by=theirs / ours,
+            )
+
+
+def by_hand_rows(data: Any) -> Iterator[Row]:
+    """Flops of a step in the bytes of loops that checkpoint themselves."""
+    for found in data.values():
+        for row in found["rows"]:
+            ours, theirs = row["ours"], row["theirs"]
+            yield Row(
+                room="remat",
+                task=f"flops in at most the bytes of {row['task']}",
+                quantity="of the plain flops",
+                ours=1 + ours["extra"],
+                peer=row["peer"],
+                theirs=1 + theirs["extra"],
+                # A plan that needs more bytes is behind, whatever its flops.
+                ahead_by=(1 + theirs["extra"]) / (1 + ours["extra"])
+                if ours["met"]
+                else theirs["bytes"] / ours["bytes"],
+                date=found["made_with"]["date"],
+            )
+
+
+def policy_rows(data: Any) -> Iterator[Row]:
+    """Flops of a step in the bytes of the stock policy that is hardest to beat."""
+    for target, nets in data.get("targets", {}).items():
+        for net, found in nets.items():
+            beside = {
+                policy: (1 + rival["extra"]) / (1 + rival["ours"]["extra"])
+                if rival["ours"]["met"]
+                else rival["bytes"] / rival["ours"]["bytes"]
+                for policy, rival in found["rivals"].items()
+                if rival.get("ours")
+            }
+            if not beside:
+                continue
+            policy = min(beside, key=lambda name: beside[name])
+            rival = found["rivals"][policy]
+            yield Row(
+                room="remat",
+                task=f"{net} on {target}: flops in the bytes of a stock policy",
+                quantity="of the plain flops",
+                ours=1 + rival["ours"]["extra"],
+                peer=policy,
+                theirs=1 + rival["extra"],
+                ahead_by=beside[policy],
+                date=found.get("date", ""),
             )
 
 
@@ -197,6 +259,29 @@ def watch_rows(data: Any) -> Iterator[Row]:
                     peer=peer,
                     theirs=found[peer]["us"],
                     **over(found[peer], ours),
+                )
+
+
+def watch_peer_rows(data: Any) -> Iterator[Row]:
+    """Steps of a loop that keeps two numbers each, and of a scan that shows itself."""
+    tasks = {"log": "step of a Python loop", "progress": "step of a scan"}
+    for part, task in tasks.items():
+        for size, found in data.get(part, {}).get("found", {}).items():
+            for peer, figures in found.items():
+                if "of_ours" not in figures or peer.startswith("unwatched"):
+                    continue
+                ratio, low, high = figures["of_ours"]
+                yield Row(
+                    room="watch",
+                    task=f"{task} that keeps two numbers ({size} net)",
+                    quantity="us of processor time",
+                    ours=found["frugax"]["us"],
+                    peer=f"{peer}, progress alone" if part == "progress" else peer,
+                    theirs=figures["us"],
+                    ahead_by=ratio,
+                    low=low,
+                    high=high,
+                    date=data[part]["made_with"]["date"],
                 )
 
 
@@ -284,6 +369,27 @@ def lossy_rows(data: Any) -> Iterator[Row]:
                 )
 
 
+def calibrated_rows(data: Any) -> Iterator[Row]:
+    """Errors of embeddings in the bytes of GPTQ, HQQ and NF4, calibrated like GPTQ."""
+    part = data.get("minilm", {})
+    rows = part.get("found", {}).get("rows", {})
+    for peer, found in rows.items():
+        size = f"{int(found['bytes']):,} bytes"
+        ours = rows.get(f"{size}, calibrated")
+        if ours and peer != f"{size}, calibrated":
+            for test in ("other docstrings", "180 sentences"):
+                yield Row(
+                    room="compress",
+                    task=f"MiniLM in the bytes of a peer: {test}",
+                    quantity="1 - cosine",
+                    ours=ours[test],
+                    peer=peer,
+                    theirs=found[test],
+                    ahead_by=found[test] / ours[test],
+                    date=part["made_with"]["date"],
+                )
+
+
 def tropical_rows(data: Any) -> Iterator[Row]:
     """Max-plus products and shortest paths, on one core."""
     for part, task in {"matmul": "max-plus product", "closure": "all paths"}.items():
@@ -350,7 +456,8 @@ def structure_rows(data: Any) -> Iterator[Row]:
 
 def campaign_rows(data: Any) -> Iterator[Row]:
     """Regret at the end of campaigns, over the problems that every method solved."""
-    runs = {name: found for name, found in data.items() if name != "made with"}
+    others = ("made with", "random")  # choosing at random is not a method
+    runs = {name: found for name, found in data.items() if name not in others}
     problems = sorted(set.intersection(*(set(found) for found in runs.values())))
     regret = {
         name: np.array([found[problem]["regret"][-1] for problem in problems])
@@ -359,26 +466,29 @@ def campaign_rows(data: Any) -> Iterator[Row]:
     ours = regret.pop("campaign", None)
     if ours is None or not regret or not problems:
         return
-    best = min(regret, key=lambda name: regret[name].mean())
+    unmeasured = tuple(name for name in CAMPAIGN_PEERS if name not in runs)
+    families = {problem.rsplit(" ", 1)[0] for problem in problems}
     # Families differ in difficulty by far more than the methods do, so problems are
     # drawn again, with each method's regret on the same ones.
     drawn = np.random.default_rng(0).integers(len(ours), size=(2000, len(ours)))
-    ratios = regret[best][drawn].mean(1) / np.maximum(ours[drawn].mean(1), 1e-12)
-    low, high = np.quantile(ratios, [0.025, 0.975])
-    families = {problem.rsplit(" ", 1)[0] for problem in problems}
-    yield Row(
-        room="causal",
-        task=f"campaigns on {len(problems)} problems of {len(families)} families",
-        quantity="mean regret",
-        ours=float(ours.mean()),
-        peer=best,
-        theirs=float(regret[best].mean()),
-        ahead_by=float(regret[best].mean() / max(ours.mean(), 1e-12)),
-        low=float(low),
-        high=float(high),
-        cases=len(problems),
-        unmeasured=tuple(name for name in CAMPAIGN_PEERS if name not in runs),
-    )
+    for peer in sorted(regret, key=lambda name: float(regret[name].mean())):
+        ratios = regret[peer][drawn].mean(1) / np.maximum(ours[drawn].mean(1), 1e-12)
+        low, high = np.quantile(ratios, [0.025, 0.975])
+        yield Row(
+            room="causal",
+            task=f"campaigns on {len(problems)} problems of {len(families)} families",
+            quantity="mean regret",
+            ours=float(ours.mean()),
+            peer=peer,
+            theirs=float(regret[peer].mean()),
+            ahead_by=float(regret[peer].mean() / max(ours.mean(), 1e-12)),
+            low=float(low),
+            high=float(high),
+            cases=len(problems),
+            unmeasured=unmeasured,
+        )
+        if unmeasured:
+            return  # the others are no better, and the best is not known
 
 
 # The rivals that docs/causal_campaign.md compares with; GP-UCB alone is not the best.
@@ -392,6 +502,23 @@ SOURCES = (
         rows=remat_rows,
         full=("--parts", "time,torch"),
         quick=("--parts", "time", "--nets", "mlp24", "--rounds", "3"),
+        minutes=(60, 1),
+    ),
+    Source(
+        module="remat_by_hand",
+        file="remat_by_hand.json",
+        rows=by_hand_rows,
+        quick=("--nets", "ode,diffrax"),
+        is_timed=False,
+        minutes=(2, 1),
+    ),
+    Source(
+        module="remat_policies",
+        file="remat_policies.json",
+        rows=policy_rows,
+        quick=("--nets", "mlp,gru"),
+        is_timed=False,
+        minutes=(20, 3),
     ),
     Source(
         module="train",
@@ -406,6 +533,15 @@ SOURCES = (
         rows=watch_rows,
         full=("--parts", "scan", "--seconds", "90"),
         quick=("--parts", "scan", "--seconds", "10"),
+        minutes=(4, 1),
+    ),
+    Source(
+        module="watch_peers",
+        file="watch_peers.json",
+        rows=watch_peer_rows,
+        full=("--seconds", "60"),
+        quick=("--seconds", "15"),
+        minutes=(3, 1),
     ),
     Source(
         module="watch_storage",
@@ -413,6 +549,7 @@ SOURCES = (
         rows=storage_rows,
         quick=(),
         out="--to",
+        is_timed=False,
     ),
     Source(
         module="compress_lossless",
@@ -426,6 +563,16 @@ SOURCES = (
         rows=lossy_rows,
         full=("--parts", "lossy"),
         out="",
+        is_timed=False,
+        minutes=(30, 0),
+    ),
+    Source(
+        module="compress_calibrated",
+        file="compress_calibrated.json",
+        rows=calibrated_rows,
+        full=("--parts", "minilm"),
+        is_timed=False,
+        minutes=(60, 0),
     ),
     Source(
         module="tropical",
@@ -446,6 +593,8 @@ SOURCES = (
         file="causal_structure.json",
         rows=structure_rows,
         out="",
+        is_timed=False,
+        minutes=(60, 0),
     ),
     Source(
         module="causal_optimise",
@@ -453,32 +602,87 @@ SOURCES = (
         rows=campaign_rows,
         quick=("--count", "1", "--families", "classic", "threshold"),
         out="--to",
+        is_timed=False,
+        minutes=(120, 2),
     ),
 )
 
 
-def measure(source: Source, *, full: bool, folder: Path) -> tuple[Any, str, str]:
-    """Run one benchmark; return its results, its command, and why it failed."""
+def measure(source: Source, *, full: bool, again: bool = False) -> tuple[Any, str, str]:
+    """Run one benchmark; return its results, its command, and why it failed.
+
+    One that was finished by this command and with this source is not run again.
+    """
     arguments = source.full if full else source.quick
     if arguments is None:
         return None, "", "it has no run of a few minutes: --full"
+    folder = KEPT / ("full" if full else "quick")
+    folder.mkdir(parents=True, exist_ok=True)
     target = RESULTS / source.file
     command = ["python", "-m", f"benchmarks.{source.module}", *arguments]
     shown = " ".join(command)
     if source.out:
-        target = folder / source.file
+        # A full run is the one that the rooms' pages state.
+        target = target if full else folder / source.file
         command += [source.out, str(target)]
-    print(f"{shown} ...", file=sys.stderr, flush=True)
+    stamp = folder / f"{source.module}.stamp"
+    print_of = fingerprint(source, command)
+    if not again and target.exists() and read_stamp(stamp).get("print") == print_of:
+        print(f"{shown}: done before", file=sys.stderr, flush=True)
+        return json.loads(target.read_text()), shown, ""
     started = time.time()
-    done = subprocess.run(
-        [sys.executable, *command[1:]], cwd=ROOT, capture_output=True, text=True
-    )
+    last = wait_for([sys.executable, *command[1:]], folder / f"{source.module}.log")
     # A file of an earlier day must not pass for the result of a run that failed. Some
     # benchmarks exit with 1 if a bar is missed, so the file decides.
     if not target.exists() or target.stat().st_mtime < started:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        return None, shown, f"failed: {lines[-1] if lines else 'no results'}"
+        return None, shown, f"failed: {last or 'no results'}"
+    facts = {"print": print_of, "seconds": time.time() - started}
+    write_whole(stamp, json.dumps(facts))
     return json.loads(target.read_text()), shown, ""
+
+
+def wait_for(command: list[str], log: Path) -> str:
+    """Run a command, say twice a minute what it does, and return its last line."""
+    with log.open("w+b") as output:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
+        started, last = time.time(), ""
+        try:
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(30)
+                lines = log.read_text(errors="replace").splitlines()
+                last = next((x for x in reversed(lines) if x.strip()), "")[:100]
+                if process.returncode is not None:
+                    return last
+                took = f"{time.time() - started:.0f} s"
+                print(f"  {took}: {last}", file=sys.stderr, flush=True)
+        finally:
+            process.kill()  # after Ctrl-C
+            process.wait()
+
+
+def fingerprint(source: Source, command: list[str]) -> str:
+    """Hash the command, the benchmark and the package: any change is measured anew."""
+    found = hashlib.sha256(repr(command[1:]).encode())
+    files = [ROOT / "benchmarks" / f"{source.module}.py"]
+    files += sorted((ROOT / "src" / "frugax").rglob("*.py"))
+    for file in files:
+        found.update(file.read_bytes() if file.exists() else b"-")
+    return found.hexdigest()
+
+
+def read_stamp(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def expect_seconds(source: Source, *, full: bool) -> float:
+    """How long its last run took, otherwise its usual time."""
+    stamp = KEPT / ("full" if full else "quick") / f"{source.module}.stamp"
+    usual = 60 * source.minutes[0 if full else 1]
+    return float(read_stamp(stamp).get("seconds", usual))
 
 
 def read_kept(source: Source) -> tuple[Any, str, str]:
@@ -495,7 +699,7 @@ def entry(row: Row, command: str, date: str) -> dict[str, Any]:
     return dataclasses.asdict(row) | {
         "standing": row.standing,
         "command": command,
-        "date": date,
+        "date": row.date or date,
     }
 
 
@@ -512,8 +716,8 @@ def find_date(data: Any) -> str:
 def league_table(rows: Iterable[dict[str, Any]]) -> str:
     """The rows as a Markdown table."""
     lines = [
-        "| room | task | ours | best peer | ahead by | standing |",
-        "|---|---|--:|--:|--:|---|",
+        "| room | task | ours | best peer | ahead by | standing | measured |",
+        "|---|---|--:|--:|--:|---|---|",
     ]
     for row in rows:
         factor = f"{row['ahead_by']:.4g}"
@@ -524,7 +728,8 @@ def league_table(rows: Iterable[dict[str, Any]]) -> str:
             standing = "**behind**"
         lines.append(
             f"| {row['room']} | {row['task']} | {row['ours']:,.4g} {row['quantity']} "
-            f"| {name_peer(row)}: {row['theirs']:,.4g} | {factor} | {standing} |"
+            f"| {name_peer(row)}: {row['theirs']:,.4g} | {factor} | {standing} "
+            f"| {row['date'].partition(' ')[0]} |"
         )
     return "\n".join(lines)
 
@@ -590,12 +795,49 @@ def replace_block(path: Path, text: str) -> None:
     write_whole(path, f"{before}{START}\n{text}{END}{after}")
 
 
+def assemble(
+    league: dict[str, Any], results: dict[str, tuple[Any, str, str]], command: str
+) -> dict[str, Any]:
+    """Replace the rows of some benchmarks; those of the others stay."""
+    rows = {source.module: [] for source in SOURCES}
+    for row in league.get("rows", []):
+        rows.setdefault(module_of(row["command"]), []).append(row)
+    missing = dict(league.get("missing", {}))
+    for source in SOURCES:
+        if source.module not in results:
+            continue
+        data, shown, why = results[source.module]
+        missing.pop(source.module, None)
+        if data is None:
+            # The rows of an earlier run are dated, and better than none.
+            if not rows[source.module]:
+                missing[source.module] = why
+            continue
+        date = find_date(data)
+        rows[source.module] = [entry(row, shown, date) for row in source.rows(data)]
+        if not rows[source.module]:
+            missing[source.module] = "its results have no peer in them"
+    modules = [source.module for source in SOURCES]
+    return {
+        "command": command,
+        "made_with": made_with(),
+        "missing": {name: missing[name] for name in modules if name in missing},
+        "rows": [row for name in modules for row in rows[name]],
+    }
+
+
+def module_of(command: str) -> str:
+    return command.split()[2].removeprefix("benchmarks.")
+
+
 def main() -> None:
-    """Run the benchmarks, write the JSON and the page, print the table."""
+    """Run the benchmarks, write the JSON and the pages, print the table."""
     ask = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     how = ask.add_mutually_exclusive_group()
     how.add_argument("--full", action="store_true", help="stated figures; hours")
     how.add_argument("--kept", action="store_true", help="run nothing")
+    ask.add_argument("--again", action="store_true", help="run finished ones again")
+    ask.add_argument("--rows", choices=("counted", "timed"), help="by default both")
     ask.add_argument("--only", help="modules of benchmarks, separated by commas")
     ask.add_argument("--out", type=Path, default=RESULTS / "league.json")
     given = ask.parse_args()
@@ -605,38 +847,36 @@ def main() -> None:
         ask.error(
             f"no such benchmark: {', '.join(unknown)}; there are {', '.join(names)}."
         )
-    rows: list[dict[str, Any]] = []
-    missing: dict[str, str] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for source in [s for s in SOURCES if s.module in asked]:
-            if given.kept:
-                data, command, why = read_kept(source)
-            else:
-                data, command, why = measure(
-                    source, full=given.full, folder=Path(folder)
-                )
-            if data is None:
-                missing[source.module] = why
-                continue
-            found = [entry(row, command, find_date(data)) for row in source.rows(data)]
-            rows += found
-            if not found:
-                missing[source.module] = "its results have no peer in them"
-    options = "".join(f" --{name}" for name in ("full", "kept") if getattr(given, name))
-    if given.only:
-        options += f" --only {given.only}"
-    league = {
-        "command": f"python -m benchmarks.league{options}",
-        "made_with": made_with(),
-        "missing": missing,
-        "rows": rows,
-    }
-    write_whole(given.out, json.dumps(league, indent=1) + "\n")
-    if given.out == RESULTS / "league.json":
-        replace_block(PAGE, page_text(league))
-        replace_block(README, readme_text(league))
-    print(league_table(rows))
-    for name, why in missing.items():
+    sources = [
+        source
+        for source in SOURCES
+        if source.module in asked
+        and given.rows in (None, "timed" if source.is_timed else "counted")
+    ]
+    command = shlex.join(["python", "-m", "benchmarks.league", *sys.argv[1:]])
+    league = json.loads(given.out.read_text()) if given.out.exists() else {}
+    for number, source in enumerate(sources, 1):
+        if given.kept:
+            found = read_kept(source)
+        else:
+            left = sum(
+                expect_seconds(s, full=given.full) for s in sources[number - 1 :]
+            )
+            print(
+                f"{number} of {len(sources)}, {source.module}; "
+                f"about {left / 60:.0f} min left",
+                file=sys.stderr,
+                flush=True,
+            )
+            found = measure(source, full=given.full, again=given.again)
+        # Written each time, so that a run that is stopped has not been for nothing.
+        league = assemble(league, {source.module: found}, command)
+        write_whole(given.out, json.dumps(league, indent=1) + "\n")
+        if given.out == RESULTS / "league.json":
+            replace_block(PAGE, page_text(league))
+            replace_block(README, readme_text(league))
+    print(league_table(league["rows"]))
+    for name, why in league["missing"].items():
         print(f"{name}: {why}", file=sys.stderr)
 
 

@@ -418,7 +418,8 @@ def main() -> None:
     for name in names:
         said(f"{name} on {target.name}")
         targets = record.get("targets", {})
-        nets = targets.get(target.name, {}) | {name: measured(name, target)}
+        found = measured(name, target) | {"date": made_with()["date"]}
+        nets = targets.get(target.name, {}) | {name: found}
         targets[target.name] = {n: nets[n] for n in NETS if n in nets}
         record = {"environment": made_with(), "targets": targets}
         write_whole(given.out, json.dumps(record, indent=1) + "\n")

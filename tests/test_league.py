@@ -79,21 +79,86 @@ def test_a_standing_needs_the_whole_interval(league, changes, standing):
     assert row(league, **changes).standing == standing
 
 
-def test_every_kept_result_can_be_read(league):
+def test_every_kept_result_can_be_read(league, results):
     for source in league.SOURCES:
         path = ROOT / "benchmarks" / "results" / source.file
         rows = list(source.rows(json.loads(path.read_text())))
-        assert rows, source.module
+        assert rows or source.module in results["missing"], source.module
         assert all(r.ahead_by > 0 for r in rows)
 
 
-def test_a_run_that_fails_leaves_no_old_figures(league, tmp_path):
-    source = league.Source(
-        module="no_such_benchmark", file="remat.json", rows=league.remat_rows, out=""
+@pytest.fixture
+def bench(league, tmp_path, monkeypatch):
+    """A benchmark that counts its runs in the file of its results."""
+    monkeypatch.setattr(league, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(league, "RESULTS", tmp_path)
+    (tmp_path / "benchmarks").mkdir()
+    monkeypatch.setattr(league, "ROOT", tmp_path)
+
+    def write(text):
+        (tmp_path / "benchmarks" / "toy.py").write_text(text)
+
+    write(
+        "import sys\nfrom pathlib import Path\nout = Path(sys.argv[-1])\n"
+        "count = int(out.read_text()) if out.exists() else 0\n"
+        "out.write_text(str(count + 1))\n"
     )
-    data, _, why = league.measure(source, full=True, folder=tmp_path)
+    source = league.Source(
+        module="toy", file="toy.json", rows=lambda data: [], quick=()
+    )
+    return source, write
+
+
+def test_a_run_that_fails_leaves_no_old_figures(league, bench, tmp_path):
+    source, write = bench
+    (tmp_path / "toy.json").write_text("{}")
+    write("raise SystemExit('no luck')")
+    data, _, why = league.measure(source, full=True)
     assert data is None
-    assert why.startswith("failed: ")
+    assert why == "failed: no luck"
+
+
+def test_a_finished_benchmark_is_run_again_only_when_it_changed(league, bench):
+    source, write = bench
+    assert [league.measure(source, full=False)[0] for _ in range(2)] == [1, 1]
+    assert league.measure(source, full=False, again=True)[0] == 2
+    write("import sys\nopen(sys.argv[-1], 'w').write('10')\n")
+    assert league.measure(source, full=False)[0] == 10
+    # How long it took is what the next run foretells.
+    assert 0 < league.expect_seconds(source, full=False) < 60
+    assert league.expect_seconds(source, full=True) == 600
+
+
+def test_rows_of_other_benchmarks_stay(league):
+    first, second = league.SOURCES[0], league.SOURCES[1]
+    commands = [f"python -m benchmarks.{s.module}" for s in (first, second)]
+    old = [league.entry(row(league), command, "2026-01-01") for command in commands]
+    kept = {"rows": old, "missing": {second.module: "x"}}
+    found = league.assemble(kept, {second.module: (None, commands[1], "failed")}, "c")
+    assert [r["date"] for r in found["rows"]] == ["2026-01-01"] * 2
+    assert found["missing"] == {}
+    empty = league.assemble({}, {second.module: (None, commands[1], "failed")}, "c")
+    assert empty["missing"] == {second.module: "failed"}
+
+
+def test_a_plan_that_needs_more_bytes_is_behind(league):
+    ours = {"bytes": 200, "extra": 0.0, "met": False}
+    found = {
+        "made_with": {"date": "2026-01-01"},
+        "rows": [
+            {
+                "task": "t",
+                "peer": "p",
+                "theirs": {"bytes": 100, "extra": 1.0},
+                "ours": ours,
+            }
+        ],
+    }
+    (behind,) = league.by_hand_rows({"net": found})
+    assert behind.standing == "behind"
+    ours |= {"bytes": 100, "met": True}
+    (ahead,) = league.by_hand_rows({"net": found})
+    assert (ahead.standing, ahead.ahead_by) == ("ahead", 2.0)
 
 
 def test_losing_rows_are_marked(league):
