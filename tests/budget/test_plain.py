@@ -93,6 +93,18 @@ def test_the_union_member_that_was_meant_reports_the_error():
             from_plain(kind, data)
 
 
+@dataclasses.dataclass(frozen=True)
+class Names:
+    names: tuple[str, ...]
+
+
+@pytest.mark.parametrize("data", [["a", "b"], ["a", "b", "c"]])
+def test_a_list_in_place_of_a_mapping_with_one_list_names_its_key(data):
+    kind: Any = tuple[float, float] | Switch | Names
+    with pytest.raises(WrongValueError, match=r"\. Write {names: \['a', 'b'.*\]}\.$"):
+        from_plain(kind, data)
+
+
 def test_only_plain_things_are_written():
     with pytest.raises(TypeError, match="object"):
         to_plain({"a": [object()]})

@@ -168,7 +168,10 @@ def test_a_person_is_asked_again_until_the_answer_can_be_taken(monkeypatch, caps
     )
     going.ask()
     typed = iter(
-        ["", "much", "4,2", "1_0", "HELP", "1 2 3", "x=1", "y=1 2 x=3", "4.2 4.4"]
+        [
+            *("", "much", "4,2", "1_0", "HELP", "1 2 3", "x=1", "y=1 2 x=3", "Y=3"),
+            *("1e12", "no", "4.2 4.4"),
+        ]
     )
     monkeypatch.setattr(_at_terminal.console, "input", lambda *a, **k: next(typed))
     told = _at_terminal.ask_person(going, going.experiments[0])
@@ -186,6 +189,7 @@ def test_a_person_is_asked_again_until_the_answer_can_be_taken(monkeypatch, caps
         "got 3 rows, but rows_per_experiment=2 in this campaign",
         "answer the other experiment",
         "as many values of one variable as of every other",
+        "no column for the target 'y', only Y, x: is 'Y' meant?",
     ):
         assert why in " ".join(said.split())
     assert going.spent == 0

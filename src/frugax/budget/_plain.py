@@ -4,6 +4,7 @@ Plans, reports and configs all go through here. Only data is read: the file choo
 class, and no code runs.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -189,10 +190,27 @@ def _read_union(args: tuple[Any, ...], data: Any, at: str, null: float | None) -
         keys = {*cast("dict[Any, Any]", data)}
         meant = [i for i in meant if keys <= set(_field_names(options[i]))]
     if len(meant) == 1:
+        if hint := _find_key_of_list(options, data, at, null):
+            shape = _describe_shape(options[meant[0]])
+            raise _wrong(at, shape, cast("object", data), hint)
         raise errors[meant[0]]
     shapes = [_describe_shape(option) for option in options]
     expected = f"one of {', '.join(shapes[:-1])} or {shapes[-1]}"
     raise _wrong(at, expected, cast("object", data))
+
+
+def _find_key_of_list(
+    options: list[Any], data: Any, at: str, null: float | None
+) -> str:
+    """Suggest the mapping with one key that can hold a list."""
+    for option in options:
+        if isinstance(data, list) and dataclasses.is_dataclass(option):
+            key, *more = _field_names(cast("type[Any]", option))
+            with contextlib.suppress(WrongValueError):
+                _read(option, {key: data}, at, null)
+                if not more:
+                    return f" Write {{{key}: {data}}}."
+    return ""
 
 
 def _has_kind(option: Any, data: Any) -> bool:

@@ -131,6 +131,7 @@ def test_experiments_of_the_past_count_as_outcomes():
     [
         (lambda: Integer(2, 2), "low < high"),
         (lambda: Categorical(("a",)), "two names or more"),
+        (lambda: Categorical(("Pd", "Zn", "Pd")), "levels must .* names 'Pd' twice"),
         (lambda: Grid((1.0,)), "two finite numbers or more"),
         (lambda: Grid((1.0, float("nan"))), "two finite numbers"),
     ],
@@ -159,3 +160,17 @@ def test_an_unknown_level_is_named_with_its_row():
         campaign_of().tell_observations(rows)
     with pytest.raises(ValueError, match="'switch' must be on or off, got 'perhaps'"):
         campaign_of().tell_observations(natural(6) | {"switch": ["perhaps"] * 6})
+
+
+def test_the_mean_of_a_switch_stays_between_0_and_1():
+    campaign = campaign_of(variables={"x": (0.0, 1.0)}, num_posterior_samples=32)
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0.0, 0.3, 60)
+    campaign.tell_observations({"x": x, "y": rng.random(60) < 0.1 + x})
+    for minimize in (True, False):
+        one = campaign.ask()
+        assert one is not None
+        assert 0 <= one.low <= one.expected <= one.high <= 1
+        best = campaign.recommend()
+        assert 0 <= best.low <= best.expected <= best.high <= 1
+        campaign.tell(one, float(minimize))

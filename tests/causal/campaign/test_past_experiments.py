@@ -12,6 +12,7 @@ FILE = """heat [K],solvent,stirred,yield (%),changed
 313.15,toluene,off,30,"heat, solvent"
 ,water,1,20,stirred
 """
+UNITS = {"heat": "°C", "yield": "1"}
 
 
 def campaign_of():
@@ -31,8 +32,7 @@ def test_units_are_converted_and_levels_are_read_by_name(tmp_path):
     path = tmp_path / "past.csv"
     path.write_text(FILE)
     campaign = campaign_of()
-    units = {"heat": "°C", "yield": "1"}
-    campaign.tell_csv(path, intervened="changed", units=units)
+    campaign.tell_csv(path, intervened="changed", units=UNITS)
     rows = campaign.samples
     assert rows is not None
     assert rows["heat"] == pytest.approx([25, 40, np.nan], nan_ok=True)
@@ -55,10 +55,26 @@ def test_units_are_converted_and_levels_are_read_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("change", "units", "message"),
     [
-        (("", ""), {"heat": "min"}, "'heat' is in 'K', which cannot be converted"),
+        (
+            ("", ""),
+            {"heat": "min", "yield": "%"},
+            "'heat' is in 'K', which cannot be converted",
+        ),
         (("", ""), {"hot": "K"}, "units names 'hot', but there are only the columns"),
-        (("toluene", "oil"), {}, "'solvent' must be one of water, toluene, got 'oil'"),
-        (("stirred", "heat"), {}, "two columns are called 'heat'"),
+        (("[K]", "[°F]"), {"heat [°F]": "°C"}, "units names 'heat .*only the columns"),
+        (("", ""), {"heat": "°C"}, "'yield' is in '%': .* units = .'yield': '%'."),
+        (("", ""), {"yield": "%"}, "'heat' is in 'K': .* units = .'heat': 'K'."),
+        (
+            ("heat [K]", "heat"),
+            {"heat": "K", "yield": "%"},
+            "units names 'heat', but its header has no unit: write 'heat .K.'",
+        ),
+        (
+            ("toluene", "oil"),
+            UNITS,
+            "'solvent' must be one of water, toluene, got 'oil'",
+        ),
+        (("stirred", "heat"), UNITS, "two columns are called 'heat'"),
     ],
 )
 def test_a_table_that_does_not_fit_is_refused(tmp_path, change, units, message):

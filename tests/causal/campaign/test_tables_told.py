@@ -105,3 +105,80 @@ def test_constraints_on_unmeasured_variables_are_reported():
     assert made.unmeasured == ()
     assert why not in str(made.advise())
     assert "keeps the constraints" in render_heading("name", made, advice, None)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ({"y": 1e12}, r"y is 1e\+12 in row 7, but 0\.\d+ to 1 in nearly all others"),
+        ({"harm": -1e12}, r"harm is -1e\+12 in row 7"),
+        ({"y": 1e12, "harm": 1e9}, r"harm is 1e\+09 in row 7, .*; y is"),
+    ],
+)
+def test_wild_observations_are_named_and_count(column, message):
+    made = causal.Campaign(
+        variables={"a": (0.0, 1.0)}, target="y", budget=ExperimentBudget(n=3)
+    )
+    a = np.linspace(0.0, 1.0, 40)
+    table = {"a": a, "harm": 5 + a, "y": np.linspace(0.5, 1.0, 40)}
+    made.tell_observations(table)
+    for name, value in column.items():
+        table[name] = np.where(np.arange(40) == 7, value, table[name])
+    with pytest.warns(UserWarning, match=message):
+        made.tell_observations(table)
+    assert made.samples is not None
+    assert len(made.samples) == 80
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.random.default_rng(0).lognormal(0.0, 1.0, 200),
+        np.random.default_rng(0).poisson(0.02, 200),
+        [0.0, 1.0] * 10,
+        [1.0, 1.0, 1.0, 5.0],
+        [0.0, 1e9],
+    ],
+)
+def test_skewed_observations_are_not_called_wild(values):
+    made = causal.Campaign(
+        variables={"a": (0.0, 1.0)}, target="y", budget=ExperimentBudget(n=3)
+    )
+    made.tell_observations({"y": values})
+
+
+def test_observations_in_another_unit_than_the_range_are_noticed():
+    made = causal.Campaign(
+        variables={"heat": (20.0, 90.0)}, target="y", budget=ExperimentBudget(n=3)
+    )
+    kelvin = np.linspace(290.0, 330.0, 9)
+    with pytest.warns(UserWarning, match="heat is 290 to 330, far from its range 20"):
+        made.tell_observations({"heat": kelvin, "y": kelvin})
+
+
+def test_a_first_answer_of_an_odd_size_is_an_outlier():
+    made = causal.Campaign(
+        variables={"a": (0.0, 1.0)}, target="y", budget=ExperimentBudget(n=3)
+    )
+    one, other = made.ask(2)
+    assert made.find_outliers(0, 4.2) == ()
+    assert made.find_outliers(one, {"y": 1e9}) == (
+        "y = 1e+09 is very large, and no other value was seen",
+    )
+    made.tell(one, 2.0)
+    assert made.find_outliers(made.experiments[1], {"y": [30.0]}) == ()
+    (said,) = made.find_outliers(other, {"y": 1e12})
+    assert said.startswith("y = 1e+12 is far from the values seen or expected")
+
+
+def test_a_wild_value_does_not_hide_the_next():
+    made = causal.Campaign(
+        variables={"a": (0.0, 1.0)}, target="y", budget=ExperimentBudget(n=3)
+    )
+    y = np.linspace(0.5, 1.0, 40)
+    y[7] = 1e12
+    with pytest.warns(UserWarning, match="row 7"):
+        made.tell_observations({"y": y})
+    made.ask()
+    (said,) = made.find_outliers(0, 1e11)
+    assert "far from" in said

@@ -109,8 +109,9 @@ def make_recommendation(
     targets, values = outlook.points.at(best)
     names = [inference.levers[v] for v in targets]
     expected, low, high = prediction_interval(outlook, best, settings)
-    low = expected - _SELECTED * (expected - low)
-    high = expected + _SELECTED * (high - expected)
+    least, most = inference.mean_range
+    low = max(expected - _SELECTED * (expected - low), least)
+    high = min(expected + _SELECTED * (high - expected), most)
     nothing = prob_better = None
     if () in outlook.points.targets:
         baseline = len(outlook.points) - 1

@@ -14,6 +14,9 @@ from .actions import Action, Binary, Categorical, to_code
 
 _MIN_SEEN = 3  # values from which the usual range can be seen
 _MAX_WIDTHS = 3.0  # widths of the usual range, beyond its ends
+_MAX_SIZES = 1e6  # times 1, or the largest of too few values to see their range
+# Observations are not asked about one by one, and a lognormal target is no slip.
+_MAX_WIDTHS_OBSERVED = 30.0
 
 
 def encode_settings(data: Any, variables: Mapping[str, Action]) -> Any:
@@ -120,9 +123,13 @@ def check_answer(
             "mean."
         )
     if target not in rows.variables:
+        hint = "give NaN if it was not measured."
+        folded = {name.casefold(): name for name in rows.variables}
+        if close := difflib.get_close_matches(target.casefold(), folded, n=1):
+            hint = f"is {folded[close[0]]!r} meant?"
         raise ValueError(
             f"the answer has no column for the target {target!r}, only "
-            f"{', '.join(rows.variables):.200}: give NaN if it was not measured."
+            f"{', '.join(rows.variables):.200}: {hint}"
         )
     for name in rows.variables:
         # A misspelt column would otherwise become a variable of the models.
@@ -167,30 +174,80 @@ def find_outliers(
     """Describe values that are so far from all others that they may be slips.
 
     A value is an outlier if it is further from its range, from the values in other rows
-    and from the forecast than three times the width of the first two.
+    and from the forecast than three times the width of the first two. Where fewer than
+    three values were seen, it is one that is a million times as large.
     """
     found: list[str] = []
     for name in rows.variables:
         if name in record.values:
             continue
-        ends = list(settings.ranges.get(name, ()))
+        values, seen, wild = rows[name].astype(np.float64), np.empty(0), 0
         if others is not None and name in others.variables:
             seen = others[name].astype(np.float64)
             seen = seen[np.isfinite(seen)]
-            if len(seen) >= _MIN_SEEN:
-                ends += [float(seen.min()), float(seen.max())]
-        if not ends:
+            # One slip must not hide the next, neither here nor in the forecast.
+            usual = seen[~_find_wild(seen)]
+            wild, seen = len(seen) - len(usual), usual
+        ends = list(settings.ranges.get(name, ()))
+        if len(seen) >= _MIN_SEEN:
+            ends += [float(seen.min()), float(seen.max())]
+        if ends:
+            far = _MAX_WIDTHS * (max(ends) - min(ends))
+        elif name == settings.target:
+            far = _MAX_SIZES * max([1.0, *np.abs(seen)])
+            ends = [*seen] or [0.0]
+        else:
             continue
-        far = _MAX_WIDTHS * (max(ends) - min(ends))
-        if name == settings.target and record.forecast is not None:
+        if name == settings.target and record.forecast is not None and not wild:
             ends += [record.forecast.low, record.forecast.high]
         low, high = min(ends), max(ends)
-        values = rows[name].astype(np.float64)
         odd = values[(values < low - far) | (values > high + far)]
         # Equal values have a width of 0, and any other value would be an outlier.
         if far and len(odd):
-            found.append(
-                f"{name} = {odd[0]:g} is far from the values seen or expected, "
-                f"{low:.4g} to {high:.4g}"
-            )
+            why = f"far from the values seen or expected, {low:.4g} to {high:.4g}"
+            if name == settings.target and not len(seen):
+                why = "very large, and no other value was seen"
+            found.append(f"{name} = {odd[0]:g} is {why}")
     return tuple(found)
+
+
+def describe_wild(
+    settings: CampaignSettings, before: Samples | None, rows: Samples
+) -> tuple[str, ...]:
+    """Describe observations that are so far from the others that they may be slips."""
+    found: list[str] = []
+    for name in rows.variables:
+        values = rows[name].astype(np.float64)
+        earlier = np.empty(0)
+        if before is not None and name in before.variables:
+            earlier = before[name].astype(np.float64)
+        every = np.concatenate([earlier, values])
+        wild = _find_wild(every)
+        here = np.flatnonzero(wild[len(earlier) :])
+        usual = every[~wild & np.isfinite(every)]
+        if len(here):
+            found.append(
+                f"{name} is {values[here[0]]:g} in row {here[0]}, but "
+                f"{usual.min():.4g} to {usual.max():.4g} in nearly all others"
+            )
+        elif name in settings.ranges and len(usual):
+            low, high = settings.ranges[name]
+            if usual.min() > 2 * high - low or usual.max() < 2 * low - high:
+                found.append(
+                    f"{name} is {usual.min():.4g} to {usual.max():.4g}, far from its "
+                    f"range {low:g} to {high:g}: is its unit another one?"
+                )
+    return tuple(found)
+
+
+def _find_wild(values: np.ndarray) -> np.ndarray:
+    """Find values that are far from nine tenths of the others."""
+    known = np.isfinite(values)
+    seen = values[known]
+    if len(seen) <= _MIN_SEEN:
+        return np.zeros(len(values), bool)
+    apart = np.abs(seen - np.median(seen))
+    usual = seen[np.argsort(apart)[: len(seen) - max(1, len(seen) // 10)]]
+    far = _MAX_WIDTHS_OBSERVED * np.ptp(usual)
+    beyond = np.maximum(usual.min() - values, values - usual.max())
+    return known & (far > 0) & (beyond > far)

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any, TypeAlias, TypeVar, overload
@@ -28,6 +29,7 @@ from ._advice import (
 from ._answers import (
     check_answer,
     check_digits,
+    describe_wild,
     encode_settings,
     find_outliers,
     read_rows,
@@ -331,16 +333,24 @@ class Campaign:
             raise FrugaxError("this campaign has no rows yet: tell an answer first.")
         return self._state.table.rows(self._state.experiment_ids == record.id)
 
-    def find_outliers(self, record: ExperimentRecord, rows: Samples) -> tuple[str, ...]:
+    def find_outliers(self, experiment: _AnyExperiment, data: Any) -> tuple[str, ...]:
         """Describe values that may be slips, each in words; `tell` accepts them.
 
         A value is an outlier if it is further from its range, from the values in other
         rows and from the forecast than three times the width of the first two.
 
         Args:
-            record: one of `experiments`.
-            rows: its answer, from `read_answer`.
+            experiment: the experiment, or its number.
+            data: its answer, as for `tell`.
+
+        Raises:
+            TypeError: as for `tell`.
+            ValueError: as for `tell`.
         """
+        record = find_experiment(self.experiments, experiment, replace=True)
+        rows = data
+        if not isinstance(data, Samples):
+            rows = self.read_answer(record, data, replace=True)
         current = self._state.current
         others = current.table
         if others is not None:
@@ -349,6 +359,9 @@ class Campaign:
 
     def tell_observations(self, samples: Any) -> None:
         """Add rows in which no variable was set, or rows of earlier experiments.
+
+        A UserWarning names values that are so far from the others that they may be
+        slips.
 
         Args:
             samples: `Samples`, whose marks of interventions count, or a frame or
@@ -383,6 +396,12 @@ class Campaign:
         settings.check_columns({*samples.variables, *before})
         check_digits(settings.target, table, samples)
         self._commit(self._state.add_rows(samples, OBSERVED))
+        if wild := describe_wild(settings, table, samples):
+            warnings.warn(
+                f"{'; '.join(wild)}. These rows count: if a value is wrong, begin the "
+                "campaign again with NaN in its place.",
+                stacklevel=2,
+            )
 
     def tell_csv(
         self,
@@ -402,7 +421,8 @@ class Campaign:
             intervened: the column that lists the variables that were set in a row,
                 separated by commas; or the variables that were set in every row.
             units: the unit in which this campaign has a variable, such as
-                `{"heat": "°C"}`: its column is converted if the file has another.
+                `{"heat": "°C"}`: its column is converted if the file has another. Each
+                column that has a unit and that the campaign names must be listed.
             delimiter: between the cells.
 
         Raises:
@@ -412,7 +432,7 @@ class Campaign:
         """
         rows = read_past_experiments(
             path,
-            self.settings.variables,
+            self.settings,
             units=units,
             intervened=intervened,
             delimiter=delimiter,

@@ -25,7 +25,7 @@ from frugax.causal.posterior import (
     sample_posterior,
 )
 
-from ._experiments import ExperimentRecord, add_prices
+from ._experiments import add_prices
 from ._settings import CampaignSettings
 from ._state import CampaignState
 from .candidates import make_grid, refine_grid, select_promising
@@ -33,6 +33,7 @@ from .model_free import ModelFree, PassiveModels, causal_share, usual_mean
 from .preparation import (
     estimate_scale,
     find_imputed_values,
+    find_mean_range,
     graph_row_weights,
     likelihood_shares,
     number_past_experiments,
@@ -72,6 +73,7 @@ class Inference:
             the first ones; the others are of the process over experiments.
         domain: ranges of the variables.
         passive: the causal models that know passive data only.
+        mean_range: least and greatest possible mean of the target.
     """
 
     names: tuple[str, ...]
@@ -85,6 +87,7 @@ class Inference:
     num_causal: int
     domain: Domain
     passive: PassiveModels | None
+    mean_range: tuple[float, float]
 
 
 class _Predictor:
@@ -254,7 +257,7 @@ def infer(
     if not incomplete:
         shares = likelihood_shares(used, ~table.intervened[:, target])
     outcomes, row_std = summarize_outcomes(
-        settings, values[:, target], ids, experiments, levers, scale, shares
+        values[:, target], ids, experiments, levers, scale, shares
     )
     if incomplete:
         # Neither the noise nor the effects are known without observations, so the
@@ -305,7 +308,7 @@ def infer(
         outcomes = dataclasses.replace(outcomes, error=free.noise * outcomes.error)
         row_std = free.noise * row_std
         predictor = compare(np.random.default_rng([settings.seed, 15]))
-    share = causal_share(experiments, list_answers(experiments, outcomes))
+    share = causal_share(experiments, list_answers(outcomes))
     # Equally likely rows, so that those of either kind are as many as its share.
     num_causal = max(round(_NUM_FREE * share / (1 - share)), 1)
     repeated = np.arange(num_causal) % count
@@ -347,6 +350,8 @@ def infer(
         nothing = mean + error * rng.standard_normal((len(predictions), len(mean)))
         predictions = np.concatenate([predictions, nothing[:, None]], axis=1)
         repeats = np.append(repeats, 0.0)
+    mean_range = find_mean_range(values[:, target])
+    predictions[:, :, 0] = predictions[:, :, 0].clip(*mean_range)
     loss = sign * predictions[:, :, 0]
     allowed, breach = _check_constraints(predictions, settings, scales)
     # Pending experiments count as done, with the mean that each sample predicts: a
@@ -391,12 +396,11 @@ def infer(
         num_causal=num_causal,
         domain=domain,
         passive=passive,
+        mean_range=mean_range,
     )
 
 
-def list_answers(
-    experiments: Sequence[ExperimentRecord], outcomes: Outcomes
-) -> list[tuple[int, float, float]]:
+def list_answers(outcomes: Outcomes) -> list[tuple[int, float, float]]:
     """List the number, mean and standard error of each outcome, oldest first."""
     # `order` counts answered experiments only.
     answered = [

@@ -83,8 +83,14 @@ class Categorical:
         object.__setattr__(self, "levels", tuple(levels))
         if not all(isinstance(n, str) and n.strip() for n in levels):
             raise ValueError(f"levels must be names, got {levels!r:.80}.")
-        if len(set(levels)) < len(self.levels) or len(self.levels) < 2:
+        if len(self.levels) < 2:
             raise ValueError(f"levels must be two names or more, got {levels!r:.80}.")
+        for name in self.levels:
+            if self.levels.count(name) > 1:
+                raise ValueError(
+                    f"levels must be different, but {levels!r:.80} names {name!r} "
+                    "twice: remove one."
+                )
 
     @property
     def codes(self) -> Float[np.ndarray, " levels"]:

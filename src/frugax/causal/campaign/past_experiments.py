@@ -10,6 +10,7 @@ import numpy as np
 from frugax.causal.data import Samples, read_csv_columns
 
 from ._answers import encode_settings
+from ._settings import CampaignSettings
 from .actions import Action, Binary, Categorical
 
 # `temperature [K]` or `temperature (K)`.
@@ -41,7 +42,7 @@ _MISSING = ("", "na", "nan", "none", "null")
 
 def read_past_experiments(
     path: str | os.PathLike[str],
-    variables: Mapping[str, Action],
+    settings: CampaignSettings,
     *,
     units: Mapping[str, str] | None = None,
     intervened: str | Sequence[str] | None = None,
@@ -51,7 +52,7 @@ def read_past_experiments(
 
     Args:
         path: the file; its first line names the columns, with units in brackets.
-        variables: how each variable is set; names of levels become codes.
+        settings: the campaign; names of levels become codes.
         units: the unit in which the campaign has a variable; its column is converted.
         intervened: the column that lists the variables that were set in a row; or the
             variables that were set in every row.
@@ -61,31 +62,38 @@ def read_past_experiments(
         OSError: the file cannot be read.
         ValueError: it is not such a table, or a unit cannot be converted.
     """
-    columns, found = dict[str, list[Any]](), dict[str, str]()
+    columns, found, units = dict[str, list[Any]](), dict[str, str](), units or {}
+    variables = settings.variables
     for header, cells in read_csv_columns(path, delimiter).items():
         match = _HEADER.fullmatch(header)
         name = header
         # A variable may itself be called `yield (%)`.
-        if match and header not in variables and header not in (units or {}):
+        if match and header not in settings.named:
             name = match["name"]
             found[name] = match["square"] or match["round"]
         if name in columns:
             raise ValueError(f"{path}: two columns are called {name!r}: rename one.")
         columns[name] = _read_levels(cells, variables.get(name))
-    for name in units or {}:
-        if name not in columns:
+    for name, unit in units.items():
+        if name not in found:
+            what = f"there are only the columns {', '.join(columns):.200}."
+            if name in columns:
+                what = f"its header has no unit: write '{name} [{unit}]' if it is that."
+            raise ValueError(f"{path}: units names {name!r}, but {what}")
+    for name, unit in found.items():
+        # Another file may have another unit, and ranges have none.
+        if name in settings.named and name not in units:
             raise ValueError(
-                f"{path}: units names {name!r}, but there are only the columns "
-                f"{', '.join(columns):.200}."
+                f"{path}: {name!r} is in {unit!r}: state the unit of this campaign, "
+                f"such as units = {{{name!r}: {unit!r}}}."
             )
     marks = intervened if isinstance(intervened, str) else None
     try:
         rows = Samples.from_frame(encode_settings(columns, variables), intervened=marks)
         values = rows.values.astype(np.float64)
-        for name, unit in (units or {}).items():
-            if name in found:
-                j = rows.index(name)
-                values[:, j] = convert(values[:, j], found[name], unit, name)
+        for name, unit in units.items():
+            j = rows.index(name)
+            values[:, j] = convert(values[:, j], found[name], unit, name)
         mask = rows.intervened
         if marks is None and intervened is not None:
             for name in intervened:

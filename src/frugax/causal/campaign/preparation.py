@@ -17,6 +17,8 @@ from ._experiments import ExperimentRecord
 from ._settings import CampaignSettings
 from ._state import OBSERVED
 
+# Fewer zeros and ones may be luck.
+_MIN_SWITCH = 10
 # A variable that fewer rows have says little, and costs the rows that lack it.
 _MIN_MEASURED_FRAC = 0.5
 # Mechanisms are fitted as if there were a thousand rows at most, so further rows of one
@@ -189,8 +191,15 @@ def estimate_scale(
     return 1.0
 
 
+def find_mean_range(values: Float[np.ndarray, " n"]) -> tuple[float, float]:
+    """Return 0 and 1 for a switch, whose mean is a probability; otherwise no limits."""
+    seen = values[np.isfinite(values)]
+    if len(seen) >= _MIN_SWITCH and set(seen.tolist()) == {0.0, 1.0}:
+        return 0.0, 1.0
+    return -np.inf, np.inf
+
+
 def summarize_outcomes(
-    settings: CampaignSettings,
     values: Float[np.ndarray, " n"],
     experiment_ids: np.ndarray,
     experiments: Sequence[ExperimentRecord],
@@ -251,7 +260,7 @@ def summarize_incomplete(
         scale = estimate_scale(values[:, v], experiment_ids < 0)
         rows = np.where(incomplete, values[:, v], np.nan)
         outcomes, _ = summarize_outcomes(
-            settings, rows, experiment_ids, experiments, names, scale
+            rows, experiment_ids, experiments, names, scale
         )
         if len(outcomes.mean):
             found.append((v, outcomes, scale))
