@@ -131,25 +131,110 @@ def test_torch_maps_over_a_batch():
     assert torch.equal(values[1], tropical.polynomial(moves[0], moves, scores[1]))
 
 
-def test_many_shapes_share_one_compilation():
+def square(n):
+    return np.abs(weights(n, n))
+
+
+# Each makes its arguments for a size n.
+OPERATIONS = {
+    "matmul": (tropical.matmul, lambda n: (weights(n, n + 1), weights(n + 1, n + 2))),
+    "argmax": (
+        functools.partial(tropical.matmul, argmax=True, kind="min"),
+        lambda n: (weights(2, 1, n, n), weights(3, n, n)),
+    ),
+    "vector": (
+        functools.partial(tropical.matmul, argmax=True),
+        lambda n: (weights(n), weights(n, n)),
+    ),
+    "closure": (tropical.closure, lambda n: (square(n),)),
+    "predecessors": (
+        functools.partial(tropical.closure, predecessors=True),
+        lambda n: (np.where(RNG.random((2, n, n)) < 0.3, square(n), INF).astype("f4"),),
+    ),
+    "power": (
+        functools.partial(tropical.power, exponent=3),
+        lambda n: (weights(2, n, n),),
+    ),
+    "viterbi": (tropical.viterbi, lambda n: (weights(2, n, n + 1), square(n + 1))),
+    "convolve": (tropical.convolve, lambda n: (weights(n), weights(n + 2))),
+    "polynomial": (
+        tropical.polynomial,
+        lambda n: (weights(n), square(n), weights(n + 2, n)),
+    ),
+}
+
+
+def compare(function, arguments, convert):
+    found = function(*map(convert, arguments))
+    expected = function(*arguments)
+    if not isinstance(expected, tuple):
+        found, expected = (found,), (expected,)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(np.asarray(one), other, strict=False)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_many_shapes_share_one_compilation(name):
     compiled = []
 
     def count(event: str, duration_secs: float, **_: str | int):
         if "backend_compile" in event:
             compiled.append(event)
 
-    arrays = [jnp.asarray(weights(n, n)) for n in range(97, 107)]
-    cycle_free = [jnp.abs(a) for a in arrays]
-    tropical.closure(cycle_free[0])
-    tropical.matmul(arrays[0], arrays[0])
+    # `jnp.asarray` compiles a copy for each shape; `device_put` does not.
+    function, arguments = OPERATIONS[name]
+    compare(function, arguments(33), jax.device_put)
     jax.monitoring.register_event_duration_secs_listener(count)
     try:
-        for a, d in zip(arrays, cycle_free, strict=True):
-            product, shortest = tropical.matmul(a, a), tropical.closure(d)
-            assert np.array_equal(
-                product, tropical.matmul(np.asarray(a), np.asarray(a))
-            )
-            assert np.array_equal(shortest, tropical.closure(np.asarray(d)))
+        for n in (34, 37, 41, 46):
+            compare(function, arguments(n), jax.device_put)
     finally:
         jax.monitoring.unregister_event_duration_listener(count)
     assert compiled == []
+
+
+@pytest.mark.parametrize("odd", [NO_EDGE["max"], np.nan])
+def test_padding_changes_no_result(make, odd):
+    def spoil(array):
+        return np.where(RNG.random(array.shape) < 0.2, odd, array).astype("f4")
+
+    for n in (1, 3, 9):
+        compare(
+            functools.partial(tropical.matmul, argmax=True),
+            (spoil(weights(2, n, n)), spoil(weights(n, 5))),
+            make,
+        )
+        scores, moves = spoil(weights(3, 7, n)), spoil(weights(n, n))
+        compare(tropical.viterbi, (scores, moves), make)
+        compare(tropical.convolve, (spoil(weights(n)), spoil(weights(4))), make)
+        points = spoil(weights(5, n))
+        compare(tropical.polynomial, (scores[0, 0], square(n)[:, :n].T, points), make)
+
+
+def test_integers_have_no_stand_in_for_a_missing_edge(make):
+    # The largest integer plus one wraps around, so more vertices would not be exact.
+    edges = np.full((9, 9), np.iinfo("i4").max // 2, "i4")
+    edges[np.arange(8), np.arange(1, 9)] = 1
+    compare(functools.partial(tropical.closure, predecessors=True), (edges,), make)
+    scores, moves = (weights(*shape).astype("i4") for shape in ((2, 5, 9), (9, 9)))
+    compare(tropical.viterbi, (scores, moves), make)
+
+
+def test_batches_may_be_empty_and_have_powers(make):
+    batch = np.abs(weights(2, 3, 4, 4))
+    for exponent in (0, 1, 3):
+        powers = np.asarray(tropical.power(make(batch), exponent))
+        assert powers.shape == batch.shape
+        assert np.array_equal(powers[1, 2], tropical.power(batch[1, 2], exponent))
+    for shape in ((0, 3, 3), (2, 0, 0)):
+        empty = make(np.zeros(shape, "f4"))
+        assert tropical.matmul(empty, empty).shape == shape
+        both = tropical.closure(empty, predecessors=True)
+        assert all(part.shape == shape for part in both)
+
+
+def test_an_improving_cycle_of_one_matrix_of_a_batch_is_named(make):
+    edges = np.zeros((3, 4, 4), "f4")
+    edges[2, 1, 1] = -1
+    with pytest.raises(ValueError, match="vertex 1 lies on a cycle of weight -1"):
+        tropical.closure(make(edges))

@@ -227,7 +227,7 @@ def test_wrong_arguments_are_named():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        ("power(np.zeros((2, 3)), 2)", "power needs a square matrix, got (2, 3)"),
+        ("power(np.zeros((2, 3)), 2)", "power needs square matrices, got (2, 3)"),
         ("closure(np.zeros(2))", "closure needs square matrices, got (2,)"),
         ("matmul(np.zeros((2, 3)), np.zeros((2, 3)))", "(..., k, m), got (2, 3)"),
         (

@@ -1,6 +1,7 @@
 """The JAX engine of tropical operations; imported when a JAX array is first met."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,9 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Bool, Int, Num
 
-from ._jax_buckets import pad_edges, padded_size, size_is_free
-from ._jax_closure import closure_and_cycles, predecessors as predecessors
+from . import _numpy
+from ._jax_buckets import LONGEST, reshape as reshape, run, size_is_free
+from ._jax_closure import closure_and_cycles, predecessors as predecessors_of_matrix
 from ._jax_product import (
     matmul as product,
     optimum,
@@ -22,6 +24,8 @@ from ._jax_product import (
 # Points evaluated at once: the values of 512 monomials then take 512 KiB, which fits
 # into a core's cache.
 _POINTS = 256
+# The longest sequences and the most points that are padded to share programs.
+_LONGEST = 1 << 14
 
 
 def has_infinity(a: Num[jax.Array, "..."]) -> bool:
@@ -33,7 +37,7 @@ def contains(a: Num[jax.Array, "..."], which: float) -> bool:
     """Whether the array contains this infinity; False for traced values."""
     if isinstance(a, Tracer) or not has_infinity(a):
         return False
-    if size_is_free(a):  # NumPy looks without a compilation for each shape
+    if size_is_free(a, _LONGEST):  # NumPy looks without a compilation for each shape
         return bool((np.asarray(a) == which).any())
     return bool(_any_equal(a, which))
 
@@ -48,94 +52,106 @@ def contains_nan(a: Num[jax.Array, "..."]) -> bool:
     """Whether the array contains NaN; False for traced values."""
     if isinstance(a, Tracer):
         return False
-    if size_is_free(a):
+    if size_is_free(a, _LONGEST):
         return bool(np.isnan(np.asarray(a)).any())
     return bool((a != a).any())
 
 
 def matmul(
-    a: Num[jax.Array, "n k"], b: Num[jax.Array, "k m"], kind: str
-) -> Num[jax.Array, "n m"]:
-    """Compute the product; matrices on a CPU share programs by the sizes' buckets."""
-    if not (a.shape[1] and size_is_free(a) and size_is_free(b)):
-        return product(a, b, kind)
-    # Padding repeats the last term, and duplicates do not change an optimum.
-    n, m, k = a.shape[0], b.shape[1], padded_size(a.shape[1])
-    a, b = pad_edges(a, padded_size(n), k), pad_edges(b, k, padded_size(m))
-    return jnp.asarray(np.asarray(product(a, b, kind))[:n, :m])
+    a: Num[jax.Array, "*left n k"], b: Num[jax.Array, "*right k m"], kind: str
+) -> Num[jax.Array, "*both n m"]:
+    """Compute the product; copies of the last term do not change an optimum."""
+    return run(product, "(n,k),(k,m)->(n,m)", a, b, kind=kind)
 
 
 def matmul_with_argument(
-    a: Num[jax.Array, "n k"], b: Num[jax.Array, "k m"], kind: str
-) -> tuple[Num[jax.Array, "n m"], Int[jax.Array, "n m"]]:
+    a: Num[jax.Array, "*left n k"], b: Num[jax.Array, "*right k m"], kind: str
+) -> tuple[Num[jax.Array, "*both n m"], Int[jax.Array, "*both n m"]]:
     """Compute the product and the first k of each optimum; -1 for no term."""
-    if not (a.shape[1] and size_is_free(a) and size_is_free(b)):
-        return product_and_argument(a, b, kind)
-    n, m, k = a.shape[0], b.shape[1], padded_size(a.shape[1])
-    a, b = pad_edges(a, padded_size(n), k), pad_edges(b, k, padded_size(m))
-    both = product_and_argument(a, b, kind)
-    out, which = (jnp.asarray(np.asarray(x)[:n, :m]) for x in both)
-    return out, which
+    # The copies come after the term that they copy, so they are never the first.
+    return run(product_and_argument, "(n,k),(k,m)->(n,m),(n,m)", a, b, kind=kind)
 
 
-def closure(d: Num[jax.Array, "n n"], kind: str) -> Num[jax.Array, "n n"]:
+def _run_on_edges(
+    program: Callable[..., Any], signature: str, d: Num[jax.Array, "..."], kind: str
+) -> Any:
+    # More vertices without an edge change no walk. Integers lack such an edge.
+    longest = LONGEST if has_infinity(d) else 0
+    fill = {"n": {"max": -math.inf, "min": math.inf}[kind]}
+    return run(program, signature, d, kind=kind, fill=fill, longest=longest)
+
+
+def closure(d: Num[jax.Array, "*batch n n"], kind: str) -> Num[jax.Array, "*batch n n"]:
     """Compute optimal walks, then check for improving cycles."""
-    n = d.shape[0]
-    if size_is_free(d) and has_infinity(d):
-        # More vertices without an edge change no walk.
-        more = padded_size(n) - n
-        padded = np.pad(np.asarray(d), (0, more), constant_values=float(zero(kind, d)))
-        out, cycles = closure_and_cycles(jnp.asarray(padded), kind)
-        out = jnp.asarray(np.asarray(out)[:n, :n])
-    else:
-        out, cycles = closure_and_cycles(d, kind)
-    if not isinstance(cycles, Tracer) and bool(np.asarray(cycles).any()):
-        vertex = int((np.asarray(cycles) != 0).argmax())  # later ones may be on it too
+    out, cycles = _run_on_edges(closure_and_cycles, "(n,n)->(n,n),(n)", d, kind)
+    if not isinstance(cycles, Tracer) and np.asarray(cycles).any():
+        weights = np.asarray(cycles).reshape(-1, d.shape[-1])
+        matrix, vertex = np.argwhere(weights)[0]  # later ones may be on it too
         raise ValueError(
-            f"vertex {vertex} lies on a cycle of weight {cycles[vertex].item()}, which "
-            "improves in every round: the optimal walk does not exist."
+            f"vertex {vertex} lies on a cycle of weight {weights[matrix, vertex]}, "
+            "which improves in every round: the optimal walk does not exist."
         )
     return out
 
 
-def vectorize(function: Callable[..., Any], signature: str, *arrays: jax.Array) -> Any:
-    """Apply a function of matrices to each batch; the axes before them broadcast."""
-    # Equal ranks also where a program forbids JAX to promote them.
-    rank = max(a.ndim for a in arrays)
-    ranked = [a.reshape((1,) * (rank - a.ndim) + a.shape) for a in arrays]
-    return jnp.vectorize(function, signature=signature)(*ranked)
+def predecessors(
+    d: Num[jax.Array, "*batch n n"], kind: str
+) -> Int[jax.Array, "*batch n n"]:
+    """Return the vertex before j on the optimal walk from i to j; i for no walk."""
+    return _run_on_edges(predecessors_of_matrix, "(n,n)->(n,n)", d, kind)
 
 
 def mark_missing(
-    before: Int[jax.Array, "n n"], out: Num[jax.Array, "n n"], kind: str
-) -> Int[jax.Array, "n n"]:
+    before: Int[jax.Array, "*batch n n"], out: Num[jax.Array, "*batch n n"], kind: str
+) -> Int[jax.Array, "*batch n n"]:
     """Write -1 where no edge leads to j: from j itself, and where no walk does."""
-    missing = jnp.eye(len(out), dtype=bool)
+    if size_is_free(out):
+        host = _numpy.mark_missing(np.asarray(before), np.asarray(out), kind)
+        return jax.device_put(host)
+    missing = jnp.broadcast_to(jnp.eye(out.shape[-1], dtype=bool), out.shape)
     if has_infinity(out):
         missing |= out == zero(kind, out)
     return jnp.where(missing, -1, before)
 
 
-@functools.partial(jax.jit, static_argnames="kind")
 def viterbi(
     scores: Num[jax.Array, "batch steps states"],
     transitions: Num[jax.Array, "states states"],
     kind: str,
 ) -> tuple[Int[jax.Array, "batch steps"], Num[jax.Array, " batch"]]:
-    """Find the optimal sequence of states of each batch."""
+    """Find the optimal sequence of states of each batch; ties go to the lowest."""
+    # Copies of the last state have its weights, and come after it.
+    signature, lengths = "(b,t,s),(s,s)->(b,t),(b)", (scores.shape[1],)
+    return run(_viterbi, signature, scores, transitions, kind=kind, lengths=lengths)
+
+
+@functools.partial(jax.jit, static_argnames="kind")
+def _viterbi(
+    scores: Num[jax.Array, "batch steps states"],
+    transitions: Num[jax.Array, "states states"],
+    length: "int | jax.Array",
+    kind: str,
+) -> tuple[Int[jax.Array, "batch steps"], Num[jax.Array, " batch"]]:
     best = {"max": jnp.argmax, "min": jnp.argmin}[kind]
 
-    def forward(total: jax.Array, now: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def forward(
+        total: jax.Array, step: tuple[jax.Array, jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
+        now, t = step
         terms = total[:, :, None] + transitions[None]
         came = best(terms, axis=1)
-        return jnp.take_along_axis(terms, came[:, None], axis=1)[:, 0] + now, came
+        after = jnp.take_along_axis(terms, came[:, None], axis=1)[:, 0] + now
+        # Steps after the last one leave everything as it is.
+        stay = jnp.broadcast_to(jnp.arange(total.shape[1]), came.shape)
+        return jnp.where(t < length, after, total), jnp.where(t < length, came, stay)
 
     def back(state: jax.Array, came: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jnp.take_along_axis(came, state[:, None], axis=1)[:, 0], state
 
     dtype = jnp.result_type(scores, transitions)
     steps = scores.astype(dtype).swapaxes(0, 1)
-    total, before = jax.lax.scan(forward, steps[0], steps[1:])
+    later = steps[1:], jnp.arange(1, steps.shape[0])
+    total, before = jax.lax.scan(forward, steps[0], later)
     last = best(total, axis=1)
     weight = jnp.take_along_axis(total, last[:, None], axis=1)[:, 0]
     first, path = jax.lax.scan(back, last, before, reverse=True)
@@ -149,10 +165,10 @@ def _reduce(
 
 
 def identity(
-    n: int, like: Num[jax.Array, "..."], kind: str
-) -> Num[jax.Array, "{n} {n}"]:
+    shape: tuple[int, ...], like: Num[jax.Array, "..."], kind: str
+) -> Num[jax.Array, "..."]:
     """Return 0 on the diagonal and the zero elsewhere."""
-    on = jnp.eye(n, dtype=bool)
+    on = jnp.broadcast_to(jnp.eye(shape[-1], dtype=bool), shape)
     return jnp.where(on, jnp.zeros((), like.dtype), zero(kind, like))
 
 
@@ -163,7 +179,15 @@ def polynomial(
     kind: str,
 ) -> Num[jax.Array, " points"]:
     """Evaluate the optimal monomial at each point."""
-    out, is_undefined = _polynomial(coefficients, exponents, points, kind)
+    # The last monomial and the last point are repeated; more variables have power 0.
+    out, is_undefined = run(
+        _polynomial,
+        "(m),(m,v),(p,v)->(p),()",
+        *(coefficients, exponents, points),
+        kind=kind,
+        fill={"v": 0},
+        longest=_LONGEST,
+    )
     if not isinstance(is_undefined, Tracer) and bool(is_undefined):
         raise ValueError(
             "polynomial: a negative power of an infinite point is undefined."
@@ -221,26 +245,48 @@ def _polynomial(
     return out.reshape(-1)[:count], is_undefined
 
 
-@functools.partial(jax.jit, static_argnames="kind")
 def convolve(
     short: Num[jax.Array, " n"], long: Num[jax.Array, " m"], kind: str
 ) -> Num[jax.Array, " n+m-1"]:
     """Make one pass over the long sequence for each element of the short one."""
-    n, m = short.shape[0], long.shape[0]
+    lengths = short.shape[0], long.shape[0]
+    out = run(
+        _convolve,
+        "(n),(m)->(s)",
+        *(short, long),
+        kind=kind,
+        lengths=lengths,
+        longest=_LONGEST,
+    )
+    # Empty but for buckets, and by NumPy there, which compiles nothing.
+    size = sum(lengths) - 1
+    return out if len(out) == size else jax.device_put(np.asarray(out)[:size])
+
+
+@functools.partial(jax.jit, static_argnames="kind")
+def _convolve(
+    short: Num[jax.Array, " n"],
+    long: Num[jax.Array, " m"],
+    n: "int | jax.Array",
+    m: "int | jax.Array",
+    kind: str,
+) -> Num[jax.Array, " n+m-1"]:
     # Positions out of range are masked: integers do not have an infinity to pad with.
-    places = jnp.arange(n + m - 1)
+    places = jnp.arange(short.shape[0] + long.shape[0] - 1)
 
     def term(i: "int | jax.Array") -> tuple[jax.Array, jax.Array]:
         at = places - i
-        return short[i] + long[jnp.clip(at, 0, m - 1)], (at >= 0) & (at < m)
+        inside = (at >= 0) & (at < m) & (i < n)
+        return short[i] + long[jnp.clip(at, 0, m - 1)], inside
 
     def body(i: jax.Array, out: jax.Array) -> jax.Array:
         value, inside = term(i)
-        first = places == i + m - 1  # the position that no earlier term has reached
+        # The position that no earlier term has reached.
+        first = (places == i + m - 1) & (i < n)
         return jnp.where(
             first, value, jnp.where(inside, optimum(kind)(out, value), out)
         )
 
     # Term 0 is clipped at its end. Later terms overwrite those places when they first
     # reach them.
-    return jax.lax.fori_loop(1, n, body, term(0)[0])
+    return jax.lax.fori_loop(1, short.shape[0], body, term(0)[0])

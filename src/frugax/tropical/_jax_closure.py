@@ -114,6 +114,8 @@ def predecessors(d: Num[jax.Array, "n n"], kind: str) -> Int[jax.Array, "n n"]:
         return jnp.where(better, through, out), jnp.where(better, before[k], before)
 
     start = jnp.broadcast_to(jnp.arange(n)[:, None], (n, n))
+    if not n:  # no vertex to index even in a loop of no rounds
+        return start
     return jax.lax.fori_loop(0, n, body, (_with_empty_walks(d, kind), start))[1]
 
 

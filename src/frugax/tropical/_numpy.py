@@ -1,11 +1,11 @@
 """The NumPy engine of tropical operations, the reference that defines all results."""
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int, Num
+
+from ._batches import of_batches
 
 # Bytes of the block that one pass works on: half of a typical L2 cache per core.
 _BLOCK_BYTES = 1 << 18
@@ -26,15 +26,21 @@ def contains_nan(a: Num[np.ndarray, "..."]) -> bool:
     return bool((a != a).any())
 
 
+def reshape(a: Num[np.ndarray, "..."], shape: tuple[int, ...]) -> np.ndarray:
+    """Change the shape."""
+    return a.reshape(shape)
+
+
 def identity(
-    n: int, like: Float[np.ndarray, "..."], kind: str
-) -> Float[np.ndarray, "{n} {n}"]:
+    shape: tuple[int, ...], like: Float[np.ndarray, "..."], kind: str
+) -> Float[np.ndarray, "..."]:
     """Return 0 on the diagonal and the zero elsewhere."""
-    out = np.full((n, n), _zero(kind), like.dtype)
-    np.fill_diagonal(out, 0)
+    out = np.full(shape, _zero(kind), like.dtype)
+    np.einsum("...ii->...i", out)[...] = 0
     return out
 
 
+@of_batches(np)
 def matmul(
     a: Num[np.ndarray, "n k"], b: Num[np.ndarray, "k m"], kind: str
 ) -> Num[np.ndarray, "n m"]:
@@ -56,6 +62,7 @@ def matmul(
     return out
 
 
+@of_batches(np)
 def matmul_with_argument(
     a: Num[np.ndarray, "n k"], b: Num[np.ndarray, "k m"], kind: str
 ) -> tuple[Num[np.ndarray, "n m"], Int[np.ndarray, "n m"]]:
@@ -69,16 +76,12 @@ def matmul_with_argument(
     return out, which
 
 
-def vectorize(function: Callable[..., Any], signature: str, *arrays: np.ndarray) -> Any:
-    """Apply a function of matrices to each batch; the axes before them broadcast."""
-    return np.vectorize(function, signature=signature)(*arrays)
-
-
 def mark_missing(
-    before: Int[np.ndarray, "n n"], out: Num[np.ndarray, "n n"], kind: str
-) -> Int[np.ndarray, "n n"]:
+    before: Int[np.ndarray, "*batch n n"], out: Num[np.ndarray, "*batch n n"], kind: str
+) -> Int[np.ndarray, "*batch n n"]:
     """Write -1 where no edge leads to j: from j itself, and where no walk does."""
-    return np.where(np.eye(len(out), dtype=bool) | (out == _zero(kind)), -1, before)
+    on = np.eye(out.shape[-1], dtype=bool)
+    return np.where(on | (out == _zero(kind)), -1, before)
 
 
 def viterbi(
@@ -103,6 +106,7 @@ def viterbi(
     return np.concatenate(path[::-1], axis=1), weight
 
 
+@of_batches(np)
 def predecessors(d: Num[np.ndarray, "n n"], kind: str) -> Int[np.ndarray, "n n"]:
     """Return the vertex before j on the optimal walk from i; i itself for none."""
     better = {"max": np.greater, "min": np.less}[kind]
@@ -118,6 +122,7 @@ def predecessors(d: Num[np.ndarray, "n n"], kind: str) -> Int[np.ndarray, "n n"]
     return before
 
 
+@of_batches(np)
 def closure(d: Num[np.ndarray, "n n"], kind: str) -> Num[np.ndarray, "n n"]:
     """Run the Floyd-Warshall algorithm; stop at the first improving cycle."""
     optimum = _optimum(kind)

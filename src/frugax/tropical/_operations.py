@@ -78,8 +78,8 @@ def matmul(
     """
     _check_arrays("matmul", a, b)
     engine = _engine(kind, a, b)
-    left = a[None] if a.ndim == 1 else a
-    right = b[:, None] if b.ndim == 1 else b
+    left = engine.reshape(a, (1, *a.shape)) if a.ndim == 1 else a
+    right = engine.reshape(b, (*b.shape, 1)) if b.ndim == 1 else b
     if not (a.ndim and b.ndim) or left.shape[-1] != right.shape[-2]:
         raise ValueError(
             f"matmul needs (..., n, k) and (..., k, m), got {tuple(a.shape)} and "
@@ -91,19 +91,13 @@ def matmul(
             "floats."
         )
     function = engine.matmul_with_argument if argmax else engine.matmul
-    if left.ndim == right.ndim == 2:
-        found = function(left, right, kind)
-    else:
-        signature = "(n,k),(k,m)->(n,m)" + ",(n,m)" * argmax
-        found = engine.vectorize(
-            lambda x, y: function(x, y, kind), signature, left, right
-        )
-    parts = found if argmax else (found,)
-    if a.ndim == 1:
-        parts = tuple(part[..., 0, :] for part in parts)
-    if b.ndim == 1:
-        parts = tuple(part[..., 0] for part in parts)
-    return parts if argmax else parts[0]
+    found = function(left, right, kind)
+    if a.ndim == 1 or b.ndim == 1:
+        shape = (found[0] if argmax else found).shape
+        rows, columns = shape[-2:-1] * (a.ndim > 1), shape[-1:] * (b.ndim > 1)
+        of_vectors = lambda x: engine.reshape(x, (*shape[:-2], *rows, *columns))
+        return tuple(map(of_vectors, found)) if argmax else of_vectors(found)
+    return found
 
 
 def viterbi(
@@ -152,11 +146,11 @@ def viterbi(
             f"one of each, got {tuple(scores.shape)} and {tuple(transitions.shape)}."
         )
     batch, steps = tuple(scores.shape[:-2]), scores.shape[-2]
-    flat = scores.reshape(math.prod(batch), steps, states)
+    flat = engine.reshape(scores, (math.prod(batch), steps, states))
     path, weight = engine.viterbi(flat, transitions, kind)
-    if not batch:
-        return path[0], weight[0]
-    return path.reshape(*batch, steps), weight.reshape(batch)
+    if batch == () and isinstance(weight, np.ndarray):
+        return path[0], weight[0]  # a NumPy scalar
+    return engine.reshape(path, (*batch, steps)), engine.reshape(weight, batch)
 
 
 def identity(n: int, like: Num[Any, "..."], *, kind: Kind = "max") -> Num[Any, "n n"]:
@@ -179,19 +173,20 @@ def identity(n: int, like: Num[Any, "..."], *, kind: Kind = "max") -> Num[Any, "
     _check_arrays("identity", like)
     n = _to_count("n", n)
     engine = _engine(kind, like)
-    if not engine.has_infinity(like):
-        raise ValueError("identity needs floats: integers do not have an infinity.")
-    return engine.identity(n, like, kind)
+    _check_infinity("identity", engine, like)
+    return engine.identity((n, n), like, kind)
 
 
-def power(a: Num[Any, "n n"], exponent: int, *, kind: Kind = "max") -> Num[Any, "n n"]:
+def power(
+    a: Num[Any, "*batch n n"], exponent: int, *, kind: Kind = "max"
+) -> Num[Any, "*batch n n"]:
     """Compute the tropical power: the optimal walk of `exponent` steps from i to j.
 
     Repeated squaring takes about `2 log2(exponent)` products. Its sums round in another
     order than step by step, so large floats may differ in the last digits.
 
     Args:
-        a: square matrix of edge weights.
+        a: square matrix of edge weights. Axes before its two are batches.
         exponent: number of steps; >= 0.
         kind: `"max"` or `"min"`.
 
@@ -206,9 +201,10 @@ def power(a: Num[Any, "n n"], exponent: int, *, kind: Kind = "max") -> Num[Any, 
     """
     _check_square("power", a)
     steps = _to_count("exponent", exponent)
-    if steps == 0:
-        return identity(a.shape[0], a, kind=kind)
     engine = _engine(kind, a)
+    if steps == 0:
+        _check_infinity("power of exponent 0", engine, a)
+        return engine.identity(tuple(a.shape), a, kind)
 
     def times(left: Any, right: Any) -> Any:
         out = matmul(left, right, kind=kind)
@@ -277,24 +273,15 @@ def closure(
            [inf,  0., inf],
            [inf,  2.,  0.]])
     """
-    _check_arrays("closure", d)
-    if d.ndim < 2 or d.shape[-2] != d.shape[-1]:
-        raise ValueError(f"closure needs square matrices, got {tuple(d.shape)}.")
+    _check_square("closure", d)
     engine = _engine(kind, d)
     # Some libraries pass NaN on through a maximum, and some drop it.
     if engine.contains_nan(d):
         raise ValueError("closure: the weights contain NaN. Replace or remove it.")
-
-    def of_matrix(d: Any) -> Any:
-        out = engine.closure(d, kind)
-        if not predecessors:
-            return out
-        return out, engine.mark_missing(engine.predecessors(d, kind), out, kind)
-
-    if d.ndim == 2:
-        return of_matrix(d)
-    signature = "(n,n)->(n,n)" + ",(n,n)" * predecessors
-    return engine.vectorize(of_matrix, signature, d)
+    out = engine.closure(d, kind)
+    if not predecessors:
+        return out
+    return out, engine.mark_missing(engine.predecessors(d, kind), out, kind)
 
 
 def walk(before: Int[Any, "n n"], start: int, end: int) -> list[int]:
@@ -491,5 +478,10 @@ def _check_arrays(what: str, *arrays: Any) -> None:
 
 def _check_square(what: str, a: Any) -> None:
     _check_arrays(what, a)
-    if a.ndim != 2 or a.shape[0] != a.shape[1]:
-        raise ValueError(f"{what} needs a square matrix, got {tuple(a.shape)}.")
+    if a.ndim < 2 or a.shape[-2] != a.shape[-1]:
+        raise ValueError(f"{what} needs square matrices, got {tuple(a.shape)}.")
+
+
+def _check_infinity(what: str, engine: ModuleType, like: Any) -> None:
+    if not engine.has_infinity(like):
+        raise ValueError(f"{what} needs floats: integers do not have an infinity.")

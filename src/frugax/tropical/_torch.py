@@ -9,11 +9,12 @@ the result, and gives autograd the subgradient of JAX.
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from jaxtyping import Int, Num
 from torch.autograd import forward_ad
+
+from ._batches import of_batches
 
 
 def has_infinity(a: Num[torch.Tensor, "..."]) -> bool:
@@ -41,13 +42,21 @@ def contains_nan(a: Num[torch.Tensor, "..."]) -> bool:
     return _is_true((a != a).any())
 
 
+def reshape(a: Num[torch.Tensor, "..."], shape: tuple[int, ...]) -> torch.Tensor:
+    """Change the shape."""
+    return a.reshape(shape)
+
+
 def identity(
-    n: int, like: Num[torch.Tensor, "..."], kind: str
-) -> Num[torch.Tensor, "{n} {n}"]:
+    shape: tuple[int, ...], like: Num[torch.Tensor, "..."], kind: str
+) -> Num[torch.Tensor, "..."]:
     """Return 0 on the diagonal and the zero elsewhere."""
-    return like.new_full((n, n), _zero(kind)).fill_diagonal_(0)
+    out = like.new_full(shape, _zero(kind))
+    out.diagonal(dim1=-2, dim2=-1).zero_()
+    return out
 
 
+@of_batches(torch)
 def matmul(
     a: Num[torch.Tensor, "n k"], b: Num[torch.Tensor, "k m"], kind: str
 ) -> Num[torch.Tensor, "n m"]:
@@ -75,6 +84,7 @@ def matmul(
     return out - change * counts.masked_fill(out == _zero(kind), 0)
 
 
+@of_batches(torch)
 def matmul_with_argument(
     a: Num[torch.Tensor, "n k"], b: Num[torch.Tensor, "k m"], kind: str
 ) -> tuple[Num[torch.Tensor, "n m"], Int[torch.Tensor, "n m"]]:
@@ -87,25 +97,13 @@ def matmul_with_argument(
     return out, which.masked_fill(found == _zero(kind), -1)
 
 
-def vectorize(
-    function: Callable[..., Any], signature: str, *arrays: torch.Tensor
-) -> Any:
-    """Apply a function of matrices to each batch; the axes before them broadcast."""
-    shape = torch.broadcast_shapes(*(a.shape[:-2] for a in arrays))
-    flat = [a.expand(*shape, *a.shape[-2:]).flatten(0, len(shape) - 1) for a in arrays]
-    results = [function(*matrices) for matrices in zip(*flat, strict=True)]
-    if "),(" not in signature.partition("->")[2]:
-        stacked = torch.stack(results)
-        return stacked.reshape(*shape, *stacked.shape[1:])
-    parts = [torch.stack(part) for part in zip(*results, strict=True)]
-    return tuple(part.reshape(*shape, *part.shape[1:]) for part in parts)
-
-
 def mark_missing(
-    before: Int[torch.Tensor, "n n"], out: Num[torch.Tensor, "n n"], kind: str
-) -> Int[torch.Tensor, "n n"]:
+    before: Int[torch.Tensor, "*batch n n"],
+    out: Num[torch.Tensor, "*batch n n"],
+    kind: str,
+) -> Int[torch.Tensor, "*batch n n"]:
     """Write -1 where no edge leads to j: from j itself, and where no walk does."""
-    missing = torch.eye(len(out), dtype=torch.bool, device=out.device)
+    missing = torch.eye(out.shape[-1], dtype=torch.bool, device=out.device)
     if has_infinity(out):
         # Not in place: `vmap` may map over `out`, and never maps over the diagonal.
         missing = missing | (out.detach() == _zero(kind))
@@ -124,17 +122,21 @@ def viterbi(
     for t in range(1, scores.shape[1]):
         # Of equal terms the first, which `torch.max` does not promise.
         terms = total[:, :, None] + transitions
-        came = (terms == best(terms, dim=1, keepdim=True).values).to(torch.int8)
-        before.append(came.argmax(dim=1))
+        before.append(_first(terms, best(terms, dim=1, keepdim=True).values))
         total = terms.gather(1, before[-1][:, None])[:, 0] + scores[:, t]
-    at_best = total == best(total, dim=1, keepdim=True).values
-    path = [at_best.to(torch.int8).argmax(dim=1, keepdim=True)]
+    path = [_first(total, best(total, dim=1, keepdim=True).values)[:, None]]
     weight = total.gather(1, path[0])[:, 0]
     for came in reversed(before):
         path.append(came.gather(1, path[-1]))
     return torch.cat(path[::-1], dim=1), weight
 
 
+def _first(terms: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
+    """Return the first of the best terms along axis 1; NaN is the best, as in NumPy."""
+    return ((terms == best) | (terms != terms)).to(torch.int8).argmax(dim=1)
+
+
+@of_batches(torch)
 def predecessors(d: Num[torch.Tensor, "n n"], kind: str) -> Int[torch.Tensor, "n n"]:
     """Return the vertex before j on the optimal walk from i; i itself for none."""
     n, out = len(d), d.detach()
@@ -149,6 +151,7 @@ def predecessors(d: Num[torch.Tensor, "n n"], kind: str) -> Int[torch.Tensor, "n
     return before
 
 
+@of_batches(torch)
 def closure(d: Num[torch.Tensor, "n n"], kind: str) -> Num[torch.Tensor, "n n"]:
     """Run the Floyd-Warshall algorithm; stop at the first improving cycle."""
     n, better, steps = len(d), _optimum(kind), d.detach()
