@@ -1,11 +1,12 @@
-"""Run the two commands that the README shows, and record their output.
+"""Run the commands of the README and of its three tutorials, and record their output.
 
     python -m benchmarks.first_page
 
-Runs `frugax plan` with empty caches and `frugax run` in a temporary folder, writes
-`benchmarks/results/first_page.json`, and puts both outputs into the README. The other
-figures of its text are those of the rooms' results; `tests/test_first_page.py` compares
-all of them.
+Runs `frugax plan` with empty caches and `frugax run` in a temporary folder, then the
+first command of each tutorial as a stranger would, writes
+`benchmarks/results/first_page.json`, and puts outputs and times into the README. The
+other figures of its text are those of the rooms' results; `tests/test_first_page.py`
+compares all of them.
 """
 
 import json
@@ -15,10 +16,13 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from benchmarks.machine import made_with
+from safetensors.numpy import save_file
 
 from frugax.fileio import write_whole
 
@@ -27,6 +31,13 @@ RESULTS = ROOT / "benchmarks" / "results" / "first_page.json"
 README = ROOT / "README.md"
 PLAN = "frugax plan examples/plan_llama.py:small --target h100,l4 --budget 4GiB"
 RUN = "frugax run examples/digits.yaml"
+# The first command of each tutorial that the README's clock is about.
+FIRST = {
+    "first_plan": "frugax plan my_model.py:make --budget 30MiB",
+    "first_run": "frugax run wave.yaml",
+    "compress": "frugax compress folder/ --size 4bpw",
+}
+_FILE = re.compile(r"^`([\w.]+)`:\n\n```\w+\n(.*?)^```$", re.S | re.M)
 VERDICTS = ("  kept", "  broken", "  cannot tell")
 
 
@@ -45,6 +56,23 @@ def run_command(command: str, folder: str) -> tuple[str, float]:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return done.stdout, used
+
+
+def time_tutorial(name: str) -> float:
+    """Write the files that a tutorial shows, and time its first command, in seconds."""
+    page = (ROOT / "docs" / "tutorials" / f"{name}.md").read_text()
+    with tempfile.TemporaryDirectory() as folder:
+        for file, text in _FILE.findall(page):
+            (Path(folder) / file).write_text(text)
+        rng = np.random.default_rng(0)
+        (Path(folder) / "folder").mkdir()
+        for i in range(2):
+            shard = f"model-0000{i + 1}-of-00002.safetensors"
+            weights = {f"w{i}": rng.normal(size=(1024, 1024)).astype("float32")}
+            save_file(weights, Path(folder) / "folder" / shard)
+        started = time.perf_counter()
+        run_command(FIRST[name], folder)
+        return time.perf_counter() - started
 
 
 def receipt_in(text: str) -> str:
@@ -66,9 +94,16 @@ def page_text(page: str, found: dict[str, Any]) -> str:
         + found["plan"]["table"],
         r"(?<=```text\n)budget .*?(?=\n```)": found["run"]["table"],
         r"JAX [\d.]+, \d+ s of processor\s+time, [\d-]+": f"{facts}, {day}",
-        r"two shared CPU cores, JAX [\d.]+, [\d-]+": "two shared CPU cores, JAX "
-        + f"{made['jax']}, {day}",
+        r"(?<=shared CPU cores, JAX )[\d.]+, [\d-]+": f"{made['jax']}, {day}",
     }
+    for name, seconds in found["clock"].items():
+        # `(?<=...)` needs a fixed width, so the words before the figure are kept apart.
+        before = re.search(
+            rf"\(docs/tutorials/{name}\.md\)[\w\s]*?in(?= [\d.]+ s)", page
+        )
+        if before is None:
+            raise SystemExit(f"{README.name}: no time beside the tutorial {name}")
+        blocks[re.escape(before[0]) + r" [\d.]+ s"] = f"{before[0]} {seconds:.1f} s"
     for pattern, text in blocks.items():
         page, count = re.subn(pattern, lambda _, text=text: text, page, flags=re.S)
         if count != 1:
@@ -77,7 +112,7 @@ def page_text(page: str, found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Run both commands, write the JSON and the README."""
+    """Run the commands, write the JSON and the README."""
     with tempfile.TemporaryDirectory() as folder:
         planned, cpu_seconds = run_command(PLAN, folder)
         ran, _ = run_command(RUN, folder)
@@ -85,6 +120,7 @@ def main() -> None:
     found = {
         "plan": {"command": PLAN, "table": table, "cpu_seconds": cpu_seconds},
         "run": {"command": RUN, "table": receipt_in(ran)},
+        "clock": {name: time_tutorial(name) for name in FIRST},
         "made_with": made_with(),
     }
     write_whole(RESULTS, json.dumps(found, indent=1) + "\n")

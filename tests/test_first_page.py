@@ -31,6 +31,12 @@ def test_the_page_shows_the_measured_cost_and_dates():
     assert f"two shared CPU cores, JAX {made['jax']}, {day}" in PROSE
 
 
+def test_the_clock_of_each_tutorial_is_the_measured_one():
+    for name, seconds in results("first_page")["clock"].items():
+        link = rf"\(docs/tutorials/{name}\.md\)[\w ]* in {seconds:.1f} s"
+        assert len(re.findall(link, PROSE)) == 1, name
+
+
 def test_the_large_decoder_comes_from_the_targets_benchmark():
     rows = results("targets")["rows"]
     (row,) = [r for r in rows if (r["net"], r.get("budget")) == ("decoder70b", "40GiB")]
