@@ -22,7 +22,6 @@ PICTURES = ROOT / "docs" / "pictures"
 # Pictures that a notebook drew: its name, and the picture's number in it.
 FROM_NOTEBOOKS = {
     "targets": ("1_first_plan", 1),
-    "frontier": ("1_first_plan", 2),
     "patterns": ("3_watch", 1),
     "sizes": ("4_compress", 1),
     "taste": ("5_campaign", 1),
@@ -30,21 +29,30 @@ FROM_NOTEBOOKS = {
 }
 
 
+WEIGHTS = [jax.ShapeDtypeStruct((256, 256), jnp.float32) for _ in range(12)]
+X = jax.ShapeDtypeStruct((1024, 256), jnp.float32)
+
+
+def loss(weights, x):
+    """Twelve residual layers."""
+    for w in weights:
+        x = x + jax.nn.gelu(x @ w)
+    return jnp.mean(x**2)
+
+
 def draw_memory() -> str:
     """Live bytes of a gradient, without a plan and within half of the memory."""
-    weights = [jax.ShapeDtypeStruct((256, 256), jnp.float32) for _ in range(12)]
-    x = jax.ShapeDtypeStruct((1024, 256), jnp.float32)
-
-    def loss(weights, x):
-        for w in weights:
-            x = x + jax.nn.gelu(x @ w)
-        return jnp.mean(x**2)
-
-    lowered = jax.jit(jax.value_and_grad(loss)).lower(weights, x)
+    lowered = jax.jit(jax.value_and_grad(loss)).lower(WEIGHTS, X)
     plain = lowered.compile().memory_analysis().temp_size_in_bytes
     budget = fx.MemoryBudget(limit_bytes=plain // 2)
-    plan = fx.remat.plan(loss, budget, example_args=(weights, x))
-    return fx.remat.draw_memory(loss, plan, (weights, x)).svg()
+    plan = fx.remat.plan(loss, budget, example_args=(WEIGHTS, X))
+    return fx.remat.draw_memory(loss, plan, (WEIGHTS, X)).svg()
+
+
+def draw_frontier() -> str:
+    """The programs that were compiled to find a plan within 0.3 of the memory."""
+    plan = fx.remat.plan(loss, fx.MemoryBudget.share(0.3), example_args=(WEIGHTS, X))
+    return plan.frontier().svg()
 
 
 def draw_rate() -> str:
@@ -73,7 +81,8 @@ def read_notebook(name: str, number: int) -> str:
 
 if __name__ == "__main__":
     if "--notebooks" not in sys.argv:
-        for name, draw in {"memory": draw_memory, "rate": draw_rate}.items():
+        for draw in (draw_memory, draw_frontier, draw_rate):
+            name = draw.__name__.removeprefix("draw_")
             (PICTURES / f"{name}.svg").write_text(draw())
     for name, place in FROM_NOTEBOOKS.items():
         (PICTURES / f"{name}.svg").write_text(read_notebook(*place))
