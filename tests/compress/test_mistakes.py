@@ -68,3 +68,15 @@ def test_a_file_is_identified_by_its_content(tmp_path, export, name, suffix):
     with pytest.raises(ValueError, match=rf"{name}: the file must end in \{suffix}"):
         export(tmp_path / "w.fxz", tmp_path / name)
     assert not (tmp_path / name).exists()
+
+
+def test_rows_that_are_not_integers_are_named_without_a_type_checker(tmp_path):
+    compress.save(tmp_path / "w.fxz", W, SizeBudget(max_abs=0))
+    code = """
+import sys
+from frugax import compress
+
+compress.open(sys.argv[1]).rows("w", 1.5, 3)
+"""
+    done = forked.python(code, tmp_path / "w.fxz")
+    assert "rows are integers, got 1.5 to 3." in done.stderr

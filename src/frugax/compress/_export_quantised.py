@@ -126,7 +126,7 @@ def export_quantised(
         )
     if bits not in ((8,) if suffix == ".safetensors" else (4, 8)):
         takes = "8" if suffix == ".safetensors" else "4 or 8"
-        raise ValueError(f"{bits} bits: {suffix or 'a folder'} takes {takes}.")
+        raise ValueError(f"bits={bits!r}: {suffix or 'a folder'} takes {takes}.")
     if not suffix and [*Path(to).glob("*.safetensors")]:
         raise ValueError(f"{os.fspath(to)}: weights are in this folder: name another.")
     if os.path.exists(to) and os.path.samefile(file, to):

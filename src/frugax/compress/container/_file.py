@@ -5,6 +5,7 @@ import dataclasses
 import difflib
 import functools
 import mmap
+import numbers
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -179,10 +180,13 @@ class CompressedFile(Mapping[str, np.ndarray]):
             CorruptFileError: the file is damaged.
             IndexError: the tensor has no such rows.
             KeyError: the file has no tensor of that name.
+            TypeError: `start` or `stop` is not an integer.
             ValueError: the file is closed.
         """
         record = self.record(name)
         rows = record.shape[0] if record.shape else 0
+        if not all(isinstance(x, numbers.Integral) for x in (start, stop)):
+            raise TypeError(f"rows are integers, got {start!r} to {stop!r}.")
         if not 0 <= start <= stop <= rows:
             raise IndexError(
                 f"{self.place}: {name!r} has {rows} rows, and none from {start} to "
@@ -205,11 +209,16 @@ class CompressedFile(Mapping[str, np.ndarray]):
 
         Raises:
             CorruptFileError: the file is damaged.
-            ValueError: the file is closed.
+            ValueError: the file is closed, or `dtype` is not of floats.
         """
         import jax
         import jax.numpy as jnp
 
+        if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
+            raise ValueError(
+                f"to_jax: dtype={dtype!r} is not a type of floats, such as "
+                '"bfloat16": other weights would be cut off or refused.'
+            )
         place = sharding if callable(sharding) else lambda _: sharding
         arrays: dict[str, jax.Array] = {}
         for name, array in self.decode_all():
