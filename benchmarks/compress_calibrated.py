@@ -185,8 +185,9 @@ def minilm(options: Any) -> dict[str, Any]:
         "GPTQ 4 bits g64": by_gptq(4),
     }
     asked = options.peers.split(",") if options.peers else [*peers]
+    asked = [name for name in asked if name != "none"]
     found = {name: peer(name, peers[name]) for name in asked}
-    budgets = {} if options.peers else {"3 bits": SizeBudget("3bpw")}
+    budgets = {} if options.peers and asked else {"3 bits": SizeBudget("3bpw")}
     for nbytes in sorted({int(row["bytes"]) for row in found.values()}):
         budgets[f"{nbytes:,} bytes"] = SizeBudget(bytes=nbytes)
     for size, budget in budgets.items():
@@ -292,7 +293,7 @@ def main() -> None:
     ask = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     ask.add_argument("--sentences", type=int, default=256, help="to calibrate on")
     ask.add_argument("--rules", default="default,calibrated", help="of minilm")
-    ask.add_argument("--peers", help="some of minilm's, and their bytes alone")
+    ask.add_argument("--peers", help="some of minilm's, and their bytes; or none")
     run_parts("benchmarks.compress_calibrated", PARTS, ask)
 
 

@@ -97,6 +97,18 @@ def test_rows_of_different_sizes_get_scales_that_pay(tmp_path):
     assert plan.tensors[0].codec == "trellis"
 
 
+def test_rows_of_a_table_have_one_relative_error():
+    # Tables are read row by row, and rows compared by their angles.
+    rng = np.random.default_rng(6)
+    sizes = np.exp(rng.normal(size=(2000, 1)))
+    w = (rng.normal(size=(2000, 64)) * sizes).astype("f4")
+    data = compress.compress(w, SizeBudget("8x"), sensitivity="rows")
+    gap = np.linalg.norm(compress.decompress(data) - w, axis=1)
+    errors = gap / np.linalg.norm(w, axis=1)
+    small, large = (errors[of] for of in (sizes[:, 0] < 0.5, sizes[:, 0] > 2))
+    assert 0.9 < small.mean() / large.mean() < 1.1
+
+
 def test_no_outlier_loses_the_other_numbers_of_its_row():
     rng, rows = np.random.default_rng(5), [7, 31, 200]
     sizes = np.exp(rng.normal(size=(300, 1)))

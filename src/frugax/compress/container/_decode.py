@@ -65,7 +65,7 @@ def iter_parts(
     each = -(-record.size // numbers)
     digest = Digest()
     for i in range(each):
-        with name_errors(record):
+        with name_errors(f"tensor {record.name!r}"):
             blocks = [content.read_chunk(c) for c in record.chunks[i::each]]
             size = min(numbers, record.size - i * numbers)
             place = None if into is None else into[i * numbers :][:size]
@@ -74,7 +74,7 @@ def iter_parts(
             digest.update(part)
         yield part
     if check_values:
-        with name_errors(record):
+        with name_errors(f"tensor {record.name!r}"):
             _compare_digest(digest.hexdigest(), record)
 
 
@@ -90,7 +90,7 @@ def decode_tensors(
             yield record, decode_tensor(content, record, check_values=check_values)
             continue
         numbers = numbers_per_chunk(record.codec, record.shape)
-        with name_errors(record):
+        with name_errors(f"tensor {record.name!r}"):
             for i, chunk in enumerate(record.chunks):
                 size = min(numbers, record.size - i * numbers)
                 block, scaled = content.read_chunk(chunk), record.codec in _SCALED
@@ -122,7 +122,7 @@ def decode_tensors(
             record, at = parts[i]
             flat = started[record.name]
             assert record.step is not None  # checked when the header was read
-            with name_errors(record):
+            with name_errors(f"tensor {record.name!r}"):
                 next(confirmed)
                 run, exponents = blocks[i].lanes.run, blocks[i].exponents
                 values = trellis.scale_runs(
@@ -154,7 +154,7 @@ def decode_integers(
     # int64 holds the levels of every codec, up to 2^52 for float64 weights.
     flat = np.empty(record.size, np.int64)
     steps: list[np.ndarray] = []
-    with name_errors(record):
+    with name_errors(f"tensor {record.name!r}"):
         for i, chunk in enumerate(record.chunks):
             part = flat[i * numbers : (i + 1) * numbers]
             block = content.read_chunk(chunk)
@@ -192,7 +192,7 @@ def decode_rows(
     each = -(-record.size // numbers)
     first, last = start * row, stop * row
     flat = np.empty(last - first, dtype_from_name(record.dtype))
-    with name_errors(record):
+    with name_errors(f"tensor {record.name!r}"):
         for i in range(first // numbers, -(-last // numbers)):
             at = i * numbers
             blocks = [content.read_chunk(c) for c in record.chunks[i::each]]
@@ -207,7 +207,7 @@ def verify_chunks(content: FileContent, record: Record) -> None:
     # A right SHA-256 lets other readers skip these checksums. A forger can make that
     # sum right and leave these wrong, for a reader of single tensors to meet.
     unverified = dataclasses.replace(content, verified=False)
-    with name_errors(record):
+    with name_errors(f"tensor {record.name!r}"):
         for chunk in record.chunks:
             unverified.read_chunk(chunk)
 
@@ -219,7 +219,7 @@ def verify_layers(content: FileContent, record: Record) -> None:
         return
     digests = [Digest() for _ in record.layers]
     each = len(record.chunks) // len(record.layers)
-    with name_errors(record):
+    with name_errors(f"tensor {record.name!r}"):
         for i in range(each):
             blocks = [content.read_chunk(c) for c in record.chunks[i::each]]
             size = min(BLOCK, record.size - i * BLOCK)
@@ -233,12 +233,12 @@ def verify_layers(content: FileContent, record: Record) -> None:
 
 
 @contextlib.contextmanager
-def name_errors(record: Record) -> Iterator[None]:
-    """Put the name of the tensor before any error of a damaged file inside."""
+def name_errors(place: str) -> Iterator[None]:
+    """Put a tensor's name or a file's place before any error of a damaged file."""
     try:
         yield
     except (CorruptFileError, UnsupportedFileError) as e:
-        raise type(e)(f"tensor {record.name!r}: {e.args[0]}") from e
+        raise type(e)(f"{place}: {e.args[0]}") from e
 
 
 def _compare_digest(digest: str, record: Record) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from frugax.budget import Receipt, SizeBudget, check_budget
-from frugax.errors import CorruptFileError, UnsupportedFileError
+from frugax.errors import CorruptFileError
 from frugax.trees import PyTree, rebuild
 
 from .._arguments import check_path
@@ -26,6 +26,7 @@ from ._decode import (
     decode_tensor,
     decode_tensors,
     iter_parts,
+    name_errors,
     verify_chunks,
     verify_layers,
 )
@@ -69,7 +70,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
         self._verified = False  # until every byte was compared with the footer
         self.prefix = self.receipt = None
         try:
-            with self._name_errors():
+            with name_errors(self.place):
                 self.header = read_header(self._file)
             if budget is not None:
                 check_budget(budget, SizeBudget)
@@ -111,7 +112,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
 
     def __getitem__(self, name: str) -> np.ndarray:
         record = self.record(name)
-        with self._name_errors():
+        with name_errors(self.place):
             return decode_tensor(self._content(), record)
 
     def __iter__(self) -> Iterator[str]:
@@ -138,7 +139,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
         """
         record = self.record(name)
         start = 0
-        with self._name_errors():
+        with name_errors(self.place):
             for part in iter_parts(self._content(), record):
                 yield start, part
                 start += part.size
@@ -162,7 +163,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
             ValueError: the file is closed.
         """
         record = self.record(name)
-        with self._name_errors():
+        with name_errors(self.place):
             return decode_integers(self._content(), record)
 
     def rows(self, name: str, start: int, stop: int) -> np.ndarray:
@@ -192,7 +193,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
                 f"{self.place}: {name!r} has {rows} rows, and none from {start} to "
                 f"{stop}."
             )
-        with self._name_errors():
+        with name_errors(self.place):
             return decode_rows(self._content(), record, start, stop)
 
     def to_jax(self, *, dtype: Any = None, sharding: Any = None) -> PyTree:
@@ -226,7 +227,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
             if dtype is not None and jnp.issubdtype(array.dtype, jnp.floating):
                 array = array.astype(dtype)
             arrays[name] = jax.device_put(array, place(name))
-        with self._name_errors():
+        with name_errors(self.place):
             return self._rebuild([arrays[name] for name in self._records])
 
     def packed(self) -> PyTree:
@@ -250,11 +251,11 @@ class CompressedFile(Mapping[str, np.ndarray]):
         register_packed()
         leaves: list[Any] = []
         for name, record in self._records.items():
-            with self._name_errors():
+            with name_errors(self.place):
                 leaf = decode_packed(self._content(), record)
             leaves.append(jnp.asarray(self[name]) if leaf is None else leaf)
             self._release()
-        with self._name_errors():
+        with name_errors(self.place):
             return self._rebuild(leaves)
 
     def tree(self) -> PyTree:
@@ -268,7 +269,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
         # Tensors come in the order in which they are ready, the tree needs the
         # header's.
         arrays = dict(self.decode_all())
-        with self._name_errors():
+        with name_errors(self.place):
             return self._rebuild([arrays[name] for name in self._records])
 
     def decode_all(self) -> Iterator[tuple[str, np.ndarray]]:
@@ -282,7 +283,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
             UnsupportedFileError: it uses a coder of a newer version.
             ValueError: the file is closed.
         """
-        with self._name_errors():
+        with name_errors(self.place):
             for record, array in decode_tensors(
                 self._content(), self.header.tensors, check_exact=not self._verified
             ):
@@ -303,7 +304,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
         # Small tensors are decoded side by side; a large one has lanes enough of its
         # own.
         small = [r for r in self.header.tensors if r.size <= BLOCK]
-        with self._name_errors():
+        with name_errors(self.place):
             for record, array in decode_tensors(self._content(), small):
                 yield record.name, 0, array.reshape(-1)
                 self._release()
@@ -323,7 +324,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
             KeyError: the file has no tensor of that name.
             ValueError: the file is closed.
         """
-        with self._name_errors():
+        with name_errors(self.place):
             for chunk in self.record(name).chunks:
                 yield bytes(self._content().read_chunk(chunk))
 
@@ -337,7 +338,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
             CorruptFileError: they differ.
             ValueError: the file is closed.
         """
-        with self._name_errors():
+        with name_errors(self.place):
             verify_checksum(self._content(), self._release)
         self._verified = True
 
@@ -352,7 +353,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
             CorruptFileError: a field is wrong.
             ValueError: the file is closed.
         """
-        with self._name_errors():
+        with name_errors(self.place):
             # Names stand in for the arrays: a structure is sound if a tree can be built
             # of it.
             self._rebuild(self.names)
@@ -399,14 +400,6 @@ class CompressedFile(Mapping[str, np.ndarray]):
                 f"{self.place}: the file is closed: read inside the with block."
             ) from e
         return FileContent(self._file, self.header, self._verified)
-
-    @contextlib.contextmanager
-    def _name_errors(self) -> Iterator[None]:
-        # Put the file's place before any error of a damaged file inside.
-        try:
-            yield
-        except (CorruptFileError, UnsupportedFileError) as e:
-            raise type(e)(f"{self.place}: {e.args[0]}") from e
 
     @functools.cached_property
     def _records(self) -> dict[str, Record]:

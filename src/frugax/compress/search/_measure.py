@@ -34,8 +34,10 @@ _DB_PER_BIT = 20 * math.log10(2)
 # norms absolute ones do. For tensors below the common size the mean of both is taken,
 # and the relative one below it by more than this many times.
 _SIZE_RANGE = 4
-# Steps follow the size of a row to this power.
-_ROW_POWER = 0.5
+# Steps follow the size of a row to this power. A table of so many rows to a column is
+# mostly read row by row, and compared by angles: its errors are relative.
+_ROW_POWER, _TABLE_POWER = 0.5, 1.0
+_TABLE_ROWS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +133,10 @@ def _scale_rows_if_worth(source: Source) -> Source:
 
 def scale_rows(source: Source) -> Source:
     """Give the rows of a tensor scales."""
-    return dataclasses.replace(source, scaling=RowScaling(_ROW_POWER, source.rms))
+    rows, *inner = source.array.shape
+    table = len(inner) == 1 and rows >= _TABLE_ROWS * inner[0]
+    scaling = RowScaling(_TABLE_POWER if table else _ROW_POWER, source.rms)
+    return dataclasses.replace(source, scaling=scaling)
 
 
 def _weights_by_sensitivity(
