@@ -277,7 +277,7 @@ def _convolve(
     def term(i: "int | jax.Array") -> tuple[jax.Array, jax.Array]:
         at = places - i
         inside = (at >= 0) & (at < m) & (i < n)
-        return short[i] + long[jnp.clip(at, 0, m - 1)], inside
+        return short[i] + long[jnp.clip(at, 0, long.shape[0] - 1)], inside
 
     def body(i: jax.Array, out: jax.Array) -> jax.Array:
         value, inside = term(i)
