@@ -4,17 +4,21 @@ Every cell is the peer, frugax by default and frugax calibrated on 64 training i
 in files no longer than the peer's codes, scales and float32 vectors. Then exact coding:
 how many times smaller by frugax, ZipNN and zstd. The nets and the measures are
 those of `benchmarks.compress_tasks`, which trains them; GPTQ has the same 64 inputs.
+The results are merged into `benchmarks/results/compress_table.json`, net by net.
 
     python -m benchmarks.compress_tasks --train
     python -m benchmarks.compress_table
 
-HQQ and ZipNN need their packages (`pip install --no-deps hqq termcolor zipnn`);
-"-" marks a missing one.
+HQQ and ZipNN come from their packages, in a folder of their own; "-" marks a missing
+one.
 """
 
 import argparse
 import functools
+import json
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,10 +28,16 @@ import zstandard
 from benchmarks import compress_tasks
 from benchmarks.compress_rivals import gptq, hqq, nf4, round_groups
 from benchmarks.compress_tasks import Task, Weights, judge, tasks
+from benchmarks.machine import made_with
+from benchmarks.real_weights import install
 
 from frugax import SizeBudget, compress
 from frugax.compress.codecs.groups import Grouping, decode_groups, quantise_groups
+from frugax.fileio import write_whole
 
+RESULTS = Path(__file__).parent / "results" / "compress_table.json"
+PEERS = ("GGUF Q4_0", "NF4", "HQQ 4", "GPTQ 4", "GPTQ 3")
+RULES = ("peer", "default", "calibrated")
 Quantiser = Callable[[np.ndarray], tuple[np.ndarray, float]]
 _CALIBRATED_ON = 64
 
@@ -116,52 +126,87 @@ def peers(task: Task, weights: Weights) -> dict[str, Any]:
     }
 
 
-def exact_ratios(weights: Weights) -> list[str]:
-    """How many times smaller frugax, ZipNN and zstd (level 19) make the weights."""
+def exact_bytes(weights: Weights) -> dict[str, int]:
+    """Bytes of the weights, and of their exact files; zstd at level 19."""
     whole = b"".join(np.ascontiguousarray(w).tobytes() for w in weights.values())
-    sizes: list[int | None] = [len(compress.compress(weights, SizeBudget(max_abs=0)))]
+    sizes = {
+        "weights": len(whole),
+        "frugax": len(compress.compress(weights, SizeBudget(max_abs=0))),
+        "zstd": len(zstandard.ZstdCompressor(level=19).compress(whole)),
+    }
     try:
         import zipnn  # pyright: ignore[reportMissingImports]
-
-        codec = zipnn.ZipNN(bytearray_dtype="float32", threads=1)
-        sizes.append(len(codec.compress(bytearray(whole))))
     except ImportError:
-        sizes.append(None)
-    sizes.append(len(zstandard.ZstdCompressor(level=19).compress(whole)))
-    return ["-" if size is None else f"{len(whole) / size:.3f}" for size in sizes]
+        return sizes
+    codec = zipnn.ZipNN(bytearray_dtype="float32", threads=1)
+    return sizes | {"zipnn": len(codec.compress(bytearray(whole)))}
+
+
+def measure(net: str, task: Task, weights: Weights) -> dict[str, Any]:
+    """Every cell of one net: decibels of the change of outputs, and the score."""
+    batch = [jnp.asarray(task.train[0][:_CALIBRATED_ON])]
+    rules = {"default": "default", "calibrated": None}
+    calibration = compress.calibrate(task.apply, weights, batch)
+    cells: dict[str, Any] = {}
+    for name, quantise in peers(task, weights).items():
+        if quantise is None:
+            continue
+        decoded, total = by_peer(quantise, weights)
+        cells[name] = {"bytes": total, "peer": judge(net, task, weights, decoded)}
+        for rule, sensitivity in rules.items():
+            data = compress.compress(
+                weights,
+                SizeBudget(bytes=int(total)),
+                sensitivity=sensitivity or calibration,
+            )
+            back = compress.decompress(data)
+            cells[name][rule] = judge(net, task, weights, back)
+    return {
+        "date": made_with()["date"],
+        "before": judge(net, task, weights, weights)[1],
+        "cells": cells,
+        "exact": exact_bytes(weights),
+    }
+
+
+def rows_of(net: str, found: dict[str, Any]) -> str:
+    """The two rows of a net in the table of docs/compress.md."""
+
+    def cell(peer: str, part: int, form: str) -> str:
+        if peer not in found["cells"]:
+            return "-"
+        return ", ".join(format(found["cells"][peer][r][part], form) for r in RULES)
+
+    exact = found["exact"]
+    ratios = [
+        f"{exact['weights'] / exact[name]:.3f}" if name in exact else "-"
+        for name in ("frugax", "zipnn", "zstd")
+    ]
+    first = [net, "outputs, dB", *(cell(p, 0, ".1f") for p in PEERS), ", ".join(ratios)]
+    second = ["", f"score; {found['before']:.4g} before"]
+    second += [cell(peer, 1, ".4g") for peer in PEERS]
+    return f"| {' | '.join(first)} |\n| {' | '.join([*second, ''])} |"
 
 
 def main() -> None:
-    """Print the table, net by net."""
+    """Measure net by net, print the table of all that are kept."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--nets", help="their names, with commas; by default all six")
-    chosen = parser.parse_args().nets
-    names = ["GGUF Q4_0", "NF4", "HQQ 4", "GPTQ 4", "GPTQ 3"]
-    print("| net | | " + " | ".join(names) + " | exact: frugax, ZipNN, zstd |")
-    print("|---|---|" + "--:|" * (len(names) + 1))
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    sys.path.append(
+        str(install("hqq", "termcolor", "tqdm", "huggingface-hub", "zipnn"))
+    )
+    record = json.loads(given.out.read_text()) if given.out.exists() else {}
     for net, task, weights in tasks():
-        if chosen and net not in chosen.split(","):
+        if given.nets and net not in given.nets.split(","):
             continue
-        batch = [jnp.asarray(task.train[0][:_CALIBRATED_ON])]
-        rules: list[Any] = ["default", compress.calibrate(task.apply, weights, batch)]
-        outputs, scores = [net, "outputs, dB"], ["", "score"]
-        for name, quantise in peers(task, weights).items():
-            assert name in names
-            if quantise is None:
-                outputs, scores = [*outputs, "-"], [*scores, "-"]
-                continue
-            decoded, total = by_peer(quantise, weights)
-            found = [judge(net, task, weights, decoded)]
-            for rule in rules:
-                budget = SizeBudget(bytes=int(total))
-                data = compress.compress(weights, budget, sensitivity=rule)
-                found.append(judge(net, task, weights, compress.decompress(data)))
-            outputs.append(", ".join(f"{decibels:.1f}" for decibels, _ in found))
-            scores.append(", ".join(f"{score:.4g}" for _, score in found))
-        before = judge(net, task, weights, weights)[1]
-        scores[1] = f"score; {before:.4g} before"
-        print("| " + " | ".join([*outputs, ", ".join(exact_ratios(weights))]) + " |")
-        print("| " + " | ".join([*scores, ""]) + " |", flush=True)
+        record[net] = measure(net, task, weights)
+        write_whole(given.out, json.dumps(record, indent=1) + "\n")
+    head = ["net", "", *PEERS, "exact: frugax, ZipNN, zstd"]
+    print(f"| {' | '.join(head)} |\n|---|---|{'--:|' * (len(PEERS) + 1)}")
+    for net, found in record.items():
+        print(rows_of(net, found))
 
 
 if __name__ == "__main__":

@@ -370,17 +370,21 @@ def lossy_rows(data: Any) -> Iterator[Row]:
 
 
 def calibrated_rows(data: Any) -> Iterator[Row]:
-    """Errors of embeddings in the bytes of GPTQ, HQQ and NF4, calibrated like GPTQ."""
-    part = data.get("minilm", {})
-    rows = part.get("found", {}).get("rows", {})
-    for peer, found in rows.items():
-        size = f"{int(found['bytes']):,} bytes"
-        ours = rows.get(f"{size}, calibrated")
-        if ours and peer != f"{size}, calibrated":
+    """Errors of embeddings in the bytes of GPTQ, HQQ and NF4.
+
+    GPTQ is calibrated, and so is the file beside it; beside the others it is not.
+    """
+    for part in data.values():
+        rows = part["found"].get("rows", {})
+        for peer, found in rows.items():
+            rule = "calibrated" if peer.startswith("GPTQ") else "default"
+            ours = rows.get(f"{int(found['bytes']):,} bytes, {rule}")
+            if ours is None or " bytes, " in peer:
+                continue
             for test in ("other docstrings", "180 sentences"):
                 yield Row(
                     room="compress",
-                    task=f"MiniLM in the bytes of a peer: {test}",
+                    task=f"MiniLM in the bytes of a peer, {rule}: {test}",
                     quantity="1 - cosine",
                     ours=ours[test],
                     peer=peer,
@@ -388,6 +392,38 @@ def calibrated_rows(data: Any) -> Iterator[Row]:
                     ahead_by=found[test] / ours[test],
                     date=part["made_with"]["date"],
                 )
+
+
+def table_rows(data: Any) -> Iterator[Row]:
+    """Change of outputs of trained nets in the bytes of GGUF, NF4, HQQ and GPTQ."""
+    for net, found in data.items():
+        for peer, cell in found["cells"].items():
+            rule = "calibrated" if peer.startswith("GPTQ") else "default"
+            # The decibels are of energies.
+            ours, theirs = (10 ** (cell[who][0] / 20) for who in (rule, "peer"))
+            yield Row(
+                room="compress",
+                task=f"{net} in the bytes of a peer, {rule}: change of outputs",
+                quantity="of their size",
+                ours=ours,
+                peer=peer,
+                theirs=theirs,
+                ahead_by=theirs / ours,
+                date=found["date"],
+            )
+        exact = found["exact"]
+        peers = [name for name in ("zipnn", "zstd") if name in exact]
+        best = min(peers, key=lambda name: exact[name])
+        yield Row(
+            room="compress",
+            task=f"{net}, lossless",
+            quantity="bytes",
+            ours=exact["frugax"],
+            peer=best,
+            theirs=exact[best],
+            ahead_by=exact[best] / exact["frugax"],
+            date=found["date"],
+        )
 
 
 def tropical_rows(data: Any) -> Iterator[Row]:
@@ -575,6 +611,13 @@ SOURCES = (
         minutes=(60, 0),
     ),
     Source(
+        module="compress_table",
+        file="compress_table.json",
+        rows=table_rows,
+        is_timed=False,
+        minutes=(15, 0),
+    ),
+    Source(
         module="tropical",
         file="tropical.json",
         rows=tropical_rows,
@@ -662,12 +705,19 @@ def wait_for(command: list[str], log: Path) -> str:
 
 
 def fingerprint(source: Source, command: list[str]) -> str:
-    """Hash the command, the benchmark and the package: any change is measured anew."""
+    """Hash the command, the room's benchmarks and the package.
+
+    Any change of them is measured anew.
+    """
     found = hashlib.sha256(repr(command[1:]).encode())
-    files = [ROOT / "benchmarks" / f"{source.module}.py"]
-    files += sorted((ROOT / "src" / "frugax").rglob("*.py"))
-    for file in files:
-        found.update(file.read_bytes() if file.exists() else b"-")
+    room = source.module.partition("_")[0]
+    files = [
+        *(ROOT / "benchmarks").glob(f"{room}*.py"),
+        *(ROOT / "benchmarks").glob(f"{room}/*.py"),
+        *(ROOT / "src" / "frugax").rglob("*.py"),
+    ]
+    for file in sorted(files):
+        found.update(file.read_bytes())
     return found.hexdigest()
 
 
@@ -714,12 +764,17 @@ def find_date(data: Any) -> str:
 
 
 def league_table(rows: Iterable[dict[str, Any]]) -> str:
-    """The rows as a Markdown table."""
-    lines = [
-        "| room | task | ours | best peer | ahead by | standing | measured |",
-        "|---|---|--:|--:|--:|---|---|",
-    ]
+    """The rows as Markdown, a table for each room."""
+    lines: list[str] = []
+    room = ""
     for row in rows:
+        if row["room"] != room:
+            room = row["room"]
+            lines += [
+                f"\n## `{room}`\n",
+                "| task | ours | best peer | ahead by | standing | measured |",
+                "|---|--:|--:|--:|---|---|",
+            ]
         factor = f"{row['ahead_by']:.4g}"
         if row["low"] is not None:
             factor += f" ({row['low']:.3g} to {row['high']:.3g})"
@@ -727,11 +782,11 @@ def league_table(rows: Iterable[dict[str, Any]]) -> str:
         if standing == "behind":
             standing = "**behind**"
         lines.append(
-            f"| {row['room']} | {row['task']} | {row['ours']:,.4g} {row['quantity']} "
+            f"| {row['task']} | {row['ours']:,.4g} {row['quantity']} "
             f"| {name_peer(row)}: {row['theirs']:,.4g} | {factor} | {standing} "
             f"| {row['date'].partition(' ')[0]} |"
         )
-    return "\n".join(lines)
+    return "\n".join(lines).strip()
 
 
 def name_peer(row: dict[str, Any]) -> str:
