@@ -8,11 +8,13 @@ the campaign is saved and loaded in between. A campaign that raises ends the run
 
 Every fifth runs in processes that are killed (kill -9) at random moments, each followed
 by one that continues from the file. Every answer that a process reported as told must
-be in the file, and every proposed experiment must be paid for.
+be in the file, every proposed experiment must be paid for, and the campaign must end
+with the same experiments and recommendation as one that nothing interrupted.
 """
 
 import argparse
 import os
+import shutil
 import signal
 import tempfile
 import time
@@ -119,7 +121,8 @@ def killed(
     path: Path, scm: causal.SCM, rng: np.random.Generator
 ) -> tuple[Campaign, int]:
     """The campaign at its end, and how many processes were killed on the way."""
-    kills = 0
+    kills, copy = 0, path.with_suffix(".copy")
+    shutil.copy(path, copy)
     while True:
         read, write = os.pipe()
         child = os.fork()
@@ -127,7 +130,7 @@ def killed(
             code = 1
             try:
                 os.close(read)
-                go_on(path, scm, write, np.random.default_rng([kills, 5]))
+                go_on(path, scm, write)
                 code = 0
             except BaseException:
                 traceback.print_exc()
@@ -152,21 +155,32 @@ def killed(
         assert_within(campaign)
         if not os.WIFSIGNALED(status):
             assert os.WEXITSTATUS(status) == 0, "a process raised"
+            go_on(copy, scm, os.open(os.devnull, os.O_WRONLY))
+            assert summary(Campaign.load(copy)) == summary(campaign), "another end"
+            copy.unlink()
             return campaign, kills
         kills += 1
 
 
-def go_on(path: Path, scm: causal.SCM, pipe: int, rng: np.random.Generator) -> None:
+def summary(campaign: Campaign) -> tuple[Any, ...]:
+    each = [(e.values, e.status, e.forecast) for e in campaign.experiments]
+    return each, campaign.recommend() if campaign.measured else None
+
+
+def go_on(path: Path, scm: causal.SCM, pipe: int) -> None:
     """The process: works until it is killed, and prints each step before and after."""
     campaign = Campaign.load(path)
-    campaign.keep(path)
-    while True:
-        ask = campaign.pending[0] if campaign.pending else campaign.ask()
-        if ask is None:
-            return
-        os.write(pipe, f"ask {ask.id}\n".encode())
-        tell(campaign, ask.id, scm, rng, refunds=len(campaign.experiments) < 20)
-        os.write(pipe, f"told {ask.id}\n".encode())
+    with campaign:
+        campaign.keep(path)
+        while True:
+            ask = campaign.pending[0] if campaign.pending else campaign.ask()
+            if ask is None:
+                return
+            os.write(pipe, f"ask {ask.id}\n".encode())
+            # The same answer however often the process began anew.
+            rng = np.random.default_rng([ask.id, 5])
+            tell(campaign, ask.id, scm, rng, refunds=len(campaign.experiments) < 20)
+            os.write(pipe, f"told {ask.id}\n".encode())
 
 
 def tell(
@@ -211,17 +225,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--killed", action="store_true", help="only every fifth")
     asked = parser.parse_args()
     begun, total, shares, kills = time.process_time(), 0, [], 0
     with tempfile.TemporaryDirectory() as folder:
-        for i in range(asked.first, asked.first + asked.count):
+        seeds = range(asked.first, asked.first + asked.count)
+        for number, i in enumerate(seeds[::5] if asked.killed else seeds, start=1):
             experiments, share, killed_ = one(i, Path(folder))
             total += experiments
             kills += killed_
             shares.append(share)
-            if (i + 1) % 25 == 0:
+            if number % 25 == 0:
                 print(
-                    f"{i + 1 - asked.first} campaigns, {total} experiments, {kills} "
+                    f"{number} campaigns, {total} experiments, {kills} "
                     "processes killed, none overdrawn, mean share spent "
                     f"{np.mean(shares):.2f}, {time.process_time() - begun:.0f} CPU-s",
                     flush=True,

@@ -203,6 +203,7 @@ def main() -> None:
         "--chosen", action="store_true", help="the problems that rules were chosen by"
     )
     parser.add_argument("--laboratories", action="store_true")
+    parser.add_argument("--new", action="store_true", help="the latest laboratories")
     parser.add_argument("--seed", type=int, default=0, help="of answers and methods")
     parser.add_argument("--methods", nargs="*", default=["campaign", *RIVALS])
     parser.add_argument("--families", nargs="*")
@@ -218,6 +219,8 @@ def main() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         source = laboratories if asked.laboratories else problems
+        if asked.new:
+            source = functools.partial(laboratories, new=True)
         for problem in source(asked.count, chosen=asked.chosen):
             if asked.families and problem.family not in asked.families:
                 continue

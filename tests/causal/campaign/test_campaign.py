@@ -365,15 +365,22 @@ def test_a_discrepancy_from_all_samples_is_added_once():
 
 def test_the_covariance_is_that_of_the_drawn_functions():
     space = ActionSpace(
-        (0, 1), np.array([-1.0, 0.0]), np.array([1.0, 2.0]), np.zeros(2), frozenset({1})
+        (0, 1, 2),
+        np.array([-1.0, 0.0, 1.0]),
+        np.array([1.0, 2.0, 9.0]),
+        np.array([0.0, 0.0, 3.0]),
+        frozenset({1}),
+        {2: np.array([1.0, 3.0, 9.0])},
+        largest=3,
     )
     at = space.embed(
         Points(
-            ((0,), (1,), (0, 1)),
+            ((0,), (1,), (0, 1), (0, 1, 2)),
             (
                 np.array([[-1.0], [0.1], [1.0]]),
                 np.array([[0.0], [2.0]]),
                 np.array([[1.0, 2.0], [-1.0, 2.0], [1.0, 0.0]]),
+                np.array([[1.0, 2.0, 9.0], [-1.0, 2.0, 9.0]]),
             ),
         )
     )

@@ -120,6 +120,54 @@ def test_models_whose_forecasts_came_true_are_believed():
     assert causal_share([], []) == pytest.approx(0.3)
 
 
+def process_of(points, mean, space, **more):
+    n = len(mean)
+    outcomes = Outcomes(
+        points=points,
+        mean=np.array(mean, float),
+        error=np.full(n, 0.1),
+        order=np.arange(n),
+        unused_frac=np.zeros(n),
+    )
+    told = {"mean": 0.0, "mean_error": 0.01, "scale": 1.0, **more}
+    return ActionProcess(outcomes, space, rng=np.random.default_rng(0), **told)
+
+
+def test_two_corners_of_a_product_tell_the_others():
+    ends = np.array([[-1.0], [1.0]])
+    corners = np.array([[1.0, -1.0], [-1.0, 1.0]])
+    process = process_of(
+        Points(((0,), (1,), (0, 1)), (ends, ends, corners)),
+        [0.0, 0.0, 0.0, 0.0, 3.0, 3.0],
+        ActionSpace((0, 1), -np.ones(2), np.ones(2), np.zeros(2)),
+    )
+    rest = Points(((0, 1),), (np.array([[1.0, 1.0], [-1.0, -1.0]]),))
+    assert (np.median(process.draw(rest, 960), axis=0) < -0.5).all()
+
+
+def test_three_variables_act_together():
+    sets = (*((i,) for i in range(3)), (0, 1), (0, 2), (1, 2), (0, 1, 2))
+    values = tuple(np.ones((1, len(s))) for s in sets)
+    process = process_of(
+        Points(sets, values),
+        [0.0] * 6 + [3.0],
+        ActionSpace((0, 1, 2), -np.ones(3), np.ones(3), np.zeros(3), largest=3),
+    )
+    drawn = process.draw(Points(sets, values), 96)
+    assert drawn[:, 6].mean() == pytest.approx(3.0, abs=0.3)
+    assert np.abs(drawn[:, :6].mean(0)).max() < 0.3
+    assert process.noise == 1.0
+
+
+def test_listed_values_count_by_their_rank():
+    levels = np.array([0.1, 0.2, 1.0, 100.0])
+    space = ActionSpace(
+        (0,), levels[:1], levels[-1:], np.array([0.1]), levels={0: levels}
+    )
+    where = space.embed(Points(((0,),), (levels[:, None],)))[0][:, 0]
+    assert where == pytest.approx(np.linspace(-1.0, 1.0, 4))
+
+
 def test_the_process_agrees_with_outcomes_and_is_unsure_elsewhere():
     values = np.linspace(-1, 1, 5)[:, None]
     done = Points(((0,),), (values[:2],))

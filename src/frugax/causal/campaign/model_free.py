@@ -21,7 +21,7 @@ from frugax.causal.posterior import (
 from ._experiments import ExperimentRecord
 from ._settings import CampaignSettings
 from ._state import OBSERVED
-from .actions import Categorical
+from .actions import Categorical, Grid
 from .preparation import graph_row_weights
 
 # Prior probability of the causal models of all rows. The process knows those of passive
@@ -160,15 +160,25 @@ class ModelFree:
             seen = seen[np.isfinite(seen)]
             if len(seen):
                 natural[j] = seen.mean()
-        unordered = frozenset(
-            v for v in settable if isinstance(settings.variables[names[v]], Categorical)
-        )
+        actions = {v: settings.variables[names[v]] for v in settable}
         if usual is None:
             mean = float(outcomes.mean.mean()) if len(outcomes.mean) else 0.0
             usual = mean, 3 * scale
         self._process = ActionProcess(
             outcomes,
-            ActionSpace(tuple(settable), low, high, natural, unordered),
+            ActionSpace(
+                tuple(settable),
+                low,
+                high,
+                natural,
+                frozenset(v for v in settable if isinstance(actions[v], Categorical)),
+                {
+                    v: each.codes
+                    for v, each in actions.items()
+                    if isinstance(each, Grid)
+                },
+                max(map(len, settings.allowed_sets())),
+            ),
             mean=usual[0],
             mean_error=usual[1],
             scale=scale,

@@ -26,6 +26,10 @@ _MAX_POINTS = 160  # the covariance of these is conditioned in each experiment
 # The covariance of a few samples has spurious correlations and no more rank than there
 # are samples; half of it is kept among neighbours only.
 _LOCAL_FRAC, _LOCAL_LENGTH = 0.5, 0.6
+# A real campaign also learns which variables matter and how far, which a normal belief
+# does not. So from its first experiment on it has this much of the simulated regret: 36
+# campaigns that rules are chosen by were then in 90 % of the intervals.
+_LEARNED = 0.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +99,7 @@ def simulate_regret(
         # The recommendation after the last experiment that this share pays for.
         last = (np.array(costs) <= share * budget * (1 + 1e-9)).sum(0) - 1
         each = np.array(regret)[last, np.arange(len(truths))]
+        each = np.where(last > 0, _LEARNED, 1.0) * each
         low, high = np.quantile(each, (0.05, 0.95), method="weibull")
         found.append(
             ExpectedRegret(

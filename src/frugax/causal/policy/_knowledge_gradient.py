@@ -19,7 +19,7 @@ from ._outlook import Outlook
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """The value of information of one experiment, in the target's unit.
+    """The knowledge gradient of one experiment, in the target's unit.
 
     Attributes:
         learn: the value of knowing the causes of the target better.
@@ -43,7 +43,7 @@ class Value:
 
 
 def value_of(outlook: Outlook, point: int) -> Value:
-    """Compute the value of information of one experiment."""
+    """Compute the knowledge gradient of one experiment."""
     loss, now = _permitted_loss(outlook), float(outlook.mean[outlook.best])
     weights = _reweight(outlook, point)
     total = now - float((weights @ loss).min(1).mean())
@@ -59,7 +59,7 @@ def value_of(outlook: Outlook, point: int) -> Value:
 def total_values(
     outlook: Outlook, points: Int[np.ndarray, " points"]
 ) -> Float[np.ndarray, " points"]:
-    """Compute the total values of several experiments."""
+    """Compute the knowledge gradients of several experiments."""
     loss, now = _permitted_loss(outlook), float(outlook.mean[outlook.best])
     each = [now - (_reweight(outlook, int(c)) @ loss).min(1).mean() for c in points]
     return np.maximum(np.array(each), 0.0)

@@ -65,7 +65,7 @@ def thompson(outlook: Outlook, rng: np.random.Generator) -> int:
 
 
 def gain(outlook: Outlook, rng: np.random.Generator) -> int:
-    """Maximize the value of information per cost (the knowledge gradient)."""
+    """Maximize the knowledge gradient per cost."""
     ei = expected_improvement(outlook) / outlook.price
     fits = np.flatnonzero(outlook.affordable)
     unsure = outlook.loss.std(0) / outlook.price

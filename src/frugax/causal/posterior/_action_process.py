@@ -1,8 +1,9 @@
 """Gaussian process of experiments' outcomes; causal models may serve as its prior.
 
 The process knows no graph. The effect of an experiment is that of each variable alone
-plus that of each pair, 0 where nothing is set, so it is learned from few outcomes and
-stays uncertain where no experiment was done. Causal models that were fitted to passive
+plus that of each pair, and of each three where so many are set at once. It is 0 where
+nothing is set, so it is learned from few outcomes and stays uncertain where no
+experiment was done. Causal models that were fitted to passive
 data may give its prior mean and its prior covariance. How far, is one more
 hyperparameter: outcomes decide whether passive data are trusted at all.
 
@@ -17,6 +18,9 @@ References:
 """
 
 import dataclasses
+import itertools
+import math
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import numpy as np
@@ -30,14 +34,15 @@ _NUM_FEATURES = 128
 _POWERS = (0.06, 0.25, 0.56, 1.0)  # of the likelihood, one after another
 # Moves between two of them: length of the step, and share of the numbers that change.
 _MOVES = ((0.6, 0.5), (0.3, 1.0), (0.8, 0.25))
+_MAX_JOINT = 3  # variables of one joint effect
 _MAX_LEVELS = 64  # of a category; further ones share a level's effect
 _MAX_FITTED = 80  # outcomes by which hyperparameters are found
 # Medians and standard deviations of logarithms. Sizes are in standard deviations of the
 # target: some levers do nothing, and one far outside of the data may do much more than
 # was ever seen. Lengths are in half-widths of a range: from a threshold to a line.
-_MAIN, _PAIRS = (-0.35, 0.8), (-0.7, 0.8)  # of effects alone, and together
-_MAIN_WEIGHT, _PAIR_WEIGHT = (-0.3, 1.0), (-0.3, 0.8)  # of each variable
-_LENGTH = (-0.2, 0.7)
+_MAIN, _JOINT = (-0.35, 0.8), (-0.7, 0.8)  # of effects alone, and together
+_MAIN_WEIGHT, _JOINT_WEIGHT = (-0.3, 1.0), (-0.6, 1.1)  # of each variable or group
+_LINE, _LENGTH = (-0.5, 0.8), (-0.2, 0.7)
 _FLAG = (-1.2, 0.7)  # of setting a variable to where it usually is
 _CAUSAL_SPREAD = (-0.3, 0.5)
 # The share of the causal models' effects that is expected: 0.5 +- 0.7, cut at 0 and 1,
@@ -63,6 +68,9 @@ class ActionSpace:
         high: greatest values.
         natural: where they are if they are not set.
         categories: positions of those whose values have no order.
+        levels: the only values of some variables. They count by their rank: whoever
+            lists 0.1, 1 and 10 expects as much of either step.
+        largest: most variables of one experiment.
     """
 
     variables: tuple[int, ...]
@@ -70,6 +78,10 @@ class ActionSpace:
     high: Float[np.ndarray, " k"]
     natural: Float[np.ndarray, " k"]
     categories: frozenset[int] = frozenset()
+    levels: Mapping[int, Float[np.ndarray, " levels"]] = dataclasses.field(
+        default_factory=dict
+    )
+    largest: int = 2
 
     def embed(self, points: Points) -> _Coordinates:
         """Return the value of each variable in half-widths, and whether it is set.
@@ -90,7 +102,12 @@ class ActionSpace:
     def normalize(self, values: Float[np.ndarray, "*n k"]) -> Float[np.ndarray, "*n k"]:
         """Convert values to half-widths from the centres of the ranges."""
         half = (self.high - self.low) / 2
-        return np.clip((values - (self.low + half)) / half, -2.0, 2.0)
+        found = np.clip((values - (self.low + half)) / half, -2.0, 2.0)
+        for v, levels in self.levels.items():
+            j = self.variables.index(v)
+            ranks = np.linspace(-1.0, 1.0, len(levels))
+            found[..., j] = np.interp(values[..., j], levels, ranks)
+        return found
 
     @property
     def is_category(self) -> Bool[np.ndarray, " k"]:
@@ -139,22 +156,21 @@ class ActionProcess:
         fitted = np.arange(len(self._y))
         if len(fitted) > _MAX_FITTED:
             fitted = np.sort(rng.permutation(fitted)[:_MAX_FITTED])
-        facts = (
+        facts = _Facts(
             (self._done[0][fitted], self._done[1][fitted]),
             self._y[fitted],
             self._variance[fitted],
             self._causal.select(fitted) if self._causal else None,
         )
-        self.noise = 1.0
-        theta = self._prior.sample_posterior(*facts, rng)
-        found = self._prior.choose_noise(theta, *facts)
-        if found > 1:
+        theta = self._prior.sample_posterior(facts, rng)
+        self.noise = self._prior.choose_noise(theta, facts)
+        if self.noise > 1:
             # Hyperparameters that made the outcomes likely without it are not likely
             # with it, and then less noise or more may be.
-            more = (*facts[:2], found**2 * facts[2], facts[3])
-            theta = self._prior.sample_posterior(*more, rng)
-            self.noise = found
-            self._variance = found**2 * self._variance
+            self._variance = self.noise**2 * self._variance
+            more = self.noise**2 * facts.variance
+            facts = dataclasses.replace(facts, variance=more)
+            theta = self._prior.sample_posterior(facts, rng)
         self._theta = theta[rng.permutation(len(theta))[:_NUM_KEPT]]
         self._seed = int(rng.integers(1 << 30))
 
@@ -223,6 +239,16 @@ class _CausalPrior:
         return _CausalPrior(self.mean[points], self.spread[:, points])
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Facts:
+    """Outcomes, in standard deviations of the target."""
+
+    done: _Coordinates
+    y: Float[np.ndarray, " n"]
+    variance: Float[np.ndarray, " n"]
+    causal: _CausalPrior | None
+
+
 class _Prior:
     """The prior of the process, given its hyperparameters: rows of logarithms."""
 
@@ -231,9 +257,13 @@ class _Prior:
         self._natural = space.normalize(space.natural)
         self._mean_error = mean_error
         k = len(space.variables)
+        sizes = range(2, min(space.largest, _MAX_JOINT) + 1)
+        each = (group for n in sizes for group in itertools.combinations(range(k), n))
+        self._groups = {group: g for g, group in enumerate(each)}
         parts = (
-            *((_TRUST, 1), (_CAUSAL_SPREAD, 1), (_MAIN, 1), (_PAIRS, 1)),
-            *((each, k) for each in (_MAIN_WEIGHT, _PAIR_WEIGHT, _LENGTH, _FLAG)),
+            *((_TRUST, 1), (_CAUSAL_SPREAD, 1), (_MAIN, 1), (_JOINT, 1)),
+            *((each, k) for each in (_MAIN_WEIGHT, _LINE, _LENGTH, _FLAG)),
+            (_JOINT_WEIGHT, len(self._groups)),
         )
         self._centre, self._std = np.concatenate(
             [np.tile(each, (size, 1)) for each, size in parts]
@@ -248,45 +278,63 @@ class _Prior:
         return trust, trust * np.exp(theta[:, 1])
 
     def _read(self, theta: Float[np.ndarray, "h _"]) -> tuple[np.ndarray, ...]:
-        _, _, main, pairs, main_weight, pair_weight, length, flag = np.split(
+        _, _, main, joint, main_weight, line, length, flag, weight = np.split(
             np.exp(theta), self._cuts, axis=1
         )
-        return main * main_weight, np.sqrt(pairs) * pair_weight, length, flag
+        return main * main_weight, joint * weight, line, length, flag
 
     def kernel(
         self, theta: Float[np.ndarray, "h _"], one: _Coordinates, other: _Coordinates
     ) -> Float[np.ndarray, "h one other"]:
         """Compute the covariance of two lists of experiments, without causal models."""
-        main, pair, length, flag = (
+        main, joint, line, length, flag = (
             each[:, :, None, None] for each in self._read(theta)
         )
         shape = len(theta), len(one[0]), len(other[0])
         total = np.full(shape, self._mean_error**2)
-        sums, squares = np.zeros(shape), np.zeros(shape)
+        parts: list[np.ndarray] = []
         for j, is_category in enumerate(self._is_category):
+            parts.append(np.zeros(shape))
             rows, columns = (np.flatnonzero(each[1][:, j]) for each in (one, other))
             if not len(rows) or not len(columns):
                 continue
             # Most experiments set one or two of the variables.
             where = np.ix_(np.arange(len(theta)), rows, columns)
             a, b = one[0][rows, j, None], other[0][columns, j]
+            each = flag[:, j] ** 2
             if is_category:
-                each = flag[:, j] ** 2 + (a == b)
+                each = each + (a == b)
             else:
                 # Anchored: continuous with leaving the variable where it usually is.
                 usual = self._natural[j]
-                each = flag[:, j] ** 2 + 0.5 * (
+                each = each + line[:, j] ** 2 * ((a - usual) * (b - usual))
+                each = each + 0.5 * (
                     _matern(np.abs(a - b) / length[:, j])
                     - _matern(np.abs(a - usual) / length[:, j])
                     - _matern(np.abs(b - usual) / length[:, j])
                     + 1
                 )
             total[where] += main[:, j] ** 2 * each
-            each = pair[:, j] ** 2 * each
-            sums[where] += each
-            squares[where] += each**2
-        # The sum over all pairs of variables.
-        return total + 0.5 * (sums**2 - squares)
+            parts[j][where] = each
+        for group in self._find_groups(other[1]):
+            rows, columns = (
+                np.flatnonzero(each[1][:, group].all(1)) for each in (one, other)
+            )
+            if len(rows):
+                where = np.ix_(np.arange(len(theta)), rows, columns)
+                both = math.prod(parts[j][where] for j in group)
+                total[where] += joint[:, self._groups[group]] ** 2 * both
+        return total
+
+    def _find_groups(self, is_set: Bool[np.ndarray, "n k"]) -> list[tuple[int, ...]]:
+        """List the groups that some experiment sets."""
+        if not self._groups:
+            return []
+        rows = {row.tobytes() for row in is_set}
+        sets = [np.flatnonzero(np.frombuffer(row, bool)).tolist() for row in rows]
+        sizes = range(2, _MAX_JOINT + 1)
+        found = {g for s in sets for n in sizes for g in itertools.combinations(s, n)}
+        return sorted(found & self._groups.keys())
 
     def draw(
         self,
@@ -296,11 +344,12 @@ class _Prior:
         rng: np.random.Generator,
     ) -> Float[np.ndarray, "{count} points"]:
         """Draw from the prior without causal models, by random features."""
-        main, pair, length, flag = (each[0] for each in self._read(theta))
+        main, joint, line, length, flag = (each[0] for each in self._read(theta))
         found = self._mean_error * np.tile(
             rng.standard_normal((count, 1)), (1, len(at[0]))
         )
-        features: list[tuple[np.ndarray, np.ndarray]] = []
+        features: list[np.ndarray] = []
+        places: list[np.ndarray] = []
         for j, is_category in enumerate(self._is_category):
             rows = np.flatnonzero(at[1][:, j])
             # Points lie on grids, and cosines take most of the time.
@@ -315,75 +364,62 @@ class _Prior:
                 phase = rng.uniform(0, 2 * np.pi, _NUM_FEATURES)
                 usual = np.cos(self._natural[j] * omega + phase)
                 each = np.cos(values[:, None] * omega + phase) - usual
+                sign = rng.choice([-1.0, 1.0], _NUM_FEATURES)
+                each += line[j] * (values - self._natural[j])[:, None] * sign
             each += flag[j] * rng.choice([-1.0, 1.0], _NUM_FEATURES)
             weights = rng.standard_normal((_NUM_FEATURES, count)) / _NUM_FEATURES**0.5
             found[:, rows] += main[j] * (each @ weights).T[:, which]
-            each = each[which]
-            for i, (others, more) in enumerate(features):
-                # Drawn for all pairs, as a function must not depend on the points.
-                weights = rng.standard_normal((_NUM_FEATURES, count))
-                _, a, b = np.intersect1d(rows, others, True, return_indices=True)
-                if len(a):
-                    weights *= pair[i] * pair[j] / _NUM_FEATURES**0.5
-                    found[:, rows[a]] += ((each[a] * more[b]) @ weights).T
-            features.append((rows, each))
+            features.append(each)
+            places.append(np.full(len(at[0]), -1))
+            places[j][rows] = which
+        seed = int(rng.integers(1 << 30))
+        for group in self._find_groups(at[1]):
+            rows = np.flatnonzero(at[1][:, group].all(1))
+            each = math.prod(features[j][places[j][rows]] for j in group)
+            # A function must not depend on the groups at which it is drawn.
+            again = np.random.default_rng([seed, self._groups[group]])
+            weights = again.standard_normal((_NUM_FEATURES, count))
+            weights *= joint[self._groups[group]] / _NUM_FEATURES**0.5
+            found[:, rows] += (each @ weights).T
         return found
 
-    def choose_noise(
-        self,
-        theta: Float[np.ndarray, "h _"],
-        done: _Coordinates,
-        y: Float[np.ndarray, " n"],
-        variance: Float[np.ndarray, " n"],
-        causal: _CausalPrior | None,
-    ) -> float:
+    def choose_noise(self, theta: Float[np.ndarray, "h _"], facts: _Facts) -> float:
         """Return the likeliest factor of the outcomes' errors: a step of EM."""
-        each = [
-            self._log_likelihood(theta, done, y, x**2 * variance, causal).mean()
-            for x in _NOISES
-        ]
-        gained = max(each) - each[0] > _LEAST_GAIN
+        each = self._log_likelihoods(theta, facts, _NOISES).mean(1)
+        gained = each.max() - each[0] > _LEAST_GAIN
         return _NOISES[int(np.argmax(each))] if gained else 1.0
 
-    def _log_likelihood(
+    def _log_likelihoods(
         self,
         theta: Float[np.ndarray, "h _"],
-        done: _Coordinates,
-        y: Float[np.ndarray, " n"],
-        variance: Float[np.ndarray, " n"],
-        causal: _CausalPrior | None,
-    ) -> Float[np.ndarray, " h"]:
-        missed = np.tile(y, (len(theta), 1))
-        covariance = self.kernel(theta, done, done)
-        if causal is not None:
+        facts: _Facts,
+        noises: tuple[float, ...] = (1.0,),
+    ) -> Float[np.ndarray, "{len(noises)} h"]:
+        missed = np.tile(facts.y, (len(theta), 1))
+        covariance = self.kernel(theta, facts.done, facts.done)
+        if facts.causal is not None:
             trust, spread = self.read_trust(theta)
-            missed = missed - trust[:, None] * causal.mean
-            each = causal.spread.T @ causal.spread
+            missed = missed - trust[:, None] * facts.causal.mean
+            each = facts.causal.spread.T @ facts.causal.spread
             covariance = covariance + spread[:, None, None] ** 2 * each
-        root = np.linalg.cholesky(_add_noise(covariance, variance))
-        half = np.linalg.solve(root, missed[:, :, None])[:, :, 0]
-        return -0.5 * (half**2).sum(1) - np.log(
-            np.diagonal(root, axis1=1, axis2=2)
-        ).sum(1)
+        found = np.empty((len(noises), len(theta)))
+        for i, noise in enumerate(noises):
+            noisy = _add_noise(covariance, noise**2 * facts.variance)
+            root = np.linalg.cholesky(noisy)
+            half = np.linalg.solve(root, missed[:, :, None])[:, :, 0]
+            size = np.log(np.diagonal(root, axis1=1, axis2=2)).sum(1)
+            found[i] = -0.5 * (half**2).sum(1) - size
+        return found
 
     def sample_posterior(
-        self,
-        done: _Coordinates,
-        y: Float[np.ndarray, " n"],
-        variance: Float[np.ndarray, " n"],
-        causal: _CausalPrior | None,
-        rng: np.random.Generator,
+        self, facts: _Facts, rng: np.random.Generator
     ) -> Float[np.ndarray, "h _"]:
         """Draw hyperparameters, all equally likely, given the outcomes."""
         shape = _NUM_PARTICLES, len(self._centre)
         theta = self._centre + self._std * rng.standard_normal(shape)
-        if not len(y):
+        if not len(facts.y):
             return theta
-
-        def log_likelihood(theta: np.ndarray) -> np.ndarray:
-            return self._log_likelihood(theta, done, y, variance, causal)
-
-        fit, last = log_likelihood(theta), 0.0
+        fit, last = self._log_likelihoods(theta, facts)[0], 0.0
         for power in _POWERS:
             weights = np.exp((power - last) * (fit - fit.max()))
             positions = (np.arange(len(theta)) + rng.random()) / len(theta)
@@ -394,7 +430,7 @@ class _Prior:
                 noise = self._centre + self._std * rng.standard_normal(shape) * step
                 moved = noise + np.sqrt(1 - step**2) * (theta - self._centre)
                 moved = np.where(rng.random(shape) < share, moved, theta)
-                fits = log_likelihood(moved)
+                fits = self._log_likelihoods(moved, facts)[0]
                 taken = np.log(rng.random(len(theta))) < power * (fits - fit)
                 theta = np.where(taken[:, None], moved, theta)
                 fit = np.where(taken, fits, fit)

@@ -49,15 +49,14 @@ class MechanismSample:
             sine, cosine = self.waves[:count], self.waves[count:]
             # a sin t + b cos t = r cos (t - p): one cosine for both, and in 32 bits,
             # as these cosines take most of a campaign's time.
-            size, phase = np.hypot(sine, cosine), np.arctan2(sine, cosine)
-            clipped = [
-                np.clip(u, -WAVE_EDGE, WAVE_EDGE).astype(np.float32) for u in parents
-            ]
-            for row, r, p in zip(
-                self.frequencies.tolist(), size.tolist(), phase.tolist(), strict=True
-            ):
-                angle = sum(f * u for f, u in zip(row, clipped, strict=True))
-                value = value + r * np.cos(angle - p)
+            size, phase = np.hypot(sine, cosine), np.arctan2(sine, cosine)[:, None]
+            clipped = np.stack(
+                [part.ravel() for part in np.broadcast_arrays(*parents)], axis=0
+            )
+            clipped = np.clip(clipped, -WAVE_EDGE, WAVE_EDGE).astype(np.float32)
+            angles = self.frequencies.astype(np.float32) @ clipped
+            waves = size @ np.cos(angles - phase.astype(np.float32))
+            value = value + waves.reshape(np.broadcast(*parents).shape)
         return value
 
 
