@@ -8,8 +8,13 @@ import pytest
 
 import forked
 from frugax import ExperimentBudget
-from frugax.causal import Samples
-from frugax.causal.campaign import Campaign, FailedExperiment, load_campaign_config
+from frugax.causal.campaign import (
+    Campaign,
+    DoneExperiment,
+    FailedExperiment,
+    drive,
+    load_campaign_config,
+)
 from frugax.cli import _at_terminal
 from frugax.cli._user_experiment import OwnExperiment
 from frugax.cli._user_function import load_function
@@ -175,8 +180,8 @@ def test_a_person_is_asked_again_until_the_answer_can_be_taken(monkeypatch, caps
     )
     monkeypatch.setattr(_at_terminal.console, "input", lambda *a, **k: next(typed))
     told = _at_terminal.ask_person(going, going.experiments[0])
-    assert isinstance(told, Samples)
-    np.testing.assert_allclose(told["y"], [4.2, 4.4])
+    assert isinstance(told, DoneExperiment)
+    np.testing.assert_allclose(told.data["y"], [4.2, 4.4])
     out, said = capsys.readouterr()
     # Nothing was measured yet, so that nothing is expected.
     assert "Experiment 0: do(x = " in out
@@ -237,6 +242,23 @@ def test_a_person_confirms_an_outlier_and_corrects_an_answer(monkeypatch, capsys
     assert going.samples["blood"].tolist() == [2.0]
     assert going.spent == 2
     assert "There is no such answer to correct" in capsys.readouterr().err
+
+
+def test_a_person_may_type_actual_settings(monkeypatch):
+    going = Campaign(
+        variables={"x": (-1.0, 1.0)},
+        target="y",
+        budget=ExperimentBudget(n=2),
+        policy="random",
+        num_posterior_samples=8,
+    )
+    asked = going.ask().intervention.values["x"]
+    x = f"{asked + 0.1:.3f}"
+    typed = iter([f"4.2 x={x}", "no", f"x={x} 4.2", "yes", "4"])
+    monkeypatch.setattr(_at_terminal.console, "input", lambda *a, **k: next(typed))
+    drive(going, lambda record: _at_terminal.ask_person(going, record))
+    assert going.experiments[0].actual == {"x": float(x)}
+    assert going.get_rows(going.experiments[0])["x"] == np.float32(x)
 
 
 def test_a_function_that_gives_nan_is_stopped_like_one_that_fails(capsys):

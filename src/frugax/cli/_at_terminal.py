@@ -1,19 +1,23 @@
 """Ask a person at the terminal for the outcomes of a campaign's experiments."""
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ._consoles import console, errors
 
 # The rooms are imported when a command runs: `frugax --help` must not wait for JAX.
 if TYPE_CHECKING:
-    from frugax.causal.campaign import Campaign, ExperimentRecord, FailedExperiment
-    from frugax.causal.data import Samples
+    from frugax.causal.campaign import (
+        Campaign,
+        DoneExperiment,
+        ExperimentRecord,
+        FailedExperiment,
+    )
 
 
 def ask_person(
     campaign: "Campaign", record: "ExperimentRecord"
-) -> "Samples | FailedExperiment":
+) -> "DoneExperiment | FailedExperiment":
     """Ask until the campaign accepts the answer; earlier answers may be corrected."""
     forecast = record.forecast
     hope = ""
@@ -102,17 +106,17 @@ def read_values(line: str, target: str) -> dict[str, list[float]]:
 
 def _help(target: str) -> str:
     return (
-        f"type a value of {target} (or several), or values by name ({target}=4.2); nan "
-        "for a value that was not measured; failed or skip, and why; back to correct "
-        "the last answer; or quit."
+        f"type a value of {target} (or several), or values by name ({target}=4.2), "
+        "also of what was really set; nan for a value that was not measured; failed or "
+        "skip, and why; back to correct the last answer; or quit."
     )
 
 
 def _parse_answer(
     campaign: "Campaign", record: "ExperimentRecord", line: str
-) -> "Samples | FailedExperiment | None":
+) -> "DoneExperiment | FailedExperiment | None":
     """Read an answer; None if the question must be asked again."""
-    from frugax.causal.campaign import FailedExperiment
+    from frugax.causal.campaign import DoneExperiment, FailedExperiment
 
     target = campaign.settings.target
     word, _, rest = line.partition(" ")
@@ -125,8 +129,17 @@ def _parse_answer(
     if word in ("failed", "skip"):
         return FailedExperiment(rest.strip(), charged=word == "failed")
     try:
+        values = read_values(line, target)
+        actual: dict[str, Any] = {**record.actual}
+        changed: list[str] = []
+        for name, asked in record.values.items():
+            # One number for all rows; `read_answer` complains of anything else.
+            told = {*values.get(name, ())}
+            if target in values and len(told) == 1 and not told <= {asked}:
+                (actual[name],) = told
+                changed.append(f"{name} was set to {actual[name]:g}, not {asked:g}")
         # Corrections are read here, too, hence `replace`; nothing is told yet.
-        rows = campaign.read_answer(record, read_values(line, target), replace=True)
+        rows = campaign.read_answer(record, values, actual=actual, replace=True)
     except ValueError as e:
         _complain(str(e))
         return None
@@ -136,13 +149,13 @@ def _parse_answer(
     if campaign.samples is not None:
         known |= {*campaign.samples.variables}
     new = [n for n in rows.variables if n not in known]
-    strange = list(campaign.find_outliers(record, rows))
+    strange = [*changed, *campaign.find_outliers(record, rows)]
     if new:
         strange.append(f"{', '.join(new)}: no row has this column so far")
     for what in strange:
         if _prompt(f"{what}. Is that right? (yes or no) ").lower() not in ("yes", "y"):
             return None
-    return rows
+    return DoneExperiment(rows, actual)
 
 
 def _find_earlier(campaign: "Campaign", number: str) -> "ExperimentRecord | None":
@@ -174,7 +187,7 @@ def _correct(campaign: "Campaign", record: "ExperimentRecord") -> None:
         if isinstance(answer, FailedExperiment):
             campaign.tell_failed(record, answer.reason, replace=True)
         else:
-            campaign.tell(record, answer, replace=True)
+            campaign.tell(record, answer.data, actual=answer.actual, replace=True)
         print_answer(campaign, campaign.experiments[record.id])
         return
 

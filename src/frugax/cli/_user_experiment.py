@@ -55,7 +55,7 @@ class OwnExperiment:
 
     def __call__(self, record: "ExperimentRecord") -> Any:
         """Return the function's answer, or `FailedExperiment` with the error."""
-        from frugax.causal.campaign import FailedExperiment
+        from frugax.causal.campaign import DoneExperiment, FailedExperiment
 
         try:
             answer = self._ask(record)
@@ -78,7 +78,8 @@ class OwnExperiment:
             return answer
         try:
             # `tell` would refuse the same answers, but could not name the function.
-            rows = self._campaign.read_answer(record, answer)
+            done = DoneExperiment.of(answer)
+            rows = self._campaign.read_answer(record, done.data, actual=done.actual)
         except (TypeError, ValueError) as e:
             raise FrugaxError(
                 f"experiment {record.id}: {self.target} did not return an answer: {e} "
@@ -91,7 +92,7 @@ class OwnExperiment:
             self.failed += 1
         else:
             self.failed = 0
-        return rows
+        return DoneExperiment(rows, done.actual)
 
     def check(self) -> None:
         """Stop if the function fails again and again."""

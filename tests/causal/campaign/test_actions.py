@@ -174,3 +174,28 @@ def test_the_mean_of_a_switch_stays_between_0_and_1():
         best = campaign.recommend()
         assert 0 <= best.low <= best.expected <= best.high <= 1
         campaign.tell(one, float(minimize))
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"switch": [1, 2] * 15}, r"row 1: 'switch' must be on or off, got 2\."),
+        ({"switch": [0.5] * 30}, r"'switch' must be on or off, got 0\.5"),
+        ({"plate": [1, 2] * 15}, "'plate' has levels that look like numbers, got 1"),
+    ],
+)
+def test_numbers_that_may_mean_other_levels_are_refused(table, message):
+    kinds = KINDS | {"plate": Categorical(("1", "2", "3"))}
+    with pytest.raises(ValueError, match=message):
+        campaign_of(variables=kinds).tell_observations(natural() | table)
+
+
+def test_a_category_has_no_bounds():
+    with pytest.raises(ValueError, match=r"constraints\['kind'\] is about a category"):
+        campaign_of(constraints={"kind": (None, 1.0)})
+
+
+def test_a_value_far_from_its_range_is_noticed():
+    campaign = campaign_of(variables={"x": (0.0, 10.0)})
+    with pytest.warns(UserWarning, match=r"x was set to 1e\+09, far from its range 0"):
+        campaign.tell(campaign.ask(), 1.0, actual={"x": 1e9})

@@ -1,5 +1,6 @@
 """The doors of a campaign: its plan, its receipt, and files of older versions."""
 
+import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -123,6 +124,8 @@ def reported():
 
 def test_the_report_has_the_receipt_and_the_forecasts(reported):
     campaign, page = reported
+    assert re.search(r"Do next: </b>(experiment \d, do\(|ask for another|no exp)", page)
+    assert re.search(r"<span>(left of \d+|experiments left)</span>", page)
     for part in ("cost of the experiments", "power cut", "corrected, before: -2.19614"):
         assert part in page
     # The same graph as a separate picture, with its own styles.
@@ -168,4 +171,11 @@ def test_the_report_is_as_wide_as_a_phone(reported, tmp_path):
         browser.open(page.as_uri())
         browser.wait_for("document.readyState === 'complete'")
         assert browser.run("document.documentElement.scrollWidth") == 400
+        browser.size(1280, 800)
+        tops = browser.run(
+            "[...document.querySelectorAll('.tile')]"
+            ".map(e => e.getBoundingClientRect().top)"
+        )
+        rows = [tops.count(top) for top in sorted({*tops})]
+        assert min(rows) > 1, rows
         assert browser.complaints == []

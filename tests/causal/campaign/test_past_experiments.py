@@ -96,3 +96,27 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path, change, units, message):
 )
 def test_units(value, unit, wanted, found):
     assert convert(np.array([value]), unit, wanted, "x") == pytest.approx([found])
+
+
+def test_a_column_without_numbers_is_left_out_and_named(tmp_path):
+    path = tmp_path / "past.csv"
+    path.write_text(
+        "date,heat,solvent,stirred,yield,note,purity\n"
+        "2024-01-01,25,water,n/a,1,too hot,\n"
+        "2024-01-02,30,N/A,on,2,,\n"
+    )
+    campaign = campaign_of()
+    with pytest.warns(UserWarning, match=r"past.csv: left out date, note: none"):
+        campaign.tell_csv(path)
+    assert campaign.samples is not None
+    assert campaign.samples.variables == (
+        *("heat", "solvent", "stirred", "yield", "purity"),
+    )
+    assert campaign.samples["solvent"] == pytest.approx([0, np.nan], nan_ok=True)
+    path.write_text("heat;yield\n25,5;1\n")
+    with pytest.raises(
+        ValueError, match=r"'heat' is not a number .*: '25,5'. For .* write '25.5'"
+    ):
+        campaign.tell_csv(path, delimiter=";")
+    with pytest.raises(ValueError, match="or pass delimiter=';'"):
+        campaign.tell_csv(path)

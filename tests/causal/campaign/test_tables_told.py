@@ -182,3 +182,18 @@ def test_a_wild_value_does_not_hide_the_next():
     made.ask()
     (said,) = made.find_outliers(0, 1e11)
     assert "far from" in said
+
+
+def test_a_column_in_other_letters_is_noticed():
+    made = causal.Campaign(
+        variables={"heat": (20.0, 90.0)},
+        target="y",
+        budget=ExperimentBudget(n=3),
+        constraints={"pH": (None, 9.0)},
+    )
+    with pytest.raises(ValueError, match=r"no column for the target 'y', .*is 'Y'"):
+        made.tell_observations({"Y": [1.0, 2.0]})
+    with pytest.raises(ValueError, match=r"constraints names 'pH', but .*: is it 'ph'"):
+        made.tell_observations({"y": [1.0, 2.0], "ph": [7.0, 7.1]})
+    with pytest.warns(UserWarning, match="no column is 'heat', but one is 'Heat'"):
+        made.tell_observations({"y": [1.0, 2.0], "Heat": [30.0, 40.0]})

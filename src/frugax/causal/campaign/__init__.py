@@ -11,6 +11,7 @@ from ._campaign import Campaign
 from ._config import CampaignConfig, Simulator, load_campaign_config
 from ._doors import apply, plan
 from ._drive import (
+    DoneExperiment,
     ExperimentRunner,
     FailedExperiment,
     drive,
@@ -34,6 +35,7 @@ __all__ = [
     "CampaignSettings",
     "Categorical",
     "Continuous",
+    "DoneExperiment",
     "ExpectedRegret",
     "Experiment",
     "ExperimentRecord",

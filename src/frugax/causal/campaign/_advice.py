@@ -10,7 +10,7 @@ from frugax.causal.scm import Intervention, intervene
 
 from ._inference import Inference
 from ._settings import CampaignSettings
-from .actions import Setting, describe_settings, to_settings
+from .actions import Setting, describe_settings, list_settings, to_settings
 
 # A recommendation is good within this share of the target's standard deviation.
 _TOLERANCE_FRAC = 0.05
@@ -179,7 +179,7 @@ def give_advice(
     if warning := _describe_constraints(inference, outlook, settings):
         notes += f" Beware: {warning}."
     if inference.imputed:
-        text = ", ".join(f"{name} = {x:g}" for name, x in inference.imputed.items())
+        text = list_settings(to_settings(inference.imputed, settings.variables))
         notes += (
             f" Observed rows lack variables that may be set: they count as {text}. If "
             "a value is not the usual one, tell observations with a column for it."

@@ -123,13 +123,9 @@ def check_answer(
             "mean."
         )
     if target not in rows.variables:
-        hint = "give NaN if it was not measured."
-        folded = {name.casefold(): name for name in rows.variables}
-        if close := difflib.get_close_matches(target.casefold(), folded, n=1):
-            hint = f"is {folded[close[0]]!r} meant?"
         raise ValueError(
-            f"the answer has no column for the target {target!r}, only "
-            f"{', '.join(rows.variables):.200}: {hint}"
+            f"the answer has {describe_missing(target, rows.variables)} Give NaN if it "
+            "was not measured."
         )
     for name in rows.variables:
         # A misspelt column would otherwise become a variable of the models.
@@ -142,6 +138,15 @@ def check_answer(
                 f"row has: {hint} If an earlier answer is wrong, tell it again with "
                 "replace=True."
             )
+
+
+def describe_missing(target: str, names: Collection[str]) -> str:
+    """Describe a table without the target, and suggest the column that is meant."""
+    text = f"no column for the target {target!r}, only {', '.join(names):.200}."
+    folded = {name.casefold(): name for name in names}
+    for close in difflib.get_close_matches(target.casefold(), folded, n=1):
+        text = f"{text[:-1]}: is {folded[close]!r} meant?"
+    return text
 
 
 def check_digits(name: str, before: Samples | None, rows: Samples) -> None:
@@ -216,6 +221,13 @@ def describe_wild(
 ) -> tuple[str, ...]:
     """Describe observations that are so far from the others that they may be slips."""
     found: list[str] = []
+    have = {*rows.variables, *(() if before is None else before.variables)}
+    for name in settings.variables.keys() - have:
+        found += [
+            f"no column is {name!r}, but one is {other!r}"
+            for other in have - settings.named.keys()
+            if other.casefold() == name.casefold()
+        ]
     for name in rows.variables:
         values = rows[name].astype(np.float64)
         earlier = np.empty(0)
@@ -235,7 +247,7 @@ def describe_wild(
             if usual.min() > 2 * high - low or usual.max() < 2 * low - high:
                 found.append(
                     f"{name} is {usual.min():.4g} to {usual.max():.4g}, far from its "
-                    f"range {low:g} to {high:g}: is its unit another one?"
+                    f"range {low:g} to {high:g} (another unit?)"
                 )
     return tuple(found)
 

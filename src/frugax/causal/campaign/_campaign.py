@@ -29,6 +29,7 @@ from ._advice import (
 from ._answers import (
     check_answer,
     check_digits,
+    describe_missing,
     describe_wild,
     encode_settings,
     find_outliers,
@@ -380,8 +381,8 @@ class Campaign:
             raise ValueError("these samples have no rows: tell at least one.")
         if settings.target not in samples.variables:
             raise ValueError(
-                f"these samples have no column for the target {settings.target!r}, "
-                f"only {', '.join(samples.variables):.200}."
+                "these samples have "
+                f"{describe_missing(settings.target, samples.variables)}"
             )
         target = samples[settings.target]
         seen = target[np.isfinite(target)]
@@ -567,6 +568,14 @@ class Campaign:
         record = find_experiment(self.experiments, experiment, replace=replace)
         rows = self.read_answer(record, data, actual=actual, replace=replace)
         settings = self._read_actual(record, actual)
+        for name, value in settings.items():
+            low, high = self.settings.ranges[name]
+            if not 2 * low - high <= value <= 2 * high - low:
+                warnings.warn(
+                    f"{name} was set to {value:g}, far from its range {low:g} to "
+                    f"{high:g}: if that is wrong, tell it again with replace=True.",
+                    stacklevel=2,
+                )
         self._commit(
             self._state.settle(
                 record, rows, status="answered", reason="", actual=settings

@@ -11,7 +11,7 @@ from frugax.causal.scm import intervene
 from ._advice import StopAdvice
 from ._campaign import Campaign
 from ._experiments import ExperimentRecord
-from .actions import Action, to_settings
+from .actions import Action, Setting, to_settings
 
 # Seeds of experiments in campaigns with different seeds must not meet.
 _SEED_STRIDE = 100_003
@@ -32,8 +32,26 @@ class FailedExperiment:
     charged: bool = True
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class DoneExperiment:
+    """The answer of an experiment in which values differed from those asked for.
+
+    Attributes:
+        data: the answer, as for `Campaign.tell`.
+        actual: the values that were really set.
+    """
+
+    data: Any
+    actual: Mapping[str, Setting] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, answer: Any) -> "DoneExperiment":
+        """Return an answer as this class, whatever its form."""
+        return answer if isinstance(answer, cls) else cls(answer)
+
+
 ExperimentRunner: TypeAlias = Callable[[ExperimentRecord], Any]
-"""Does an experiment, and returns its data or a `FailedExperiment`."""
+"""Does an experiment, and returns data, `DoneExperiment` or `FailedExperiment`."""
 
 
 def make_simulator_runner(truth: Environment, rows: int, seed: int) -> ExperimentRunner:
@@ -65,7 +83,8 @@ def make_function_runner(
 
     Args:
         function: called with a mapping from variables to their values, and with `rows`
-            and `seed`; None means that the experiment failed.
+            and `seed`; None means that the experiment failed, and a `DoneExperiment`
+            that it set other values.
         rows: number of rows of one experiment.
         seed: seed, from which each experiment gets another.
         variables: kinds of the variables, so that the function gets names of levels
@@ -116,5 +135,6 @@ def drive(
         if isinstance(data, FailedExperiment):
             campaign.tell_failed(record, data.reason, charged=data.charged)
         else:
-            campaign.tell(record, data)
+            done = DoneExperiment.of(data)
+            campaign.tell(record, done.data, actual=done.actual)
         on_answer(campaign.experiments[record.id])

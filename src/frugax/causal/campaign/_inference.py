@@ -223,7 +223,7 @@ def infer(
     # Graphs are compared on complete rows; incomplete ones choose among the samples.
     inside = slice(len(names))
     incomplete = summarize_incomplete(
-        settings, values, outputs, ids, experiments, levers, len(names)
+        values, outputs, ids, experiments, levers, len(names)
     )
     used = subsample_rows(values[:, inside], ids, settings.seed) & modelled
     count = settings.num_posterior_samples

@@ -131,6 +131,11 @@ class CampaignSettings:
             limit.check(self.variables)
         for name, limits in self.constraints.items():
             _check_constraint(name, *limits, self.ranges.get(name))
+            if isinstance(self.variables.get(name), Categorical):
+                raise ValueError(
+                    f"constraints[{name!r}] is about a category, which has no bounds: "
+                    "leave levels out of it."
+                )
             if name == self.target:
                 raise ValueError(
                     f"constraints[{name!r}] is about the target, which is optimised: "
@@ -214,8 +219,10 @@ class CampaignSettings:
         """
         have = {*columns, *self.variables, self.target}
         for name, what in self.named.items():
-            if name not in have and (complete or what != "constraints"):
-                close = difflib.get_close_matches(name, have, n=1)
+            # The same name in other letters is a slip even in a constraint.
+            close = [n for n in have if n.casefold() == name.casefold()]
+            if name not in have and (close or complete or what != "constraints"):
+                close = close or difflib.get_close_matches(name, have, n=1)
                 hint = f"there are {', '.join(sorted(have)):.200}."
                 if close:
                     hint = f"is it {close[0]!r}?"

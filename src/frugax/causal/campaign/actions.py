@@ -12,6 +12,8 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 from jaxtyping import Bool, Float
 
+from frugax.causal.data import parse_number
+
 # More are not looked through one by one.
 _MAX_LISTED = 1000
 
@@ -252,11 +254,18 @@ def to_code(name: str, value: Any, action: Action) -> float:
                 f"{name!r} must be one of {', '.join(action.levels):.200}, got "
                 f"{value!r:.80}."
             )
+        if any(parse_number(level) is not None for level in action.levels):
+            # The code 1 stands for the second level, which may be called "2".
+            raise ValueError(
+                f"{name!r} has levels that look like numbers, got {value!r:.80}: give "
+                "levels as text."
+            )
     try:
         number = float(value)
     except (TypeError, ValueError):
         number = math.nan
-    if isinstance(value, str) or not math.isfinite(number):
+    is_code = not isinstance(action, Binary) or number in (0, 1)
+    if isinstance(value, str) or not math.isfinite(number) or not is_code:
         kind = "on or off" if isinstance(action, Binary) else "a finite number"
         raise ValueError(f"{name!r} must be {kind}, got {value!r:.80}.")
     return number
@@ -284,12 +293,15 @@ def _to_setting(code: float, action: Action) -> Setting:
 
 def describe_settings(settings: Mapping[str, Setting]) -> str:
     """Describe an experiment in words: `do(dose = 2, kind = B)`, or `do nothing`."""
-    if not settings:
-        return "do nothing"
+    return f"do({list_settings(settings)})" if settings else "do nothing"
+
+
+def list_settings(settings: Mapping[str, Setting]) -> str:
+    """List variables with their values: `dose = 2, kind = B`."""
     parts: list[str] = []
     for name, value in sorted(settings.items()):
         if isinstance(value, bool):
             value = "on" if value else "off"
         text = value if isinstance(value, str) else f"{value:g}"
         parts.append(f"{name} = {text}")
-    return f"do({', '.join(parts)})"
+    return ", ".join(parts)

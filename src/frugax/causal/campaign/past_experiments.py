@@ -2,12 +2,13 @@
 
 import os
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from frugax.causal.data import Samples, read_csv_columns
+from frugax.causal.data import Samples, is_missing, parse_number, read_csv_columns
 
 from ._answers import encode_settings
 from ._settings import CampaignSettings
@@ -35,9 +36,10 @@ _KINDS = [
 _UNITS = [_TEMPERATURE, *({unit: (f, 0) for unit, f in k.items()} for k in _KINDS)]
 _SPELLINGS = {"degC": "°C", "C": "°C", "degF": "°F", "F": "°F", "hr": "h", "sec": "s"}
 _SPELLINGS |= {"m3": "m³", "torr": "Torr", "l": "L", "ml": "mL"}
+_SPELLINGS |= {"kelvin": "K", "celsius": "°C", "hours": "h", "minutes": "min"}
+_SPELLINGS |= {name.capitalize(): _SPELLINGS[name] for name in ("kelvin", "celsius")}
 _ON, _OFF = ("true", "yes", "on", "1", "1.0"), ("false", "no", "off", "0", "0.0")
 _SWITCHES = {**{text: True for text in _ON}, **{text: False for text in _OFF}}
-_MISSING = ("", "na", "nan", "none", "null")
 
 
 def read_past_experiments(
@@ -73,7 +75,23 @@ def read_past_experiments(
             found[name] = match["square"] or match["round"]
         if name in columns:
             raise ValueError(f"{path}: two columns are called {name!r}: rename one.")
-        columns[name] = _read_levels(cells, variables.get(name))
+        columns[name] = [_read_cell(cell, variables.get(name)) for cell in cells]
+    words = [
+        name
+        for name, cells in columns.items()
+        if name not in settings.named
+        and name != intervened
+        and any(cells)
+        and all(cell is None or parse_number(cell) is None for cell in cells)
+    ]
+    if words:
+        # Dates and notes, which every laboratory's table has.
+        warnings.warn(
+            f"{path}: left out {', '.join(words):.200}: none of its cells is a number, "
+            "and the campaign does not name it.",
+            stacklevel=3,
+        )
+    columns = {name: cells for name, cells in columns.items() if name not in words}
     for name, unit in units.items():
         if name not in found:
             what = f"there are only the columns {', '.join(columns):.200}."
@@ -104,18 +122,14 @@ def read_past_experiments(
         raise ValueError(f"{path}: {error}") from error
 
 
-def _read_levels(cells: Sequence[str], action: Action | None) -> list[Any]:
-    """Read the levels of a switch or a category; other cells stay text."""
-    texts = [cell.strip() for cell in cells]
-    if isinstance(action, Binary):
-        return [
-            None if t.lower() in _MISSING else _SWITCHES.get(t.lower(), t)
-            for t in texts
-        ]
-    if isinstance(action, Categorical):
-        missing = {*_MISSING} - {*action.levels}
-        return [None if t.lower() in missing else t for t in texts]
-    return texts
+def _read_cell(cell: str, action: Action | None) -> Any:
+    """Read the level of a switch or a category; other cells stay text."""
+    text = cell.strip()
+    # A level may be called "none".
+    is_level = isinstance(action, Categorical) and text in action.levels
+    if is_missing(text) and not is_level:
+        return None
+    return _SWITCHES.get(text.lower(), text) if isinstance(action, Binary) else text
 
 
 def convert(values: np.ndarray, unit: str, wanted: str, name: str) -> np.ndarray:

@@ -16,6 +16,7 @@ from frugax.causal.posterior import (
 from ._experiments import ExperimentRecord
 from ._settings import CampaignSettings
 from ._state import OBSERVED
+from .actions import snap
 
 # Fewer zeros and ones may be luck.
 _MIN_SWITCH = 10
@@ -102,7 +103,8 @@ def find_imputed_values(
         unset = unset[np.isfinite(unset)]
         if not len(unset):
             low, high = settings.ranges[name]
-            found[name] = low + (high - low) / 2
+            middle = np.array([low + (high - low) / 2])
+            found[name] = float(snap(middle, settings.variables[name])[0])
         elif not np.ptp(unset):
             found[name] = float(unset[0])
     return found
@@ -245,7 +247,6 @@ def summarize_outcomes(
 
 
 def summarize_incomplete(
-    settings: CampaignSettings,
     values: Float[np.ndarray, "n d"],
     outputs: Sequence[int],
     experiment_ids: np.ndarray,

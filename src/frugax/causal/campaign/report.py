@@ -52,14 +52,15 @@ main { max-width:900px; }
 .graph .edge { fill:none; stroke:var(--ink); } .graph .tip { fill:var(--ink); }
 .graph .odds { font-size:11px; fill:var(--soft); stroke:var(--card);
  stroke-width:3px; paint-order:stroke; }
-.tiles { grid-auto-flow:dense; } .tile.wide { grid-column:span 2; }
-.tile b { overflow-wrap:normal; } .tile.whole { grid-column:1/-1; }
+.tiles { display:flex; flex-wrap:wrap; } .tile b { overflow-wrap:normal; }
+.tiles > .tile { flex:1 1 0; min-width:120px; }
+.tiles > .tile.wide { min-width:180px; } .tiles > .tile.whole { min-width:320px; }
 .line.s1 { stroke-dasharray:5 4; } .line.s2 { stroke-dasharray:5 4; }
 """
 )
 _MAX_LETTERS = 48  # longer values of a tile are cut in the middle
-_WIDE_LETTERS = 9  # longer values of a tile get two columns
-_WHOLE_LETTERS = 17  # longer ones a line
+_WIDE_LETTERS = 9  # longer values of a tile get more room
+_WHOLE_LETTERS = 17  # longer ones still more
 # Discrepancies of a smaller share of the target's standard deviation are not reported.
 _MIN_DISCREPANCY_FRAC = 0.05
 
@@ -169,23 +170,31 @@ def report_page(
 def render_heading(
     name: str, campaign: Campaign, advice: StopAdvice, truth: Environment | None
 ) -> Markup:
-    """Render the title, the recommendation and the spending."""
+    """Render the title, what to do next, the recommendation and the rest of money."""
     settings = campaign.settings
     aim = "small" if settings.minimize else "large"
     about = (
         f"Goal: a {aim} {settings.target}; budget: {settings.budget}. Advice: {advice}"
     )
+    steps = [_describe_step(one, settings) for one in campaign.pending]
+    if not steps and not advice.stop:
+        steps = ["ask for another experiment (ask, or frugax causal run --resume)."]
+    elif not steps:
+        steps = ["no experiment: set what is recommended."]
     # `recommend` raises before the target was measured, yet the costs and questions of
     # such a campaign are worth a report.
     tiles: list[Markup] = []
+    first: list[Markup] = []
     if campaign.measured:
         best = campaign.recommend()
-        tiles += [
+        first = [
             _render_tile("recommended", settings.describe(best.value)),
             _render_tile(f"expected {settings.target}", f"{best.expected:.4g}"),
             _render_tile("90 % interval of it", f"{best.low:.4g} to {best.high:.4g}"),
-            _render_tile("as good as the best", f"{best.prob_optimal:.0%} sure"),
         ]
+        tiles.append(
+            _render_tile("as good as the best", f"{best.prob_optimal:.0%} sure")
+        )
         if best.nothing is not None and best.prob_better is not None:
             tiles.append(_render_tile("doing nothing gives", f"{best.nothing:.4g}"))
             if best.actions:
@@ -200,13 +209,26 @@ def render_heading(
         if truth is not None:
             regret = _compute_regret(truth, best.value)
             tiles.append(_render_tile("true regret", f"{regret:.3g}"))
-    tiles.append(_render_tile("spent", f"{campaign.spent:g}"))
-    answered = sum(one.status == "answered" for one in campaign.experiments)
-    tiles.append(_render_tile("experiments answered", f"{answered}"))
+    whole = settings.budget.cost or 0.0
+    names = {"n": "experiments left", "cost": f"left of {whole:g}"}
+    for what, value in campaign.left.items():
+        tiles.append(_render_tile(names.get(what, f"{what} left"), f"{value:.6g}"))
     return fragment(
         element("h1", name),
         element("p", about, class_="sub"),
-        element("div", tiles, class_="tiles"),
+        [element("p", element("b", "Do next: "), step) for step in steps],
+        [element("div", row, class_="tiles") for row in (first, tiles) if row],
+    )
+
+
+def _describe_step(record: ExperimentRecord, settings: CampaignSettings) -> str:
+    text = f"experiment {record.id}, {settings.describe(record.values)}"
+    if (f := record.forecast) is None:
+        return f"{text}."
+    return (
+        f"{text}; {f.expected:.4g} ({f.low:.4g} to {f.high:.4g}) is expected. Its "
+        f"answer should improve the recommendation by {f.learn + f.exploit:.3g}: "
+        f"{f.learn:.2g} by showing causes, {f.exploit:.2g} by showing effects."
     )
 
 

@@ -5,12 +5,14 @@ Start at `Samples`; `load_sachs` loads a published data set. Guide: docs/causal_
 
 from ._datasets import load_sachs, read_package_file
 from ._samples import Samples
-from ._tables import FLOAT32_STEPS, read_csv_columns
+from ._tables import FLOAT32_STEPS, is_missing, parse_number, read_csv_columns
 
 __all__ = [
     "FLOAT32_STEPS",
     "Samples",
+    "is_missing",
     "load_sachs",
+    "parse_number",
     "read_csv_columns",
     "read_package_file",
 ]

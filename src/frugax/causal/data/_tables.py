@@ -158,11 +158,14 @@ def _numbers(column: Any, name: str) -> Float[np.ndarray, " n"]:
     cells = _cells(column)
     numbers = np.empty(len(cells))
     for row, cell in enumerate(cells):
-        number = _number(cell)
+        number = parse_number(cell)
         if number is None:
+            hint = "Leave the column out, or mark missing values with NaN."
+            point = str(cell).replace(",", ".")
+            if parse_number(point) is not None:
+                hint = f"For a decimal number write {point!r}."
             raise ValueError(
-                f"{name!r} is not a number in row {row}: {cell!r:.60}. Leave the "
-                "column out with variables=, or mark missing values with NaN."
+                f"{name!r} is not a number in row {row}: {cell!r:.60}. {hint}"
             )
         numbers[row] = number
     return numbers
@@ -179,9 +182,9 @@ def _flags(column: Any, name: str) -> list[bool]:
     return [flag is True for flag in flags]
 
 
-def _number(cell: Any) -> float | None:
+def parse_number(cell: Any) -> float | None:
     """Parse a cell: NaN if it is missing, None if it is not a number."""
-    if _is_missing(cell):
+    if is_missing(cell):
         return math.nan
     # Python reads 1_000 as a number; in a table it is more likely a name.
     if isinstance(cell, str) and "_" in cell:
@@ -194,7 +197,7 @@ def _number(cell: Any) -> float | None:
         return None
 
 
-def _is_missing(cell: Any) -> bool:
+def is_missing(cell: Any) -> bool:
     """Whether a cell is None, a text for a missing value, or a mark of pandas."""
     # Compared by name: pandas.NA neither equals itself nor converts to a bool.
     if cell is None or type(cell).__name__ in {"NAType", "NaTType"}:
@@ -204,7 +207,7 @@ def _is_missing(cell: Any) -> bool:
 
 def _parse_targets(cell: Any, variables: Sequence[str], where: str) -> Iterable[str]:
     """Parse the variables in a cell of an intervention column."""
-    if _is_missing(cell) or (isinstance(cell, float) and math.isnan(cell)):
+    if is_missing(cell) or (isinstance(cell, float) and math.isnan(cell)):
         return []
     text = str(cell).strip()
     if text in variables:
@@ -294,6 +297,5 @@ def _hint(names: list[str], delimiter: str) -> str:
         return ""
     return (
         f" Its names are separated by {other!r}, not {delimiter!r}: save it with "
-        f"{delimiter!r} between cells and decimal points, or read it by "
-        f"Samples.from_csv(path, delimiter={other!r})."
+        f"{delimiter!r} between cells and decimal points, or pass delimiter={other!r}."
     )
