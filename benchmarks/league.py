@@ -23,6 +23,7 @@ import dataclasses
 import hashlib
 import json
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -896,6 +897,8 @@ def main() -> None:
     ask.add_argument("--only", help="modules of benchmarks, separated by commas")
     ask.add_argument("--out", type=Path, default=RESULTS / "league.json")
     given = ask.parse_args()
+    # As after Ctrl-C, the benchmark that is running ends too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     names = [source.module for source in SOURCES]
     asked = given.only.split(",") if given.only else names
     if unknown := sorted(set(asked) - set(names)):
