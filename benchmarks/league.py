@@ -143,6 +143,7 @@ def remat_rows(data: Any) -> Iterator[Row]:
             peer="jax.checkpoint on each layer",
             theirs=hand["share"],
             ahead_by=hand["share"] / plan["share"],
+            date=found.get("date", ""),
         )
         yield Row(
             room="remat",
@@ -151,6 +152,7 @@ def remat_rows(data: Any) -> Iterator[Row]:
             ours=plan["ms"],
             peer="jax.checkpoint on each layer",
             theirs=hand["ms"],
+            date=found.get("date", ""),
             **over(hand, plan),
         )
     for net, found in data.get("torch", {}).get("nets", {}).items():
@@ -165,6 +167,7 @@ def remat_rows(data: Any) -> Iterator[Row]:
                 peer="torch activation_memory_budget",
                 theirs=theirs,
                 ahead_by=theirs / ours,
+                date=data["torch"]["environment"]["date"],
             )
 
 
