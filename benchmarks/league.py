@@ -496,7 +496,7 @@ def structure_rows(data: Any) -> Iterator[Row]:
 
 def campaign_rows(data: Any) -> Iterator[Row]:
     """Regret at the end of campaigns, over the problems that every method solved."""
-    others = ("made with", "random")  # choosing at random is not a method
+    others = ("made with", "random", "observations only")  # not methods
     runs = {name: found for name, found in data.items() if name not in others}
     problems = sorted(set.intersection(*(set(found) for found in runs.values())))
     regret = {
