@@ -59,6 +59,12 @@ for case in (
     lambda: campaign(seed=1.5),
     lambda: campaign(policy=None),
     lambda: campaign(minimize="no"),
+    lambda: causal.campaign.Grid(("1", "2")),
+    lambda: causal.campaign.Grid((True, 2)),
+    lambda: causal.posterior.DiscretePosterior(max_parents=-1),
+    lambda: causal.posterior.DiscretePosterior(max_parents=1.5),
+    lambda: causal.posterior.DiscretePosterior(prior_rows=0.0),
+    lambda: causal.posterior.DiscretePosterior().edges({"x": [1.0]}),
     lambda: ExperimentBudget(cost="5"),
     lambda: ExperimentBudget(n=1, costs={"a": "1"}),
     lambda: ExperimentBudget(cost=10**400),
@@ -127,6 +133,12 @@ ValueError seed must be a whole number >= 0, got 1.5.
 TypeError policy must be one of improvement, thompson, gain, ucb, random, or a \
 function of an outlook and a generator, got None.
 TypeError minimize must be True or False, got 'no'.
+ValueError values must be two finite numbers or more, got ('1', '2').
+ValueError values must be two finite numbers or more, got (True, 2).
+ValueError max_parents must be a whole number >= 0, got -1.
+ValueError max_parents must be a whole number >= 0, got 1.5.
+ValueError prior_rows must be > 0 and finite, got 0.0.
+TypeError samples must be of Samples, got {'x': [1.0]}: give Samples.from_frame(frame).
 TypeError cost must be a number, got '5'.
 TypeError costs['a'] must be a number, got '1'.
 ValueError cost must be > 0 and finite, got 10000000000000000000.

@@ -199,3 +199,12 @@ def test_a_value_far_from_its_range_is_noticed():
     campaign = campaign_of(variables={"x": (0.0, 10.0)})
     with pytest.warns(UserWarning, match=r"x was set to 1e\+09, far from its range 0"):
         campaign.tell(campaign.ask(), 1.0, actual={"x": 1e9})
+
+
+def test_codes_of_samples_are_checked_like_names():
+    from frugax.causal import Samples
+
+    campaign = campaign_of()
+    table = {**natural(), "kind": np.full(30, 7.0)}
+    with pytest.raises(ValueError, match="'kind' must be one of none, acid, base, got"):
+        campaign.tell_observations(Samples.from_frame(table))

@@ -78,3 +78,12 @@ def test_questions_and_the_recommendation_keep_the_limits():
 def test_a_limit_that_does_not_fit_is_refused(limit, message):
     with pytest.raises(ValueError, match=message):
         campaign_of(limit)
+
+
+@pytest.mark.parametrize("ends", [{"low": 17.0}, {"high": 0.5}])
+def test_a_limit_that_nothing_keeps_is_refused(ends):
+    limit = JointLimit(weights={"load": 10.0, "cycles": 1.0}, **ends)
+    with pytest.raises(ValueError, match="the sum of load, cycles is 1 to 16: change"):
+        campaign_of(limit)
+    at_end = JointLimit(weights={"load": 0.1, "cycles": 0.1}, low=0.7)
+    assert campaign_of(at_end).settings.joint_limits == (at_end,)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from frugax import ExperimentBudget
+from frugax.causal import Samples
 from frugax.causal.campaign import Binary, Campaign, Categorical
 from frugax.causal.campaign.past_experiments import convert
 
@@ -120,3 +121,19 @@ def test_a_column_without_numbers_is_left_out_and_named(tmp_path):
         campaign.tell_csv(path, delimiter=";")
     with pytest.raises(ValueError, match="or pass delimiter=';'"):
         campaign.tell_csv(path)
+
+
+def test_a_past_experiment_whose_setting_is_lost_gives_no_nan():
+    rng = np.random.default_rng(0)
+    heat, mask = rng.uniform(20, 90, 20), np.zeros((20, 2), bool)
+    mask[:4, 0], heat[:4] = True, np.nan
+    campaign = Campaign(
+        variables={"heat": (20.0, 90.0)},
+        target="yield",
+        budget=ExperimentBudget(n=3),
+        num_posterior_samples=8,
+    )
+    values = np.stack([heat, rng.standard_normal(20)], axis=1)
+    campaign.tell_observations(Samples(("heat", "yield"), values, mask))
+    best = campaign.recommend()
+    assert np.isfinite([best.expected, best.low, best.high]).all()

@@ -197,3 +197,44 @@ def test_a_column_in_other_letters_is_noticed():
         made.tell_observations({"y": [1.0, 2.0], "ph": [7.0, 7.1]})
     with pytest.warns(UserWarning, match="no column is 'heat', but one is 'Heat'"):
         made.tell_observations({"y": [1.0, 2.0], "Heat": [30.0, 40.0]})
+
+
+@pytest.mark.parametrize("wrong", ["heat / K", "heat_K", "HEAT"])
+def test_a_column_that_is_nearly_a_variable_is_pointed_out(wrong):
+    made = causal.Campaign(
+        variables={"heat": (20.0, 90.0)}, target="y", budget=ExperimentBudget(n=3)
+    )
+    with pytest.warns(UserWarning, match=f"no column is 'heat', but one is '{wrong}'"):
+        made.tell_observations({wrong: [30.0, 31.0], "y": [1.0, 2.0]})
+
+
+def test_a_column_of_another_name_is_not_pointed_out():
+    made = causal.Campaign(
+        variables={"heat": (20.0, 90.0)}, target="y", budget=ExperimentBudget(n=3)
+    )
+    made.tell_observations({"heating": [30.0, 31.0], "y": [1.0, 2.0]})
+
+
+def test_a_table_without_rows_is_refused():
+    made = causal.Campaign(
+        variables={"a": (0.0, 1.0)}, target="y", budget=ExperimentBudget(n=3)
+    )
+    with pytest.raises(ValueError, match="these samples have no rows"):
+        made.tell_observations({"a": [], "y": []})
+
+
+def test_a_count_has_no_mean_below_0():
+    rng = np.random.default_rng(1)
+    made = causal.Campaign(
+        variables={"a": (-3.0, 3.0)},
+        target="cells",
+        budget=ExperimentBudget(n=4),
+        num_posterior_samples=8,
+    )
+    a = rng.standard_normal(60)
+    made.tell_observations({"a": a, "cells": rng.poisson(np.exp(a))})
+    made.ask()
+    made.tell(0, 0.25)  # the mean of several rows
+    best = made.recommend()
+    assert 0 <= best.low <= best.expected <= best.high
+    assert best.high > 0

@@ -66,3 +66,16 @@ def test_other_columns_are_divided_at_their_quartiles():
         DiscretePosterior().edges(
             Samples.observed(("x", "y"), [[1.0, np.nan], [np.nan, 0.0]])
         )
+
+
+def test_two_variables_that_were_only_observed_have_no_direction():
+    rng = np.random.default_rng(0)
+    a = rng.integers(0, 2, 200)
+    b = np.where(rng.random(200) < 0.9, a, 1 - a)
+    values = np.stack([a, b], axis=1).astype(np.float32)
+    samples = Samples(("a", "b"), values, np.zeros((200, 2), bool))
+    edges = DiscretePosterior().edges(samples)
+    assert edges[0, 1] == pytest.approx(edges[1, 0], abs=0.01)
+    assert edges.sum() == pytest.approx(1.0, abs=0.01)
+    alone = Samples(("a",), values[:, :1], np.zeros((200, 1), bool))
+    assert DiscretePosterior().edges(alone).tolist() == [[0.0]]

@@ -1,6 +1,7 @@
 """Read and check the rows that answer an experiment; flag outliers as likely slips."""
 
 import difflib
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -22,6 +23,9 @@ _MAX_WIDTHS_OBSERVED = 30.0
 def encode_settings(data: Any, variables: Mapping[str, Action]) -> Any:
     """Replace the names of levels in the columns of a table by their codes."""
     if isinstance(data, Samples):
+        # Nothing to replace, but codes without a level would be no value.
+        given = {*data.variables} & {*variables}
+        encode_settings({n: data[n] for n in sorted(given)}, variables)
         return data
     columns: Any = data if isinstance(data, Mapping) else getattr(data, "columns", ())
     named = [
@@ -53,7 +57,7 @@ def read_rows(data: Any, values: Mapping[str, float], target: str) -> Samples:
     rows = data
     if not isinstance(data, Samples):
         rows = _read_table(data, target)
-    if not len(rows):
+    if not len(rows) and values:
         raise ValueError(
             "an answer needs at least one row: give NaN where a value is missing, or "
             "record the failure with tell_failed."
@@ -223,10 +227,12 @@ def describe_wild(
     found: list[str] = []
     have = {*rows.variables, *(() if before is None else before.variables)}
     for name in settings.variables.keys() - have:
+        # `Heat`, `heat / K` or `heat_K`; `heating` is another variable.
+        meant = re.compile(re.escape(name) + r"(?![^\W_]).*", re.IGNORECASE)
         found += [
-            f"no column is {name!r}, but one is {other!r}"
-            for other in have - settings.named.keys()
-            if other.casefold() == name.casefold()
+            f"no column is {name!r}, but one is {other!r}: rename it"
+            for other in sorted(have - settings.named.keys())
+            if meant.fullmatch(other)
         ]
     for name in rows.variables:
         values = rows[name].astype(np.float64)

@@ -374,8 +374,8 @@ class Campaign:
                 number, or an edge names a variable that no row has.
         """
         settings, table = self.settings, self.samples
+        samples = encode_settings(samples, settings.variables)
         if not isinstance(samples, Samples):
-            samples = encode_settings(samples, settings.variables)
             samples = read_rows(samples, {}, settings.target)
         if not len(samples):
             raise ValueError("these samples have no rows: tell at least one.")

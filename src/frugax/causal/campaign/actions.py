@@ -111,8 +111,10 @@ class Grid:
     values: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        # `float` would read the text "1", and take True for 1.
+        numbers = not any(isinstance(v, str | bool) for v in self.values)
         try:
-            values = tuple(sorted({float(v) for v in self.values}))
+            values = tuple(sorted({float(v) for v in self.values if numbers}))
         except (TypeError, ValueError):
             values = ()
         if len(values) < 2 or not all(map(math.isfinite, values)):
@@ -191,6 +193,20 @@ class JointLimit:
             raise ValueError(
                 f"joint_limits needs low < high, got {self.low} and {self.high}: where "
                 "a sum is fixed, leave one of its variables out."
+            )
+        ends = [
+            sorted(weight * end for end in bounds(variables[name]))
+            for name, weight in self.weights.items()
+        ]
+        least, most = (sum(each) for each in zip(*ends, strict=True))
+        slack = 1e-9 * max(abs(least), abs(most))
+        if (self.low is not None and self.low > most + slack) or (
+            self.high is not None and self.high < least - slack
+        ):
+            raise ValueError(
+                f"joint_limits allows {self.low} to {self.high}, but the sum of "
+                f"{', '.join(self.weights)} is {least:g} to {most:g}: change the "
+                "limit, or forbid the set in forbidden_sets."
             )
 
     def permits(

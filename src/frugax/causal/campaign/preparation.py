@@ -18,8 +18,8 @@ from ._settings import CampaignSettings
 from ._state import OBSERVED
 from .actions import snap
 
-# Fewer zeros and ones may be luck.
-_MIN_SWITCH = 10
+# Fewer whole numbers may be luck.
+_MIN_WHOLE = 10
 # A variable that fewer rows have says little, and costs the rows that lack it.
 _MIN_MEASURED_FRAC = 0.5
 # Mechanisms are fitted as if there were a thousand rows at most, so further rows of one
@@ -123,8 +123,11 @@ def number_past_experiments(
     numbers: dict[tuple[tuple[str, float], ...], int] = {}
     for i in np.flatnonzero((experiment_ids == OBSERVED) & intervened.any(1)):
         which = np.flatnonzero(intervened[i])
-        # The experiments of a campaign set other variables than some of the past may.
-        if not {names[v] for v in which} <= set(settings.variables):
+        # The experiments of a campaign set other variables than some of the past may,
+        # and the value that was set may be lost.
+        if not {names[v] for v in which} <= set(settings.variables) or (
+            np.isnan(values[i, which]).any()
+        ):
             continue
         key = tuple((names[v], float(values[i, v])) for v in which)
         if key not in numbers:
@@ -194,11 +197,13 @@ def estimate_scale(
 
 
 def find_mean_range(values: Float[np.ndarray, " n"]) -> tuple[float, float]:
-    """Return 0 and 1 for a switch, whose mean is a probability; otherwise no limits."""
+    """Return 0 and 1 for a switch, whose mean is a probability; from 0 for a count."""
     seen = values[np.isfinite(values)]
-    if len(seen) >= _MIN_SWITCH and set(seen.tolist()) == {0.0, 1.0}:
-        return 0.0, 1.0
-    return -np.inf, np.inf
+    # Some answers may be means of several rows.
+    whole = seen[seen == seen.round()]
+    if len(whole) < _MIN_WHOLE or seen.min() < 0 or (whole == 0).sum() < 2:
+        return -np.inf, np.inf
+    return 0.0, 1.0 if seen.max() == 1 else np.inf
 
 
 def summarize_outcomes(

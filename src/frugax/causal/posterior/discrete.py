@@ -19,6 +19,7 @@ import numpy as np
 import scipy.special
 from jaxtyping import Bool, Float, Int
 
+from frugax.causal.checks import check_kind, check_real, check_whole
 from frugax.causal.data import Samples
 
 # Whole numbers of more levels count as continuous: their table would be empty.
@@ -29,6 +30,7 @@ _MAX_CELLS = 20_000  # of one table of probabilities
 _SEARCH_MOVES, _SAMPLE_MOVES = 150, 150  # for each variable
 _SEARCHES = 3
 _HOTTEST = 30.0  # in nats; the search cools down from there
+_MAX_LISTED = 5  # variables whose orders are all looked at
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,11 @@ class DiscretePosterior:
     prior_rows: float = 1.0
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        check_whole("max_parents", self.max_parents, 0)
+        check_whole("seed", self.seed, 0)
+        check_real("prior_rows", self.prior_rows)
+
     def edges(self, samples: Samples) -> Float[np.ndarray, "d d"]:
         """Compute the probability of each edge, `[parent, child]`.
 
@@ -69,22 +76,26 @@ class DiscretePosterior:
             samples: observations, experiments or both.
 
         Raises:
+            TypeError: `samples` are not `Samples`.
             ValueError: no row is complete.
         """
+        check_kind("samples", samples, Samples, "give Samples.from_frame(frame)")
         values = samples.values.astype(np.float64)
         whole = np.isfinite(values).all(1)
         if not whole.any():
             raise ValueError("no row has a value of every variable: drop columns.")
         levels = [to_levels(column) for column in values[whole].T]
-        return sample_orders(
-            score_tables(
-                levels,
-                samples.intervened[whole],
-                max_parents=self.max_parents,
-                prior_rows=self.prior_rows,
-            ),
-            np.random.default_rng(self.seed),
+        tables = score_tables(
+            levels,
+            samples.intervened[whole],
+            max_parents=self.max_parents,
+            prior_rows=self.prior_rows,
         )
+        # Few orders need no draws; and of two variables, moves would only swap them, so
+        # that one order came up in every other step.
+        if len(levels) <= _MAX_LISTED:
+            return sum_orders(tables)
+        return sample_orders(tables, np.random.default_rng(self.seed))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -229,14 +240,27 @@ class _Order:
         return sum(s[m] for s, m in zip(self._sums, self.masks, strict=True))
 
 
+def sum_orders(tables: list[SetTable]) -> Float[np.ndarray, "d d"]:
+    """Average the edge probabilities over all orders of a few variables."""
+    every = [
+        _Order(tables, list(order))
+        for order in itertools.permutations(range(len(tables)))
+    ]
+    weights = scipy.special.softmax([each.score for each in every])
+    found = np.zeros((len(tables),) * 2)
+    for weight, each in zip(weights, every, strict=True):
+        for v, table in enumerate(tables):
+            probs = table.edge_probs(each.masks[v])
+            found[list(table.candidates), v] += weight * probs
+    return found
+
+
 def sample_orders(
     tables: list[SetTable], rng: np.random.Generator
 ) -> Float[np.ndarray, "d d"]:
-    """Average the edge probabilities over sampled orders."""
+    """Average the edge probabilities over sampled orders of three variables or more."""
     d = len(tables)
     found = np.zeros((d, d))
-    if d < 2:
-        return found
     best: _Order | None = None
     for _ in range(_SEARCHES):
         each = _Order(tables, rng.permutation(d).tolist())
