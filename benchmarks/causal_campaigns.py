@@ -229,13 +229,15 @@ def main() -> None:
     asked = parser.parse_args()
     begun, total, shares, kills = time.process_time(), 0, [], 0
     with tempfile.TemporaryDirectory() as folder:
-        seeds = range(asked.first, asked.first + asked.count)
-        for number, i in enumerate(seeds[::5] if asked.killed else seeds, start=1):
+        seeds = range(asked.first, asked.first + asked.count)[
+            :: 5 if asked.killed else 1
+        ]
+        for number, i in enumerate(seeds, start=1):
             experiments, share, killed_ = one(i, Path(folder))
             total += experiments
             kills += killed_
             shares.append(share)
-            if number % 25 == 0:
+            if number % 25 == 0 or i == seeds[-1]:
                 print(
                     f"{number} campaigns, {total} experiments, {kills} "
                     "processes killed, none overdrawn, mean share spent "

@@ -274,9 +274,8 @@ def accuracy_spend(
         if math.isfinite(before.values["accuracy"]):
             problem = "evaluate returns NaN for the weights in the file"
         return dataclasses.replace(spend, measured=None, problems=f"{problem}.")
-    if nan_names := _names_with_nan(
-        tree
-    ):  # a comparison with NaN is False, and argmax still names a class
+    # A comparison with NaN is False, and argmax still names a class.
+    if nan_names := _names_with_nan(tree):
         problem = f"{_list_nan(nan_names)}, so accuracy may mean nothing."
         return dataclasses.replace(spend, measured=None, problems=problem)
     if hash_tree(tree) == hash_tree(decoded):

@@ -16,7 +16,8 @@ from .actions import Action, Binary, Categorical, to_code
 _MIN_SEEN = 3  # values from which the usual range can be seen
 _MAX_WIDTHS = 3.0  # widths of the usual range, beyond its ends
 _MAX_SIZES = 1e6  # times 1, or the largest of too few values to see their range
-# Observations are not asked about one by one, and a lognormal target is no slip.
+# Wider for observations, which nobody confirms one by one: a lognormal target has large
+# values without any error.
 _MAX_WIDTHS_OBSERVED = 30.0
 
 
