@@ -252,7 +252,9 @@ def test_a_person_may_type_actual_settings(monkeypatch):
         policy="random",
         num_posterior_samples=8,
     )
-    asked = going.ask().intervention.values["x"]
+    experiment = going.ask()
+    assert experiment is not None
+    asked = experiment.intervention.values["x"]
     x = f"{asked + 0.1:.3f}"
     typed = iter([f"4.2 x={x}", "no", f"x={x} 4.2", "yes", "4"])
     monkeypatch.setattr(_at_terminal.console, "input", lambda *a, **k: next(typed))

@@ -89,7 +89,7 @@ def load(path: str | os.PathLike[str], *, like: PyTree = None) -> PyTree:
         found = None if there is None else (there.dtype.name, there.shape)
         leaf = wanted.get(name)
         stated = None
-        if is_array(leaf):
+        if leaf is not None and is_array(leaf):
             dtype = str(leaf.dtype).removeprefix("torch.")
             stated = dtype, tuple(leaf.shape)
         if found != stated:

@@ -197,8 +197,10 @@ def test_a_category_has_no_bounds():
 
 def test_a_value_far_from_its_range_is_noticed():
     campaign = campaign_of(variables={"x": (0.0, 10.0)})
+    experiment = campaign.ask()
+    assert experiment is not None
     with pytest.warns(UserWarning, match=r"x was set to 1e\+09, far from its range 0"):
-        campaign.tell(campaign.ask(), 1.0, actual={"x": 1e9})
+        campaign.tell(experiment, 1.0, actual={"x": 1e9})
 
 
 def test_codes_of_samples_are_checked_like_names():
