@@ -1,6 +1,7 @@
 """Plans at half and a quarter of the memory of nets whose batch can be divided, or not.
 
     python -m benchmarks.remat_chunks [NET ...]
+    python -m benchmarks.remat_chunks --times mlp24 transformer12
 
 Each row: the budget as a share of the program without a plan, the bytes that XLA
 measures with the plan, the flops it adds (counted on the traced program), the number of
@@ -14,11 +15,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from benchmarks import nets
+from benchmarks.remat_race import race
 
 from frugax import InfeasibleBudgetError, MemoryBudget, remat
 from frugax.budget import table
 
 SHARES = (0.5, 0.25)
+TIMED_SHARES = (0.3, 0.2)
 KEY = jax.random.key(0)
 WS = list(jax.random.normal(KEY, (6, 64, 64)) / 8)
 X, Y = jax.random.normal(KEY, (2, 512, 64))
@@ -165,8 +169,27 @@ def measure_row(name: str, share: float) -> list[str]:
     return [name, f"{share:g}", used, more, chunks, f"{error:.0e}"]
 
 
+def measure_times(name: str) -> None:
+    """Print step times of one of `benchmarks.nets`, recomputed and in chunks."""
+    case = nets.NETS[name]()
+    plain = jax.jit(jax.value_and_grad(case.loss))
+    programs: dict[str, Any] = {"plain": plain, "plain again": jax.jit(plain)}
+    for share in TIMED_SHARES:
+        budget = MemoryBudget.share(share)
+        for divide in (False, "first"):
+            plan = remat.plan(case.loss, budget, case.arrays(), divide_batch=divide)
+            label = f"{share:g}, {plan.batch or 'recomputed'}, +{plan.extra_share:.1%}"
+            programs[label] = jax.jit(remat.apply(case.loss, plan))
+    for label, t in race(programs, case.arrays(), rounds=12).items():
+        print(f"{name}, {label}: {t['ratio']:.2f} ({t['low']:.2f} to {t['high']:.2f})")
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the table, or step times: `--times mlp24 transformer12`."""
+    if sys.argv[1:2] == ["--times"]:
+        for name in sys.argv[2:]:
+            measure_times(name)
+        return
     names = sys.argv[1:] or list(NETS)
     rows: list[list[str]] = []
     for name in names:

@@ -274,6 +274,25 @@ def test_a_budget_that_recomputation_cannot_meet_is_met_in_chunks():
     assert remat.RematPlan.from_json(plan.to_json()) == plan
 
 
+def test_chunks_replace_recomputation_that_costs_much_more():
+    ws = list(jax.random.normal(KEY, (12, 2, 32, 32)) / 8)
+    x = jax.random.normal(KEY, (512, 32))
+
+    def loss(ws, x):
+        for w in ws:
+            x = x + jax.nn.gelu(x @ w[0]) @ w[1]
+        return jnp.mean(x**2)
+
+    budget = MemoryBudget.share(0.3)
+    whole = remat.plan(loss, budget, (ws, x), divide_batch=False)
+    plan = remat.plan(loss, budget, (ws, x))
+    assert whole.extra_share >= 0.1
+    assert plan.batch is not None
+    assert plan.extra_flops <= whole.extra_flops / 4
+    # Where recomputation costs little, the batch stays whole.
+    assert remat.plan(loss, MemoryBudget.share(0.7), (ws, x)).batch is None
+
+
 def test_a_batch_on_eight_devices_runs_in_chunks_of_its_own_rows():
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     rows = NamedSharding(mesh, P("data"))
