@@ -8,7 +8,10 @@ not rotated. NaN payloads, -0, infinities and subnormals are bits like any other
 
 A block has one part for every `PART` numbers, each coded by itself to follow weights
 that change along a tensor: u8 layout (0 as they are, 1 rotated), then for each plane
-from the lowest byte: u8 coder, u32 length, the bytes.
+from the lowest byte: u8 coder, u32 length, the bytes. Where the lower half of all bytes
+of a float are noise, only the upper halves of the numbers are rotated and cut into
+planes (layout 2), and the lower halves stand before them as they are in memory: that is
+decoded a third faster.
 
 References:
     Hershcovitch et al. 2024, arXiv:2411.05239 (ZipNN);
@@ -16,7 +19,7 @@ References:
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -29,7 +32,7 @@ from ._zstd import decompress_frame
 PART = 1 << 18  # numbers; the planes of one part stay in a processor's cache
 _PLANE = struct.Struct("<BI")
 _RAW, _ZSTD, _TWO_VALUES = range(3)
-_PLAIN, _ROTATED = range(2)
+_PLAIN, _ROTATED, _HALVES = range(3)
 # Matches that zstd would find among random symbols cost more bits than they save. With
 # a table of 64 candidates and no match under 7 bytes it finds hardly any: what remains
 # is zstd's Huffman coder, 0.2% over zlib's (whose tables are for 32 KiB, not 128) and
@@ -48,6 +51,12 @@ _QUICK, _THOROUGH = (
     zstandard.ZstdCompressionParameters.from_level(level) for level in (1, 9)
 )
 _SAMPLE = 1 << 16  # bytes
+# By the bytes of a word: what moves it up in one twice as wide, and its lowest bit to
+# the top. Vectors of x86 have products of 16 bits, and no shifts; an array without axes
+# saves a conversion.
+_UP = {n: np.array(1 << 8 * n, f"<u{2 * n}") for n in (1, 2, 4)}
+_TOP = {n: np.array(1 << 8 * n - 1, f"<u{n}") for n in (1, 2, 4, 8)}
+_ONE = {n: np.array(1, f"<u{n}") for n in (1, 2, 4, 8)}
 # Without the sign in it the lowest byte must shrink to this share for a second try.
 _WORTH_A_TRY = 0.9
 
@@ -75,12 +84,17 @@ def decode(
     word = _word_bytes(dtype)
     count = size * (dtype.itemsize // word)
     # Allocate nothing before every part has shown bytes for its numbers.
-    parts = list(_split(block, word, -(-count // PART)))
+    parts = list(_split(block, word, count))
     values = np.empty(size, dtype) if into is None else into
     bits = values.view(f"<u{word}")
-    for i, (layout, planes) in enumerate(parts):
+    for i, (layout, low, planes) in enumerate(parts):
         part = bits[i * PART : (i + 1) * PART]
         columns = [_decode_plane(coder, plane, len(part)) for coder, plane in planes]
+        if layout == _HALVES:
+            high = np.empty(len(part), f"<u{word // 2}")
+            _interleave(columns, high)
+            _rotate_right(high)
+            columns = [np.frombuffer(low, high.dtype), high]
         _interleave(columns, part)
         if layout == _ROTATED:
             _rotate_right(part)
@@ -90,14 +104,14 @@ def decode(
 def _interleave(columns: list[np.ndarray], words: np.ndarray) -> None:
     """Assemble words from their bytes, the lowest first."""
     # Pairs of bytes make 16-bit words, pairs of those 32-bit ones, and so on. These
-    # shifts are vectorised; a strided store to every fourth byte is not.
+    # operations are vectorised; a strided store to every fourth byte is not.
     while len(columns) > 1:
-        wide = np.dtype(f"<u{2 * columns[0].itemsize}")
+        up = _UP[columns[0].itemsize]
         joined: list[np.ndarray] = []
         for low, high in zip(columns[::2], columns[1::2], strict=True):
-            both = words if len(columns) == 2 else np.empty(len(low), wide)
+            both = words if len(columns) == 2 else np.empty(len(low), up.dtype)
             both[:] = high
-            both <<= wide.type(4 * wide.itemsize)
+            both *= up
             both |= low
             joined.append(both)
         columns = joined
@@ -106,29 +120,33 @@ def _interleave(columns: list[np.ndarray], words: np.ndarray) -> None:
 
 
 def _split(
-    block: memoryview, word: int, parts: int
-) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
-    # Yield the layout and the coded planes of every part.
+    block: memoryview, word: int, count: int
+) -> Iterator[tuple[int, memoryview, list[tuple[int, memoryview]]]]:
+    # Yield the layout, the lower halves and the coded planes of every part.
     start = 0
-    for _ in range(parts):
+    for first in range(0, count, PART):
         if len(block) - start < 1:
             raise CorruptFileError("a block of byte planes is cut off.")
-        layout = block[start]
-        if layout not in (_PLAIN, _ROTATED):
+        layout, low, planes = block[start], block[:0], word
+        if layout > (_HALVES if word > 2 else _ROTATED):
             raise UnsupportedFileError(
                 f"byte planes have the layout {layout}, which this version does not "
                 "know: update frugax."
             )
         start += 1
-        planes: list[tuple[int, memoryview]] = []
-        for _ in range(word):
+        if layout == _HALVES:
+            planes //= 2
+            low = block[start : start + planes * min(PART, count - first)]
+            start += planes * min(PART, count - first)
+        coded: list[tuple[int, memoryview]] = []
+        for _ in range(planes):
             if len(block) - start < _PLANE.size:
                 raise CorruptFileError("a block of byte planes is cut off.")
             coder, length = _PLANE.unpack_from(block, start)
             start += _PLANE.size
-            planes.append((coder, block[start : start + length]))
+            coded.append((coder, block[start : start + length]))
             start += length
-        yield layout, planes
+        yield layout, low, coded
     if start != len(block):
         raise CorruptFileError("a block of byte planes contradicts its own lengths.")
 
@@ -149,23 +167,33 @@ def _rotate_left(bits: np.ndarray) -> np.ndarray:
 
 
 def _rotate_right(bits: np.ndarray) -> None:
-    one, rest = bits.dtype.type(1), bits.dtype.type(bits.dtype.itemsize * 8 - 1)
-    lowest = bits << rest
-    np.right_shift(bits, one, out=bits)
-    np.bitwise_or(bits, lowest, out=bits)
+    sign = bits * _TOP[bits.itemsize]
+    bits >>= _ONE[bits.itemsize]
+    bits |= sign
 
 
 def _encode_part(bits: np.ndarray, *, floats: bool) -> bytes:
     if not floats:
-        return bytes([_PLAIN]) + b"".join(map(_encode_plane, _byte_planes(bits)))
+        return _join(_PLAIN, map(_encode_plane, _byte_planes(bits)))
     planes = _byte_planes(_rotate_left(bits))
-    coded = bytes([_ROTATED]) + b"".join(map(_encode_plane, planes))
+    word = len(planes)
+    coded = [*map(_encode_plane, planes[: word // 2])]
     # Does the lowest byte repeat once the sign is out of it? A sample tells.
     with_sign, without = planes[0][:_SAMPLE], _byte_planes(bits[:_SAMPLE])[0]
-    if len(_zstd(without, _QUICK)) < _WORTH_A_TRY * len(_zstd(with_sign, _QUICK)):
-        plain = bytes([_PLAIN]) + b"".join(map(_encode_plane, _byte_planes(bits)))
-        return min(coded, plain, key=len)
-    return coded
+    repeats = len(_zstd(without, _QUICK)) < _WORTH_A_TRY * len(_zstd(with_sign, _QUICK))
+    if word > 2 and not repeats and all(plane[0] == _RAW for plane in coded):
+        low, high = bits.view(f"<u{word // 2}").reshape(-1, 2).T
+        planes = map(_encode_plane, _byte_planes(_rotate_left(high)))
+        return _join(_HALVES, [low.tobytes(), *planes])
+    coded += map(_encode_plane, planes[word // 2 :])
+    rotated = _join(_ROTATED, coded)
+    if not repeats:
+        return rotated
+    return min(rotated, _encode_part(bits, floats=False), key=len)
+
+
+def _join(layout: int, parts: Iterable[bytes]) -> bytes:
+    return b"".join([bytes([layout]), *parts])
 
 
 def _byte_planes(bits: np.ndarray) -> list[np.ndarray]:
