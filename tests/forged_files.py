@@ -1,5 +1,6 @@
 """Files that are damaged, or made to deceive, from a sound one."""
 
+import copy
 import hashlib
 import json
 import struct
@@ -24,8 +25,10 @@ def finished(body, header):
     block = zstandard.compress(text)
     crc = zlib.crc32(block + struct.pack("<Q", len(text)))
     total = len(body) + len(block) + FOOTER
-    body = body + block + struct.pack("<QQI4xQ", len(block), len(text), crc, total)
-    return body + hashlib.sha256(body).digest()
+    tail = block + struct.pack("<QQI4xQ", len(block), len(text), crc, total)
+    # Version 1 covers the chunks too; later ones have their checksums in the header.
+    covered = body if body[8] == 1 else body[:FOOTER]
+    return body + tail + hashlib.sha256(covered + tail).digest()
 
 
 def rewritten(data, change):
@@ -125,7 +128,9 @@ def edited_header(data, rng):
             elif isinstance(where[key], int) and rng.random() < 0.5:
                 where[key] += int(rng.integers(-9, 10))
             else:
-                where[key] = STRANGE[int(rng.integers(len(STRANGE)))]
+                # A copy: the next edit may change a list inside it.
+                strange = STRANGE[int(rng.integers(len(STRANGE)))]
+                where[key] = copy.deepcopy(strange)
 
     return rewritten(data, change)
 

@@ -26,11 +26,10 @@ from ._decode import (
     decode_tensor,
     decode_tensors,
     iter_parts,
-    name_errors,
     verify_chunks,
     verify_layers,
 )
-from ._layout import FileContent, read_header, verify_checksum
+from ._layout import FileContent, name_errors, read_header, verify_checksum
 from ._metadata import Header, Record
 from ._packed import decode_packed
 from ._prefix import Prefix, choose_prefix
@@ -67,11 +66,14 @@ class CompressedFile(Mapping[str, np.ndarray]):
         self._map = data if isinstance(data, mmap.mmap) else None
         self.place = place
         self.nbytes = len(self._file)
-        self._verified = False  # until every byte was compared with the footer
+        self._verified = False  # until every byte was compared with a checksum
+        self._check_exact = (
+            True  # until all were, but for chunks that are yet to be read
+        )
         self.prefix = self.receipt = None
         try:
             with name_errors(self.place):
-                self.header = read_header(self._file)
+                self.header = self._whole = read_header(self._file)
             if budget is not None:
                 check_budget(budget, SizeBudget)
                 self.prefix, self.receipt = choose_prefix(
@@ -285,7 +287,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
         """
         with name_errors(self.place):
             for record, array in decode_tensors(
-                self._content(), self.header.tensors, check_exact=not self._verified
+                self._content(), self.header.tensors, check_exact=self._check_exact
             ):
                 yield record.name, array
 
@@ -329,25 +331,39 @@ class CompressedFile(Mapping[str, np.ndarray]):
                 yield bytes(self._content().read_chunk(chunk))
 
     def check(self) -> None:
-        """Compare the SHA-256 of the whole file with its footer.
+        """Compare every byte of the file with a checksum.
 
         Afterwards decoding skips the checksums of single chunks, and `tree` and
         `decode_all` also the digests of exact tensors.
 
         Raises:
-            CorruptFileError: they differ.
+            CorruptFileError: one differs.
             ValueError: the file is closed.
         """
+        self.check_footer()
         with name_errors(self.place):
-            verify_checksum(self._content(), self._release)
+            for record in self._whole.tensors:
+                verify_chunks(self._content(), record)
+                self._release()
         self._verified = True
+
+    def check_footer(self) -> None:
+        """Compare all bytes but those of chunks, which are compared when they are read.
+
+        Raises:
+            CorruptFileError: one differs.
+        """
+        # Of a prefix too the chunks of the whole file are known.
+        content = dataclasses.replace(self._content(), header=self._whole)
+        with name_errors(self.place):
+            verify_checksum(content, self._release)
+        self._check_exact = False
 
     def verify_header(self) -> None:
         """Verify header fields that decoding does not check.
 
         A forged header can have right checksums, and so can its file. This also builds
-        the tree, and compares the checksum of each chunk and the digest of each layer
-        of a progressive file.
+        the tree, and compares the digest of each layer of a progressive file.
 
         Raises:
             CorruptFileError: a field is wrong.
@@ -358,7 +374,6 @@ class CompressedFile(Mapping[str, np.ndarray]):
             # of it.
             self._rebuild(self.names)
             for record in self.header.tensors:
-                verify_chunks(self._content(), record)
                 verify_layers(self._content(), record)
                 self._release()
 
@@ -462,5 +477,5 @@ def decompress(data: bytes) -> PyTree:
             f"{type(data).__name__}: a file is read by frugax.compress.open(path)."
         )
     with CompressedFile(data, place="these bytes") as file:
-        file.check()
+        file.check_footer()
         return file.tree()

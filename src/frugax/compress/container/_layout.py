@@ -10,6 +10,8 @@ import struct
 import zlib
 from collections.abc import Callable
 
+import numpy as np
+
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
 from ..arrays import MappedFile
@@ -19,15 +21,17 @@ from ._metadata import Chunk, Header
 
 # Not text (high bit), and damaged by line-end conversion: PNG's trick.
 MAGIC = b"\x89FXZ\r\n\x1a\n"
-VERSION = 1
+# In version 1 the SHA-256 in the footer covers the data too.
+VERSION, _READABLE = 2, (1, 2)
 ALIGN = 64
 # zstd can unpack kilobytes to gigabytes: a header that states more is not unpacked.
 _MAX_HEADER = 64 << 20
 _PIECE = 1 << 24  # bytes of a file that are hashed at once
 # Magic, u16 version, zeros to the first multiple of `ALIGN`, where the data starts.
-PRELUDE = struct.pack("<8sH54x", MAGIC, VERSION)
+_PRELUDE = struct.Struct("<8sH54x")
+PRELUDE = _PRELUDE.pack(MAGIC, VERSION)
 # u64 header bytes in the file, u64 as JSON, u32 CRC, 4 zero bytes, u64 length of the
-# whole file, SHA-256 of all before.
+# whole file, SHA-256 of all before but the data.
 _FOOTER = struct.Struct("<QQI4xQ32s")
 
 
@@ -38,8 +42,7 @@ class FileContent:
     Attributes:
         file: the whole file.
         header: its header.
-        verified: whether its SHA-256 was right, so that chunks need no check of their
-            own.
+        verified: whether all chunks were right, so that they need no more checks.
     """
 
     file: memoryview
@@ -81,10 +84,10 @@ def read_header(file: memoryview) -> Header:
     if len(file) < len(PRELUDE) + _FOOTER.size:
         raise CorruptFileError("the file is cut off: copy it again.")
     version = int.from_bytes(start[8:10], "little")
-    if version != VERSION:
+    if version not in _READABLE:
         raise UnsupportedFileError(
-            f"the file has format version {version}, and this frugax reads {VERSION}: "
-            "update frugax (or the file is damaged)."
+            f"the file has format version {version}, and this frugax reads at most "
+            f"{VERSION}: update frugax (or the file is damaged)."
         )
     footer = _FOOTER.unpack_from(file, len(file) - _FOOTER.size)
     packed_bytes, plain_bytes, crc, total, _ = footer
@@ -97,7 +100,10 @@ def read_header(file: memoryview) -> Header:
         raise CorruptFileError("the header does not fit in the file.")
     end = len(PRELUDE) + data_bytes
     packed = bytes(file[end : end + packed_bytes])
-    if start != PRELUDE or _header_crc(packed, plain_bytes) != crc:
+    if (
+        start != _PRELUDE.pack(MAGIC, version)
+        or _header_crc(packed, plain_bytes) != crc
+    ):
         raise CorruptFileError("the header is damaged: copy the file again.")
     return parse_header(decompress_frame(packed, max_bytes=plain_bytes), data_bytes)
 
@@ -108,15 +114,38 @@ def _header_crc(packed: bytes, plain_bytes: int) -> int:
 
 
 def verify_checksum(content: FileContent, after_each: Callable[[], None]) -> None:
-    """Compare the SHA-256 of the whole file with its footer."""
-    file = content.file
-    end = len(file) - 32
+    """Compare the SHA-256 with the footer, and bytes outside of chunks with zero."""
+    file, end, header = content.file, len(content.file) - 32, content.header
+    pieces = [(at, min(end, at + _PIECE)) for at in range(0, end, _PIECE)]
+    if file[len(MAGIC)] > 1:  # the version; the SHA-256 of version 1 covers the data
+        data, at = file[len(PRELUDE) :][: header.data_bytes], 0
+        pieces = [(0, len(PRELUDE)), (len(PRELUDE) + len(data), end)]
+        chunks = [(c.offset, c.length) for r in header.tensors for c in r.chunks]
+        content.check()
+        for offset, length in (*sorted(chunks), (len(data), 0)):
+            if at < offset and np.any(data[at:offset]):
+                raise CorruptFileError("the file's bytes are damaged: copy it again.")
+            at = offset + length
     checksum = hashlib.sha256()
-    for at in range(0, end, _PIECE):
+    for start, stop in pieces:
         # Before every piece: a mapped page that was cut off ends the process when
         # touched.
         content.check()
-        checksum.update(file[at : min(end, at + _PIECE)])
+        checksum.update(file[start:stop])
         after_each()
     if checksum.digest() != bytes(file[end:]):
         raise CorruptFileError("the file's bytes are damaged: copy it again.")
+
+
+class name_errors:
+    """Put a tensor's name or a file's place before any error of a damaged file."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, CorruptFileError | UnsupportedFileError):
+            raise type(error)(f"{self._place}: {error.args[0]}") from error

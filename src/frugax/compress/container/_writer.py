@@ -28,8 +28,6 @@ class ContainerWriter:
     def __init__(self, write: Callable[[bytes], object]) -> None:
         """Start a file."""
         self._write_bytes = write
-        # Fed while writing, so that a file of any size is never read back for its sum.
-        self._checksum = hashlib.sha256()
         self._position = -len(PRELUDE)  # from the start of the data
         self._append(PRELUDE)
 
@@ -54,13 +52,14 @@ class ContainerWriter:
         # The header repeats its keys for each tensor, and is short: level 19 pays.
         packed = compress_frame(header)
         before = self._position + len(PRELUDE)
-        self._append(pack_tail(packed, len(header), before=before))
-        self._append(self._checksum.digest())
+        tail = pack_tail(packed, len(header), before=before)
+        self._append(tail)
+        # The header has a checksum of each chunk.
+        self._append(hashlib.sha256(PRELUDE + tail).digest())
         return self._position + len(PRELUDE)
 
     def _append(self, data: bytes) -> None:
         self._write_bytes(data)
-        self._checksum.update(data)
         self._position += len(data)
 
 
