@@ -302,6 +302,11 @@ def test_a_function_that_cannot_be_asked_is_refused_first(config, tmp_path):
     [
         (("x: [-2, 2]", "x: [2, -2]"), "chain.yaml:3: campaign"),
         (("target: y", "target: q"), "'q'"),
+        (
+            ("num_posterior_samples: 8", "required:\n  - [x, z]\n  - [z, 5]"),
+            "chain.yaml:9: campaign.required[1][1]: expected text",
+        ),
+        (("observations: 40", "delimiter: '; '"), "delimiter: must be one character"),
         (("observations: 40", "observations: no.csv"), "no.csv"),
         (("  noise_scale: 0.1", "  environment: toy"), "one of environment, linear"),
         (("num_posterior_samples: 8", "word: 8"), "unknown key"),
@@ -388,6 +393,12 @@ def test_experiments_of_the_past_come_from_a_table(config, tmp_path):
     campaign = Campaign.load(tmp_path / "runs" / "chain" / "campaign")
     assert campaign.samples is not None
     assert campaign.samples.intervened.any(1).sum() == len(campaign.experiments) + 2
+    # As spreadsheets save where the comma is the decimal sign.
+    past = tmp_path / "past.csv"
+    past.write_text(past.read_text().replace(",", ";"))
+    config.write_text(text + "intervened: changed\ndelimiter: ';'\n")
+    done = frugax("causal", "run", config, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     config.write_text(CONFIG + "intervened: changed\n")
     with pytest.raises(ConfigError, match="column of the observations"):
         load_campaign_config(config)

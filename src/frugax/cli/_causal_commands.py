@@ -176,7 +176,10 @@ def _begin(
         path = config.parent / settings.observations
         try:
             campaign.tell_csv(
-                path, intervened=settings.intervened, units=settings.units
+                path,
+                intervened=settings.intervened,
+                units=settings.units,
+                delimiter=settings.delimiter,
             )
         except (OSError, ValueError) as e:
             raise ConfigError(f"{config}: observations: {e}") from e

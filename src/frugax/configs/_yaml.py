@@ -120,6 +120,7 @@ def _index(
         raise RecursionError
     if isinstance(node, yaml.SequenceNode):
         for i, value in enumerate(node.value):
+            lines[f"{at}[{i}]"] = value.start_mark.line + 1
             _index(value, f"{at}[{i}]", lines, name, left, depth=depth + 1)
     if not isinstance(node, yaml.MappingNode):
         return

@@ -8,6 +8,7 @@ import pytest
 
 from frugax import ExperimentBudget, InfeasibleBudgetError, causal
 from frugax.causal.campaign import Campaign
+from frugax.causal.campaign.preparation import find_mean_range
 from frugax.errors import FrugaxError, OutputError
 
 CHAIN = causal.SCM.linear(
@@ -240,6 +241,31 @@ def test_answers_that_float32_rounds_away_are_refused():
     assert len(campaign.samples) == 1
     campaign.tell(ask, 2e9)  # these differ
     assert campaign.spent == ask.cost
+
+
+def test_a_folder_is_not_a_campaign_and_a_number_not_a_table(tmp_path):
+    with pytest.raises(IsADirectoryError, match="is a folder: pass the campaign's"):
+        Campaign.load(tmp_path)
+    campaign = campaign_of()
+    with pytest.raises(
+        TypeError, match=r"got 3\.0: name its column, \{'y': \[3\.0\]\}"
+    ):
+        campaign.tell_observations(3.0)
+    assert campaign.samples is None
+
+
+@pytest.mark.parametrize(
+    ("values", "range_"),
+    [
+        ([0, 1, 1, 0, *[1] * 8], (0.0, 1.0)),  # a switch
+        ([0] * 40 + [1] * 30 + [2] * 20 + [3] * 10, (0.0, math.inf)),  # a count
+        ([0, 0, 1, 2, 3, 3, 4, 4, 5, 6, 7, 8], (-math.inf, math.inf)),  # a score
+        ([0] * 40 + [-1] + [1] * 30, (-math.inf, math.inf)),
+        ([0.5] * 40, (-math.inf, math.inf)),
+    ],
+)
+def test_means_are_cut_at_0_only_where_values_end_there(values, range_):
+    assert find_mean_range(np.array(values, float)) == range_
 
 
 def test_a_closed_campaign_lets_others_write(tmp_path):

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from frugax import ExperimentBudget
+from frugax import ExperimentBudget, causal
+from frugax.budget import Verdict
 from frugax.causal import Campaign
 from frugax.causal.campaign.regret_forecast import simulate_regret
 from frugax.causal.policy import Outlook
@@ -49,6 +50,24 @@ def test_the_regret_falls_with_the_budget_and_less_with_noise():
     few = simulate_regret(outlook_of(loss, 1e-3), DOMAIN, 12.0, 2, seed=0)
     assert dear[-1] == few[-1]
     assert dear[1].expected == dear[0].expected  # a quarter pays for none
+
+
+def test_a_forecast_within_the_targets_spread_has_a_verdict():
+    model = causal.SCM.linear({"x": {}, "y": {"x": -1.0}}, noise_scale=0.1)
+    campaign = Campaign(
+        variables={"x": (-1.0, 1.0)},
+        target="y",
+        budget=ExperimentBudget(n=3),
+        num_posterior_samples=8,
+    )
+    campaign.tell_observations(causal.sample(model, 100, seed=1))
+    while (one := campaign.ask()) is not None:
+        rows = causal.sample(model, 1, seed=one.id, intervention=one.intervention)
+        campaign.tell(one, rows)
+    regret = campaign.receipt.spends[-1]
+    assert regret.limit < 1.0
+    assert regret.measured == pytest.approx(campaign.recommend().expected_regret)
+    assert regret.verdict == Verdict.KEPT
 
 
 def test_no_forecast_is_given_without_data():

@@ -56,6 +56,24 @@ def test_sampled_orders_agree_with_the_sum_over_all():
     assert np.mean(draws, axis=0) == pytest.approx(exact, abs=0.06)
 
 
+def test_a_column_that_does_not_vary_has_no_edges():
+    samples = collider()
+    constant = np.full((len(samples), 2), 3.0, np.float32)
+    # The second one varies where it is set, so that it may be a cause.
+    is_set = np.zeros((len(samples), 2), bool)
+    is_set[:50, 1], constant[:50, 1] = True, np.arange(50) % 2
+    both = Samples(
+        (*samples.variables, "constant", "fixed"),
+        np.hstack([samples.values, constant]),
+        np.hstack([samples.intervened, is_set]),
+    )
+    edges = DiscretePosterior().edges(both)
+    assert not edges[4].any()
+    assert not edges[:, 4:].any()
+    assert edges[5].any()
+    assert edges[1, 3] > 0.9
+
+
 def test_other_columns_are_divided_at_their_quartiles():
     assert to_levels(np.array([0.0, 2.0, 7.0, 2.0])).tolist() == [0, 1, 2, 1]
     levels = to_levels(np.random.default_rng(0).standard_normal(400))

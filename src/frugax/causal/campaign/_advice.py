@@ -106,8 +106,8 @@ def make_recommendation(
     """Recommend the intervention that is best on average over the posterior samples."""
     outlook = inference.outlook
     best = outlook.best
-    targets, values = outlook.points.at(best)
-    names = [inference.levers[v] for v in targets]
+    at = zip(*outlook.points.at(best), strict=True)
+    values = {inference.levers[v]: float(x) for v, x in at}
     expected, low, high = prediction_interval(outlook, best, settings)
     least, most = inference.mean_range
     low = max(expected - _SELECTED * (expected - low), least)
@@ -122,7 +122,7 @@ def make_recommendation(
         if best == baseline:
             prob_better = 0.0
     return Recommendation(
-        intervention=intervene(**dict(zip(names, map(float, values), strict=True))),
+        intervention=intervene(**values),
         expected=expected,
         low=low,
         high=high,
@@ -130,9 +130,7 @@ def make_recommendation(
         prob_feasible=float(outlook.allowed[:, best].mean()),
         warning=_describe_constraints(inference, outlook, settings),
         expected_regret=float(_compute_regret(outlook).mean()),
-        actions=to_settings(
-            dict(zip(names, map(float, values), strict=True)), settings.variables
-        ),
+        actions=to_settings(values, settings.variables),
         nothing=nothing,
         prob_better=prob_better,
     )
@@ -141,13 +139,7 @@ def make_recommendation(
 def prediction_interval(
     outlook: Outlook, point: int, settings: CampaignSettings
 ) -> tuple[float, float, float]:
-    """Return the expected mean of the target in an experiment, and its 90 % interval.
-
-    Args:
-        outlook: predictions for every candidate experiment.
-        point: position of the candidate.
-        settings: settings of the campaign.
-    """
+    """Return the expected mean of the target in an experiment, and its interval."""
     sign = 1 if settings.minimize else -1
     effect = outlook.loss[:, point] * sign
     # Quantiles of a few samples end before the tails do. With this definition another

@@ -22,14 +22,12 @@ from ._campaign import Campaign
 from ._experiments import ExperimentRecord, add_costs, is_affordable
 from ._inference import Inference
 from ._settings import CampaignSettings
-from .actions import bounds, snap
 from .candidates import make_grid
 
 STRATEGIES = ("this campaign", "graph + regression", "random", "oracle")
 # Draws of the noise behind each true mean. All strategies share them, so that they
 # differ by their choices alone.
 _NUM_DRAWS = 512
-_TRIES = 200  # random experiments until one keeps the joint limits
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,29 +219,14 @@ class _Replay:
     def _sample_experiment(
         self, records: list[ExperimentRecord]
     ) -> dict[str, float] | None:
-        """Draw a random affordable experiment; None if nothing fits the budget."""
-        variables, budget = self._settings.variables, self._settings.budget
-        sets = [
-            s
-            for s in self._settings.allowed_sets()
-            if set(s) <= set(self._names) and is_affordable(budget, records, s)
-        ]
-        if not sets:
+        """Draw a point of the grid at random; None if the budget pays for none."""
+        names = [[self._names[v] for v in each] for each in self._points.targets]
+        fits = [is_affordable(self._settings.budget, records, each) for each in names]
+        if not any(fits):
             return None
-        # Joint limits may leave nothing of a set: then another one is drawn.
-        for _ in range(_TRIES):
-            chosen = sets[self._rng.integers(len(sets))]
-            each = {
-                n: snap(self._rng.uniform(*bounds(variables[n]), 1), variables[n])[0]
-                for n in chosen
-            }
-            at = np.array([[*each.values()]])
-            if all(
-                limit.permits(chosen, at, variables).all()
-                for limit in self._settings.joint_limits
-            ):
-                return {n: float(x) for n, x in each.items()}
-        return None
+        group = int(self._rng.choice(np.flatnonzero(fits)))
+        at = self._rng.choice(self._points.values[group])
+        return dict(zip(names[group], at.tolist(), strict=True))
 
     def _do(self, records: list[ExperimentRecord], values: dict[str, float]) -> Samples:
         """Do an experiment, record it, and return its rows."""

@@ -182,6 +182,7 @@ class Campaign:
         Raises:
             CorruptFileError: the file is damaged, or not a campaign.
             FileNotFoundError: there is no such file.
+            IsADirectoryError: it is a folder.
             TypeError: `policy` is not a function.
             UnsupportedFileError: a newer version of frugax wrote it.
         """
@@ -298,12 +299,14 @@ class Campaign:
         """The limits of the budget beside the spending, with a verdict for each.
 
         The distance from the best that was forecast before the first experiment stands
-        beside that by today's posterior.
+        beside that by today's posterior. A forecast that goes beyond the target's
+        standard deviation says nothing, so its verdict is `cannot tell`.
         """
-        planned, regret = self._state.planned, None
+        planned, regret, scale = self._state.planned, None, 0.0
         if planned and self.measured:
-            regret = estimate_regret(self.infer())
-        return make_receipt(self.settings, self.experiments, planned, regret)
+            inference = self.infer()
+            regret, scale = estimate_regret(inference), inference.scale
+        return make_receipt(self.settings, self.experiments, planned, regret, scale)
 
     @property
     def policy(self) -> Policy:
@@ -375,6 +378,11 @@ class Campaign:
         """
         settings, table = self.settings, self.samples
         samples = encode_settings(samples, settings.variables)
+        if isinstance(samples, int | float | np.number):
+            raise TypeError(
+                f"observations must be a table, got {samples!r}: name its column, "
+                f"{{{settings.target!r}: [{samples}]}}."
+            )
         if not isinstance(samples, Samples):
             samples = read_rows(samples, {}, settings.target)
         if not len(samples):

@@ -97,6 +97,7 @@ class CampaignConfig:
             separated by commas; None if nothing was set in any row.
         units: units of variables in this campaign; columns of that file whose headers
             have others in brackets (`heat [K]`) are converted.
+        delimiter: between the cells of that file.
         stop: whether to end as soon as the advice is to stop, with money left.
         audit: number of posterior samples in which the campaign is replayed beside
             other strategies; 0 for none.
@@ -108,6 +109,7 @@ class CampaignConfig:
     observations: int | str | None = None
     intervened: str | None = None
     units: dict[str, str] = dataclasses.field(default_factory=dict)
+    delimiter: str = ","
     stop: bool = False
     audit: int = 0
 
@@ -132,6 +134,10 @@ class CampaignConfig:
                     f"{what} is about a column of the observations: name their "
                     "CSV file."
                 )
+        if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
+            raise ValueError(
+                f"delimiter must be one character, such as ';', got {self.delimiter!r}."
+            )
         if self.audit < 0:
             raise ValueError(f"audit must be >= 0, got {self.audit}.")
         truth = None

@@ -192,6 +192,11 @@ def read_state(path: str | os.PathLike[str]) -> CampaignState:
             f"{name}: there is no such file. Pass the path to which a campaign was "
             "saved."
         ) from e
+    except IsADirectoryError as e:
+        raise IsADirectoryError(
+            f"{name} is a folder: pass the campaign's file, such as "
+            f"{os.path.join(name, 'campaign')}."
+        ) from e
     try:
         if not zipfile.is_zipfile(io.BytesIO(data)):
             # NumPy would take it for a pickle, and advise to allow pickles.

@@ -120,15 +120,12 @@ def make_receipt(
     records: Sequence[ExperimentRecord],
     planned: Sequence[ExpectedRegret],
     regret: tuple[float, float] | None,
+    scale: float,
 ) -> Receipt:
     """Compare the spending of a campaign with its budget, and the regret with its plan.
 
-    Args:
-        settings: settings of the campaign.
-        records: all experiments that were asked for.
-        planned: the regret that was forecast before the first of them.
-        regret: the regret by the posterior of today, and the half-width of its 90 %
-            interval; None before the target was measured.
+    `regret` is that by today's posterior, with the half-width of its 90 % interval;
+    `scale` is the target's standard deviation.
     """
     plan, budget = make_plan(settings), settings.budget
     spends: list[Spend] = []
@@ -178,6 +175,15 @@ def make_receipt(
             spent = len(counted)
         due = [one for one in planned if one.spent <= spent * (1 + 1e-9)][-1]
         measured, noise = regret or (None, 0.0)
+        problems = ""
+        if measured is not None and due.high > scale:
+            # Any outcome would keep such a forecast.
+            problems = (
+                f"The forecast, up to {due.high:.3g}, is wider than the target's "
+                f"standard deviation, {scale:.3g}, and says nothing. By the samples of "
+                f"today the distance is {measured:.3g} ± {noise:.3g}."
+            )
+            measured, noise = None, 0.0
         spends.append(
             Spend(
                 name="distance from the best",
@@ -187,6 +193,7 @@ def make_receipt(
                 measured=measured,
                 noise=noise,
                 source="posterior samples; the true best is not known",
+                problems=problems,
             )
         )
     return Receipt(tuple(spends))

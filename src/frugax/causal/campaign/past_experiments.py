@@ -52,14 +52,6 @@ def read_past_experiments(
 ) -> Samples:
     """Read rows of observations and past experiments.
 
-    Args:
-        path: the file; its first line names the columns, with units in brackets.
-        settings: the campaign; names of levels become codes.
-        units: the unit in which the campaign has a variable; its column is converted.
-        intervened: the column that lists the variables that were set in a row; or the
-            variables that were set in every row.
-        delimiter: between the cells.
-
     Raises:
         OSError: the file cannot be read.
         ValueError: it is not such a table, or a unit cannot be converted.

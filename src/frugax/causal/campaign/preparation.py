@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import scipy.special
 from jaxtyping import Bool, Float, Int
 
 from frugax.causal.data import Samples
@@ -20,6 +21,8 @@ from .actions import snap
 
 # Fewer whole numbers may be luck.
 _MIN_WHOLE = 10
+# A normal law as wide as the counts would show no value below 0 as rarely as this.
+_MAX_LUCK = 0.05
 # A variable that fewer rows have says little, and costs the rows that lack it.
 _MIN_MEASURED_FRAC = 0.5
 # Mechanisms are fitted as if there were a thousand rows at most, so further rows of one
@@ -197,13 +200,21 @@ def estimate_scale(
 
 
 def find_mean_range(values: Float[np.ndarray, " n"]) -> tuple[float, float]:
-    """Return 0 and 1 for a switch, whose mean is a probability; from 0 for a count."""
+    """Return 0 and 1 for a switch, whose mean is a probability; from 0 for a count.
+
+    A score may have zeros and still turn negative, and cut at 0 all good experiments
+    would look alike. So 0 is a bound only where values end there by no luck.
+    """
     seen = values[np.isfinite(values)]
     # Some answers may be means of several rows.
     whole = seen[seen == seen.round()]
     if len(whole) < _MIN_WHOLE or seen.min() < 0 or (whole == 0).sum() < 2:
         return -np.inf, np.inf
-    return 0.0, 1.0 if seen.max() == 1 else np.inf
+    if seen.max() == 1:
+        return 0.0, 1.0
+    below = scipy.special.ndtr((-0.5 - whole.mean()) / max(float(whole.std()), 1e-9))
+    is_bound = (1 - below) ** len(whole) <= _MAX_LUCK
+    return 0.0 if is_bound else -np.inf, np.inf
 
 
 def summarize_outcomes(

@@ -56,16 +56,7 @@ class ExpectedRegret:
 def simulate_regret(
     outlook: Outlook, domain: Domain, budget: float, most: float, *, seed: int
 ) -> tuple[ExpectedRegret, ...]:
-    """Forecast the regret after each share of a budget, from simulated campaigns.
-
-    Args:
-        outlook: the candidates before the first experiment, and their effects in each
-            posterior sample; `affordable` says which may be chosen.
-        domain: ranges of the variables.
-        budget: the amount to spend, in units of `outlook.price`.
-        most: largest number of experiments.
-        seed: seed of the noise and of the selection of points.
-    """
+    """Forecast the regret after each share of a budget, from simulated campaigns."""
     rng = np.random.default_rng([seed, 11])
     kept = _select_points(outlook, rng)
     loss = outlook.loss[:, kept]

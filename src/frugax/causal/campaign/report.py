@@ -67,24 +67,14 @@ _MIN_DISCREPANCY_FRAC = 0.05
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentOutcome:
-    """An experiment beside its forecast.
-
-    Attributes:
-        record: the experiment.
-        forecast: the predictions when it was chosen.
-        cost: its price; 0 if it never took place.
-        spent_before: cost of the experiments before it.
-        mean: mean of the target in its rows; None without rows.
-        inside: whether the mean is within the forecast's 90 % interval, widened by the
-            error of the mean; None without rows.
-    """
+    """An experiment beside its forecast."""
 
     record: ExperimentRecord
     forecast: Forecast
     cost: float
     spent_before: float
     mean: float | None
-    inside: bool | None
+    inside: bool | None  # in the 90 % interval, widened by the error of the mean
 
 
 def summarize_experiments(campaign: Campaign) -> tuple[ExperimentOutcome, ...]:
@@ -135,15 +125,7 @@ def report_page(
     truth: Environment | None = None,
     audited: CampaignAudit | None = None,
 ) -> str:
-    """Render the report as one HTML document.
-
-    Args:
-        name: name of the campaign.
-        campaign: the campaign.
-        advice: whether to go on.
-        truth: the problem, if it is a known one; gives the regret.
-        audited: the campaign replayed beside other strategies.
-    """
+    """Render the report as one HTML document."""
     outcomes = summarize_experiments(campaign)
     sections = {
         "What causes what": _render_graph(campaign),

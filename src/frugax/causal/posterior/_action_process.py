@@ -180,13 +180,7 @@ class ActionProcess:
         count: int,
         effects: Float[np.ndarray, "models points"] | None = None,
     ) -> Float[np.ndarray, "{count} points"]:
-        """Draw the mean in some experiments: the same functions in each call.
-
-        Args:
-            points: the experiments to predict.
-            count: number of functions.
-            effects: of these experiments in the causal models.
-        """
+        """Draw the mean in some experiments: the same functions in each call."""
         at, n = self._space.embed(points), len(self._y)
         both = (
             np.concatenate([self._done[0], at[0]]),

@@ -39,7 +39,7 @@ class DiscretePosterior:
 
     A variable with more than 12 values, or with fractions, is divided into four levels
     of equal counts. Rows in which a variable was set say nothing about its causes; rows
-    that lack a value are left out.
+    that lack a value are left out. A variable that does not vary has no edges.
 
     Attributes:
         max_parents: largest number of causes of one variable.
@@ -152,7 +152,8 @@ def score_tables(
                 scores[parents] = _log_score(v, parents, own, sizes, prior_rows)
             return scores[parents]
 
-        rest = [u for u in range(d) if u != v]
+        # A column without a second value would have its edges at their prior.
+        rest = [u for u in range(d) if u != v and np.ptp(own[v]) and np.ptp(own[u])]
         # A cause may show only beside another one: candidates are ranked by the better
         # of their gains alone and beside the best one.
         gain = {u: score((u,)) - score(()) for u in rest}
