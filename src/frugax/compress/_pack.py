@@ -13,7 +13,7 @@ from frugax.errors import InfeasibleBudgetError
 from frugax.trees import PyTree, is_array, named_leaves, replace_leaves
 
 from ._limits import Limit, make_receipt
-from ._tensor_table import show_error, tensor_table
+from ._tensor_table import TensorRow, show_error, tensor_table
 from .arrays import (
     Distortion,
     PackedArray,
@@ -39,26 +39,8 @@ _MAX_TRIES = 6
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PackedTensor:
-    """One tensor of packed weights, measured by decoding it.
-
-    Attributes:
-        name: the leaf's name in the tree.
-        dtype: its dtype.
-        shape: its shape.
-        codec: how it is packed; `"dense"` if it is not.
-        bytes: its bytes in memory.
-        rel_error: ||decoded - original|| / ||original||; 0 if exact.
-        max_abs: largest |decoded - original|; 0 if exact.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    codec: str
-    bytes: int
-    rel_error: float
-    max_abs: float
+class PackedTensor(TensorRow):
+    """One tensor of packed weights in memory; its codec is `"dense"` if not packed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +158,11 @@ def pack(
         packed = [(None, Distortion()) for _ in chosen]
         energy = 0.0
     tensors = tuple(
-        _describe(source, option, array, error)
+        PackedTensor.measure(
+            *(source.name, source.array, source.energy, error),
+            codec="dense" if array is None else str(option.grouping),
+            bytes=source.array.nbytes if array is None else array.nbytes,
+        )
         for source, option, (array, error) in zip(
             sources.values(), chosen, packed, strict=True
         )
@@ -360,20 +346,6 @@ def _pack_tensor(
         dtype=array.dtype,
     )
     return packed, Distortion.between(decoded.reshape(-1), array.reshape(-1))
-
-
-def _describe(
-    source: Source, option: _Option, packed: PackedArray | None, error: Distortion
-) -> PackedTensor:
-    return PackedTensor(
-        name=source.name,
-        dtype=source.array.dtype.name,
-        shape=source.array.shape,
-        codec="dense" if packed is None else str(option.grouping),
-        bytes=source.array.nbytes if packed is None else packed.nbytes,
-        rel_error=relative_error(error.energy, source.energy),
-        max_abs=error.max_abs,
-    )
 
 
 def _raise_infeasible(needed: int, limit: int, budget: SizeBudget | None) -> NoReturn:

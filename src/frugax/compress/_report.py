@@ -16,39 +16,30 @@ from frugax.budget import (
 from frugax.errors import CorruptFileError
 
 from ._limits import Limit, make_receipt
-from ._tensor_table import format_gap, format_unused, show_error, tensor_table
+from ._tensor_table import (
+    TensorRow,
+    format_gap,
+    format_unused,
+    show_error,
+    tensor_table,
+)
 from .arrays import Distortion, relative_error, release
 from .container import Record
 from .search import Calibration, CompressPlan, Draft, limit_bytes, make_plan
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TensorReport:
-    """One tensor of a file: measured on its decoded values, or as the file states it.
+class TensorReport(TensorRow):
+    """One tensor of a file, without its part of the header.
 
     Attributes:
-        name: the leaf's name in the tree.
-        dtype: its dtype.
-        shape: its shape.
-        codec: `"lossless"`, `"stored"` (as it is), `"quantised"`, `"trellis"` or
-            `"planes"` (progressive).
-        bytes: its bytes in the file, without its part of the header.
         original_bytes: its bytes in memory.
-        rel_error: ||decoded - original|| / ||original||; 0 if exact.
-        max_abs: largest |decoded - original|; 0 if exact.
         bits_per_weight: bits in the file for each number.
         bound_gap_db: how far the error is above the least possible for a Gaussian
             of that size in as many bits, in dB; None if the tensor is exact.
     """
 
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    codec: str
-    bytes: int
     original_bytes: int
-    rel_error: float
-    max_abs: float
     bits_per_weight: float
     bound_gap_db: float | None
 

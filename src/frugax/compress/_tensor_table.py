@@ -1,31 +1,62 @@
 """Format the table of tensors that plans, reports and inspections print."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, TypeVar
+
+import numpy as np
 
 from frugax.budget import SizeBudget, table
 
+from .arrays import Distortion, relative_error
+
 # Below this share of the size a table says that some of it is unused.
 _UNUSED = 0.97
+_Row = TypeVar("_Row", bound="TensorRow")
 
 
-@runtime_checkable
-class TensorRow(Protocol):
-    """One tensor of a table: the entry of a plan or of a report."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TensorRow:
+    """One tensor of a table, measured by decoding it or as a file states it.
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def codec(self) -> str: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def rel_error(self) -> float: ...
+    Attributes:
+        name: the leaf's name in the tree.
+        dtype: its dtype.
+        shape: its shape.
+        codec: how it is stored: `"lossless"`, `"stored"` (as it is), `"quantised"`,
+            `"trellis"`, `"columns"`, `"scaled"` or `"planes"` (progressive) in files.
+        bytes: its bytes there.
+        rel_error: ||decoded - original|| / ||original||; 0 if exact.
+        max_abs: largest |decoded - original|; 0 if exact.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    codec: str
+    bytes: int
+    rel_error: float
+    max_abs: float
+
+    @classmethod
+    def measure(
+        cls: type[_Row],
+        name: str,
+        array: np.ndarray,
+        energy: float,
+        error: Distortion,
+        **rest: Any,
+    ) -> _Row:
+        """Describe an array whose squares have the sum `energy`."""
+        return cls(
+            name=name,
+            dtype=array.dtype.name,
+            shape=array.shape,
+            rel_error=relative_error(error.energy, energy),
+            max_abs=error.max_abs,
+            **rest,
+        )
 
 
 # Extra columns by their heading; each shows one tensor.

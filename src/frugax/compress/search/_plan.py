@@ -4,7 +4,13 @@ import dataclasses
 
 from frugax.budget import JsonPlan, SizeBudget, format_bytes
 
-from .._tensor_table import format_gap, format_unused, show_error, tensor_table
+from .._tensor_table import (
+    TensorRow,
+    format_gap,
+    format_unused,
+    show_error,
+    tensor_table,
+)
 from ..codecs import ChannelScaling, Step
 from ._calibration import Calibration
 from ._draft import Draft
@@ -12,29 +18,14 @@ from ._layered import LayeredSource
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TensorPlan:
-    """How one tensor will be stored.
+class TensorPlan(TensorRow):
+    """How one tensor will be stored; its errors are rounded up to 4 digits.
 
     Attributes:
-        name: the leaf's name in the tree.
-        dtype: its dtype.
-        shape: its shape.
-        codec: `"lossless"`, `"stored"` (as it is), `"quantised"`, `"trellis"`
-            or `"planes"` (progressive).
         step: the distance of two quantised values; None if exact.
-        bytes: its bytes in the file, without its part of the header.
-        rel_error: ||decoded - original|| / ||original||, rounded up to 4 digits.
-        max_abs: largest |decoded - original|, rounded up to 4 digits.
     """
 
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    codec: str
     step: Step | None
-    bytes: int
-    rel_error: float
-    max_abs: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
