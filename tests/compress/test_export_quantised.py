@@ -172,6 +172,16 @@ def test_a_folder_has_the_layout_of_compressed_tensors(tmp_path, bits, limit):
         compress.export_quantised(path, to, bits=bits)
 
 
+def test_the_report_says_which_matrices_a_folder_leaves(tmp_path):
+    path, matrix = tmp_path / "w.fxz", np.ones((64, 64), "f4")
+    tree = {"a": {"weight": matrix}, "b": {"kernel": matrix}, "c": {"kernel": matrix}}
+    compress.save(path, tree, SizeBudget(max_abs=0))
+    report = compress.export_quantised(path, tmp_path / "exported")
+    assert report.unnamed == ("b.kernel", "c.kernel")
+    assert str(report).count("2 matrices stay as they are, such as 'b.kernel'") == 1
+    assert "stay as" not in str(compress.export_quantised(path, tmp_path / "w.gguf"))
+
+
 def test_the_command_reports_whether_the_error_is_within_a_limit(saved, capsys):
     path, *_ = saved
     to = str(path.with_suffix(".gguf"))

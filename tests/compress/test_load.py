@@ -185,8 +185,9 @@ def test_a_file_goes_to_jax_tensor_by_tensor(tmp_path):
         assert arrays["w"].devices() == {device}
         assert np.array_equal(arrays["w"], file["w"].astype(jnp.bfloat16))
         # Weights under one would all become 0.
-        with pytest.raises(ValueError, match="not a type of floats"):
-            file.to_jax(dtype=jnp.int8)
+        for wrong in (jnp.int8, "banana", 3):
+            with pytest.raises(ValueError, match="not a type of floats"):
+                file.to_jax(dtype=wrong)
 
 
 def scaled_rows(rows, columns, dtype="f4"):

@@ -18,6 +18,7 @@ from frugax.errors import CorruptFileError
 from frugax.fileio import write_whole
 
 from ._int8_safetensors import Part, lay_out_int8, write_safetensors
+from .arrays import QUANTISABLE
 from .codecs.groups import Grouping, pack_nibbles
 from .container import Record
 
@@ -62,6 +63,17 @@ class CompressedTensors:
         name, ending = record.name[: -len(_WEIGHT)], record.name[-len(_WEIGHT) :]
         kept = any(fnmatch.fnmatchcase(name, pattern) for pattern in self.keep)
         return ending == _WEIGHT and len(record.shape) == 2 and not kept
+
+    @property
+    def unnamed(self) -> tuple[str, ...]:
+        """The names of float matrices that do not end as those of `Linear` modules."""
+        return tuple(
+            r.name
+            for r in self.records
+            if len(r.shape) == 2
+            and r.dtype in QUANTISABLE
+            and not r.name.endswith(_WEIGHT)
+        )
 
     def steps_dtype(self, array: np.ndarray) -> "np.dtype[Any]":
         """Return the dtype of the steps of an array."""

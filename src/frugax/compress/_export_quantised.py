@@ -16,7 +16,7 @@ from ._compressed_tensors import CompressedTensors
 from ._gguf import GGUF
 from ._int8_safetensors import Int8Safetensors, Part
 from ._limits import Limit, make_receipt
-from ._tensor_table import show_error, tensor_table
+from ._tensor_table import TensorRow, show_error, tensor_table
 from .arrays import Distortion, relative_error
 from .codecs.groups import Grouping, decode_groups, quantise_groups
 from .container import CompressedFile, Record, open_file
@@ -24,28 +24,14 @@ from .search import Source
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ExportedTensor:
-    """One tensor of an exported file.
+class ExportedTensor(TensorRow):
+    """One tensor of an exported file; its errors are those of the export alone.
 
     Attributes:
-        name: its name.
-        dtype: its dtype in the `.fxz` file.
-        shape: its shape.
-        codec: how it stands in the new file.
-        bytes: its bytes there.
-        rel_error: ||exported - decoded|| / ||decoded||, of the export alone.
-        max_abs: largest |exported - decoded|.
         total_rel_error: the most that ||exported - original|| / ||original|| can be,
             with the error that the `.fxz` file states.
     """
 
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    codec: str
-    bytes: int
-    rel_error: float
-    max_abs: float
     total_rel_error: float
 
 
@@ -58,12 +44,15 @@ class ExportReport:
         receipt: the relative error of the export, and the bytes if they are limited.
         file_bytes: length of the file.
         rel_error: ||exported - decoded|| / ||decoded|| over all finite float tensors.
+        unnamed: the matrices that a folder keeps as they are because their names do
+            not end in `.weight`.
     """
 
     tensors: tuple[ExportedTensor, ...]
     receipt: Receipt
     file_bytes: int
     rel_error: float
+    unnamed: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -75,7 +64,14 @@ class ExportReport:
             "error of the export": lambda t: show_error(t.rel_error, 2),
             "in all, at most": lambda t: show_error(t.total_rel_error, 2),
         }
-        return f"{tensor_table(self.tensors, columns)}\n{self.receipt}"
+        note = ""
+        if self.unnamed:
+            note = (
+                f"\n{len(self.unnamed)} matrices stay as they are, such as "
+                f"{self.unnamed[0]!r}: in a folder only names that end in '.weight' "
+                "are those of Linear modules. Rename them to have them quantised."
+            )
+        return f"{tensor_table(self.tensors, columns)}{note}\n{self.receipt}"
 
 
 def export_quantised(
@@ -134,6 +130,7 @@ def export_quantised(
     with open_file(file) as compressed:
         records = compressed.header.tensors
         writer: _Writer
+        unnamed: tuple[str, ...] = ()
         match suffix:
             case ".gguf":
                 writer = GGUF(Path(to), bits)
@@ -141,6 +138,7 @@ def export_quantised(
                 writer = Int8Safetensors(Path(to))
             case _:
                 writer = CompressedTensors(Path(to), bits, keep, records)
+                unnamed = writer.unnamed
         grouping = writer.grouping
         exported = [_export(compressed, r, writer, grouping) for r in records]
         parts = [part for each in exported for part in each.parts]
@@ -156,6 +154,7 @@ def export_quantised(
         receipt=_make_receipt(records, budget, rel_error, file_bytes),
         file_bytes=file_bytes,
         rel_error=rel_error,
+        unnamed=unnamed,
     )
 
 
@@ -199,14 +198,10 @@ def _export(
         codec = record.dtype
         parts = [Part(record.name, codec, array.shape, array.tobytes())]
     rel_error = relative_error(error.energy, source.energy)
-    tensor = ExportedTensor(
-        name=record.name,
-        dtype=record.dtype,
-        shape=record.shape,
+    tensor = ExportedTensor.measure(
+        *(record.name, array, source.energy, error),
         codec=codec,
         bytes=sum(len(part.data) for part in parts),
-        rel_error=rel_error,
-        max_abs=error.max_abs,
         total_rel_error=record.rel_error + rel_error * (1 + record.rel_error),
     )
     return _Exported(tensor, parts, source.energy, error.energy)

@@ -217,7 +217,12 @@ class CompressedFile(Mapping[str, np.ndarray]):
         import jax
         import jax.numpy as jnp
 
-        if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
+        try:
+            wanted = jax.ShapeDtypeStruct((), np.float32 if dtype is None else dtype)
+            floats = jnp.issubdtype(wanted.dtype, jnp.floating)
+        except TypeError:  # not the name of a dtype
+            floats = False
+        if not floats:
             raise ValueError(
                 f"to_jax: dtype={dtype!r} is not a type of floats, such as "
                 '"bfloat16": other weights would be cut off or refused.'
