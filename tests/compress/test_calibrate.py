@@ -97,16 +97,48 @@ def test_rows_of_different_sizes_get_scales_that_pay(tmp_path):
     assert plan.tensors[0].codec == "trellis"
 
 
-def test_rows_of_a_table_have_one_relative_error():
+def errors_of_rows(w, rule):
+    data = compress.compress(w, SizeBudget("8x"), sensitivity=rule)
+    gap = np.linalg.norm(compress.decompress(data) - w, axis=1)
+    return gap / np.linalg.norm(w, axis=1), data.report.tensors[0].codec
+
+
+@pytest.mark.parametrize("rule", ["default", "rows"])
+def test_rows_of_a_table_have_about_one_relative_error(rule):
     # Tables are read row by row, and rows compared by their angles.
     rng = np.random.default_rng(6)
     sizes = np.exp(rng.normal(size=(2000, 1)))
     w = (rng.normal(size=(2000, 64)) * sizes).astype("f4")
-    data = compress.compress(w, SizeBudget("8x"), sensitivity="rows")
-    gap = np.linalg.norm(compress.decompress(data) - w, axis=1)
-    errors = gap / np.linalg.norm(w, axis=1)
+    errors, codec = errors_of_rows(w, rule)
+    assert codec == "scaled"
     small, large = (errors[of] for of in (sizes[:, 0] < 0.5, sizes[:, 0] > 2))
-    assert 0.9 < small.mean() / large.mean() < 1.1
+    assert 1.2 < small.mean() / large.mean() < 2.5  # 7 with one step
+    before, codec = errors_of_rows(w, "equal")
+    assert codec == "trellis"
+    assert before[sizes[:, 0] < 0.5].mean() > 4 * before[sizes[:, 0] > 2].mean()
+
+
+def test_a_table_whose_large_rows_are_the_near_ones_has_one_step():
+    # As the input weights of a dense layer, and words whose frequency is their size:
+    # errors of large rows are those that count, and the same rows under one step.
+    rng = np.random.default_rng(6)
+    sizes = np.exp(0.5 * rng.normal(size=(2000, 1)))
+    common = 0.7 * (sizes > 1) * rng.normal(size=64)
+    w = ((rng.normal(size=(2000, 64)) + common) * sizes).astype("f4")
+    errors, codec = errors_of_rows(w, "default")
+    assert codec == "trellis"
+    assert (errors == errors_of_rows(w, "equal")[0]).all()
+    assert errors_of_rows(w, "rows")[1] == "scaled"
+
+
+def test_tables_have_one_step_where_their_total_error_is_limited():
+    rng = np.random.default_rng(6)
+    w = rng.normal(size=(2000, 64)) * np.exp(rng.normal(size=(2000, 1)))
+    files = [
+        compress.compress(w.astype("f4"), SizeBudget(rel_error=0.05), sensitivity=rule)
+        for rule in ("default", "equal")
+    ]
+    assert files[0] == files[1]
 
 
 def test_no_outlier_loses_the_other_numbers_of_its_row():

@@ -64,8 +64,9 @@ def plan(
             `Calibration` from `frugax.compress.calibrate` also sets the steps of rows
             or columns, and lets their errors make up for each other.
             `"equal"` minimises the plain squared error. `"default"` does nearly so,
-            with finer steps for biases, norms and tensors of tiny weights, and `"rows"`
-            also lets steps follow the sizes of rows (docs/compress.md).
+            with finer steps for biases, norms and tensors of tiny weights, and steps of
+            rows in embedding tables; `"rows"` also has these in other tensors
+            (docs/compress.md).
         progressive: code tensors in layers, the highest binary digits first, so that
             `frugax.compress.open(path, budget=...)` can stop after any of them. With
             `SizeBudget(max_abs=0)` the last layer makes all weights exact.

@@ -26,13 +26,17 @@ from ._layered import (
 from ._measure import (
     ErrorMeasure as ErrorMeasure,
     Sensitivity as Sensitivity,
-    scale_rows as scale_rows,
     sensitivity_of as sensitivity_of,
 )
 from ._plan import (
     CompressPlan as CompressPlan,
     TensorPlan as TensorPlan,
     make_plan as make_plan,
+)
+from ._rows import (
+    near_power as near_power,
+    scale_rows as scale_rows,
+    scale_rows_by as scale_rows_by,
 )
 from ._search import (
     choose as choose,

@@ -30,13 +30,21 @@ def code_by_columns(source: Source) -> Source:
 
 def code_by_columns_if_shorter(source: Source) -> Source:
     """Let a tensor be coded column by column where that saves bytes."""
+    if source.scaling is not None or not (source.quantisable and source.can_scale):
+        return source
+    return code_by_columns(source) if column_saving(source) else source
+
+
+def column_saving(source: Source) -> float:
+    """Estimate the bits of each number that coding by columns saves; 0 for too few.
+
+    Rows and columns have one step each here.
+    """
     array = source.array
     row = row_length(array.shape)
     # Chunks hold whole columns only where they hold whole rows.
     if array.ndim < 2 or array.size < _SHORTEST or not 1 < row <= BLOCK:
-        return source
-    if source.scaling is not None or not (source.quantisable and source.can_scale):
-        return source
+        return 0.0
     rows = array.reshape(-1, row)
     most = max(_FEWEST_ROWS, _SAMPLE // row)
     chosen = np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(np.intp)
@@ -44,7 +52,8 @@ def code_by_columns_if_shorter(source: Source) -> Source:
     release(array)
     by_rows = _bits(sizes.mean(axis=1), array.size, row, seen=row)
     by_columns = _bits(sizes.mean(axis=0), array.size, len(rows), seen=len(chosen))
-    return source if by_rows - by_columns < _WORTH else code_by_columns(source)
+    saved = by_rows - by_columns
+    return saved if saved >= _WORTH else 0.0
 
 
 def _bits(sizes: np.ndarray, size: int, length: int, *, seen: int) -> float:

@@ -10,10 +10,11 @@ import numpy as np
 
 from frugax.trees import PyTree, is_array
 
-from ..arrays import named_arrays, release, unwrap_modules
-from ..codecs import ChannelScaling, RowScaling, row_length, trellis
+from ..arrays import named_arrays, unwrap_modules
+from ..codecs import ChannelScaling
 from ._calibration import Calibration
 from ._columns import code_by_columns_if_shorter
+from ._rows import scale_rows_if_worth, scale_table_if_compared
 from ._source import Source
 
 # The weight of each tensor's squared error by name, or the name of a rule.
@@ -34,10 +35,6 @@ _DB_PER_BIT = 20 * math.log10(2)
 # norms absolute ones do. For tensors below the common size the mean of both is taken,
 # and the relative one below it by more than this many times.
 _SIZE_RANGE = 4
-# Steps follow the size of a row to this power. A table of so many rows to a column is
-# mostly read row by row, and compared by angles: its errors are relative.
-_ROW_POWER, _TABLE_POWER = 0.5, 1.0
-_TABLE_ROWS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,15 +54,21 @@ class ErrorMeasure:
 
     @classmethod
     def choose(
-        cls, sources: Sequence[Source], sensitivity: Sensitivity
+        cls,
+        sources: Sequence[Source],
+        sensitivity: Sensitivity,
+        *,
+        scale_tables: bool = True,
     ) -> "ErrorMeasure":
-        """Return the measure that is asked for."""
+        """Return the measure that is asked for; tables have scales by default."""
         scaled = tuple(sources)
         match sensitivity:
             case None | "default":
+                if scale_tables:
+                    scaled = tuple(map(scale_table_if_compared, sources))
                 weights = default_weights(sources)
             case "rows":
-                scaled = tuple(_scale_rows_if_worth(source) for source in sources)
+                scaled = tuple(map(scale_rows_if_worth, sources))
                 weights = default_weights(sources)
             case "equal":
                 weights = {s.name: 1.0 for s in sources if s.quantisable}
@@ -109,34 +112,6 @@ def default_weights(sources: Sequence[Source]) -> dict[str, float]:
     for name, more in finer.items():
         weights[name] *= 4.0 ** (share * more)
     return weights
-
-
-def _scale_rows_if_worth(source: Source) -> Source:
-    """Give the rows of a tensor scales where these save more than they cost."""
-    if not (source.quantisable and source.can_scale) or source.small:
-        return source
-    scaled = scale_rows(source)
-    assert isinstance(scaled.scaling, RowScaling)
-    flat = source.array.reshape(-1)
-    lanes = trellis.LaneLayout.of_rows(flat.size, row_length(source.array.shape))
-    exponents = scaled.scaling.exponents(flat, lanes)
-    release(source.array)
-    weights = trellis.run_scales(exponents) ** -2.0
-    # One step for all rows makes the error of each alike. At high rate scales save half
-    # the logarithm of the mean of the weights over their geometric mean, in bits.
-    shares = lanes.run_lengths / flat.size
-    saved = math.log2(shares @ weights) - float(shares @ np.log2(weights))
-    if saved / 2 * flat.size <= 8 * len(trellis.pack_exponents(exponents)):
-        return source
-    return scaled
-
-
-def scale_rows(source: Source) -> Source:
-    """Give the rows of a tensor scales."""
-    rows, *inner = source.array.shape
-    table = len(inner) == 1 and rows >= _TABLE_ROWS * inner[0]
-    scaling = RowScaling(_TABLE_POWER if table else _ROW_POWER, source.rms)
-    return dataclasses.replace(source, scaling=scaling)
 
 
 def _weights_by_sensitivity(

@@ -61,7 +61,9 @@ def choose(
             f"{budget}: outputs need a model. Give plan, compress or save the "
             "sensitivity= from frugax.compress.calibrate(apply_fn, params, batches)."
         )
-    measure = ErrorMeasure.choose(sources, sensitivity)
+    # Scales of rows cost total error, which they are not for where that is limited.
+    size_alone = budget.rel_error is None and budget.max_abs is None
+    measure = ErrorMeasure.choose(sources, sensitivity, scale_tables=size_alone)
     search = Search(
         measure.sources,
         head,
