@@ -131,6 +131,22 @@ def test_no_array_is_larger_than_the_matrices():
     assert largest(jax.make_jaxpr(step)(a).jaxpr) <= 2 * a.size  # indices in pairs
 
 
+def test_viterbi_looks_for_places_on_the_path_alone():
+    """XLA has no vectors for these, which took most of the time on pairs of states."""
+    scores, moves = jnp.zeros((4, 100, 20)), jnp.zeros((20, 20))
+    jaxpr = jax.make_jaxpr(tropical.viterbi)(scores, moves).jaxpr
+    places = [eqn for eqn in equations(jaxpr) if eqn.primitive.name == "argmax"]
+    assert [eqn.invars[0].aval.size for eqn in places] == [80, 80]
+
+
+def test_the_gradient_of_viterbi_is_along_its_path():
+    scores = jnp.zeros((1, 3, 4))  # all paths are equal: the lowest states are decided
+    weight = lambda scores, moves: tropical.viterbi(scores, moves)[1].sum()
+    of_scores, of_moves = jax.grad(weight, (0, 1))(scores, jnp.zeros((4, 4)))
+    assert of_scores[0].tolist() == [[1, 0, 0, 0]] * 3
+    assert of_moves.tolist() == [[2, 0, 0, 0]] + [[0] * 4] * 3
+
+
 @both_semirings
 def test_gradients_of_a_product_equal_those_of_the_broadcast(kind):
     a = jnp.asarray(random(kind, 7, 20))

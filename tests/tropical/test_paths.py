@@ -151,6 +151,10 @@ OPERATIONS = {
         functools.partial(tropical.closure, predecessors=True),
         lambda n: (np.where(RNG.random((2, n, n)) < 0.3, square(n), INF).astype("f4"),),
     ),
+    "integers": (
+        functools.partial(tropical.closure, predecessors=True),
+        lambda n: (RNG.integers(1, 99, (2, n, n), "i4"),),
+    ),
     "power": (
         functools.partial(tropical.power, exponent=3),
         lambda n: (weights(2, n, n),),
@@ -216,6 +220,13 @@ def test_integers_have_no_stand_in_for_a_missing_edge(make):
     edges = np.full((9, 9), np.iinfo("i4").max // 2, "i4")
     edges[np.arange(8), np.arange(1, 9)] = 1
     compare(functools.partial(tropical.closure, predecessors=True), (edges,), make)
+    # Sums that wrap around have no meaning, but the same bits.
+    edges = RNG.integers(2**30, 2**31 - 1, (35, 35), "i4")
+    edges[np.arange(35), np.arange(35)] = 0
+    with pytest.raises(ValueError, match="on a cycle") as expected:
+        tropical.closure(edges)
+    with pytest.raises(ValueError, match=str(expected.value)):
+        tropical.closure(make(edges))
     scores, moves = (weights(*shape).astype("i4") for shape in ((2, 5, 9), (9, 9)))
     compare(tropical.viterbi, (scores, moves), make)
 

@@ -30,19 +30,21 @@ def size_is_free(a: Num[jax.Array, "..."], longest: int = LONGEST) -> bool:
     return [device.platform for device in a.devices()] == ["cpu"]
 
 
-def padded_size(size: int) -> int:
+def padded_size(size: int, least: int = 8) -> int:
     """Return the bucket of a size: a power of two, or three quarters of one from 24.
 
     One stays one: a vector is a matrix of one row.
     """
     if size == 1:
         return 1
-    power = max(8, 1 << (size - 1).bit_length())
+    power = max(least, 1 << (size - 1).bit_length())
     return power * 3 // 4 if power > 16 and size <= power * 3 // 4 else power
 
 
 def reshape(a: Num[jax.Array, "..."], shape: tuple[int, ...]) -> jax.Array:
     """Change the shape; JAX would compile for each."""
+    if a.shape == shape:
+        return a
     if size_is_free(a):
         return jax.device_put(np.asarray(a).reshape(shape))
     return a.reshape(shape)
@@ -62,6 +64,7 @@ def run(
     Args:
         program: takes the arrays, the lengths and `kind`.
         signature: its axes, as in `numpy.vectorize`; the axes before them broadcast.
+            "b" is an axis of batches too.
         arrays: the arguments.
         kind: the semiring.
         lengths: what else the program takes, such as the true lengths of axes.
@@ -96,7 +99,8 @@ def run(
             host = host.reshape(-1, *a.shape[rank:])
         for i, axis in enumerate(["", *axes] if batch else axes):
             length = host.shape[i]
-            size = padded_size(length)
+            # Batches are loops: two cost a quarter of eight.
+            size = padded_size(length, least=2 if axis in ("", "b") else 8)
             # Not `np.pad`, which takes longer than a small product.
             if size != length and fill and axis in fill:
                 shape = (*host.shape[:i], size - length, *host.shape[i + 1 :])
@@ -105,7 +109,8 @@ def run(
             elif size != length:
                 host = host.take(np.minimum(np.arange(size), length - 1), axis=i)
         padded.append(jax.device_put(host))
-    call = _of_batches(program, kind, len(arrays)) if batch else program
+    axes = (0,) * len(arrays) + (None,) * len(lengths)
+    call = _of_batches(program, kind, axes) if batch else program
     found = call(*padded, *lengths, *([] if batch else [kind]))
     several = len(outputs) > 1
     parts: list[jax.Array] = []
@@ -119,7 +124,7 @@ def run(
 
 
 @functools.cache
-def _of_batches(program: Any, kind: str, arrays: int) -> Any:
+def _of_batches(program: Any, kind: str, axes: tuple[int | None, ...]) -> Any:
     """Return the compiled program of batches; it stays, as XLA's programs do."""
     of_one = lambda *one: program(*one, kind)
-    return jax.jit(jax.vmap(of_one, in_axes=(0,) * arrays))
+    return jax.jit(jax.vmap(of_one, in_axes=axes))
