@@ -274,23 +274,44 @@ def test_a_budget_that_recomputation_cannot_meet_is_met_in_chunks():
     assert remat.RematPlan.from_json(plan.to_json()) == plan
 
 
-def test_chunks_replace_recomputation_that_costs_much_more():
-    ws = list(jax.random.normal(KEY, (12, 2, 32, 32)) / 8)
-    x = jax.random.normal(KEY, (512, 32))
+def residual(ws, x):
+    for w in ws:
+        x = x + jax.nn.gelu(x @ w[0]) @ w[1]
+    return jnp.mean(x**2)
 
-    def loss(ws, x):
-        for w in ws:
-            x = x + jax.nn.gelu(x @ w[0]) @ w[1]
-        return jnp.mean(x**2)
 
-    budget = MemoryBudget.share(0.3)
-    whole = remat.plan(loss, budget, (ws, x), divide_batch=False)
-    plan = remat.plan(loss, budget, (ws, x))
-    assert whole.extra_share >= 0.1
+def plan_residual(width, rows, share, **how):
+    args = (jnp.ones((12, 2, width, width)), jnp.ones((rows, width)))
+    loss = lambda ws, x: residual(list(ws), x)
+    return remat.plan(loss, MemoryBudget.share(share), args, **how)
+
+
+def test_chunks_replace_recomputation_that_takes_much_longer():
+    whole = plan_residual(128, 4096, 0.3, divide_batch=False)
+    plan = plan_residual(128, 4096, 0.3)
+    assert whole.extra_share >= 0.05
     assert plan.batch is not None
     assert plan.extra_flops <= whole.extra_flops / 4
     # Where recomputation costs little, the batch stays whole.
-    assert remat.plan(loss, MemoryBudget.share(0.7), (ws, x)).batch is None
+    assert plan_residual(128, 4096, 0.7).batch is None
+
+
+def test_small_products_are_not_divided_further():
+    # A CPU would spend more time on starting them in each chunk.
+    plan = plan_residual(32, 512, 0.3)
+    assert plan.extra_share >= 0.05
+    assert plan.batch is None
+
+
+def test_a_recurrent_net_is_recomputed_rather_than_run_in_chunks():
+    def loss(w, xs):
+        step = lambda h, x: (jnp.tanh(h @ w + x), None)
+        return jnp.mean(jax.lax.scan(step, xs[0], xs)[0] ** 2)
+
+    args = (jnp.ones((64, 64)), jnp.ones((500, 32, 64)))
+    plan = remat.plan(loss, MemoryBudget.share(0.3), args)
+    assert plan.extra_share >= 0.05
+    assert plan.batch is None
 
 
 def test_a_batch_on_eight_devices_runs_in_chunks_of_its_own_rows():

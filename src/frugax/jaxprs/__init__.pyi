@@ -12,6 +12,7 @@ from ._fast_convolution import (
 from ._flops import (
     count_heavy as count_heavy,
     count_heavy_in_hlo as count_heavy_in_hlo,
+    count_products_run as count_products_run,
     flops as flops,
     flops_of as flops_of,
     has_convolution as has_convolution,

@@ -14,6 +14,7 @@ from frugax.errors import InfeasibleBudgetError, RematUndoneError
 from frugax.jaxprs import flops, flops_of, has_checkpoints
 from frugax.targets import Target
 
+from ._added_time import guess_added_seconds
 from ._compile_search import CompileBench, Measurement, search
 from ._enclosing_program import EnclosingProgram
 from ._plan import RematPlan
@@ -76,9 +77,9 @@ def plan(
         within: the program that must fit; by default the gradient alone.
         block_size: the most operations in a recomputed segment; None for any number.
         divide_batch: whether the loss may run in chunks of its batch, where
-            recomputation does not fit or costs a tenth of the flops and chunks cost a
-            quarter of that at most. `"first"` prefers chunks: they compute next to
-            nothing twice, but sums over the batch round differently.
+            recomputation does not fit or, by a model of the step time, takes twice as
+            long. `"first"` prefers chunks: they compute next to nothing twice, but sums
+            over the batch round differently.
         offload: whether scans may keep values in the host's memory, on one GPU or TPU,
             where nothing else fits. `"first"` prefers it to recomputation: the time to
             move the bytes is not in the flops.
@@ -162,9 +163,8 @@ def plan(
 
 
 # Where recomputation costs at least this share of the plain flops, chunks of the batch
-# are tried as well, and taken if they cost at most this share of that. On two CPU cores
-# such chunks ran at 0.9 to 1.0 of the time of the recomputation that they replace.
-_COSTLY, _FAR_CHEAPER = 0.1, 0.25
+# are tried as well, and taken if they should add at most this share of its time.
+_COSTLY, _FAR_FASTER = 0.05, 0.5
 
 
 class _Stage(enum.Enum):
@@ -357,18 +357,32 @@ class _PlanSearch:
     def _prefer_chunks(
         self, bench: CompileBench, plain: Measurement, found: Measurement, stage: _Stage
     ) -> Measurement:
-        """Chunks of the batch where they cost far less than this plan of `stage`.
+        """Chunks of the batch where they are far faster than this plan of `stage`.
 
         Not where the loss is divided over devices: these would add up their gradients
-        once for each chunk, which the flops do not show.
+        once for each chunk.
         """
         is_divided = self.shard_map is not None or bool(shard_shapes(self.args))
-        extra = (found.flops or 0) - (plain.flops or 0)
-        if self.first_fit or is_divided or extra < _COSTLY * (plain.flops or 0):
+        plain_flops = plain.flops or 0
+        extra = (found.flops or 0) - plain_flops
+        if self.first_fit or is_divided or extra < _COSTLY * plain_flops:
             return found
-        chunks = self._search(bench, plain, _Stage.CHUNKED, thorough=False)
-        if chunks and (chunks.flops or 0) - (plain.flops or 0) <= _FAR_CHEAPER * extra:
-            return chunks
+        guess = functools.partial(
+            guess_added_seconds, self.planned, self.program.target.platform
+        )
+        most = _FAR_FASTER * guess(extra, chunks=1)
+        if guess(0, chunks=2) > most:
+            return found
+        # Where chunks alone do not fit, chunks that recompute a little may.
+        for chunked in (_Stage.CHUNKED, _Stage.ALL):
+            other = self._search(bench, plain, chunked, thorough=False)
+            if other is None:
+                continue
+            batch = self._parts(other.candidate).batch
+            chunks = batch.count if batch else 1
+            if guess((other.flops or 0) - plain_flops, chunks=chunks) <= most:
+                return other
+            break
         self.candidates, self.named = self.stages[stage]
         return found
 
