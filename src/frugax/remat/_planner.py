@@ -164,7 +164,7 @@ def plan(
 
 # Where recomputation costs at least this share of the plain flops, chunks of the batch
 # are tried as well, and taken if they should add at most this share of its time.
-_COSTLY, _FAR_FASTER = 0.05, 0.5
+_COSTLY, _FAR_FASTER = 0.02, 0.5
 
 
 class _Stage(enum.Enum):
