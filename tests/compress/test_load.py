@@ -60,6 +60,13 @@ def test_an_index_that_names_no_file_of_the_folder_is_damaged(folder, shards, ma
         compress.load_weights(folder)
 
 
+def test_a_tensor_that_the_index_names_and_no_shard_has_is_an_error(folder):
+    # As where one shard is of an older download: its weights would be missing unsaid.
+    save_file({"b.0": np.ones((9, 1))}, folder / "b.safetensors")
+    with pytest.raises(frugax.CorruptFileError, match=r"b\.safetensors.* 'b\.1'"):
+        compress.load_weights(folder)
+
+
 def test_a_tensor_in_two_shards_is_refused(folder):
     (folder / INDEX).unlink()
     save_file({"a.0": np.ones(3)}, folder / "z.safetensors")

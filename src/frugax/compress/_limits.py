@@ -28,16 +28,5 @@ class Limit(NamedTuple):
 def make_receipt(*limits: Limit) -> Receipt:
     """Return the receipt of the quantities that are limited."""
     return Receipt(
-        tuple(
-            Spend(
-                name=row.name,
-                unit=row.unit,
-                limit=row.limit,
-                predicted=row.predicted,
-                measured=row.measured,
-                source=row.source,
-            )
-            for row in limits
-            if row.limit is not None
-        )
+        tuple(Spend(**row._asdict()) for row in limits if row.limit is not None)
     )

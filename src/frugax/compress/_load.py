@@ -183,8 +183,7 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
 
 def list_shards(folder: Path) -> list[Path]:
     """Return the `.safetensors` files that make up the weights of a folder."""
-    index = folder / SHARD_INDEX
-    if not index.exists():
+    if not (folder / SHARD_INDEX).exists():
         shards = sorted(folder.glob("*.safetensors"))
         pickles = [f for f in sorted(folder.iterdir()) if f.suffix in _PICKLES]
         if shards:
@@ -192,11 +191,19 @@ def list_shards(folder: Path) -> list[Path]:
         if pickles:
             raise UnsupportedFileError(_refuse_pickle(pickles[0]))
         raise UnsupportedFileError(f"{folder}: this folder has no .safetensors file.")
+    return [folder / name for name in sorted(set(_read_index(folder).values()))]
+
+
+def _read_index(folder: Path) -> dict[str, str]:
+    """Return the shard of each tensor by the folder's index; empty without one."""
+    index = folder / SHARD_INDEX
+    if not index.exists():
+        return {}
     try:
-        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        shards: dict[str, str] = dict(json.loads(index.read_bytes())["weight_map"])
+    except (ValueError, KeyError, TypeError) as e:
         raise CorruptFileError(f"{index}: not an index of weights: {e!r:.80}.") from e
-    for name in names:
+    for name in shards.values():
         # An index comes from strangers, and must not name files elsewhere.
         if not isinstance(name, str) or Path(name).name != name:
             raise CorruptFileError(f"{index}: {name!r} is not a file of this folder.")
@@ -205,7 +212,7 @@ def list_shards(folder: Path) -> list[Path]:
                 f"{folder / name}: the index names this file, and it is not there: "
                 "download it too."
             )
-    return [folder / name for name in names]
+    return shards
 
 
 def _read_folder(folder: Path) -> dict[str, np.ndarray]:
@@ -218,6 +225,12 @@ def _read_folder(folder: Path) -> dict[str, np.ndarray]:
                     "too: name the file that you mean."
                 )
             weights[name] = array
+    for name, shard in _read_index(folder).items():
+        if name not in weights:  # half of the folder is from another download
+            raise CorruptFileError(
+                f"{folder / shard}: the index names the tensor {name!r} in this file, "
+                "and it is not there: download both again."
+            )
     return weights
 
 
