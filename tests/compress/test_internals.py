@@ -13,7 +13,7 @@ import pytest
 from forged_files import header_of
 from frugax import SizeBudget, compress
 from frugax.compress import CompressedFile
-from frugax.compress.codecs import MIN_STEP, _blocks, lossless
+from frugax.compress.codecs import MIN_STEP, _blocks, lossless, trellis, uniform
 from frugax.compress.container import _prefix, list_prefixes
 from frugax.compress.search import LayeredSource, Source, _draft, _source
 from frugax.errors import OutputError
@@ -138,3 +138,32 @@ def test_the_golden_files_bytes_are_its_own(monkeypatch):
         t["layers"] for t in want["tensors"] if "layers" in t
     ]
     assert end > 1000
+
+
+def test_samples_of_small_tensors_are_quantised_side_by_side(monkeypatch):
+    # A step of few lanes takes NumPy as long as a step of many.
+    together = []
+    quantise = trellis.quantise
+    monkeypatch.setattr(
+        trellis,
+        "quantise",
+        lambda parts: together.append(len(parts)) or quantise(parts),
+    )
+    rng = np.random.default_rng(0)
+    tree = {f"w{i}": rng.normal(size=(40, 40)).astype(np.float32) for i in range(20)}
+    compress.compress(tree, SizeBudget("6x"))
+    assert sum(together) > 100
+    assert 5 * len(together) < sum(together)
+
+
+def test_a_uniform_coding_that_is_clearly_longer_is_not_made(monkeypatch):
+    coded = []
+    encode = uniform.encode
+    monkeypatch.setattr(uniform, "encode", lambda x: coded.append(x.size) or encode(x))
+    rng = np.random.default_rng(0)
+    long, short = (rng.normal(size=n).astype(np.float32) for n in (16_000, 1500))
+    compress.compress({"w": long}, SizeBudget("6x"))
+    assert not coded
+    data = compress.compress({"w": short}, SizeBudget("3x"))  # the tables are longer
+    assert set(coded) == {1500}
+    assert data.report.tensors[0].codec == "quantised"

@@ -4,6 +4,7 @@ bfloat16 and the 8-bit floats are not NumPy dtypes; `ml_dtypes`, which comes wit
 provides them and is imported only when such an array is met.
 """
 
+import functools
 import os
 import sys
 from typing import Any
@@ -28,6 +29,7 @@ QUANTISABLE = ("float16", "bfloat16", "float32", "float64")
 DTYPE_NAMES = frozenset(_NUMPY_NAMES + _ML_NAMES)
 
 
+@functools.cache  # asked for twice for each tensor of a file
 def dtype_from_name(name: str) -> "np.dtype[Any]":
     """Return the little-endian dtype with one of `DTYPE_NAMES`."""
     if name in _NUMPY_NAMES:

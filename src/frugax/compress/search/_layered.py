@@ -198,7 +198,10 @@ class LayeredSource(Source):
             return self._code_plain()
         return layered
 
-    def _estimate(self, step: Step) -> RatePoint | None:
+    def _estimate(
+        self, step: Step, quantised: trellis.TrellisLevels | None = None
+    ) -> RatePoint | None:
+        assert quantised is None  # layers need no trellis
         if not bit_planes.can_split(step):
             return None
         sample = self._sampled

@@ -122,14 +122,14 @@ class Sample:
             scale_bytes=scale_bytes,
         )
 
-    def estimate(self, step: Step) -> RatePoint | None:
-        """Estimate the tensor at a step; None where its numbers are out of range."""
-        part = trellis.TrellisInput(
+    def at(self, step: Step) -> trellis.TrellisInput:
+        """Return the sample as an input of `trellis.quantise`."""
+        return trellis.TrellisInput(
             self.values, step, self.lanes, self.classes, self.exponents
         )
-        (quantised,) = trellis.quantise([part])
-        if quantised is None:
-            return None
+
+    def estimate(self, step: Step, quantised: trellis.TrellisLevels) -> RatePoint:
+        """Estimate the tensor at a step, from the integers of the sample."""
         scale = self.size / self.values.size
         bits, occurring = trellis.count_coded_bits(quantised)
         # An entropy counted on few numbers is too low: the Miller-Madow correction
@@ -144,7 +144,8 @@ class Sample:
         energy = scale * Distortion.between(quantised.values, self.values).energy
         loss = energy
         if self.exponents is not None:
-            error = part.divide(np.float64) * step.size - quantised.flat * step.size
+            divided = self.at(step).divide(np.float64)
+            error = divided * step.size - quantised.flat * step.size
             loss = scale * float(error @ error)
         length = scale * bits / 8 + tables + classes + states + self.scale_bytes
         return RatePoint(length, energy, loss)

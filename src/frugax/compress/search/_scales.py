@@ -9,6 +9,7 @@ that gives each tensor a step of one common factor times 1/sqrt(w), its unit.
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from ..codecs import MAX_STEP, Step, step_below
 from ._draft import Steps
 from ._measure import ErrorMeasure
 from ._sample import RatePoint
-from ._source import TRELLIS_STEP, Source
+from ._source import TRELLIS_STEP, Source, estimate_together
 
 _TRELLIS = ("columns", "scaled", "trellis")
 # Scales half a power of two apart are sampled; between them points are interpolated.
@@ -51,6 +52,7 @@ class ScaleModel:
         self, scale: float, room: float, spare: float
     ) -> tuple[dict[str, float], float]:
         """Choose the scale of each tensor within a number of bytes."""
+        self._sample_at([scale + option for option in _OPTIONS])
         cost = np.zeros((len(self.sources), len(_OPTIONS) + 1), np.int64)
         loss = np.full(cost.shape, np.inf)
         for row, source in enumerate(self.sources):
@@ -83,19 +85,31 @@ class ScaleModel:
 
     def total_bytes(self, scale: float) -> float:
         """Estimate the bytes of all tensors at one scale."""
+        self._sample_at([scale])
         return math.fsum(self._interpolate(s, scale).bytes for s in self.sources)
 
     def total_energy(self, scale: float) -> float:
         """Estimate the sum of squared errors of all tensors at one scale."""
+        self._sample_at([scale])
         return math.fsum(self._interpolate(s, scale).energy for s in self.sources)
 
     def total_loss(self, scale: float) -> float:
         """Estimate the weighted sum of squared errors of all tensors at one scale."""
+        self._sample_at([scale])
         weights = self.measure.weights
         return math.fsum(
             weights[source.name] * self._interpolate(source, scale).loss
             for source in self.sources
             if source.quantisable
+        )
+
+    def _sample_at(self, scales: Sequence[float]) -> None:
+        """Estimate all tensors at the sampled scales next to some, at once."""
+        notches = {math.floor(scale / _NOTCH) + n for scale in scales for n in (0, 1)}
+        estimate_together(
+            (source, self.step_at(source, _NOTCH * n))
+            for source in self.sources
+            for n in sorted(notches)
         )
 
     def _interpolate(self, source: Source, scale: float) -> RatePoint:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -50,9 +50,13 @@ _MIN_TRELLIS, _TRY_BOTH = 1 << 10, 1 << 14
 # An empty block of levels takes this much, and so do a step and its errors in the
 # header.
 _MIN_STEPPED_BYTES, STEP_BYTES = 28, 12
+# Lanes of samples that are quantised side by side: more would leave the cache.
+_SAMPLE_LANES = 1024
 # Below this share of the estimated exact bytes a coding is taken to be shorter, without
 # counting the exact bytes.
 _SHORTER = 0.8
+# A uniform coding is estimated to a few bytes: above this share it is the longer one.
+_CLEARLY_LONGER = 1.02
 KEPT = 1 << 16  # bytes of a tensor whose exact coding is cached: it is asked for often
 # A trellis of this share of a uniform step makes the same error: 0.26 and 1/12 steps^2.
 TRELLIS_STEP = math.sqrt(1 / 12 / 0.26)
@@ -196,7 +200,7 @@ class Source:
         point = None
         if step is not None and self.quantisable:
             if step not in self._points:
-                self._points[step] = self._estimate(step)
+                estimate_together([(self, step)])
             point = self._points[step]
         if point is not None and point.bytes < _SHORTER * self.exact_cost_estimate:
             return point
@@ -228,15 +232,21 @@ class Source:
         if step is None:
             return self._encode_exactly(progress)
         options: list[EncodedTensor] = []
-        for name in self._candidates(step, codec):
+        for name in reversed(self._candidates(step, codec)):
             blocks = trellis_blocks
             if name == "quantised":
+                # Coding a few thousand numbers takes ten times as long as counting.
+                uniform_point = self._measure_uniform(step) if options else None
+                if uniform_point and uniform_point.bytes > _CLEARLY_LONGER * sum(
+                    map(len, options[0].blocks)
+                ):
+                    continue
                 blocks = encode_uniform(self.array, step)
             option = self._encode_stepped(name, step, blocks, progress)
             if option is not None:
                 options.append(option)
         if options:
-            best = min(options, key=lambda e: sum(map(len, e.blocks)))
+            best = min(options, key=lambda e: (sum(map(len, e.blocks)), e.record.codec))
             if self.exact_exceeds(sum(map(len, best.blocks)) + STEP_BYTES):
                 return best
         return self._encode_exactly(progress)
@@ -298,11 +308,13 @@ class Source:
         release(self.array)
         return sample
 
-    def _estimate(self, step: Step) -> RatePoint | None:
+    def _estimate(
+        self, step: Step, quantised: trellis.TrellisLevels | None
+    ) -> RatePoint | None:
         options: list[RatePoint | None] = []
         codec = self.codec_at(step)
-        if codec != "quantised":
-            options.append(self._sample.estimate(step))
+        if quantised is not None:
+            options.append(self._sample.estimate(step, quantised))
         if codec == "quantised" or (codec == "trellis" and self._tries_both):
             options.append(self._measure_uniform(step))
         return min((p for p in options if p is not None), key=_bytes, default=None)
@@ -389,3 +401,32 @@ class Source:
 
 def _bytes(point: RatePoint) -> float:
     return point.bytes
+
+
+def estimate_together(wanted: Iterable[tuple[Source, Step | None]]) -> None:
+    """Estimate some tensors at some steps, whose samples are quantised side by side."""
+    new = {
+        (source, step): source.codec_at(step) in ("columns", "scaled", "trellis")
+        for source, step in wanted
+        if step is not None and source.quantisable and step not in source._points
+    }
+    group: list[tuple[Source, Step]] = []
+    lanes = 0
+    for (source, step), is_sampled in new.items():
+        group.append((source, step))
+        lanes += source._sample.lanes.count if is_sampled else 0
+        if lanes >= _SAMPLE_LANES:
+            _estimate_group(group, new)
+            group, lanes = [], 0
+    if group:
+        _estimate_group(group, new)
+
+
+def _estimate_group(
+    group: Sequence[tuple[Source, Step]], is_sampled: Mapping[tuple[Source, Step], bool]
+) -> None:
+    sampled = [pair for pair in group if is_sampled[pair]]
+    levels = trellis.quantise([source._sample.at(step) for source, step in sampled])
+    quantised = dict(zip(sampled, levels, strict=True))
+    for source, step in group:
+        source._points[step] = source._estimate(step, quantised.get((source, step)))

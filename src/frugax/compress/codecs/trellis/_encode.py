@@ -64,8 +64,8 @@ def _symbols(block: TrellisLevels) -> np.ndarray:
 
 def _list_far(block: TrellisLevels, symbols: np.ndarray) -> np.ndarray:
     """Return the integers that have no symbol of their own, in their order."""
-    halves = block.tables.halves[block.lanes.repeat(block.classes)]
-    return block.flat[symbols >= 2 * halves]
+    first = (2 * block.tables.halves).astype(np.uint8)  # of the two for far-out ones
+    return block.flat[symbols >= first[block.lanes.repeat(block.classes)]]
 
 
 def _assemble(

@@ -568,9 +568,10 @@ def _branch_costs(
 
 def _pack_flags(flags: np.ndarray) -> np.ndarray:
     """Pack eight flags to a byte; `np.packbits` is slow on this axis."""
-    packed = flags[:, 7].astype(np.uint8)
+    flags = flags.view(np.uint8)
+    packed = flags[:, 7].copy()
     for i in range(6, -1, -1):
-        packed <<= 1
+        packed += packed  # x86 has no vectors of shifts of bytes
         packed |= flags[:, i]
     return packed
 
