@@ -192,6 +192,23 @@ def test_layers_of_tensors_follow_each_other_by_their_worth(data):
     assert [c.offset for c in w.chunks] == sorted(c.offset for c in w.chunks)
 
 
+def test_a_prefix_is_checked_with_the_whole_file():
+    tree = {"w": np.random.default_rng(0).normal(size=(60, 70)).astype(np.float32)}
+    data = compress.compress(tree, SizeBudget(max_abs=0), progressive=True)
+    with CompressedFile(data, place="x") as file:
+        last = file.record("w").chunks[-1]
+    wrong = bytearray(data)
+    wrong[64 + last.offset] ^= 1
+    budget = SizeBudget(rel_error=0.1)
+    with CompressedFile(data, place="x", budget=budget) as file:
+        file.check()
+        right = file["w"].tobytes()
+    with CompressedFile(bytes(wrong), place="x", budget=budget) as file:
+        with pytest.raises(CorruptFileError, match=r"'w'.*bytes are damaged"):
+            file.check()
+        assert file["w"].tobytes() == right
+
+
 def test_the_golden_file_still_reads_the_same():
     tree = golden_planes_weights()
     data = GOLDEN_PLANES.read_bytes()
