@@ -1,6 +1,7 @@
 """`verify_receipt` finds every forged figure, and says which it cannot check."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -67,9 +68,14 @@ def test_an_honest_receipt_is_confirmed(finished):
         "memory: flops",
         "model: file_sha256",
         "model: sums in the file",
+        "model: tensors",
         "model: weights",
         "model: after.accuracy",
-        "verdict of the receipt",
+        "file: verdict",
+        "steps",
+        "config.yaml",
+        "evaluation of step 0: accuracy",
+        "evaluation of step 2: accuracy",
         "model: before.accuracy",
         "model: rel_error",
         "model: noise.accuracy",
@@ -78,6 +84,11 @@ def test_an_honest_receipt_is_confirmed(finished):
     } <= same, str(found)
     untold = {c.figure for c in found.checks if c.finding == "cannot tell"}
     assert "time of the whole run: measured" in untold
+    # Nobody can derive a time, so a verdict that rests on one is not called verified.
+    assert {"time of the whole run: verdict", "verdict of the receipt"} <= untold
+    last = str(found).splitlines()[-1]
+    assert re.match(r"verified, but for \d+ figures that nobody can derive: ", last)
+    assert "not verified, are time of the whole run (kept), verdict of the" in last
     assert all(c.reason for c in found.checks if c.finding == "cannot tell")
 
 
@@ -127,6 +138,83 @@ def test_every_forged_figure_is_found_and_no_other(finished, tmp_path):
     }
 
 
+def test_forged_facts_beside_the_figures_are_found(finished, tmp_path):
+    def change(data):
+        data["steps"] = 100_000
+        data["stopped_because"] = "converged"
+        data["note"] = "GPU H100 run"
+        data["environment"]["accelerator"] = "H100"
+        del data["environment"]["command"]
+        data["memory"]["saved"] = data["model"]["fitness"] = 1
+        # Forged steps do not hide these: the checkpoint is there all the same.
+        data["model"]["rel_error"] = 0.0001
+        data["model"]["tensors"] = data["model"]["tensors"].replace("file: ", "file: 1")
+        data["evaluations"][0][1]["accuracy"] += 0.25
+        data["evaluations"][1][1]["accuracy"] += 0.25
+        spend_of(data, "temp memory")["source"] = "a scale"
+        spend_of(data, "accuracy")["problems"] = "none at all"
+        spend_of(data, "time")["source"] = "a sundial"
+        spend_of(data, "time")["noise"] = 3.0
+        del data["seconds"]["total"]
+
+    folder = forge(finished, tmp_path, change)
+    assert set(findings(folder, "differs")) == {
+        "steps",
+        "stopped_because",
+        "note",
+        "environment: accelerator",
+        "environment: command",
+        "model: fitness",
+        "model: rel_error",
+        "model: tensors",
+        "evaluation of step 0: accuracy",
+        "evaluation of step 2: accuracy",
+        "temp memory of one step: source",
+        "accuracy lost by compression: problems",
+        "time of the whole run: source",
+        "time of the whole run: noise",
+        "seconds: total",
+        "memory: saved",
+    }
+
+
+@pytest.mark.parametrize("steps", [3, 1, 100_000, "2", True, None])
+def test_forged_steps_are_found(finished, tmp_path, steps):
+    def change(data):
+        data["steps"] = steps
+
+    found = findings(forge(finished, tmp_path, change), "differs")
+    assert "steps" in found
+    assert "model: rel_error" not in found
+
+
+def test_another_config_beside_the_receipt_is_found(finished, tmp_path):
+    folder = forge(finished, tmp_path, lambda data: None)
+    text = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(text.replace("share: 1.0", "share: 0.9"))
+    found = findings(folder, "differs")
+    assert set(found) == {"config.yaml: budgets.memory.share"}
+    assert found["config.yaml: budgets.memory.share"].derived == "0.9"
+    (folder / "config.yaml").write_text("name: [")
+    assert set(findings(folder, "differs")) == {"config.yaml"}
+
+
+def test_a_forged_time_is_named_and_a_known_break_outweighs_it(finished, tmp_path):
+    def change(data):
+        spend_of(data, "time")["measured"] = 1.0
+
+    folder = forge(finished, tmp_path, change)
+    assert (
+        "1 s"
+        in findings(folder, "cannot tell")["time of the whole run: measured"].stated
+    )
+    data = json.loads((folder / "receipt.json").read_text())
+    data["spends"][0] |= {"limit": 1, "verdict": "broken"}
+    data["verdict"] = "broken"
+    (folder / "receipt.json").write_text(json.dumps(data))
+    assert "verdict of the receipt" in findings(folder, "same")
+
+
 def test_missing_and_additional_figures_are_found(finished, tmp_path):
     def change(data):
         data["spends"] = [s for s in data["spends"] if s["unit"] != "compiles"]
@@ -167,17 +255,26 @@ def hide_task(data):
 
 
 @pytest.mark.parametrize(
-    "hide", [hide_version, hide_environment, hide_config, hide_task]
+    ("hide", "finding"),
+    [
+        (hide_version, "cannot tell"),
+        (hide_config, "cannot tell"),
+        (hide_environment, "differs"),
+        (hide_task, "differs"),  # from the config beside the receipt
+    ],
 )
-def test_figures_made_underivable_do_not_pass_for_verified(finished, tmp_path, hide):
+def test_figures_made_underivable_do_not_pass_for_verified(
+    finished, tmp_path, hide, finding
+):
     def change(data):
         spend_of(data, "temp memory")["measured"] -= 8
         data["memory"]["planned_bytes"] -= 8
         hide(data)
 
     found = verify_receipt(forge(finished, tmp_path, change))
-    assert found.finding == "cannot tell"
-    assert str(found).splitlines()[-1].startswith("cannot tell: ")
+    assert found.finding == finding
+    start = {"differs": "broken: ", "cannot tell": "cannot tell: "}[finding]
+    assert str(found).splitlines()[-1].startswith(start)
 
 
 def test_another_model_file_is_found(finished, tmp_path):
@@ -196,8 +293,10 @@ def test_figures_before_compression_need_the_checkpoints(finished, tmp_path):
     folder = forge(finished, tmp_path, lambda data: None)
     shutil.rmtree(folder / "checkpoints")
     found = verify_receipt(folder)
-    assert found.finding == "same", str(found)
+    # Otherwise whoever removes the checkpoints could state any error.
+    assert found.finding == "cannot tell", str(found)
     untold = {c.figure: c for c in found.checks if c.finding == "cannot tell"}
+    assert "steps" in untold
     assert "no intact checkpoint" in untold["model: before.accuracy"].reason
     assert "accuracy lost by compression: measured" in untold
 
@@ -298,6 +397,7 @@ def test_code_that_a_receipt_names_runs_only_when_trusted(finished, tmp_path):
     (folder / "origin.json").write_text(json.dumps(origin))
     untold = findings(folder, "cannot tell")
     assert "--trust-code" in untold["memory: flops"].reason
+    assert "--trust-code" in untold["model: rel_error"].reason
     assert "measured once" in untold["time of the whole run: measured"].reason
     assert not (tmp_path / "stranger.ran").exists()
     findings(folder, "cannot tell", trust_code=True)

@@ -409,8 +409,9 @@ def verify_receipt(
     """Derive the deterministic figures of somebody's receipt again, and compare.
 
     Bytes, flops, compiles, file lengths, checksums, limits and verdicts are derived on
-    this machine; each other figure is listed with the reason why it cannot be. The exit
-    status is 0 if every deterministic figure was derived and is the same, 1 otherwise.
+    this machine; each other figure is listed with the reason why it cannot be, and the
+    last line names the verdicts that rest on such figures, as of times. The exit status
+    is 0 if every deterministic figure was derived and is the same, 1 otherwise.
 
     For example:
 
@@ -419,7 +420,7 @@ def verify_receipt(
     frugax verify-receipt runs/mine/receipt.json --trust-code
 
     Args:
-        file: a receipt.json, with the model file beside it; or its folder.
+        file: a receipt.json, with the run's other files beside it; or its folder.
         trust_code: import and run the Python function that the config names.
     """
     from frugax import run as room

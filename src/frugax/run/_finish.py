@@ -31,6 +31,7 @@ from ._remedies import in_config_terms, size_remedy
 from ._task_checks import Figures
 from ._trained import read_weights
 
+TIME_SOURCE = "wall clock, from the start of the process to writing this receipt"
 _RATE_POINTS = 200  # of the learning rate that the report draws
 
 
@@ -318,7 +319,7 @@ def _time_spend(
             limit=budget.seconds,
             predicted=predicted,
             measured=ledger.total,
-            source="wall clock, from the start of the process to writing this receipt",
+            source=TIME_SOURCE,
         )
     ]
 

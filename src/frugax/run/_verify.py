@@ -10,51 +10,68 @@ import functools
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from frugax import compress, train, trees, watch
-from frugax.budget import Receipt, amount, from_plain
+from frugax.budget import Receipt, SizeBudget, Spend, Verdict, amount, from_plain
 from frugax.errors import ConfigError, FrugaxError
 from frugax.trees import PyTree
 
 from ._config import RunConfig
 from ._environment import describe_environment
-from ._finish import accuracy_spend, compare_figures, memory_facts, sample_rates
+from ._finish import (
+    TIME_SOURCE,
+    accuracy_spend,
+    compare_figures,
+    memory_facts,
+    sample_rates,
+)
 from ._folder import RunFolder, file_sha256
 from ._ledger import Ledger
 from ._observer import Observer, Silent
 from ._outcome import Outcome
 from ._page import report_page
 from ._prepare import Prepared, check_task, prepare
-from ._receipt_check import FigureCheck, Finding, ReceiptCheck
+from ._receipt_check import (
+    WHOLE_VERDICT,
+    FigureCheck,
+    ReceiptCheck,
+    cannot_tell,
+    compare,
+    compare_numbers,
+    is_equal,
+)
+from ._receipt_fields import (
+    MEASURED_ONCE,
+    SAME_PROGRAM,
+    WRITTEN_ONCE,
+    as_mapping,
+    check_config_file,
+    check_evaluations,
+    check_keys,
+    check_training,
+    find_checkpoint,
+)
 from ._task_checks import evaluate_model
 from ._trained import read_weights
 
 # Steps that are repeated to count compiles: the second one shows whether the state that
 # a step returns has the types that it accepts.
 _STEPS = 3
-# Evaluations add floats in an order that depends on the number of threads.
-_REL_TOLERANCE = 1e-6
-# Another version of these, or another device, compiles another program.
-_SAME_PROGRAM = ("frugax", "jax", "jaxlib", "device")
 
-_PARTS = ("limit", "predicted", "measured", "noise", "unit")
+_NUMBERS = ("limit", "predicted", "measured", "noise")
+_TEXTS = ("unit", "source", "problems")
+_NO_WEIGHTS = "no intact checkpoint with the trained weights is in the folder."
+# Lines around those of a table of tensors: its head, and the line about the file.
+_AROUND_TABLE = 3
 # Rows whose expense nobody can derive; their limits follow from the config.
-_MEASURED_ROWS = (
-    "time of the whole run",
-    "time spent watching",
-    "accuracy lost by compression",
-    "relative error",
-    "largest error",
-)
-_ONCE = "it was measured once, in that run."
-_HISTORY = ("steps", "stopped_because", "seconds", "evaluations", "notes")
+_MEASURED_ROWS = ("time of the whole run", "time spent watching")
 
 # The parts of each row of a receipt that were derived here, by the row's name.
 Parts = dict[str, dict[str, Any]]
@@ -101,58 +118,101 @@ def verify_receipt(
         receipt = Receipt.from_json(text)
     except (OSError, ValueError, RecursionError) as e:
         raise ConfigError(f"{path}: cannot be read as a receipt: {e}") from e
+    figures = tuple(
+        _check_figures(path, text, data, receipt, trust_code, observer or Silent())
+    )
+    return ReceiptCheck((*_check_verdicts(receipt, data, figures), *figures))
+
+
+def _check_figures(
+    path: Path,
+    text: str,
+    data: Mapping[str, Any],
+    receipt: Receipt,
+    trust_code: bool,  # noqa: FBT001
+    observer: Observer,
+) -> Iterator[FigureCheck]:
+    """Compare every figure of a receipt except for its verdicts."""
     folder = RunFolder(path.parent)
-    checks = list(_check_verdicts(receipt, data))
     if not isinstance(data.get("config"), dict):
         why = "the receipt has no config, from which its program could be built again."
-        checks += [_untold("config", "-", why), *_check_spends(receipt, {}, why)]
-        return ReceiptCheck(tuple(checks))
-    model: Any = data.get("model")
-    memory: Any = data.get("memory")
+        yield cannot_tell("config", "-", why)
+        yield from _check_spends(receipt, {}, why)
+        return
+    model, memory = data.get("model"), data.get("memory")
     if not isinstance(model, dict) or not isinstance(memory, dict):
         raise ConfigError(f"{path}: a run's receipt has the keys model and memory.")
     why = _explain_other_program(data.get("environment"))
     config = _read_config(path, data["config"], why)
-    checks += _check_file(folder, model)
-    checks += _check_report(folder, text, data.get("environment"))
+    yield from check_keys(data, why)
+    yield from _check_file(folder, model)
+    yield from _check_report(folder, text, data.get("environment"))
     if config is None:
-        checks += _check_spends(receipt, _derive_file(folder), why)
-        return ReceiptCheck(tuple(checks))
-    checks += _check_rows(receipt, config)
-    history = ", ".join(name for name in _HISTORY if name in data)
-    checks.append(_untold("training", history, _ONCE, is_deterministic=False))
+        yield from _check_spends(receipt, _derive_file(folder), why)
+        return
+    yield from check_config_file(folder, config)
+    yield from _check_rows(receipt, config)
+    yield from check_training(folder, config, data)
     derived = _derive_limits(config)
     _update(derived, _derive_file(folder))
     ready = None
     if not why:
-        ready, why = _build(config, folder, trust_code, observer or Silent())
+        ready, why = _build(config, folder, trust_code, observer)
     if ready is None:
-        checks += _check_accuracy(receipt, model)
-        checks += _check_spends(receipt, derived, why)
-        checks += _check_facts("memory", memory, {}, why)
-        checks += _check_facts("model", _numbers(model), {}, why)
-        return ReceiptCheck(tuple(checks))
+        yield from _check_accuracy(receipt, model)
+        yield from _check_spends(receipt, derived, why)
+        yield from _check_facts("memory", memory, {}, why)
+        yield from _check_facts("model", _list_figures(model), {}, why)
+        for name in ("evaluations", "learning_rates"):
+            yield cannot_tell(name, "-", why)
+        return
     _update(derived, _derive_spends(ready))
-    facts, lost = _derive_model(ready, folder, data.get("steps"))
-    _update(derived, lost)
-    if not lost:
-        checks += _check_accuracy(receipt, model)
-    checks += _check_spends(receipt, derived, "nothing here derives it.")
-    checks += _check_facts("memory", memory, _derive_memory(ready), "")
-    checks += _check_facts("model", _numbers(model), facts, "")
+    found = _derive_model(ready, folder, config)
+    _update(derived, found.rows)
+    if not found.rows:
+        yield from _check_accuracy(receipt, model)
+    yield from _check_spends(receipt, derived, _NO_WEIGHTS)
+    yield from _check_facts("memory", memory, _derive_memory(ready), "")
+    stated = _list_figures(model)
+    # Below the table are lines about the search, which is not repeated.
+    lines = str(stated["tensors"]).splitlines()
+    height = str(found.facts.get("tensors", stated["tensors"])).count("\n") + 1
+    stated["tensors"] = "\n".join(lines[:height])
+    yield from _check_facts("model", stated, found.facts, _NO_WEIGHTS)
+    if lines[height:]:
+        name = "model: tensors, below the table"
+        yield cannot_tell(name, "-", WRITTEN_ONCE, is_deterministic=False)
+    yield from check_evaluations(data, found.evaluations)
     rates = [list(row) for row in sample_rates(config, ready.checked)]
-    checks.append(
-        _compare_numbers("learning_rates", data.get("learning_rates"), rates, str)
-    )
-    return ReceiptCheck(tuple(checks))
+    yield compare_numbers("learning_rates", data.get("learning_rates"), rates, str)
 
 
-def _check_verdicts(receipt: Receipt, data: Mapping[str, Any]) -> Iterator[FigureCheck]:
+def _check_verdicts(
+    receipt: Receipt, data: Mapping[str, Any], figures: Sequence[FigureCheck]
+) -> Iterator[FigureCheck]:
+    """Compare verdicts with the numbers; those of underived numbers are not derived."""
+    untold = {c.figure: c for c in figures if c.finding == "cannot tell"}
     stated = [(str(s.get("verdict")), s["name"]) for s in data["spends"]]
+    open_rows: list[Spend] = []
     for (claim, name), spend in zip(stated, receipt.spends, strict=True):
-        yield _compare(f"{name}: verdict", claim, str(spend.verdict))
-    claim = str(data.get("verdict"))
-    yield _compare("verdict of the receipt", claim, str(receipt.verdict))
+        figure = f"{name}: verdict"
+        names = (f"{name}: {part}" for part in ("limit", "measured", "noise"))
+        needs = [untold[n] for n in names if n in untold]
+        if claim != spend.verdict or not needs:
+            yield compare(figure, claim, str(spend.verdict))
+            continue
+        why = "it rests on figures of the receipt that were not derived."
+        is_once = not any(check.is_deterministic for check in needs)
+        open_rows.append(spend)
+        yield cannot_tell(figure, claim, why, is_deterministic=not is_once)
+    claim, verdict = str(data.get("verdict")), receipt.verdict
+    known = Receipt(tuple(s for s in receipt.spends if s not in open_rows))
+    # One budget that is known to be broken decides, whatever the others are.
+    if claim != verdict or not open_rows or known.verdict is Verdict.BROKEN:
+        yield compare(WHOLE_VERDICT, claim, str(verdict))
+    else:
+        why = "a budget's verdict was not derived."
+        yield cannot_tell(WHOLE_VERDICT, claim, why, is_deterministic=False)
 
 
 def _check_file(folder: RunFolder, model: Mapping[str, Any]) -> Iterator[FigureCheck]:
@@ -172,9 +232,9 @@ def _check_file(folder: RunFolder, model: Mapping[str, Any]) -> Iterator[FigureC
     try:
         compress.verify(folder.model)
     except FrugaxError as e:
-        yield _compare("model: sums in the file", "whole", f"damaged: {e}")
+        yield compare("model: sums in the file", "whole", f"damaged: {e}")
     else:
-        yield _compare("model: sums in the file", "whole", "whole")
+        yield compare("model: sums in the file", "whole", "whole")
 
 
 def _check_report(
@@ -183,16 +243,16 @@ def _check_report(
     """Draw the report again: figures in a page are read by more people than JSON."""
     if not folder.report.is_file():
         return
-    version = _mapping(theirs).get("frugax")
+    version = as_mapping(theirs).get("frugax")
     if version != describe_environment()["frugax"]:
         why = f"frugax {version} drew it, and this one draws another page."
-        yield _untold(folder.report.name, "-", why)
+        yield cannot_tell(folder.report.name, "-", why)
         return
     try:
         page = report_page(Outcome.from_json(text), watch.read(folder.journal))
     except (FrugaxError, OSError, ValueError, KeyError, TypeError) as e:
         why = f"it cannot be drawn from the receipt and the journal: {e}"
-        yield _untold(folder.report.name, "-", why)
+        yield cannot_tell(folder.report.name, "-", why)
         return
     ours, shown = page.splitlines(), folder.report.read_text("utf-8").splitlines()
     wrong = [
@@ -203,7 +263,7 @@ def _check_report(
     finding = "as drawn"
     if wrong:
         finding = f"another line {wrong[0]}"
-    yield _compare(folder.report.name, finding, "as drawn")
+    yield compare(folder.report.name, finding, "as drawn")
 
 
 def _check_rows(receipt: Receipt, config: RunConfig) -> Iterator[FigureCheck]:
@@ -221,7 +281,7 @@ def _check_rows(receipt: Receipt, config: RunConfig) -> Iterator[FigureCheck]:
     for name in dict.fromkeys([*expected, *found]):
         rows = expected.count(name)
         if found[name] != rows:
-            yield _compare(f"{name}: rows", str(found[name]), str(rows))
+            yield compare(f"{name}: rows", str(found[name]), str(rows))
 
 
 def _derive_limits(config: RunConfig) -> Parts:
@@ -240,7 +300,18 @@ def _derive_limits(config: RunConfig) -> Parts:
     rows: Parts = {n: {"limit": v} for n, v in limits.items() if v is not None}
     size = budgets.size
     if size and not (size.bytes is size.ratio is size.bits_per_weight is None):
-        rows["file"] = {}
+        rows["file"] = {"unit": "bytes", "problems": ""}
+    # Of rows that are measured once, all but the figures themselves.
+    more: Parts = {
+        "time of the whole run": {"noise": 0.0, "unit": "seconds", "problems": ""},
+        "time spent watching": {"predicted": None, "unit": "share"},
+        "relative error": {"noise": 0.0, "unit": "", "problems": ""},
+        "largest error": {"noise": 0.0, "unit": "", "problems": ""},
+    }
+    more["time of the whole run"]["source"] = TIME_SOURCE
+    for name, parts in more.items():
+        if name in rows:
+            rows[name] |= parts
     return rows
 
 
@@ -249,7 +320,7 @@ def _check_accuracy(
 ) -> Iterator[FigureCheck]:
     """Compare the accuracy lost with the two accuracies that it follows from."""
     before, after, noises = (
-        _mapping(model.get(k)) for k in ("before", "after", "noise")
+        as_mapping(model.get(k)) for k in ("before", "after", "noise")
     )
     for spend in receipt.spends:
         if spend.name != "accuracy lost by compression" or spend.measured is None:
@@ -262,12 +333,8 @@ def _check_accuracy(
             noise = 0.0  # the file holds the same weights
         for part, derived in {"measured": lost, "noise": noise}.items():
             stated = getattr(spend, part)
-            if not _equal(stated, derived):
-                yield _compare(f"{spend.name}: {part}", str(stated), str(derived))
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+            if not is_equal(stated, derived):
+                yield compare(f"{spend.name}: {part}", str(stated), str(derived))
 
 
 def _derive_file(folder: RunFolder) -> Parts:
@@ -289,7 +356,7 @@ def _derive_memory(ready: Prepared) -> dict[str, Any]:
 def _derive_spends(ready: Prepared) -> Parts:
     """Limits, predictions and measurements that the repeated steps give."""
     derived: Parts = {
-        spend.name: {part: getattr(spend, part) for part in _PARTS}
+        spend.name: {part: getattr(spend, part) for part in (*_NUMBERS, *_TEXTS)}
         for spend in _repeat_steps(ready).spends
     }
     if ready.size is not None:
@@ -304,29 +371,46 @@ def _derive_spends(ready: Prepared) -> Parts:
 
 def _check_spends(receipt: Receipt, derived: Parts, why: str) -> Iterator[FigureCheck]:
     for spend in receipt.spends:
-        parts = derived.get(spend.name, {})
-        show = functools.partial(amount, unit=spend.unit)
-        for part in _PARTS:
+        parts = dict(derived.get(spend.name, {}))
+        reason, counted = why, parts.get("measured")
+        # Later batches can need further programs; a count below that of these few
+        # steps is a false claim.
+        is_compiles = spend.name == "compiles of the step"
+        if is_compiles and counted is not None and (spend.measured or 0) > counted:
+            del parts["measured"]
+            reason = f"only the first {_STEPS} steps were repeated."
+        for part in (*_NUMBERS, *_TEXTS):
             stated, figure = getattr(spend, part), f"{spend.name}: {part}"
-            if part == "unit":
-                if parts.get(part, stated) != stated:
-                    yield _compare(figure, stated, parts[part])
-            elif part not in parts:
-                once = spend.name in _MEASURED_ROWS and part != "limit"
-                if stated is not None and (part, stated) != ("noise", 0.0):
-                    reason = _ONCE if once else why
-                    yield _untold(
-                        figure, show(stated), reason, is_deterministic=not once
+            show = functools.partial(amount, unit=spend.unit)
+            if part in _TEXTS:
+                show = str
+            # What agrees is listed if it is a figure of its own.
+            is_minor = stated is None or part in (*_TEXTS, "noise")
+            if part in parts and is_minor:
+                if stated != parts[part]:
+                    yield compare_numbers(figure, stated, parts[part], show)
+            elif part in parts:
+                yield compare_numbers(figure, stated, parts[part], show)
+            elif part in _TEXTS:
+                if stated and part != "unit":
+                    yield cannot_tell(
+                        figure, stated, WRITTEN_ONCE, is_deterministic=False
                     )
-            # Later batches can need further programs; a count below that of these few
-            # steps is a false claim.
-            elif figure == "compiles of the step: measured" and (
-                stated is not None and stated > parts[part]
-            ):
-                why_more = f"only the first {_STEPS} steps were repeated."
-                yield _untold(figure, show(stated), why_more)
-            elif part != "noise" or stated != parts[part]:
-                yield _compare_numbers(figure, stated, parts[part], show)
+            elif stated is not None and (part, stated) != ("noise", 0.0):
+                once = _is_once(spend.name, part)
+                yield cannot_tell(
+                    figure,
+                    show(stated),
+                    MEASURED_ONCE if once else reason,
+                    is_deterministic=not once,
+                )
+
+
+def _is_once(row: str, part: str) -> bool:
+    """Whether nobody can derive a number of a row."""
+    if row in ("relative error", "largest error"):
+        return part == "predicted"  # which of two plans predicted it is not known
+    return row in _MEASURED_ROWS and part != "limit"
 
 
 def _check_facts(
@@ -335,31 +419,38 @@ def _check_facts(
     for name in dict.fromkeys([*derived, *stated]):
         figure, value = f"{room}: {name}", stated.get(name)
         if name in derived:
-            yield _compare_numbers(figure, value, derived[name], str)
-        elif name.partition(".")[0] in ("before", "rel_error", "noise"):
-            weights = "no intact checkpoint with the trained weights is in the folder."
-            yield _untold(figure, str(value), weights, is_deterministic=False)
+            yield compare_numbers(figure, value, derived[name], str)
         else:
-            yield _untold(figure, str(value), why or "nothing here derives it.")
+            yield cannot_tell(figure, str(value), why)
 
 
-def _numbers(model: Mapping[str, Any]) -> dict[str, Any]:
+def _list_figures(model: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of a run's model that building it again can derive."""
-    names = ("summary", "weights", "original_bytes", "rel_error")
+    names = ("summary", "weights", "original_bytes", "rel_error", "tensors")
     found = {name: model.get(name) for name in names}
     for when in ("before", "after", "noise"):
-        for name, value in _mapping(model.get(when)).items():
+        for name, value in as_mapping(model.get(when)).items():
             found[f"{when}.{name}"] = value
     return found
 
 
-def _derive_model(
-    ready: Prepared, folder: RunFolder, steps: object
-) -> tuple[dict[str, Any], Parts]:
-    """The model's figures; and the accuracy lost, if its weights are in a checkpoint.
+@dataclasses.dataclass
+class _Derived:
+    """What building a run's model again derives.
 
-    Empty parts mean that the accuracy lost could not be derived.
+    Attributes:
+        facts: figures of the model.
+        rows: parts of the receipt's rows.
+        evaluations: figures by step.
     """
+
+    facts: dict[str, Any]
+    evaluations: dict[int, dict[str, float]]
+    rows: Parts = dataclasses.field(default_factory=dict)
+
+
+def _derive_model(ready: Prepared, folder: RunFolder, config: RunConfig) -> _Derived:
+    """Derive the model's figures, all of them if its weights are in a checkpoint."""
     bound, state = ready.checked.bound, ready.checked.state
     tree = bound.file_tree(state)
     facts: dict[str, Any] = {
@@ -367,38 +458,71 @@ def _derive_model(
         "weights": sum(leaf.size for leaf in jax.tree.leaves(tree)),
         "original_bytes": trees.nbytes(tree),
     }
+    found = _Derived(facts, {0: ready.checked.evaluator(state).values})
     if not folder.model.is_file():
-        return facts, {}
+        return found
     try:
         decoded = read_weights(tree, folder)
         after = evaluate_model(bound, bound.with_file_tree(state, decoded))
         facts |= {f"after.{name}": value for name, value in after.values.items()}
-        trained = _restore_trained(folder, state, steps)
-        if trained is None:
-            return facts, {}
+        kept = find_checkpoint(folder)
+        if kept is None:
+            return found
+        trained = train.Checkpoints(kept[0]).restore(state, step=kept[1])[0]
+        if int(trained.step) != kept[1]:
+            return found  # a folder that was renamed
         # An average of the weights takes their place, as before compressing.
         trained = bound.gather_weights(trained)
         before = evaluate_model(bound, bound.whole(trained))
-    except FrugaxError:
-        return facts, {}  # damaged, or of another model: its own row says so
-    tree = bound.file_tree(trained)
+        tree = bound.file_tree(trained)
+        table, error, largest = _measure_file(folder, config, tree, decoded)
+    except (FrugaxError, ValueError):
+        return found  # damaged, or of another model: its own row says so
     noises = {name: d.noise for name, d in compare_figures(before, after).items()}
-    facts["rel_error"] = _relative_error(tree, decoded)
+    facts |= {"rel_error": error, "tensors": table}
     facts |= {f"before.{name}": value for name, value in before.values.items()}
     facts |= {f"noise.{name}": value for name, value in noises.items()}
-    spend = accuracy_spend(0.0, before, after, tree, decoded)
-    return facts, {spend.name: {"measured": spend.measured, "noise": spend.noise}}
+    found.evaluations[kept[1]] = before.values
+    found.rows["relative error"] = {"measured": error}
+    found.rows["largest error"] = {"measured": largest}
+    limit = config.budgets.accuracy_drop
+    if limit is not None:
+        spend = accuracy_spend(limit, before, after, tree, decoded)
+        found.rows[spend.name] = {
+            part: getattr(spend, part) for part in (*_NUMBERS, *_TEXTS)
+        }
+    return found
 
 
-def _restore_trained(
-    folder: RunFolder, like: train.TrainState, steps: object
-) -> train.TrainState | None:
-    """Restore the state that was compressed, if a checkpoint still has it."""
-    for path in (folder.best, folder.checkpoints):
-        saved = train.Checkpoints(path)
-        if isinstance(steps, int) and steps in saved.steps():
-            return saved.restore(like, step=steps)[0]
-    return None
+def _measure_file(
+    folder: RunFolder, config: RunConfig, tree: PyTree, decoded: PyTree
+) -> tuple[str, float, float]:
+    """Measure a model file against the trained weights.
+
+    Returns:
+        The table of tensors with the line about the file, the relative error, and the
+        largest error.
+    """
+    errors = compress.verify(folder.model, against=tree).tensors
+    with compress.open(folder.model) as file:
+        records = file.header.tensors
+    rows = tuple(
+        compress.TensorReport.of(
+            record, rel_error=found.rel_error or 0.0, max_abs=found.max_abs or 0.0
+        )
+        for record, found in zip(records, errors, strict=True)
+    )
+    report = compress.CompressReport(
+        budget=config.budgets.size or SizeBudget(rel_error=0.0),
+        receipt=Receipt(()),
+        tensors=rows,
+        file_bytes=folder.model.stat().st_size,
+        original_bytes=trees.nbytes(tree),
+        rel_error=_relative_error(tree, decoded),
+        max_abs=max((row.max_abs for row in rows), default=0.0),
+    )
+    lines = str(report).splitlines()[: len(rows) + _AROUND_TABLE]
+    return "\n".join(lines), report.rel_error, report.max_abs
 
 
 def _relative_error(original: PyTree, decoded: PyTree) -> float:
@@ -430,7 +554,7 @@ def _explain_other_program(theirs: object) -> str:
     ours = describe_environment()
     differing = [
         f"{name} {theirs.get(name)} there and {ours[name]} here"
-        for name in _SAME_PROGRAM
+        for name in SAME_PROGRAM
         if theirs.get(name) != ours[name]
     ]
     if differing:
@@ -470,53 +594,3 @@ def _repeat_steps(ready: Prepared) -> Receipt:
     for i in range(_STEPS):
         state, _ = ready.step(state, ready.checked.batch_of(i))
     return ready.step.report()
-
-
-def _compare_numbers(
-    figure: str, stated: Any, derived: Any, show: Callable[[Any], str]
-) -> FigureCheck:
-    texts = show(stated), show(derived)
-    if _equal(stated, derived):
-        return FigureCheck(
-            figure=figure, stated=texts[0], derived=texts[1], finding="same"
-        )
-    # Rounded to four digits, two different counts of bytes can look alike.
-    if texts[0] == texts[1]:
-        texts = str(stated), str(derived)
-    return FigureCheck(
-        figure=figure, stated=texts[0], derived=texts[1], finding="differs"
-    )
-
-
-def _equal(stated: Any, derived: Any) -> bool:
-    if isinstance(stated, bool) != isinstance(derived, bool):
-        return False  # True == 1
-    if isinstance(derived, list):
-        rows = cast("list[Any]", derived)
-        if not isinstance(stated, list) or len(cast("list[Any]", stated)) != len(rows):
-            return False
-        return all(map(_equal, cast("list[Any]", stated), rows))
-    floats = isinstance(stated, int | float) and isinstance(derived, float)
-    if floats and not float(derived).is_integer():
-        return math.isclose(stated, derived, rel_tol=_REL_TOLERANCE)
-    return stated == derived
-
-
-def _compare(figure: str, stated: str, derived: str) -> FigureCheck:
-    finding: Finding = "same"
-    if stated != derived:
-        finding = "differs"
-    return FigureCheck(figure=figure, stated=stated, derived=derived, finding=finding)
-
-
-def _untold(
-    figure: str, stated: str, why: str, *, is_deterministic: bool = True
-) -> FigureCheck:
-    return FigureCheck(
-        figure=figure,
-        stated=stated,
-        derived="-",
-        finding="cannot tell",
-        reason=why,
-        is_deterministic=is_deterministic,
-    )
