@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -134,6 +135,12 @@ def test_watching_alone_does_not_fail_a_run(small):
     done = frugax("run", "c.yaml", "--set", "budgets.overhead=0%", cwd=small)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "broken" in done.stdout or "cannot tell" in done.stdout
+    assert "time spent watching does not count" in done.stdout
+    docs = Path(__file__).parents[2] / "docs"
+    pages = [docs / "run.md", docs / "tutorials" / "first_run.md"]
+    texts = [frugax("run", "--help", cwd=small).stdout, *map(Path.read_text, pages)]
+    for text in texts:
+        assert re.search(r"does\s+not\s+count", text)
 
 
 @pytest.mark.parametrize("first", [["--set", "train.stepz=1"], ["--set=train.stepz=1"]])

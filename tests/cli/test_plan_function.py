@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -55,6 +56,10 @@ def half():
 
 def swapped():
     return shapes(), loss
+
+
+def broken_loss():
+    return lambda ws, x: 1 / 0, shapes()
 
 
 def broken():
@@ -159,10 +164,12 @@ def test_a_file_does_not_shadow_a_module_of_the_same_name(frugax, here):
     assert not hasattr(sys.modules["random"], "pair")
 
 
-def test_an_error_in_the_users_code_is_theirs(frugax):
-    code, _, err = frugax("own.py:broken", "--budget", "1MiB")
-    assert code == 70
-    assert "ZeroDivisionError" in err
+@pytest.mark.parametrize("option", [("--budget", "1MiB"), ("--target", "h100")])
+@pytest.mark.parametrize("function", ["broken", "broken_loss"])
+def test_an_error_in_the_users_code_is_one_line(frugax, function, option):
+    code, _, err = frugax(f"own.py:{function}", *option, width=500)
+    assert (code, err.count("\n")) == (2, 1)
+    assert re.search(r"raised ZeroDivisionError at own.py:\d+: division by zero", err)
 
 
 def test_a_file_with_a_colon_in_its_name_is_a_config(frugax, here):

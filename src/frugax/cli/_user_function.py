@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from frugax.budget import MemoryBudget
+from frugax.configs import user_code
 from frugax.errors import ConfigError
 
 # The arguments of `remat.plan` that a function may return besides the loss.
@@ -54,7 +55,8 @@ def plan_function(
 
     train.use_compile_cache()
     loss, args = options.pop("loss"), tuple(options.pop("example_args"))
-    with spin("compiling and measuring plans", progress):
+    guard = user_code("the program", place=target, is_mixed=True)
+    with guard, spin("compiling and measuring plans", progress):
         plan = remat.plan(loss, budget, example_args=args, **options)
     console.print(plan.explain(), highlight=False, markup=False, soft_wrap=True)
     with spin("drawing the memory over time", progress):
@@ -126,7 +128,8 @@ def load_function(target: str) -> Callable[..., Any]:
 def _call_function(target: str) -> dict[str, Any]:
     """Call the function at `target` for the arguments of `remat.plan`."""
     function = load_function(target)
-    result = function()
+    with user_code("the function", place=target):
+        result = function()
     if isinstance(result, tuple) and len(result) == 2:
         result = dict(zip(("loss", "example_args"), result, strict=True))
     if not isinstance(result, Mapping):
