@@ -577,3 +577,12 @@ def test_long_positive_vectors_take_few_bits_from_the_rest():
         for rule in ("default", {"w": 1.0, "v": 1.0})
     )
     assert default < 1.3 * before
+
+
+def test_a_sensitivity_counts_beside_a_tensor_of_huge_numbers():
+    # A constant of 1e9, as masks have, floored the weights of all other tensors.
+    tree = {k: NORMAL.astype(np.float32) for k in "ab"}
+    tree["mask"] = np.where(NORMAL > 0, 1e9, -1e9).astype(np.float32)
+    given = {"a": 256.0, "b": 1.0, "mask": 1.0}
+    a, b, _ = compress.plan(tree, SizeBudget(ratio=7), sensitivity=given).tensors
+    assert a.rel_error < b.rel_error / 3

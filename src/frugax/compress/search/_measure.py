@@ -147,10 +147,10 @@ def _floor_weights(
     sources: Sequence[Source], weights: Mapping[str, float]
 ) -> dict[str, float]:
     # A weight of 0 would have no largest step. The floor is relative to the tensor's
-    # own squares, whatever their unit.
+    # own squares, whatever their unit, and to the median: a mask of 1e9 says nothing.
     squares = {s.name: s.rms**2 for s in sources if s.quantisable}
-    most = max((weights[n] * square for n, square in squares.items()), default=0.0)
-    least = 1e-9 * most or 1.0
+    worth = sorted(weights[n] * square for n, square in squares.items() if weights[n])
+    least = 1e-9 * worth[len(worth) // 2] if worth else 1.0
     return {n: max(weights[n], least / square) for n, square in squares.items()}
 
 
