@@ -259,7 +259,7 @@ def stdlib_lm(options: Any) -> dict[str, Any]:
     calibration = compress.calibrate(task.apply, params, training, draws=4)
     before = bits(params)
     rows = {"float32": {"bits_per_weight": 32.0, "bits": before, "more": 0.0}}
-    for size in ("4bpw", "3bpw"):
+    for size in ("3bpw", "4bpw"):  # the bar first
         for name, rule in (("default", None), ("calibrated", calibration)):
             data = compress.compress(params, SizeBudget(size), sensitivity=rule)
             after = bits(compress.decompress(data))

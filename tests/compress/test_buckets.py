@@ -89,6 +89,23 @@ def test_errors_name_the_address(bucket, tmp_path):
         compress.save("gs://y.fxz", WEIGHTS, SizeBudget("4x"))
 
 
+@pytest.mark.parametrize("export", ["export_safetensors", "export_npz"])
+def test_an_export_to_a_bucket_is_refused(bucket, tmp_path, monkeypatch, export):
+    # It went to a local folder named `gs:`, without a word.
+    monkeypatch.chdir(tmp_path)
+    compress.save("w.fxz", WEIGHTS, SizeBudget("4x"))
+    for name in (export, "export_quantised"):
+        with pytest.raises(ValueError, match=r"gs://b/w\.gguf: .* local files alone"):
+            getattr(compress, name)("w.fxz", "gs://b/w.gguf")
+    assert [path.name for path in tmp_path.iterdir()] == ["w.fxz"]
+
+
+def test_an_address_that_is_not_of_a_bucket_is_refused():
+    for read in (compress.open, compress.load_weights):
+        with pytest.raises(ValueError, match="download the file first"):
+            read("https://example.org/w.fxz")
+
+
 @pytest.mark.skipif(find_spec("s3fs") is not None, reason="s3 is at hand here")
 def test_the_missing_package_is_named():
     with pytest.raises(MissingExtraError, match=r"pip install 'frugax\[buckets\]'"):

@@ -7,17 +7,39 @@ from collections.abc import Callable
 # Called with the share that is done, in [0, 1], and a text that names the work.
 Progress = Callable[[float, str], None]
 
-# gs://bucket, as pathlib.Path shortens it.
-_HALF_ADDRESS = re.compile(r"(az|gs|hf|s3):/[^/]")
+# gs://bucket, and as pathlib.Path shortens it. A drive of Windows has one letter.
+_ADDRESS = re.compile(r"(?P<kind>[a-z][a-z0-9+.-]+):/(?P<whole>/)?")
+_BUCKETS = ("az", "gs", "hf", "s3")
 
 
-def check_path(path: object) -> None:
-    """Refuse anything that does not name a file before the work, not during it."""
+def check_path(path: object, *, local: bool = False) -> None:
+    """Refuse anything that does not name a file before the work, not during it.
+
+    Args:
+        path: whatever the caller gave.
+        local: whether addresses of buckets are refused too.
+
+    Raises:
+        TypeError: it is not text or a path.
+        ValueError: it is an address that is not read or written.
+    """
     if isinstance(path, str | os.PathLike):
-        if _HALF_ADDRESS.match(os.fspath(path)):
+        found = _ADDRESS.match(os.fspath(path))
+        if found and found["kind"] in _BUCKETS:
+            if not found["whole"]:
+                raise ValueError(
+                    f"{os.fspath(path)}: pathlib drops a slash of addresses; give "
+                    "text, or an etils.epath.Path."
+                )
+            if local:
+                raise ValueError(
+                    f"{os.fspath(path)}: this is written to local files alone: write "
+                    "one, and copy it to the bucket."
+                )
+        elif found and found["whole"]:
             raise ValueError(
-                f"{os.fspath(path)}: pathlib drops a slash of addresses; give text, or "
-                "an etils.epath.Path."
+                f"{os.fspath(path)}: addresses are of buckets (az, gs, hf, s3): "
+                "download the file first."
             )
         return
     instead = ""

@@ -193,7 +193,7 @@ def _open_source(
 ) -> CompressedFile:
     # Open the weights, after all arguments are checked.
     check_progress(progress)
-    check_path(to)
+    check_path(to, local=True)
     # The same inode and not the same text: a link to the source is the source.
     if os.path.exists(to) and os.path.samefile(file, to):
         raise ValueError(

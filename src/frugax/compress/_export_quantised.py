@@ -112,7 +112,7 @@ def export_quantised(
         ValueError: `to` is of another kind, or the format has no integers of so many
             bits.
     """
-    check_path(to)
+    check_path(to, local=True)
     if budget is not None:
         check_budget(budget, SizeBudget)
     suffix = Path(to).suffix
