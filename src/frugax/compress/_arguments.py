@@ -8,39 +8,24 @@ from collections.abc import Callable
 Progress = Callable[[float, str], None]
 
 # gs://bucket, and as pathlib.Path shortens it. A drive of Windows has one letter.
-_ADDRESS = re.compile(r"(?P<kind>[a-z][a-z0-9+.-]+):/(?P<whole>/)?")
+_ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/(/?)")
 _BUCKETS = ("az", "gs", "hf", "s3")
 
 
 def check_path(path: object, *, local: bool = False) -> None:
-    """Refuse anything that does not name a file before the work, not during it.
-
-    Args:
-        path: whatever the caller gave.
-        local: whether addresses of buckets are refused too.
-
-    Raises:
-        TypeError: it is not text or a path.
-        ValueError: it is an address that is not read or written.
-    """
+    """Refuse what does not name a file, or no local one, before the work."""
     if isinstance(path, str | os.PathLike):
         found = _ADDRESS.match(os.fspath(path))
-        if found and found["kind"] in _BUCKETS:
-            if not found["whole"]:
-                raise ValueError(
-                    f"{os.fspath(path)}: pathlib drops a slash of addresses; give "
-                    "text, or an etils.epath.Path."
-                )
-            if local:
-                raise ValueError(
-                    f"{os.fspath(path)}: this is written to local files alone: write "
-                    "one, and copy it to the bucket."
-                )
-        elif found and found["whole"]:
-            raise ValueError(
-                f"{os.fspath(path)}: addresses are of buckets (az, gs, hf, s3): "
-                "download the file first."
-            )
+        kind, whole = found.groups() if found else ("", "")
+        what = ""
+        if kind in _BUCKETS and not whole:
+            what = "pathlib drops a slash of addresses; give text or an epath.Path."
+        elif kind in _BUCKETS and local:
+            what = "this is written to local files alone: copy one to the bucket."
+        elif whole and kind not in _BUCKETS:
+            what = "addresses are of buckets (az, gs, hf, s3): download the file first."
+        if what:
+            raise ValueError(f"{os.fspath(path)}: {what}")
         return
     instead = ""
     # `decompress` takes bytes and `open` a path, so each is easily given to the other.

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,7 +16,7 @@ from ._compressed_tensors import CompressedTensors
 from ._gguf import GGUF
 from ._int8_safetensors import Int8Safetensors, Part
 from ._limits import Limit, make_receipt
-from ._tensor_table import TensorRow, show_error, tensor_table
+from ._tensor_table import Columns, TensorRow, show_error, tensor_table
 from .arrays import Distortion, relative_error
 from .codecs.groups import Grouping, decode_groups, quantise_groups
 from .container import CompressedFile, Record, open_file
@@ -60,7 +60,7 @@ class ExportReport:
         return self.receipt.verdict
 
     def __str__(self) -> str:
-        columns: dict[str, Callable[[ExportedTensor], str]] = {
+        columns: Columns = {
             "error of the export": lambda t: show_error(t.rel_error, 2),
             "in all, at most": lambda t: show_error(t.total_rel_error, 2),
         }
@@ -68,8 +68,7 @@ class ExportReport:
         if self.unnamed:
             note = (
                 f"\n{len(self.unnamed)} matrices stay as they are, such as "
-                f"{self.unnamed[0]!r}: in a folder only names that end in '.weight' "
-                "are those of Linear modules. Rename them to have them quantised."
+                f"{self.unnamed[0]!r}: a folder's quantised ones end in '.weight'."
             )
         return f"{tensor_table(self.tensors, columns)}{note}\n{self.receipt}"
 
@@ -220,12 +219,9 @@ def _make_receipt(
     file_bytes: int,
 ) -> Receipt:
     source = "of the export, against the weights of the .fxz file"
+    # Without a limit the verdict is "cannot tell". A size alone says nothing of errors.
     limit, most = math.nan, None
-    if budget is None:
-        # Without a limit there is nothing to keep: the verdict is "cannot tell".
-        source += "; no limit was stated"
-    else:
-        # A size alone leaves the error without a limit, and says nothing of it.
+    if budget is not None:
         limit = budget.rel_error
         most = budget.limit_bytes(
             original_bytes=sum(r.nbytes for r in records),

@@ -129,12 +129,7 @@ class CompressReport:
             + f"\nfile: {format_bytes(self.file_bytes)}, {self.ratio:.4g}x smaller, "
             f"relative error {self.rel_error:.3g}, largest {self.max_abs:.3g}"
             + ("" if gap is None else f", {gap:.2f} dB from the bound")
-            + format_unused(
-                self.budget,
-                self.tensors,
-                original_bytes=self.original_bytes,
-                file_bytes=self.file_bytes,
-            )
+            + format_unused(self)
             + format_below_bound(self.tensors)
             + format_gap(self.allocation_gap)
             + f"\n{self.receipt}"

@@ -83,19 +83,17 @@ def tensor_table(tensors: Sequence[TensorRow], columns: Columns) -> str:
     return table(["tensor", "weights", "codec", "bytes", *columns], rows)
 
 
-def format_unused(
-    budget: SizeBudget,
-    tensors: Sequence[TensorRow],
-    *,
-    original_bytes: int,
-    file_bytes: int,
-) -> str:
-    """Return the line about a size that was not used up; empty if it was.
+def format_unused(of: Any) -> str:
+    """Return the line about a size that a plan or report leaves unused, if it does.
 
     It is also empty if all tensors are exact, or if the budget allows an error.
     """
+    budget: SizeBudget = of.budget
+    tensors: Sequence[TensorRow] = of.tensors
+    file_bytes: int = of.file_bytes
     limit = budget.limit_bytes(
-        original_bytes=original_bytes, weights=sum(math.prod(t.shape) for t in tensors)
+        original_bytes=of.original_bytes,
+        weights=sum(math.prod(t.shape) for t in tensors),
     )
     inexact = any(t.rel_error for t in tensors)
     if (

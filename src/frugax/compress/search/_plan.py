@@ -83,12 +83,7 @@ class CompressPlan(JsonPlan):
             + f"\nfile: {format_bytes(self.file_bytes)}, {ratio:.4g}x smaller, "
             f"relative error {self.rel_error:.3g}, largest {self.max_abs:.3g} "
             f"(budget: {self.budget})"
-            + format_unused(
-                self.budget,
-                self.tensors,
-                original_bytes=self.original_bytes,
-                file_bytes=self.file_bytes,
-            )
+            + format_unused(self)
             + format_gap(self.allocation_gap)
         )
 
