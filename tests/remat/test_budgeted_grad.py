@@ -51,9 +51,27 @@ def test_a_gradient_that_does_not_fit_is_not_run():
         remat.grad(loss, TINY)(WS[:1], X)
 
 
-def test_a_function_among_the_arguments_is_named_with_its_place():
-    with pytest.raises(TypeError, match=r"args\[0\]\['act'\] is .*not an array: plan"):
-        remat.grad(lambda p: p["w"].sum(), HALF)({"w": jnp.ones(3), "act": max})
+def test_an_argument_that_is_a_function_is_named_with_its_place():
+    with pytest.raises(TypeError, match=r"args\[1\] is .*not an array: let the loss"):
+        remat.grad(lambda p, act: act(p["w"]), HALF)({"w": jnp.ones(3)}, jnp.sum)
+
+
+@pytest.mark.parametrize("act", [jnp.tanh, jnp.sin])
+def test_a_function_within_an_argument_is_not_differentiated(act):
+    weights = {"w": jnp.ones(3), "act": act, "key": jax.random.key(0), "n": 2}
+
+    def loss(p, x):
+        return (p["act"](p["w"] * x) * jax.random.normal(p["key"], p["n"] + 1)).sum()
+
+    both = remat.value_and_grad(loss, HALF)
+    value, got = both(weights, 2.0)
+    assert value == loss(weights, 2.0)
+    want = jax.grad(lambda w: loss(weights | {"w": w}, 2.0))(weights["w"])
+    assert_same(got["w"], want)
+    assert got | {"w": None} == dict.fromkeys(weights)
+    # Another function is another loss.
+    other = both(weights | {"act": jnp.cos}, 2.0)[0]
+    assert other == loss(weights | {"act": jnp.cos}, 2.0)
 
 
 def test_a_block_holds_something():

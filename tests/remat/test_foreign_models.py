@@ -129,3 +129,67 @@ def test_less_memory_gives_the_same_gradients(model, share):
     assert plan.extra_flops > 0
     assert temp_bytes(step, *args) == plan.predicted <= limit
     assert_same(jax.jit(step)(*args), jax.jit(jax.value_and_grad(loss))(*args))
+
+
+class Regularised(nnx.Module):
+    """Layers of nnx with dropout, which holds random keys and counts."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.first = nnx.Linear(32, 128, rngs=rngs)
+        self.drop = nnx.Dropout(0.1, deterministic=True, rngs=rngs)
+        self.last = nnx.Linear(128, 8, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for _ in range(6):
+            x = x + self.last(self.drop(nnx.gelu(self.first(x)))).sum(-1, keepdims=True)
+        return x
+
+
+class Heads(eqx.Module):
+    """An equinox module with a number, a truth and functions among its leaves."""
+
+    attend: eqx.nn.MultiheadAttention
+    mlp: eqx.nn.MLP
+    drop: eqx.nn.Dropout
+    heads: int
+
+    def __init__(self, key: jax.Array) -> None:
+        self.attend = eqx.nn.MultiheadAttention(4, 32, key=key)
+        self.mlp = eqx.nn.MLP(32, 32, 96, 3, key=key)
+        self.drop = eqx.nn.Dropout(0.1, inference=True)
+        self.heads = 4
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = self.drop(jax.vmap(self.mlp)(self.attend(x, x, x)))
+        return x.reshape(self.heads, -1)
+
+
+def test_a_module_of_equinox_is_planned_as_it_is():
+    model, x = Heads(KEY), jax.random.normal(KEY, (16, 24, 32))
+
+    def loss(model, x):
+        return jnp.mean(jax.vmap(model)(x) ** 2)
+
+    # As shapes, without the arrays.
+    shapes = eqx.filter_eval_shape(Heads, KEY)
+    plan = remat.plan(loss, MemoryBudget.share(0.8), (shapes, x))
+    step = remat.apply(loss, plan)
+    value, got = step(model, x)
+    want_value, want = eqx.filter_value_and_grad(loss)(model, x)
+    assert_same((value, got), (want_value, want), 1e-4)
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    assert step.report(model, x).verdict == "kept"
+    assert remat.draw_memory(loss, plan, (model, x)).planned.peak_bytes
+
+
+def test_a_module_of_nnx_is_planned_as_it_is():
+    model, x = Regularised(nnx.Rngs(0)), jax.random.normal(KEY, (256, 32))
+
+    def loss(model, x):
+        return jnp.mean(model(x) ** 2)
+
+    plan = remat.plan(loss, MemoryBudget.share(0.8), (model, x))
+    value, got = remat.apply(loss, plan)(model, x)
+    want_value, want = nnx.value_and_grad(loss)(model, x)
+    assert_same(value, want_value)
+    assert_same(jax.tree.leaves(got), jax.tree.leaves(want), 1e-4)

@@ -12,7 +12,7 @@ from rich.console import Console
 from frugax.configs import user_code
 from frugax.errors import ConfigError, InfeasibleBudgetError
 
-from ._user_function import close_over_static, load_function, spin
+from ._user_function import load_function, spin
 
 if TYPE_CHECKING:
     from frugax import fit
@@ -177,7 +177,7 @@ def call_for_workload(subject: str) -> "fit.Workload":
         )
     try:
         with user_code("the program", place=subject):
-            return fit.Workload.of(*close_over_static(fn, args), **options)
+            return fit.Workload.of(fn, args, **options)
     except ConfigError as e:
         text = e.args[0]
         raise ConfigError(

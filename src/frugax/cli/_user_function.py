@@ -1,12 +1,10 @@
 """`frugax plan module:function`: import a user's loss and print its memory plan."""
 
 import difflib
-import functools
 import importlib
 import importlib.util
-import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -146,36 +144,7 @@ def _call_function(target: str) -> dict[str, Any]:
             f"{target} returned {_describe(loss)} and {_describe(args)} as loss and "
             f"example_args: it must {_EXPECTED}, with example_args a tuple."
         )
-    loss, args = close_over_static(loss, args)
-    return {**result, "loss": loss, "example_args": args}
-
-
-def close_over_static(
-    function: Callable[..., Any], args: Sequence[Any]
-) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Move leaves that are neither arrays nor numbers from arguments into the function.
-
-    An equinox module holds its activation functions, for example, and `eqx.filter_jit`
-    accepts it as it is.
-    """
-    import jax
-
-    if next(iter(inspect.signature(function).parameters), "") == "value_and_grad":
-        return function, tuple(args)
-    # None stands for what was moved, so it has to count as a leaf.
-    leaves, tree = jax.tree.flatten(tuple(args), is_leaf=lambda x: x is None)
-    is_array = [hasattr(x, "shape") or isinstance(x, int | float) for x in leaves]
-
-    @functools.wraps(function)
-    def closed(*arrays: Any) -> Any:
-        given = jax.tree.leaves(arrays, is_leaf=lambda x: x is None)
-        chosen = zip(given, leaves, is_array, strict=True)
-        return function(*tree.unflatten([x if keep else y for x, y, keep in chosen]))
-
-    if all(keep or x is None for x, keep in zip(leaves, is_array, strict=True)):
-        return function, tuple(args)
-    pairs = zip(leaves, is_array, strict=True)
-    return closed, tree.unflatten([x if keep else None for x, keep in pairs])
+    return result
 
 
 def _import_module(place: str) -> ModuleType:

@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from frugax import remat
 from frugax.errors import ConfigError
+from frugax.jaxprs import take_arrays
 from frugax.targets import Target
 from frugax.train.distributed import Layout, LayoutKind
 
@@ -68,9 +69,13 @@ class Workload:
                 "write (x,)."
             )
         args = tuple(args)
-        _check_arguments(args)
         if takes_value_and_grad(fn):
+            _check_arguments(args)
             return cls(fn=fn, args=args, takes_gradient=True, is_loss=False, **options)
+        argnums, given = options.get("argnums", 0), args
+        taken = take_arrays(fn, args, argnums, moves=False)
+        fn, args = taken.loss, taken.args
+        _check_arguments(args)
         _check_call(fn, args)
         result = jax.eval_shape(fn, *args)
         has_aux = isinstance(result, tuple) and len(result) == 2
@@ -78,8 +83,12 @@ class Workload:
         is_loss = _is_number(value)
         if has_aux and is_loss and "has_aux" not in options:
             # A step returns the next weights beside its loss; a loss returns metrics.
-            is_loss = not _succeeds(args[0], result[1])
+            is_loss = not _succeeds(given[0], result[1])
             options["has_aux"] = is_loss
+        if is_loss and options.get("specs") is None:
+            options["batch_argnum"] = options.get("batch_argnum", -1) % len(args)
+            taken = take_arrays(fn, args, argnums)
+            fn, args, options["argnums"] = taken.loss, taken.args, taken.argnums
         return cls(fn=fn, args=args, is_loss=is_loss, **options)
 
     @property
@@ -402,7 +411,9 @@ def _split_shapes(
 def _succeeds(arg: Any, result: Any) -> bool:
     """Whether a result, or a part of it, can take the place of an argument."""
     as_shapes = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)
-    whole = as_shapes(jax.eval_shape(lambda x: x, arg))
+    is_value = lambda x: hasattr(x, "shape") or isinstance(x, int | float | complex)
+    values = jax.tree.map(lambda x: x if is_value(x) else None, arg)
+    whole = as_shapes(jax.eval_shape(lambda x: x, values))
     parts = result if isinstance(result, tuple | list) else ()
     return bool(whole) and any(as_shapes(r) == whole for r in (result, *parts))
 

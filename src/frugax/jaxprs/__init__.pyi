@@ -51,6 +51,10 @@ from ._liveness import (
     live_bytes as live_bytes,
     peak_bytes as peak_bytes,
 )
+from ._modules import (
+    LossOfArrays as LossOfArrays,
+    take_arrays as take_arrays,
+)
 from ._text import (
     constants as constants,
     program_text as program_text,

@@ -1,6 +1,6 @@
 """`remat.apply`: turn a plan into a function called like `jax.value_and_grad(loss)`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
@@ -9,7 +9,7 @@ from jax.custom_batching import sequential_vmap
 
 from frugax.budget import Receipt, Spend
 from frugax.errors import RematUndoneError
-from frugax.jaxprs import is_vmapped
+from frugax.jaxprs import is_vmapped, take_arrays
 from frugax.measure import program
 from frugax.targets import find_platform
 
@@ -22,7 +22,8 @@ from .rewrite import build_value_and_grad
 class PlannedGrad:
     """A loss's value and gradients within a memory budget; made by `apply`.
 
-    Call it as `jax.value_and_grad(loss, argnums, has_aux)`. Outside of a `jit` it is
+    Call it as `jax.value_and_grad(loss, argnums, has_aux)`; in a gradient for a module,
+    None stands for what is not differentiated. Outside of a `jit` it is
     compiled once for each set of shapes; inside a `jit` it becomes part of that
     program.
 
@@ -35,6 +36,8 @@ class PlannedGrad:
     ) -> None:
         self.plan = plan
         self._anywhere = anywhere
+        self._loss = loss
+        self._of_modules: dict[Hashable, PlannedGrad] = {}
         self._step = build_value_and_grad(
             loss,
             plan.segments,
@@ -56,6 +59,9 @@ class PlannedGrad:
             ValueError: the loss, the shapes or the kind of device differ from those of
                 the plan, or an array holds more on each device.
         """
+        step, args = self._take(args)
+        if step is not self:
+            return step(*args)
         self._check_platform(args)
         # Inside a transformation or a `jit` of the caller the plain function is traced
         # into the caller's program, where its gates hold as well.
@@ -71,12 +77,24 @@ class PlannedGrad:
 
     def lower(self, *args: Any) -> jax.stages.Lowered:
         """Lower the program for these arguments or shapes, ready to be compiled."""
-        self._check_platform(args)
-        return self._jitted.lower(*args)
+        step, args = self._take(args)
+        step._check_platform(args)
+        return step._jitted.lower(*args)
 
     def trace(self, *args: Any) -> jax.stages.Traced:
         """Trace the program for these arguments or shapes, as `jax.jit` does."""
-        return self._jitted.trace(*args)
+        step, args = self._take(args)
+        return step._jitted.trace(*args)
+
+    def _take(self, args: tuple[Any, ...]) -> tuple["PlannedGrad", tuple[Any, ...]]:
+        """The same gradient as a function of arrays, and these."""
+        taken = take_arrays(self._loss, args, self.plan.argnums)
+        if taken.key is None:
+            return self, args
+        if taken.key not in self._of_modules:
+            step = PlannedGrad(taken.loss, self.plan, anywhere=self._anywhere)
+            self._of_modules[taken.key] = step
+        return self._of_modules[taken.key], taken.args
 
     def _check_platform(self, args: tuple[Any, ...]) -> None:
         plan = self.plan
@@ -100,11 +118,12 @@ class PlannedGrad:
         Raises:
             RematUndoneError: nothing is in the host's memory, and the plan says so.
         """
+        step, args = self._take(args)
         # The plan's bytes are those of the enclosing program: the gradient alone needs
         # fewer.
         whole = EnclosingProgram.around(within, args)
         whole = whole.on_target_of(self.plan.target, self.plan.platform)
-        measured = program(compile_program(whole, self).executable)
+        measured = program(compile_program(whole, step).executable)
         if self.plan.host_bytes and not measured.host_bytes:
             raise RematUndoneError(
                 f"the compiler of {whole.target} kept on the device what the plan "

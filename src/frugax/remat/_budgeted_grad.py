@@ -6,6 +6,7 @@ from typing import Any
 import jax
 
 from frugax.budget import MemoryBudget, MemoryShare, check_budget
+from frugax.jaxprs import take_arrays
 
 from ._apply import PlannedGrad, apply
 from ._planner import check_arrays, plan
@@ -41,17 +42,19 @@ class BudgetedGrad:
             RematUndoneError: the compiler merged away all recomputation.
             TypeError: the loss cannot be traced, or does not return a number.
         """
-        check_arrays(args, name="args")
+        taken = take_arrays(self._loss, args, self._argnums)
+        check_arrays(taken.args, name="args")
         # Shapes and not values: besides their places on devices, the memory of a
         # program depends on nothing else.
-        shapes = example_shapes(args)
-        key = jax.tree.structure(shapes), tuple(jax.tree.leaves(shapes))
+        shapes = example_shapes(taken.args)
+        leaves = tuple(jax.tree.leaves(shapes))
+        key = taken.key, jax.tree.structure(shapes), leaves
         if key not in self._planned:
             new = plan(
-                self._loss,
+                taken.loss,
                 self._budget,
                 example_args=shapes,
-                argnums=self._argnums,
+                argnums=taken.argnums,
                 has_aux=self._has_aux,
             )
             self._planned[key] = apply(self._loss, new)

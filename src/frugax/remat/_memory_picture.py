@@ -10,7 +10,7 @@ import jax
 
 from frugax import measure
 from frugax.budget import MemoryBudget, format_bytes, format_share
-from frugax.jaxprs import live_bytes, trace
+from frugax.jaxprs import live_bytes, take_arrays, trace
 
 from ._apply import apply
 from ._enclosing_program import EnclosingProgram, compile_program
@@ -146,7 +146,9 @@ def draw_memory(
         >>> picture.planned.peak_bytes <= 800 * 1024 < picture.unplanned.peak_bytes
         True
     """
-    program = EnclosingProgram.around(within, tuple(example_args))
+    taken = take_arrays(loss, example_args, plan.argnums)
+    loss = taken.loss
+    program = EnclosingProgram.around(within, taken.args)
     program = program.on_target_of(plan.target, plan.platform)
     # Compiled without gates, as a user would: the comparison is with the plain program.
     plain = jax.value_and_grad(loss, plan.argnums, has_aux=plan.has_aux)

@@ -11,7 +11,7 @@ import jax
 
 from frugax.budget import MemoryBudget, MemoryShare, check_budget
 from frugax.errors import InfeasibleBudgetError, RematUndoneError
-from frugax.jaxprs import flops, flops_of, has_checkpoints
+from frugax.jaxprs import flops, flops_of, has_checkpoints, take_arrays
 from frugax.targets import Target
 
 from ._added_time import guess_added_seconds
@@ -71,7 +71,8 @@ def plan(
         budget: the most memory the program may need, in bytes, or the share of what it
             needs without a plan: `MemoryBudget.share(0.5)`.
         example_args: a tuple of the loss's arguments; arrays or `jax.ShapeDtypeStruct`
-            of the shapes that it will be called with.
+            of the shapes that it will be called with, in trees or modules. What such a
+            module holds beside arrays of floats is not differentiated.
         argnums: which arguments to differentiate, as for `jax.grad`.
         has_aux: whether `loss` returns (number, anything), as for `jax.grad`.
         within: the program that must fit; by default the gradient alone.
@@ -131,7 +132,9 @@ def plan(
             raise ValueError(
                 f'{name} must be True, False or "first", got {lever!r:.80}.'
             )
-    args = tuple(example_args)
+    taken = take_arrays(loss, tuple(example_args), argnums)
+    loss, args, argnums = taken.loss, taken.args, taken.argnums
+    check_arrays(args, name="example_args")
     program = EnclosingProgram.around(within, args)
     if target is not None:
         chosen = Target(target) if isinstance(target, str) else target
@@ -443,7 +446,7 @@ class _PlanSearch:
             # Set while the enclosing program is traced, to notice one that ignores the
             # gradient.
             self.called = True
-            return step(*args)
+            return step(*take_arrays(self.loss, args, self.how["argnums"]).args)
 
         return grad
 
@@ -561,8 +564,7 @@ def check_arrays(args: tuple[Any, ...], *, name: str) -> None:
         if not is_number and not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
             raise TypeError(
                 f"{name}{jax.tree_util.keystr(path)} is {_kind(leaf)}, not an "
-                "array: plan a function of the arrays alone, which closes over the "
-                "rest, such as equinox.partition(model, equinox.is_array) gives them."
+                "array: let the loss close over it."
             )
 
 
@@ -584,7 +586,6 @@ def _check_arguments(
             "example_args must be a tuple with one entry for each argument of the "
             f"loss, got {type(example_args).__name__}; for one argument, write (x,)."
         )
-    check_arrays(tuple(example_args), name="example_args")
     positions = (argnums,) if isinstance(argnums, int) else argnums
     if not isinstance(positions, tuple) or not all(
         isinstance(n, int) for n in positions
