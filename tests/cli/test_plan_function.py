@@ -107,6 +107,15 @@ def test_the_plan_and_its_picture_are_shown_and_written(frugax, here):
     assert json.loads((here / "p.json").read_text())["compiles"] == plan.compiles
 
 
+def test_a_budget_may_be_a_share_of_the_plain_program(frugax, here):
+    code, out, _ = frugax("own.py:pair", "--budget", "60%", "--json", "p.json")
+    assert code == 0
+    assert out.startswith("fits ")
+    plan = remat.RematPlan.from_json((here / "p.json").read_text())
+    assert plan.budget.limit_bytes == int(0.6 * plan.unplanned_bytes)
+    assert plan.predicted <= plan.budget.limit_bytes
+
+
 def test_a_dotted_name_is_looked_for_in_the_working_folder(frugax, here):
     (here / "package_of_mine").mkdir()
     (here / "own.py").rename(here / "package_of_mine" / "nets.py")
@@ -136,7 +145,8 @@ def test_a_whole_step_with_headroom(frugax):
         (["own.py:three", "--budget", "1MiB"], "returned a tuple of 3: it must return"),
         (["own.py:half", "--budget", "1MiB"], "a dict of loss: it must return"),
         (["own.py:swapped", "--budget", "1MiB"], "a tuple of 2 and something of type"),
-        (["own.py:pair"], "frugax plan own.py:pair --budget 2GiB"),
+        (["own.py:pair"], "frugax plan own.py:pair --budget 2GiB, or 50% of what"),
+        (["own.py:pair", "--budget", "160%"], "share"),
         (["own.py:pair", "--budget", "1"], "has no unit"),
         (["own.py:pair", "--budget", "1KiB"], "needs at least"),
         (["own.py:pair", "--budget", "1MiB", "--set", "a=b"], "--set is for a config"),

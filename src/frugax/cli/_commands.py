@@ -286,7 +286,7 @@ def plan(
         subject: YAML file of a run; or a function, by its module's name or file.
         set: with a config: replace single values, as key=value with a dotted key.
         budget: with a function: the most memory that its gradient may need, such as
-            2GiB.
+            2GiB, or 50% of what it needs without a plan.
         kind: with a function: the bytes that count. temp: temporaries only; total:
             arguments and results, too.
         headroom: with a function: share of the budget to keep free, such as 5%.
@@ -364,10 +364,11 @@ def plan(
     if budget is None:
         raise ConfigError(
             f"state how much memory {subject} may need: frugax plan {subject} --budget "
-            "2GiB."
+            "2GiB, or 50% of what it needs without a plan."
         )
+    state = MemoryBudget.share if budget.strip().endswith("%") else MemoryBudget
     try:
-        limit = MemoryBudget(budget, kind=kind or "temp", headroom_frac=headroom or 0.0)
+        limit = state(budget, kind=kind or "temp", headroom_frac=headroom or 0.0)
     except ValueError as e:
         raise ConfigError(f"frugax plan: {e}") from e
     plan_function(

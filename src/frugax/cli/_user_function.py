@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from frugax.budget import MemoryBudget
+from frugax.budget import MemoryBudget, MemoryShare
 from frugax.configs import user_code
 from frugax.errors import ConfigError
 
@@ -32,7 +32,7 @@ def is_function_name(target: str) -> bool:
 
 def plan_function(
     target: str,
-    budget: MemoryBudget,
+    budget: MemoryBudget | MemoryShare,
     *,
     picture: Path | None,
     frontier: Path | None,
