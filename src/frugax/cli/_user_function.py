@@ -144,7 +144,7 @@ def _call_function(target: str) -> dict[str, Any]:
             f"{target} returned {_describe(loss)} and {_describe(args)} as loss and "
             f"example_args: it must {_EXPECTED}, with example_args a tuple."
         )
-    return result
+    return dict(result)
 
 
 def _import_module(place: str) -> ModuleType:

@@ -12,9 +12,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from frugax import remat
 from frugax.errors import ConfigError
-from frugax.jaxprs import take_arrays
 from frugax.targets import Target
 from frugax.train.distributed import Layout, LayoutKind
+from frugax.trees import take_arrays
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -12,7 +12,6 @@ from ._fast_convolution import (
 from ._flops import (
     count_heavy as count_heavy,
     count_heavy_in_hlo as count_heavy_in_hlo,
-    count_products_run as count_products_run,
     flops as flops,
     flops_of as flops_of,
     has_convolution as has_convolution,
@@ -50,10 +49,6 @@ from ._jax_internals import (
 from ._liveness import (
     live_bytes as live_bytes,
     peak_bytes as peak_bytes,
-)
-from ._modules import (
-    LossOfArrays as LossOfArrays,
-    take_arrays as take_arrays,
 )
 from ._text import (
     constants as constants,

@@ -5,7 +5,6 @@ Unlike in the compiler's own count, a loop's body counts as often as it runs.
 
 import math
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from ._graph import shape_of
@@ -113,16 +112,6 @@ def count_heavy(jaxpr: Jaxpr) -> int:
     return sum(
         (e.primitive.name in _HEAVY) + sum(count_heavy(j) for j in _bodies(e))
         for e in live.eqns
-    )
-
-
-def count_products_run(eqns: Sequence[JaxprEqn]) -> int:
-    """Matrix products and convolutions that run; in a `scan`, once an iteration."""
-    return sum(
-        (e.primitive.name in _HEAVY)
-        + (e.params["length"] if e.primitive.name == "scan" else 1)
-        * sum(count_products_run(j.eqns) for j in _bodies(e))
-        for e in eqns
     )
 
 

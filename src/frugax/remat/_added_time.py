@@ -7,8 +7,9 @@ long as with its steps recomputed.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
-from frugax.jaxprs import bytes_of, count_products_run
+from frugax.jaxprs import JaxprEqn, bytes_of, is_heavy, jaxprs_in_params
 
 from .rewrite import RematGraph
 
@@ -51,7 +52,17 @@ def guess_added_seconds(
     """
     speeds = _SPEEDS.get(platform, _SPEEDS["gpu"])
     # Each product has two in the backward pass.
-    starts = 3 * count_products_run(loss.eqns) * speeds.start
+    starts = 3 * _count_products(loss.eqns) * speeds.start
     # A sum is read, and written with what is added, which is read as well.
     moved = 3 * sum(map(bytes_of, loss.wrt)) / speeds.bandwidth
     return extra_flops / speeds.flops + (chunks - 1) * (starts + moved)
+
+
+def _count_products(eqns: Sequence[JaxprEqn]) -> int:
+    """Matrix products and convolutions that run; in a `scan`, once an iteration."""
+    count = 0
+    for e in eqns:
+        inside = sum(_count_products(j.eqns) for j in jaxprs_in_params(e.params))
+        times = e.params["length"] if e.primitive.name == "scan" else 1
+        count += times * inside or is_heavy(e)
+    return count

@@ -9,9 +9,10 @@ from jax.custom_batching import sequential_vmap
 
 from frugax.budget import Receipt, Spend
 from frugax.errors import RematUndoneError
-from frugax.jaxprs import is_vmapped, take_arrays
+from frugax.jaxprs import is_vmapped
 from frugax.measure import program
 from frugax.targets import find_platform
+from frugax.trees import take_arrays
 
 from ._enclosing_program import EnclosingProgram, compile_program
 from ._plan import RematPlan

@@ -10,7 +10,8 @@ import jax
 
 from frugax import measure
 from frugax.budget import MemoryBudget, format_bytes, format_share
-from frugax.jaxprs import live_bytes, take_arrays, trace
+from frugax.jaxprs import live_bytes, trace
+from frugax.trees import take_arrays
 
 from ._apply import apply
 from ._enclosing_program import EnclosingProgram, compile_program

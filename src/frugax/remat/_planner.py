@@ -11,8 +11,9 @@ import jax
 
 from frugax.budget import MemoryBudget, MemoryShare, check_budget
 from frugax.errors import InfeasibleBudgetError, RematUndoneError
-from frugax.jaxprs import flops, flops_of, has_checkpoints, take_arrays
+from frugax.jaxprs import flops, flops_of, has_checkpoints
 from frugax.targets import Target
+from frugax.trees import take_arrays
 
 from ._added_time import guess_added_seconds
 from ._compile_search import CompileBench, Measurement, search

@@ -10,8 +10,7 @@ import itertools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
+from ._partition import is_array
 
 Argnums = int | tuple[int, ...]
 
@@ -54,6 +53,8 @@ def take_arrays(
         argnums: which arguments to differentiate, as for `jax.grad`.
         moves: whether arrays of whole numbers are taken out.
     """
+    import jax
+
     count = len(args)
     given = (argnums,) if isinstance(argnums, int) else argnums
     active = {n % count for n in given if -count <= n < count}
@@ -87,10 +88,10 @@ def take_arrays(
 
     pairs = zip(leaves, fates, strict=True)
     kept = tree.unflatten([x if f == "kept" else None for x, f in pairs])
-    if moved and not isinstance(argnums, int):
-        argnums = tuple(n % count for n in argnums)
-    elif moved:
-        argnums %= count
+    if moved:
+        # A negative position would count the new argument.
+        from_front = tuple(n % count for n in given)
+        argnums = from_front[0] if isinstance(argnums, int) else from_front
     names = tuple(x if isinstance(x, Hashable) else id(x) for x in static)
     key = tree, names, tuple(fates)
     return LossOfArrays(of_arrays, (*kept, moved) if moved else kept, argnums, key)
@@ -102,7 +103,9 @@ def _is_none(x: Any) -> bool:
 
 def _is_taken(leaf: Any, *, is_active: bool) -> bool:
     """Whether `jax.grad` takes a leaf, in an argument that is differentiated or not."""
-    if not _is_array(leaf):
+    import jax.numpy as jnp
+
+    if not is_array(leaf):
         numbers = (float, complex) if is_active else (bool, int, float, complex)
         return leaf is None or type(leaf) in numbers
     return not is_active or jnp.issubdtype(leaf.dtype, jnp.inexact)
@@ -110,10 +113,6 @@ def _is_taken(leaf: Any, *, is_active: bool) -> bool:
 
 def _fate(leaf: Any, *, is_active: bool) -> str:
     """Whether a leaf of a module is kept, moved or static."""
-    if not _is_array(leaf):
+    if not is_array(leaf):
         return "static"
     return "kept" if _is_taken(leaf, is_active=is_active) else "moved"
-
-
-def _is_array(leaf: Any) -> bool:
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
