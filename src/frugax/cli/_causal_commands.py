@@ -54,6 +54,9 @@ def run(
     "nan" is a value that was not measured: the experiment took place and is paid.
     "back" corrects the last answer, "back 3" that of experiment 3.
 
+    Rows in which nothing was set are read from a CSV file that the config names, as in
+    "observations: field.csv" (docs/causal_campaign.md).
+
     Args:
         config: the YAML file of the campaign.
         resume: go on with the campaign in this folder.

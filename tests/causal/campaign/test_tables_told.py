@@ -199,7 +199,7 @@ def test_a_column_in_other_letters_is_noticed():
         made.tell_observations({"y": [1.0, 2.0], "Heat": [30.0, 40.0]})
 
 
-@pytest.mark.parametrize("wrong", ["heat / K", "heat_K", "HEAT"])
+@pytest.mark.parametrize("wrong", ["heat / K", "heat_K", "HEAT", "heats"])
 def test_a_column_that_is_nearly_a_variable_is_pointed_out(wrong):
     made = causal.Campaign(
         variables={"heat": (20.0, 90.0)}, target="y", budget=ExperimentBudget(n=3)
@@ -212,7 +212,8 @@ def test_a_column_of_another_name_is_not_pointed_out():
     made = causal.Campaign(
         variables={"heat": (20.0, 90.0)}, target="y", budget=ExperimentBudget(n=3)
     )
-    made.tell_observations({"heating": [30.0, 31.0], "y": [1.0, 2.0]})
+    for other in ("heating", "heat1"):
+        made.tell_observations({other: [30.0, 31.0], "y": [1.0, 2.0]})
 
 
 def test_a_table_without_rows_is_refused():

@@ -16,6 +16,9 @@ from .actions import Action, Binary, Categorical, to_code
 _MIN_SEEN = 3  # values from which the usual range can be seen
 _MAX_WIDTHS = 3.0  # widths of the usual range, beyond its ends
 _MAX_SIZES = 1e6  # times 1, or the largest of too few values to see their range
+# Similarity, by difflib, of a column that may be a variable misspelt: of `nitrgen` and
+# `nitrogen` it is 0.93, of `heat` and `heating`, two variables, 0.73.
+_CLOSE_NAME = 0.8
 # Wider for observations, which nobody confirms one by one: a lognormal target has large
 # values without any error.
 _MAX_WIDTHS_OBSERVED = 30.0
@@ -221,6 +224,15 @@ def find_outliers(
     return tuple(found)
 
 
+def _is_misspelt(name: str, other: str) -> bool:
+    """Whether two names are nearly the same, as `nitrgen` and `nitrogen` are."""
+    # Names that differ in a number, such as x1 and x2, are different names.
+    if re.findall(r"\d", name) != re.findall(r"\d", other):
+        return False
+    pair = name.casefold(), other.casefold()
+    return difflib.SequenceMatcher(None, *pair).ratio() >= _CLOSE_NAME
+
+
 def describe_wild(
     settings: CampaignSettings, before: Samples | None, rows: Samples
 ) -> tuple[str, ...]:
@@ -233,7 +245,7 @@ def describe_wild(
         found += [
             f"no column is {name!r}, but one is {other!r}: rename it"
             for other in sorted(have - settings.named.keys())
-            if meant.fullmatch(other)
+            if meant.fullmatch(other) or _is_misspelt(name, other)
         ]
     for name in rows.variables:
         values = rows[name].astype(np.float64)
