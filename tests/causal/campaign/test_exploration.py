@@ -46,6 +46,33 @@ def test_an_effect_that_begins_outside_of_the_data_is_found():
     assert max(map(tried.count, tried)) <= 2
 
 
+def test_no_draw_goes_further_than_four_deviations_or_twice_an_outcome():
+    names = [f"x{i:02d}" for i in range(40)]
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((50, 40))
+    y = x[:, 7] - 1.5 * x[:, 3] + 0.5 * rng.standard_normal(50)
+    campaign = Campaign(
+        variables=dict.fromkeys(names, (-3.0, 3.0)),
+        target="y",
+        budget=ExperimentBudget(n=3),
+        num_posterior_samples=8,
+    )
+    campaign.tell_observations(dict(zip(names, x.T, strict=True)) | {"y": y})
+
+    def farthest():
+        inference = campaign.infer()
+        drawn = inference.outlook.loss[inference.num_causal :]
+        return np.abs(drawn - y.mean()).max() / inference.scale
+
+    # Untried levers would be expected to do anything: few draws reach fifteen times as
+    # far, and whichever lever they are about would be asked for.
+    assert farthest() == pytest.approx(4.0, rel=1e-5)
+    first = campaign.ask()
+    assert first is not None
+    campaign.tell(first, float(y.mean() - 5 * y.std()))
+    assert farthest() == pytest.approx(10.0, rel=1e-2)
+
+
 def test_variables_beyond_max_parents_are_tried_too():
     names = [f"x{i:02d}" for i in range(14)]
 

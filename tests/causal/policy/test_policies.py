@@ -161,3 +161,23 @@ def test_a_leader_that_was_tried_once_is_tried_again_before_it_is_believed():
     assert chosen("improvement", tried) == 1
     again = dataclasses.replace(tried, repeats=np.array([0.0, 2.0, 0.0, 2.0]))
     assert chosen("improvement", again) != 1
+
+
+def test_each_third_experiment_is_where_none_was_done_until_the_end():
+    # Point 2 promises nothing, and point 0 is known.
+    loss = np.array(SPLIT) + [[0.0, 0.0, 2.0, 0.0]] * 4
+    loss[0, 2] += 1.0
+    known = outlook_of(loss, repeats=np.array([2.0, 2.0, 0.0, 1.0]), left=4.0)
+    asked = [
+        chosen("improvement", dataclasses.replace(known, asked=i)) for i in range(12)
+    ]
+    assert asked == [3, 3, 2, 3, 3, 2, 3, 3, 2, 3, 3, 3]
+    # Everything was tried, or nothing is known of what was.
+    everywhere = dataclasses.replace(known, asked=2, repeats=np.array([2.0, 2, 1, 1]))
+    assert chosen("improvement", everywhere) == 3
+    assert chosen("improvement", dataclasses.replace(known, asked=2, repeats=None)) == 3
+    # A constraint likely breaks there.
+    allowed = np.ones((4, 4), bool)
+    allowed[:, 2] = False
+    unsafe = dataclasses.replace(known, asked=2, allowed=allowed)
+    assert chosen("improvement", unsafe) == 3

@@ -1,7 +1,7 @@
 """Bayesian inference from a campaign's rows: posterior samples and predictions."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -28,6 +28,7 @@ from frugax.causal.posterior import (
 from ._experiments import add_prices
 from ._settings import CampaignSettings
 from ._state import CampaignState
+from .actions import Action
 from .candidates import make_grid, refine_grid, select_promising
 from .model_free import ModelFree, PassiveModels, causal_share, usual_mean
 from .preparation import (
@@ -51,43 +52,31 @@ _NOISE_FRACS = (1.0, 0.3, 0.1)
 # Draws of the process that knows no graph.
 _NUM_FREE = 96
 # Half-widths of a range within which one experiment repeats another.
-_REPEAT_LENGTH = 0.03
+_REPEAT_LENGTH = 0.15
+_MAX_LEVELS = 12  # of a variable, each of which is another experiment
 _Predictions: TypeAlias = Float[np.ndarray, "samples points outputs"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Inference:
-    """Everything that follows from the rows of a campaign.
+    """Everything that follows from the rows of a campaign."""
 
-    Attributes:
-        names: the variables of the models, in their order.
-        levers: the variables by the positions in `outlook.points`: those of the models,
-            then those that may be set but were not selected for the models.
-        ensemble: the posterior samples.
-        outlook: their predictions for every candidate experiment.
-        discrepancy: discrepancy between the experiments and the samples.
-        scale: standard deviation of the target.
-        row_std: standard deviation of the target in rows of one experiment.
-        imputed: values that count for variables in rows that lack them.
-        num_causal: number of rows of `outlook.loss` that are causal models of all rows,
-            the first ones; the others are of the process over experiments.
-        domain: ranges of the variables.
-        passive: the causal models that know passive data only.
-        mean_range: least and greatest possible mean of the target.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of the models
+    # The variables by the positions in `outlook.points`: those of the models, then
+    # those that may be set but were not selected for the models.
     levers: tuple[str, ...]
     ensemble: PosteriorEnsemble
     outlook: Outlook
     discrepancy: Discrepancy
-    scale: float
-    row_std: float
-    imputed: dict[str, float]
+    scale: float  # standard deviation of the target
+    row_std: float  # that in rows of one experiment
+    imputed: dict[str, float]  # values that count in rows that lack them
+    # The first rows of `outlook.loss` are causal models of all rows; the others are of
+    # the process over experiments.
     num_causal: int
     domain: Domain
-    passive: PassiveModels | None
-    mean_range: tuple[float, float]
+    passive: PassiveModels | None  # these know passive data only
+    mean_range: tuple[float, float]  # possible means of the target
 
 
 class _Predictor:
@@ -338,9 +327,11 @@ def infer(
     candidates.extend(pending)
     predictions = predict()
     tried = candidates.points
-    # Two experiments within a few hundredths of a range are one experiment repeated.
-    repeats = rbf_kernel(tried, outcomes.points, domain, _REPEAT_LENGTH).sum(1)
-    repeats += rbf_kernel(tried, pending, domain, _REPEAT_LENGTH).sum(1)
+    # Two experiments within a twentieth of a range are one experiment repeated.
+    before = outcomes.points.merge(pending)
+    actions = {levers.index(n): each for n, each in settings.variables.items()}
+    one, other = (_separate_levels(each, actions, domain) for each in (tried, before))
+    repeats = rbf_kernel(one, other, domain, _REPEAT_LENGTH).sum(1)
     points = tried
     if None not in usual:
         # Doing nothing is the first alternative to any intervention, and the
@@ -383,6 +374,7 @@ def infer(
         noise=max(row_std / np.sqrt(settings.rows_per_experiment), 1e-9 * scale),
         done=outcomes.points,
         repeats=repeats,
+        asked=len(state.experiments),
     )
     return Inference(
         names=names,
@@ -400,15 +392,29 @@ def infer(
     )
 
 
+def _separate_levels(
+    points: Points, actions: Mapping[int, Action], domain: Domain
+) -> Points:
+    """Move the values of a short list apart: to try one says nothing of the next."""
+    found = [values.copy() for values in points.values]
+    for targets, values in zip(points.targets, found, strict=True):
+        for i, v in enumerate(targets):
+            action = actions[v]
+            if not isinstance(action, tuple):
+                codes = action.codes
+                step = 0.5 if len(codes) <= _MAX_LEVELS else 2 / (len(codes) - 1)
+                ranks = np.searchsorted(codes, values[:, i])
+                values[:, i] = step * ranks * domain.half_width[v]
+    return Points(points.targets, tuple(found))
+
+
 def list_answers(outcomes: Outcomes) -> list[tuple[int, float, float]]:
     """List the number, mean and standard error of each outcome, oldest first."""
     # `order` counts answered experiments only.
-    answered = [
-        (i, float(outcomes.mean[i]), float(outcomes.error[i]))
+    return [
+        (outcomes.numbers[i], float(outcomes.mean[i]), float(outcomes.error[i]))
         for i in np.argsort(outcomes.order)
     ]
-    numbers = outcomes.numbers
-    return [(numbers[i], mean, error) for i, mean, error in answered]
 
 
 def _index_edges(

@@ -32,6 +32,10 @@ _PRIOR = 0.3
 _LEAST, _MOST = 0.2, 0.5
 # Far outside of the data functions are guesses; in standard deviations of the target.
 _MOST_EFFECT = 10.0
+# A draw goes no further than this from the usual mean, or twice as far as any outcome.
+# Few draws have much larger effects, at whatever untried lever; their gain would choose
+# each experiment. Chosen on five laboratories of their own (docs/causal_campaign.md).
+_MOST_DRAWN = 4.0
 # An earlier experiment counts this much less: wrong causal models have learned from
 # it since (forgetting factors: Raftery, Kárný & Ettler 2010, Technometrics 52:52-66).
 _FORGET = 0.9
@@ -72,12 +76,6 @@ class PassiveModels:
     """Causal models of the rows in which nothing was set.
 
     Experiments choose how far they are trusted, so no outcome may have shaped them.
-
-    Attributes:
-        names: the variables of the models.
-        rows: the rows.
-        ensemble: the models.
-        target: position of the target.
     """
 
     names: tuple[str, ...]
@@ -185,6 +183,8 @@ class ModelFree:
             rng=rng,
             effects=self._predict_effects(outcomes.points),
         )
+        most, done = _MOST_DRAWN * scale, [0.0, *2 * (outcomes.mean - usual[0])]
+        self._ends = usual[0] + min(-most, *done), usual[0] + max(most, *done)
 
     @property
     def noise(self) -> float:
@@ -193,7 +193,8 @@ class ModelFree:
 
     def draw(self, points: Points, count: int) -> Float[np.ndarray, "{count} points"]:
         """Draw the means at some points."""
-        return self._process.draw(points, count, self._predict_effects(points))
+        drawn = self._process.draw(points, count, self._predict_effects(points))
+        return drawn.clip(*self._ends)
 
     def _predict_effects(
         self, points: Points

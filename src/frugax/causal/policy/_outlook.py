@@ -33,7 +33,8 @@ class Outlook:
         noise: standard error of the outcome of one experiment, in the target's unit.
         done: the experiments that were answered.
         left: number of experiments of the usual price that the budget still pays for.
-        repeats: number of experiments that were done at a point; None if unknown.
+        repeats: number of experiments near a point, also pending ones; None if unknown.
+        asked: number of experiments that were asked for.
     """
 
     points: Points
@@ -48,6 +49,7 @@ class Outlook:
     done: Points
     left: float = np.inf
     repeats: Float[np.ndarray, " points"] | None = None
+    asked: int = 0
 
     @property
     def mean(self) -> Float[np.ndarray, " points"]:

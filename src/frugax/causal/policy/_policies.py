@@ -22,6 +22,9 @@ from ._outlook import Outlook
 Policy: TypeAlias = Callable[[Outlook, np.random.Generator], int]
 
 _MAX_REPEATS = 1.5
+# Each third experiment fills space until a quarter of the budget is left.
+_FILL_EVERY, _FILL_UNTIL = 3, 3
+_EMPTY = 0.05  # experiments nearby, fewer than which leave a place empty
 _RETEST = 0.1
 # Candidates of the knowledge gradient, which takes a millisecond for each.
 _CANDIDATES = 24
@@ -31,8 +34,14 @@ def improvement(outlook: Outlook, rng: np.random.Generator) -> int:
     """Maximize the expected improvement on the recommendation, per cost.
 
     The recommendation is tried again if that is worth more than the most promising
-    point, but no point a third time while another one may be better.
+    point, but no point a third time while another one may be better. Each third
+    experiment is where none was done yet, as far as that is known.
     """
+    is_due = outlook.asked % _FILL_EVERY == _FILL_EVERY - 1
+    if is_due and outlook.asked + 1 < _FILL_UNTIL * outlook.left:
+        point = _fill_space(outlook, rng)
+        if point is not None:
+            return point
     ei = expected_improvement(outlook) / outlook.price
     if outlook.repeats is None:
         return _select_max(ei, outlook, rng)
@@ -49,6 +58,33 @@ def improvement(outlook: Outlook, rng: np.random.Generator) -> int:
     both = np.array([best, pick])
     worth = total_values(outlook, both) / outlook.price[both]
     return best if worth[0] > worth[1] else pick
+
+
+def _fill_space(outlook: Outlook, rng: np.random.Generator) -> int | None:
+    """Draw a point without an experiment nearby, if one is left.
+
+    Every model may be wrong where no data are, and smooth ones ask for the ends of
+    ranges only. Variables with large or uncertain effects are likelier.
+    """
+    if outlook.repeats is None:
+        return None
+    empty = outlook.affordable & ~outlook.refuted & np.isfinite(outlook.mean)
+    empty &= outlook.repeats < _EMPTY
+    if not empty.any():
+        return None
+    # As many experiments on single variables as on pairs, of which there are more.
+    sizes = np.array([len(each) for each in outlook.points.targets])
+    sizes = sizes[outlook.points.group]
+    empty &= sizes == rng.choice(np.unique(sizes[empty]))
+    # The largest mean square effect of each group, per cost.
+    effect = ((outlook.loss - np.median(outlook.loss)) ** 2).mean(0) / outlook.price
+    group = outlook.points.group
+    found = np.zeros(len(outlook.points.targets))
+    np.maximum.at(found, group[empty], effect[empty])
+    if not found.sum() > 0:
+        return None
+    chosen = rng.choice(len(found), p=found / found.sum())
+    return int(rng.choice(np.flatnonzero(empty & (group == chosen))))
 
 
 def thompson(outlook: Outlook, rng: np.random.Generator) -> int:

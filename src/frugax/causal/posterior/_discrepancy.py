@@ -27,15 +27,10 @@ LENGTHS = (0.25, 0.6)  # in half-widths of a range
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Discrepancy:
-    """A Gaussian process for the difference between experiments and predictions.
+    """A Gaussian process for the difference between experiments and predictions."""
 
-    Attributes:
-        size: standard deviation, in the target's unit; 0 for none.
-        length: length scale, in half-widths of a range.
-    """
-
-    size: float
-    length: float
+    size: float  # standard deviation, in the target's unit
+    length: float  # in half-widths of a range
 
 
 def fit_discrepancy(

@@ -18,14 +18,9 @@ from ._parent_scores import score_parent_sets
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LinearModel:
-    """Least-squares weights of the graph with the best score.
+    """Least-squares weights of the graph with the best score."""
 
-    Attributes:
-        weights: weight of each edge, `[parent, child]`.
-        constant: constant of each variable.
-    """
-
-    weights: Float[np.ndarray, "d d"]
+    weights: Float[np.ndarray, "d d"]  # `[parent, child]`
     constant: Float[np.ndarray, " d"]
 
     def predict_mean(

@@ -40,17 +40,11 @@ _COMPANION_TRIALS = (16, 4)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ParentCases:
-    """Parents and companions that may explain one variable.
+    """Parents and companions that may explain one variable."""
 
-    Attributes:
-        parents: the parents in each case, as bit masks.
-        companions: the companions in each case, as bit masks.
-        logs: log weight of each case.
-    """
-
-    parents: Int[np.ndarray, " cases"]
-    companions: Int[np.ndarray, " cases"]
-    logs: Float[np.ndarray, " cases"]
+    parents: Int[np.ndarray, " cases"]  # bit masks
+    companions: Int[np.ndarray, " cases"]  # bit masks
+    logs: Float[np.ndarray, " cases"]  # log weights
 
     @property
     def predecessors(self) -> Int[np.ndarray, " cases"]:

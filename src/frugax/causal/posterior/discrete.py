@@ -100,14 +100,10 @@ class DiscretePosterior:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SetTable:
-    """The parent sets of one variable, by the candidates that precede it.
+    """The parent sets of one variable, by the candidates that precede it."""
 
-    Attributes:
-        candidates: the variables that may be parents.
-        sums: log of the sum over the sets inside of each set of candidates (bit masks).
-    """
-
-    candidates: tuple[int, ...]
+    candidates: tuple[int, ...]  # the variables that may be parents
+    # Log of the sum over the sets inside of each set of candidates (bit masks).
     sums: Float[np.ndarray, " masks"]
 
     def edge_probs(self, mask: int) -> Float[np.ndarray, " candidates"]:
