@@ -27,17 +27,11 @@ def _bend_variances(length: float) -> Float[np.ndarray, " k"]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """How much each part of a mechanism may contribute; the slow part of a fit.
+    """How much each part of a mechanism may contribute; the slow part of a fit."""
 
-    Attributes:
-        line_gain: prior variance of the straight lines.
-        bends: length scale and gain of each parent's sines; gain 0 for none.
-        waves: index of the waves' length scale, and their gain; gain 0 for none.
-    """
-
-    line_gain: float
-    bends: tuple[tuple[float, float], ...]
-    waves: tuple[int, float]
+    line_gain: float  # prior variance of the straight lines
+    bends: tuple[tuple[float, float], ...]  # length scale, gain
+    waves: tuple[int, float]  # index of length scale, gain
 
     def prior_variances(
         self, num_parents: int, num_waves: int
@@ -51,19 +45,12 @@ class Hyperparameters:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HyperparameterPosterior:
-    """Hyperparameters that explain a variable about equally well.
-
-    Attributes:
-        candidates: the hyperparameters.
-        probs: probability of each candidate; they sum to 1.
-        num_rows: number of rows that they were found with.
-        support: smallest and largest normalised value of each parent in these rows.
-    """
+    """Hyperparameters that explain a variable about equally well."""
 
     candidates: tuple[Hyperparameters, ...]
-    probs: Float[np.ndarray, " candidates"]
-    num_rows: int
-    support: tuple[tuple[float, float], ...]
+    probs: Float[np.ndarray, " candidates"]  # they sum to 1
+    num_rows: int  # with which they were found
+    support: tuple[tuple[float, float], ...]  # of each parent
 
     @classmethod
     def from_log_odds(
