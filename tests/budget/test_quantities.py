@@ -55,7 +55,7 @@ def test_shares(text, share):
     [
         (parse_bytes, "2GBit", ValueError, "'GBit', which is not a unit of bytes"),
         (parse_bytes, "2", ValueError, "has no unit"),
-        (parse_bytes, "-2GiB", ValueError, "one number with its unit"),
+        (parse_bytes, "-2GiB", ValueError, "must be positive, got '-2GiB'"),
         (parse_bytes, "much", ValueError, "one number with its unit"),
         (parse_bytes, "", ValueError, "one number with its unit"),
         (parse_bytes, "0.1B", ValueError, "must be > 0, got 0"),

@@ -205,6 +205,25 @@ def test_a_person_is_asked_again_until_the_answer_can_be_taken(monkeypatch, caps
     assert going.spent == 1
 
 
+def test_a_misspelt_measurement_is_corrected_at_the_prompt(monkeypatch, capsys):
+    going = Campaign(
+        variables={"x": (-1.0, 1.0)},
+        target="y",
+        budget=ExperimentBudget(n=2),
+        policy="random",
+        num_posterior_samples=8,
+    )
+    rng = np.random.default_rng(0)
+    going.tell_observations({n: rng.normal(size=20) for n in ("x", "leaf", "y")})
+    going.ask()
+    typed = iter(["y=0.1 leef=0.2", "skip"])
+    monkeypatch.setattr(_at_terminal.console, "input", lambda *a, **k: next(typed))
+    _at_terminal.ask_person(going, going.experiments[0])
+    said = " ".join(capsys.readouterr().err.split())
+    assert "is it 'leaf'? If an earlier answer is wrong, type back." in said
+    assert "replace" not in said
+
+
 def test_a_person_confirms_an_outlier_and_corrects_an_answer(monkeypatch, capsys):
     going = Campaign(
         variables={"x": (-1.0, 1.0), "w": (0.0, 3.0)},

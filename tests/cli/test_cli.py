@@ -160,6 +160,8 @@ def test_planning_does_not_write_files(small):
 @pytest.mark.parametrize(
     ("args", "parts"),
     [
+        (["rnu", "c.yaml"], ["unknown command 'rnu'. Did you mean 'run'?"]),
+        (["watch", "srve"], ["unknown command 'srve'. Did you mean 'serve'?"]),
         (["run"], ["give either a config file"]),
         (["run", "none.yaml"], ["none.yaml: there is no such file"]),
         (["run", "c.yaml", "--resume", "runs/x"], ["give either a config file"]),
@@ -182,6 +184,7 @@ def test_planning_does_not_write_files(small):
         (["run", "c.yaml", "--set", f"name={'[' * 20_000}"], ["nested too deep"]),
         (["run", "c.yaml", "--runs", "c.yaml"], ["cannot write c.yaml", "choose"]),
         (["plan", "c.yaml", "--set", "budgets.memory=x"], ["budgets.memory"]),
+        (["plan", "c.yaml", "--set", "budgets.memory=-4MiB"], ["must be positive"]),
         (["compress", "none.npz", "--ratio", "2"], ["none.npz"]),
         (["compress", "c.yaml", "--ratio", "2"], ["c.yaml"]),
         (["verify", "c.yaml"], ["c.yaml"]),

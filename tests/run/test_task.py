@@ -42,8 +42,8 @@ def test_a_tuple_is_a_task_and_options_are_arguments(folder):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("own_task_zz:f", "module 'own_task_zz' was not found"),
-        ("own_task_a:god", "no function 'god'. It has: good, iterator"),
+        ("own_task_zz:f", "'own_task_zz' was not found.*Did you mean 'own_task_"),
+        ("own_task_a:god", "no function 'god'. Did you mean 'good'. It has: good, it"),
         ("own_task_a:value", "no function 'value'"),
         ("own_task_a:number", "returned a int; return frugax.run.Task"),
         ("own_task_a:no_loss", "loss must be a function, got a int"),

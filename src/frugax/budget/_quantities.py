@@ -215,6 +215,8 @@ def _one_term(text: str, name: str, kind: str, example: str) -> tuple[Fraction, 
 
 
 def _shape_text(text: str, name: str, kind: str, example: str) -> str:
+    if text.strip().startswith("-"):
+        return f"{name} must be positive, got {text!r}: {kind}, {example}."
     return f"{name} must be {kind}: one number with its unit, {example}; got {text!r}."
 
 

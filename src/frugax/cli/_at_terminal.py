@@ -141,7 +141,8 @@ def _parse_answer(
         # Corrections are read here, too, hence `replace`; nothing is told yet.
         rows = campaign.read_answer(record, values, actual=actual, replace=True)
     except ValueError as e:
-        _complain(str(e))
+        # `replace` is an argument in Python; here a word corrects an answer.
+        _complain(str(e).replace("tell it again with replace=True", "type back"))
         return None
     # Before the first table the campaign accepts any column, so this is the only place
     # where a misspelt one can be noticed.

@@ -9,6 +9,7 @@ from typing import Any
 
 import tyro
 
+from frugax.budget import suggest
 from frugax.errors import ConfigError
 
 _RULE = re.compile(r"[╭╮╰╯─\s]+|-{3,}")
@@ -23,6 +24,11 @@ def parse(
 ) -> Callable[[], int]:
     """Parse arguments into a call that is not made yet."""
     output = io.StringIO()
+    if args and args[0] not in commands and not args[0].startswith("-"):
+        raise ConfigError(
+            f"unknown command {args[0]!r}.{suggest(args[0], commands)} Available: "
+            f"{', '.join(commands)}; see {prog} --help."
+        )
     # The list of commands fits a screen with the first sentence of each.
     is_list = list(args) in (["-h"], ["--help"])
     try:

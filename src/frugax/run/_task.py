@@ -158,16 +158,19 @@ def _own_task(
         except ModuleNotFoundError as e:
             if e.name is None or not f"{module_name}.".startswith(f"{e.name}."):
                 raise  # the user's module exists, but imports a missing one
+            files = [*config_folder.glob("*.py"), *Path.cwd().glob("*.py")]
+            hint = suggest(module_name, {file.stem for file in files})
             raise ConfigError(
                 f"task: module {module_name!r} was not found in {config_folder}, in "
-                f"{Path.cwd()} or among the installed packages."
+                f"{Path.cwd()} or among the installed packages.{hint}"
             ) from e
     function = getattr(module, function_name, None)
     if not callable(function):
         found = [n for n in vars(module) if callable(vars(module)[n]) and n[0] != "_"]
         raise ConfigError(
             f"task: {module_name} ({module.__file__}) has no function "
-            f"{function_name!r}. It has: {', '.join(found) or 'none'}."
+            f"{function_name!r}.{suggest(function_name, found)} It has: "
+            f"{', '.join(found) or 'none'}."
         )
     _check_options(function, options, name)
     with user_code(name):
