@@ -59,6 +59,11 @@ def make_simulator_runner(truth: Environment, rows: int, seed: int) -> Experimen
 
     The same experiment gives the same answer, so one that was interrupted can be done
     again as if nothing had happened.
+
+    Args:
+        truth: the model.
+        rows: number of rows of one experiment.
+        seed: seed of the noise.
     """
     # Offset 0 is left to the observations of `frugax causal run`, hence the + 1.
     return lambda record: truth.sample(

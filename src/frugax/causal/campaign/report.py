@@ -125,7 +125,15 @@ def report_page(
     truth: Environment | None = None,
     audited: CampaignAudit | None = None,
 ) -> str:
-    """Render the report as one HTML document."""
+    """Render the report as one HTML document.
+
+    Args:
+        name: name of the campaign.
+        campaign: the campaign.
+        advice: whether to go on.
+        truth: the problem, if it is a known one; gives the regret.
+        audited: the campaign replayed beside other strategies.
+    """
     outcomes = summarize_experiments(campaign)
     sections = {
         "What causes what": _render_graph(campaign),

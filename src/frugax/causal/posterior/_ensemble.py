@@ -23,11 +23,19 @@ _LIKELIHOOD_POWER = 0.5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PosteriorEnsemble:
-    """Equally likely draws from the posterior given the data."""
+    """Equally likely draws from the posterior given the data.
+
+    Attributes:
+        samples: the structural causal models.
+        graphs: graph of each sample; bit masks of every variable's parents.
+        edges: share of samples with each edge, `[parent, child]`.
+        hyperparameters: result of the search for each variable and parent set, which
+            saves it the next time.
+    """
 
     samples: tuple[PosteriorSample, ...]
-    graphs: Int[np.ndarray, "samples d"]  # bit masks of parents
-    edges: Float[np.ndarray, "d d"]  # `[parent, child]`
+    graphs: Int[np.ndarray, "samples d"]
+    edges: Float[np.ndarray, "d d"]
     hyperparameters: Mapping[tuple[int, int], HyperparameterPosterior]
 
     def select(self, indices: Int[np.ndarray, " selected"]) -> "PosteriorEnsemble":
