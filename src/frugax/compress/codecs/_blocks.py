@@ -104,18 +104,18 @@ class RowScaling:
 
     Attributes:
         power: 1 for errors relative to each row, 0 for one step everywhere.
-        rms: of the whole tensor, whose rows of this size have the scale 1.
+        typical: the size of rows whose scale is 1: the geometric mean of all.
     """
 
     power: float
-    rms: float
+    typical: float
 
     def exponents(self, values: np.ndarray, lanes: trellis.LaneLayout) -> np.ndarray:
         """Return the exponent of each run of flat values, int8."""
         sizes = np.sqrt(trellis.sum_run_squares(values, lanes) / lanes.run_lengths)
         sizes = np.minimum(sizes, _bound_sizes(values, lanes))
         # A row of zeros has no size: as small as scales go.
-        ratio = np.maximum(sizes / self.rms, 2.0**-15)
+        ratio = np.maximum(sizes / self.typical, 2.0**-15)
         return trellis.nearest_exponents(ratio**self.power)
 
 
