@@ -184,14 +184,14 @@ def judge(table: np.ndarray, bits: float) -> str:
     a, b = unit(table), unit(decoded)
     at = np.linspace(0, len(a) - 1, min(len(a), 2000)).astype(np.intp)
 
-    def kept(before: np.ndarray, after: np.ndarray) -> float:
+    def share_kept(before: np.ndarray, after: np.ndarray) -> float:
         pairs = zip(neighbours(before[at]), neighbours(after[at]), strict=True)
         return float(
             np.mean([len({*x.tolist()} & {*y.tolist()}) / 10 for x, y in pairs])
         )
 
     cosine = 1 - (a * b).sum(1).mean()
-    return f"{cosine:.5f}, {kept(a, b):.3f}, {kept(table, decoded):.3f}"
+    return f"{cosine:.5f}, {share_kept(a, b):.3f}, {share_kept(table, decoded):.3f}"
 
 
 def print_dense(rules: Sequence[str]) -> None:

@@ -31,7 +31,8 @@ class Speeds:
 
 # CPU: two cores, fitted to the step times of four nets (docs/remat.md). GPU and TPU:
 # about half of the peaks that NVIDIA's data sheet of the H100 states with TF32, and
-# Google's of the TPU v5e with bfloat16; two kernel launches of 5 µs for each product.
+# Google's of the TPU v5e with bfloat16; a product is taken to launch two kernels of 5
+# µs. No GPU or TPU has been timed.
 _SPEEDS = {
     "cpu": Speeds(1e11, 1e10, 4e-6),
     "gpu": Speeds(2e14, 2e12, 1e-5),

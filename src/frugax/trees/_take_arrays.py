@@ -6,6 +6,7 @@ and one of flax nnx holds random keys. `jax.grad` refuses them; `eqx.filter_grad
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -58,16 +59,24 @@ def take_arrays(
     count = len(args)
     given = (argnums,) if isinstance(argnums, int) else argnums
     active = {n % count for n in given if -count <= n < count}
+    is_whole = [
+        all(
+            x is arg or _is_taken(x, is_active=n in active)
+            for x in jax.tree.leaves(arg)
+        )
+        for n, arg in enumerate(args)
+    ]
+    if all(is_whole):  # at each call of a gradient, so it has to be quick
+        return LossOfArrays(loss, tuple(args), argnums)
     # None stands for what is taken out, so it has to count as a leaf.
     leaves, tree = jax.tree.flatten(tuple(args), is_leaf=_is_none)
     fates: list[str] = []
     for n, arg in enumerate(args):
         within = jax.tree.leaves(arg, is_leaf=_is_none)
-        is_active = n in active
-        if all(x is arg or _is_taken(x, is_active=is_active) for x in within):
+        if is_whole[n]:
             fates += ["kept"] * len(within)
         else:
-            fates += [_fate(x, is_active=is_active) for x in within]
+            fates += [_fate(x, is_active=n in active) for x in within]
     if not moves:
         fates = [f.replace("moved", "kept") for f in fates]
     if all(f == "kept" for f in fates):
@@ -76,6 +85,7 @@ def take_arrays(
     moved = list(itertools.compress(leaves, pick("moved")))
     static = [x if f == "static" else None for x, f in zip(leaves, fates, strict=True)]
 
+    @functools.wraps(loss)
     def of_arrays(*arrays: Any) -> Any:
         rest = iter(arrays[count] if moved else ())
         found = list(jax.tree.leaves(arrays[:count], is_leaf=_is_none))
@@ -92,7 +102,8 @@ def take_arrays(
         # A negative position would count the new argument.
         from_front = tuple(n % count for n in given)
         argnums = from_front[0] if isinstance(argnums, int) else from_front
-    names = tuple(x if isinstance(x, Hashable) else id(x) for x in static)
+    # With their types, since 1, 1.0 and True are equal.
+    names = tuple((type(x), x if isinstance(x, Hashable) else id(x)) for x in static)
     key = tree, names, tuple(fates)
     return LossOfArrays(of_arrays, (*kept, moved) if moved else kept, argnums, key)
 
@@ -103,12 +114,17 @@ def _is_none(x: Any) -> bool:
 
 def _is_taken(leaf: Any, *, is_active: bool) -> bool:
     """Whether `jax.grad` takes a leaf, in an argument that is differentiated or not."""
-    import jax.numpy as jnp
-
     if not is_array(leaf):
         numbers = (float, complex) if is_active else (bool, int, float, complex)
         return leaf is None or type(leaf) in numbers
-    return not is_active or jnp.issubdtype(leaf.dtype, jnp.inexact)
+    return not is_active or _is_inexact(leaf.dtype)
+
+
+@functools.lru_cache
+def _is_inexact(dtype: Any) -> bool:
+    import jax.numpy as jnp
+
+    return jnp.issubdtype(dtype, jnp.inexact)
 
 
 def _fate(leaf: Any, *, is_active: bool) -> str:

@@ -67,9 +67,8 @@ class CompressedFile(Mapping[str, np.ndarray]):
         self.place = place
         self.nbytes = len(self._file)
         self._verified = False  # until every byte was compared with a checksum
-        self._check_exact = (
-            True  # until all were, but for chunks that are yet to be read
-        )
+        # Until all were, but for chunks that are yet to be read.
+        self._check_exact = True
         self.prefix = self.receipt = None
         try:
             with name_errors(self.place):
