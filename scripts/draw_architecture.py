@@ -2,10 +2,10 @@
 
     python scripts/draw_architecture.py    # writes docs/pictures/architecture.svg
 
-Each blue arrow is an import: from `frugax.run` to a planning room, or from one planning
-room to another. A room receives those budgets that its source imports from
+Each blue arrow is an import: from `frugax.run` to a package that plans, or from one of
+these to another. A package receives those budgets that its source imports from
 `frugax.budget`.
-`tests/test_house.py` fails if the picture no longer shows the source.
+`tests/test_structure.py` fails if the picture no longer shows the source.
 """
 
 import ast
@@ -18,8 +18,8 @@ from frugax.report import Markup, element, fragment
 ROOT = Path(__file__).parent.parent
 PICTURE = ROOT / "docs" / "pictures" / "architecture.svg"
 
-# The rooms that plan, from left to right in the order in which a run reaches them.
-_PLANNING_ROOMS = ("remat", "train", "watch", "compress")
+# The packages that plan, from left to right in the order in which a run reaches them.
+_PLANNING_PACKAGES = ("remat", "train", "watch", "compress")
 _UNITS = {
     "MemoryBudget": "bytes on the device",
     "TimeBudget": "bytes, seconds, compiles",
@@ -28,7 +28,7 @@ _UNITS = {
 }
 _WIDTH, _HEIGHT = 920, 490
 _BOX_WIDTH, _BOX_HEIGHT, _GAP = 190, 76, 36
-_ROWS = {"config": 16, "run": 128, "rooms": 252, "receipt": 390}
+_ROWS = {"config": 16, "run": 128, "packages": 252, "receipt": 390}
 
 _STYLE = """
 svg { font: 14px system-ui, sans-serif; } .box { fill: #fff; stroke: #5b6470; }
@@ -40,11 +40,11 @@ line { stroke-width: 1.6; marker-end: url(#tip); }
 """
 
 
-def budgets_of(room: str) -> list[str]:
-    """Find the budget classes that a room's source imports."""
+def budgets_of(package: str) -> list[str]:
+    """Find the budget classes that a package's source imports."""
     imported = {
         alias.name
-        for path in sorted((ROOT / "src" / "frugax" / room).rglob("*.py"))
+        for path in sorted((ROOT / "src" / "frugax" / package).rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom) and node.module == "frugax.budget"
         for alias in node.names
@@ -52,16 +52,19 @@ def budgets_of(room: str) -> list[str]:
     return [name for name in _UNITS if name in imported]
 
 
-def imports_of(room: str) -> set[str]:
-    """Find the planning rooms that a room imports."""
+def imports_of(package: str) -> set[str]:
+    """Find the planning packages that a package imports."""
     graph = grimp.build_graph("frugax")
     imported = {
         used.split(".")[1]
-        for module in {f"frugax.{room}", *graph.find_descendants(f"frugax.{room}")}
+        for module in {
+            f"frugax.{package}",
+            *graph.find_descendants(f"frugax.{package}"),
+        }
         for used in graph.find_modules_directly_imported_by(module)
         if used.count(".")
     }
-    return imported & set(_PLANNING_ROOMS) - {room}
+    return imported & set(_PLANNING_PACKAGES) - {package}
 
 
 def draw() -> str:
@@ -69,8 +72,11 @@ def draw() -> str:
     direct = imports_of("run")
     step = _BOX_WIDTH + _GAP
     middle = _WIDTH / 2
-    center = (len(_PLANNING_ROOMS) - 1) / 2
-    xs = {room: middle + (i - center) * step for i, room in enumerate(_PLANNING_ROOMS)}
+    center = (len(_PLANNING_PACKAGES) - 1) / 2
+    xs = {
+        package: middle + (i - center) * step
+        for i, package in enumerate(_PLANNING_PACKAGES)
+    }
     parts = [
         _box(
             middle,
@@ -80,7 +86,7 @@ def draw() -> str:
             "time, overhead, size",
         ),
         _arrow(middle, _ROWS["config"] + _BOX_HEIGHT, middle, _ROWS["run"], "down"),
-        _box(middle, _ROWS["run"], "frugax.run", "passes each room", "its budget"),
+        _box(middle, _ROWS["run"], "frugax.run", "passes each package", "its budget"),
         _box(
             middle,
             _ROWS["receipt"],
@@ -89,17 +95,17 @@ def draw() -> str:
             "measured, verdict",
         ),
     ]
-    for i, (room, x) in enumerate(xs.items()):
+    for i, (package, x) in enumerate(xs.items()):
         # Spread the ends so that the arrows do not meet in one point.
         end = middle + (i - center) * _BOX_WIDTH / (len(xs) + 1)
-        budgets = budgets_of(room)
+        budgets = budgets_of(package)
         units = [_UNITS[name] for name in budgets]
-        top, bottom = _ROWS["rooms"], _ROWS["rooms"] + _BOX_HEIGHT
-        parts.append(_box(x, top, f"frugax.{room}", ", ".join(budgets), units[-1]))
+        top, bottom = _ROWS["packages"], _ROWS["packages"] + _BOX_HEIGHT
+        parts.append(_box(x, top, f"frugax.{package}", ", ".join(budgets), units[-1]))
         parts.append(_arrow(x, bottom, end, _ROWS["receipt"], "up"))
-        if room in direct:
+        if package in direct:
             parts.append(_arrow(end, _ROWS["run"] + _BOX_HEIGHT, x, top, "down"))
-        for used in imports_of(room):
+        for used in imports_of(package):
             side = _BOX_WIDTH / 2
             if xs[used] < x:
                 side = -side

@@ -1,8 +1,8 @@
 """MkDocs hooks: what the site has besides the pages of docs/.
 
 The README is the home page. Contributing, security and changes come from the root
-of the repository. The API reference has one page for each room, generated from the
-names that the room exports; commands and config keys have a page each, generated from
+of the repository. The API reference has one page for each package, generated from the
+names that it exports; commands and config keys have a page each, generated from
 docstrings. One page lists the releases whose sites were built. Notebooks are shown with
 the outputs that they hold. Links are rewritten to where the pages are on the site.
 """
@@ -26,7 +26,7 @@ FROM_ROOT = {
     "security.md": "SECURITY.md",
     "changes.md": "CHANGELOG.md",
 }
-# Rooms that only the others use, or that serve names of older systems.
+# Packages that only the others use, or that serve names of older systems.
 NO_REFERENCE = {"cli", "compat"}
 # Classes whose fields are the keys of a YAML config, in the order of the page.
 CONFIGS = {
@@ -51,7 +51,7 @@ def on_config(config: Any) -> Any:
     """Place the generated pages, and those that the navigation does not name."""
     sections = {name: pages for entry in config["nav"] for name, pages in entry.items()}
     sections["Reference"] += ["reference/commands.md", "reference/config_keys.md"]
-    sections["Reference"] += [f"reference/{room}.md" for room in rooms()]
+    sections["Reference"] += [f"reference/{package}.md" for package in packages()]
     sections["Project"] += [*FROM_ROOT, "versions.md"]
     config["copyright"] = f"frugax {version()}, {config.get('copyright')}"
     sections["Notebooks"] += [f"notebooks/{path.stem}.md" for path in notebooks()]
@@ -60,7 +60,7 @@ def on_config(config: Any) -> Any:
         place = page.relative_to(DOCS).as_posix()
         if place in named:
             continue
-        section = "Rooms"
+        section = "Packages"
         if place.startswith(("decisions/", "compat/")):
             section = "Project"
         if place in {"architecture.md", "renames.md", "releasing.md"}:
@@ -76,7 +76,9 @@ def on_files(files: Any, *, config: Any) -> Any:
 
     for place, source in FROM_ROOT.items():
         files.append(File.generated(config, place, content=read(source)))
-    pages = {f"reference/{room}.md": reference_page(room) for room in rooms()}
+    pages = {
+        f"reference/{package}.md": reference_page(package) for package in packages()
+    }
     pages["reference/commands.md"] = commands_page()
     pages["reference/config_keys.md"] = config_keys_page()
     pages["versions.md"] = versions_page(os.environ.get("FRUGAX_SITE_TAGS", "").split())
@@ -169,16 +171,16 @@ def picture_title(svg: str) -> str:
     return found[1] if found else "the picture that the cell above draws"
 
 
-def rooms() -> list[str]:
-    """The rooms with a page of reference."""
+def packages() -> list[str]:
+    """The packages with a page of reference."""
     source = ROOT / "src" / "frugax"
     found = sorted(path.parent.name for path in source.glob("*/__init__.py"))
-    return [room for room in found if room not in NO_REFERENCE]
+    return [package for package in found if package not in NO_REFERENCE]
 
 
-def exported_names(room: str) -> list[str]:
-    """The names that a room exports, without importing it."""
-    folder = ROOT / "src" / "frugax" / room
+def exported_names(package: str) -> list[str]:
+    """The names that a package exports, without importing it."""
+    folder = ROOT / "src" / "frugax" / package
     stub = folder / "__init__.pyi"
     if stub.is_file():
         tree = ast.parse(stub.read_text())
@@ -198,16 +200,18 @@ def exported_names(room: str) -> list[str]:
     return []
 
 
-def reference_page(room: str) -> str:
-    """A page with every public name of a room."""
-    promise = ast.get_docstring(ast.parse(read(f"src/frugax/{room}/__init__.py"))) or ""
-    names = exported_names(room)
-    # The page about the room explains; this one is for looking things up.
+def reference_page(package: str) -> str:
+    """A page with every public name of a package."""
+    summary = (
+        ast.get_docstring(ast.parse(read(f"src/frugax/{package}/__init__.py"))) or ""
+    )
+    names = exported_names(package)
+    # The page about the package explains; this one is for looking things up.
     guide = ""
-    if (DOCS / f"{room}.md").is_file():
-        guide = f"Guide: [{room}](../{room}.md)."
-    entries = "\n\n".join(f"::: frugax.{room}.{name}" for name in names)
-    return f"# frugax.{room}\n\n{promise.splitlines()[0]} {guide}\n\n{entries}\n"
+    if (DOCS / f"{package}.md").is_file():
+        guide = f"Guide: [{package}](../{package}.md)."
+    entries = "\n\n".join(f"::: frugax.{package}.{name}" for name in names)
+    return f"# frugax.{package}\n\n{summary.splitlines()[0]} {guide}\n\n{entries}\n"
 
 
 def version() -> str:

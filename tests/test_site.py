@@ -49,17 +49,17 @@ def test_links_lead_to_the_page_on_the_site(folder, place, link, expected):
     assert hooks.rewrite(link, folder, place) == expected
 
 
-@pytest.mark.parametrize("room", hooks.rooms())
-def test_the_reference_has_every_public_name(room):
-    names = hooks.exported_names(room)
-    exported = set(importlib.import_module(f"frugax.{room}").__all__)
-    if room == "models" and importlib.util.find_spec("torch") is None:
+@pytest.mark.parametrize("package", hooks.packages())
+def test_the_reference_has_every_public_name(package):
+    names = hooks.exported_names(package)
+    exported = set(importlib.import_module(f"frugax.{package}").__all__)
+    if package == "models" and importlib.util.find_spec("torch") is None:
         exported.add("TorchBackend")  # public beside torch only
     assert set(names) <= exported
     # JAX's own names are left to JAX's reference, and layers have their own page.
-    assert room in {"jaxprs", "models"} or set(names) == exported
-    page = hooks.reference_page(room)
-    assert all(f"::: frugax.{room}.{name}\n" in page for name in names)
+    assert package in {"jaxprs", "models"} or set(names) == exported
+    page = hooks.reference_page(package)
+    assert all(f"::: frugax.{package}.{name}\n" in page for name in names)
 
 
 def test_the_page_of_commands_has_every_command_and_option(capsys):
@@ -96,7 +96,7 @@ def test_releases_are_listed_by_version():
 
 
 def test_every_page_is_in_the_navigation():
-    sections = ("Learn", "Notebooks", "Rooms", "Reference", "Project")
+    sections = ("Learn", "Notebooks", "Packages", "Reference", "Project")
     config = {"nav": [{name: []} for name in sections]}
     nav = hooks.on_config(config)["nav"]
     placed = {page for section in nav for pages in section.values() for page in pages}

@@ -1,4 +1,4 @@
-"""Both samplers: equal on equal noise, and with the moments that they promise."""
+"""Both samplers: equal on equal noise, and with the moments that they state."""
 
 import dataclasses
 

@@ -136,7 +136,7 @@ def test_no_tensor_is_lost_while_others_are_fine(unit):
 
 
 @pytest.mark.parametrize("most", [3.4e38, 3e38])
-def test_values_near_the_largest_float_leave_the_others_their_room(most):
+def test_values_near_the_largest_float_leave_the_others_their_precision(most):
     tree = {"w": NORMAL.astype("f"), "x": np.full(2000, most, "f")}
     w, x = compress.plan(tree, SizeBudget(ratio=3)).tensors
     assert x.bytes < 200
@@ -507,7 +507,7 @@ def train_digits(images, labels, rng):
     return net
 
 
-def test_the_room_is_reached_from_the_front():
+def test_the_package_exports_its_public_names():
     assert fx.compress is compress
 
 

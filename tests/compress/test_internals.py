@@ -1,6 +1,6 @@
 """Behaviour that only shows inside: limits made small, and calls counted.
 
-The only file of the room's tests that reaches into its private modules.
+The only file of the package's tests that reaches into its private modules.
 """
 
 import dataclasses

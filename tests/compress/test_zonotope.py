@@ -74,7 +74,7 @@ def test_no_change_of_100_000_points_is_over_its_bound(seed):
 
 
 def test_a_change_of_the_smaller_net_is_seen():
-    """The check above can fail: a weight that moves breaks the promise."""
+    """The check above can fail: a weight that moves breaks the guarantee."""
     layers, small, low, high = reduced_in_a_box(*CASES[1])
     small.b2[0] += 3 * small.bound[0]
     assert violations(layers, small, low, high, 100) > 0

@@ -1,4 +1,4 @@
-"""Every room has the same four doors: plan, apply, a receipt, and `needed`."""
+"""Every package has the same interface: plan, apply, a receipt, and `needed`."""
 
 import dataclasses
 import functools
@@ -26,8 +26,8 @@ from frugax.watch import probes
 
 
 @dataclasses.dataclass(frozen=True)
-class Room:
-    """How to plan in a room, as a function of the limit alone.
+class Package:
+    """How to plan in a package, as a function of the limit alone.
 
     Attributes:
         plan: from a limit to a plan.
@@ -195,8 +195,8 @@ def _carry_out_run(plan):
 _LESS = lambda limit: float(np.nextafter(limit, 0))
 # A measured `needed` is feasible, but nothing proves that less is not.
 _HALF = lambda limit: limit / 2
-ROOMS = {
-    "remat": Room(
+PACKAGES = {
+    "remat": Package(
         lambda n: fx.remat.plan(
             _loss, fx.MemoryBudget(limit_bytes=int(n)), example_args=_EXAMPLES
         ),
@@ -205,7 +205,7 @@ ROOMS = {
         too_little=100,
         below=_HALF,
     ),
-    "fit": Room(
+    "fit": Package(
         lambda n: fx.plan(
             _loss, _EXAMPLES, fx.MemoryBudget(limit_bytes=int(n)), target="cpu"
         ),
@@ -214,27 +214,31 @@ ROOMS = {
         too_little=100,
         below=_HALF,
     ),
-    "compress": Room(
+    "compress": Package(
         lambda n: fx.compress.plan(_WEIGHTS, fx.SizeBudget(bytes=int(n))),
         lambda plan: fx.compress.apply(_WEIGHTS, plan).receipt,
         enough=4000,
         too_little=10,
     ),
-    "train": Room(_train, _carry_out_train, enough=10.0, too_little=0.5, below=_LESS),
-    "train.distributed": Room(
+    "train": Package(
+        _train, _carry_out_train, enough=10.0, too_little=0.5, below=_LESS
+    ),
+    "train.distributed": Package(
         _distributed, _carry_out_distributed, enough=2**21, too_little=100
     ),
-    "watch": Room(_watch, _carry_out_watch, enough=0.5, too_little=1e-9, below=_LESS),
-    "models": Room(_models, _carry_out_models, 2**20, 10, below=_HALF),
-    "models, dtypes": Room(_dtypes, _carry_out_dtypes, enough=4000, too_little=10),
-    "causal": Room(
+    "watch": Package(
+        _watch, _carry_out_watch, enough=0.5, too_little=1e-9, below=_LESS
+    ),
+    "models": Package(_models, _carry_out_models, 2**20, 10, below=_HALF),
+    "models, dtypes": Package(_dtypes, _carry_out_dtypes, enough=4000, too_little=10),
+    "causal": Package(
         _causal,
         lambda plan: fx.causal.apply(_VARIABLES, plan).receipt,
         enough=5.0,
         too_little=1.0,
         below=_LESS,
     ),
-    "run": Room(
+    "run": Package(
         _run,
         _carry_out_run,
         enough=2**20,
@@ -246,43 +250,43 @@ ROOMS = {
 
 
 @functools.cache
-def plan_enough(room: Room) -> Plan:
+def plan_enough(package: Package) -> Plan:
     """Plan for a limit that is met, once for all tests."""
-    return room.plan(room.enough)
+    return package.plan(package.enough)
 
 
-every_room = pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
+every_package = pytest.mark.parametrize("package", PACKAGES.values(), ids=PACKAGES)
 
 
-@every_room
-def test_a_plan_is_frozen_hashable_and_prints_as_a_table(room):
-    plan = plan_enough(room)
+@every_package
+def test_a_plan_is_frozen_hashable_and_prints_as_a_table(package):
+    plan = plan_enough(package)
     assert isinstance(plan, Plan)
     assert dataclasses.is_dataclass(plan)
     assert hash(plan) == hash(pickle.loads(pickle.dumps(plan)))
-    assert plan == room.plan(room.enough)
+    assert plan == package.plan(package.enough)
     with pytest.raises((dataclasses.FrozenInstanceError, AttributeError, TypeError)):
         plan.budget = None  # pyright: ignore[reportAttributeAccessIssue]
     lines = str(plan).splitlines()
     assert any(set(line) <= {"-", " "} for line in lines), "no table"
 
 
-@every_room
-def test_a_plan_survives_json_both_ways(room):
-    plan = plan_enough(room)
+@every_package
+def test_a_plan_survives_json_both_ways(package):
+    plan = plan_enough(package)
     text = plan.to_json()
     assert isinstance(json.loads(text), dict)
     assert type(plan).from_json(text) == plan
 
 
-@every_room
-def test_the_prediction_is_within_the_limit(room):
-    assert 0 <= room.predicted(plan_enough(room)) <= room.enough
+@every_package
+def test_the_prediction_is_within_the_limit(package):
+    assert 0 <= package.predicted(plan_enough(package)) <= package.enough
 
 
-@every_room
-def test_the_receipt_of_a_result_compares_the_prediction(room):
-    receipt = room.carry_out(plan_enough(room))
+@every_package
+def test_the_receipt_of_a_result_compares_the_prediction(package):
+    receipt = package.carry_out(plan_enough(package))
     assert isinstance(receipt, Receipt)
     assert receipt.spends
     assert all(spend.limit > 0 for spend in receipt.spends)
@@ -291,52 +295,56 @@ def test_the_receipt_of_a_result_compares_the_prediction(room):
 
 # Every limit that models tries takes some seconds of compilations.
 @pytest.mark.parametrize(
-    "room",
+    "package",
     [
-        pytest.param(room, id=name, marks=[pytest.mark.thorough] * (name == "models"))
-        for name, room in ROOMS.items()
+        pytest.param(
+            package, id=name, marks=[pytest.mark.thorough] * (name == "models")
+        )
+        for name, package in PACKAGES.items()
     ],
 )
-def test_at_needed_planning_succeeds_and_below_it_raises(room):
+def test_at_needed_planning_succeeds_and_below_it_raises(package):
     with pytest.raises(InfeasibleBudgetError) as caught:
-        room.plan(room.too_little)
+        package.plan(package.too_little)
     needed = caught.value.needed
-    assert needed > room.too_little == caught.value.limit
-    assert room.predicted(room.plan(needed)) <= needed
+    assert needed > package.too_little == caught.value.limit
+    assert package.predicted(package.plan(needed)) <= needed
     with pytest.raises(InfeasibleBudgetError):
-        room.plan(room.below(needed))
+        package.plan(package.below(needed))
 
 
-def planning_rooms():
+def planning_packages():
     """Find every public package that plans, by its shortest name."""
-    doors = {}
+    found = {}
     for module in pkgutil.walk_packages(fx.__path__, "frugax."):
         private = any(part.startswith("_") for part in module.name.split("."))
-        # The torch backend may be missing, and compat has the doors of older systems.
+        # The torch backend may be missing, and compat has the names of older systems.
         elsewhere = {"compat", "to_torch"} & set(module.name.split("."))
         if module.ispkg and not private and not elsewhere:
-            door = getattr(importlib.import_module(module.name), "plan", None)
-            if inspect.isfunction(door):
+            function = getattr(importlib.import_module(module.name), "plan", None)
+            if inspect.isfunction(function):
                 name = module.name.removeprefix("frugax.")
-                doors[door] = min(name, doors.get(door, name), key=len)
-    return sorted(doors.values())
+                found[function] = min(name, found.get(function, name), key=len)
+    return sorted(found.values())
 
 
-def test_every_room_that_plans_is_here():
-    assert set(planning_rooms()) == {name.split(",")[0] for name in ROOMS}
+def test_every_package_that_plans_is_here():
+    assert set(planning_packages()) == {name.split(",")[0] for name in PACKAGES}
 
 
-@pytest.mark.parametrize("room", planning_rooms())
-def test_the_doors_have_the_same_signatures(room):
-    module = importlib.import_module(f"frugax.{room}")
-    for door, second in (("plan", "budget"), ("apply", "plan")):
-        parameters = list(inspect.signature(getattr(module, door)).parameters.values())
-        if (room, door) == ("fit", "plan"):
+@pytest.mark.parametrize("package", planning_packages())
+def test_plan_and_apply_have_the_same_signatures(package):
+    module = importlib.import_module(f"frugax.{package}")
+    for function, second in (("plan", "budget"), ("apply", "plan")):
+        parameters = list(
+            inspect.signature(getattr(module, function)).parameters.values()
+        )
+        if (package, function) == ("fit", "plan"):
             # A program that is not run yet: its arguments are given beside it.
             assert parameters.pop(1).name == "args"
         assert parameters[1].name == second
         # Acceptance tests of an older guide give the examples of remat by position.
         rest = [
-            p for p in parameters[2:] if (room, p.name) != ("remat", "example_args")
+            p for p in parameters[2:] if (package, p.name) != ("remat", "example_args")
         ]
         assert all(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in rest)

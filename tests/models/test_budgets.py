@@ -96,7 +96,7 @@ def spread(outputs, inputs):
     return jnp.max(jnp.abs(off * inputs["label"])) + jnp.mean(off**2)
 
 
-# --- the promise ------------------------------------------------------------------
+# --- the guarantee ----------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -117,7 +117,7 @@ def test_the_budget_is_kept_and_the_loss_stays_the_same(task):
     planned = train.make_train_step(
         task.loss, optimizer, budget=MemoryBudget(limit_bytes=limit)
     )
-    # The bar of the example's benchmark, over its 200 steps.
+    # The target of the example's benchmark, over its 200 steps.
     np.testing.assert_allclose(curve(planned), expected, rtol=0, atol=1e-3)
     assert expected[-1] < expected[0] - 0.5
     assert planned.report().verdict is Verdict.KEPT

@@ -249,7 +249,7 @@ def test_a_step_larger_than_its_plan_is_refused_and_not_run(monkeypatch):
     monkeypatch.setattr(remat, "plan", plan_for_more)
     step = make_train_step(mlp_loss, optimizer, budget=MemoryBudget("1KiB"))
     state = init_state(mlp_params(), optimizer)
-    with pytest.raises(BudgetExceededError, match="but its plan promised 1,024"):
+    with pytest.raises(BudgetExceededError, match="but its plan states 1,024"):
         step(state, mlp_batch())
     assert not state.params["w0"].is_deleted()
 

@@ -1,4 +1,4 @@
-"""`Plan`, the protocol of every room's plan: its budget, predicted expense and JSON."""
+"""`Plan`, the protocol of all plans: a budget, the predicted expense, and JSON."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -10,7 +10,7 @@ class Plan(Protocol):
     A plan is a frozen, hashable dataclass. `str(plan)` is a table to read; JSON goes
     both ways without loss. Planning raises `InfeasibleBudgetError` when nothing fits;
     with the limit raised to `error.needed` it succeeds. `tests/contracts` holds every
-    room to this.
+    package to this.
     """
 
     @property

@@ -4,7 +4,7 @@ This is the only such parser in frugax. Numbers are in the base unit (bytes, sec
 share of 1); text needs a unit, so that `"90"` is never taken for minutes.
 """
 
-# Callers are checked at run time, whatever their annotations promise.
+# Callers are checked at run time, whatever their annotations say.
 # pyright: reportUnnecessaryIsInstance=false
 
 import numbers

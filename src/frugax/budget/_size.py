@@ -51,7 +51,7 @@ class SizeBudget:
             ValueError: a limit is out of range, or the text is not a size.
         """
         if text is not None:
-            # Callers are checked at run time, whatever their annotations promise.
+            # Callers are checked at run time, whatever their annotations say.
             if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise TypeError(
                     "a size is text, or has a name: write SizeBudget(bytes=1000), "

@@ -1,4 +1,4 @@
-"""Validate arguments of the causal room's functions; format names for their errors."""
+"""Validate the arguments of `frugax.causal`; format names for error messages."""
 
 import math
 from collections.abc import Sequence

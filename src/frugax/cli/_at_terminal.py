@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._consoles import console, errors
 
-# The rooms are imported when a command runs: `frugax --help` must not wait for JAX.
+# The packages are imported when a command runs: `frugax --help` must not wait for JAX.
 if TYPE_CHECKING:
     from frugax.causal.campaign import (
         Campaign,

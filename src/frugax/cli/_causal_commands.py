@@ -67,7 +67,7 @@ def run(
         ConfigError: neither a config nor a campaign to resume is given, or both; or the
             config's function cannot be called.
     """
-    from frugax.causal import campaign as room
+    from frugax.causal import campaign as package
 
     if (config is None) == (resume is None):
         raise ConfigError(
@@ -81,13 +81,13 @@ def run(
                 f"in {resume / 'config.yaml'}: leave --set out."
             )
         folder = resume
-        settings = room.load_campaign_config(folder / "config.yaml")
+        settings = package.load_campaign_config(folder / "config.yaml")
         make_runner = _prepare_runner(settings)
         campaign = _open(folder, settings)
         campaign.keep(folder / "campaign")
     else:
         assert config is not None  # one of the two, by the check above
-        settings = room.load_campaign_config(config, overrides=set)
+        settings = package.load_campaign_config(config, overrides=set)
         # A function that cannot be called is refused before a folder is made for it.
         make_runner = _prepare_runner(settings)
         campaign, folder = _begin(settings, config, runs)
@@ -99,7 +99,7 @@ def run(
             runner.check()
 
     try:
-        advice = room.drive(
+        advice = package.drive(
             campaign, runner, stop=settings.stop, on_answer=report_answer
         )
     except (KeyboardInterrupt, EOFError):
@@ -116,7 +116,7 @@ def run(
     audited = None
     if settings.audit and campaign.measured:
         with errors.status(f"replaying the campaign in {settings.audit} samples"):
-            audited = room.audit(campaign, num_samples=settings.audit)
+            audited = package.audit(campaign, num_samples=settings.audit)
     _finish(settings, campaign, folder, advice, audited)
     return 0
 
@@ -131,9 +131,9 @@ def report(folder: Folder, /) -> int:
     Args:
         folder: the folder of the campaign.
     """
-    from frugax.causal import campaign as room
+    from frugax.causal import campaign as package
 
-    settings = room.load_campaign_config(folder / "config.yaml")
+    settings = package.load_campaign_config(folder / "config.yaml")
     campaign = _open(folder, settings)
     _finish(settings, campaign, folder, campaign.advise(), None)
     return 0
@@ -235,7 +235,7 @@ def _prepare_runner(
     config: "CampaignConfig",
 ) -> Callable[["Campaign", Path], "ExperimentRunner"]:
     """Return a function that makes the runner, once the campaign has a folder."""
-    from frugax.causal import campaign as room
+    from frugax.causal import campaign as package
 
     simulator, settings = config.simulator, config.campaign
     if simulator is None:
@@ -246,7 +246,7 @@ def _prepare_runner(
     truth = simulator.make_truth(settings)
     assert truth is not None  # only a function has no known truth
     rows = settings.rows_per_experiment
-    runner = room.make_simulator_runner(truth, rows, simulator.seed)
+    runner = package.make_simulator_runner(truth, rows, simulator.seed)
     return lambda campaign, folder: runner
 
 
@@ -258,7 +258,7 @@ def _finish(
     audited: "CampaignAudit | None",
 ) -> None:
     """Print the recommendation, the advice and the receipt; write the report."""
-    from frugax.causal import campaign as room
+    from frugax.causal import campaign as package
     from frugax.fileio import write_whole
 
     truth = None
@@ -275,7 +275,9 @@ def _finish(
             mean = truth.expected(best.intervention)
             _print(f"True mean {mean:.4g}, best possible {truth.optimum:.4g}.")
     _print(f"Advice: {advice}")
-    page = room.report_page(config.name, campaign, advice, truth=truth, audited=audited)
+    page = package.report_page(
+        config.name, campaign, advice, truth=truth, audited=audited
+    )
     write_whole(folder / "report.html", page)
     _print(campaign.receipt)
     _print(f"Spent {campaign.spent:g}. Report: {folder / 'report.html'}")

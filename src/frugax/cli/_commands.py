@@ -108,7 +108,7 @@ def run(
         ConfigError: neither a config nor a run to resume is given, or both are.
         KeyboardInterrupt: Ctrl-C outside training.
     """
-    from frugax import run as room
+    from frugax import run as package
 
     if (config is None) == (resume is None):
         raise ConfigError(
@@ -122,7 +122,7 @@ def run(
     _join_processes()
     is_resumed = resume is not None
     if resume is not None:
-        folder, settings = room.reopen(resume, overrides=set)
+        folder, settings = package.reopen(resume, overrides=set)
         # A changed budget needs another receipt, and a lost model file is made again
         # from the checkpoint; both go on below.
         if folder.receipt.is_file() and folder.model_is_whole() and not set:
@@ -130,13 +130,13 @@ def run(
         config_folder = folder.config_folder()
     else:
         assert config is not None  # one of the two, by the check above
-        settings = room.load_config(config, overrides=set)
+        settings = package.load_config(config, overrides=set)
         folder, is_resumed = _choose_folder(runs, settings, resume_latest=resume_latest)
         config_folder = config.parent
-    ledger = room.start_ledger(settings, resume=is_resumed)
+    ledger = package.start_ledger(settings, resume=is_resumed)
     ledger.on_stuck = lambda error: _leave(error, ledger.discard)
     with ledger.measure("starting Python"), ledger.deadline("importing JAX"):
-        run_config = room.run
+        run_config = package.run
     with RunView(console, folder.path) as view:
         try:
             outcome = run_config(
@@ -148,7 +148,7 @@ def run(
                 ledger=ledger,
                 observer=view,
             )
-        except room.InterruptedRunError as e:
+        except package.InterruptedRunError as e:
             view.stop()
             if not console.quiet:
                 errors.print(
@@ -204,19 +204,19 @@ def _choose_folder(
     runs: Path, settings: "RunConfig", *, resume_latest: bool
 ) -> tuple["RunFolder", bool]:
     """Return the folder of a run, the same in all processes, and whether to resume."""
-    from frugax import run as room
+    from frugax import run as package
 
     folder = None
     if resume_latest and not console.quiet:
-        folder = room.unfinished_folder(runs, settings)
+        folder = package.unfinished_folder(runs, settings)
     is_resumed = folder is not None
-    folder = folder or room.free_folder(runs, settings.name)
+    folder = folder or package.free_folder(runs, settings.name)
     if is_joined():
         # The first process chooses: another may look only after the folder was made.
         from frugax.train.processes import broadcast_text
 
         text = broadcast_text(f"{int(is_resumed)}{folder.path}")
-        is_resumed, folder = text[0] == "1", room.RunFolder(Path(text[1:]))
+        is_resumed, folder = text[0] == "1", package.RunFolder(Path(text[1:]))
     return folder, is_resumed
 
 
@@ -388,19 +388,19 @@ def _first_given(options: Mapping[str, object]) -> str | None:
 
 
 def _workload_of_run(config: Path, changes: tuple[str, ...]) -> "fit.Workload":
-    from frugax import fit, run as room
+    from frugax import fit, run as package
 
-    settings = room.load_config(config, overrides=changes)
-    make_step, args = room.describe_step(settings, config_folder=config.parent)
+    settings = package.load_config(config, overrides=changes)
+    make_step, args = package.describe_step(settings, config_folder=config.parent)
     return fit.Workload.of(make_step, args, donate_argnums=(0, 1))
 
 
 def _plan_run(config: Path, changes: tuple[str, ...]) -> int:
-    from frugax import run as room
+    from frugax import run as package
 
-    settings = room.load_config(config, overrides=changes)
+    settings = package.load_config(config, overrides=changes)
     with RunView(console, None) as view:
-        made_plan = room.plan(settings, config_folder=config.parent, observer=view)
+        made_plan = package.plan(settings, config_folder=config.parent, observer=view)
     console.print(str(made_plan), highlight=False, markup=False, soft_wrap=True)
     return 0
 
@@ -428,10 +428,10 @@ def verify_receipt(
         file: a receipt.json, with the run's other files beside it; or its folder.
         trust_code: import and run the Python function that the config names.
     """
-    from frugax import run as room
+    from frugax import run as package
 
     with RunView(console, None) as view:
-        found = room.verify_receipt(file, trust_code=trust_code, observer=view)
+        found = package.verify_receipt(file, trust_code=trust_code, observer=view)
     console.print(str(found), highlight=False, markup=False, soft_wrap=True)
     return int(found.finding != "same")
 
@@ -476,10 +476,10 @@ def compare(
         runs: folders of finished runs.
         page: also write a page with the curves of all runs into this file.
     """
-    from frugax import run as room
+    from frugax import run as package
     from frugax.fileio import write_whole
 
-    found = room.compare_runs(runs)
+    found = package.compare_runs(runs)
     console.print(str(found), highlight=False, markup=False, soft_wrap=True)
     if page is not None:
         write_whole(page, found.to_page())

@@ -38,11 +38,11 @@ class OwnExperiment:
         campaign: "Campaign",
         folder: object,
     ) -> None:
-        from frugax.causal import campaign as room
+        from frugax.causal import campaign as package
 
         self.target = target
         self.failed = 0
-        self._ask = room.make_function_runner(
+        self._ask = package.make_function_runner(
             function,
             campaign.settings.rows_per_experiment,
             seed,

@@ -152,18 +152,18 @@ def _compress_one(
     resume: Path | None,
 ) -> bool:
     """Compress one file or folder; say whether the budget was kept."""
-    from frugax import compress as room
+    from frugax import compress as package
 
-    weights = room.load_weights(file)
+    weights = package.load_weights(file)
     if not weights:
         raise ConfigError(f"{file}: this file has no weights.")
     with _bar(f"compressing to {budget}") as progress:
-        saved = room.save(
+        saved = package.save(
             target,
             weights,
             budget,
             progressive=progressive,
-            metadata=room.load_metadata(file),
+            metadata=package.load_metadata(file),
             progress=progress,
             workers=workers,
             resume=resume,
@@ -207,7 +207,7 @@ def decompress(
         ConfigError: the file does not exist, the target is of another kind, or the
             limits exclude each other.
     """
-    from frugax import compress as room
+    from frugax import compress as package
 
     budget = _parse_limits("decompress", limits)
     _must_exist(file)
@@ -219,16 +219,16 @@ def decompress(
         )
     if not (folder and target.is_dir() and not any(target.iterdir())):
         _must_be_free(target, force=force)
-    export = room.export_safetensors
+    export = package.export_safetensors
     if target.suffix == ".npz":
-        export = room.export_npz
+        export = package.export_npz
     with _bar(f"decompressing {file.name}") as progress:
         try:
             export(file, target, budget=budget, progress=progress)
         except ValueError as e:  # the target cannot be the file itself
             raise ConfigError(f"frugax decompress: {e}") from e
     if budget is not None:
-        with room.open(file, budget=budget) as read:
+        with package.open(file, budget=budget) as read:
             assert read.prefix is not None  # because of the budget
             assert read.receipt is not None
             console.print(
@@ -272,14 +272,14 @@ def export(
     Raises:
         ConfigError: the file does not exist, or the target is of another kind.
     """
-    from frugax import compress as room
+    from frugax import compress as package
 
     budget = _parse_limits("export", limits)
     _must_exist(file)
     if to.suffix or not to.is_dir():
         _must_be_free(to, force=force)
     try:
-        report = room.export_quantised(file, to, bits=bits, budget=budget)
+        report = package.export_quantised(file, to, bits=bits, budget=budget)
     except ValueError as e:
         raise ConfigError(f"frugax export: {e}") from e
     console.print(str(report), highlight=False, markup=False, soft_wrap=True)
@@ -303,17 +303,17 @@ def verify(file: File, /, *, against: Target = None) -> int:
     Raises:
         ConfigError: a file does not exist, or the originals are other weights.
     """
-    from frugax import compress as room
+    from frugax import compress as package
 
     _must_exist(file)
     original = None
     if against is not None:
         if not against.is_dir():
             _must_exist(against)
-        original = room.load_weights(against)
+        original = package.load_weights(against)
     with _bar(f"verifying {file.name}") as progress:
         try:
-            report = room.verify(file, against=original, progress=progress)
+            report = package.verify(file, against=original, progress=progress)
         except ValueError as e:
             raise ConfigError(f"{against}: {e}") from e
     console.print(str(report), highlight=False, markup=False, soft_wrap=True)
@@ -339,7 +339,7 @@ def inspect(file: File, /, *, plot: Output = None, force: Flag = False) -> int:
     Raises:
         ConfigError: the file does not exist, or the picture is not an .svg file.
     """
-    from frugax import compress as room
+    from frugax import compress as package
     from frugax.fileio import write_whole
 
     _must_exist(file)
@@ -347,7 +347,7 @@ def inspect(file: File, /, *, plot: Output = None, force: Flag = False) -> int:
         if plot.suffix != ".svg":
             raise ConfigError(f"--plot {plot}: the file must end in .svg.")
         _must_be_free(plot, force=force, option="--plot")
-    found = room.inspect(file)
+    found = package.inspect(file)
     console.print(str(found), highlight=False, markup=False, soft_wrap=True)
     if plot is not None:
         write_whole(plot, found.svg())

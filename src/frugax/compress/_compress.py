@@ -167,7 +167,7 @@ def apply(
     >>> str(data.receipt.verdict)
     'kept'
     """
-    # Callers are checked at run time, whatever their annotations promise.
+    # Callers are checked at run time, whatever their annotations say.
     if not isinstance(plan, CompressPlan):
         raise TypeError(
             f"plan must be a plan from frugax.compress.plan, got {plan!r:.60}."

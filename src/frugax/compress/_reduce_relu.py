@@ -101,7 +101,7 @@ def reduce_relu(
     ((1, 2), True)
     """
     w1, b1, w2, b2 = _check_layers(layers)
-    # Callers are checked at run time, whatever their annotations promise.
+    # Callers are checked at run time, whatever their annotations say.
     if not isinstance(hidden, numbers.Integral) or isinstance(hidden, bool):
         raise TypeError(f"hidden must be a whole number, got {hidden!r}.")
     if not 1 <= hidden <= len(b1):

@@ -150,7 +150,7 @@ class CompiledModel:
     ) -> ExportedModel:
         """Turn the model into a StableHLO program; `load_exported` reads its file.
 
-        Free dimensions stay free. JAX promises to run such a program for six months
+        Free dimensions stay free. JAX guarantees to run such a program for six months
         after the release of the JAX version that exported it.
 
         Args:

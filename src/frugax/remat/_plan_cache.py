@@ -154,8 +154,8 @@ def _compiler_facts(target: Target) -> list[object]:
 def _planner_digest() -> str:
     """A digest of the planner's own source: a changed planner makes new plans."""
     digest = hashlib.sha256()
-    rooms = Path(__file__).parent.parent
-    for room in ("budget", "jaxprs", "measure", "remat", "targets"):
-        for file in sorted((rooms / room).rglob("*.py")):
+    packages = Path(__file__).parent.parent
+    for package in ("budget", "jaxprs", "measure", "remat", "targets"):
+        for file in sorted((packages / package).rglob("*.py")):
             digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -29,7 +29,7 @@ _Kind = Literal["model", "pair", "variables"]
 class _Mixed:
     """A tree of weights and other values, marked as one whose other values are fixed.
 
-    In a plain dict the train room takes every number for a weight.
+    In a plain dict `frugax.train` takes every number for a weight.
     """
 
     model: PyTree

@@ -313,7 +313,7 @@ def _time_spend(
         return []
     return [
         Spend(
-            # Planning and resumed parts included: the promise is about the wall clock.
+            # Planning and resumed parts included: the budget is about the wall clock.
             name="time of the whole run",
             unit="seconds",
             limit=budget.seconds,

@@ -35,7 +35,7 @@ class RunPlan(JsonPlan):
         memory_bytes: of the compiled step, counted as `memory_kind`.
         unplanned_bytes: of the same step without a memory plan.
         memory_kind: `"temp"` or `"total"`.
-        details: the rooms' own plans as text.
+        details: the packages' own plans as text.
     """
 
     budget: Budgets

@@ -12,10 +12,10 @@ from ._config import MemorySetting
 
 @contextlib.contextmanager
 def in_config_terms(key: str, remedy: Callable[[float], str]) -> Iterator[None]:
-    """Name the config's key in a room's error, and the value to write there instead."""
+    """Name the config's key in an error, and the value to write there instead."""
     try:
         yield
-    # Rooms name the limit in bytes, but the reader has written a share or a ratio.
+    # The package names the limit in bytes; the reader wrote a share or a ratio.
     except InfeasibleBudgetError as e:
         if e.unit != "bytes":
             raise  # the time was over meanwhile, which the ledger says itself

@@ -2,7 +2,7 @@
 
 Build the model, plan memory, compile one step (`_prepare.py`); train and watch (here);
 compress, evaluate the weights in the file, write the receipt (`_finish.py`). Every
-figure is measured there or by the room that spent it.
+figure is measured there or by the package that spent it.
 """
 
 import contextlib

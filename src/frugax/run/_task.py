@@ -92,7 +92,7 @@ def load_task(config: RunConfig, *, config_folder: Path) -> Task:
 def _image_task(
     data_config: DataConfig, model_config: ModelConfig, data: Images, *, seed: int
 ) -> Task:
-    # Tasks of the user's own do not wait for the models room.
+    # Tasks of the user's own do not wait for `frugax.models`.
     from frugax import models
 
     width, depth, classes = model_config.width, model_config.depth, data.classes

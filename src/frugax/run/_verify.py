@@ -414,10 +414,10 @@ def _is_once(row: str, part: str) -> bool:
 
 
 def _check_facts(
-    room: str, stated: Mapping[str, Any], derived: Mapping[str, Any], why: str
+    package: str, stated: Mapping[str, Any], derived: Mapping[str, Any], why: str
 ) -> Iterator[FigureCheck]:
     for name in dict.fromkeys([*derived, *stated]):
-        figure, value = f"{room}: {name}", stated.get(name)
+        figure, value = f"{package}: {name}", stated.get(name)
         if name in derived:
             yield compare_numbers(figure, value, derived[name], str)
         else:

@@ -1,4 +1,4 @@
-"""Check the options of the train room's public functions; messages name the option.
+"""Check the options of `frugax.train`'s functions; messages name the option.
 
 Python accepts "no" as true and 2.5 as a number of steps; the failure then shows much
 later, in a message that names no option.

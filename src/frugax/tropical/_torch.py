@@ -120,7 +120,7 @@ def viterbi(
     total = scores[:, 0]
     before: list[torch.Tensor] = []
     for t in range(1, scores.shape[1]):
-        # Of equal terms the first, which `torch.max` does not promise.
+        # Of equal terms the first, which `torch.max` does not guarantee.
         terms = total[:, :, None] + transitions
         before.append(_first(terms, best(terms, dim=1, keepdim=True).values))
         total = terms.gather(1, before[-1][:, None])[:, 0] + scores[:, t]

@@ -164,7 +164,7 @@ def test_a_leader_that_was_tried_once_is_tried_again_before_it_is_believed():
 
 
 def test_each_third_experiment_is_where_none_was_done_until_the_end():
-    # Point 2 promises nothing, and point 0 is known.
+    # Point 2 cannot improve, and point 0 is known.
     loss = np.array(SPLIT) + [[0.0, 0.0, 2.0, 0.0]] * 4
     loss[0, 2] += 1.0
     known = outlook_of(loss, repeats=np.array([2.0, 2.0, 0.0, 1.0]), left=4.0)

@@ -9,7 +9,6 @@ from ._advice import Recommendation, StopAdvice, prediction_interval
 from ._audit import CampaignAudit, audit
 from ._campaign import Campaign
 from ._config import CampaignConfig, Simulator, load_campaign_config
-from ._doors import apply, plan
 from ._drive import (
     DoneExperiment,
     ExperimentRunner,
@@ -21,6 +20,7 @@ from ._drive import (
 from ._experiments import Experiment, ExperimentRecord, Forecast
 from ._inference import Inference
 from ._plan import CampaignPlan, PlannedExperiment
+from ._plan_and_apply import apply, plan
 from ._settings import CampaignSettings
 from .actions import Binary, Categorical, Continuous, Grid, Integer, JointLimit
 from .regret_forecast import ExpectedRegret

@@ -315,7 +315,7 @@ def infer(
         others[:, :, 0] = drawn
         return np.concatenate([causal[repeated], others])
 
-    # A grid over several variables is coarse: refine it twice where it promises most.
+    # A grid over several variables is coarse: refine it twice where most is expected.
     for _ in range(min(max(map(len, candidates.points.targets)), 2)):
         predictions = predict()
         limits = _check_constraints(predictions, settings, scales)

@@ -178,7 +178,7 @@ def _select_max(
         fits = outlook.affordable
     score = np.where(fits & ~np.isnan(score), score, -np.inf)
     if not score.max() > 0:
-        # No candidate promises an improvement: take the most uncertain per cost.
+        # No candidate is expected to improve: take the most uncertain per cost.
         least = outlook.loss.std(0) / outlook.price
         tie = 1e-12 * (float(least.max()) or 1.0) * rng.random(len(least))
         score = np.where(fits, least + tie, -1)

@@ -474,7 +474,7 @@ def decompress(data: bytes) -> PyTree:
         TypeError: `data` is not bytes, but the path of a file, say.
         UnsupportedFileError: it is not an `.fxz` file, or is of a newer version.
     """
-    # Callers are checked at run time, whatever their annotations promise.
+    # Callers are checked at run time, whatever their annotations say.
     if not isinstance(data, bytes | bytearray | memoryview):
         raise TypeError(
             f"decompress needs the bytes of a file, got {data!r:.60} of type "

@@ -117,7 +117,7 @@ def default_weights(sources: Sequence[Source]) -> dict[str, float]:
 def _weights_by_sensitivity(
     sources: Sequence[Source], sensitivity: Any
 ) -> dict[str, float]:
-    # Callers are checked at run time, whatever their annotations promise.
+    # Callers are checked at run time, whatever their annotations say.
     if not isinstance(sensitivity, Mapping):
         raise TypeError(
             'sensitivity must be "default", "equal", "rows" or numbers by name, as '

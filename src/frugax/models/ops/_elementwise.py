@@ -72,7 +72,7 @@ _UNARY_FLOAT = {
     "isfinite": "Whether each entry is neither NaN nor an infinity.",
 }
 
-# Gradients at ties and jumps are promised on both libraries: docs/ops.md lists them.
+# Gradients at ties and jumps are defined on both libraries: docs/ops.md lists them.
 _BINARY = {
     "add": "`left` + right; of booleans: or.",
     "subtract": "`left` - right.",

@@ -1,7 +1,7 @@
 """Models on disk: descriptions as JSON, weights as safetensors, programs as StableHLO.
 
 Start at `save`, and at `layer_to_dict` for a description alone. `models.load` reads a
-saved model; it is one floor up because it compiles.
+saved model; it is one layer up because it compiles.
 """
 
 from ._assign import (

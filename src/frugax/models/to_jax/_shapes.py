@@ -84,8 +84,8 @@ class Shapes(Dtypes):
 
     def top_k(self, x: Array, k: int) -> tuple[Array, Array]:
         """The k largest of the last axis in order, and their indices."""
-        # lax.top_k takes the first of equal entries, as the op promises. torch needs a
-        # stable sort for that.
+        # lax.top_k takes the first of equal entries, as the op defines it. torch needs
+        # a stable sort for that.
         values, indices = lax.top_k(x, k)
         return values, self.cast(indices, self.int_dtype)
 

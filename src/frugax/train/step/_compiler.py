@@ -125,7 +125,7 @@ class StepCompiler:
             return
         if self.options.layout is None:
             raise BudgetExceededError(
-                f"the compiled step needs {found_bytes:,} bytes, but its plan promised "
+                f"the compiled step needs {found_bytes:,} bytes, but its plan states "
                 f"{memory.usable_bytes:,}; it was not run. Plan with headroom_frac > "
                 "0, and report this."
             )

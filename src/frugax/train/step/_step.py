@@ -77,7 +77,7 @@ class TrainStep:
         self._variants: dict[Signature, StepVariant] = {}
         self._current: StepVariant | None = None
         self._causes: list[str] = []
-        # A budget that a plan from outside, such as a layout's, promised to keep.
+        # A budget that a plan from outside, such as a layout's, has to keep.
         self._expected_memory: tuple[MemoryBudget, int] | None = None
         self.compile_seconds = 0.0
 
@@ -149,7 +149,7 @@ class TrainStep:
 
         Raises:
             BudgetExceededError: this compile exceeds `compile_budget`, or the compiled
-                step needs more memory than its plan promised.
+                step needs more memory than its plan states.
             InfeasibleBudgetError: no plan fits the memory budget. If other shapes were
                 planned before, the message names the change.
             TypeError: `state` is not a TrainState, or of another optimiser or

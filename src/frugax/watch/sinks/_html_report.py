@@ -172,7 +172,7 @@ def _heading(
             label += f" of {format_share(limit)}"
             kind = "kept" if spent <= limit else "broken"
         add_tile(label, format_share(spent), kind)
-    # A lost summary breaks a promise; lost scalars and frames are allowed.
+    # A lost summary breaks a guarantee; lost scalars and frames are allowed.
     if losses := loss_counts(data.status):
         dropped = {kind: n for kind, (_, n) in losses.items() if n}
         kind = "kept"

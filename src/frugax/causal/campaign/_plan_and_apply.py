@@ -44,7 +44,7 @@ def plan(subject: Subject, budget: ExperimentBudget) -> CampaignPlan:
     """
     check_budget(budget, ExperimentBudget)
     # A campaign is begun even for a plan, as this checks the settings against the
-    # budget: a plan never promises anything that `apply` would refuse.
+    # budget: a plan never contains anything that `apply` would refuse.
     begun = _begin(subject, budget)
     found = make_plan(begun.settings)
     if not isinstance(subject, Campaign) or subject.samples is None:

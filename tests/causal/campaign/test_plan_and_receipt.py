@@ -1,4 +1,4 @@
-"""The doors of a campaign: its plan, its receipt, and files of older versions."""
+"""The plan and the receipt of a campaign, and files of older versions."""
 
 import re
 from pathlib import Path
