@@ -131,6 +131,62 @@ def own_rules(ws, x):
     return jnp.mean(x**2)
 
 
+def choices(ws, x, labels):
+    """A policy gradient, whose rule is linear in the choices that were made."""
+
+    @jax.custom_jvp
+    def multiply(x, y):
+        return jnp.where(y == 0, 0.0, x * y)
+
+    @multiply.defjvp
+    def _(primals, tangents):
+        (x, y), (dx, dy) = primals, tangents
+        return multiply(x, y), x * dy + y * dx
+
+    chosen = jax.nn.one_hot(labels, 16)
+    return -multiply(jax.nn.log_softmax(net(ws, x)), chosen).sum(-1).mean()
+
+
+def data_without_gradients(ws, x):
+    """A rule that refuses gradients of the data, as those of equinox do."""
+
+    @jax.custom_vjp
+    def layer(h, data):
+        return jnp.tanh(h) * data
+
+    def forward(h, data):
+        assert h.perturbed
+        assert not data.perturbed
+        return layer(h.value, data.value), (h.value, data.value)
+
+    def back(saved, g):
+        h, data = saved
+        return g * (1 - jnp.tanh(h) ** 2) * data, None
+
+    layer.defvjp(forward, back, symbolic_zeros=True)
+    h = x
+    for w in ws:
+        h = layer(h @ w, x)
+    return jnp.mean(h**2)
+
+
+def unused_results(ws, x):
+    """A rule with a result that no gradient reaches."""
+
+    @jax.custom_vjp
+    def both(h, w):
+        return jnp.sin(h) @ w, jnp.cos(h)
+
+    def back(saved, g):
+        h, w = saved
+        return jnp.cos(h) * (g[0] @ w.T) - jnp.sin(h) * g[1], jnp.sin(h).T @ g[0]
+
+    both.defvjp(lambda h, w: (both(h, w), (h, w)), back)
+    for w in ws:
+        x, _ = both(x, w)
+    return jnp.mean(x**2)
+
+
 KERNELS = list(jax.random.normal(KEY, (2, 3, 3, 8, 8)) / 8)
 IMAGES = jax.random.normal(KEY, (8, 8, 8, 8))
 TOKENS = jax.random.randint(KEY, (16, 12), 0, 16)
@@ -148,6 +204,9 @@ CASES = {
     "dropout": (dropout, (WS, X), 0),
     "inner_steps": (inner_steps, (WS, SERIES), 0),
     "own_rules": (own_rules, (WS, X), 0),
+    "choices": (choices, (WS, X, LABELS), 0),
+    "data_without_gradients": (data_without_gradients, (WS, X), 0),
+    "unused_results": (unused_results, (WS, X), 0),
 }
 
 

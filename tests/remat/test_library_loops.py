@@ -1,9 +1,11 @@
 """Loops as the libraries of solvers build them."""
 
 import jax
+import jax.extend.core  # noqa: TID251
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.interpreters import ad, mlir
 
 from frugax import InfeasibleBudgetError, MemoryBudget, remat
 
@@ -40,6 +42,26 @@ def test_the_checkpoints_of_a_bounded_loop_are_replanned():
     assert plan.predicted <= plan.unplanned_bytes // 2
     want = jax.value_and_grad(bounded_loop)(W, START)
     assert_same(jax.jit(remat.apply(bounded_loop, plan))(W, START), want)
+
+
+def test_an_operation_may_have_a_parameter_named_prim():
+    # As the operations of equinox's loops; JAX's own policies call an argument so.
+    double = jax.extend.core.Primitive("double")  # noqa: TID251
+    double.def_impl(lambda x, prim: 2 * x)
+    double.def_abstract_eval(lambda x, prim: x)
+    ad.deflinear2(double, lambda g, x, prim: [double.bind(g, prim=prim)])
+    mlir.register_lowering(
+        double, mlir.lower_fun(lambda x, prim: 2 * x, multiple_results=False)
+    )
+
+    def loss(w, y):
+        go = lambda y, _: (step(w, double.bind(y, prim="x") / 2), None)
+        return jnp.mean(lax.scan(go, y, None, 32)[0] ** 2)
+
+    plan = plan_whole(loss, MemoryBudget.share(0.5), (W, START), cache=False)
+    assert plan.body_plans
+    want = jax.jit(jax.value_and_grad(loss))(W, START)
+    assert_same(jax.jit(remat.apply(loss, plan))(W, START), want)
 
 
 def test_a_loop_of_unknown_length_is_refused_in_one_line():

@@ -12,6 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_derivatives import SymbolicZero
+from jax.tree_util import Partial
 
 from frugax.jaxprs import (
     ClosedJaxpr,
@@ -35,6 +37,7 @@ from ._batch_rules import (
     apply_rule,
     bind,
 )
+from ._custom_rules import CustomRule, split_rule
 
 # Operations that only call a program, and the parameter that holds it.
 _CALLS = {"closed_call": "call_jaxpr", "core_call": "call_jaxpr"} | {
@@ -209,97 +212,93 @@ class BatchPart(BatchRows):
         return list(map(Value, seen, outs))
 
     def _custom_rule(self, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
-        """An operation with a rule of its own, which is traced at the full batch."""
+        """An operation with a derivative rule of its own."""
+        primal = eqn.params["call_jaxpr"]
         if not self._keeps_rules:
             # Nothing inside of a rule is differentiated by reverse mode once more, and
             # a rule may call its own function.
-            return self.call(eqn.params["call_jaxpr"], values)
-        shapes = list(map(shape_of, eqn.invars))
-        moved = [
-            i for i, s in enumerate(shapes) if jnp.issubdtype(s.dtype, jnp.inexact)
-        ]
-        floats = [
-            i
-            for i, v in enumerate(eqn.outvars)
-            if jnp.issubdtype(shape_of(v).dtype, jnp.inexact)
-        ]
-
-        def forward_and_back(xs: Any, cotangents: Any) -> Any:
-            def split(*some: Any) -> Any:
-                full = list(xs)
-                for i, x in zip(moved, some, strict=True):
-                    full[i] = x
-                outs = bind(eqn, full)
-                rest = [o for i, o in enumerate(outs) if i not in floats]
-                return [outs[i] for i in floats], rest
-
-            outs, pull, rest = jax.vjp(split, *(xs[i] for i in moved), has_aux=True)
-            return outs, rest, list(pull(cotangents))
-
-        given = [shape_of(eqn.outvars[i]) for i in floats]
-        graph = trace(forward_and_back, (shapes, given))
-        xs, cotangents = graph.args[: len(shapes)], graph.args[len(shapes) :]
-        back = set(cotangents)
-        forward_eqns, back_eqns = [], []
-        for e in graph.eqns:
-            if back & set(variables(e.invars)):
-                back |= set(e.outvars)
-                back_eqns.append(e)
-            else:
-                forward_eqns.append(e)
-        read = {v for e in back_eqns for v in variables(e.invars)}
-        read |= set(variables(graph.outputs[len(eqn.outvars) :]))
-        residuals = [
-            v for v in dict.fromkeys(graph.defined_at) if v in read and v not in back
-        ]
-        residuals = [v for v in residuals if v not in graph.consts]
+            return self.call(primal, values)
         states = [v.state for v in values]
         out_states: list[State] = []
-        residual_states: list[State] = []
-        consts = {
-            v: Value(None, c)
-            for v, c in zip(graph.consts, graph.const_values, strict=True)
-        }
+        rules: dict[tuple[bool, ...], _PartOfRule] = {}
 
         # The index is handed on and not closed over: the backward rule may run when
         # the loop that holds it is traced again.
-        def forward(index: Any, *arrays: Any) -> Any:
-            env = consts | dict(zip(xs, map(Value, states, arrays), strict=True))
-            self._inside_rule(index).run(graph, forward_eqns, env)
-            outs = [_read(env, a) for a in graph.outputs[: len(eqn.outvars)]]
-            out_states[:] = [o.state for o in outs]
-            residual_states[:] = [env[v].state for v in residuals]
-            return [o.array for o in outs], (index, [env[v].array for v in residuals])
-
         @jax.custom_vjp
-        def rule(index: Any, *arrays: Any) -> Any:
-            return forward(index, *arrays)[0]
-
-        def backward(kept: Any, given: Any) -> Any:
-            index, saved = kept
+        def operation(index: Any, *arrays: Any) -> Any:
             part = self._inside_rule(index)
-            env = consts | dict(
-                zip(residuals, map(Value, residual_states, saved), strict=True)
-            )
-            # Terms of a sum have the cotangent of the sum, the same for each chunk. The
-            # cotangent of a result that all rows share is itself a sum over the rows.
-            swap: dict[State, State] = {"sum": None, None: "sum"}
-            kinds = [swap.get(s, s) for s in out_states[: len(floats)]]
-            env |= zip(cotangents, map(Value, kinds, given[: len(floats)]), strict=True)
-            part.run(graph, back_eqns, env)
-            found: list[Any] = [None] * len(shapes)
-            outs = graph.outputs[len(eqn.outvars) :]
-            for i, atom in zip(moved, outs, strict=True):
-                # A gradient of what all rows share is a sum over the rows.
-                state = states[i] if isinstance(states[i], Along) else "sum"
-                found[i] = part.coerce(_read(env, atom), state).array
-            return None, *found
+            outs = part.call(primal, list(map(Value, states, arrays)))
+            out_states[:] = [o.state for o in outs]
+            return [o.array for o in outs]
 
-        rule.defvjp(forward, backward)
-        outs = rule(self.index, *(v.array for v in values))
-        places = [*floats, *(i for i in range(len(eqn.outvars)) if i not in floats)]
-        by_place = dict(zip(places, map(Value, out_states, outs), strict=True))
-        return [by_place[i] for i in range(len(eqn.outvars))]
+        # Only JAX knows which operands are differentiated here. The others may have no
+        # gradient: a rule may refuse them, or mix the rows of the batch in theirs.
+        def forward(index: Any, *operands: Any) -> Any:
+            perturbed = tuple(x.perturbed for x in operands)
+            if perturbed not in rules:
+                rule = split_rule(eqn, perturbed)
+                rules[perturbed] = _PartOfRule(self, rule, states)
+            arrays = [x.value for x in operands]
+            outs, saved = rules[perturbed].forward(index.value, arrays)
+            out_states[:] = [o.state for o in outs]
+            pull_back = Partial(rules[perturbed].backward, index.value, saved)
+            return [o.array for o in outs], pull_back
+
+        def backward(pull_back: Any, cotangents: Any) -> Any:
+            return None, *pull_back(cotangents)
+
+        operation.defvjp(forward, backward, symbolic_zeros=True)
+        arrays = operation(self.index, *(v.array for v in values))
+        return list(map(Value, out_states, arrays))
+
+
+class _PartOfRule:
+    """Runs the two passes of an operation's own rule on a part of the batch."""
+
+    def __init__(self, part: BatchPart, rule: CustomRule, states: list[State]) -> None:
+        self._part, self._rule, self._states = part, rule, states
+        graph = rule.graph
+        pairs = zip(graph.consts, graph.const_values, strict=True)
+        self._consts = {v: Value(None, c) for v, c in pairs}
+        self._out_states: list[State] = []
+        self._residual_states: list[State] = []
+
+    def forward(self, index: Any, arrays: list[Any]) -> tuple[list[Value], list[Any]]:
+        """The results, and the arrays that the backward pass needs."""
+        rule, operands = self._rule, map(Value, self._states, arrays)
+        env = self._consts | dict(zip(rule.operands, operands, strict=True))
+        self._part._inside_rule(index).run(rule.graph, rule.forward, env)
+        outs = [_read(env, a) for a in rule.results]
+        self._out_states = [o.state for o in outs]
+        self._residual_states = [env[v].state for v in rule.residuals]
+        return outs, [env[v].array for v in rule.residuals]
+
+    def backward(self, index: Any, saved: list[Any], cotangents: Any) -> list[Any]:
+        """The gradients of the operands; None for those without one."""
+        rule, part = self._rule, self._part._inside_rule(index)
+        residuals = map(Value, self._residual_states, saved)
+        env = self._consts | dict(zip(rule.residuals, residuals, strict=True))
+        # Terms of a sum have the cotangent of the sum, the same for each chunk. The
+        # cotangent of a result that all rows share is itself a sum over the rows.
+        swap: dict[State, State] = {"sum": None, None: "sum"}
+        for v, i in zip(rule.cotangents, rule.inexact, strict=True):
+            state = self._out_states[i]
+            env[v] = Value(swap.get(state, state), _materialise(cotangents[i]))
+        part.run(rule.graph, rule.backward, env)
+        found: list[Any] = [None] * len(self._states)
+        for i, atom in zip(rule.differentiated, rule.gradients, strict=True):
+            # A gradient of what all rows share is a sum over the rows.
+            state = self._states[i]
+            if not isinstance(state, Along):
+                state = "sum"
+            found[i] = part.coerce(_read(env, atom), state).array
+        return found
+
+
+def _materialise(cotangent: Any) -> Any:
+    if isinstance(cotangent, SymbolicZero):
+        return jnp.zeros(cotangent.shape, cotangent.dtype)
+    return cotangent
 
 
 def _read(env: dict[Var, Value], atom: Any) -> Value:

@@ -37,11 +37,31 @@ from ._subgraph import extract_subgraph, reuse_results
 # The names under which `jax.checkpoint` finds the results that a plan keeps, and those
 # that it keeps in the host's memory.
 _KEPT_NAME, _IN_HOST_NAME = "frugax_kept", "frugax_in_host"
-_SAVE_IN_HOST = jax.checkpoint_policies.save_and_offload_only_these_names(
-    names_which_can_be_saved=[_KEPT_NAME],
-    names_which_can_be_offloaded=[_IN_HOST_NAME],
-    offload_src="device",
-    offload_dst="pinned_host",
+
+
+def _for_all_operations(policy: Callable[..., Any]) -> Callable[..., Any]:
+    """A policy that also accepts operations with a parameter named `prim`.
+
+    JAX's policies call their own argument so (0.10.2), and equinox has such operations.
+    """
+
+    def judge(operation: Any, /, *avals: Any, **params: Any) -> Any:
+        named = {key: value for key, value in params.items() if key == "name"}
+        return policy(operation, *avals, **named)
+
+    return judge
+
+
+_SAVE_KEPT = _for_all_operations(
+    jax.checkpoint_policies.save_only_these_names(_KEPT_NAME)
+)
+_SAVE_IN_HOST = _for_all_operations(
+    jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[_KEPT_NAME],
+        names_which_can_be_offloaded=[_IN_HOST_NAME],
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
 )
 # One of these takes the place of a rewritten scan or cond.
 _LOOPS = ("scan", "cond", "custom_vjp_call")
@@ -139,7 +159,7 @@ def run_body(
             part = extract_subgraph(body, chunk.start, chunk.stop)
             go = functools.partial(_run_chunk, body, chunk)
             if chunk.kept is not None:
-                policy = jax.checkpoint_policies.save_only_these_names(_KEPT_NAME)
+                policy = _SAVE_KEPT
                 if where := recompute.in_host_memory:
                     moved = [v for v in graph.args[carry] if v in body.active]
                     name = _IN_HOST_NAME if where == "all" else _KEPT_NAME
