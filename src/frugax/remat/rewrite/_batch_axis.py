@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 from jax.tree_util import Partial
@@ -38,6 +37,7 @@ from ._batch_rules import (
     bind,
 )
 from ._custom_rules import CustomRule, split_rule
+from ._gates import zeros_of
 
 # Operations that only call a program, and the parameter that holds it.
 _CALLS = {"closed_call": "call_jaxpr", "core_call": "call_jaxpr"} | {
@@ -297,7 +297,8 @@ class _PartOfRule:
 
 def _materialise(cotangent: Any) -> Any:
     if isinstance(cotangent, SymbolicZero):
-        return jnp.zeros(cotangent.shape, cotangent.dtype)
+        aval: Any = cotangent.aval
+        return zeros_of(aval)
     return cotangent
 
 
