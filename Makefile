@@ -4,10 +4,10 @@
 #   make thorough  what takes too long for CI: hundreds of random models and programs
 #   make site      build the site into dist/site and dist/frugax-site.zip
 #   make notebooks run the notebooks and keep their outputs and pictures in them
-#   make league    run each room's benchmark beside its peers; one table, one JSON
+#   make results   run each package's benchmark beside its peers; one table, one JSON
 #   make wheel     build the package into dist/
 #   make release-check  build, then install and test it in clean environments
-.PHONY: run test thorough site notebooks league wheel release-check setup clean
+.PHONY: run test thorough site notebooks results wheel release-check setup clean
 
 CONFIG ?= examples/digits.yaml
 
@@ -24,11 +24,11 @@ thorough:
 	JAX_DISABLE_MOST_OPTIMIZATIONS=0 XLA_FLAGS=--xla_force_host_platform_device_count=8 \
 	  .venv/bin/python -m pytest -q -n 2 -m thorough tests
 
-# `FULL=1` runs each benchmark as long as the rooms' pages state; `ROWS=timed` those that
+# `FULL=1` runs each benchmark as long as the packages' pages state; `ROWS=timed` those that
 # need a quiet machine, `ROWS=counted` the others. A stopped run goes on where it was.
-league:
+results:
 	@scripts/setup dev
-	.venv/bin/python -m benchmarks.league $(if $(FULL),--full) $(if $(ROWS),--rows $(ROWS))
+	.venv/bin/python -m benchmarks.results $(if $(FULL),--full) $(if $(ROWS),--rows $(ROWS))
 
 site:
 	@scripts/build_site

@@ -1,82 +1,51 @@
-"""Max-plus algebra in JAX beside NumPy, torch and SciPy, and merged ReLU layers.
+"""Max-plus algebra in JAX beside torch, SciPy and textbook JAX, and merged ReLU layers.
 
-Every library has one thread, on one core of the machine. One round times all forms in
-turn, frugax twice (the second is the control); a speed-up is the median of the ratios
-within rounds, with its 95 % bootstrap interval. Times are the processor's, because the
-machine is shared. All results are compared with NumPy's first. Prints tables and writes
-`benchmarks/results/tropical.json`:
+    python -m benchmarks.tropical [matmul closure viterbi polynomial zonotope]
 
-    python -m benchmarks.tropical [--parts matmul,closure,viterbi,polynomial,...]
+Every library has one thread, on one core of the machine. Times are the processor's,
+because the machine is shared. All results are compared with NumPy's first.
+
+`zonotope`: digits, a 64-256-10 ReLU net of three seeds whose hidden units are merged,
+or pruned. The net is scikit-learn's, trained on 70 % of the digits and tested on the
+rest; pixels are in [0, 1]. Magnitude pruning keeps the units of the largest |u| |v|.
 """
 
-import os
-
-# Before any library starts its threads.
-if hasattr(os, "sched_setaffinity"):
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-
 import argparse
-import json
-import time
-from collections.abc import Callable
-from pathlib import Path
+import functools
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch  # noqa: TID253
-from benchmarks import tropical_relu
-from benchmarks.machine import made_with
-from benchmarks.train_calls import paired_ratio
-from scipy.sparse import csgraph
+from benchmarks.harness import Case, Figures, Part, run, time_cases
 
 from frugax import tropical
-from frugax.budget import table
-from frugax.fileio import write_whole
-from frugax.tropical import _jax_product  # noqa: PLC2701
+from frugax.compress import reduce_relu
 
-RESULTS = Path(__file__).parent / "results" / "tropical.json"
 SIZES = (128, 256, 512, 1024)
-Forms = dict[str, Callable[[], Any]]
+SEEDS, HIDDEN, POINTS = 3, (128, 64, 32, 16), 100_000
+Layers = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
-def race(
-    want: np.ndarray, forms: Forms, rounds: int, rtol: float = 0.0
-) -> dict[str, Any]:
-    """Milliseconds of each form, and how many times as long as frugax it takes.
-
-    Raises:
-        SystemExit: a form gives another result than NumPy; SciPy's are in float64.
-    """
-    for name, form in forms.items():
-        near = 1e-5 if name.startswith("SciPy") else rtol
-        got = np.asarray(form())  # the first call compiles
-        if not np.allclose(got, want, rtol=near, atol=near):
-            raise SystemExit(f"{name} gives another result.")
-    spent: dict[str, list[float]] = {name: [] for name in forms}
-    rng = np.random.default_rng(0)
-    for _ in range(rounds):
-        for name in rng.permutation(list(forms)):
-            if max(spent[name], default=0) < 100:
-                forms[name]()  # untimed: the form before has emptied the caches
-            start = time.process_time()
-            forms[name]()
-            spent[name].append(1e3 * (time.process_time() - start))
-    found: dict[str, Any] = {}
-    for name, times in spent.items():
-        pairs = zip(times, spent["frugax"], strict=True)
-        ratios = paired_ratio([theirs / ours for theirs, ours in pairs])
-        found[name] = {"ms": float(np.median(times)), "times_frugax": ratios}
-    return found
+def on_cpu(name: str, ours: Callable[[], Any], rivals: Any, **more: Any) -> Case:
+    """A case that is timed by the processor's time."""
+    return Case(name=name, ours=ours, rivals=rivals, clock="cpu", **more)
 
 
-def jax_call(function: Callable[..., jax.Array], *args: jax.Array) -> Callable[[], Any]:
-    return lambda: jax.block_until_ready(function(*args))
+def torch_tensors(*arrays: np.ndarray) -> list[Any]:
+    """The arrays in torch, which gets one thread."""
+    import torch
+
+    torch.set_num_threads(1)
+    return [torch.from_numpy(a) for a in arrays]
 
 
-def torch_loop(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def torch_loop(a: Any, b: Any) -> Any:
     """One k at a time into the same memory: torch's usual best."""
+    import torch
+
     out = a[:, :1] + b[0]
     term = torch.empty_like(out)
     for k in range(1, a.shape[1]):
@@ -85,83 +54,103 @@ def torch_loop(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def torch_rows(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def torch_rows(a: Any, b: Any) -> Any:
+    """One row of the result at a time."""
+    import torch
+
     out = a.new_empty(a.shape[0], b.shape[1])
     for i in range(a.shape[0]):
         torch.amax(a[i, :, None] + b, dim=0, out=out[i])
     return out
 
 
-def torch_broadcast(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def torch_broadcast(a: Any, b: Any) -> Any:
+    """All terms at once."""
     return (a[:, :, None] + b[None]).amax(dim=1)
 
 
-def matmul(rounds: int) -> dict[str, Any]:
-    found = {}
-    for n in SIZES:
-        rng = np.random.default_rng(n)
-        a, b = (rng.normal(size=(n, n)).astype(np.float32) for _ in range(2))
-        ja, jb, ta, tb = (f(x) for f in (jnp.asarray, torch.from_numpy) for x in (a, b))
-        forms: Forms = {
-            "frugax": jax_call(tropical.matmul, ja, jb),
-            "frugax again": jax_call(tropical.matmul, ja, jb),
-            "torch loop, out=": lambda a=ta, b=tb: torch_loop(a, b),
-            "torch rows": lambda a=ta, b=tb: torch_rows(a, b),
-        }
-        if n <= 512:  # 4 GiB at 1,024
-            forms["torch broadcast"] = lambda a=ta, b=tb: torch_broadcast(a, b)
-        if n >= 512:  # compiling takes a minute for each size
-            quick = torch.compile(torch_broadcast, dynamic=False)
-            forms["torch.compile"] = lambda f=quick, a=ta, b=tb: f(a, b)
-        found[f"n = {n}"] = race(tropical.matmul(a, b), forms, rounds)
-    return found
+def torch_closure(d: Any) -> Any:
+    """Floyd and Warshall's algorithm, in place."""
+    import torch
 
-
-def polynomial(rounds: int) -> dict[str, Any]:
-    found = {}
-    for monomials, variables, points in ((64, 8, 4096), (512, 32, 4096)):
-        rng = np.random.default_rng(0)
-        c = rng.normal(size=monomials).astype(np.float32)
-        e = rng.integers(0, 4, (monomials, variables)).astype(np.float32)
-        x = rng.normal(size=(points, variables)).astype(np.float32)
-        on_jax = [jnp.asarray(v) for v in (c, e, x)]
-        tc, te, tx = (torch.from_numpy(v) for v in (c, e, x))
-        forms: Forms = {
-            "frugax": jax_call(tropical.polynomial, *on_jax),
-            "frugax again": jax_call(tropical.polynomial, *on_jax),
-            "torch GEMM + c, max": lambda c=tc, e=te, x=tx: (x @ e.T + c).amax(1),
-            "torch addmm, max": lambda c=tc, e=te, x=tx: torch.addmm(c, x, e.T).amax(1),
-            "torch broadcast": lambda c=tc, e=te, x=tx: (
-                (e[None] * x[:, None]).sum(-1) + c
-            ).amax(1),
-        }
-        name = f"{monomials} monomials, {variables} variables, {points} points"
-        want = tropical.polynomial(c, e, x)
-        found[name] = race(want, forms, rounds, rtol=1e-4)
-    return found
-
-
-def torch_closure(d: torch.Tensor) -> torch.Tensor:
     out = d.clone()
     for k in range(len(out)):
         torch.minimum(out, out[:, k, None] + out[k], out=out)
     return out
 
 
-def closure(rounds: int) -> dict[str, Any]:
-    found = {}
-    for n in SIZES:
+def matmul(given: argparse.Namespace) -> Iterator[Case]:
+    """Products of square matrices."""
+    for n in (8,) if given.quick else SIZES:
+        rng = np.random.default_rng(n)
+        a, b = (rng.normal(size=(n, n)).astype(np.float32) for _ in range(2))
+        ja, jb = jnp.asarray(a), jnp.asarray(b)
+        ta, tb = torch_tensors(a, b)
+        rivals = {
+            "torch loop, out=": functools.partial(torch_loop, ta, tb),
+            "torch rows": functools.partial(torch_rows, ta, tb),
+        }
+        if n <= 512:  # 4 GiB at 1,024
+            rivals["torch broadcast"] = functools.partial(torch_broadcast, ta, tb)
+        if n >= 512:  # compiling takes a minute for each size
+            import torch
+
+            quick = torch.compile(torch_broadcast, dynamic=False)
+            rivals["torch.compile"] = functools.partial(quick, ta, tb)
+        ours = functools.partial(tropical.matmul, ja, jb)
+        expected = tropical.matmul(a, b)
+        task = f"max-plus product, n = {n}"
+        yield on_cpu(f"n = {n}", ours, rivals, expected=expected, task=task)
+
+
+def closure(given: argparse.Namespace) -> Iterator[Case]:
+    """Shortest paths between all nodes."""
+    from scipy.sparse import csgraph
+
+    for n in (8,) if given.quick else SIZES:
         d = np.random.default_rng(n).random((n, n)).astype(np.float32)
         np.fill_diagonal(d, 0)
-        on_jax, on_torch = jnp.asarray(d), torch.from_numpy(d)
-        forms: Forms = {
-            "frugax": jax_call(tropical.closure, on_jax),
-            "frugax again": jax_call(tropical.closure, on_jax),
-            "torch in place": lambda d=on_torch: torch_closure(d),
-            "SciPy floyd_warshall": lambda d=d: csgraph.floyd_warshall(d),
+        rivals = {
+            "torch in place": functools.partial(torch_closure, *torch_tensors(d)),
+            "SciPy floyd_warshall": functools.partial(csgraph.floyd_warshall, d),
         }
-        found[f"n = {n}"] = race(tropical.closure(d), forms, rounds)
-    return found
+        yield on_cpu(
+            f"n = {n}",
+            functools.partial(tropical.closure, jnp.asarray(d)),
+            rivals,
+            expected=tropical.closure(d),
+            tolerance=1e-5,  # SciPy's are in float64
+            task=f"all paths, n = {n}",
+        )
+
+
+def polynomial(given: argparse.Namespace) -> Iterator[Case]:
+    """Values of max-plus polynomials at many points."""
+    sizes = ((64, 8, 4096), (512, 32, 4096))
+    for monomials, variables, points in ((4, 2, 8),) if given.quick else sizes:
+        rng = np.random.default_rng(0)
+        c = rng.normal(size=monomials).astype(np.float32)
+        e = rng.integers(0, 4, (monomials, variables)).astype(np.float32)
+        x = rng.normal(size=(points, variables)).astype(np.float32)
+        import torch
+
+        tc, te, tx = torch_tensors(c, e, x)
+        rivals: dict[str, Callable[[], Any]] = {
+            "torch GEMM + c, max": lambda c=tc, e=te, x=tx: (x @ e.T + c).amax(1),
+            "torch addmm, max": lambda c=tc, e=te, x=tx: torch.addmm(c, x, e.T).amax(1),
+            "torch broadcast": lambda c=tc, e=te, x=tx: (
+                (e[None] * x[:, None]).sum(-1) + c
+            ).amax(1),
+        }
+        sizes = f"{monomials} monomials, {variables} variables, {points} points"
+        yield on_cpu(
+            sizes,
+            functools.partial(tropical.polynomial, *map(jnp.asarray, (c, e, x))),
+            rivals,
+            expected=tropical.polynomial(c, e, x),
+            tolerance=1e-4,
+            task=f"polynomial of {sizes}",
+        )
 
 
 @jax.jit
@@ -183,87 +172,94 @@ def textbook_viterbi(scores: jax.Array, moves: jax.Array) -> jax.Array:
     return jnp.concatenate([first[None], path]).T
 
 
-def viterbi(rounds: int) -> dict[str, Any]:
-    found = {}
+def viterbi(given: argparse.Namespace) -> Iterator[Case]:
+    """Best walks through hidden states."""
     path = lambda *args: tropical.viterbi(*args)[0]
-    for shape in ((4, 100, 20), (16, 200, 40), (2, 64, 256)):
+    sizes = ((4, 100, 20), (16, 200, 40), (2, 64, 256))
+    for shape in ((1, 4, 3),) if given.quick else sizes:
         rng = np.random.default_rng(0)
         scores = rng.normal(size=shape).astype(np.float32)
         moves = rng.normal(size=(shape[2],) * 2).astype(np.float32)
         on_jax = jax.device_put(scores), jax.device_put(moves)
-        forms: Forms = {
-            "frugax": jax_call(path, *on_jax),
-            "frugax again": jax_call(path, *on_jax),
-            "frugax under jit": jax_call(jax.jit(path), *on_jax),
-            "JAX, textbook, under jit": jax_call(textbook_viterbi, *on_jax),
-            "frugax, NumPy": lambda a=scores, b=moves: path(a, b),
+        rivals = {
+            "frugax under jit": functools.partial(jax.jit(path), *on_jax),
+            "JAX, textbook, under jit": functools.partial(textbook_viterbi, *on_jax),
+            "frugax, NumPy": functools.partial(path, scores, moves),
         }
         name = "{} x {} steps, {} states".format(*shape)
-        found[name] = race(path(scores, moves), forms, rounds)
-    return found
+        ours = functools.partial(path, *on_jax)
+        expected, task = path(scores, moves), f"Viterbi walks, {name}"
+        yield on_cpu(name, ours, rivals, expected=expected, task=task)
 
 
-def width(rounds: int) -> dict[str, Any]:
-    """Measure a pass of fewer terms than the kernel's width of 16."""
-    n = 512
-    rng = np.random.default_rng(0)
-    a, b = (jnp.asarray(rng.normal(size=(n, n)), np.float32) for _ in range(2))
-    usual = _jax_product._WIDTH
-    forms: Forms = {}
-    try:
-        for terms in (usual, 4, 8, 32):
-            _jax_product._WIDTH = terms
-            built = jax.jit(lambda a, b: tropical.matmul(a, b)).lower(a, b).compile()
-            name = "frugax" if terms == usual else f"{terms} terms"
-            forms[name] = jax_call(built, a, b)
-            _jax_product.matmul.clear_cache()
-    finally:
-        _jax_product._WIDTH = usual
-    return {f"n = {n}": race(np.asarray(tropical.matmul(a, b)), forms, rounds)}
+def trained(seed: int, epochs: int) -> tuple[Layers, Any]:
+    """A net, and its data: training inputs, test inputs and test labels."""
+    from sklearn.datasets import load_digits
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.model_selection import train_test_split
+    from sklearn.neural_network import MLPClassifier
+
+    x, y = load_digits(return_X_y=True)
+    x, tested, y, labels = train_test_split(
+        x / 16, y, test_size=0.3, random_state=seed, stratify=y
+    )
+    net = MLPClassifier(
+        (256,), max_iter=epochs, random_state=seed, learning_rate_init=3e-3
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the epochs are fixed
+        net.fit(x, y)
+    (w1, w2), (b1, b2) = net.coefs_, net.intercepts_
+    return (w1, b1, w2, b2), (x, tested, labels)
 
 
-PARTS: dict[str, Callable[[int], dict[str, Any]]] = {
-    "matmul": matmul,
-    "polynomial": polynomial,
-    "closure": closure,
-    "viterbi": viterbi,
-    "width": width,
+def logits(layers: Layers, x: np.ndarray) -> np.ndarray:
+    w1, b1, w2, b2 = layers
+    return np.maximum(x @ w1 + b1, 0) @ w2 + b2
+
+
+def pruned(layers: Layers, hidden: int) -> Layers:
+    w1, b1, w2, b2 = layers
+    size = np.hypot(np.linalg.norm(w1, axis=0), b1) * np.linalg.norm(w2, axis=1)
+    kept = np.argsort(-size)[:hidden]
+    return w1[:, kept], b1[kept], w2[kept], b2
+
+
+def zonotope(given: argparse.Namespace) -> Figures:
+    """Mean test accuracy by hidden units; changes of outputs beside their bounds."""
+    sizes = HIDDEN[-1:] if given.quick else HIDDEN
+    found: dict[str, Any] = {str(h): {} for h in (256, *sizes)}
+    note = lambda h, name, value: found[str(h)].setdefault(name, []).append(value)
+    for seed in range(1 if given.quick else SEEDS):
+        net, (x, tested, labels) = trained(seed, epochs=2 if given.quick else 40)
+        score = lambda layers, x=tested, y=labels: float(
+            (logits(layers, x).argmax(1) == y).mean()
+        )
+        note(256, "whole", score(net))
+        # Some points are corners, where bounds are nearest to being reached.
+        points = np.random.default_rng(seed).random((POINTS, 64))
+        points[::2] = points[::2].round()
+        for hidden in sizes:
+            free = reduce_relu(net, hidden=hidden, box=(0, 1))
+            fitted = reduce_relu(net, hidden=hidden, box=(0, 1), data=x)
+            note(hidden, "pruned", score(pruned(net, hidden)))
+            for name, small in (("merged", free), ("merged and refitted", fitted)):
+                note(hidden, name, score(small.layers))
+                change = np.abs(logits(small.layers, points) - logits(net, points))
+                note(hidden, f"{name}: violations", int((change > small.bound).sum()))
+                share = float((change.max(axis=0) / small.bound).max())
+                note(hidden, f"{name}: change / bound", share)
+    return {h: {k: float(np.mean(v)) for k, v in by.items()} for h, by in found.items()}
+
+
+PARTS = {
+    "matmul": Part(**time_cases(matmul, unit="ms")),
+    "closure": Part(**time_cases(closure, unit="ms")),
+    "viterbi": Part(**time_cases(viterbi, peers=("JAX, textbook, under jit",))),
+    "polynomial": Part(**time_cases(polynomial)),
+    "zonotope": Part(measure=zonotope),
 }
 
 
-def main() -> None:
-    ask = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    ask.add_argument("--parts", default=",".join([*PARTS, "zonotope"]))
-    ask.add_argument("--rounds", type=int, default=15)
-    ask.add_argument("--out", type=Path, default=RESULTS)
-    given = ask.parse_args()
-    parts = given.parts.split(",")
-    if unknown := set(parts) - {*PARTS, "zonotope"}:
-        ask.error(f"no such part: {', '.join(sorted(unknown))}.")
-    torch.set_num_threads(1)
-    record = json.loads(given.out.read_text()) if given.out.exists() else {}
-    for part in parts:
-        if part == "zonotope":
-            found = tropical_relu.accuracies()
-            print(tropical_relu.shown(found))
-        else:
-            found = PARTS[part](given.rounds)
-            print(shown(part, found))
-        record[part] = {"made": made_with(), "rounds": given.rounds, "found": found}
-        write_whole(given.out, (json.dumps(record, indent=1) + "\n").encode())
-
-
-def shown(part: str, found: dict[str, Any]) -> str:
-    rows = [
-        [size, name, f"{form['ms']:.2f} ms", "{ratio:.2f} ({low:.2f} to {high:.2f})"]
-        for size, forms in found.items()
-        for name, form in forms.items()
-    ]
-    ratios = [f["times_frugax"] for forms in found.values() for f in forms.values()]
-    for row, ratio in zip(rows, ratios, strict=True):
-        row[-1] = row[-1].format(**ratio)
-    return table([part, "form", "time", "times frugax"], rows)
-
-
 if __name__ == "__main__":
-    main()
+    run("tropical", PARTS, about=__doc__, cores=1)

@@ -136,7 +136,7 @@ def test_digits_are_still_read():
     free = reduce_relu(layers, hidden=32, box=(0, 1))
     fitted = reduce_relu(layers, hidden=16, box=(0, 1), data=x[:1200])
     # An eighth and a sixteenth of the units; three nets of more training:
-    # python -m benchmarks.tropical --parts zonotope.
+    # python -m benchmarks.tropical zonotope.
     assert score(free.layers) > score(layers) - 0.05
     assert score(fitted.layers) > score(layers) - 0.05
     largest = np.argsort(-np.linalg.norm(w1, axis=0) * np.linalg.norm(w2, axis=1))[:32]

@@ -348,7 +348,7 @@ def _bound_change(
 def _root_of_moments(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Return the root of the second moment of each input over the box, and of the 1."""
     # The correlation of inputs is unknown without data; taking them as independent and
-    # of mean zero kept more of the accuracy than a uniform box (`benchmarks/tropical.py
-    # --parts zonotope` has the nets).
+    # of mean zero kept more of the accuracy than a uniform box (the nets of `python -m
+    # benchmarks.tropical zonotope`).
     squares = (low**2 + low * high + high**2) / 3
     return np.diag(np.sqrt(np.append(squares, 1.0)))
