@@ -19,6 +19,7 @@ from frugax.targets import (
     Target,
     find_platform,
     find_target,
+    installed_compilers,
     known_devices,
 )
 
@@ -272,3 +273,32 @@ def test_a_missing_compiler_names_its_extra(monkeypatch):
         MissingExtraError, match=r'pip install "frugax\[cuda-targets\]"'
     ):
         Target("h100").compile(jax.jit(loss), *ARGS)
+
+
+@pytest.mark.parametrize(
+    ("generation", "packages"),
+    [
+        ("12", ("nvidia-cuda-nvcc-cu12",)),
+        ("13", ("nvidia-cuda-nvcc", "nvidia-nvvm")),
+    ],
+)
+def test_the_compiler_of_either_cuda_is_found(
+    tmp_path, monkeypatch, generation, packages
+):
+    monkeypatch.setattr("frugax.targets._compilers._search_path", lambda: [tmp_path])
+    plugin = f"jax-cuda{generation}-plugin"
+    for name in (plugin, plugin.replace("plugin", "pjrt")):
+        install(tmp_path, name, jax.__version__)
+    missing = installed_compilers()[0].problem
+    assert all(name in missing for name in packages)
+    for name in packages:
+        install(tmp_path, name, "13.0")
+    assert installed_compilers()[0].problem == ""
+    assert installed_compilers()[0].version == jax.__version__
+
+
+def install(folder, name, version):
+    """Make a package that only says its name and version."""
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")

@@ -76,21 +76,63 @@ def compiler_options(platform: str) -> dict[str, Any]:
         return {}
     # Autotuning runs candidates of each matrix product on the device.
     options: dict[str, Any] = {"xla_gpu_autotune_level": "0"}
+    cuda = _find_cuda()
     for root in _search_path():
-        if (root / "nvidia" / "cuda_nvcc" / "bin" / "ptxas").is_file():
-            options["xla_gpu_cuda_data_dir"] = str(root / "nvidia" / "cuda_nvcc")
+        folder = root / "nvidia" / cuda.nvcc_folder
+        if (folder / "bin" / "ptxas").is_file():
+            options["xla_gpu_cuda_data_dir"] = str(folder)
             break
     return options
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Cuda:
+    """One generation of CUDA, by the names of its packages.
+
+    Attributes:
+        plugin: JAX's plug-in; its modules are called so, with underscores.
+        packages: that hold ptxas and libdevice.
+        nvcc_folder: where these packages put them, under `nvidia`.
+        extra: of frugax, which installs all of it.
+    """
+
+    plugin: str
+    packages: tuple[str, ...]
+    nvcc_folder: str
+    extra: str
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """All packages, that of the version first."""
+        pjrt = self.plugin.replace("-plugin", "-pjrt")
+        return (self.plugin, pjrt, *self.packages)
+
+
+_CUDAS = (
+    _Cuda("jax-cuda12-plugin", ("nvidia-cuda-nvcc-cu12",), "cuda_nvcc", "cuda-targets"),
+    _Cuda(
+        "jax-cuda13-plugin",
+        ("nvidia-cuda-nvcc", "nvidia-nvvm"),
+        "cu13",
+        "cuda13-targets",
+    ),
+)
+
+
+def _find_cuda() -> _Cuda:
+    """The generation whose plug-in is installed; the first where none is."""
+    found = (cuda for cuda in _CUDAS if _version(cuda.plugin) is not None)
+    return next(found, _CUDAS[0])
+
+
 def _packages(platform: str) -> tuple[str, ...]:
     if platform == "gpu":
-        return ("jax-cuda12-plugin", "jax-cuda12-pjrt", "nvidia-cuda-nvcc-cu12")
+        return _find_cuda().needs
     return ("libtpu",)
 
 
 def _find_problem(platform: str, versions: dict[str, str | None]) -> str:
-    extra = {"gpu": "cuda-targets", "tpu": "tpu-targets"}[platform]
+    extra = _find_cuda().extra if platform == "gpu" else "tpu-targets"
     install = f'pip install "frugax[{extra}]"'
     if missing := [name for name, version in versions.items() if version is None]:
         return (
@@ -143,13 +185,15 @@ def _initialise_cuda() -> None:
     try:  # where there is a GPU, JAX has registered the plug-in itself
         topologies.get_topology_desc("", "cuda")
     except NotImplementedError:
-        importlib.import_module("jax_plugins.xla_cuda12").initialize()
+        name = _find_cuda().plugin.removeprefix("jax-").removesuffix("-plugin")
+        importlib.import_module(f"jax_plugins.xla_{name}").initialize()
     except Exception:  # a topology needs more arguments, but the plug-in is there
         return
     # jaxlib has looked for these modules as it was imported, before the folder was on
     # the path. Solvers and sparse products are custom calls that they register.
+    package = _find_cuda().plugin.replace("-", "_")
     for name in ("_solver", "_hybrid", "_linalg", "_prng", "_rnn", "_sparse"):
-        module = importlib.import_module(f"jax_cuda12_plugin.{name}")
+        module = importlib.import_module(f"{package}.{name}")
         for call, handler in module.registrations().items():
             # Those without the ending belong to an interface that JAX no longer uses.
             if call.endswith("_ffi") or name == "_hybrid":
