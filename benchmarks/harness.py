@@ -96,7 +96,8 @@ class Case:
     Attributes:
         name: in a few words, with its size.
         ours: runs ours once; what it returns is waited for.
-        rivals: the others by name, each in its best documented form.
+        rivals: the others by name, each in its best documented form. Names that begin
+            with "frugax" are other forms of ours, and no peers in the table of results.
         control: ours once more, compiled anew where ours is compiled: its distance from
             a ratio of 1 is the noise. By default `ours` itself.
         steps: steps in one call; times are those of a step.
@@ -135,6 +136,7 @@ class Case:
         return {
             name: {
                 "us": 1e6 * float(np.median(taken)) / self.steps,
+                "more_us": 1e6 * float(np.median(taken - times[OURS])) / self.steps,
                 "rounds": len(taken),
             }
             | paired_ratio(taken / times[OURS])
@@ -144,9 +146,9 @@ class Case:
     def rows(
         self, found: Figures, *, peers: Sequence[str] = (), unit: str = "us"
     ) -> list[Row]:
-        """Rows beside the given peers; by default beside the quickest."""
-        rivals = [name for name in self.rivals if name in found]
-        peers = peers or [min(rivals, key=lambda name: found[name]["ratio"])]
+        """Rows beside the quickest peer, and beside others that are named."""
+        rivals = [name for name in self.rivals if not name.startswith(OURS)]
+        best = min(rivals, key=lambda name: found[name]["ratio"])
         scale = {"us": 1.0, "ms": 1e-3}[unit]
         return [
             Row(
@@ -159,7 +161,7 @@ class Case:
                 low=found[peer]["low"],
                 high=found[peer]["high"],
             )
-            for peer in peers
+            for peer in dict.fromkeys((best, *peers))
             if peer in found
         ]
 
@@ -197,12 +199,13 @@ def timed_table(found: Mapping[str, Figures]) -> str:
             case,
             name,
             f"{f['us']:,.4g} us",
+            f"{f['more_us']:+,.3g} us",
             f"{f['ratio']:.3f} ({f['low']:.3f} to {f['high']:.3f})",
         ]
         for case, programs in found.items()
         for name, f in programs.items()
     ]
-    return table(["case", "program", "a step", "times ours (95 %)"], rows)
+    return table(["case", "program", "a step", "more", "times ours (95 %)"], rows)
 
 
 def figures_table(found: Mapping[str, Figures]) -> str:

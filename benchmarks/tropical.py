@@ -255,7 +255,7 @@ def zonotope(given: argparse.Namespace) -> Figures:
 PARTS = {
     "matmul": Part(**time_cases(matmul, unit="ms")),
     "closure": Part(**time_cases(closure, unit="ms")),
-    "viterbi": Part(**time_cases(viterbi, peers=("JAX, textbook, under jit",))),
+    "viterbi": Part(**time_cases(viterbi)),
     "polynomial": Part(**time_cases(polynomial)),
     "zonotope": Part(measure=zonotope),
 }
