@@ -116,7 +116,7 @@ def test_the_simulation_counts_held_bytes_and_recomputed_flops():
     "seed", [*range(2), *(pytest.param(s, marks=THOROUGH) for s in range(2, 12))]
 )
 def test_plans_recompute_little_more_than_the_optimum(seed):
-    """Even seeds are chains; benchmarks/remat_oracle.py: more of them, and tighter."""
+    """Even seeds are chains; `benchmarks.remat oracle` has more, and tighter limits."""
     machine, plans = planned(*random_net(seed))
     block = max(o.flops for o in machine.operations)
     # Forward and backward together are three forward passes.

@@ -36,7 +36,8 @@ _MAX_LOOP_PRODUCTS = 64
 def fast_convolution(data: jax.Array, kernel: jax.Array, **params: Any) -> jax.Array:
     """`lax.conv_general_dilated` that is fast on CPU everywhere, gradients included.
 
-    Outside of loops it takes at most as long (`benchmarks/fast_conv.py`).
+    Outside of loops it takes at most as long (`python -m
+    benchmarks.remat convolutions`).
 
     Args:
         data: as for `lax.conv_general_dilated`.

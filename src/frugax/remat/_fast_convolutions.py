@@ -32,7 +32,7 @@ def fast_convolutions(
             a loop or a branch, which cannot be seen from inside the function.
 
     References:
-        benchmarks/fast_conv.py measures the times.
+        `python -m benchmarks.remat convolutions` measures the times.
 
     Example:
         >>> import jax.numpy as jnp
