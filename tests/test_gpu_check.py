@@ -1,0 +1,26 @@
+"""The GPU check runs, in small sizes and without a GPU."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_checks_run_on_a_cpu_and_a_failing_one_is_a_row(tmp_path):
+    checks = ["kernel:pallas", "offload"]
+    command = ["scripts/gpu_check", "run", *checks, "--platform", "cpu"]
+    done = subprocess.run(
+        [sys.executable, *command, "--out", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1  # the memory of a CPU is that of the host
+    results = json.loads((tmp_path / "gpu_check.json").read_text())
+    assert "ValueError" in results["offload"]["error"]
+    rows = results["kernel:pallas"]["rows"]
+    assert rows["planned 0.5"]["compiled"] == rows["planned 0.5"]["predicted"]
+    assert rows["planned 0.5"]["compiled"] <= 0.5 * rows["plain"]["compiled"]
+    assert rows["planned 0.5"]["difference"] < 1e-6
