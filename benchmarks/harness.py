@@ -105,6 +105,7 @@ class Case:
         expected: the result of all programs, or None to compare none.
         tolerance: largest relative difference of results from `expected`.
         task: the words of the rows in the table of results.
+        bare: rivals that do less than ours, such as the plain program: no peers.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Case:
     expected: np.ndarray | None = None
     tolerance: float = 0.0
     task: str = ""
+    bare: tuple[str, ...] = ()
 
     def measure(self, seconds: float, *, chunk_s: float = 0.02) -> Figures:
         """Time all programs in turns; ratios are those within a round, to ours.
@@ -144,10 +146,19 @@ class Case:
         }
 
     def rows(
-        self, found: Figures, *, peers: Sequence[str] = (), unit: str = "us"
+        self,
+        found: Figures,
+        *,
+        peers: Sequence[str] = (),
+        every: bool = False,
+        unit: str = "us",
     ) -> list[Row]:
-        """Rows beside the quickest peer, and beside others that are named."""
-        rivals = [name for name in self.rivals if not name.startswith(OURS)]
+        """Rows beside the quickest peer and those named, or beside every peer."""
+        rivals = [
+            name
+            for name in self.rivals
+            if not name.startswith(OURS) and name not in self.bare
+        ]
         best = min(rivals, key=lambda name: found[name]["ratio"])
         scale = {"us": 1.0, "ms": 1e-3}[unit]
         return [
@@ -161,7 +172,7 @@ class Case:
                 low=found[peer]["low"],
                 high=found[peer]["high"],
             )
-            for peer in dict.fromkeys((best, *peers))
+            for peer in dict.fromkeys(rivals if every else (best, *peers))
             if peer in found
         ]
 

