@@ -1,24 +1,25 @@
-"""Quantisers that others use, for `benchmarks/compress_lossy.py`.
+"""Quantisers that others use, and how good weights still are.
 
-NF4 and int8 as their papers say, HQQ and NNCodec by their own packages. Each gives back
-decoded values and how many bytes these take: codes and scales, or NNCodec's bitstream.
+NF4, int8 and GPTQ as their papers say, HQQ by its own package. Each gives back decoded
+values and how many bytes these take: codes and scales.
 
 References:
     Dettmers et al. 2023, arXiv:2305.14314 (NF4: table of bitsandbytes, absolute
     largest of 64, here with 16-bit scales, so 4.25 bits; bitsandbytes' own float32
     scales would be 4.5); Badri & Shaji 2023 (HQQ, github.com/mobiusml/hqq);
     Frantar et al. 2023, arXiv:2210.17323 (GPTQ, github.com/IST-DASLab/gptq);
-    ISO/IEC 15938-17:2024 (NNC; Becking et al. 2023, NNCodec).
+    Cover & Thomas 2006, Elements of Information Theory, sec. 10.3.3 (the bound).
 """
 
+import math
 import sys
-import tempfile
-import types
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.harness import ROOT
+
+Weights = Mapping[str, np.ndarray]
 
 # bitsandbytes' create_normal_map: quantiles of a normal number, in [-1, 1].
 NF4 = np.array(
@@ -125,33 +126,73 @@ def gptq(
     return back, w.size * bits / 8 + 4 * w.size / group
 
 
-def nncodec(
-    weights: Mapping[str, np.ndarray], folder: Path, qp: int
-) -> tuple[dict[str, np.ndarray], float]:
-    """NNCodec with dependent quantisation and its defaults: decoded values, bytes.
-
-    Args:
-        weights: all of a model; float32 ones are coded, others counted unchanged.
-        folder: where the package is. Its import needs torchvision, OpenCV, h5py and
-            data sets for code besides the codec, which is left out.
-        qp: how fine the steps of matrices are; vectors get its default, a fine one.
-    """
-    for name in ("nncodec", "nncodec.framework"):
-        sys.modules[name] = types.ModuleType(name)
-    sys.modules["nncodec"].__path__ = [str(folder / "nncodec")]
-    for part in ("tensorflow_model", "pytorch_model", "use_case_init"):
-        model = types.ModuleType(part)
-        model.is_tef_model = model.is_pyt_model = lambda _: False  # pyright: ignore
-        setattr(sys.modules["nncodec.framework"], part, model)
-    from nncodec.nnc import compression  # pyright: ignore[reportMissingImports]
-
-    floats = {k: w.copy() for k, w in weights.items() if w.dtype == np.float32}
-    with tempfile.TemporaryDirectory() as place:
-        stream = compression.compress(
-            floats, bitstream_path=f"{place}/w.nnc", qp=qp, return_bitstream=True
-        )
-    found = compression.decompress(stream)
-    back = {k: np.asarray(found[k]).reshape(w.shape) for k, w in floats.items()}
-    return {**weights, **back}, len(stream) + sum(
-        w.nbytes for k, w in weights.items() if k not in floats
+def sentences() -> list[str]:
+    """180 sentences: 12 people, 5 acts, 3 places."""
+    who = (
+        "A child|The teacher|My neighbour|An old sailor|The engineer|A nurse|Two dogs|"
+        "The orchestra|A tired student|The minister|Her brother|A young painter"
     )
+    act = (
+        "is waiting for the train|repaired a broken clock|sings a quiet song|"
+        "argues about the price of bread|has written a long letter"
+    )
+    where = "in the rain|near the old harbour|at the end of the day"
+    return [
+        f"{a} {b} {c}."
+        for a in who.split("|")
+        for b in act.split("|")
+        for c in where.split("|")
+    ]
+
+
+def embedder() -> Callable[[Weights], np.ndarray]:
+    """From weights to the sentences' vectors, by JAX."""
+    sys.path.insert(0, str(ROOT / "examples"))
+    import minilm  # pyright: ignore[reportMissingImports]
+
+    import frugax as fx
+
+    backend = fx.JaxBackend()
+    compiled = fx.models.compile(minilm.SentenceEncoder(), backend, inference=True)
+    data = {k: backend.array(v) for k, v in minilm.tokenize(sentences()).items()}
+
+    def embed(weights: Weights) -> np.ndarray:
+        params, _ = fx.models.load_state_dict(
+            compiled, weights, minilm.NAMES, cast=True
+        )
+        return np.asarray(compiled.evaluate(params, data)["output"])
+
+    return embed
+
+
+def bound_db(weights: Weights, nbytes: float) -> float:
+    """The rate-distortion bound of Gaussian rows in dB, at a number of bytes."""
+    rows = [
+        w.reshape(len(w), -1) if w.ndim > 1 else w.reshape(1, -1)
+        for w in weights.values()
+        if w.dtype.kind == "f"
+    ]
+    variance = np.concatenate(
+        [np.mean(r.astype(np.float64) ** 2, axis=1) for r in rows]
+    )
+    count = np.concatenate([np.full(len(r), r.shape[1]) for r in rows])
+    used = variance > 0
+    variance, count = variance[used], count[used]
+    low = level = variance.min() * 1e-12
+    high = variance.max()
+    for _ in range(200):
+        level = math.sqrt(low * high)
+        bits = (count * np.maximum(0, np.log2(variance / level) / 2)).sum()
+        low, high = (level, high) if bits > 8 * nbytes else (low, level)
+    energy = (count * variance).sum()
+    return float(10 * np.log10(energy / (count * np.minimum(level, variance)).sum()))
+
+
+def snr_db(weights: Weights, back: Weights) -> float:
+    """Signal over error of all float weights, in dB."""
+    floats = [k for k, w in weights.items() if w.dtype.kind == "f"]
+    gap = sum(
+        float(((back[k].astype(np.float64) - weights[k]) ** 2).sum()) for k in floats
+    )
+    energy = sum(float((weights[k].astype(np.float64) ** 2).sum()) for k in floats)
+    return 10 * math.log10(energy / gap)

@@ -1,22 +1,15 @@
-"""Six small trained nets of different kinds, and how well each does its task.
-
-For every rule: the error of all weights, the change of the outputs, the task's score.
+"""Six small nets of different kinds, trained here in minutes, and their tasks.
 
 The default error weights of `frugax.compress` were chosen on the first three; the other
-three report. All are trained here in some minutes, from scikit-learn's digits,
-letters drawn by Pillow, the source of Python's standard library, and functions.
-
-    python -m benchmarks.compress_tasks --train          # keeps them in a folder
-    python -m benchmarks.compress_tasks                  # the table of docs/compress.md
+three report. Their data are scikit-learn's digits, letters drawn by Pillow, the source
+of Python's standard library, and functions.
 """
 
-import argparse
 import dataclasses
 import itertools
 import math
 import sysconfig
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from benchmarks.harness import DOWNLOADS
 
-from frugax import SizeBudget, compress
-
-FOLDER = Path(tempfile.gettempdir()) / "frugax-benchmarks" / "tasks"
+FOLDER = DOWNLOADS / "tasks"
 CHOSEN_ON = ("classifier", "embedding", "language")
 REPORTED = ("autoencoder", "recogniser", "regression")
 Weights = dict[str, Any]
@@ -308,11 +300,15 @@ def regression(rng: np.random.Generator) -> Task:
     return Task(init, apply, squared, score, made(20000, 4), made(2000, 5), 3000)
 
 
-def tasks() -> Iterator[tuple[str, Task, Weights]]:
-    """Every net with its trained weights, as `--train` left them."""
-    for name in (*CHOSEN_ON, *REPORTED):
+def tasks(names: Sequence[str] = ()) -> Iterator[tuple[str, Task, Weights]]:
+    """Nets with their trained weights, which are trained the first time and kept."""
+    for name in names or (*CHOSEN_ON, *REPORTED):
         task = globals()[name](np.random.default_rng(0))
-        yield name, task, dict(np.load(FOLDER / f"{name}.npz"))
+        path = FOLDER / f"{name}.npz"
+        if not path.exists():
+            FOLDER.mkdir(parents=True, exist_ok=True)
+            np.savez(path, **task.trained())
+        yield name, task, dict(np.load(path))
 
 
 def judge(
@@ -339,47 +335,3 @@ def judge(
             a, b = (out - out.mean(-1, keepdims=True) for out in (a, b))
     error = ((a - b) ** 2).sum() / (a**2).sum()
     return 10 * math.log10(max(error, 1e-30)), score
-
-
-POLICIES: dict[str, Callable[[Task, Weights], Any]] = {
-    "default": lambda _, __: "default",
-    "equal": lambda _, __: "equal",
-    "rows": lambda _, __: "rows",
-    "calibrated": lambda task, w: compress.calibrate(
-        task.apply, w, [jnp.asarray(task.train[0][:64])]
-    ),
-}
-
-
-def main() -> None:
-    """Train, or print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--train", action="store_true")
-    parser.add_argument("--ratios", default="6,9,12", help="the means are shown")
-    parser.add_argument("--only", help="one of the rules")
-    arguments = parser.parse_args()
-    if arguments.train:
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        for name in (*CHOSEN_ON, *REPORTED):
-            task = globals()[name](np.random.default_rng(0))
-            np.savez(FOLDER / f"{name}.npz", **task.trained())
-        return
-    rules = [arguments.only] if arguments.only else [*POLICIES]
-    print("net | score before |", " | ".join(rules))
-    for name, task, weights in tasks():
-        row = [f"{judge(name, task, weights, weights)[1]:.4f}"]
-        for policy in map(POLICIES.__getitem__, rules):
-            found: list[tuple[float, float, float]] = []
-            sensitivity = policy(task, weights)
-            for ratio in map(float, arguments.ratios.split(",")):
-                budget = SizeBudget(ratio=ratio)
-                data = compress.compress(weights, budget, sensitivity=sensitivity)
-                judged = judge(name, task, weights, compress.decompress(data))
-                found.append((20 * math.log10(data.report.rel_error), *judged))
-            total, decibels, score = np.mean(found, axis=0)
-            row.append(f"{total:.2f} dB, {decibels:.2f} dB, {score:.4f}")
-        print(name, "|", " | ".join(row), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,43 +1,31 @@
 """Ten nets from packages that no other benchmark uses, and how well each still works.
 
-Every net is compressed by each rule, 6, 8 and 10 times smaller (half-precision weights:
-3, 4 and 5), and in the bytes of peers. Shown are means over these files: the change of
-the outputs in dB below their size, and the score of the net's task, where more is
-better. The inputs are real ones or drawn: files of this Python, lines of text, Thai
-titles, English words, notes. Where the truth is not known, the score is agreement with
-the net as it was.
+Their inputs are real ones or drawn: files of this Python, lines of text, Thai titles,
+English words, notes. Where the truth is not known, the score is agreement with the net
+as it was; more is better.
 
 What was learned from the nets of `CHOSEN_ON` may have changed the library; the others
 report.
-
-    python -m benchmarks.compress_unseen
-    python -m benchmarks.compress_unseen --nets magika,g2p --peers
 """
 
-import argparse
 import dataclasses
-import functools
 import itertools
 import json
 import math
 import re
-import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.compress_rivals import nf4
-from benchmarks.compress_table import q4_0
 from benchmarks.compress_tasks import neighbours
-from benchmarks.real_weights import install
 
-from frugax import SizeBudget, compress
+from frugax import compress
 
 CHOSEN_ON = ("magika", "g2p", "recogniser", "wordllama", "orientation")
 REPORTED = ("deepcut", "attacut", "thai2rom", "notes", "detector")
-_PACKAGES = (
+PACKAGES = (
     *("magika", "g2p-en", "rapidocr-onnxruntime", "wordllama", "pythainlp"),
     *("attacut", "basic-pitch", "onnx", "onnxruntime"),
 )
@@ -444,41 +432,6 @@ def notes(folder: Path) -> Net:
     return Net(net.weights, run, _overlap)
 
 
-def four_bit_rows(w: np.ndarray) -> tuple[np.ndarray, float]:
-    """Round to 4 bits with a float16 step for each row: decoded values, bytes."""
-    rows = w.reshape(len(w), -1).astype(np.float32)
-    step = np.maximum(np.abs(rows).max(axis=1, keepdims=True) / 7, 1e-7)
-    step = step.astype(np.float16).astype(np.float32)
-    levels = np.clip(np.rint(rows / np.maximum(step, 1e-7)), -7, 7)
-    return (levels * step).reshape(w.shape), w.size / 2 + 2 * len(w)
-
-
-def in_groups(quantise: Any, group: int, w: np.ndarray) -> tuple[np.ndarray, float]:
-    """Quantise neighbours in memory together, with zeros at the end."""
-    flat = np.pad(w.reshape(-1).astype(np.float32), (0, -w.size % group))
-    decoded, count = quantise(flat.reshape(-1, group))
-    return decoded.reshape(-1)[: w.size].reshape(w.shape), count
-
-
-PEERS: dict[str, Callable[[np.ndarray], tuple[np.ndarray, float]]] = {
-    "NF4": functools.partial(in_groups, nf4, 64),
-    "Q4_0": functools.partial(in_groups, q4_0, 32),
-    "int4 rows": four_bit_rows,
-}
-
-
-def by_peer(quantise: Any, weights: Weights) -> tuple[Weights, int]:
-    """Quantise all but vectors and small tensors, which stay and count as they are."""
-    decoded, total = dict(weights), 0.0
-    for name, w in weights.items():
-        count = w.nbytes
-        if w.ndim > 1 and w.size >= 256:
-            decoded[name], count = quantise(w)
-            decoded[name] = decoded[name].astype(w.dtype)
-        total += count
-    return decoded, int(total)
-
-
 def judge(net: Net, weights: Weights, before: Any) -> tuple[float, float]:
     """The change of the outputs in dB below their size, and the score."""
     outputs, found = net.run(weights)
@@ -487,49 +440,3 @@ def judge(net: Net, weights: Weights, before: Any) -> tuple[float, float]:
         a, b = (x - x.mean(-1, keepdims=True) for x in (a, b))
     error = ((a - b) ** 2).sum() / (a**2).sum()
     return 10 * math.log10(max(error, 1e-30)), net.score(found, before[1])
-
-
-def main() -> None:
-    """Print the table, net by net."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--nets", default=",".join((*CHOSEN_ON, *REPORTED)))
-    parser.add_argument("--rules", default="default,equal,rows")
-    parser.add_argument("--ratios", default="6,8,10")
-    parser.add_argument("--peers", action="store_true", help="in the bytes of peers")
-    options = parser.parse_args()
-    folder = install(*_PACKAGES)
-    sys.path.append(str(folder))
-    for name in options.nets.split(","):
-        net: Net = globals()[name](folder)
-        before = net.run(net.weights)
-        size = sum(w.size for w in net.weights.values())
-        row = [name, f"{size:,}", f"{net.score(before[1], before[1]):.4f}"]
-        bytes_each = sum(w.nbytes for w in net.weights.values()) / size
-        ratios = [float(r) * bytes_each / 4 for r in options.ratios.split(",")]
-
-        def compressed(
-            budget: SizeBudget, rule: str, net: Net = net, before: Any = before
-        ) -> Any:
-            data = compress.compress(net.weights, budget, sensitivity=rule)
-            decoded = compress.decompress(data)
-            return 20 * math.log10(data.report.rel_error), *judge(net, decoded, before)
-
-        for rule in options.rules.split(","):
-            found = [compressed(SizeBudget(ratio=r), rule) for r in ratios]
-            row.append(f"{rule} {_show(np.mean(found, axis=0))}")
-        for peer, quantise in PEERS.items() if options.peers else ():
-            decoded, total = by_peer(quantise, net.weights)
-            row.append(f"{peer} {_show(judge(net, decoded, before))}")
-            row.append(
-                f"ours {_show(compressed(SizeBudget(bytes=total), 'default')[1:])}"
-            )
-        print(" | ".join(row), flush=True)
-
-
-def _show(numbers: Any) -> str:
-    *decibels, score = numbers
-    return ", ".join([*(f"{x:.2f}" for x in decibels), f"{score:.4f}"])
-
-
-if __name__ == "__main__":
-    main()

