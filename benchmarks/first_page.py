@@ -5,8 +5,8 @@
 Runs `frugax plan` with empty caches and `frugax run` in a temporary folder, then the
 first command of each tutorial as a stranger would, writes
 `benchmarks/results/first_page.json`, and puts outputs and times into the README. The
-other figures of its text are those of the rooms' results; `tests/test_first_page.py`
-compares all of them.
+other figures of its text are those of other benchmarks' results;
+`scripts/check_readme.py` compares all of them.
 """
 
 import json

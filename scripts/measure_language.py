@@ -1,11 +1,12 @@
 """Count how the prose and the names of Python code bases read, side by side.
 
-    python scripts/measure_language.py                       # frugax, with its bars
+    python scripts/measure_language.py                       # frugax, with its limits
     python scripts/measure_language.py OTHER/CHECKOUT ...    # any code base
 
 Prose is docstrings and comments; tests are left out. Phrase rates are per 10,000 words
-of prose, shares are of functions or of lines. `tests/test_language.py` holds frugax to
-the bars and shows that each pattern can fail.
+of prose, shares are of functions or of lines. Without arguments, the phrases of the
+Markdown pages are counted too, and files, pages and tests that need another look are
+listed.
 """
 
 import argparse
@@ -26,7 +27,7 @@ PHRASES = {
     "is none": r"` (?:is|are) none\b|\b(?:is|are) none[,;:.]",
     "so many": r"\bso (?:many|much|few|long|often)\b(?! (?:as|that))",
 }
-# The largest value that frugax may have; comments are the one figure with a least.
+# The largest value that frugax should have; comments are the one figure with a least.
 MOST = {
     "noun clauses": 8.0,
     "is no X": 1.5,
@@ -36,8 +37,13 @@ MOST = {
     "conditional expressions / 1,000 lines": 10.0,
 }
 LEAST = {"comment lines, %": 4.0}
-# One file may not use up the allowance of the whole house.
+# One file should not use up the allowance of all.
 MOST_NOUN_CLAUSES_A_FILE = 3
+# Clauses that make a reader decode the name of a test, such as "what_is_no_number".
+CLAUSES_IN_NAMES = re.compile(
+    r"_(is|are|was|were)_no_(?!longer)|_what_|_so_many|_whoever|_whatever"
+    r"|_(nobody|somebody|said|told|heard)(_|$)"
+)
 
 _IRREGULAR_PARTICIPLES = """
 made drawn told said kept held found given taken written shown known chosen left sent
@@ -45,7 +51,8 @@ bound begun done gone seen worn won built burnt met paid spread bent wound torn 
 grown
 """
 _NOT_PARTICIPLES = frozenset({"embed", "feed", "need", "seed", "shed", "speed"})
-_FRUGAX = Path(__file__).parent.parent / "src" / "frugax"
+_ROOT = Path(__file__).parent.parent
+_FRUGAX = _ROOT / "src" / "frugax"
 
 
 def python_files(root: Path) -> Iterator[Path]:
@@ -120,17 +127,48 @@ def _is_named_freely(node: ast.FunctionDef) -> bool:
     return not is_value and not node.name.startswith("__")
 
 
+def measure_pages(pages: list[Path]) -> dict[str, float]:
+    """Rates of the phrases in Markdown pages, without their code."""
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
+    words = max(len(prose.split()), 1)
+    return {
+        name: round(1e4 * count_phrase(name, [prose]) / words, 1) for name in PHRASES
+    }
+
+
+def files_with_many_clauses() -> Iterator[str]:
+    """Source files with more noun clauses than one file should have."""
+    for path in python_files(_FRUGAX):
+        found = count_phrase("noun clauses", prose_of(path.read_text(encoding="utf-8")))
+        if found > MOST_NOUN_CLAUSES_A_FILE:
+            yield f"{path.relative_to(_ROOT)}: {found} noun clauses"
+
+
+def test_names_to_decode() -> Iterator[str]:
+    """Tests whose names are not plain statements."""
+    for path in sorted((_ROOT / "tests").rglob("test_*.py")):
+        for name in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8")):
+            if CLAUSES_IN_NAMES.search(name):
+                yield f"{path.relative_to(_ROOT)}: {name}"
+
+
 def main() -> None:
     """Print a column of figures for each code base."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("roots", nargs="*", type=Path, default=[_FRUGAX])
     roots = parser.parse_args().roots
-    columns = [measure(list(python_files(root))) for root in roots]
-    print(f"{'':38}", *(f"{root.name:>12}" for root in roots), f"{'bar':>8}")
-    for name in columns[0]:
-        bar = LEAST.get(name, MOST.get(name, ""))
-        figures = (f"{column[name]:>12,}" for column in columns)
-        print(f"{name:38}", *figures, f"{bar:>8}")
+    columns = {root.name: measure(list(python_files(root))) for root in roots}
+    if roots == [_FRUGAX]:
+        named = (_ROOT / "README.md", _ROOT / "CONTRIBUTING.md")
+        columns["pages"] = measure_pages([*named, *_ROOT.glob("docs/**/*.md")])
+    print(f"{'':38}", *(f"{name:>12}" for name in columns), f"{'limit':>8}")
+    for name in next(iter(columns.values())):
+        limit = LEAST.get(name, MOST.get(name, ""))
+        figures = (f"{column.get(name, ''):>12}" for column in columns.values())
+        print(f"{name:38}", *figures, f"{limit:>8}")
+    if roots == [_FRUGAX]:
+        print(*files_with_many_clauses(), *test_names_to_decode(), sep="\n")
 
 
 if __name__ == "__main__":
