@@ -31,7 +31,7 @@ class Kernels(ConvolutionKernels):
         """Times W^T plus bias over the last axis; the weight is (out, in)."""
         # One product of two matrices: over more axes XLA:CPU copies and transposes in
         # the gradient, which costs an encoder 5 % of its step and half of its
-        # compilation time (`python -m benchmarks.models --parts step`).
+        # compilation time (`python -m benchmarks.models step`).
         leading = input.shape[:-1]
         x = input.reshape(math.prod(leading), input.shape[-1])
         out = lax.dot_general(x, weight, (((1,), (1,)), ((), ())), self.precision)

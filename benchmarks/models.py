@@ -1,0 +1,452 @@
+"""The cost of a described model beside the same one by hand and in other libraries.
+
+    python -m benchmarks.models [step tiny deep memory dtypes planning modules]
+
+`step`: value and gradients of three nets by hand in JAX, in frugax, flax nnx, equinox
+and torch, each in the fastest forms that their guides name, on the same two cores.
+Before the clock starts, the loss of every program and the norm of its gradients must
+agree. `tiny`: the cost of a call, by processor time. `deep`: from a description of many
+equal blocks to the first gradients, as a loop and written out.
+
+`memory`, `dtypes`, `planning`: models under budgets. Bytes and flops are those of the
+compiled programs, errors those of outputs and gradients against the model without a
+budget; planning is timed in processor seconds, as multiples of compiling without a
+budget. `modules`: `from_torch` on modules of packages that the tests do not install.
+"""
+
+import argparse
+import functools
+import importlib
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+# Before any library starts its threads: torch's spin while they wait, which takes the
+# core from the next program.
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from benchmarks import models_nets
+from benchmarks.harness import (
+    Case,
+    Figures,
+    Part,
+    choose,
+    install,
+    run,
+    say,
+    time_cases,
+)
+
+import frugax as fx
+from frugax import models
+from frugax.errors import InfeasibleBudgetError, UnsupportedModuleError
+from frugax.measure import program
+
+# float32 sums in another order, through four blocks; a wrong formula is off by 1e-2.
+TOLERANCE = 2e-5
+
+
+def programs(net: models_nets.Net) -> dict[str, models_nets.Program]:
+    """Every library's, ours first; all are checked against the first by hand.
+
+    Raises:
+        ValueError: a loss, or the norm of the gradients, differs.
+    """
+    made = {
+        "frugax": models_nets.in_frugax(net),
+        "frugax again": models_nets.in_frugax(net),
+    }
+    made |= models_nets.by_hand(net) | models_nets.in_flax(net)
+    made |= models_nets.in_equinox(net) | models_nets.in_torch(net)
+    summaries = {name: summarise(p.step()) for name, p in made.items()}
+    wanted = summaries[next(name for name in made if name.startswith("JAX"))]
+    for name, found in summaries.items():
+        apart = np.abs(found / wanted - 1).max()
+        if not apart < TOLERANCE:
+            raise ValueError(f"{name}: loss or gradients differ by {apart:.1e}.")
+    return made
+
+
+def summarise(step: Any) -> np.ndarray:
+    """The loss, and the norm of all gradients, which no layout changes."""
+    loss, grads = step
+    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(grads)]
+    norm = np.sqrt(sum(float((leaf**2).sum()) for leaf in leaves))
+    return np.array([float(loss), norm])
+
+
+def time_steps(given: argparse.Namespace) -> Iterator[Case]:
+    """Value and gradients, by the clock on the wall: a user waits for it."""
+    for name in choose(models_nets.SIZED, given, 1):
+        steps = {k: p.step for k, p in programs(models_nets.NETS[name]).items()}
+        ours, again = steps.pop("frugax"), steps.pop("frugax again")
+        task = f"{name}: value and gradients"
+        yield Case(name=name, ours=ours, control=again, rivals=steps, task=task)
+
+
+def time_tiny(given: argparse.Namespace) -> Iterator[Case]:
+    """Calls that show the wrapper and nothing else."""
+    for net in choose(models_nets.TINY, given, 1):
+        made = programs(models_nets.NETS[net])
+        for what in ("forward", "step"):
+            each = {k: getattr(p, what) for k, p in made.items()}
+            ours, again = each.pop("frugax"), each.pop("frugax again")
+            how: dict[str, Any] = {"control": again, "rivals": each, "clock": "cpu"}
+            yield Case(name=f"{net}, {what}", ours=ours, **how)
+
+
+def measure_deep(given: argparse.Namespace) -> Figures:
+    """Seconds to describe and compile 48 blocks, and to their first gradients."""
+    blocks = 2 if given.quick else 48
+    net = models_nets.Encoder(batch=8, layers=blocks)
+    by_hand = functools.partial(
+        models_nets.encoder_by_hand,
+        net,
+        attention=models_nets.heads_first,
+        linear=models_nets.rows_by,
+        gelu=models_nets.gelu_by_erf,
+        flat=True,
+    )
+
+    def hand(*, scanned: bool) -> Callable[[], Any]:
+        weights = net.weights()
+        own = models_nets.stacked(weights) if scanned else weights
+        params = {k: jnp.asarray(v) for k, v in own.items()}
+        forward = by_hand(scanned=scanned)
+        loss = lambda p, x: models_nets.loss_of(forward(p, x))
+        step = jax.jit(jax.value_and_grad(loss))
+        return functools.partial(step, params, jnp.asarray(net.data()))
+
+    ways: dict[str, Callable[[], Callable[[], Any]]] = {
+        "frugax, scanned": lambda: models_nets.in_frugax(net, scan_from=2).step,
+        "frugax, written out": lambda: models_nets.in_frugax(net, scan_from=None).step,
+        "by hand, scanned": lambda: hand(scanned=True),
+        "by hand, written out": lambda: hand(scanned=False),
+    }
+    found: Figures = {}
+    jnp.zeros(()).block_until_ready()  # JAX starts: not ours to count
+    for name, make in ways.items():
+        say(f"{blocks} blocks, {name}")
+        jax.clear_caches()
+        cpu, wall = time.process_time(), time.perf_counter()
+        step = make()
+        described = time.process_time() - cpu
+        jax.block_until_ready(step())
+        found[f"{blocks} blocks, {name}"] = {
+            "describe_cpu_s": described,
+            "first_step_s": time.perf_counter() - wall,
+            "first_step_cpu_s": time.process_time() - cpu,
+        }
+    return found
+
+
+# --- budgets ------------------------------------------------------------------------
+
+
+def conv_net() -> Any:
+    layers = []
+    for channels in (16, 16, 32, 32):
+        layers += [models.Conv2D(channels), models.Relu()]
+    return models.Model(*layers, models.Flatten(), models.Linear(10))
+
+
+def encoder(depth: int) -> Any:
+    return models.Model(*(models.TransformerBlock(64, 4, 256) for _ in range(depth)))
+
+
+NETS = {
+    "MLP, 8 layers of 256": (
+        models.MLP(input_size=64, hidden_sizes=[256] * 8, output_size=64),
+        (512, 64),
+        None,
+    ),
+    "4 encoder blocks, unrolled": (encoder(4), (8, 64, 64), None),
+    "8 encoder blocks, one loop": (encoder(8), (8, 64, 64), 2),
+    "4 convolutions": (conv_net(), (32, 16, 16, 3), None),
+}
+
+
+def distance(a: Any, b: Any) -> float:
+    """Norm of the difference over the norm, of outputs and of all gradients as one."""
+    rows = lambda t: [
+        jnp.concatenate([v.ravel() for v in jax.tree.leaves(part)]) for part in t
+    ]
+    pairs = zip(rows(a), rows(b), strict=True)
+    return max(float(jnp.linalg.norm(x - y) / jnp.linalg.norm(y)) for x, y in pairs)
+
+
+def measure_memory(given: argparse.Namespace) -> Figures:
+    """Gradients in shares of the bytes that they take without a budget."""
+    found: Figures = {}
+    for name in choose(NETS, given, 1):
+        model, shape, scan_from = NETS[name]
+        how: dict[str, Any] = {"shapes": {"input": shape}, "scan_from": scan_from}
+        plain = models.compile(model, fx.JaxBackend(), **how)
+        params = plain.randomize_params(0)
+        data = {"input": jax.random.normal(jax.random.key(1), shape)}
+        outputs, key = plain.evaluate(params, data), jax.random.key(2)
+        pulls = {k: jax.random.normal(key, v.shape) for k, v in outputs.items()}
+        gradients = lambda *args, plain=plain: plain.evaluate(*args)
+        compiled = jax.jit(gradients).lower(params, data, pulls).compile()
+        whole, exact = program(compiled).temp_bytes, plain.evaluate(params, data, pulls)
+        for share in (0.5,) if given.quick else (0.5, 0.25, 0.1):
+            budget = fx.MemoryBudget(limit_bytes=int(whole * share))
+            row: Figures = {"without": whole}
+            try:
+                fitted = models.compile(model, fx.JaxBackend(), **how, budget=budget)
+            except InfeasibleBudgetError as e:
+                found[f"{name}, {share:g}"] = row | {"needed": e.needed / whole}
+                continue
+            (spend,) = fitted.report().spends
+            found[f"{name}, {share:g}"] = row | {
+                "measured": (spend.measured or 0) / whole,
+                "verdict": str(fitted.report().verdict),
+                "micro_batches": fitted.plan.micro_batches,
+                "extra_flops": fitted.plan.extra_share,
+                "error": distance(fitted.evaluate(params, data, pulls), exact),
+            }
+    return found
+
+
+def measure_dtypes(given: argparse.Namespace) -> Figures:
+    """Weights in shorter dtypes: bytes, and errors on batches that were not seen."""
+    width, draws = (16, 2) if given.quick else (128, 6)
+    model = models.MLP(input_size=64, hidden_sizes=[width] * 4, output_size=16)
+    compiled = models.compile(model, fx.JaxBackend())
+    params = compiled.randomize_params(0)
+    draw = lambda i: {"input": jax.random.normal(jax.random.key(i), (64, 64))}
+    seen, unseen = ([draw(first + i) for i in range(draws)] for first in (0, 100))
+    found: Figures = {}
+    limits: list[dict[str, float]] = [
+        *({"rel_error": e} for e in (1e-4, 5e-4, 1e-3, 1e-2)),
+        *({"ratio": 1.5}, {"ratio": 1.9, "rel_error": 1e-4}, {"ratio": 3.0}),
+    ]
+    for limit in limits[-1:] if given.quick else limits:
+        budget = fx.SizeBudget(**limit)
+        try:
+            plan = models.plan(compiled, budget, params=params, batches=seen)
+        except InfeasibleBudgetError as e:
+            found[str(budget)] = {"needed": e.needed, "unit": e.unit}
+            continue
+        cast = models.apply(compiled, plan, params=params)
+        unseen_errors = {s.name: s.measured for s in cast.report(unseen).spends}
+        found[str(budget)] = {
+            "bytes_before": plan.bytes_before,
+            "bytes_after": plan.bytes_after,
+            "held_out_error": plan.error,
+            **{f"unseen {k}": v for k, v in unseen_errors.items()},
+        }
+    return found
+
+
+def measure_planning(given: argparse.Namespace) -> Figures:
+    """Processor seconds until gradients are compiled, with budgets and without."""
+    blocks = lambda: (models.TransformerBlock(32, 4, 64), models.SparseExperts(4, 2))
+    experts = models.Model(*(layer for _ in range(2) for layer in blocks()))
+    nets = NETS | {
+        "2 blocks of experts, 32 wide": (experts, (8, 32, 32), None),
+        "12 encoder blocks, unrolled": (encoder(12), (8, 64, 64), None),
+    }
+    found: Figures = {}
+    for name in choose(nets, given, 1):
+        model, shape, scan_from = nets[name]
+        how: dict[str, Any] = {"shapes": {"input": shape}, "scan_from": scan_from}
+
+        def seconds(
+            budget: Any = None, model: Any = model, shape: Any = shape, how: Any = how
+        ) -> tuple[float, int, float]:
+            """From a description to its first gradients."""
+            jax.clear_caches()
+            with tempfile.TemporaryDirectory() as folder:
+                os.environ["XDG_CACHE_HOME"] = folder
+                started = time.process_time()
+                given = {} if budget is None else {"budget": budget}
+                compiled = models.compile(model, fx.JaxBackend(), **how, **given)
+                params = {k: jnp.zeros(compiled.shapes[k]) for k in compiled.param_keys}
+                data = {"input": jnp.zeros(shape)}
+                out = jax.eval_shape(compiled.evaluate, params, data)
+                pulls = {k: jnp.zeros(v.shape) for k, v in out.items()}
+                jax.block_until_ready(compiled.evaluate(params, data, pulls))
+                spent = time.process_time() - started
+                if budget is not None:
+                    return spent, 0, compiled.plan.extra_share
+                step = jax.jit(compiled.evaluate).lower(params, data, pulls)
+                return spent, program(step.compile()).temp_bytes, 0.0
+
+        seconds()
+        plain, whole, _ = seconds()
+        found[name] = {"plain_s": plain}
+        for share in (1.0, 0.5):
+            limit = fx.MemoryBudget(limit_bytes=int(whole * share))
+            spent, _, extra = seconds(limit)
+            found[name] |= {f"times at {share}": spent / plain, f"flops {share}": extra}
+        say(f"{name}: {found[name]}")
+    return found
+
+
+# --- modules of packages ------------------------------------------------------------
+
+
+def torch() -> Any:
+    """Imported where it is used: a module of frugax's tests may not have it."""
+    import torch
+
+    return torch
+
+
+def mamba(m: Any) -> Any:
+    config = m.MambaConfig(d_model=16, n_layers=2, pscan=False)
+    return m.Mamba(config), torch().randn(2, 8, 16)
+
+
+def ft_transformer(m: Any) -> Any:
+    rates = dict.fromkeys(("attention_dropout", "ffn_dropout", "residual_dropout"), 0.0)
+    net = m.FTTransformer(
+        n_cont_features=3,
+        cat_cardinalities=[4, 5],
+        d_out=2,
+        n_blocks=2,
+        d_block=16,
+        attention_n_heads=2,
+        ffn_d_hidden=None,
+        ffn_d_hidden_multiplier=4 / 3,
+        **rates,
+    )
+    return net, torch().randn(4, 3), torch().randint(0, 4, (4, 2))
+
+
+def mixer(m: Any) -> Any:
+    net = m.MLPMixer(
+        image_size=16, channels=3, patch_size=4, dim=16, depth=2, num_classes=5
+    )
+    return net, torch().randn(2, 3, 16, 16)
+
+
+IMAGE = (1, 3, 64, 64)
+# The name of a module in a package, its kind, and how it is made with its inputs.
+MODULES = {
+    "mambapy.mamba": ("state space", mamba),
+    "mlp_mixer_pytorch": ("mixer", mixer),
+    "siren_pytorch": (
+        "implicit",
+        lambda m: (
+            m.SirenNet(dim_in=2, dim_hidden=16, dim_out=3, num_layers=3),
+            torch().randn(5, 2),
+        ),
+    ),
+    "conformer": (
+        "convolution and attention",
+        lambda m: (
+            m.ConformerBlock(dim=16, dim_head=8, heads=2, conv_kernel_size=7),
+            torch().randn(2, 9, 16),
+        ),
+    ),
+    "rtdl_revisiting_models": ("tabular transformer", ft_transformer),
+    "pytorchcv.models.densenet_cifar": (
+        "convolutional",
+        lambda m: (m.densenet40_k12_cifar10(), torch().randn(1, 3, 32, 32)),
+    ),
+    "pytorchcv.models.unet": (
+        "U-Net",
+        lambda m: (m.unet_cityscapes(in_size=(64, 64)), torch().randn(IMAGE)),
+    ),
+    "pytorch_tcn": (
+        "causal convolution",
+        lambda m: (m.TCN(num_inputs=4, num_channels=[8, 8]), torch().randn(2, 4, 12)),
+    ),
+    "linformer": (
+        "linear attention",
+        lambda m: (
+            m.Linformer(dim=16, seq_len=12, depth=2, heads=2, k=6),
+            torch().randn(1, 12, 16),
+        ),
+    ),
+    "nystrom_attention": (
+        "low-rank attention",
+        lambda m: (
+            m.Nystromformer(dim=16, dim_head=8, heads=2, depth=1, num_landmarks=4),
+            torch().randn(1, 16, 16),
+        ),
+    ),
+    "g_mlp_pytorch": (
+        "gated MLP",
+        lambda m: (
+            m.gMLP(num_tokens=20, dim=16, depth=2, seq_len=8),
+            torch().randint(0, 20, (2, 8)),
+        ),
+    ),
+}
+
+
+def leaves(outputs: Any) -> list[Any]:
+    """The tensors of an output."""
+    if isinstance(outputs, dict):
+        outputs = list(outputs.values())
+    if isinstance(outputs, (tuple, list)):
+        return [t for part in outputs for t in leaves(part)]
+    return [] if outputs is None else [outputs]
+
+
+def compare(module: Any, inputs: Any) -> Any:
+    imported = models.from_torch(module, inputs)
+    compiled = fx.compile(imported.model, fx.JaxBackend())
+    arrays = [t.numpy() for t in inputs]
+    arrays = [a.astype("int32") if a.dtype == "int64" else a for a in arrays]
+    data = dict(zip(imported.shapes, arrays, strict=True))
+    got = compiled.evaluate(imported.params, data).values()
+    with torch().no_grad():
+        wanted = [t.numpy() for t in leaves(module.eval()(*inputs))]
+    gaps = [
+        np.abs(np.asarray(g) - w).max() / np.abs(w).max()
+        for g, w in zip(got, wanted, strict=True)
+    ]
+    return imported.certificate.max_error, max(gaps), len(imported.params)
+
+
+PACKAGES = (
+    *("mambapy", "mlp-mixer-pytorch", "siren-pytorch", "conformer", "pytorchcv"),
+    *("rtdl-revisiting-models", "pytorch-tcn", "linformer", "einops"),
+    *("nystrom-attention", "g-mlp-pytorch"),
+)
+
+
+def measure_modules(given: argparse.Namespace) -> Figures:
+    """The certificate's difference from torch, in torch and in JAX; or why not."""
+    sys.path.append(str(install(*PACKAGES)))
+    warnings.simplefilter("ignore")
+    torch().manual_seed(0)
+    found: Figures = {}
+    for name in choose(MODULES, given, 1):
+        kind, make = MODULES[name]
+        try:
+            module, *inputs = make(importlib.import_module(name))
+            in_torch, in_jax, params = compare(module.eval(), tuple(inputs))
+        except (ImportError, UnsupportedModuleError) as e:
+            found[name] = {"kind": kind, "refused": f"{type(e).__name__} {e}"}
+            continue
+        found[name] = {"kind": kind, "in torch": in_torch, "in JAX": in_jax}
+        found[name] |= {"parameters": params}
+    return found
+
+
+PARTS = {
+    "step": Part(**time_cases(time_steps, unit="ms")),
+    "tiny": Part(**time_cases(time_tiny)),
+    "deep": Part(measure=measure_deep),
+    "memory": Part(measure=measure_memory),
+    "dtypes": Part(measure=measure_dtypes),
+    "planning": Part(measure=measure_planning),
+    "modules": Part(measure=measure_modules),
+}
+
+
+if __name__ == "__main__":
+    run("models", PARTS, about=__doc__, cores=2)
