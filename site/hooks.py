@@ -63,7 +63,7 @@ def on_config(config: Any) -> Any:
         section = "Packages"
         if place.startswith(("decisions/", "compat/")):
             section = "Project"
-        if place in {"architecture.md", "renames.md", "releasing.md"}:
+        if place in {"architecture.md", "releasing.md"}:
             section = "Project"
         sections[section].append(place)
     return config

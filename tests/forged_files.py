@@ -26,9 +26,8 @@ def finished(body, header):
     crc = zlib.crc32(block + struct.pack("<Q", len(text)))
     total = len(body) + len(block) + FOOTER
     tail = block + struct.pack("<QQI4xQ", len(block), len(text), crc, total)
-    # Version 1 covers the chunks too; later ones have their checksums in the header.
-    covered = body if body[8] == 1 else body[:FOOTER]
-    return body + tail + hashlib.sha256(covered + tail).digest()
+    # The checksums of the chunks are in the header.
+    return body + tail + hashlib.sha256(body[:FOOTER] + tail).digest()
 
 
 def rewritten(data, change):

@@ -17,7 +17,7 @@ SIX = SizeBudget(ratio=4)
 # Written once, by `GOLDEN_PLANES.write_bytes(compress.compress(
 # golden_planes_weights(), SizeBudget(max_abs=0), progressive=True))`; see
 # docs/container.md, "Versions".
-GOLDEN_PLANES = Path(__file__).parent / "compress" / "golden_planes_v1.fxz"
+GOLDEN_PLANES = Path(__file__).parent / "compress" / "golden_planes.fxz"
 
 
 def golden_planes_weights():

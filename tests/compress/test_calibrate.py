@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 
 import jax
 import jax.numpy as jnp
@@ -367,17 +366,6 @@ def test_an_error_of_outputs_needs_a_calibration(columns, tmp_path):
     compress.save(path, net, SizeBudget("3x"), progressive=True)
     with pytest.raises(ValueError, match="states errors of weights"):
         compress.open(path, budget=SizeBudget(output_error=0.1))
-
-
-def test_an_older_plan_is_still_read():
-    plan = compress.plan(NET, SizeBudget("3x"))
-    plain = json.loads(plan.to_json())
-    dropped = [
-        part.pop("output_error", None) or part.pop("calibration", None)
-        for part in _dicts(plain)
-    ]
-    assert dropped
-    assert compress.CompressPlan.from_json(json.dumps(plain)) == plan
 
 
 def _dicts(value):

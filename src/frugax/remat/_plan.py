@@ -1,10 +1,8 @@
 """`RematPlan`: the parts of a loss that the backward pass keeps or recomputes."""
 
-import contextlib
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from frugax.budget import (
     JsonPlan,
@@ -21,17 +19,6 @@ _GATE_REASONS = {
     "cond": "a branch that opens only once the gradient is known: least memory",
     "select": "inputs wait for the gradient: this convolution is slow in a branch",
     "barrier": "an optimisation barrier, which this kind of device keeps",
-}
-# Field names of plans that were saved before version 0.1, and those of today.
-_OLD_FIELDS = {
-    "insides": "body_plans",
-    "inside": "nested",
-    "what": "summary",
-    "pieces": "chunks",
-    "rounds": "iterations",
-    "together": "from_carry",
-    "inner": "body_plans",
-    "place": "operation",
 }
 
 
@@ -236,7 +223,7 @@ class RematPlan(JsonPlan):
         argnums: the arguments that are differentiated.
         has_aux: whether the loss returns more than a number.
         compiles: the number of programs that were compiled to find the plan.
-        target: the devices whose compiler measured it; "" in plans of old versions.
+        target: the devices whose compiler measured it;
         platform: their platform, on which alone the plan is applied.
         caveat: how the measurement may differ from one on a real device.
         batch: how the loss runs in chunks of its batch; None if it runs whole.
@@ -248,8 +235,7 @@ class RematPlan(JsonPlan):
             each device; None if the plan is one for the loss itself.
         copies: blocks that are computed again before the loss itself, which takes a
             gradient inside, reads their results late; None if nothing is.
-        tried: the programs that were compiled to find the plan, by falling bytes; () in
-            plans of old versions.
+        tried: the programs that were compiled to find the plan, by falling bytes.
         host_bytes: bytes that are moved to the host's memory in the forward pass and
             back in the backward pass, as XLA reported them.
     """
@@ -275,22 +261,6 @@ class RematPlan(JsonPlan):
     copies: LateCopies | None = None
     tried: tuple[TriedPlan, ...] = ()
     host_bytes: int = 0
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """The plan that `to_json` wrote, in this version or an older one.
-
-        Args:
-            text: JSON.
-
-        Raises:
-            ValueError: `text` is not a plan; the message names the place.
-        """
-        # As a hook it sees the fields of nested parts, too.
-        rename = lambda pairs: {_OLD_FIELDS.get(k, k): v for k, v in pairs}
-        with contextlib.suppress(json.JSONDecodeError):  # reported by the call below
-            text = json.dumps(json.loads(text, object_pairs_hook=rename))
-        return super().from_json(text)
 
     @property
     def extra_share(self) -> float:

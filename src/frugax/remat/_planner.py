@@ -64,8 +64,6 @@ def plan(
     that fits is chosen. If the program fits as it is, nothing is recomputed. Plans are
     remembered on disk.
 
-    The order `plan(loss, example_args, budget)` of older versions is accepted, too.
-
     Args:
         loss: a function of positional arguments that returns one real number, or
             (number, anything) if `has_aux`.
@@ -118,11 +116,6 @@ def plan(
         >>> plan.predicted <= 800 * 1024 < plan.unplanned_bytes
         True
     """
-    # The order (loss, example_args, budget) of older versions: the types tell.
-    if isinstance(budget, tuple | list) and isinstance(
-        example_args, MemoryBudget | MemoryShare
-    ):
-        budget, example_args = example_args, budget
     if not isinstance(budget, MemoryShare):
         check_budget(budget, MemoryBudget)
     check_block_size(block_size)

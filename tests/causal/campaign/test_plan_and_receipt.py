@@ -1,4 +1,4 @@
-"""The plan and the receipt of a campaign, and files of older versions."""
+"""The plan, the receipt and the page of a campaign."""
 
 import re
 from pathlib import Path
@@ -10,13 +10,13 @@ import pytest
 from chromium import BROWSER, chromium
 from frugax import ExperimentBudget, InfeasibleBudgetError, causal
 from frugax.budget import Verdict
-from frugax.causal.campaign import graph_svg, load_campaign_config, report_page
+from frugax.causal.campaign import graph_svg, report_page
 
 SUBJECT = {"variables": {"x": (-2.0, 2.0), "z": (-3.0, 3.0)}, "target": "y"}
 PRICES = {"x": 0.1, "z": 0.25}
-# The previous version wrote it: four experiments of which one failed, a correction and
-# a question without an answer, with constraints, forbidden sets and all renamed limits.
-OLDER = Path(__file__).parent / "data" / "version_3.campaign"
+# Four experiments of which one failed, a correction and a question without an answer,
+# with constraints, forbidden sets and limits.
+WORKED = Path(__file__).parent / "data" / "worked.campaign"
 
 
 def test_a_plan_counts_the_experiments_that_the_budget_pays_for():
@@ -92,8 +92,8 @@ def test_a_plan_for_other_experiments_is_refused():
         causal.apply(SUBJECT, 3)  # pyright: ignore[reportArgumentType]
 
 
-def test_a_file_of_the_previous_version_continues_unchanged():
-    campaign = causal.Campaign.load(OLDER)
+def test_a_saved_campaign_continues():
+    campaign = causal.Campaign.load(WORKED)
     settings = campaign.settings
     assert settings.max_targets == settings.rows_per_experiment == 2
     assert settings.forbidden_sets == (("x", "w"),)
@@ -106,12 +106,6 @@ def test_a_file_of_the_previous_version_continues_unchanged():
     assert records[1].reason == "power cut"
     assert records[2].corrections == ("-2.19614",)
     assert (campaign.spent, campaign.reserved) == (6.0, 4.0)
-    # Without the times of its questions it cannot be told whether time was kept.
-    assert all(one.asked_s is None for one in records)
-    # That version had no model-free forecasts: they have zero weight in its answers.
-    assert all(
-        one.forecast is None or one.forecast.model_free is None for one in records
-    )
     best = campaign.recommend()
     assert best.low <= best.expected <= best.high
     experiment = campaign.ask()
@@ -122,8 +116,8 @@ def test_a_file_of_the_previous_version_continues_unchanged():
 
 @pytest.fixture(scope="module")
 def reported():
-    campaign = causal.Campaign.load(OLDER)
-    return campaign, report_page("older", campaign, campaign.advise())
+    campaign = causal.Campaign.load(WORKED)
+    return campaign, report_page("worked", campaign, campaign.advise())
 
 
 def test_the_report_has_the_receipt_and_the_forecasts(reported):
@@ -137,32 +131,6 @@ def test_the_report_has_the_receipt_and_the_forecasts(reported):
     assert ET.fromstring(graph).tag.endswith("svg")
     assert ".node.target" in graph
     assert all(name in graph for name in campaign.settings.variables)
-
-
-def test_a_config_of_the_previous_version_is_read(tmp_path):
-    path = tmp_path / "config.yaml"
-    path.write_text(
-        "name: older\n"
-        "campaign:\n"
-        "  variables:\n"
-        "    rows: [0, 1]\n"
-        "    x: [0, 1]\n"
-        "  target: y\n"
-        "  budget: {n: 3}\n"
-        "  together: 2\n"
-        "  never: [[rows, x]]\n"
-        "  rows: 4\n"
-        "  worth: 0.5\n"
-        "  sure: 0.8\n"
-        "  worlds: 16\n"
-    )
-    settings = load_campaign_config(path).campaign
-    assert set(settings.variables) == {"rows", "x"}
-    assert settings.max_targets == 2
-    assert settings.forbidden_sets == (("rows", "x"),)
-    assert settings.rows_per_experiment == 4
-    assert (settings.min_gain_per_cost, settings.confidence) == (0.5, 0.8)
-    assert settings.num_posterior_samples == 16
 
 
 @pytest.mark.browser

@@ -13,7 +13,7 @@ from frugax.causal.environments import (
 from frugax.causal.scm import SCM
 from frugax.configs import parse_config, read_text
 
-from ._settings import RENAMED_SETTINGS, CampaignSettings
+from ._settings import CampaignSettings
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,23 +163,5 @@ def load_campaign_config(
         ConfigError: the file cannot be read, is not YAML, or has an unknown key or an
             impossible value; the message names file, line and key.
     """
-    text = _rename_keys(read_text(path))
+    text = read_text(path)
     return parse_config(CampaignConfig, text, os.fspath(path), overrides=overrides)
-
-
-def _rename_keys(text: str) -> str:
-    """Rename the settings of older versions, whose folders can still be resumed.
-
-    Only keys of the `campaign:` block itself, as those versions wrote it: a variable
-    may be called `rows`.
-    """
-    # On the text, before YAML is parsed, so that errors name lines of the user's file.
-    lines, inside = text.splitlines(keepends=True), False
-    for i, line in enumerate(lines):
-        if line[:1].strip():
-            inside = line.startswith("campaign:")
-        elif inside:
-            key = line.strip().partition(":")[0]
-            if key in RENAMED_SETTINGS and line.startswith(f"  {key}:"):
-                lines[i] = line.replace(key, RENAMED_SETTINGS[key], 1)
-    return "".join(lines)

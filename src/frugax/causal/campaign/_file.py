@@ -24,15 +24,12 @@ from frugax.errors import (
 from frugax.fileio import check_ownership, lock, write_error_reason, write_whole
 
 from ._experiments import ExperimentRecord, remaining_budget
-from ._settings import RENAMED_SETTINGS, CampaignSettings
+from ._settings import CampaignSettings
 from ._state import CampaignState
 from .regret_forecast import ExpectedRegret
 
 _FORMAT = "frugax campaign"
-# 2 added corrections, 3 the standard deviation over posterior samples to forecasts; 4
-# renamed most keys and added the time at which an experiment was asked for. 5 added
-# kinds of actions, the values that were really set, and forecasts without causes.
-_VERSION = 5
+_VERSION = 1
 
 
 def lock_path(path: str | os.PathLike[str]) -> Path:
@@ -217,8 +214,6 @@ def read_state(path: str | os.PathLike[str]) -> CampaignState:
             raise UnsupportedFileError(
                 f"{name} was written by a newer version of frugax: update frugax."
             )
-        if content["version"] < 4:
-            _upgrade(content, arrays)
         return _parse(content, arrays)
     # Everything that NumPy, zipfile, json and the checks raise for damaged bytes.
     except (
@@ -229,34 +224,6 @@ def read_state(path: str | os.PathLike[str]) -> CampaignState:
             f"{name} is damaged, or not a campaign ({str(e) or type(e).__name__}): "
             "restore a copy of it."
         ) from e
-
-
-def _upgrade(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Rename the keys of version 3 or older in place."""
-    settings, experiments = content["settings"], content.pop("entries")
-    content["settings"] = {RENAMED_SETTINGS.get(k, k): v for k, v in settings.items()}
-    for one in experiments:
-        one["reason"] = one.pop("why", "")
-        one["corrections"] = one.pop("corrected", [])
-        if forecast := one.get("forecast"):
-            forecast["prob_optimal"] = forecast.pop("right")
-            forecast["sample_std"] = forecast.pop("spread", None)
-    content["experiments"] = experiments
-    content["hyperparameters"] = [
-        {
-            "variable": shapes["of"][0],
-            "parents": shapes["of"][1],
-            "candidates": [
-                {"line_gain": each.pop("line"), **each} for each in shapes["each"]
-            ],
-            "probs": shapes["odds"],
-            "num_rows": shapes["rows"],
-            "support": shapes["reach"],
-        }
-        for shapes in content.pop("shapes")
-    ]
-    content["hyperparameter_names"] = content.pop("shaped")
-    arrays["experiment_ids"] = arrays.pop("of_entry")
 
 
 def _parse(
@@ -299,8 +266,5 @@ def _parse(
             for one in content["hyperparameters"]
         },
         hyperparameter_names=tuple(content["hyperparameter_names"]),
-        # Files of earlier versions have no forecast of the regret.
-        planned=tuple(
-            from_plain(ExpectedRegret, e) for e in content.get("planned", ())
-        ),
+        planned=tuple(from_plain(ExpectedRegret, e) for e in content["planned"]),
     )

@@ -36,16 +36,6 @@ _MAX_SETS = 400
 _MAX_SAMPLES = 4096
 _FLOAT32_MAX = float(np.finfo(np.float32).max)  # tables hold float32
 
-# Settings as files of version 3 or older and their configs name them.
-RENAMED_SETTINGS = {
-    "together": "max_targets",
-    "never": "forbidden_sets",
-    "rows": "rows_per_experiment",
-    "worth": "min_gain_per_cost",
-    "sure": "confidence",
-    "worlds": "num_posterior_samples",
-}
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignSettings:

@@ -21,12 +21,10 @@ from ._metadata import Chunk, Header
 
 # Not text (high bit), and damaged by line-end conversion: PNG's trick.
 MAGIC = b"\x89FXZ\r\n\x1a\n"
-# In version 1 the SHA-256 in the footer covers the data too.
-VERSION, _READABLE = 2, (1, 2)
+VERSION = 1
 ALIGN = 64
 # zstd can unpack kilobytes to gigabytes: a header that states more is not unpacked.
 _MAX_HEADER = 64 << 20
-_PIECE = 1 << 24  # bytes of a file that are hashed at once
 # Magic, u16 version, zeros to the first multiple of `ALIGN`, where the data starts.
 _PRELUDE = struct.Struct("<8sH54x")
 PRELUDE = _PRELUDE.pack(MAGIC, VERSION)
@@ -84,9 +82,9 @@ def read_header(file: memoryview) -> Header:
     if len(file) < len(PRELUDE) + _FOOTER.size:
         raise CorruptFileError("the file is cut off: copy it again.")
     version = int.from_bytes(start[8:10], "little")
-    if version not in _READABLE:
+    if version != VERSION:
         raise UnsupportedFileError(
-            f"the file has format version {version}, and this frugax reads at most "
+            f"the file has format version {version}, and this frugax reads "
             f"{VERSION}: update frugax (or the file is damaged)."
         )
     footer = _FOOTER.unpack_from(file, len(file) - _FOOTER.size)
@@ -100,10 +98,7 @@ def read_header(file: memoryview) -> Header:
         raise CorruptFileError("the header does not fit in the file.")
     end = len(PRELUDE) + data_bytes
     packed = bytes(file[end : end + packed_bytes])
-    if (
-        start != _PRELUDE.pack(MAGIC, version)
-        or _header_crc(packed, plain_bytes) != crc
-    ):
+    if start != PRELUDE or _header_crc(packed, plain_bytes) != crc:
         raise CorruptFileError("the header is damaged: copy the file again.")
     return parse_header(decompress_frame(packed, max_bytes=plain_bytes), data_bytes)
 
@@ -116,18 +111,16 @@ def _header_crc(packed: bytes, plain_bytes: int) -> int:
 def verify_checksum(content: FileContent, after_each: Callable[[], None]) -> None:
     """Compare the SHA-256 with the footer, and bytes outside of chunks with zero."""
     file, end, header = content.file, len(content.file) - 32, content.header
-    pieces = [(at, min(end, at + _PIECE)) for at in range(0, end, _PIECE)]
-    if file[len(MAGIC)] > 1:  # the version; the SHA-256 of version 1 covers the data
-        data, at = file[len(PRELUDE) :][: header.data_bytes], 0
-        pieces = [(0, len(PRELUDE)), (len(PRELUDE) + len(data), end)]
-        chunks = [(c.offset, c.length) for r in header.tensors for c in r.chunks]
-        content.check()
-        for offset, length in (*sorted(chunks), (len(data), 0)):
-            if at < offset and np.any(data[at:offset]):
-                raise CorruptFileError("the file's bytes are damaged: copy it again.")
-            at = offset + length
+    data, at = file[len(PRELUDE) :][: header.data_bytes], 0
+    chunks = [(c.offset, c.length) for r in header.tensors for c in r.chunks]
+    content.check()
+    for offset, length in (*sorted(chunks), (len(data), 0)):
+        if at < offset and np.any(data[at:offset]):
+            raise CorruptFileError("the file's bytes are damaged: copy it again.")
+        at = offset + length
     checksum = hashlib.sha256()
-    for start, stop in pieces:
+    # The header has a checksum of each chunk.
+    for start, stop in ((0, len(PRELUDE)), (len(PRELUDE) + len(data), end)):
         # Before every piece: a mapped page that was cut off ends the process when
         # touched.
         content.check()

@@ -32,7 +32,7 @@ from ._arrays import read_state, start_writing, to_storable
 from ._storage import Folder
 
 _MANIFEST = "frugax.json"
-_VERSION = 2
+_VERSION = 1
 _CHUNK_BYTES = 1 << 20
 # Unfinished saves are deleted, so their name must be unmistakably ours: Orbax's own
 # manager, for example, uses bare numbers.
@@ -224,12 +224,9 @@ class Checkpoints:
             raise CheckpointError(f"{folder}: {damage}; {remedy}")
         body = _read_manifest(folder)
         if body["version"] != _VERSION:
-            remedy = "update frugax"
-            if body["version"] < _VERSION:
-                remedy = "train from the start, or use the frugax that wrote it"
             raise CheckpointError(
                 f"{folder} is of format {body['version']}, and this frugax reads "
-                f"{_VERSION}: {remedy}."
+                f"{_VERSION}: update frugax."
             )
         saved = {str(path): str(kind) for path, kind in body["leaves"]}
         expected = dict(Signature.of_types(state=like).leaves)
