@@ -1,4 +1,4 @@
-"""Published causal Bayesian optimisation with the true graph, for `causal_optimise.py`.
+"""Published causal Bayesian optimisation with the true graph, as rivals.
 
 Both are written from their papers, on the grid of candidates that all rivals share:
 
@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import scipy.special
+from benchmarks.causal_optimise import Candidates, Choice
 from benchmarks.causal_problems import Problem
-from benchmarks.causal_rivals import Choice, Grid
 
 _FEATURES = 80
 _DRAWS = 4  # of the noise, for each prediction
@@ -141,7 +141,7 @@ def is_minimal(problem: Problem, names: tuple[str, ...]) -> bool:
 
 
 def cbo(problem: Problem, seed: int) -> Iterator[tuple[float, Choice]]:
-    grid, rng = Grid(problem, seed), np.random.default_rng([seed, 7])
+    grid, rng = Candidates(problem, seed), np.random.default_rng([seed, 7])
     rows = {k: np.asarray(v, float) for k, v in problem.observations.items()}
     none = {k: np.zeros(problem.observed, bool) for k in rows}
     model = FittedModel(problem, rows, none, rng)
@@ -194,7 +194,7 @@ def cbo(problem: Problem, seed: int) -> Iterator[tuple[float, Choice]]:
 
 
 def mcbo(problem: Problem, seed: int) -> Iterator[tuple[float, Choice]]:
-    grid, rng = Grid(problem, seed), np.random.default_rng([seed, 8])
+    grid, rng = Candidates(problem, seed), np.random.default_rng([seed, 8])
     rows = {k: np.asarray(v, float) for k, v in problem.observations.items()}
     is_set = {k: np.zeros(problem.observed, bool) for k in rows}
     model = FittedModel(problem, rows, is_set, rng)

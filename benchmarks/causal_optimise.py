@@ -1,45 +1,191 @@
-"""Campaigns on laboratories with a known truth, beside other ways to choose.
+"""Campaigns on laboratories with a known truth, and other ways to choose experiments.
 
-    OPENBLAS_NUM_THREADS=1 python -m benchmarks.causal_optimise --count 4
-    python -m benchmarks.causal_optimise --chosen --methods campaign random
-    python -m benchmarks.causal_optimise --laboratories --count 3
-
-Regret is the difference of the target's *true* mean under the best intervention and
-under the recommended one, in standard deviations of the target. All methods have the
-same observations, experiments and prices; `causal_problems.py` describes the families.
-The probabilities and intervals that the campaign stated after each experiment, and the
-regret that it forecast before the first, are compared with the truth.
-
-Rules were chosen by problems with even numbers, or fifteen laboratories (`--chosen`);
-the others are reported. Intervals are bootstrapped over problems.
-BoTorch (PyPI) is used if it can be imported; without it that method is left out.
+Each method takes a `Problem` and a seed, and yields its recommendation after each
+experiment. None sees anything but the observations and the answers, but for those in
+`causal_graph_rivals.py`, which are told the true graph. Regret is the difference of the
+target's *true* mean under the best intervention and under the recommended one, in
+standard deviations of the target.
 """
 
-import argparse
 import functools
-import importlib.util
-import itertools
-import json
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.causal_graph_rivals import cbo, mcbo
-from benchmarks.causal_laboratories import laboratories
-from benchmarks.causal_problems import Problem, problems
-from benchmarks.causal_rivals import Choice, botorch, gp_ucb, random_search
-from benchmarks.causal_structure import interval
-from benchmarks.machine import made_with
+from benchmarks.causal_problems import Problem
 
 from frugax import ExperimentBudget
-from frugax.budget import table
 from frugax.causal.campaign import Binary, Campaign, Categorical, Grid, Integer
 
+Choice = dict[str, float]
 Method = Callable[[Problem, int], Iterator[tuple[float, Choice]]]
+
+
+def random_search(problem: Problem, seed: int) -> Iterator[tuple[float, Choice]]:
+    """Random interventions; recommends the best outcome seen."""
+    rng = np.random.default_rng([seed, 3])
+    best, found = float(np.mean(problem.observations[problem.target])), Choice()
+    names, spent, number = list(problem.ranges), 0.0, 0
+    while True:
+        size = int(rng.integers(1, problem.max_targets + 1))
+        chosen = sorted(rng.choice(names, size, replace=False))
+        if spent + problem.price(chosen) > problem.cost:
+            chosen = [n for n in names if spent + problem.price([n]) <= problem.cost]
+            if not chosen:
+                return
+            chosen = [chosen[rng.integers(len(chosen))]]
+        values = {
+            n: float(
+                rng.choice(problem.levels[n])
+                if n in problem.levels
+                else rng.uniform(*problem.ranges[n])
+            )
+            for n in chosen
+        }
+        spent += problem.price(chosen)
+        outcome = float(np.mean(problem.answer(values, number, seed)[problem.target]))
+        number += 1
+        if outcome < best:
+            best, found = outcome, values
+        yield spent, found
+
+
+class Candidates:
+    """Candidates as coordinates, and the experiments so far."""
+
+    def __init__(self, problem: Problem, seed: int) -> None:
+        self.problem, self.seed = problem, seed
+        self.choices = problem.candidates()
+        # Ordered values and one-hot codes, then flags for variables that are set.
+        rows = [self.embed(values) for values in [{}, *self.choices]]
+        self.nothing, *_ = rows
+        self.x = np.array(rows[1:])
+        self.width = self.x.shape[1] - len(problem.ranges)
+        self.sets = [tuple(values) for values in self.choices]
+        self.price = np.array([problem.price(values) for values in self.choices])
+        seen = problem.observations[problem.target]
+        self.centre, self.scale = float(np.mean(seen)), float(np.std(seen))
+        self.noise = 1 / problem.rows
+        self.at: list[int] = []
+        self.y: list[float] = []
+        self.last: dict[str, np.ndarray] = {}
+        self.spent = 0.0
+
+    def embed(self, values: Choice) -> np.ndarray:
+        """Convert an experiment, or {} for none, to coordinates."""
+        parts: list[float] = []
+        for name, (low, high) in self.problem.ranges.items():
+            if name in self.problem.categories:
+                levels = self.problem.levels[name]
+                parts += [0.7 * (values.get(name) == level) for level in levels]
+            else:
+                natural = float(np.mean(self.problem.observations[name]))
+                value = values.get(name, min(max(natural, low), high))
+                parts.append((value - low) / (high - low))
+        return np.array([*parts, *(float(n in values) for n in self.problem.ranges)])
+
+    @property
+    def affordable(self) -> np.ndarray:
+        return self.spent + self.price <= self.problem.cost + 1e-9
+
+    def do(self, pick: int) -> None:
+        rows = self.problem.answer(self.choices[pick], len(self.at), self.seed)
+        self.last = rows
+        outcome = float(np.mean(rows[self.problem.target]))
+        self.at.append(pick)
+        self.y.append((outcome - self.centre) / self.scale)
+        self.spent += float(self.price[pick])
+
+    def best(self, mean: np.ndarray) -> Choice:
+        """The least mean, or to do nothing, whose mean is 0."""
+        i = int(np.argmin(mean))
+        return self.choices[i] if mean[i] < 0 else {}
+
+
+def gp_ucb(
+    problem: Problem, seed: int, *, shared: bool = False
+) -> Iterator[tuple[float, Choice]]:
+    """Two deviations of hope (Srinivas 2010).
+
+    There is a process for each set of variables, or one `shared` process over the
+    values of all variables, and which of them are set.
+    """
+    grid, rng = Candidates(problem, seed), np.random.default_rng([seed, 4])
+    groups = {s: i for i, s in enumerate(dict.fromkeys(grid.sets))}
+    group = np.array([groups[s] for s in grid.sets])
+    half = grid.x[:, : grid.width] * 2
+    if shared:
+        group[:], half = 0, grid.x * 2
+
+    def kernel(a: np.ndarray, b: np.ndarray, length: float) -> np.ndarray:
+        apart = (half[a] ** 2).sum(1)[:, None] + (half[b] ** 2).sum(1)
+        apart -= 2 * half[a] @ half[b].T
+        same = group[a][:, None] == group[b][None]
+        return same * np.exp(-0.5 * apart / length**2)
+
+    every = np.arange(len(grid.choices))
+    mean, spread = np.zeros(len(every)), np.ones(len(every))
+    while grid.affordable.any():
+        hope = np.where(grid.affordable, mean - 2 * spread, np.inf)
+        grid.do(int(rng.choice(np.flatnonzero(hope <= hope.min() + 1e-9))))
+        at, y = np.array(grid.at), np.array(grid.y)
+        best = (-np.inf, 1.0, 0.5)
+        for size in (0.3, 1.0, 3.0, 10.0):
+            for length in (0.15, 0.3, 0.6, 1.2):
+                k = size * kernel(at, at, length) + grid.noise * np.eye(len(y))
+                root = np.linalg.cholesky(k)
+                z = np.linalg.solve(root, y)
+                score = -0.5 * z @ z - np.log(np.diag(root)).sum()
+                best = max(best, (score, size, length))
+        _, size, length = best
+        k = size * kernel(at, at, length) + grid.noise * np.eye(len(y))
+        cross = size * kernel(every, at, length)
+        solved = np.linalg.solve(k, cross.T)
+        mean = solved.T @ y
+        left = size - np.einsum("ij,ji->i", cross, solved)
+        spread = np.sqrt(np.maximum(left, 0))
+        yield grid.spent, grid.best(mean)
+
+
+def botorch(problem: Problem, seed: int) -> Iterator[tuple[float, Choice]]:
+    """BoTorch's single-task process with log expected improvement for each price."""
+    import torch
+    from botorch.acquisition import LogExpectedImprovement
+    from botorch.fit import fit_gpytorch_mll
+    from botorch.models import SingleTaskGP
+    from gpytorch.mlls import ExactMarginalLogLikelihood
+
+    torch.manual_seed(seed)
+    grid, rng = Candidates(problem, seed), np.random.default_rng([seed, 6])
+    x = torch.tensor(grid.x)
+    model: Any = None
+    first = max(3, min(2 * len(problem.ranges), int(problem.cost // 4)))
+    while grid.affordable.any():
+        fits = np.flatnonzero(grid.affordable)
+        if len(grid.at) < first:
+            grid.do(int(rng.choice(fits)))
+        else:
+            assert model is not None
+            hope = LogExpectedImprovement(
+                model, best_f=min(0.0, *grid.y), maximize=False
+            )
+            with torch.no_grad():
+                score = hope(x[fits][:, None]).numpy() - np.log(grid.price[fits])
+            grid.do(int(fits[np.argmax(score)]))
+        # Doing nothing is one more outcome, known from the observations.
+        inputs = torch.cat([torch.tensor(grid.nothing)[None], x[grid.at]])
+        y = torch.tensor([[0.0], *([each] for each in grid.y)], dtype=torch.double)
+        variance = torch.full_like(y, grid.noise)
+        variance[0] = 1 / problem.observed
+        model = SingleTaskGP(inputs, y, variance)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+        with torch.no_grad():
+            mean = model.posterior(x).mean[:, 0].numpy()
+        yield grid.spent, grid.best(mean)
 
 
 def begin(problem: Problem, seed: int, **more: Any) -> Campaign:
@@ -96,11 +242,18 @@ def observe_only(problem: Problem, seed: int) -> Iterator[tuple[float, Choice]]:
     yield 0.0, begin(problem, seed).recommend().value
 
 
+def graph_rivals() -> Any:
+    """The module that is told the true graph; it uses the candidates of this one."""
+    from benchmarks import causal_graph_rivals
+
+    return causal_graph_rivals
+
+
 RIVALS: dict[str, Method] = {
     "gp-ucb": gp_ucb,
     "gp-ucb, shared": functools.partial(gp_ucb, shared=True),
-    "cbo, true graph": cbo,
-    "mcbo, true graph": mcbo,
+    "cbo, true graph": lambda p, seed: graph_rivals().cbo(p, seed),
+    "mcbo, true graph": lambda p, seed: graph_rivals().mcbo(p, seed),
     "botorch": botorch,
     "random": random_search,
     "observations only": observe_only,
@@ -119,122 +272,3 @@ def run(method: str, problem: Problem, seed: int) -> dict[str, Any]:
         }
     found["cpu_s"] = time.process_time() - begun
     return found
-
-
-def summarize(results: dict[str, dict[str, Any]]) -> str:
-    """Mean regret of each family, and the ratio to the best rival's."""
-    methods = list(results)
-    families = list(dict.fromkeys(n.rsplit(" ", 1)[0] for n in results[methods[0]]))
-    mean = {
-        m: [
-            np.mean(
-                [
-                    r["regret"][-1]
-                    for n, r in results[m].items()
-                    if n.rsplit(" ", 1)[0] == f
-                ]
-            )
-            for f in families
-        ]
-        for m in methods
-    }
-    lines: list[list[str]] = []
-    for i, f in enumerate(families):
-        row = [f, *(f"{mean[m][i]:.3f}" for m in methods)]
-        if others := [mean[m][i] for m in methods if m != "campaign"]:
-            row.append(f"{mean[methods[0]][i] - min(others):+.3f}")
-            row.append(f"{mean[methods[0]][i] / max(min(others), 1e-3):.2f}")
-        lines.append(row)
-    lines.append(["all", *(f"{np.mean(mean[m]):.3f}" for m in methods)])
-    cpu = (np.mean([r["cpu_s"] for r in results[m].values()]) for m in methods)
-    lines.append(["CPU-s", *(f"{each:.1f}" for each in cpu)])
-    last = {
-        m: np.array([r["regret"][-1] for r in results[m].values()]) for m in methods
-    }
-    ahead = (interval(last[methods[0]] - last[m]) for m in methods[1:])
-    ends = (f"{low:+.3f} to {high:+.3f}" for low, high in ahead)
-    lines.append([f"{methods[0]} less it, 95 %", "", *ends])
-    headings = ["regret", *methods, "to the best other", "of it"]
-    width = len(lines[0])
-    lines = [[*line, *[""] * (width - len(line))] for line in lines]
-    return str(table(headings[:width], lines))
-
-
-def describe_claims(results: dict[str, Any]) -> str:
-    """Compare the campaign's stated intervals with the truth."""
-    runs = list(results.values())
-    stated = np.concatenate([r["stated"] for r in runs])
-    good = np.concatenate([r["regret"] for r in runs]) <= 0.05
-    inside = np.concatenate([r["inside"] for r in runs])
-    lines: list[list[str]] = []
-    ends = (0.0, 0.25, 0.5, 0.75, 0.9, 1.01)
-    for low, high in itertools.pairwise(ends):
-        these = (stated >= low) & (stated < high)
-        if these.any():
-            lines.append(
-                [
-                    f"{low:g} to {min(high, 1):g}",
-                    f"{stated[these].mean():.2f}",
-                    f"{good[these].mean():.2f}",
-                    f"{these.sum()}",
-                ]
-            )
-    stops = [
-        r["regret"][int(np.argmax(r["stop"][:-1]))] for r in runs if any(r["stop"][:-1])
-    ]
-    bad = sum(regret > 0.5 for regret in stops)
-    planned = np.array([r["planned"] for r in runs])
-    last = np.array([r["regret"][-1] for r in runs])
-    kept = ((planned[:, 0] <= last + 1e-9) & (last <= planned[:, 2])).mean()
-    return (
-        f"{table(['stated', 'mean', 'was', 'n'], lines)}\n"
-        f"90 % intervals: {inside.mean():.2f} of {len(inside)} held the true mean.\n"
-        f"Early stops: {len(stops)} of {len(runs)} campaigns, {bad} with more than .5 "
-        "of regret.\n"
-        f"Regret forecast before the first experiment: {planned[:, 1].mean():.3f} on "
-        f"average, {last.mean():.3f} was; {kept:.2f} of the 90 % intervals held it."
-    )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=5, help="problems of each family")
-    parser.add_argument(
-        "--chosen", action="store_true", help="the problems that rules were chosen by"
-    )
-    parser.add_argument("--laboratories", action="store_true")
-    parser.add_argument("--new", action="store_true", help="the latest laboratories")
-    parser.add_argument("--seed", type=int, default=0, help="of answers and methods")
-    parser.add_argument("--methods", nargs="*", default=["campaign", *RIVALS])
-    parser.add_argument("--families", nargs="*")
-    parser.add_argument("--to", type=Path)
-    parser.add_argument("--peers", type=Path, help="site-packages that hold botorch")
-    asked = parser.parse_args()
-    if asked.peers:
-        # Last, so that these packages replace none of ours.
-        sys.path.append(str(asked.peers))
-    if importlib.util.find_spec("botorch") is None and "botorch" in asked.methods:
-        asked.methods.remove("botorch")
-    results: dict[str, dict[str, Any]] = {m: {} for m in asked.methods}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        source = laboratories if asked.laboratories else problems
-        if asked.new:
-            source = functools.partial(laboratories, new=True)
-        for problem in source(asked.count, chosen=asked.chosen):
-            if asked.families and problem.family not in asked.families:
-                continue
-            for method in asked.methods:
-                results[method][problem.name] = run(method, problem, asked.seed)
-            row = (f"{m} {results[m][problem.name]['regret'][-1]:.3f}" for m in results)
-            print(f"{problem.name:20}", *row, flush=True)
-            if asked.to:
-                text = json.dumps({"made with": made_with(), **results}, indent=1)
-                asked.to.write_text(text + "\n")
-    print(summarize(results))
-    if "campaign" in results:
-        print(describe_claims(results["campaign"]))
-
-
-if __name__ == "__main__":
-    main()

@@ -49,7 +49,7 @@ README = ROOT / "README.md"
 ALL = RESULTS / "all.json"
 # Results of short runs.
 QUICK = DOWNLOADS / "quick"
-PACKAGES = ("remat", "train", "watch", "compress", "tropical", "models")
+PACKAGES = ("remat", "train", "watch", "compress", "tropical", "models", "causal")
 EVEN = 1.001
 MIN_CASES = 6  # 2 * 0.5**6 is the first below 5%
 START, END = "<!-- results: start -->", "<!-- results: end -->"
