@@ -4,10 +4,11 @@
 #   make thorough  what takes too long for CI: hundreds of random models and programs
 #   make site      build the site into dist/site and dist/frugax-site.zip
 #   make notebooks run the notebooks and keep their outputs and pictures in them
+#   make golden    write the golden tables; CHECK=1 compares, PART=watch takes one part
 #   make results   run each package's benchmark beside its peers; one table, one JSON
 #   make wheel     build the package into dist/
 #   make release-check  build, then install and test it in clean environments
-.PHONY: run test thorough site notebooks results wheel release-check setup clean
+.PHONY: run test thorough golden site notebooks results wheel release-check setup clean
 
 CONFIG ?= examples/digits.yaml
 
@@ -23,6 +24,12 @@ thorough:
 	@FRUGAX_SETUP_TPU=1 scripts/setup dev
 	JAX_DISABLE_MOST_OPTIMIZATIONS=0 XLA_FLAGS=--xla_force_host_platform_device_count=8 \
 	  .venv/bin/python -m pytest -q -n 2 -m thorough tests
+
+# What users get, as tables in tests/golden: `CHECK=1` prints what moved and writes nothing.
+golden:
+	@scripts/setup dev
+	.venv/bin/python -m tests.golden $(PART) $(if $(CHECK),--check) \
+	  $(if $(CASE),--case "$(CASE)") $(if $(JOBS),--jobs $(JOBS))
 
 # `FULL=1` runs each benchmark as long as the packages' pages state; `ROWS=timed` those that
 # need a quiet machine, `ROWS=counted` the others. A stopped run goes on where it was.
