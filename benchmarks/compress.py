@@ -40,7 +40,6 @@ import numpy as np
 from benchmarks import compress_tasks, compress_unseen
 from benchmarks.compress_rivals import (
     bound_db,
-    embedder,
     gptq,
     hqq,
     int8,
@@ -239,7 +238,9 @@ def measure_lossy(given: argparse.Namespace) -> Figures:
     rows (reverse water-filling, one variance for each row of each tensor).
     """
     find_peers(*HQQ)
-    weights, embed = models()["minilm"], embedder()
+    weights = models()["minilm"]
+    texts, vectors = batches(sentences(), 60), jax.jit(embed_minilm)
+    embed = lambda w: np.concatenate([np.asarray(vectors(w, b)) for b in texts])
     right, count = embed(weights), sum(w.size for w in weights.values())
 
     def judge(back: Weights, nbytes: float) -> Figures:

@@ -12,12 +12,10 @@ References:
 """
 
 import math
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from benchmarks.harness import ROOT
 
 Weights = Mapping[str, np.ndarray]
 
@@ -143,26 +141,6 @@ def sentences() -> list[str]:
         for b in act.split("|")
         for c in where.split("|")
     ]
-
-
-def embedder() -> Callable[[Weights], np.ndarray]:
-    """From weights to the sentences' vectors, by JAX."""
-    sys.path.insert(0, str(ROOT / "examples"))
-    import minilm  # pyright: ignore[reportMissingImports]
-
-    import frugax as fx
-
-    backend = fx.JaxBackend()
-    compiled = fx.models.compile(minilm.SentenceEncoder(), backend, inference=True)
-    data = {k: backend.array(v) for k, v in minilm.tokenize(sentences()).items()}
-
-    def embed(weights: Weights) -> np.ndarray:
-        params, _ = fx.models.load_state_dict(
-            compiled, weights, minilm.NAMES, cast=True
-        )
-        return np.asarray(compiled.evaluate(params, data)["output"])
-
-    return embed
 
 
 def bound_db(weights: Weights, nbytes: float) -> float:

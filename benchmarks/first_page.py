@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.machine import made_with
+from benchmarks.harness import describe_machine
 from safetensors.numpy import save_file
 
 from frugax.fileio import write_whole
@@ -121,7 +121,7 @@ def main() -> None:
         "plan": {"command": PLAN, "table": table, "cpu_seconds": cpu_seconds},
         "run": {"command": RUN, "table": receipt_in(ran)},
         "clock": {name: time_tutorial(name) for name in FIRST},
-        "made_with": made_with(),
+        "made_with": describe_machine(),
     }
     write_whole(RESULTS, json.dumps(found, indent=1) + "\n")
     write_whole(README, page_text(README.read_text(), found))

@@ -25,11 +25,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# Before any library starts its threads: torch's spin while they wait, which takes the
-# core from the next program.
-os.environ.setdefault("OMP_NUM_THREADS", "2")
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 import jax
 import jax.numpy as jnp
 import numpy as np

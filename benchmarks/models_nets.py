@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -763,6 +764,8 @@ def torch_module(net: Net) -> Any:
 
 def in_torch(net: Net) -> dict[str, Program]:
     """Eager, and by `torch.compile` (inductor)."""
+    # Its threads would spin while they wait, and take the core from the next program.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
     def program(wrap: Callable[..., Any]) -> Program:

@@ -1,26 +1,22 @@
 """Plans for devices that are not here: met, refused, and at what price?
 
-    python -m benchmarks.targets                      all nets on all targets
-    python -m benchmarks.targets mlp24 --targets h100 --shares 0.5
-    python -m benchmarks.targets decoder70b           70 B on 256 H100s
+    python -m benchmarks.targets nets --cases mlp24 --targets h100 --shares 0.5
+    python -m benchmarks.targets decoders --cases decoder70b --targets h100x256
 
-Each plan is compiled once more by the target's compiler, and each refusal is tried
-again at its `needed`. Beside them stand JAX's own policies where the net has scanned
-layers. Results are added to benchmarks/results/targets.json.
+Each plan is compiled once more by the target's compiler. Beside the whole steps of
+decoders stand JAX's own policies around each of their scanned layers.
 """
 
 import argparse
 import dataclasses
-import json
 import resource
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+from benchmarks.harness import Figures, Part, choose, run, say
 from benchmarks.nets import NETS
 from jax.sharding import PartitionSpec as P
 
@@ -30,8 +26,6 @@ from frugax.errors import InfeasibleBudgetError
 from frugax.jaxprs import flops
 from frugax.targets import Target
 
-SHARES = (0.75, 0.5, 0.35, 0.25)
-RESULTS = Path(__file__).parent / "results" / "targets.json"
 POLICIES = ("nothing_saveable", "dots_with_no_batch_dims_saveable", "dots_saveable")
 
 
@@ -129,51 +123,91 @@ DECODERS = {
 }
 
 
-def judge(name: str, target: Target, share: float) -> dict[str, Any]:
-    """Plan one net within a share of its plain bytes, and compile the plan again."""
-    net = NETS[name]()
-    args = target.place(tuple(net.shapes))
-    grad = jax.jit(jax.value_and_grad(net.loss))
-    plain = measure.program(target.compile(grad, *args))
-    limit = int(share * plain.temp_bytes)
-    begun = time.process_time()
-    row: dict[str, Any] = {"net": name, "target": target.name, "share": share}
-    row["plain_bytes"] = plain.temp_bytes
-    if limit == 0:  # a TPU keeps a small net's temporaries on the chip
-        return row | {"met": None}
+def plan_nets(given: argparse.Namespace) -> Figures:
+    """Plan nets within shares of their plain bytes, and compile each plan again.
+
+    Each refusal is tried again at its `needed`.
+    """
+    found: Figures = {}
+    for name in choose(NETS, given, 1):
+        net = NETS[name]()
+        for target in map(Target, given.targets.split(",")):
+            args = target.place(tuple(net.shapes))
+            grad = jax.jit(jax.value_and_grad(net.loss))
+            plain = measure.program(target.compile(grad, *args)).temp_bytes
+            for share in map(float, given.shares.split(",")):
+                key = f"{name}, {target.name}, {share:g}"
+                limit = int(share * plain)
+                found[key] = {"plain_bytes": plain}
+                # A TPU keeps a small net's temporaries on the chip.
+                if limit:
+                    found[key] |= plan_within(net.loss, args, limit, target, plain)
+                say(f"{key}: {found[key]}")
+    return found
+
+
+def plan_within(
+    loss: Any, args: Any, limit: int, target: Target, plain: int
+) -> Figures:
+    begun, row = time.process_time(), {"met": True}
+    budget = MemoryBudget(limit_bytes=limit)
     try:
-        plan = remat.plan(net.loss, MemoryBudget(limit_bytes=limit), args, cache=False)
+        plan = remat.plan(loss, budget, args, cache=False)
     except InfeasibleBudgetError as e:
-        row |= {"met": False, "needed": int(e.needed)}
-        enough = MemoryBudget(limit_bytes=int(e.needed))
-        plan = remat.plan(net.loss, enough, args, cache=False)
         limit = int(e.needed)
-    else:
-        row["met"] = True
-    row["cpu_seconds"] = round(time.process_time() - begun, 1)
-    planned = remat.apply(net.loss, plan)
+        row = {"met": False, "needed": limit}
+        enough = MemoryBudget(limit_bytes=limit)
+        plan = remat.plan(loss, enough, args, cache=False)
+    seconds = round(time.process_time() - begun, 1)
     # Answers on disk are not asked: this compilation is the proof.
-    options = {} if target.is_here else {"cache": False}
-    again = measure.program(target.compile(jax.jit(planned), *args, **options))
-    row["bytes_share"] = round(again.temp_bytes / plain.temp_bytes, 4)
-    row["extra_flops"] = round(plan.extra_share, 4)
-    row["over"] = again.temp_bytes > limit
-    return row
+    options: dict[str, Any] = {} if target.is_here else {"cache": False}
+    program = target.compile(jax.jit(remat.apply(loss, plan)), *args, **options)
+    again = measure.program(program).temp_bytes
+    return row | {
+        "cpu_seconds": seconds,
+        "bytes_share": round(again / plain, 4),
+        "extra_flops": round(plan.extra_share, 4),
+        "over": again > limit,
+    }
 
 
-def judge_decoder(name: str, target: Target, budget: str) -> list[dict[str, Any]]:
-    """Plan the whole step within bytes of temporaries; then JAX's policies."""
-    decoder = DECODERS[name]
+def plan_decoders(given: argparse.Namespace) -> Figures:
+    """Plan the whole step within bytes of temporaries; then JAX's own policies."""
+    found: Figures = {}
+    for name in choose(DECODERS, given, 1):
+        decoder = DECODERS[name]
+        if given.quick:
+            decoder = Decoder(2, 64, 4, 2, 128, 256, 32, 8)
+        for target in map(Target, given.targets.split(",")):
+            key = f"{name}, {target.name}"
+            found[f"{key}, {given.budget}"] = plan_step(decoder, target, given)
+            plain = 0
+            for policy in (None, *POLICIES[: 0 if given.quick else None]):
+                workload = dataclasses.replace(decoder, policy=policy).workload()
+                placed = workload.place(target)
+                step = workload.plain(placed)
+                count = flops(jax.make_jaxpr(step)(*placed).jaxpr)
+                plain = plain or count
+                jitted = jax.jit(step, donate_argnums=(0, 1))
+                size = measure.program(target.compile(jitted, *placed)).temp_bytes
+                found[f"{key}, {policy or 'plain'}"] = {
+                    "gib": round(size / 2**30, 2),
+                    "extra_flops": round(count / plain - 1, 4),
+                }
+    return found
+
+
+def plan_step(decoder: Decoder, target: Target, given: argparse.Namespace) -> Figures:
     begun, cpu = time.perf_counter(), time.process_time()
-    limit = MemoryBudget(budget)
-    row: dict[str, Any] = {"net": name, "target": target.name, "budget": budget}
     try:
+        limit = MemoryBudget(given.budget)
         plan = fit.plan(decoder.workload(), (), limit, target=target)
     except InfeasibleBudgetError as e:
-        return [row | {"met": False, "needed": int(e.needed)}]
+        return {"met": False, "needed": int(e.needed)}
     (answer,) = plan.rows
-    row |= {
+    return {
         "met": True,
+        "budget": given.budget,
         "plain_gib": round(answer.unplanned_bytes / 2**30, 2),
         "planned_gib": round(answer.predicted / 2**30, 2),
         "extra_flops": round(answer.extra_share, 4),
@@ -182,56 +216,16 @@ def judge_decoder(name: str, target: Target, budget: str) -> list[dict[str, Any]
         "cpu_seconds": round(time.process_time() - cpu, 1),
         "host_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2),
     }
-    rows = [row]
-    plain = None
-    for policy in (None, *POLICIES):
-        workload = dataclasses.replace(decoder, policy=policy).workload()
-        placed = workload.place(target)
-        plain_step = workload.plain(placed)
-        jitted = jax.jit(plain_step, donate_argnums=(0, 1))
-        count = flops(jax.make_jaxpr(plain_step)(*placed).jaxpr)
-        plain = plain or count
-        size = measure.program(target.compile(jitted, *placed)).temp_bytes
-        rows.append(
-            {
-                "net": name,
-                "target": target.name,
-                "policy": policy or "plain",
-                "gib": round(size / 2**30, 2),
-                "extra_flops": round(count / plain - 1, 4),
-            }
-        )
-    return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("nets", nargs="*", default=[*NETS])
-    parser.add_argument("--targets", default="cpu,h100")
-    parser.add_argument("--shares", default=",".join(map(str, SHARES)))
-    parser.add_argument(
-        "--budget", default="40GiB", help="of temporaries, for decoders"
-    )
-    asked = parser.parse_args()
-    rows: list[dict[str, Any]] = []
-    if RESULTS.is_file():
-        rows = json.loads(RESULTS.read_text())["rows"]
-    for name in asked.nets:
-        for target in map(Target, asked.targets.split(",")):
-            if name in DECODERS:
-                new = judge_decoder(name, target, asked.budget)
-            else:
-                shares = map(float, asked.shares.split(","))
-                new = [judge(name, target, share) for share in shares]
-            for row in new:
-                print(row, file=sys.stderr, flush=True)
-            key = ("net", "target", "share", "policy", "budget")
-            names = [tuple(r.get(k) for k in key) for r in new]
-            rows = [r for r in rows if tuple(r.get(k) for k in key) not in names] + new
-            versions = {"jax": jax.__version__}
-            text = json.dumps({"versions": versions, "rows": rows}, indent=1)
-            RESULTS.write_text(text + "\n")
+PARTS = {"nets": Part(measure=plan_nets), "decoders": Part(measure=plan_decoders)}
+
+
+def add_options(ask: argparse.ArgumentParser) -> None:
+    ask.add_argument("--targets", default="cpu,h100")
+    ask.add_argument("--shares", default="0.75,0.5,0.35,0.25", help="of nets")
+    ask.add_argument("--budget", default="40GiB", help="of decoders' temporaries")
 
 
 if __name__ == "__main__":
-    main()
+    run("targets", PARTS, about=__doc__, options=add_options)

@@ -1,7 +1,7 @@
 """Two real processes on this machine: the same losses, and what happens when one dies.
 
 What each fault does to the others is in docs/distributed.md; how soon is measured by
-benchmarks/distributed.py.
+`python -m benchmarks.run kills`.
 """
 
 import signal
