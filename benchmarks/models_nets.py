@@ -584,49 +584,24 @@ def in_flax(net: Net) -> dict[str, Program]:
 # --- equinox ------------------------------------------------------------------------
 
 
-class EquinoxMLP(eqx.Module):
-    """`MLP`, of one example."""
-
-    layers: list[eqx.nn.Linear]
-
-    def __init__(self, net: MLP):
-        pairs = zip(net.sizes[:-1], net.sizes[1:], strict=True)
-        self.layers = [eqx.nn.Linear(a, b, key=KEY) for a, b in pairs]
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        for layer in self.layers[:-1]:
-            x = jax.nn.relu(layer(x))
-        return self.layers[-1](x)
-
-    def named(self) -> dict[str, Any]:
-        """Its arrays, by the net's names."""
-        made = {}
-        for i, layer in enumerate(self.layers):
-            made |= {f"{i}.weight": layer.weight, f"{i}.bias": layer.bias}
-        return made
-
-
 class EquinoxBlock(eqx.Module):
     """One block of `Encoder`."""
 
     norm1: eqx.nn.LayerNorm
-    attention: eqx.nn.MultiheadAttention
     norm2: eqx.nn.LayerNorm
+    attention: eqx.nn.MultiheadAttention
     up: eqx.nn.Linear
     down: eqx.nn.Linear
 
     def __init__(self, net: Encoder):
-        self.norm1 = eqx.nn.LayerNorm(net.width, eps=EPSILON)
-        self.attention = eqx.nn.MultiheadAttention(
-            net.heads,
-            net.width,
-            use_query_bias=True,
-            use_key_bias=True,
-            use_value_bias=True,
-            use_output_bias=True,
-            key=KEY,
+        self.norm1, self.norm2 = (
+            eqx.nn.LayerNorm(net.width, eps=EPSILON) for _ in range(2)
         )
-        self.norm2 = eqx.nn.LayerNorm(net.width, eps=EPSILON)
+        parts = ("query", "key", "value", "output")
+        biases: dict[str, Any] = {f"use_{part}_bias": True for part in parts}
+        self.attention = eqx.nn.MultiheadAttention(
+            net.heads, net.width, **biases, key=KEY
+        )
         self.up = eqx.nn.Linear(net.width, net.hidden, key=KEY)
         self.down = eqx.nn.Linear(net.hidden, net.width, key=KEY)
 
@@ -637,72 +612,40 @@ class EquinoxBlock(eqx.Module):
         return x + jax.vmap(self.down)(jax.nn.gelu(hidden, approximate=False))
 
 
-class EquinoxEncoder(eqx.Module):
-    """`Encoder`, of one example."""
-
-    blocks: list[EquinoxBlock]
-
-    def __init__(self, net: Encoder):
-        self.blocks = [EquinoxBlock(net) for _ in range(net.layers)]
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        for block in self.blocks:
-            x = block(x)
-        return x
-
-    def named(self) -> dict[str, Any]:
-        made = {}
-        for i, block in enumerate(self.blocks):
-            of = block.attention
-            layers = {"norm1": block.norm1, "norm2": block.norm2}
-            layers |= {"q": of.query_proj, "k": of.key_proj, "v": of.value_proj}
-            layers |= {"out": of.output_proj, "up": block.up, "down": block.down}
-            for name, layer in layers.items():
-                made[f"{i}.{name}.weight"] = layer.weight
-                made[f"{i}.{name}.bias"] = layer.bias
-        return made
-
-
-class EquinoxConv(eqx.Module):
-    """`Conv`, of one example."""
-
-    layers: list[eqx.nn.Conv2d]
-    pool: eqx.nn.MaxPool2d
-    head: eqx.nn.Linear
-
-    def __init__(self, net: Conv):
-        pairs = zip(net.channels[:-1], net.channels[1:], strict=True)
-        self.layers = [eqx.nn.Conv2d(a, b, 3, padding=1, key=KEY) for a, b in pairs]
-        self.pool = eqx.nn.MaxPool2d(2, 2)
-        channels, height, width = net.last
-        self.head = eqx.nn.Linear(channels * height * width, net.classes, key=KEY)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        for layer in self.layers:
-            x = self.pool(jax.nn.relu(layer(x)))
-        return self.head(x.reshape(-1))
-
-    def named(self) -> dict[str, Any]:
-        made = {"head.weight": self.head.weight, "head.bias": self.head.bias}
-        for i, layer in enumerate(self.layers):
-            made |= {f"{i}.weight": layer.weight, f"{i}.bias": layer.bias}
-        return made
-
-
-EQUINOX: dict[type, Any] = {MLP: EquinoxMLP, Encoder: EquinoxEncoder, Conv: EquinoxConv}
+def equinox_module(net: Net) -> Any:
+    """A module of one example, from equinox's own layers."""
+    layers: list[Any] = []
+    if isinstance(net, MLP):
+        for a, b in itertools.pairwise(net.sizes):
+            layers += [eqx.nn.Linear(a, b, key=KEY), eqx.nn.Lambda(jax.nn.relu)]
+        return eqx.nn.Sequential(layers[:-1])
+    if isinstance(net, Encoder):
+        blocks = [eqx.nn.Lambda(EquinoxBlock(net)) for _ in range(net.layers)]
+        return eqx.nn.Sequential(blocks)
+    assert isinstance(net, Conv)
+    for a, b in itertools.pairwise(net.channels):
+        layers += [eqx.nn.Conv2d(a, b, 3, padding=1, key=KEY)]
+        layers += [eqx.nn.Lambda(jax.nn.relu), eqx.nn.MaxPool2d(2, 2)]
+    head = eqx.nn.Linear(math.prod(net.last), net.classes, key=KEY)
+    return eqx.nn.Sequential([*layers, eqx.nn.Lambda(jnp.ravel), head])
 
 
 def in_equinox(net: Net) -> dict[str, Program]:
     """From its own layers; called in the two ways it documents."""
     weights = net.weights()
+    names = list(weights)  # in the order of the module's arrays
     if isinstance(net, Encoder):
         weights = separate(weights)
-    model = EQUINOX[type(net)](net)
+        kinds = ("norm1", "norm2", "q", "k", "v", "out", "up", "down")
+        order = itertools.product(range(net.layers), kinds, ("weight", "bias"))
+        names = [".".join(map(str, name)) for name in order]
+    own, rest = eqx.partition(equinox_module(net), eqx.is_array)
+    arrays, tree = jax.tree.flatten(own)
     values = [
         jnp.asarray(weights[name].reshape(array.shape))
-        for name, array in model.named().items()
+        for name, array in zip(names, arrays, strict=True)
     ]
-    model = eqx.tree_at(lambda m: list(m.named().values()), model, values)
+    model = eqx.combine(tree.unflatten(values), rest)
     x = jnp.asarray(net.data())
     batched = lambda model, x: jax.vmap(model)(x)
     loss = lambda model, x: loss_of(batched(model, x))

@@ -1,6 +1,6 @@
 """Plans of `remat` beside plain JAX, checkpoints by hand, stock policies and PyTorch.
 
-    python -m benchmarks.remat [bytes time chunks torch by_hand policies unseen oracle
+    python -m benchmarks.remat [bytes time chunks torch by_hand policies oracle depth
     ...]
 
 `bytes`, `time`: the six nets of `nets.py` in ever less memory; `--cases` names nets.
@@ -9,9 +9,9 @@ PyTorch's `activation_memory_budget` at the same shares, on two of the nets. `by
 plans in the bytes of what an engineer writes by hand: one `jax.checkpoint` around each
 block, a scan over parts of a batch, loops that checkpoint themselves. `policies`: one
 `jax.checkpoint` around each block with each stock policy, `--target h100` for the
-compiler of another device. `unseen`: nets that the planner was not tuned on. `oracle`:
-the least recomputation of any schedule. `depth`: processor time of planning.
-`convolutions`: gradients of convolutions in loops by `remat.fast_convolutions`.
+compiler of another device. `oracle`: random nets beside the least recomputation of any
+schedule. `depth`: processor time of planning. `convolutions`: gradients of convolutions
+in loops by `remat.fast_convolutions`.
 
 Bytes are XLA's temporary bytes, flops those of the traced program; both are the same
 each time. On CPU checkpoints by hand are compiled with XLA's barriers kept
@@ -43,7 +43,7 @@ from benchmarks.harness import (
     say,
     time_cases,
 )
-from benchmarks.remat_nets import NETS, UNSEEN, normal
+from benchmarks.remat_nets import NETS, normal
 from jax import lax
 
 from frugax import InfeasibleBudgetError, MemoryBudget, measure, remat
@@ -57,9 +57,6 @@ KEEP_BARRIERS = {"xla_disable_hlo_passes": "cse_barrier_expander"}
 # The share of a rival's bytes that a plan may need beyond them, for its gates.
 GATES = 0.001
 HERE = Target("cpu")
-# Gradients that are zero but for rounding, such as those of the biases of keys, are
-# compared with this share of the largest number of all.
-_ROUNDING = 1e-4
 Loss = Callable[..., Any]
 
 
@@ -103,16 +100,6 @@ def plan_within(
 def share_of(plain: int, found: Figures) -> Figures:
     """The bytes as a share of the plain program's."""
     return {"share": found["bytes"] / plain} | found
-
-
-def largest_error(loss: Loss, args: Any, plan: remat.RematPlan) -> float:
-    """The largest error of value and gradients, relative to their array's largest."""
-    got = jax.tree.leaves(jax.jit(remat.apply(loss, plan))(*args))
-    want = jax.tree.leaves(jax.jit(jax.value_and_grad(loss))(*args))
-    sizes = [float(np.abs(w).max()) for w in want]
-    least = _ROUNDING * max(sizes)
-    errors = [float(np.abs(g - w).max()) for g, w in zip(got, want, strict=True)]
-    return max(e / max(s, least) for e, s in zip(errors, sizes, strict=True))
 
 
 def small_net(name: str, *, quick: bool) -> nets.Net:
@@ -540,7 +527,7 @@ def show_rivals(found: Figures) -> str:
     return "\n".join(["| rival | its bytes | ours |", "| --- | --: | --: |", *lines])
 
 
-# --- stock policies, and nets that were not seen ------------------------------------
+# --- stock policies -----------------------------------------------------------------
 
 POLICIES = (
     "everything_saveable",
@@ -587,26 +574,6 @@ def policy_rows(found: Figures) -> Iterator[Row]:
         rows.setdefault(net, []).append(row)
     for each in rows.values():
         yield min(each, key=lambda row: row.ahead_by)
-
-
-def beside_blocks(given: argparse.Namespace) -> Figures:
-    """Nets that were not seen, beside one checkpoint for each of their blocks."""
-    found: Figures = {}
-    for name in choose(UNSEEN, given, 0):
-        say(name)
-        loss, args = UNSEEN[name](lambda f: f)
-        _, plain, plain_flops = compile_gradient(loss, args)
-        _, size, count = compile_gradient(*UNSEEN[name](jax.checkpoint))
-        by_hand = {"share": size / plain, "extra": count / plain_flops - 1}
-        found[f"{name}, a checkpoint a block"] = by_hand
-        budgets = {f"{share:g}": MemoryBudget.share(share) for share in (0.5, 0.25)}
-        if size < plain:
-            budgets["that of by hand"] = MemoryBudget(limit_bytes=size)
-        for label, budget in budgets.items():
-            plan, figures = plan_within(loss, args, budget)
-            error = {"error": largest_error(loss, args, plan)}
-            found[f"{name}, {label}"] = share_of(plain, figures) | error
-    return found
 
 
 def beside_oracle(given: argparse.Namespace) -> Figures:
@@ -750,7 +717,6 @@ PARTS = {
     "policies": Part(
         measure=beside_policies, rows=policy_rows, show=show_rivals, minutes=(20, 1)
     ),
-    "unseen": Part(measure=beside_blocks),
     "oracle": Part(measure=beside_oracle),
     "depth": Part(measure=plan_deep),
     "convolutions": Part(**time_cases(time_convolutions) | {"rows": None}),

@@ -30,8 +30,6 @@ import io
 import itertools
 import os
 import pickle
-import re
-import signal
 import statistics
 import subprocess
 import sys
@@ -824,95 +822,6 @@ def storage_rows(found: Figures) -> Iterator[Row]:
             yield Row.counted(task, "bytes", ours, best, theirs)
 
 
-# --- the live page ------------------------------------------------------------------
-
-
-def write_long(path: Path, points: int) -> None:
-    """Write a journal of many points: four columns, and 500 grids."""
-    n = points // 4
-    steps, rng = np.arange(1, n + 1), np.random.default_rng(0)
-    noise = rng.normal(size=n)
-    columns = {
-        "loss": (2 * np.exp(-steps / (n / 5)) + 0.05 * np.abs(noise)).astype("f4"),
-        "accuracy": (1 - np.exp(-steps / (n / 8)) + 0.01 * noise).astype("f4"),
-        "grad_norm": np.exp(noise / 2).astype("f4"),
-        "seconds": np.cumsum(0.02 + 0.001 * np.abs(noise)),
-    }
-    with Journal.create(path, {"name": "long"}) as journal:
-        journal.write_many(steps, columns)
-        grids = rng.integers(0, 10, (500, 30, 30), dtype=np.int8)
-        every = steps[:: max(n // 500, 1)][:500]
-        journal.write_many(every, {"grid": grids}, stream="grid")
-
-
-@contextlib.contextmanager
-def serve(folder: Path) -> Iterator[tuple[int, str]]:
-    """Start `frugax watch serve` in its own process: its id and the page's address.
-
-    Raises:
-        RuntimeError: it did not start.
-    """
-    code = "from frugax.cli import main; main()"
-    command = [sys.executable, "-c", code, "watch", "serve", str(folder), "--port", "0"]
-    env = os.environ | {"PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
-    assert process.stdout is not None
-    try:
-        for line in process.stdout:
-            if found := re.search(r"http://\S+", line):
-                yield process.pid, found[0]
-                return
-        raise RuntimeError("the server said no address")
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(30)
-
-
-def visit_page(given: argparse.Namespace) -> Figures:
-    """Open the page cold, then warm: paint, first chart, heap, console messages.
-
-    With `--runs` as many runs are on one page, whose summaries a first server prepared.
-
-    Raises:
-        SystemExit: there is no Chromium.
-    """
-    sys.path.insert(0, str(ROOT / "tests"))
-    from chromium import BROWSER, chromium
-
-    if BROWSER is None:
-        raise SystemExit("no Chromium here: apt-get install chromium")
-    points = 4000 if given.quick else 1_000_000
-    drawn = "performance.getEntriesByName('first-chart')[0]?.startTime"
-    ended = "document.querySelector('#said-word')?.textContent == 'all ended'"
-    found: Figures = {}
-    with tempfile.TemporaryDirectory() as place:
-        os.environ["XDG_CACHE_HOME"] = f"{place}/cache"
-        for i in range(given.runs):
-            folder = Path(place) / "runs" / f"run{i}"
-            folder.mkdir(parents=True)
-            write_long(folder / "journal", points)
-        for name in ("cold", "warm"):
-            shown = Path(place) / "runs" / ("" if given.runs > 1 else "run0")
-            with serve(shown) as (server, address), chromium() as page:
-                page.size(1280, 900)
-                for number in range(1 if name == "cold" else 5):
-                    page.complaints.clear()
-                    page.open(address)
-                    chart_ms = page.wait_for(drawn, timeout_s=3600)
-                    if name == "cold" and given.runs > 1:
-                        page.wait_for(ended, timeout_s=3600)
-                    paint = "performance.getEntriesByType('paint')[0].startTime"
-                    figures = {"paint_ms": page.run(paint), "chart_ms": chart_ms}
-                    page.run("gc()")
-                    figures["heap_bytes"] = page.metrics()["JSHeapUsedSize"]
-                    figures["complaints"] = len(page.complaints)
-                    status = Path(f"/proc/{server}/status").read_text()
-                    peak = re.findall(r"VmHWM:\s+(\d+)", status)[0]
-                    figures["server_peak_bytes"] = 1024 * int(peak)
-                    found[f"{name} {number}"] = figures
-    return found
-
-
 PARTS = {
     "scan": Part(
         measure=time_scan,
@@ -941,13 +850,8 @@ PARTS = {
         minutes=(3, 1),
     ),
     "storage": Part(measure=measure_storage, rows=storage_rows),
-    "page": Part(measure=visit_page),
 }
 
 
-def add_options(ask: argparse.ArgumentParser) -> None:
-    ask.add_argument("--runs", type=int, default=1, help="on the page")
-
-
 if __name__ == "__main__":
-    run("watch", PARTS, about=__doc__, options=add_options)
+    run("watch", PARTS, about=__doc__)
