@@ -114,3 +114,20 @@ def test_another_number_of_devices_is_a_note_and_another_kind_is_refused():
     assert compare(before, versions("4 x H100 (gpu)")) == [
         "device: 4 x cpu (cpu) -> 4 x H100 (gpu)"
     ]
+
+
+def test_a_checkout_that_is_not_installed_says_so(monkeypatch):
+    import importlib.metadata
+
+    import frugax
+    from frugax.run._environment import describe_environment
+
+    def version(name):
+        if name == "frugax":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "1"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.delitem(vars(frugax), "__version__", raising=False)
+    assert describe_environment()["frugax"] == "not installed"
+    monkeypatch.delitem(vars(frugax), "__version__")

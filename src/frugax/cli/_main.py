@@ -5,7 +5,6 @@ error in the user's own code, or a bug of ours, with its traceback; 75 another p
 of the run is gone; 130 interrupted; 141 the output was closed early.
 """
 
-import importlib.metadata
 import os
 import sys
 import traceback
@@ -13,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+import frugax
 from frugax.errors import ConfigError, FrugaxError
 
 from . import _causal_commands, _commands, _watch_commands, _weights_commands
@@ -50,8 +50,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     has_failed = False
     try:
         if list(args) == ["--version"]:
-            version = importlib.metadata.version("frugax")
-            console.print(f"frugax {version}", highlight=False)
+            console.print(f"frugax {frugax.__version__}", highlight=False)
             raise SystemExit(0)
         commands, about, prog = _commands_by_name(), _ABOUT, "frugax"
         # Groups are split off before tyro parses, so that their help and their errors

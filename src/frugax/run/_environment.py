@@ -10,14 +10,17 @@ from pathlib import Path
 
 import jax
 
+import frugax
+
 
 def describe_environment(config_folder: Path | None = None) -> dict[str, str]:
     """Collect versions, device and date; with a folder its commit and the command."""
     device = jax.devices()[0]
     # The packages whose versions can change the numbers of a run, or the bytes of its
     # files.
-    packages = ("frugax", "jax", "jaxlib", "numpy", "optax", "orbax-checkpoint")
-    versions = {name: importlib.metadata.version(name) for name in packages}
+    packages = ("jax", "jaxlib", "numpy", "optax", "orbax-checkpoint")
+    versions = {"frugax": frugax.__version__}
+    versions |= {name: importlib.metadata.version(name) for name in packages}
     now = dt.datetime.now(dt.UTC)
     own: dict[str, str] = {}
     if config_folder is not None:

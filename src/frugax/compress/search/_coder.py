@@ -10,7 +10,6 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
-import importlib.metadata
 import json
 import os
 import queue
@@ -25,6 +24,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import zstandard
 
+import frugax
 from frugax.errors import CorruptFileError, OutputError, UnsupportedFileError
 from frugax.fileio import write_whole
 from frugax.trees import describe
@@ -136,7 +136,7 @@ class Coder:
         if isinstance(scaling, ChannelScaling):
             scaling = (scaling.columns, scaling.calibration)
         all_of_it = (
-            *(importlib.metadata.version("frugax"), zstandard.ZSTD_VERSION),
+            *(frugax.__version__, zstandard.ZSTD_VERSION),
             *(type(source).__name__, source.name, source.array.dtype.name),
             *(source.array.shape, self._digests[source.name]),
             *(scaling, request.step, request.codec),
