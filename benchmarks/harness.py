@@ -114,7 +114,7 @@ class Case:
     control: Callable[[], Any] | None = None
     steps: int = 1
     clock: str = "wall"
-    expected: np.ndarray | None = None
+    expected: np.ndarray | float | None = None
     tolerance: float = 0.0
     task: str = ""
     bare: tuple[str, ...] = ()
@@ -256,9 +256,18 @@ class Part:
 
 
 def time_cases(
-    make: Callable[[argparse.Namespace], Iterable[Case]], **how: Any
-) -> dict[str, Any]:
-    """The arguments of a `Part` whose cases are timed; `how` goes to `Case.rows`."""
+    make: Callable[[argparse.Namespace], Iterable[Case]],
+    *,
+    compares: bool = True,
+    **how: Any,
+) -> Part:
+    """A part whose cases are timed.
+
+    Args:
+        make: from the options of the command to the cases.
+        compares: whether its rows are in the table of results.
+        how: arguments of `Case.rows`.
+    """
     rows: list[Row] = []
 
     def measure(given: argparse.Namespace) -> Figures:
@@ -272,17 +281,17 @@ def time_cases(
             rows.extend(case.rows(found[case.name], **how))
         return found
 
-    return {
-        "measure": measure,
-        "rows": lambda _: rows,
-        "show": timed_table,
-        "is_timed": True,
-    }
+    return Part(
+        measure=measure,
+        rows=(lambda _: rows) if compares else None,
+        show=timed_table,
+        is_timed=True,
+    )
 
 
 def is_chosen(name: str, given: argparse.Namespace) -> bool:
-    """Whether `--cases` asks for a case."""
-    return not given.cases or name in given.cases.split(",")
+    """Whether `--cases` asks for a case, by its name up to the first comma."""
+    return not given.cases or name.partition(",")[0] in given.cases.split(",")
 
 
 def choose(names: Iterable[str], given: argparse.Namespace, quick: int) -> list[str]:
@@ -327,7 +336,7 @@ def run(
     ask = argparse.ArgumentParser(prog=f"python -m benchmarks.{package}")
     ask.description = (about or "").partition("\n\n")[0]
     ask.add_argument("parts", nargs="*", metavar="PART", help=", ".join(parts))
-    ask.add_argument("--cases", help="names of cases, separated by commas")
+    ask.add_argument("--cases", help="names of cases up to a comma, with commas")
     ask.add_argument("--seconds", type=float, default=20.0, help="of each timed case")
     ask.add_argument("--quick", action="store_true", help="small sizes, short times")
     ask.add_argument("--out", type=Path, default=RESULTS / f"{package}.json")

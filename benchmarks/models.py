@@ -192,7 +192,9 @@ def measure_memory(given: argparse.Namespace) -> Figures:
             budget = fx.MemoryBudget(limit_bytes=int(whole * share))
             row: Figures = {"without": whole}
             try:
-                fitted = models.compile(model, fx.JaxBackend(), **how, budget=budget)
+                fitted: Any = models.compile(
+                    model, fx.JaxBackend(), **how, budget=budget
+                )
             except InfeasibleBudgetError as e:
                 found[f"{name}, {share:g}"] = row | {"needed": e.needed / whole}
                 continue
@@ -260,7 +262,7 @@ def measure_planning(given: argparse.Namespace) -> Figures:
                 os.environ["XDG_CACHE_HOME"] = folder
                 started = time.process_time()
                 given = {} if budget is None else {"budget": budget}
-                compiled = models.compile(model, fx.JaxBackend(), **how, **given)
+                compiled: Any = models.compile(model, fx.JaxBackend(), **how, **given)
                 params = {k: jnp.zeros(compiled.shapes[k]) for k in compiled.param_keys}
                 data = {"input": jnp.zeros(shape)}
                 out = jax.eval_shape(compiled.evaluate, params, data)
@@ -284,8 +286,8 @@ def measure_planning(given: argparse.Namespace) -> Figures:
 
 
 PARTS = {
-    "step": Part(**time_cases(time_steps, unit="ms")),
-    "tiny": Part(**time_cases(time_tiny)),
+    "step": time_cases(time_steps, unit="ms"),
+    "tiny": time_cases(time_tiny),
     "deep": Part(measure=measure_deep),
     "memory": Part(measure=measure_memory),
     "dtypes": Part(measure=measure_dtypes),

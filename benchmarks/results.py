@@ -60,7 +60,8 @@ Rows = list[dict[str, Any]]
 def judge(row: dict[str, Any]) -> str:
     """`ahead`, `behind`, `even` or `cannot tell`."""
     # Exact figures that differ by less than this are the same to any user.
-    low, high = row["ahead_by"] / EVEN, row["ahead_by"] * EVEN
+    low: Any = row["ahead_by"] / EVEN
+    high: Any = row["ahead_by"] * EVEN
     is_exact = row["low"] is None or row["high"] is None
     if not is_exact:
         low, high = row["low"], row["high"]

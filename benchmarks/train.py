@@ -469,12 +469,10 @@ def within_time(given: argparse.Namespace) -> Figures:
 
 
 PARTS = {
-    "overhead": Part(**time_cases(overhead) | {"rows": None}),
+    "overhead": time_cases(overhead, compares=False),
     "static": Part(measure=static),
     "eager": Part(measure=eager),
-    "peers": Part(
-        **time_cases(peers, peers=("equinox filter_jit", "flax nnx, jax.jit"))
-    ),
+    "peers": time_cases(peers, peers=("equinox filter_jit", "flax nnx, jax.jit")),
     "warm": Part(measure=warm),
     "precision": Part(measure=precision),
     "time": Part(measure=within_time),

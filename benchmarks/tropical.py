@@ -253,10 +253,10 @@ def zonotope(given: argparse.Namespace) -> Figures:
 
 
 PARTS = {
-    "matmul": Part(**time_cases(matmul, unit="ms")),
-    "closure": Part(**time_cases(closure, unit="ms")),
-    "viterbi": Part(**time_cases(viterbi)),
-    "polynomial": Part(**time_cases(polynomial)),
+    "matmul": time_cases(matmul, unit="ms"),
+    "closure": time_cases(closure, unit="ms"),
+    "viterbi": time_cases(viterbi),
+    "polynomial": time_cases(polynomial),
     "zonotope": Part(measure=zonotope),
 }
 

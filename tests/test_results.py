@@ -6,7 +6,7 @@ import re
 
 import pytest
 from benchmarks import results
-from benchmarks.harness import Case, Part, Row, keep, run
+from benchmarks.harness import Case, Part, Row, keep, run, time_cases
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +148,16 @@ def test_a_rival_with_another_result_is_an_error():
     case = Case(name="c", ours=lambda: 1.0, rivals=rivals, expected=1.0)
     with pytest.raises(ValueError, match="wrong"):
         case.measure(0.01)
+
+
+def test_cases_are_chosen_by_their_name_up_to_a_comma(tmp_path):
+    def make(given):
+        for name in ("net, 0.5", "net, 0.25", "other"):
+            yield Case(name=name, ours=lambda: 1, rivals={"peer": lambda: 1})
+
+    parts = {"a": time_cases(make)}
+    argv = ["a", "--cases", "net", "--quick", "--out", str(tmp_path / "toy.json")]
+    assert list(run("toy", parts, argv=argv)["a"]) == ["net, 0.5", "net, 0.25"]
 
 
 def test_a_run_of_some_cases_keeps_the_others(tmp_path):
