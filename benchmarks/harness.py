@@ -33,6 +33,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 DOWNLOADS = Path(tempfile.gettempdir()) / "frugax-benchmarks"
 OURS, CONTROL = "frugax", "frugax again"
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+QUICK = DOWNLOADS / "quick"  # results of short runs
 Figures = dict[str, Any]
 
 
@@ -339,11 +340,13 @@ def run(
     ask.add_argument("--cases", help="names of cases up to a comma, with commas")
     ask.add_argument("--seconds", type=float, default=20.0, help="of each timed case")
     ask.add_argument("--quick", action="store_true", help="small sizes, short times")
-    ask.add_argument("--out", type=Path, default=RESULTS / f"{package}.json")
+    ask.add_argument("--out", type=Path, help="the file of results")
     if options is not None:
         options(ask)
     argv = sys.argv[1:] if argv is None else argv
     given = ask.parse_args(argv)
+    # Figures of a quick run must not take the place of stated ones.
+    given.out = given.out or (QUICK if given.quick else RESULTS) / f"{package}.json"
     if unknown := sorted(set(given.parts) - set(parts)):
         ask.error(f"no such part: {', '.join(unknown)}; there are {', '.join(parts)}.")
     if cores and hasattr(os, "sched_setaffinity"):

@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 from benchmarks.harness import (
     DOWNLOADS,
+    QUICK,
     RESULTS,
     ROOT,
     Part,
@@ -47,8 +48,6 @@ from frugax.fileio import write_whole
 PAGE = ROOT / "docs" / "benchmarks.md"
 README = ROOT / "README.md"
 ALL = RESULTS / "all.json"
-# Results of short runs.
-QUICK = DOWNLOADS / "quick"
 PACKAGES = ("remat", "train", "watch", "compress", "tropical", "models", "causal")
 EVEN = 1.001
 MIN_CASES = 6  # 2 * 0.5**6 is the first below 5%

@@ -5,7 +5,7 @@ import json
 import re
 
 import pytest
-from benchmarks import results
+from benchmarks import harness, results
 from benchmarks.harness import Case, Part, Row, keep, run, time_cases
 
 
@@ -150,6 +150,16 @@ def test_a_rival_with_another_result_is_an_error():
         case.measure(0.01)
 
 
+def test_a_quick_run_leaves_the_kept_results(tmp_path, monkeypatch):
+    monkeypatch.setattr(harness, "QUICK", tmp_path / "quick")
+    monkeypatch.setattr(harness, "RESULTS", tmp_path / "kept")
+    parts = {"a": Part(measure=lambda _: {"x": {"bytes": 1}})}
+    for argv, folder in ((["a", "--quick"], "quick"), (["a"], "kept")):
+        assert not (tmp_path / folder).exists()
+        run("toy", parts, argv=argv)
+        assert (tmp_path / folder / "toy.json").exists()
+
+
 def test_cases_are_chosen_by_their_name_up_to_a_comma(tmp_path):
     def make(given):
         for name in ("net, 0.5", "net, 0.25", "other"):
@@ -170,10 +180,11 @@ def test_a_run_of_some_cases_keeps_the_others(tmp_path):
         return [Row.counted(name, "bytes", 1, "peer", 2) for name in found]
 
     parts = {"a": Part(measure=measure, rows=rows)}
-    for cases in ("x", "y,x"):
+    for cases in ("x,z", "y,x"):
         run("toy", parts, argv=["a", "--cases", cases, "--out", str(out)])
     entry = json.loads(out.read_text())["a"]
-    assert list(entry["found"]) == ["x", "y"]
-    assert [r["task"] for r in entry["rows"]] == ["y", "x"]
+    assert list(entry["found"]) == ["x", "z", "y"]
+    assert [r["task"] for r in entry["rows"]] == ["z", "y", "x"]
+    assert [bool(r["date"]) for r in entry["rows"]] == [True, False, False]
     keep(out, "b", entry, merge=False)
     assert list(json.loads(out.read_text())) == ["a", "b"]
