@@ -260,8 +260,8 @@ def test_a_picture_shows_every_byte_at_the_peak():
     assert len(bars) > 2
     drawn = sum(float(r.attrib["width"]) for r in bars)
     whole = max(peak.bytes, 2**20)
-    # 832 px stand for the larger one of the budget and the peak.
-    assert drawn == pytest.approx(832 * peak.bytes / whole, abs=0.1)
+    # 876 px stand for the larger one of the budget and the peak.
+    assert drawn == pytest.approx(876 * peak.bytes / whole, abs=0.1)
     assert "test_fit.py" in picture
     assert fit.draw_memory(table, [None]).count("<rect") < picture.count("<rect")
 

@@ -44,8 +44,8 @@ def test_the_picture_is_svg_and_marks_the_plan(tmp_path):
     found = frontier((50, 40), (30, 200))
     drawn = ET.parse(found.save(tmp_path / "curve.svg")).getroot()
     kinds = [e.get("class") for e in drawn.iter() if e.tag.endswith("circle")]
-    assert kinds.count("on") == 3
-    assert kinds.count("chosen") == 1
+    assert kinds.count("dot") == 3
+    assert kinds.count("ring") == 1
     assert "of plain" in found.save(tmp_path / "curve.txt").read_text()
     with pytest.raises(ValueError, match=r"saved as \.svg"):
         found.save(tmp_path / "curve.png")

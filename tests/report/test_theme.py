@@ -42,6 +42,7 @@ def test_text_can_be_read_on_both_grounds(name):
     "path",
     [
         "report/static/page.css",
+        "report/static/plot.css",
         "watch/serve/static/app.css",
         "watch/sinks/static/report.css",
     ],

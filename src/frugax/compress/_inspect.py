@@ -3,27 +3,16 @@
 import dataclasses
 import math
 import os
-from collections.abc import Callable
 
 from frugax.budget import format_bytes, table
-from frugax.report import (
-    Markup,
-    element,
-    fragment,
-    svg_line,
-    svg_picture,
-    svg_text,
-)
+from frugax.report import Axis, Plot
 
 from ._report import TensorReport, average_gap_db, format_below_bound, show_gap
 from ._tensor_table import show_error, tensor_table
 from .container import Prefix, list_prefixes, open_file
 
-_WIDTH, _HEIGHT = 760, 460
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 24, 76, 56
 # The Gaussian bound: each bit halves the error, that is, 6.02 dB.
 _DB_PER_BIT = 20 * math.log10(2)
-_STYLE = ".dot { fill: var(--s0); opacity: .75; }\n"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,85 +127,38 @@ def _draw_svg(title: str, tensors: list[TensorReport], *, exact: int) -> str:
         caption = f"nothing to draw: every tensor is exact ({exact} of them)"
     elif exact:
         caption += f"; {exact} more kept exact, not shown"
-    parts = [svg_text(_LEFT, 30, title, "title"), svg_text(_LEFT, 54, caption)]
-    if tensors:
-        parts.append(_draw_chart(tensors))
-    return svg_picture(
-        f"{title}: bits and error of each tensor",
-        parts,
-        width=_WIDTH,
-        height=_HEIGHT,
-        style=_STYLE,
-    )
-
-
-def _draw_chart(tensors: list[TensorReport]) -> Markup:
     levels = [-20 * math.log10(tensor.rel_error) for tensor in tensors]
-    max_bits = math.ceil(max(tensor.bits_per_weight for tensor in tensors) * 1.05)
+    bits = [tensor.bits_per_weight for tensor in tensors]
+    max_bits = math.ceil(max(bits, default=1) * 1.05)
     # An error as large as the weights is at 0 dB: the axis has a length all the same.
-    max_db = math.ceil(max(10, *(db * 1.15 for db in levels)) / 10) * 10
-    x = lambda bits: _LEFT + (_WIDTH - _LEFT - _RIGHT) * bits / max_bits
-    # SVG counts y from the top.
-    y = lambda db: _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * db / max_db
+    max_db = math.ceil(max([10, *(db * 1.15 for db in levels)]) / 10) * 10
+    plot = Plot(
+        title,
+        x=Axis(
+            low=0,
+            high=max_bits,
+            label="bits in the file for each weight",
+            about=8,
+            whole=True,
+        ),
+        y=Axis(low=0, high=max_db, label="error below the weights, dB"),
+        width=736,
+        height=330,
+        notes=(caption,),
+        description=f"{title}: bits and error of each tensor; {caption}",
+    )
     end = min(max_bits, max_db / _DB_PER_BIT)
-    return fragment(
-        _draw_grid(x, y, max_bits, max_db),
-        svg_line(x(0), y(0), x(end), y(end * _DB_PER_BIT), "limit"),
-        svg_text(
-            x(end) - 8,
-            y(end * _DB_PER_BIT) - 6,
-            "no code is better for Gaussian weights",
-            "limit-text",
-            anchor="end",
-        ),
-        (
-            element(
-                "circle",
-                element(
-                    "title",
-                    f"{tensor.name or '(the array)'}: {tensor.codec}, "
-                    f"{tensor.bits_per_weight:.2f} bits, {db:.1f} dB",
-                ),
-                class_="dot",
-                cx=x(tensor.bits_per_weight),
-                # A tensor whose error is above its own size would lie below the axis.
-                cy=y(max(0, db)),
-                r=4,
-            )
-            for tensor, db in zip(tensors, levels, strict=True)
-        ),
-    )
-
-
-def _draw_grid(
-    x: Callable[[float], float],
-    y: Callable[[float], float],
-    max_bits: int,
-    max_db: int,
-) -> Markup:
-    rows: list[Markup] = []
-    for bits in range(0, max_bits + 1, max(1, max_bits // 8)):
-        rows += [
-            svg_line(x(bits), y(0), x(bits), _TOP, "grid"),
-            svg_text(x(bits), y(0) + 20, str(bits), anchor="middle"),
-        ]
-    for db in range(0, max_db + 1, 10):
-        rows += [
-            svg_line(_LEFT, y(db), x(max_bits), y(db), "grid"),
-            svg_text(_LEFT - 8, y(db) + 4, str(db), anchor="end"),
-        ]
-    return fragment(
-        rows,
-        svg_text(
-            x(max_bits),
-            _HEIGHT - 12,
-            "bits in the file for each weight",
-            anchor="end",
-        ),
-        element(
-            "text",
-            "error below the weights, dB",
-            transform=f"translate(20 {_TOP}) rotate(-90)",
-            text_anchor="end",
-        ),
-    )
+    bound = end * _DB_PER_BIT
+    plot.limit((0, end), (0, bound))
+    words = "no code is better for Gaussian weights"
+    aside = {"anchor": "end", "shift": (-8, -6), "is_inside": True}
+    plot.text(end, bound, words, "limit", **aside)
+    # A tensor whose error is above its own size would lie below the axis.
+    heights = [max(0.0, db) for db in levels]
+    tips = [
+        f"{tensor.name or '(the array)'}: {tensor.codec}, "
+        f"{tensor.bits_per_weight:.2f} bits, {db:.1f} dB"
+        for tensor, db in zip(tensors, levels, strict=True)
+    ]
+    plot.dots(bits, heights, "s0", tips=tips)
+    return plot.svg()

@@ -4,18 +4,12 @@ import dataclasses
 import os
 from pathlib import Path
 
+import numpy as np
+
 from frugax.budget import MemoryBudget, format_bytes, format_share, table
-from frugax.report import element, svg_line, svg_picture, svg_text, ticks
+from frugax.report import Axis, Plot
 
 from ._memory_charts import save_picture
-
-_WIDTH, _HEIGHT = 720, 400
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 30, 84, 56
-_STYLE = (
-    ".curve { fill:none; stroke:var(--s0); stroke-width:2; }\n"
-    ".on { fill:var(--s0); } .off { fill:var(--faint); }\n"
-    ".chosen { fill:none; stroke:var(--ink); stroke-width:2; }\n"
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,47 +94,38 @@ class Frontier:
     def svg(self) -> str:
         """The text of an SVG file, self-contained, for light and dark themes."""
         best, limit = self.points, self.budget.usable_bytes
-        widest = max(limit, *(t.bytes for t in self.tried))
-        low = min(0.0, *(self.share(t) for t in self.tried))
-        high = max(low + 0.01, *(self.share(t) for t in self.tried))
-        bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
-        px = lambda size: _LEFT + size / widest * (right - _LEFT)
-        py = lambda s: bottom - (s - low) / (high - low) * (bottom - _TOP)
-        parts = [
-            svg_text(_LEFT, 32, "Memory against recomputation", "title"),
-            svg_text(
-                _LEFT, 54, f"of the {len(self.tried)} programs compiled; one ring"
+        shares = [100 * self.share(t) for t in self.tried]
+        low, high = min(0.0, *shares), max(1.0, *shares)
+        plain = max(self.unplanned_bytes, 1)
+        plot = Plot(
+            "Memory against recomputation",
+            x=Axis(
+                low=0,
+                high=max(limit, *(t.bytes for t in self.tried)) / plain,
+                label="bytes, as a share of the program without a plan",
             ),
-            svg_text(_LEFT, 72, "marks the plan, the line its limit"),
-        ]
-        for tick in ticks(low * 100, high * 100, about=5):
-            y = py(tick / 100)
-            parts.append(svg_line(_LEFT, y, right, y, "grid"))
-            parts.append(svg_text(_LEFT - 8, y + 4, f"{tick:+g}%", anchor="end"))
-        for tick in ticks(0, widest / max(self.unplanned_bytes, 1), about=5):
-            x = px(tick * self.unplanned_bytes)
-            parts.append(svg_text(x, bottom + 20, f"{tick:g}", anchor="middle"))
-        words = "bytes, as a share of the program without a plan"
-        parts.append(svg_text((_LEFT + right) / 2, bottom + 42, words, anchor="middle"))
-        edge = px(limit)
-        parts.append(svg_line(edge, _TOP, edge, bottom, "limit"))
-        line = " ".join(f"{px(t.bytes):.1f},{py(self.share(t)):.1f}" for t in best)
-        parts.append(element("polyline", class_="curve", points=line))
-        for t in self.tried:
-            tip = element("title", f"{format_bytes(t.bytes)}: {t.levers}")
-            at = {"cx": px(t.bytes), "cy": py(self.share(t))}
-            kind = "on" if t in best else "off"
-            parts.append(element("circle", tip, class_=kind, r=4, **at))
-            if self._note(t, best) == "chosen":
-                parts.append(element("circle", class_="chosen", r=8, **at))
-        return svg_picture(
-            "Bytes and flops of the plans that were compiled",
-            parts,
-            width=_WIDTH,
-            height=_HEIGHT,
+            y=Axis(low=low, high=max(high, low + 1), text=lambda y: f"{y:+g}%"),
+            width=720,
+            height=280,
+            notes=(
+                f"of the {len(self.tried)} programs compiled; the ring marks the "
+                "plan, the line its limit",
+            ),
             description=str(self),
-            style=_STYLE,
         )
+        plot.limit((limit / plain, limit / plain), (low, high))
+        place = lambda plans: (
+            np.array([t.bytes / plain for t in plans]),
+            np.array([100 * self.share(t) for t in plans]),
+        )
+        tip = lambda t: f"{format_bytes(t.bytes)}: {t.levers}"
+        beaten = [t for t in self.tried if t not in best]
+        chosen = [t for t in best if t.bytes == self.predicted]
+        plot.line(*place(best), "s0")
+        plot.dots(*place(beaten), "faint", tips=[tip(t) for t in beaten])
+        plot.dots(*place(best), "s0", tips=[tip(t) for t in best])
+        plot.dots(*place(chosen), "ink", radius=8, is_ring=True)
+        return plot.svg()
 
     _repr_svg_ = svg  # notebooks show it
 

@@ -4,7 +4,6 @@ The SVG needs no script and no fonts, and it follows the reader's light or dark 
 """
 
 import dataclasses
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,27 +14,11 @@ from jaxtyping import Float
 
 from frugax.budget import format_bytes
 from frugax.fileio import write_whole
-from frugax.report import element, svg_line, svg_picture, svg_text, ticks
+from frugax.report import Axis, Plot
 
-_WIDTH, _HEIGHT = 900, 480
-_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 104, 112, 58
 _MAX_POINTS = 800
-# The average width of a bold letter: text cannot be measured here, and labels must not
-# overlap.
-_LETTER_WIDTH = 8
+_COLOURS = ("faint", "s0")  # of a program without its plan, and with it
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
-
-_Scale = Callable[[float], float]
-
-# Class names end in the index of the curve; curve 1, the plan, stands out.
-_STYLE = """
-.line { fill: none; stroke-width: 2; stroke-linejoin: round; }
-.l0 { stroke: var(--faint); } .l1 { stroke: var(--s0); }
-.a0 { fill: var(--faint); opacity: .14; } .a1 { fill: var(--s0); opacity: .22; }
-.d0 { fill: var(--faint); } .d1 { fill: var(--s0); }
-.peak { fill: var(--ink); font-weight: 600; stroke: var(--card); stroke-width: 4px;
-        paint-order: stroke; }
-"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,62 +62,36 @@ def draw_svg(
     """An SVG document with two curves over one pair of axes."""
     length = max(2, *(len(c.held) for c in curves.values()))
     # A margin above the highest curve has room for the label of its peak.
-    top = max(limit, *(c.peak_bytes for c in curves.values())) * 1.12
-    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
-    px = lambda x: _LEFT + x / length * (right - _LEFT)
-    py = lambda y: bottom - y / top * (bottom - _TOP)
-    parts = [svg_text(24, 34, title, "title"), svg_text(24, 56, summary)]
+    top = max(limit, 1, *(c.peak_bytes for c in curves.values())) * 1.12
     # Round numbers of the largest of B, KiB, MiB, GiB and TiB that fits.
-    unit = 1024.0 ** min(int(math.log(max(top, 1), 1024)), 4)
-    for tick in ticks(0.0, top / unit, about=6):
-        y = tick * unit
-        if y < top:
-            parts.append(svg_line(_LEFT, py(y), right, py(y), "grid"))
-            parts.append(svg_text(_LEFT - 10, py(y) + 4, format_bytes(y), anchor="end"))
-    for x in ticks(0.0, length, about=8):
-        if x < length:
-            parts.append(svg_line(px(x), bottom, px(x), bottom + 5, "axis"))
-            parts.append(svg_text(px(x), bottom + 20, f"{x:,.0f}", anchor="middle"))
-    parts.append(svg_line(_LEFT, bottom, right, bottom, "axis"))
-    parts.append(svg_text((_LEFT + right) / 2, _HEIGHT - 14, x_label, anchor="middle"))
-    legend_x = 24.0
-    for i, (name, curve) in enumerate(curves.items()):
-        parts += _draw_curve(i, curve, length, px, py)
-        label = (
-            f"{name}: peak {format_bytes(curve.peak_bytes)} counted, "
-            f"{format_bytes(curve.measured)} by XLA"
-        )
-        box = {"class_": f"d{i}", "width": 14, "height": 10, "rx": 2}
-        parts.append(element("rect", x=legend_x, y=74, **box))
-        parts.append(svg_text(legend_x + 20, 84, label, "strong"))
-        legend_x += 40 + 0.85 * _LETTER_WIDTH * len(label)
-    parts += [
-        svg_line(_LEFT, py(limit), right, py(limit), "limit"),
-        svg_text(right + 8, py(limit) - 2, "limit", "limit-text"),
-        svg_text(right + 8, py(limit) + 14, format_bytes(limit), "limit-text"),
-    ]
-    # Labels come last, so that nothing is drawn over them. The plan's label goes first:
-    # of two labels in one place only it is drawn.
-    taken: list[tuple[float, float]] = []
-    for i, curve in reversed(list(enumerate(curves.values()))):
-        if not curve.held:
-            continue
-        x, y = px(curve.peak_at + 0.5), py(curve.peak_bytes)
-        parts.append(element("circle", class_=f"d{i}", cx=x, cy=y, r=4))
-        label = f"{format_bytes(curve.peak_bytes)} at {curve.names[curve.peak_at]}"
-        room = _LETTER_WIDTH * len(label) / 2
-        x = min(max(x, _LEFT + room), right - room)
-        if all(abs(x - a) > 2 * room or abs(y - b) > 18 for a, b in taken):
-            parts.append(svg_text(x, y - 10, label, "peak", anchor="middle"))
-        taken.append((x, y))
-    return svg_picture(
+    unit = next(1024.0**n for n in (4, 3, 2, 1, 0) if top >= 1024.0**n)
+    plot = Plot(
         title,
-        parts,
-        width=_WIDTH,
-        height=_HEIGHT,
+        x=Axis(low=0, high=length, label=x_label, about=8, text="{:,.0f}".format),
+        y=Axis(low=0, high=top, about=6, unit=unit, text=format_bytes),
+        width=880,
+        height=310,
+        right=76,
+        notes=(summary,),
         description=summary,
-        style=_STYLE,
     )
+    for colour, (name, curve) in zip(_COLOURS, curves.items(), strict=True):
+        edges, levels = _sample(curve, length)
+        plot.steps(edges, levels, colour)
+        counted, measured = map(format_bytes, (curve.peak_bytes, curve.measured))
+        plot.key(f"{name}: peak {counted} counted, {measured} by XLA", colour)
+    plot.limit((0, length), (limit, limit))
+    plot.text(length, limit, "limit", "limit", shift=(8, -2))
+    plot.text(length, limit, format_bytes(limit), "limit", shift=(8, 14))
+    # The plan comes first: of two labels in one place only it is drawn.
+    for colour, curve in reversed([*zip(_COLOURS, curves.values(), strict=True)]):
+        if curve.held:
+            at = curve.peak_at + 0.5, curve.peak_bytes
+            plot.dots([at[0]], [at[1]], colour)
+            words = f"{format_bytes(curve.peak_bytes)} at {curve.names[curve.peak_at]}"
+            above = {"anchor": "middle", "shift": (0, -10), "is_inside": True}
+            plot.text(*at, words, "label", **above)
+    return plot.svg()
 
 
 def draw_blocks(
@@ -207,27 +164,14 @@ def save_picture(
     return target
 
 
-def _draw_curve(
-    i: int, curve: MemoryCurve, length: int, px: _Scale, py: _Scale
-) -> list[str]:
-    """The area under a curve, and its edge; each operation is a step."""
+def _sample(
+    curve: MemoryCurve, length: int
+) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, " n"]]:
+    """The highest bytes of each part of a curve, and the edges of the parts."""
     columns = min(length, _MAX_POINTS)
-    width = length / columns
-    levels = stretch(curve.held, length, columns)
-    drawn = levels[: math.ceil(len(curve.held) / width)]
-    steps = [
-        f"{px(x * width):.1f},{py(y):.1f}"
-        for n, y in enumerate(drawn)
-        for x in (n, n + 1)
-    ]
-    if not steps:
-        return []
-    edge = " L".join(steps)
-    begin, end = f"{px(0):.1f},{py(0):.1f}", f"{px(len(drawn) * width):.1f},{py(0):.1f}"
-    return [
-        element("path", class_=f"a{i}", d=f"M{begin} L{edge} L{end} Z"),
-        element("path", class_=f"line l{i}", d=f"M{edge}"),
-    ]
+    drawn = -(-len(curve.held) * columns // length)
+    edges = np.linspace(0, length, columns + 1)
+    return edges[: drawn + 1], stretch(curve.held, length, columns)[:drawn]
 
 
 def _cell(solid: float, grey: float) -> str:

@@ -5,13 +5,14 @@ import hashlib
 import importlib.resources
 
 from ._markup import Markup, element
+from ._plot import PLOT_STYLE
 from ._theme import page_theme
 
 # An empty icon: without it a browser asks the server for /favicon.ico and complains.
 _ICON = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg'/%3E"
 
 _STATIC = importlib.resources.files("frugax.report") / "static"
-PAGE_STYLE = page_theme() + (_STATIC / "page.css").read_text("utf-8")
+PAGE_STYLE = page_theme() + (_STATIC / "page.css").read_text("utf-8") + PLOT_STYLE
 CHART_SCRIPT = (_STATIC / "charts.js").read_text("utf-8")
 
 

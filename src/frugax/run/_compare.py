@@ -44,7 +44,7 @@ class RunComparison:
     def to_page(self) -> str:
         """Render the comparison as one HTML file that needs nothing else."""
         charts = [
-            line_chart(dict(list(lines.items())[:_MAX_LINES]), title=name)
+            line_chart(dict(list(lines.items())[:_MAX_LINES]), title=name).figure()
             for name, lines in self.curves.items()
         ]
         sections = {

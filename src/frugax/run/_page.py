@@ -3,6 +3,7 @@
 Without its script, which shows values under the pointer, the page says the same.
 """
 
+import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
@@ -11,6 +12,7 @@ from jaxtyping import Float
 
 from frugax.budget import format_bytes, format_seconds, to_plain
 from frugax.report import (
+    Bar,
     Markup,
     bar_chart,
     element,
@@ -111,13 +113,14 @@ def _render_training(outcome: Outcome, records: Records) -> Markup:
             steps, values = np.array(tests, dtype=np.float64).T
             lines["test set"] = (steps, values)
         title = name if len(lines) > 1 else f"{name}, {next(iter(lines), 'empty')}"
-        charts.append(line_chart(lines, title=title))
+        charts.append(line_chart(lines, title=title).figure())
     rates = np.array(outcome.learning_rates, dtype=np.float64).reshape(-1, 2)
     if len(rates):
         line = {"learning rate": (rates[:, 0], rates[:, 1])}
-        charts.append(line_chart(line, title="learning rate"))
+        charts.append(line_chart(line, title="learning rate").figure())
     if (throughput := _compute_throughput(records)) is not None:
-        charts.append(line_chart({"steps": throughput}, title="steps per second"))
+        chart = line_chart({"steps": throughput}, title="steps per second")
+        charts.append(chart.figure())
     note = Markup()
     if len(names) > _MAX_CHARTS:
         left = f"{len(names) - _MAX_CHARTS} more figures are in the journal."
@@ -153,9 +156,10 @@ def _read_series(
 def _render_memory(outcome: Outcome) -> Markup:
     m = outcome.memory
     bars = [
-        (f"without a plan, {m.kind} bytes", float(m.unplanned_bytes), "plain"),
-        (f"planned, {m.kind} bytes", float(m.planned_bytes), "s0"),
+        _bar(f"without a plan, {m.kind} bytes", m.unplanned_bytes, "faint"),
+        _bar(f"planned, {m.kind} bytes", m.planned_bytes, "s0"),
     ]
+    bars = [dataclasses.replace(bar, limit=m.limit_bytes) for bar in bars]
     plan = element(
         "p", "The step fits without a plan: nothing is recomputed.", class_="note"
     )
@@ -165,7 +169,7 @@ def _render_memory(outcome: Outcome) -> Markup:
         element(
             "p", "As XLA counts them in the compiled step that ran.", class_="note"
         ),
-        bar_chart(bars, unit="bytes", limit=m.limit_bytes),
+        bar_chart(bars, title="memory of the step", unit="bytes").figure(),
         _render_pairs(
             {
                 "arguments (weights, optimiser, batch)": format_bytes(m.argument_bytes),
@@ -181,8 +185,8 @@ def _render_memory(outcome: Outcome) -> Markup:
 def _render_model(outcome: Outcome) -> Markup:
     m = outcome.model
     bars = [
-        ("weights in memory", float(m.original_bytes), "plain"),
-        (m.file_name, float(m.file_bytes), "s2"),
+        _bar("weights in memory", m.original_bytes, "faint"),
+        _bar(m.file_name, m.file_bytes, "s2"),
     ]
     facts = {"weights": f"{m.weights:,}", "relative error": f"{m.rel_error:.4g}"}
     tables = [_render_pairs(facts)]
@@ -208,7 +212,9 @@ def _render_model(outcome: Outcome) -> Markup:
         ]
         tables.append(element("table", head, rows, class_="stack"))
     return fragment(
-        bar_chart(bars, unit="bytes"), tables, _fold("Every tensor", m.tensors)
+        bar_chart(bars, title="size of the model", unit="bytes").figure(),
+        tables,
+        _fold("Every tensor", m.tensors),
     )
 
 
@@ -223,8 +229,13 @@ def _render_time(outcome: Outcome) -> Markup:
     # Parts are measured one by one, so some time belongs to none. With it the bars add
     # up.
     rest = outcome.seconds["total"] - sum(parts.values())
-    bars = [(name, seconds, "s3") for name, seconds in parts.items()]
-    return bar_chart([*bars, ("everything else", rest, "plain")], unit="seconds")
+    bars = [_bar(name, seconds, "s3") for name, seconds in parts.items()]
+    bars.append(_bar("everything else", rest, "faint"))
+    return bar_chart(bars, title="time of each part", unit="seconds").figure()
+
+
+def _bar(label: str, value: float, colour: str) -> Bar:
+    return Bar(label=label, parts=((label, value, colour),))
 
 
 def _dump_config(outcome: Outcome) -> str:

@@ -7,11 +7,7 @@ STYLE = (
     + """
 main { max-width:860px; }
 pre { overflow-x:auto; font-size:.8rem; line-height:1.4; margin:8px 0 0; }
-.chart text { font-size:12px; } .chart text.value { fill:var(--ink); }
-.bar.s0 { fill:var(--s0) } .bar.s1 { fill:var(--s1) } .bar.s2 { fill:var(--s2) }
-.bar.s3 { fill:var(--s3) } .bar.plain { fill:var(--soft); opacity:.55 }
-line.limit { stroke:var(--bad); stroke-width:1.5; }
-.chart text.limit { fill:var(--bad); }
+.chart text { font-size:12px; }
 .wide { overflow-x:auto; } .wide th { overflow-wrap:anywhere; min-width:6em; }
 .wide td::before { overflow-wrap:anywhere; max-width:55%; }
 caption { text-align:left; font-weight:600; padding:14px 0 4px; }

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import scipy.stats
@@ -11,7 +12,6 @@ from frugax.causal.environments import Environment
 from frugax.causal.scm import intervene
 from frugax.report import (
     CHART_SCRIPT,
-    FULL_WIDTH,
     PAGE_STYLE,
     Markup,
     element,
@@ -19,7 +19,7 @@ from frugax.report import (
     line_chart,
     page,
     receipt_table,
-    svg_file,
+    svg_picture,
 )
 
 from ._advice import StopAdvice
@@ -40,10 +40,7 @@ __all__ = [
     "summarize_experiments",
 ]
 
-_STYLE = (
-    PAGE_STYLE
-    + """
-main { max-width:900px; }
+_GRAPH_STYLE = """
 .graph { overflow-x:auto; } .graph text { font-size:13px; fill:var(--ink); }
 .graph .node rect { fill:var(--card); stroke:var(--soft); stroke-width:1.3; }
 .graph .node.set rect { stroke:var(--s0); stroke-width:2; }
@@ -52,10 +49,15 @@ main { max-width:900px; }
 .graph .edge { fill:none; stroke:var(--ink); } .graph .tip { fill:var(--ink); }
 .graph .odds { font-size:11px; fill:var(--soft); stroke:var(--card);
  stroke-width:3px; paint-order:stroke; }
+"""
+_STYLE = (
+    PAGE_STYLE
+    + _GRAPH_STYLE
+    + """
+main { max-width:900px; }
 .tiles { display:flex; flex-wrap:wrap; } .tile b { overflow-wrap:normal; }
 .tiles > .tile { flex:1 1 0; min-width:120px; }
 .tiles > .tile.wide { min-width:180px; } .tiles > .tile.whole { min-width:320px; }
-.line.s1 { stroke-dasharray:5 4; } .line.s2 { stroke-dasharray:5 4; }
 """
 )
 _MAX_LETTERS = 48  # longer values of a tile are cut in the middle
@@ -255,7 +257,22 @@ def graph_svg(campaign: Campaign) -> str:
     Raises:
         ValueError: nothing was measured yet.
     """
-    return svg_file(_draw_believed(campaign), style=_STYLE)
+    drawn = ET.fromstring(_draw_believed(campaign))
+    graph = drawn.find("svg")
+    assert graph is not None  # a figure of a graph always has one
+    *_, width, height = map(float, graph.attrib["viewBox"].split())
+    words = drawn.findtext("figcaption", "")
+    said = element("text", words, x=16, y=height + 34)
+    graph.attrib.update(x="16", y="16", width=f"{width}", height=f"{height}")
+    inner = Markup(ET.tostring(graph, encoding="unicode"))
+    return svg_picture(
+        f"The causes of {campaign.settings.target}",
+        element("g", inner, said, class_="chart graph"),
+        width=width + 32,
+        height=height + 32 + 20 * bool(words),
+        description=graph.attrib["aria-label"],
+        style=_GRAPH_STYLE,
+    )
 
 
 def _draw_believed(campaign: Campaign) -> Markup:
@@ -312,7 +329,13 @@ def _render_course(
 
     def chart(title: str, x: list[float], lines: Mapping[str, Iterable[float]]) -> str:
         series = {n: (np.array(x), np.array([*values])) for n, values in lines.items()}
-        return line_chart(series, title=title, size=FULL_WIDTH, x_max=campaign.spent)
+        return line_chart(
+            series,
+            title=title,
+            is_wide=True,
+            x_max=campaign.spent,
+            dashed=("low", "high", "exploit"),
+        ).figure()
 
     charts = [
         chart(

@@ -344,7 +344,9 @@ def _charts(data: ReportData) -> Markup:
         else:
             groups.setdefault(key, {})[key] = key
     charts = [
-        line_chart({n: data.curves[k].points() for n, k in lines.items()}, title=name)
+        line_chart(
+            {n: data.curves[k].points() for n, k in lines.items()}, title=name
+        ).figure()
         for name, lines in groups.items()
     ]
     body = element("div", charts, class_="charts")
