@@ -490,7 +490,8 @@ PARTS = {
         measure=functools.partial(measure_campaigns, problems),
         rows=campaign_rows,
         show=show_campaigns,
-        minutes=(120, 2),
+        short=("--count", "1", "--families", "classic", "threshold"),
+        minutes=(120, 5),
     ),
     "laboratories": Part(
         measure=functools.partial(measure_campaigns, laboratories), show=show_campaigns

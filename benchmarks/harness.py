@@ -245,14 +245,16 @@ class Part:
         rows: from the figures to the comparisons in the table of results, if any.
         show: from the figures to a table.
         is_timed: whether its figures are times, which need a quiet machine.
-        minutes: of a full and of a quick run, roughly, on two cores; 0 for the second
-            if there is no quick run.
+        short: arguments of a run of a few minutes, on sizes that mean something.
+        minutes: of a full and of a short run, roughly, on two cores; 0 for the second
+            if there is no short run.
     """
 
     measure: Callable[[argparse.Namespace], Figures]
     rows: Callable[[Figures], Iterable[Row]] | None = None
     show: Callable[[Figures], str] = figures_table
     is_timed: bool = False
+    short: tuple[str, ...] = ("--seconds", "2")
     minutes: tuple[float, float] = (10, 1)
 
 

@@ -707,15 +707,24 @@ PARTS = {
         rows=time_rows,
         show=show_times,
         is_timed=True,
+        short=("--cases", "mlp24", "--seconds", "3"),
         minutes=(60, 1),
     ),
     "chunks": time_cases(time_chunks, compares=False),
     "torch": Part(measure=torch_budgets, rows=torch_rows, minutes=(10, 0)),
     "by_hand": Part(
-        measure=beside_hand, rows=by_hand_rows, show=show_rivals, minutes=(5, 1)
+        measure=beside_hand,
+        rows=by_hand_rows,
+        show=show_rivals,
+        short=("--cases", "ode"),
+        minutes=(5, 1),
     ),
     "policies": Part(
-        measure=beside_policies, rows=policy_rows, show=show_rivals, minutes=(20, 1)
+        measure=beside_policies,
+        rows=policy_rows,
+        show=show_rivals,
+        short=("--cases", "mlp,gru"),
+        minutes=(20, 3),
     ),
     "oracle": Part(measure=beside_oracle),
     "depth": Part(measure=plan_deep),

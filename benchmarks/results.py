@@ -34,7 +34,6 @@ from typing import Any
 import numpy as np
 from benchmarks.harness import (
     DOWNLOADS,
-    QUICK,
     RESULTS,
     ROOT,
     Part,
@@ -48,6 +47,7 @@ from frugax.fileio import write_whole
 PAGE = ROOT / "docs" / "benchmarks.md"
 README = ROOT / "README.md"
 ALL = RESULTS / "all.json"
+SHORT = DOWNLOADS / "short"  # results of short runs
 PACKAGES = ("remat", "train", "watch", "compress", "tropical", "models", "causal")
 EVEN = 1.001
 MIN_CASES = 6  # 2 * 0.5**6 is the first below 5%
@@ -94,7 +94,7 @@ def measure(package: str, name: str, part: Part, *, full: bool, again: bool) -> 
     """
     if not full and not part.minutes[1]:
         return "it has no run of a few minutes: --full"
-    path = (RESULTS if full else QUICK) / f"{package}.json"
+    path = (RESULTS if full else SHORT) / f"{package}.json"
     if not again and read_part(path, name).get("source") == source_digest():
         say(f"{package} {name}: done before")
         return ""
@@ -102,7 +102,7 @@ def measure(package: str, name: str, part: Part, *, full: bool, again: bool) -> 
     started = time.time()
     log = DOWNLOADS / f"{package}-{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    last = wait_for(command + ([] if full else ["--quick"]), log)
+    last = wait_for(command + ([] if full else [*part.short]), log)
     # A figure of an earlier day must not pass for the result of a run that failed.
     if not path.exists() or path.stat().st_mtime < started:
         return f"failed: {last or 'no results'}"
@@ -134,7 +134,7 @@ def read_part(path: Path, name: str) -> dict[str, Any]:
 
 def expect_minutes(package: str, name: str, part: Part, *, full: bool) -> float:
     """How long its last run took, otherwise its usual time."""
-    path = (RESULTS if full else QUICK) / f"{package}.json"
+    path = (RESULTS if full else SHORT) / f"{package}.json"
     usual = 60 * part.minutes[0 if full else 1]
     return read_part(path, name).get("seconds", usual) / 60
 
@@ -287,7 +287,7 @@ def main() -> None:
     }
     command = shlex.join(["python", "-m", "benchmarks.results", *sys.argv[1:]])
     results = json.loads(given.out.read_text()) if given.out.exists() else {}
-    folder = RESULTS if given.full or given.kept else QUICK
+    folder = RESULTS if given.full or given.kept else SHORT
     for number, ((package, name), part) in enumerate(chosen.items(), 1):
         why = ""
         if not given.kept:

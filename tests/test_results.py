@@ -74,7 +74,7 @@ def test_the_kept_files_assemble_to_the_kept_table(kept):
 def bench(tmp_path, monkeypatch):
     """A benchmark that counts its runs in the file of its results."""
     monkeypatch.setattr(results, "RESULTS", tmp_path)
-    monkeypatch.setattr(results, "QUICK", tmp_path)
+    monkeypatch.setattr(results, "SHORT", tmp_path)
     monkeypatch.setattr(results, "DOWNLOADS", tmp_path)
     monkeypatch.setattr(results, "ROOT", tmp_path)
     monkeypatch.setattr(results, "source_digest", lambda: "now")
