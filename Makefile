@@ -27,7 +27,7 @@ thorough:
 
 # What users get, as tables in tests/golden: `CHECK=1` prints what moved and writes nothing.
 golden:
-	@scripts/setup dev
+	@scripts/setup golden
 	.venv/bin/python -m tests.golden $(PART) $(if $(CHECK),--check) \
 	  $(if $(CASE),--case "$(CASE)") $(if $(JOBS),--jobs $(JOBS))
 
