@@ -1,5 +1,6 @@
 """The quick rows of the golden tables are what the program gives."""
 
+import argparse
 import dataclasses
 import os
 import subprocess
@@ -9,7 +10,8 @@ from pathlib import Path
 import jax
 import pytest
 
-from .table import Case, Table, compare, is_close, run_case
+from . import __main__ as command
+from .table import Case, Table, compare, is_close, make_header, run_case
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,3 +82,46 @@ def test_a_table_comes_back_as_it_was_written(tmp_path):
     assert len((tmp_path / "t.json").read_text().splitlines()) == 7
     assert [p.name for p in tmp_path.iterdir()] == ["t.json"]
     assert Table.read(tmp_path / "none.json") is None
+
+
+@pytest.fixture
+def run_part(tmp_path, monkeypatch, capsys):
+    """Run cases as the part `small`; return the exit code, the text and the file."""
+    monkeypatch.setattr(command, "FOLDER", tmp_path)
+
+    def run(*cases, check):
+        monkeypatch.setattr(command, "load_cases", lambda part: iter(cases))
+        options = argparse.Namespace(case="", quick=False, missing=False, check=check)
+        code = command._run_part("small", options)
+        return code, capsys.readouterr().out, tmp_path / "small.json"
+
+    return run
+
+
+def test_a_check_fails_where_a_cell_moved_and_writes_nothing(run_part):
+    code, _, file = run_part(Case("one", lambda: {"bytes": 1}), check=False)
+    stored = file.read_bytes()
+    assert code == 0
+    assert run_part(Case("one", lambda: {"bytes": 1}), check=True)[0] == 0
+    code, text, _ = run_part(Case("one", lambda: {"bytes": 2}), check=True)
+    assert code == 1
+    assert "one: bytes: 1 -> 2" in text
+    assert file.read_bytes() == stored
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_case_without_its_package_keeps_its_row_and_is_named(
+    run_part, tmp_path, check
+):
+    rows = {"one": {"bytes": 1}}
+    Table(make_header("small"), rows).write(tmp_path / "small.json")
+
+    def outcome():
+        raise ModuleNotFoundError("No module named 'haiku'", name="haiku")
+
+    code, text, file = run_part(Case("one", outcome), check=check)
+    table = Table.read(file)
+    assert code == 0
+    assert "small: one: not run: needs haiku" in text
+    assert table is not None
+    assert table.rows == rows
