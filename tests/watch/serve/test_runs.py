@@ -64,6 +64,13 @@ def test_runs_are_found_and_described(runs):
     assert monitor.describe(told["changes"]) == {"changes": told["changes"]}
 
 
+def test_a_config_is_shown_that_was_asked_for_before_the_journal_was_read(runs):
+    monitor = RunsMonitor(runs)
+    assert monitor.describe(-1)["runs"][2]["config"] == {}
+    told = read_all(monitor).describe(-1)
+    assert told["runs"][2]["config"] == {"lr": "0.1", "opt.name": "adam"}
+
+
 def test_curves_of_several_runs_share_an_axis_of_steps_or_time(runs):
     monitor = read_all(RunsMonitor(runs))
     curves = monitor.curves("", "loss")

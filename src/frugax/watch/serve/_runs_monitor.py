@@ -89,6 +89,7 @@ class _ComparedRun:
             if self._follower is None:
                 self._follower = Follower(self.journal)
                 self._meta = self._follower.meta
+                self._facts_stamp = [None]  # its config may be in there alone
                 # The curves of the cache stay until the new ones reach as far.
                 self._fresh: dict[tuple[str, str], CurveSummary] = {}
             changes = self._follower.poll(_POLL_BYTES)
