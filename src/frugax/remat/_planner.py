@@ -116,6 +116,11 @@ def plan(
         >>> plan.predicted <= 800 * 1024 < plan.unplanned_bytes
         True
     """
+    # The examples may come first, as `jax.make_jaxpr`'s do: the types tell.
+    if isinstance(budget, tuple | list) and isinstance(
+        example_args, MemoryBudget | MemoryShare
+    ):
+        budget, example_args = example_args, budget
     if not isinstance(budget, MemoryShare):
         check_budget(budget, MemoryBudget)
     check_block_size(block_size)

@@ -1,175 +1,170 @@
-"""The guide's coordinator, and its parts."""
+"""Single tensors through the guide's coordinator, its nine parts and its monitor."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import forked
-from compression_nets import CPU, normal
-from frugax import SizeBudget, compress
 from frugax.compat.compression import (
+    MetricType,
+    MonitorConfig,
     OptimizationStrategy,
-    PipelineType,
-    StrategySelector,
     SystemConfiguration,
     SystemIntegrationCoordinator,
+    UnifiedPerformanceMonitor,
 )
-from frugax.errors import ConfigError, CorruptFileError, InfeasibleBudgetError
+from frugax.errors import ConfigError, CorruptFileError
 
 torch = pytest.importorskip("torch")
 
 
+def normal(*shape, dtype="float32"):
+    return np.random.default_rng(0).normal(size=shape).astype(dtype)
+
+
+def coordinator_of(**config):
+    return SystemIntegrationCoordinator(
+        SystemConfiguration(jax_backend="cpu", **config)
+    )
+
+
+@pytest.mark.parametrize("strategy", OptimizationStrategy)
+def test_a_tensor_comes_back_in_its_own_library(strategy):
+    coordinator = coordinator_of(optimization_strategy=strategy)
+    array = normal(70, 80)
+    for tensor in (array, torch.from_numpy(array), jnp.asarray(array)):
+        result = coordinator.compress(tensor)
+        back = coordinator.decompress(result.compressed_data)
+        assert isinstance(back, type(tensor))
+        assert back.dtype == tensor.dtype
+        assert result.success
+        by_jax = strategy is OptimizationStrategy.JAX_ACCELERATED
+        assert result.processing_mode == ("jax" if by_jax else "numpy")
+        error = np.linalg.norm(np.asarray(back) - array) / np.linalg.norm(array)
+        assert error == pytest.approx(result.rel_error, rel=1e-3)
+
+
+def test_memory_doubles_the_ratio():
+    coordinator = coordinator_of()
+    coordinator.optimize_system(OptimizationStrategy.MEMORY)
+    assert coordinator.compress(normal(200, 200)).compression_ratio >= 8
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        coordinator.optimize_system("fast")  # pyright: ignore[reportArgumentType]
+    assert "fast" in str(caught.value)
+
+
+def test_a_tensor_that_cannot_be_so_small_comes_exact():
+    coordinator = coordinator_of(target_compression_ratio=1e6)
+    result = coordinator.compress(normal(40, 40))
+    assert not result.success
+    assert result.error
+    np.testing.assert_array_equal(
+        coordinator.decompress(result.compressed_data), normal(40, 40)
+    )
+
+
+def test_sixty_four_bits_survive_and_pieces_fit_the_pool():
+    coordinator = coordinator_of()
+    coordinator.optimize_system(OptimizationStrategy.JAX_ACCELERATED)
+    array = normal(512, 300, dtype="float64")
+    data = coordinator.compress(array).compressed_data
+    right = coordinator.decompress(data)
+    assert right.dtype == np.float64
+    pool = coordinator.components["jax_memory_pool"]
+    pool.limit_bytes = 24 << 16  # two fifths of what the tensor takes
+    pool.most_bytes = 0
+    np.testing.assert_array_equal(coordinator.decompress(data), right)
+    assert 0 < pool.most_bytes <= pool.limit_bytes
+
+
 @pytest.mark.parametrize(
-    ("tensor", "chosen"),
+    ("config", "named"),
     [
-        (np.arange(9), "lossless"),
-        (np.array([[1.0, np.nan]]), "lossless"),
-        (np.eye(50, dtype="float32"), "csr"),
-        (normal(16, 16), "quantised"),
-        (normal(256, 256), "jax"),
+        (SystemConfiguration(jax_backend="tpu"), "tpu"),
+        (SystemConfiguration(jax_backend="cpu", jax_parallel_devices=99), "99"),
     ],
 )
-def test_auto_chooses_by_measurement(tensor, chosen):
-    assert StrategySelector().select_strategy(tensor) == chosen
-
-
-@pytest.mark.parametrize("favour", OptimizationStrategy)
-def test_a_tensor_comes_back_in_its_own_library(favour):
-    coordinator = SystemIntegrationCoordinator(CPU)
-    coordinator.optimize_system(favour)
-    for tensor in (normal(80, 80), jnp.asarray(normal(80, 80)), torch.randn(80, 80)):
-        result = coordinator.compress(tensor)
-        assert result.success
-        by_jax = favour is OptimizationStrategy.JAX_ACCELERATED
-        assert (result.processing_mode is PipelineType.JAX) == by_jax
-        back = coordinator.decompress(result.compressed_data)
-        assert type(back) is type(tensor)
-        assert back.dtype == tensor.dtype
-        assert np.abs(np.asarray(back) - np.asarray(tensor)).max() < 0.5
-
-
-def test_doubles_stay_doubles_by_jax():
-    coordinator = SystemIntegrationCoordinator(CPU)
-    coordinator.optimize_system(OptimizationStrategy.JAX_ACCELERATED)
-    data = coordinator.compress(normal(100, 100, dtype="float64")).compressed_data
-    back = coordinator.decompress(data)
-    assert back.dtype == np.float64
-    assert np.array_equal(back, compress.decompress(data.compressed_bytes))
-    with jax.enable_x64(True):
-        array = jnp.asarray(normal(100, 100, dtype="float64"))
-    data = coordinator.compress(array).compressed_data
-    assert coordinator.decompress(data).dtype == np.float64
-
-
-def test_a_tensor_that_cannot_be_compressed_is_kept_whole_and_reported():
-    result = SystemIntegrationCoordinator(CPU).compress(np.arange(5))
-    assert not result.success
-    assert isinstance(result.error, InfeasibleBudgetError)
-    data = result.compressed_data.compressed_bytes
-    assert np.array_equal(compress.decompress(data), np.arange(5))
-
-
-def test_a_bit_that_jax_makes_otherwise_is_an_error(monkeypatch):
-    coordinator = SystemIntegrationCoordinator(CPU)
-    strategy = coordinator.components["jax_strategy"]
-    real = strategy._multiply
-    monkeypatch.setattr(strategy, "_multiply", lambda *a: real(*a) * 1.0000001)
-    with pytest.raises(CorruptFileError):
-        coordinator.compress(normal(256, 256))
-
-
-@pytest.mark.parametrize(
-    "config", [{"jax_backend": "tpu"}, {"jax_parallel_devices": 99}]
-)
-def test_a_missing_device_is_named(config):
+def test_a_backend_that_is_not_here_and_too_many_devices_are_refused(config, named):
     with pytest.raises(ConfigError) as caught:
-        SystemIntegrationCoordinator(SystemConfiguration(**config))
-    ((name, value),) = config.items()
-    assert f"{name} is {value!r}" in str(caught.value)
+        SystemIntegrationCoordinator(config)
+    assert named in str(caught.value)
 
 
 def test_devices_take_turns():
-    config = SystemConfiguration(jax_backend="cpu", jax_parallel_devices=2)
-    parts = SystemIntegrationCoordinator(config).components
-    data = compress.compress(normal(300, 300), SizeBudget(ratio=4))
-    with compress.CompressedFile(data, place="x") as file:
-        places = {str(parts["jax_strategy"].decode(file, "").device) for _ in "ab"}
-    assert len(places) == 2
+    coordinator = coordinator_of(jax_parallel_devices=2)
+    devices = coordinator.components["jax_device_manager"]
+    turns = [devices.next() for _ in range(4)]
+    assert turns[:2] == turns[2:] == list(devices.devices)
 
 
-def test_work_larger_than_the_pool_is_done_in_pieces():
-    parts = SystemIntegrationCoordinator(CPU).components
-    pool = parts["jax_memory_pool"]
-    pool.limit_bytes = 100_000 * 12
-    pieces = parts["jax_memory_optimizer"].pieces(250_000, 12)
-    assert [p.stop - p.start for p in pieces] == [100_000, 100_000, 50_000]
-    data = compress.compress(normal(500, 500), SizeBudget(ratio=4))
-    with compress.CompressedFile(data, place="x") as file:
-        got = parts["jax_strategy"].decode(file, "")
-        assert np.array_equal(np.asarray(got), file[""])
-    assert (pool.most_bytes, pool.in_use_bytes) == (1_200_000, 0)
+def test_other_bits_than_those_of_numpy_are_found(monkeypatch):
+    coordinator = coordinator_of()
+    coordinator.optimize_system(OptimizationStrategy.JAX_ACCELERATED)
+    data = coordinator.compress(normal(64, 64)).compressed_data
+    programs = coordinator.components["jax_compilation_optimizer"]
+    wrong = lambda levels, step: np.asarray(levels) * np.float32(1.001 * float(step))
+    monkeypatch.setattr(programs, "program", lambda *_: wrong)
+    with pytest.raises(CorruptFileError):
+        coordinator.decompress(data)
 
 
-def test_the_bridge_shares_memory_and_keeps_doubles():
-    bridge = SystemIntegrationCoordinator(CPU).components["jax_tropical_bridge"]
-    tensor = torch.randn(64, 64, dtype=torch.float64)
-    array = bridge.to_jax(tensor)
-    assert array.dtype == "float64"
-    assert array.unsafe_buffer_pointer() == tensor.data_ptr()
-    assert torch.equal(bridge.like(array, tensor), tensor)
+def test_the_second_tensor_of_a_shape_reuses_the_program():
+    coordinator = coordinator_of(jax_compilation_cache_size=1)
+    latest = coordinator.components["jax_performance_monitor"].latest
+    coordinator.compress(normal(256, 257))
+    assert latest(MetricType.JAX_COMPILATION) > 0
+    assert latest(MetricType.JAX_CACHE_HITS) == 0
+    coordinator.compress(normal(256, 257))
+    assert latest(MetricType.JAX_COMPILATION) == 0
+    assert latest(MetricType.JAX_CACHE_HITS) == 1
+    assert latest(MetricType.JAX_MEMORY_POOL) == pytest.approx(256 * 257 * 12 / 1e6)
+    coordinator.compress(normal(300, 300))
+    assert len(coordinator.components["jax_compilation_optimizer"]) == 1
 
 
-def test_the_engine_answers_in_the_library_it_was_asked_in():
-    engine = SystemIntegrationCoordinator(CPU).components["jax_tropical_engine"]
-    a, b = normal(6, 5), normal(5, 4)
+def test_nothing_listens_after_an_operation(monkeypatch):
+    listening = []
+    start, end = "register_event_duration_secs", "unregister_event_duration"
+    monkeypatch.setattr(jax.monitoring, f"{start}_listener", listening.append)
+    monkeypatch.setattr(jax.monitoring, f"{end}_listener", listening.remove)
+    monitor = coordinator_of().components["jax_performance_monitor"]
+    with monitor.operation():
+        assert len(listening) == 1
+    assert listening == []
+
+
+def test_the_engine_is_exact_for_torch_and_numpy():
+    engine = coordinator_of(jax_enable_x64=True).components["jax_tropical_engine"]
+    a, b = normal(30, 20, dtype="float64"), normal(20, 25, dtype="float64")
     want = (a[:, :, None] + b[None]).max(1)
-    assert np.array_equal(engine.matmul(a, b), want)
+    np.testing.assert_array_equal(np.asarray(engine.matmul(a, b)), want)
     got = engine.matmul(torch.from_numpy(a), torch.from_numpy(b))
     assert torch.equal(got, torch.from_numpy(want))
-    assert isinstance(engine.matmul(jnp.asarray(a), jnp.asarray(b)), jax.Array)
-    assert engine.closure(np.abs(normal(5, 5))).shape == (5, 5)
 
 
-def test_without_jax_and_torch_there_is_one_warning_and_numpy_does_the_work():
-    code = """
-import sys, warnings
-for name in ("jax", "jaxlib", "torch"): sys.modules[name] = None
-from frugax.compat import compression as guide
-import numpy as np
-assert guide.JAX_AVAILABLE is False
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    coordinator = guide.SystemIntegrationCoordinator()
-    guide.SystemIntegrationCoordinator(guide.SystemConfiguration())
-    selector = guide.StrategySelector(guide.CompressionProfile(strategy="jax"))
-    assert selector.select_strategy(np.ones((9, 9))) == "quantised"
-assert not [name for name in coordinator.components if name.startswith("jax_")]
-result = coordinator.compress(np.ones((99, 99)))
-assert result.success
-assert (coordinator.decompress(result.compressed_data) == 1).all()
-assert coordinator.get_system_status()["metrics"]["LATENCY"]["count"] == 1
-(warning,) = caught
-print(warning.category.__name__)
-"""
-    done = forked.python(code)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "UserWarning"
-
-
-@pytest.mark.parametrize(
-    ("call", "named"),
-    [
-        ("CompressionProfile(target_compression_ratio='4x')", "'4x'"),
-        ("ModelCompressionAPI().compress({})", "a dict"),
-        ("SystemIntegrationCoordinator().compress(None)", "a NoneType"),
-        ("SystemIntegrationCoordinator().decompress(None)", "a NoneType"),
-        ("SystemIntegrationCoordinator().optimize_system('fast')", "'fast'"),
-        ("UnifiedPerformanceMonitor().latest('LATENCY')", "'LATENCY'"),
-    ],
-)
-def test_other_types_are_refused_where_no_type_checker_runs(call, named):
-    done = forked.python(f"from frugax.compat.compression import *; {call}")
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("TypeError: ")
-    assert named in last
+def test_alerts_are_about_thresholds_and_the_history_is_limited():
+    config = MonitorConfig(latency_threshold_ms=5, history_window_size=2)
+    monitor = UnifiedPerformanceMonitor(config)
+    assert monitor.latest(MetricType.LATENCY) is None
+    assert monitor.get_alerts() == []
+    for value in (9.0, 4.0, 5.0):
+        monitor.record_metric(MetricType.LATENCY, value)
+    monitor.record_metric(MetricType.JAX_CACHE_HITS, 0.7)
+    assert monitor.get_alerts() == []
+    monitor.record_metric(MetricType.LATENCY, 6.0)
+    monitor.record_metric(MetricType.JAX_CACHE_HITS, 0.5)
+    assert [a.split()[0] for a in monitor.get_alerts()] == ["LATENCY", "JAX_CACHE_HITS"]
+    report = monitor.generate_report()
+    assert report["statistics"]["LATENCY"] == {
+        "count": 2,
+        "mean": 5.5,
+        "min": 5,
+        "max": 6,
+    }
+    assert "ERROR_RATE" in report["not_measured"]
+    with pytest.raises(ValueError):  # noqa: PT011
+        monitor.record_metric(MetricType.LATENCY, float("nan"))
+    with pytest.raises(ValueError):  # noqa: PT011
+        MonitorConfig(history_window_size=0)
+    with pytest.raises(TypeError):
+        monitor.latest("LATENCY")  # pyright: ignore[reportArgumentType]

@@ -1,39 +1,35 @@
-"""The names of the guide "JAX integration", as thin adapters over `frugax.compress`.
+"""Names of the guide "JAX integration", over `frugax.compress`.
 
 Start at `ModelCompressionAPI` for a torch model, or at `SystemIntegrationCoordinator`
-for single tensors. Guide: docs/compat/compression.md.
+for one tensor. Both write `.fxz` files by `frugax.compress`; what JAX does is to turn
+the whole numbers of a file into weights, on its devices, and to prove by their digest
+that every bit is that of NumPy. torch and JAX are imported when they are needed, and
+without JAX one warning says that NumPy does its part.
 
-How it works. Every file is an `.fxz` file of `frugax.compress`, and a profile or a
-configuration is only another way to write its `SizeBudget`. NumPy searches and codes,
-whatever the strategy. JAX decodes: the integers of a tensor go to its device, one
-product makes them weights, and their digest must be the one in the file. A model is a
-file, and a copy of the module without its weights. torch and JAX are imported when a
-tensor, a module or a configuration asks for them; without JAX, NumPy decodes the same
-bits, and one warning says so.
+Guide: docs/compat/compression.md.
 """
+
+from importlib.util import find_spec as _find_spec
 
 from ._coordinator import (
     CompressedData,
     CompressionResult,
     SystemIntegrationCoordinator,
 )
-from ._models import CompressedModel, ModelCompressionAPI
+from ._models import CompressedModel, ModelCompressionAPI, StrategySelector
 from ._monitor import (
-    Alert,
     MetricType,
     MonitorConfig,
     PipelineType,
     UnifiedPerformanceMonitor,
 )
-from ._selector import StrategySelector, import_error
-from ._settings import (
-    CompressionProfile,
-    OptimizationStrategy,
-    SystemConfiguration,
-)
+from ._settings import CompressionProfile, OptimizationStrategy, SystemConfiguration
+
+# Found without importing it, which takes a second.
+JAX_AVAILABLE = _find_spec("jax") is not None
 
 __all__ = [
-    "Alert",
+    "JAX_AVAILABLE",
     "CompressedData",
     "CompressedModel",
     "CompressionProfile",
@@ -48,10 +44,3 @@ __all__ = [
     "SystemIntegrationCoordinator",
     "UnifiedPerformanceMonitor",
 ]
-
-
-def __getattr__(name: str) -> bool:
-    # Found out when it is asked for, because importing JAX takes long.
-    if name == "JAX_AVAILABLE":
-        return import_error() is None
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
