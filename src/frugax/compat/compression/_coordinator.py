@@ -9,7 +9,7 @@ import numpy as np
 
 from frugax.budget import SizeBudget
 from frugax.compress import CompressedFile, compress
-from frugax.compress.arrays import named_arrays, to_library
+from frugax.compress.arrays import named_arrays
 from frugax.errors import InfeasibleBudgetError
 from frugax.trees import PyTree, is_array
 
@@ -158,10 +158,9 @@ class SystemIntegrationCoordinator:
             compressed_data = CompressedData(compressed_data)
         decoded, _ = self._decode(compressed_data.compressed_bytes)
         if compressed_data.library == "torch":
-            import torch
+            from ._torch_tensors import to_torch
 
-            like = torch.empty(0, device=compressed_data.device)
-            return to_library(decoded, like)
+            return to_torch(decoded, compressed_data.device)
         if compressed_data.library == "jax":
             import jax
 

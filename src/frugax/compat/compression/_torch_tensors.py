@@ -57,3 +57,13 @@ def write_state(model: nn.Module, weights: Mapping[str, np.ndarray]) -> None:
     with torch.no_grad():
         for name, array in weights.items():
             own[name].copy_(to_library(array, own[name]))
+
+
+def to_torch(array: np.ndarray, device: str) -> torch.Tensor:
+    """Return the same values as a tensor on a device."""
+    return to_library(array, torch.empty(0, device=device))
+
+
+def from_dlpack(array: object) -> torch.Tensor:
+    """Return an array of JAX as a tensor of its own."""
+    return torch.from_dlpack(array).clone()
