@@ -20,6 +20,7 @@ from rich.progress import (
 from rich.table import Table
 
 from frugax.budget import Receipt, Verdict, amount, format_bytes
+from frugax.run import Stage
 
 _COLOURS = {
     Verdict.KEPT: "green",
@@ -77,15 +78,15 @@ class RunView:
         """Remove the bar; safe to call twice."""
         self._bar.stop()
 
-    def stage(self, text: str) -> None:
+    def stage(self, stage: Stage) -> None:
         """Print the stage."""
         if self._interrupted:
             raise KeyboardInterrupt
         handler = self._interrupt
-        if text == "training":  # which handles Ctrl-C itself: it ends a step and saves
+        if stage is Stage.TRAINING:  # which handles Ctrl-C itself: it saves
             handler = signal.default_int_handler
         _handle_ctrl_c(handler)
-        self._console.print(f"[dim]·[/dim] {text}", highlight=False)
+        self._console.print(f"[dim]·[/dim] {stage}", highlight=False)
 
     def note(self, text: str) -> None:
         """Print a fact."""

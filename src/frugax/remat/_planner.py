@@ -529,6 +529,7 @@ class _PlanSearch:
             unit="bytes",
             hint=_hint(best, self.planned),
             best=best,
+            proven=False,  # the least of those that were tried
         )
 
 

@@ -25,6 +25,7 @@ from ._folder import (
 from ._observer import (
     Observer as Observer,
     Silent as Silent,
+    Stage as Stage,
 )
 from ._outcome import (
     MemoryFacts as MemoryFacts,

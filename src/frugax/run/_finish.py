@@ -22,7 +22,7 @@ from ._environment import describe_environment
 from ._fingerprint import hash_tree
 from ._folder import RunFolder, file_sha256
 from ._ledger import Ledger
-from ._observer import Observer
+from ._observer import Observer, Stage
 from ._outcome import MemoryFacts, ModelFacts, Outcome
 from ._page import report_page
 from ._paired import PairedDifference, examples_that_tell, paired_difference
@@ -101,10 +101,10 @@ def _write_files(
     result, watcher, checked = trained.result, trained.watcher, ready.checked
     # Fetched once: compressing and the first evaluation read the same arrays.
     tree = jax.device_get(checked.bound.file_tree(state))
-    observer.stage("compressing the weights")
+    observer.stage(Stage.COMPRESSING)
     with ledger.measure("compressing"):
         saved = _compress(config, folder, ready, tree, ledger)
-    observer.stage("evaluating the weights in the file")
+    observer.stage(Stage.EVALUATING_FILE)
     with ledger.measure("evaluating"):
         # The last evaluation of training is reused if it was of these weights.
         before = checked.evaluator(state)
@@ -118,7 +118,7 @@ def _write_files(
         notes.append(f"{_list_nan(nan_names)}: figures of this model may mean nothing.")
     differences = compare_figures(before, after)
 
-    observer.stage("writing the report")
+    observer.stage(Stage.REPORTING)
     spends = [*ready.step.report().spends]
     if config.budgets.overhead is not None:
         spends += [_overhead_spend(s, result) for s in watcher.report().spends]

@@ -1,15 +1,32 @@
 """`Observer`: the interface through which a run reports its progress."""
 
+import enum
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
+
+
+class Stage(enum.StrEnum):
+    """The parts of a run in their order; a value is the text that people see."""
+
+    BUILDING = "building the model"
+    EVALUATING_FRESH = "evaluating the fresh model"
+    COMPILING_SHOW = "compiling the task's show"
+    MEASURING = "measuring the step without a plan"
+    PLANNING_MEMORY = "planning memory"
+    PLANNING_FILE = "planning the model file"
+    TIMING = "timing a few steps"
+    TRAINING = "training"
+    COMPRESSING = "compressing the weights"
+    EVALUATING_FILE = "evaluating the weights in the file"
+    REPORTING = "writing the report"
 
 
 @runtime_checkable
 class Observer(Protocol):
     """Receives the progress of a run, from the run's thread, a few calls a second."""
 
-    def stage(self, text: str) -> None:
-        """A new part of the run begins, for example `"planning memory"`."""
+    def stage(self, stage: Stage) -> None:
+        """A new part of the run begins."""
 
     def note(self, text: str) -> None:
         """A fact worth a line, for example that a run was resumed."""
@@ -30,7 +47,7 @@ class Observer(Protocol):
 class Silent:
     """An observer that shows nothing."""
 
-    def stage(self, text: str) -> None:
+    def stage(self, stage: Stage) -> None:
         """Do nothing."""
 
     def note(self, text: str) -> None:

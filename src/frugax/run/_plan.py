@@ -14,7 +14,7 @@ from frugax.budget import JsonPlan, Spend, amount, format_bytes, format_seconds,
 from ._config import Budgets, RunConfig
 from ._folder import RunFolder, free_folder
 from ._ledger import Ledger
-from ._observer import Observer, Silent
+from ._observer import Observer, Silent, Stage
 from ._outcome import Outcome
 from ._prepare import Prepared, check_task, prepare
 from ._run import run
@@ -101,7 +101,7 @@ def plan(
     train.use_compile_cache()
     checked = check_task(config, config_folder, ledger, observer)
     ready = prepare(config, checked, ledger, observer)
-    observer.stage("timing a few steps")
+    observer.stage(Stage.TIMING)
     step_seconds = _time_step(ready, clock)
     # Planning builds and compiles all that a run needs before its first step, so its
     # own time stands for that part. What a run holds back stands for its end.

@@ -26,7 +26,7 @@ from ._bound_task import BoundTask
 from ._config import LayoutConfig, RunConfig
 from ._free_memory import free_device_bytes
 from ._ledger import Ledger
-from ._observer import Observer
+from ._observer import Observer, Stage
 from ._optimizer import build_optimizer, trace_update
 from ._remedies import in_config_terms, memory_remedy, size_remedy
 from ._snapshots import Streams
@@ -167,7 +167,7 @@ def check_task(
 ) -> Checked:
     """Call every function of the task once; nothing is written yet."""
     check_target(config)
-    observer.stage("building the model")
+    observer.stage(Stage.BUILDING)
     settings = config.train
     with ledger.measure("building the model"), ledger.deadline("building the model"):
         task = load_task(config, config_folder=config_folder)
@@ -200,7 +200,7 @@ def check_task(
         bound, state, optimizer, program, rate, batch_of, batch, evaluator
     )
     if not resume:
-        observer.stage("evaluating the fresh model")
+        observer.stage(Stage.EVALUATING_FRESH)
         with ledger.measure("evaluating"), ledger.deadline("evaluating"):
             _check_figures(config, evaluator(state))
         # After training the weights in the file are evaluated, without compiling again.
@@ -283,7 +283,7 @@ def prepare(
         observer.memory(step.program.bytes_of(kind), memory and memory.limit_bytes)
         show = None
         if checked.task.show is not None:
-            observer.stage("compiling the task's show")
+            observer.stage(Stage.COMPILING_SHOW)
             with ledger.measure("planning and compiling"):
                 show = _compile_show(checked, step.layout)
     return Prepared(checked, step, memory, unplanned_bytes, size, show)
@@ -299,7 +299,7 @@ def _plan_step(
     guard = user_code("loss", is_mixed=True)
     with ledger.measure("planning and compiling"), guard:
         if setting is not None:
-            observer.stage("measuring the step without a plan")
+            observer.stage(Stage.MEASURING)
             kind = setting.kind
             # Compiled even for a limit in bytes: the report shows how much the plan
             # saves.
@@ -308,7 +308,7 @@ def _plan_step(
             # The planned step takes at least as long to compile.
             ledger.check(stage="planning memory", needs_s=ledger.total - began)
             budget = setting.to_budget(_bytes_of(unplanned, kind))
-            observer.stage("planning memory")
+            observer.stage(Stage.PLANNING_MEMORY)
         step = unplanned
         if setting is None:
             step.prepare(state, batch)
@@ -380,7 +380,7 @@ def _plan_size(
         return None
     # An infeasible size should fail before training, not after it. Trained weights
     # are not easier to compress than fresh ones, so these are a fair test.
-    observer.stage("planning the model file")
+    observer.stage(Stage.PLANNING_FILE)
     tree = jax.device_get(checked.bound.file_tree(checked.state))
     with ledger.measure("planning the model file"):
         remedy = size_remedy(config.budgets.size, trees.nbytes(tree))

@@ -26,7 +26,7 @@ from ._config import RunConfig
 from ._finish import Trained, finish
 from ._folder import RunFolder, claim, exclusive_access
 from ._ledger import Ledger
-from ._observer import Observer, Silent
+from ._observer import Observer, Silent, Stage
 from ._origin import check_origin
 from ._outcome import Outcome
 from ._past_times import store_times
@@ -185,7 +185,7 @@ def _train(
     started = ledger.total
     if resume:
         observer.note(f"resuming after step {start:,}")
-    observer.stage("training")
+    observer.stage(Stage.TRAINING)
     # Watching is limited in every run; without a budget in the config it is only left
     # out of the receipt.
     overhead = config.budgets.overhead or OverheadBudget(share=0.01)
