@@ -434,3 +434,26 @@ def test_needed_is_the_least_that_was_measured_and_planning_at_it_succeeds():
     best = caught.value.best
     assert isinstance(best, remat.RematPlan)
     assert np.isclose(best.predicted, plan.predicted)
+
+
+def test_arrays_without_elements_do_not_end_the_search():
+    """`lax.associative_scan` slices arrays down to nothing."""
+
+    def join(a, b):
+        return a[0] * b[0], b[0] * a[1] + b[1]
+
+    def loss(ws, x):
+        for rate, w in ws:
+            h = x @ w
+            decay = jnp.broadcast_to(jnp.exp(-jnp.exp(rate)), h.shape)
+            _, states = jax.lax.associative_scan(join, (decay, h), axis=1)
+            x = x + jax.nn.gelu(states @ w.T)
+        return jnp.mean(x**2)
+
+    args = [(w[0], w) for w in WS], jax.random.normal(KEY, (8, 4, 16))
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        remat.plan(loss, MemoryBudget.share(0.25), args, cache=False)
+    plan = caught.value.best
+    assert isinstance(plan, remat.RematPlan)
+    got = jax.jit(remat.apply(loss, plan))(*args)
+    assert_same(got, jax.jit(jax.value_and_grad(loss))(*args))

@@ -408,7 +408,10 @@ class _ChunkLoop:
     def _join(self, parts: Any, along: Along, shape: Sequence[int]) -> Any:
         """A whole array from the rows of each chunk."""
         axis, rest = along.axis, shape[along.axis + 1 :]
-        rows = [-1] if not self.split.is_spread else [-1, along.inner]
+        # Written out: -1 is undefined for arrays without elements.
+        rows = [shape[axis] // (along.outer * len(parts))]
+        if self.split.is_spread:
+            rows = [rows[0] // along.inner, along.inner]
         split = parts.reshape(len(parts), *shape[:axis], along.outer, *rows, *rest)
         return jnp.moveaxis(split, 0, axis + len(rows)).reshape(shape)
 

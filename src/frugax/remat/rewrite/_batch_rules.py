@@ -121,7 +121,7 @@ class BatchRows:
     def slice(self, array: Any, along: Along) -> Any:
         """This part's rows of a whole array."""
         axis, shape = along.axis, array.shape
-        rows = self.batch * along.inner
+        rows, mine = self.batch * along.inner, self.part * along.inner
         if not array.ndim or shape[axis] != along.outer * rows:
             raise MixesBatchError("an array does not lie along the batch")
         if self.is_spread:
@@ -135,13 +135,13 @@ class BatchRows:
                 *shape[axis + 1 :],
             )
             part = lax.dynamic_index_in_dim(split, self.index, axis + 2, keepdims=False)
-            return part.reshape(*shape[:axis], -1, *shape[axis + 1 :])
-        start = self.index * (self.part * along.inner)
+            return part.reshape(*shape[:axis], along.outer * mine, *shape[axis + 1 :])
+        start = self.index * mine
         if along.outer == 1:
-            return lax.dynamic_slice_in_dim(array, start, self.part * along.inner, axis)
+            return lax.dynamic_slice_in_dim(array, start, mine, axis)
         split = array.reshape(*shape[:axis], along.outer, rows, *shape[axis + 1 :])
-        part = lax.dynamic_slice_in_dim(split, start, self.part * along.inner, axis + 1)
-        return part.reshape(*shape[:axis], -1, *shape[axis + 1 :])
+        part = lax.dynamic_slice_in_dim(split, start, mine, axis + 1)
+        return part.reshape(*shape[:axis], along.outer * mine, *shape[axis + 1 :])
 
     def shorten(self, shape: Sequence[int], along: Along) -> tuple[int, ...]:
         """The shape of a whole array as it is in this part."""
