@@ -1,14 +1,17 @@
 # Commands, each doing all of its own set-up:
 #   make run       train a real model inside stated budgets; writes runs/digits/report.html
-#   make test      everything CI runs
-#   make thorough  what takes too long for CI: hundreds of random models and programs
+#   make test      everything that CI runs for each change
+#   make thorough  what takes longer, once a day: the newest JAX, slow pages, notebooks,
+#                  hundreds of random models and programs
+#   make coverage  lines and branches of src that the tests run
 #   make site      build the site into dist/site and dist/frugax-site.zip
 #   make notebooks run the notebooks and keep their outputs and pictures in them
 #   make golden    write the golden tables; CHECK=1 compares, PART=watch takes one part
 #   make results   run each package's benchmark beside its peers; one table, one JSON
 #   make wheel     build the package into dist/
 #   make release-check  build, then install and test it in clean environments
-.PHONY: run test thorough golden site notebooks results wheel release-check setup clean
+.PHONY: run test thorough coverage golden site notebooks results wheel release-check \
+  setup clean
 
 CONFIG ?= examples/digits.yaml
 
@@ -23,7 +26,12 @@ test:
 thorough:
 	@FRUGAX_SETUP_TPU=1 scripts/setup dev
 	JAX_DISABLE_MOST_OPTIMIZATIONS=0 XLA_FLAGS=--xla_force_host_platform_device_count=8 \
-	  .venv/bin/python -m pytest -q -n 2 -m thorough tests
+	  .venv/bin/python -m pytest -q -n 2 --dist loadfile -m thorough
+	scripts/newest-jax
+
+coverage:
+	@scripts/setup dev
+	scripts/measure_coverage
 
 # What users get, as tables in tests/golden: `CHECK=1` prints what moved and writes nothing.
 golden:

@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 import forked
 import frugax as fx
 from frugax.budget import from_plain, to_plain
+from refusals import refuses
 
 BUDGETS = [
     fx.MemoryBudget("2GiB", headroom_frac="5%", kind="total"),
@@ -39,36 +40,36 @@ def test_frozen_hashable_and_back_from_plain_data(budget):
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "message"),
+    ("make", "error", "named"),
     [
-        (lambda: fx.SizeBudget(), TypeError, "at least one"),
-        (lambda: fx.SizeBudget(ratio=2, bytes=5), TypeError, "'bytes', 'ratio'"),
-        (lambda: fx.SizeBudget("2x", ratio=3), TypeError, "already names a size"),
-        (lambda: fx.SizeBudget("small"), ValueError, "got 'small'"),
-        (lambda: fx.SizeBudget("1e3"), ValueError, "'1e3' has no unit. Use one of B, "),
-        (lambda: fx.SizeBudget("6X"), ValueError, 'A ratio is written "6x", bits per'),
-        (lambda: fx.SizeBudget(ratio=0), ValueError, "ratio must be > 0"),
-        (lambda: fx.SizeBudget(rel_error=-1), ValueError, "rel_error must be >= 0"),
-        (lambda: fx.SizeBudget(rel_error=2), ValueError, "rel_error must be at most 1"),
-        (lambda: fx.SizeBudget(ratio=float("inf")), ValueError, "and finite, got inf"),
-        (lambda: fx.TimeBudget(), TypeError, "needs a limit"),
-        (lambda: fx.TimeBudget("1h", seconds=2), TypeError, "already names"),
-        (lambda: fx.TimeBudget(compiles=0), ValueError, "compiles must be"),
-        (lambda: fx.OverheadBudget(), TypeError, "needs one share"),
-        (lambda: fx.OverheadBudget(share=1.5), ValueError, r"in \[0, 1\]"),
-        (lambda: fx.ExperimentBudget(), TypeError, "needs a limit"),
-        (lambda: fx.ExperimentBudget(n=0), ValueError, "n must be"),
+        (lambda: fx.SizeBudget(), TypeError, "SizeBudget"),
+        (lambda: fx.SizeBudget(ratio=2, bytes=5), TypeError, "'bytes'"),
+        (lambda: fx.SizeBudget("2x", ratio=3), TypeError, "'2x'"),
+        (lambda: fx.SizeBudget("small"), ValueError, "'small'"),
+        (lambda: fx.SizeBudget("1e3"), ValueError, "'1e3'"),
+        (lambda: fx.SizeBudget("6X"), ValueError, "'6X'"),
+        (lambda: fx.SizeBudget(ratio=0), ValueError, "ratio"),
+        (lambda: fx.SizeBudget(rel_error=-1), ValueError, "rel_error"),
+        (lambda: fx.SizeBudget(rel_error=2), ValueError, "rel_error"),
+        (lambda: fx.SizeBudget(ratio=float("inf")), ValueError, "inf"),
+        (lambda: fx.TimeBudget(), TypeError, "limit"),
+        (lambda: fx.TimeBudget("1h", seconds=2), TypeError, "'1h'"),
+        (lambda: fx.TimeBudget(compiles=0), ValueError, "compiles"),
+        (lambda: fx.OverheadBudget(), TypeError, "share"),
+        (lambda: fx.OverheadBudget(share=1.5), ValueError, "1.5"),
+        (lambda: fx.ExperimentBudget(), TypeError, "limit"),
+        (lambda: fx.ExperimentBudget(n=0), ValueError, "n"),
         (
             lambda: fx.ExperimentBudget(n=2.5),  # pyright: ignore[reportArgumentType]
             ValueError,
-            "n must be",
+            "n",
         ),
-        (lambda: fx.ExperimentBudget(cost=-1), ValueError, "cost must be > 0"),
+        (lambda: fx.ExperimentBudget(cost=-1), ValueError, "cost"),
         (lambda: fx.ExperimentBudget(n=1, costs={"X": 0}), ValueError, "'X'"),
     ],
 )
-def test_wrong_limits_are_explained(make, error, message):
-    with pytest.raises(error, match=message):
+def test_wrong_limits_are_refused_by_name(make, error, named):
+    with refuses(error, named):
         make()
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, strategies as st
 
 import frugax as fx
 from frugax.budget import WrongValueError, from_plain, to_plain
+from refusals import refuses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,26 +50,25 @@ def test_there_and_back(size, rate, name, n):
 
 
 @pytest.mark.parametrize(
-    ("change", "at", "message"),
+    ("change", "at", "named"),
     [
-        ({"nane": "x"}, "nane", "Did you mean 'name'"),
-        ({"inner": {"size": "1"}}, "inner.size", "a whole number, got '1'"),
-        ({"inner": {"size": True}}, "inner.size", "got True"),
-        ({"inner": {"size": -1}}, "inner.size", "must be >= 0, got -1"),
-        ({"inner": {"size": 1, "kind": "c"}}, "inner.kind", "'a' or 'b', got 'c'"),
-        ({"inner": {"kind": "a"}}, "inner.size", "missing"),
-        ({"inner": 3}, "inner", "a mapping with the keys size, kind, rate, got 3"),
+        ({"nane": "x"}, "nane", "'name'"),
+        ({"inner": {"size": "1"}}, "inner.size", "'1'"),
+        ({"inner": {"size": True}}, "inner.size", "True"),
+        ({"inner": {"size": -1}}, "inner.size", "-1"),
+        ({"inner": {"size": 1, "kind": "c"}}, "inner.kind", "'c'"),
+        ({"inner": {"kind": "a"}}, "inner.size", "size"),
+        ({"inner": 3}, "inner", "3"),
         ({"memory": "1 parsec"}, "memory", "'parsec'"),
-        ({"memory": {"limit": 3}}, "memory.limit", "Did you mean 'limit_bytes'"),
-        ({"parts": [{"size": 1}, {"size": None}]}, "parts[1].size", "got None"),
-        ({"pair": [1]}, "pair", "a list of 2 values"),
-        ({"notes": {"a": "b"}}, "notes.a", "a number, got 'b'"),
+        ({"memory": {"limit": 3}}, "memory.limit", "'limit_bytes'"),
+        ({"parts": [{"size": 1}, {"size": None}]}, "parts[1].size", "None"),
+        ({"pair": [1]}, "pair", "2"),
+        ({"notes": {"a": "b"}}, "notes.a", "'b'"),
     ],
 )
-def test_an_error_names_the_value_and_its_place(change, at, message):
-    with pytest.raises(WrongValueError, match=message) as caught:
+def test_an_error_names_the_value_and_its_place(change, at, named):
+    with refuses(WrongValueError, named, at=at):
         from_plain(Outer, GOOD | change)
-    assert caught.value.at == at
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,17 +79,17 @@ class Switch:
 def test_the_union_member_that_was_meant_reports_the_error():
     """Of several mappings, the one with the keys that were written."""
     kind: Any = str | Inner
-    with pytest.raises(WrongValueError, match="Did you mean 'size'"):
+    with refuses(WrongValueError, "'size'"):
         from_plain(kind, {"sizee": 1})
     kind = tuple[float, float] | Switch | Inner
-    for data, message in (
-        ({"size": -1}, "size: must be >= 0"),
-        ({"on": 3}, "on: expected true or false, got 3"),
-        ({"sizee": 1}, "expected one of .* got {'sizee': 1}"),
-        ([1.0], "a list of 2 values"),
-        ("on", "expected one of a list of 2 values, {on: ...} or {size: ..., "),
+    for data, named in (
+        ({"size": -1}, ("size", -1)),
+        ({"on": 3}, ("on", 3)),
+        ({"sizee": 1}, ({"sizee": 1},)),
+        ([1.0], (2,)),
+        ("on", ("'on'",)),
     ):
-        with pytest.raises(WrongValueError, match=message):
+        with refuses(WrongValueError, *named):
             from_plain(kind, data)
 
 
@@ -101,10 +101,10 @@ class Names:
 @pytest.mark.parametrize("data", [["a", "b"], ["a", "b", "c"]])
 def test_a_list_in_place_of_a_mapping_with_one_list_names_its_key(data):
     kind: Any = tuple[float, float] | Switch | Names
-    with pytest.raises(WrongValueError, match=r"\. Write {names: \['a', 'b'.*\]}\.$"):
+    with refuses(WrongValueError, f"{{names: {data}}}"):
         from_plain(kind, data)
 
 
 def test_only_plain_things_are_written():
-    with pytest.raises(TypeError, match="object"):
+    with refuses(TypeError, "object"):
         to_plain({"a": [object()]})

@@ -10,6 +10,7 @@ from frugax.budget import (
     parse_seconds,
     parse_share,
 )
+from refusals import refuses
 
 
 @pytest.mark.parametrize(
@@ -51,30 +52,30 @@ def test_shares(text, share):
 
 
 @pytest.mark.parametrize(
-    ("read", "wrong", "error", "message"),
+    ("read", "wrong", "error"),
     [
-        (parse_bytes, "2GBit", ValueError, "'GBit', which is not a unit of bytes"),
-        (parse_bytes, "2", ValueError, "has no unit"),
-        (parse_bytes, "-2GiB", ValueError, "must be positive, got '-2GiB'"),
-        (parse_bytes, "much", ValueError, "one number with its unit"),
-        (parse_bytes, "", ValueError, "one number with its unit"),
-        (parse_bytes, "0.1B", ValueError, "must be > 0, got 0"),
-        (parse_bytes, 0, ValueError, "must be > 0, got 0"),
-        (parse_bytes, True, TypeError, "type bool"),
-        (parse_seconds, "10", ValueError, "has no unit"),
-        (parse_seconds, "3 fortnights", ValueError, "'fortnights'"),
-        (parse_seconds, "1:30", ValueError, "one number with its unit"),
-        (parse_seconds, 0, ValueError, "must be > 0"),
-        (parse_seconds, float("inf"), ValueError, "finite"),
-        (parse_seconds, float("nan"), ValueError, "nan"),
-        (parse_share, "1", ValueError, "percentage"),
-        (parse_share, 5, ValueError, 'write 0.05 or "5%"'),
-        (parse_share, "200%", ValueError, "at most 100%"),
-        (parse_share, -0.1, ValueError, r"in \[0, 1\]"),
+        (parse_bytes, "2GBit", ValueError),
+        (parse_bytes, "2", ValueError),
+        (parse_bytes, "-2GiB", ValueError),
+        (parse_bytes, "much", ValueError),
+        (parse_bytes, "", ValueError),
+        (parse_bytes, "0.1B", ValueError),
+        (parse_bytes, 0, ValueError),
+        (parse_bytes, True, TypeError),
+        (parse_seconds, "10", ValueError),
+        (parse_seconds, "3 fortnights", ValueError),
+        (parse_seconds, "1:30", ValueError),
+        (parse_seconds, 0, ValueError),
+        (parse_seconds, float("inf"), ValueError),
+        (parse_seconds, float("nan"), ValueError),
+        (parse_share, "1", ValueError),
+        (parse_share, 5, ValueError),
+        (parse_share, "200%", ValueError),
+        (parse_share, -0.1, ValueError),
     ],
 )
-def test_wrong_amounts_are_explained(read, wrong, error, message):
-    with pytest.raises(error, match=message) as caught:
+def test_wrong_amounts_are_refused_by_name(read, wrong, error):
+    with refuses(error, "limit") as caught:
         read(wrong, name="limit")
     assert str(caught.value).startswith("limit")
 

@@ -6,6 +6,7 @@ import pytest
 
 from frugax import causal
 from frugax.causal import SCM, environment_from_scm, intervene, load_environment
+from refusals import refuses
 
 CASES = {
     "toy": [{}, {"X": -1.13}, {"X": 2.0}, {"Z": 3.1}, {"X": 0.0, "Z": -3.2}],
@@ -76,9 +77,9 @@ def test_regret_counts_only_where_the_best_was_sought():
     linear = SCM.linear({"x": {}, "z": {}, "y": {"x": 1.0, "z": 1.0}}, target="y")
     problem = environment_from_scm(linear, (-0.1, 0.1))
     assert problem.expected(intervene(x=-5.0)) == -5
-    with pytest.raises(ValueError, match=r"= -5\): 'x' is out of \[-0.1, 0.1\]"):
+    with refuses(ValueError, "x", "[-0.1, 0.1]"):
         problem.regret(intervene(x=-5.0))
-    with pytest.raises(ValueError, match=r"sets 2 variables, but .* at most 1"):
+    with refuses(ValueError, "x"):
         problem.regret(intervene(x=-0.1, z=-0.1))
     # Rounded to float32 an end is a little outside.
     assert problem.regret(intervene(x=float(np.float32(-0.1)))) == pytest.approx(
@@ -114,9 +115,9 @@ def test_hidden_causes_are_not_shown():
 def test_an_impossible_experiment_is_refused():
     toy = load_environment("toy")
     for do in (intervene(Y=0.0), causal.shift(Z=1.0)):
-        with pytest.raises(ValueError, match="set X, Z only"):
+        with refuses(ValueError, "toy"):
             toy.expected(do)
-    with pytest.raises(ValueError, match="no environment 'coral': take one of toy"):
+    with refuses(ValueError, "coral"):
         load_environment("coral")
 
 
@@ -155,14 +156,14 @@ def test_a_bent_model_has_its_optimum_inside():
 
 
 @pytest.mark.parametrize(
-    ("target", "ranges", "says"),
+    ("target", "ranges", "named"),
     [
-        (None, (-1.0, 1.0), "no target"),
-        ("y", {"y": (0.0, 1.0)}, "'y', which cannot be set: choose from x"),
-        ("y", {"x": (1.0, 0.0)}, "range of 'x' must go up"),
+        (None, (-1.0, 1.0), "target"),
+        ("y", {"y": (0.0, 1.0)}, "'y'"),
+        ("y", {"x": (1.0, 0.0)}, "'x'"),
     ],
 )
-def test_ranges_that_make_no_sense_are_refused(target, ranges, says):
+def test_ranges_that_make_no_sense_are_refused(target, ranges, named):
     scm = SCM.linear({"x": {}, "y": {"x": 1.0}}, target=target)
-    with pytest.raises(ValueError, match=says):
+    with refuses(ValueError, named):
         environment_from_scm(scm, ranges)

@@ -7,6 +7,7 @@ import pytest
 
 from frugax import causal
 from frugax.causal.scm import FAMILIES, GRAPHS, Mechanisms, evaluate, random_graphs
+from refusals import refuses
 
 EDGES = {
     "tree": 5,
@@ -155,22 +156,22 @@ def test_a_seed_repeats_a_batch_and_a_generator_draws_a_new_one():
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "named"),
     [
-        ({"graph": "erdos"}, "no graph kind 'erdos'"),
-        ({"family": "quadratic"}, "family 'quadratic' is unknown: take one of linear"),
-        ({"noise": ()}, "noise is empty"),
-        ({"d": (5, 3)}, "d must go up from the least"),
-        ({"d": 5, "pad_to": 4}, "pad_to must be >= 5, the most of d, got 4"),
-        ({"rows": 10, "observed": 11}, "observed in 2..rows"),
-        ({"sets": 0}, "sets must be >= 1"),
-        ({"edges_per_node": -1.0}, "edges_per_node must go up from 0 or more"),
-        ({"weights": (2.0, 1.0)}, "weights must go up"),
-        ({"noise_scales": (-1.0, 1.0)}, "noise_scales must go up"),
+        ({"graph": "erdos"}, "graph"),
+        ({"family": "quadratic"}, "quadratic"),
+        ({"noise": ()}, "noise"),
+        ({"d": (5, 3)}, "(5, 3)"),
+        ({"d": 5, "pad_to": 4}, "pad_to"),
+        ({"rows": 10, "observed": 11}, "observed"),
+        ({"sets": 0}, "sets"),
+        ({"edges_per_node": -1.0}, "edges_per_node"),
+        ({"weights": (2.0, 1.0)}, "weights"),
+        ({"noise_scales": (-1.0, 1.0)}, "noise_scales"),
     ],
 )
-def test_an_impossible_generator_setting_is_refused(options, says):
-    with pytest.raises(ValueError, match=says):
+def test_an_impossible_generator_setting_is_refused(options, named):
+    with refuses(ValueError, named):
         causal.generate_batch(**{"sets": 2, "seed": 0, **options})
 
 
@@ -187,5 +188,5 @@ def test_difficulties_have_their_sizes(difficulty, least, most):
         again = causal.generate_scm_for_difficulty(difficulty, seed=seed)
         np.testing.assert_array_equal(again.adjacency, scm.adjacency)
     assert len(sizes) > 1
-    with pytest.raises(ValueError, match="no difficulty 'hardest'"):
+    with refuses(ValueError, "hardest"):
         causal.generate_scm_for_difficulty("hardest")

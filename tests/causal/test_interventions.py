@@ -13,6 +13,7 @@ from frugax.causal import (
     scale,
     shift,
 )
+from refusals import refuses
 
 N = 2000
 
@@ -78,31 +79,31 @@ def test_interventions_combine_and_describe_themselves(chain, base):
     np.testing.assert_allclose(
         data["z"], base["z"] + 2 * (1 - base["x"]) - 2, atol=1e-5
     )
-    with pytest.raises(ValueError, match="'x' is changed twice"):
+    with refuses(ValueError, "x"):
         _ = intervene(x=1.0) | shift(x=1.0)
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "named"),
     [
-        (lambda: intervene(x=float("nan")), "value for 'x' must be finite, got nan"),
+        (lambda: intervene(x=float("nan")), "nan"),
         (
             lambda: intervene_imperfectly({"x": 1.0}, hit=1.5),
-            r"hit in \[0, 1\], got 0.0 and 1.5",
+            "hit",
         ),
-        (lambda: intervene_imperfectly({"x": 1.0}, sd=-1.0), "sd must be >= 0"),
-        (lambda: VariableIntervention("x", "perfekt", 1.0), "kind 'perfekt'"),
+        (lambda: intervene_imperfectly({"x": 1.0}, sd=-1.0), "sd"),
+        (lambda: VariableIntervention("x", "perfekt", 1.0), "perfekt"),
     ],
 )
-def test_impossible_changes_are_refused(make, says):
-    with pytest.raises(ValueError, match=says):
+def test_impossible_changes_are_refused(make, named):
+    with refuses(ValueError, named):
         make()
 
 
 def test_unknown_and_hidden_targets_are_refused():
     scm = SCM.linear({"u": {}, "x": {"u": 1.0}}, hidden=["u"])
-    with pytest.raises(ValueError, match=r"do\(q = 1\) changes 'q'.*there are u, x"):
+    with refuses(ValueError, "q"):
         causal.sample(scm, 5, seed=0, intervention=intervene(q=1.0))
-    with pytest.raises(ValueError, match="'u', which is hidden"):
+    with refuses(ValueError, "u"):
         causal.sample(scm, 5, seed=0, intervention=intervene(u=1.0))
     assert causal.sample(scm, 5, seed=0).variables == ("x",)

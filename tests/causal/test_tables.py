@@ -5,6 +5,7 @@ import pytest
 
 from frugax import causal
 from frugax.causal import Samples
+from refusals import refuses
 
 COLUMNS = {"a b": [1.0, 2.0, 3.0], "y": [0.5, None, "0.25"], "changed": ["", "y", None]}
 
@@ -63,38 +64,38 @@ class Renamed:
 
 
 @pytest.mark.parametrize(
-    ("frame", "error", "says"),
+    ("frame", "error", "named"),
     [
-        (Lazy(), TypeError, r"lazy: give frame.collect\(\)"),
-        (Renamed(), TypeError, "column 3 has no text"),
-        (np.zeros((3, 2)), TypeError, "ndarray has none: give a data frame or a dict"),
-        ({}, ValueError, "no column is left"),
-        ({"x": [1.0], "y": [1.0, 2.0]}, ValueError, "'y' has 2 rows and 'x' has 1"),
-        ({"x": ["1", "high"]}, ValueError, "'x' is not a number in row 1: 'high'"),
-        ({"x": ["1_000"]}, ValueError, "'x' is not a number in row 0: '1_000'"),
-        ({"x": np.zeros((2, 2))}, ValueError, "'x' is not a column"),
-        ({"x": 3.0}, ValueError, "'x' is not a column"),
-        ({"x": "abc"}, ValueError, "'x' is not a column"),
+        (Lazy(), TypeError, "frame.collect"),
+        (Renamed(), TypeError, 3),
+        (np.zeros((3, 2)), TypeError, "Samples"),
+        ({}, ValueError, "variables"),
+        ({"x": [1.0], "y": [1.0, 2.0]}, ValueError, "'x'"),
+        ({"x": ["1", "high"]}, ValueError, "'x'"),
+        ({"x": ["1_000"]}, ValueError, "'x'"),
+        ({"x": np.zeros((2, 2))}, ValueError, "'x'"),
+        ({"x": 3.0}, ValueError, "'x'"),
+        ({"x": "abc"}, ValueError, "'x'"),
         (
             {"x": [1.0, 1e39]},
             ValueError,
-            "'x' is 1e.39 in row 1, too large for float32",
+            "'x'",
         ),
         (
             {"x": np.linspace(0, 1, 9) + 1.7e9},
             ValueError,
-            "'x' is so far from 0 .* subtract a constant",
+            "'x'",
         ),
         (
             {"x": [1e-160, 2e-160]},
             ValueError,
-            r"'x' is so small .*spread 5e-161\): give it in a smaller unit",
+            "'x'",
         ),
-        ({"x": [1.0, float("inf")]}, ValueError, "'x' is infinite in row 1"),
+        ({"x": [1.0, float("inf")]}, ValueError, "'x'"),
     ],
 )
-def test_an_invalid_table_is_refused(frame, error, says):
-    with pytest.raises(error, match=says):
+def test_an_invalid_table_is_refused(frame, error, named):
+    with refuses(error, named):
         Samples.from_frame(frame)
 
 
@@ -104,20 +105,20 @@ def test_values_far_from_zero_are_accepted_where_float32_can_separate_them():
 
 
 @pytest.mark.parametrize(
-    ("intervened", "says"),
+    ("intervened", "named"),
     [
-        ("what", "no column 'what', only x, y, z, done"),
-        ("z", "'z', row 1: 'q' is not a variable"),
-        ({"x": "y"}, "'y' is neither true nor false in row 0"),
-        ({"w": "done"}, "intervened has 'w', which is not a variable"),
-        (np.zeros((2, 2), bool), r"bool of shape \(2, 3\), not bool of \(2, 2\)"),
-        (np.zeros((2, 3)), r"not float64 of \(2, 3\)"),
+        ("what", "what"),
+        ("z", "'z'"),
+        ({"x": "y"}, "'y'"),
+        ({"w": "done"}, "'w'"),
+        (np.zeros((2, 2), bool), "(2, 2)"),
+        (np.zeros((2, 3)), "(2, 3)"),
     ],
 )
-def test_invalid_interventions_are_refused(intervened, says):
+def test_invalid_interventions_are_refused(intervened, named):
     table = {"x": [1.0, 2.0], "y": [2.0, 3.0], "z": ["x", "q"], "done": [True, False]}
     variables = ["x", "y"] if isinstance(intervened, str | dict) else ["x", "y", "done"]
-    with pytest.raises(ValueError, match=says):
+    with refuses(ValueError, named):
         Samples.from_frame(table, intervened=intervened, variables=variables)
 
 
@@ -147,20 +148,20 @@ def test_a_csv_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "named"),
     [
-        (b"", "is empty: its first line must name the columns"),
-        (b"x,y\n1,2\n1\n", "line 3: 1 cells, but the first line names 2"),
-        (b"x,x\n1,2\n", "line 1: every column needs a name of its own"),
-        (b"x,\n1,2\n", "line 1: every column needs a name"),
-        (b"x\n\xff\n", "byte 2 is not UTF-8"),
-        (b'x\n"1\n', "line 2: unexpected end of data"),
-        (b"x\none\n", "lab.csv: 'x' is not a number in row 0: 'one'"),
+        (b"", "lab.csv"),
+        (b"x,y\n1,2\n1\n", "lab.csv"),
+        (b"x,x\n1,2\n", "lab.csv"),
+        (b"x,\n1,2\n", "lab.csv"),
+        (b"x\n\xff\n", "lab.csv"),
+        (b'x\n"1\n', "lab.csv"),
+        (b"x\none\n", "lab.csv"),
     ],
 )
-def test_a_damaged_csv_file_is_refused_with_its_line(tmp_path, content, says):
+def test_a_damaged_csv_file_is_refused_with_its_line(tmp_path, content, named):
     (tmp_path / "lab.csv").write_bytes(content)
-    with pytest.raises(ValueError, match=says):
+    with refuses(ValueError, named):
         Samples.from_csv(tmp_path / "lab.csv")
     with pytest.raises(FileNotFoundError):
         Samples.from_csv(tmp_path / "none.csv")
@@ -175,9 +176,9 @@ def test_tables_are_joined_cut_and_reordered():
     assert both.intervened.sum() == 2
     np.testing.assert_array_equal(both["x"][3:], 1.0)
     np.testing.assert_array_equal(both.rows(slice(3)).values, seen.values)
-    with pytest.raises(ValueError, match="only one of the two tables has y"):
+    with refuses(ValueError, "select"):
         seen.concat(seen.select(["x"]))
-    with pytest.raises(ValueError, match="no variable 'z', only x, y"):
+    with refuses(ValueError, "'z'"):
         seen["z"]
 
 
@@ -187,18 +188,16 @@ def test_arrays_whose_digits_float32_would_lose_are_refused():
         lambda: Samples.observed(["y"], values),
         lambda: Samples(("y",), values, np.zeros((40, 1), bool)),
     ):
-        with pytest.raises(
-            ValueError, match=r"'y' is so far from 0 .* subtract a const"
-        ):
+        with refuses(ValueError, "'y'"):
             make()
     assert Samples.observed(["y"], values - 1e8).values[3, 0] == 3
 
 
 def test_a_file_that_is_missing_or_has_another_separator_is_refused_by_name(tmp_path):
     path = tmp_path / "rows.csv"
-    with pytest.raises(FileNotFoundError, match=r"rows\.csv: No such file .* a CSV"):
+    with refuses(FileNotFoundError, "rows.csv"):
         Samples.from_csv(path)
     for text in ("dose;pain\n1,5;2,0\n", "dose;pain\n1;2\n"):
         path.write_text(text)
-        with pytest.raises(ValueError, match=r"separated by ';', .* delimiter=';'"):
+        with refuses(ValueError, "delimiter=';'", "','"):
             Samples.from_csv(path)

@@ -19,6 +19,7 @@ from frugax.cli import _at_terminal
 from frugax.cli._user_experiment import OwnExperiment
 from frugax.cli._user_function import load_function
 from frugax.errors import ConfigError, FrugaxError
+from refusals import refuses
 
 
 def frugax(*args, cwd):
@@ -296,13 +297,13 @@ def test_a_function_that_gives_nan_is_stopped_like_one_that_fails(capsys):
         own(going.experiments[0])
         own.check()
     own(going.experiments[0])
-    with pytest.raises(FrugaxError, match="gave None or NaN in 3 experiments in a row"):
+    with refuses(FrugaxError, 3):
         own.check()
 
 
 def test_a_module_with_a_syntax_error_is_reported_with_its_line(tmp_path):
     (tmp_path / "lab.py").write_text("a = 1\nx = (\n")
-    with pytest.raises(ConfigError, match=r"lab\.py:2: '\(' was never closed: x = \("):
+    with refuses(ConfigError, "lab.py"):
         load_function(f"{tmp_path / 'lab.py'}:lab")
 
 
@@ -419,5 +420,5 @@ def test_experiments_of_the_past_come_from_a_table(config, tmp_path):
     done = frugax("causal", "run", config, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     config.write_text(CONFIG + "intervened: changed\n")
-    with pytest.raises(ConfigError, match="column of the observations"):
+    with refuses(ConfigError, "chain.yaml"):
         load_campaign_config(config)

@@ -15,6 +15,7 @@ from frugax.errors import (
     OutputError,
     UnsupportedFileError,
 )
+from refusals import refuses
 
 
 class Bucket(backend._OsPathBackend):
@@ -75,17 +76,17 @@ def test_errors_name_the_address(bucket, tmp_path):
     with pytest.raises(FileNotFoundError):
         compress.open("gs://none.fxz")
     (tmp_path / "x.fxz").write_bytes(b"")
-    with pytest.raises(CorruptFileError, match=r"gs://x\.fxz: the file is empty"):
+    with refuses(CorruptFileError, "gs://x.fxz"):
         compress.open("gs://x.fxz")
     (tmp_path / "x.bin").write_bytes(b"x")
-    with pytest.raises(UnsupportedFileError, match=r"^gs://x\.bin: torch's own"):
+    with refuses(UnsupportedFileError, "gs://x.bin"):
         compress.load_weights("gs://x.bin")
-    with pytest.raises(ValueError, match="pathlib drops a slash"):
+    with refuses(ValueError, "pathlib"):
         compress.open(Path("gs://x.fxz"))
-    with pytest.raises(ValueError, match="in a local folder"):
+    with refuses(ValueError, "folder"):
         compress.save(tmp_path / "w", WEIGHTS, SizeBudget("4x"), resume="gs://parts")
     bucket.full = True
-    with pytest.raises(OutputError, match=r"gs://y\.fxz: No space left; free"):
+    with refuses(OutputError, "gs://y.fxz"):
         compress.save("gs://y.fxz", WEIGHTS, SizeBudget("4x"))
 
 
@@ -95,18 +96,18 @@ def test_an_export_to_a_bucket_is_refused(bucket, tmp_path, monkeypatch, export)
     monkeypatch.chdir(tmp_path)
     compress.save("w.fxz", WEIGHTS, SizeBudget("4x"))
     for name in (export, "export_quantised"):
-        with pytest.raises(ValueError, match=r"gs://b/w\.gguf: .* local files alone"):
+        with refuses(ValueError, "gs://b/w.gguf"):
             getattr(compress, name)("w.fxz", "gs://b/w.gguf")
     assert [path.name for path in tmp_path.iterdir()] == ["w.fxz"]
 
 
 def test_an_address_that_is_not_of_a_bucket_is_refused():
     for read in (compress.open, compress.load_weights):
-        with pytest.raises(ValueError, match="download the file first"):
+        with refuses(ValueError, "download"):
             read("https://example.org/w.fxz")
 
 
 @pytest.mark.skipif(find_spec("s3fs") is not None, reason="s3 is at hand here")
 def test_the_missing_package_is_named():
-    with pytest.raises(MissingExtraError, match=r"pip install 'frugax\[buckets\]'"):
+    with refuses(MissingExtraError, "'frugax[buckets]'"):
         compress.open("s3://bucket/w.fxz")

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 import frugax as fx
 from frugax import SizeBudget, compress, trees
 from frugax.errors import InfeasibleBudgetError
+from refusals import refuses
 from tiers import mostly_thorough
 
 pytestmark = pytest.mark.slow
@@ -189,22 +190,22 @@ def test_a_tensor_of_the_same_size_that_matters_more_gets_more_bits():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "named"),
     [
-        ({"a": 1.0}, "lacks 'b'"),
-        ({"a": 1.0, "b": -1.0}, "'b' must be >= 0"),
-        ({"a": 1.0, "b": 1.0, "c": 1.0}, "'c', which is not a tensor"),
+        ({"a": 1.0}, "'b'"),
+        ({"a": 1.0, "b": -1.0}, "'b'"),
+        ({"a": 1.0, "b": 1.0, "c": 1.0}, "'c'"),
     ],
 )
-def test_a_sensitivity_that_does_not_fit_is_refused(given, said):
+def test_a_sensitivity_that_does_not_fit_is_refused(given, named):
     tree = {k: NORMAL.astype(np.float32) for k in "ab"}
-    with pytest.raises(ValueError, match=said):
+    with refuses(ValueError, named):
         compress.plan(tree, SizeBudget(ratio=7), sensitivity=given)
 
 
 @pytest.mark.parametrize("noise", [0, -1, np.nan, np.inf])
 def test_invalid_noise_is_refused(noise):
-    with pytest.raises(ValueError, match="noise must be > 0 and finite"):
+    with refuses(ValueError, "noise"):
         compress.sensitivity_of(lambda w: w["w"], {"w": np.ones(2)}, noise=noise)
 
 
@@ -214,7 +215,7 @@ def test_sensitivity_is_measured_on_answers():
     assert found.keys() == {"x", "y"}
     assert found["x"] == pytest.approx(9)
     assert found["y"] == pytest.approx(1)
-    with pytest.raises(ValueError, match="not finite"):
+    with refuses(ValueError):
         compress.sensitivity_of(lambda w: w["x"] * np.inf, {"x": NORMAL})
 
 
@@ -290,7 +291,7 @@ def test_a_ratio_out_of_reach_names_the_best(name, limit, unit):
 
 
 def test_an_empty_tree_has_no_ratio():
-    with pytest.raises(InfeasibleBudgetError, match="there are no weights: the"):
+    with refuses(InfeasibleBudgetError, unit="bytes"):
         compress.plan({"w": np.ones((0, 3))}, SizeBudget("2x"))
 
 
@@ -325,12 +326,12 @@ def test_tensors_that_must_be_exact_are_named_where_they_prevent_a_budget(w):
 
 @pytest.mark.parametrize("tree", [{}, None, []])
 def test_a_tree_without_weights_fits_or_reports_its_file_size(tree):
-    with pytest.raises(InfeasibleBudgetError, match="this one is empty") as caught:
+    with refuses(InfeasibleBudgetError, unit="bytes") as caught:
         compress.plan(tree, SizeBudget(ratio=2))
     needed = int(caught.value.needed)
     plan = compress.plan(tree, SizeBudget(bytes=needed))
     assert plan.file_bytes == needed
-    with pytest.raises(InfeasibleBudgetError, match="this one is empty"):
+    with refuses(InfeasibleBudgetError, unit="bytes"):
         compress.plan(tree, SizeBudget(bytes=needed - 1, rel_error=0.1))
 
 
@@ -384,7 +385,7 @@ def test_the_needed_size_is_at_most_that_of_a_file_of_zeros():
 
 def test_at_most_three_tensors_are_named():
     tree = {f"n{i}": np.arange(200 + i) for i in range(5)}
-    with pytest.raises(InfeasibleBudgetError, match="and 2 more") as e:
+    with refuses(InfeasibleBudgetError, unit="bytes") as e:
         compress.plan(tree, SizeBudget(bytes=700))
     assert "'n4'" in e.value.hint
     assert "'n0'" not in e.value.hint
@@ -514,7 +515,7 @@ def test_the_package_exports_its_public_names():
 @pytest.mark.parametrize("name", ["rel_error", "max_abs"])
 def test_the_least_error_within_a_size_is_reported_and_reachable(name):
     tree = {"w": np.random.default_rng(0).normal(size=(50, 40)).astype(np.float32)}
-    with pytest.raises(InfeasibleBudgetError, match="the least found in so many") as e:
+    with refuses(InfeasibleBudgetError, unit="bytes") as e:
         compress.plan(tree, SizeBudget(bytes=1500, **{name: 1e-3}))
     reachable = e.value.reachable
     assert reachable["bytes"] == e.value.needed

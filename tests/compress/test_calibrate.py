@@ -16,6 +16,7 @@ from frugax import (
     SizeBudget,
     compress,
 )
+from refusals import refuses
 
 RNG = np.random.default_rng(0)
 
@@ -64,13 +65,13 @@ def test_calibrated_weights_make_the_change_of_the_outputs_smaller():
 @pytest.mark.parametrize(
     ("batches", "draws", "match"),
     [
-        ([], 1, "no batches"),
-        ([BATCH], 0, "draws >= 1"),
-        ([BATCH * np.nan], 1, "finite"),
+        ([], 1, "calibrate"),
+        ([BATCH], 0, "draws"),
+        ([BATCH * np.nan], 1, "calibrate"),
     ],
 )
 def test_calibration_that_cannot_be_is_refused(batches, draws, match):
-    with pytest.raises(ValueError, match=match):
+    with refuses(ValueError, match):
         compress.calibrate(apply, NET, batches, draws=draws)
 
 
@@ -155,7 +156,7 @@ def test_no_outlier_loses_the_other_numbers_of_its_row():
 
 @pytest.mark.parametrize("wrong", ["best", 3, ["w"]])
 def test_an_unknown_rule_is_refused(wrong):
-    with pytest.raises(TypeError, match="sensitivity"):
+    with refuses(TypeError, "sensitivity"):
         compress.plan({"w": np.ones((9, 9))}, SizeBudget("2x"), sensitivity=wrong)
 
 
@@ -253,13 +254,13 @@ def test_a_plan_asks_for_its_calibration_again(columns):
     data = compress.apply(net, plan, sensitivity=rule)
     assert data == compress.compress(net, SizeBudget("8x"), sensitivity=rule)
     assert data.receipt.verdict == "kept"
-    with pytest.raises(ValueError, match="give the same one again"):
+    with refuses(ValueError):
         compress.apply(net, plan)
     other = dataclasses.replace(rule, sensitivity={n: 2 * rule[n] for n in rule})
-    with pytest.raises(ValueError, match="another calibration"):
+    with refuses(ValueError):
         compress.apply(net, plan, sensitivity=other)
     plain = compress.plan(net, SizeBudget("8x"))
-    with pytest.raises(ValueError, match="leave one out"):
+    with refuses(ValueError, "sensitivity"):
         compress.apply(net, plain, sensitivity=rule)
 
 
@@ -311,7 +312,7 @@ def test_columns_of_a_vector_are_a_damaged_file(columns):
     def change(header):
         header["tensors"][0]["codec"] = "columns"
 
-    with pytest.raises(CorruptFileError, match="shape"):
+    with refuses(CorruptFileError):
         compress.decompress(rewritten(data, change))
 
 
@@ -360,11 +361,11 @@ def test_a_size_and_an_error_of_outputs_both_hold_or_neither_does(columns):
 
 def test_an_error_of_outputs_needs_a_calibration(columns, tmp_path):
     net = columns[1]
-    with pytest.raises(ValueError, match="outputs need a model"):
+    with refuses(ValueError, "plan"):
         compress.plan(net, SizeBudget(output_error=0.1))
     path = tmp_path / "w.fxz"
     compress.save(path, net, SizeBudget("3x"), progressive=True)
-    with pytest.raises(ValueError, match="states errors of weights"):
+    with refuses(ValueError, "w.fxz"):
         compress.open(path, budget=SizeBudget(output_error=0.1))
 
 

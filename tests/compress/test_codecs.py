@@ -19,6 +19,7 @@ from frugax.compress.codecs import (
     to_values,
 )
 from frugax.errors import CorruptFileError, UnsupportedFileError
+from refusals import refuses
 
 DTYPES = [
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"),
@@ -71,7 +72,7 @@ def test_a_far_outlier_does_not_cost_a_table():
 def test_few_lanes_for_many_numbers_are_refused_at_once():
     # They would be decoded one by one, for minutes.
     block = rans.encode(np.zeros(5000, np.int64))
-    with pytest.raises(CorruptFileError, match="its own header"):
+    with refuses(CorruptFileError):
         rans.decode(block, 1 << 22)
 
 
@@ -146,10 +147,10 @@ def test_random_normal_floats_shrink_to_their_exponents_entropy():
     assert coders(exactly_back(few), 4)[0][0] == 1
     double = exactly_back(np.random.default_rng(0).normal(size=9000))
     assert coders(double, 8, 9000) == [(2, 0, 0, 1, 1)]
-    with pytest.raises(CorruptFileError, match="cut off"):
+    with refuses(CorruptFileError):
         lossless.decode(memoryview(double)[:35_999], np.dtype(np.float64), 9000)
     for dtype in (np.uint16, ml_dtypes.bfloat16):  # which have no layout 2
-        with pytest.raises(UnsupportedFileError, match="layout 2"):
+        with refuses(UnsupportedFileError, 2):
             lossless.decode(memoryview(double), np.dtype(dtype), 9000)
 
 
@@ -202,20 +203,20 @@ def test_a_damaged_block_of_planes_is_refused_or_still_numbers(data):
 
 
 @pytest.mark.parametrize(
-    ("block", "error", "said"),
+    ("block", "error", "named"),
     [
-        (b"", CorruptFileError, "cut off"),
-        (b"\0\0\4\0", CorruptFileError, "cut off"),
-        (b"\2\0\4\0\0\0abcd", UnsupportedFileError, "layout 2"),
-        (b"\0\7\4\0\0\0abcd", UnsupportedFileError, "coder 7"),
-        (b"\0\0\3\0\0\0abc", CorruptFileError, "3 bytes, not 4"),
-        (b"\0\0\4\0\0\0abcde", CorruptFileError, "its own lengths"),
-        (b"\0\2\2\0\0\0ab", CorruptFileError, "two values is cut off"),
-        (b"\0\2\4\0\0\0ab\2a", UnsupportedFileError, "coder 2"),
+        (b"", CorruptFileError, "planes"),
+        (b"\0\0\4\0", CorruptFileError, "planes"),
+        (b"\2\0\4\0\0\0abcd", UnsupportedFileError, 2),
+        (b"\0\7\4\0\0\0abcd", UnsupportedFileError, 7),
+        (b"\0\0\3\0\0\0abc", CorruptFileError, 4),
+        (b"\0\0\4\0\0\0abcde", CorruptFileError, "lengths"),
+        (b"\0\2\2\0\0\0ab", CorruptFileError, "plane"),
+        (b"\0\2\4\0\0\0ab\2a", UnsupportedFileError, 2),
     ],
 )
-def test_a_block_of_planes_with_a_false_header_is_refused(block, error, said):
-    with pytest.raises(error, match=said):
+def test_a_block_of_planes_with_a_false_header_is_refused(block, error, named):
+    with refuses(error, named):
         lossless.decode(memoryview(block), np.dtype(np.uint8), 4)
 
 

@@ -12,6 +12,7 @@ from frugax import SizeBudget, compress
 from frugax.compress.codecs import RowScaling, step_below, trellis
 from frugax.compress.codecs.trellis import _compiled
 from frugax.errors import CorruptFileError
+from refusals import refuses
 
 PLAIN = _compiled.Kernels(
     _compiled.find_paths, _compiled.push_lanes, _compiled.pop_lanes
@@ -146,7 +147,7 @@ def test_a_damaged_stream_is_noticed(kernels):
         broken = bytearray(block)
         broken[-cut] ^= 0x55
         parsed = trellis.parse(memoryview(broken), part.lanes.size)
-        with pytest.raises(CorruptFileError, match="end where it should"):
+        with refuses(CorruptFileError):
             trellis.decode_integers(parsed, np.float32)
 
 

@@ -10,6 +10,7 @@ from forged_files import header_of, rewritten
 from frugax import SizeBudget, compress, trees
 from frugax.compress import CompressedFile
 from frugax.errors import CorruptFileError, UnsupportedFileError
+from refusals import refuses
 
 pytestmark = pytest.mark.slow
 
@@ -146,7 +147,7 @@ def test_every_truncation_and_any_surplus_is_noticed(small):
     for end in range(len(data)):
         with pytest.raises(DAMAGE):
             CompressedFile(data[:end], place="x")
-    with pytest.raises(CorruptFileError, match="too long"):
+    with refuses(CorruptFileError):
         CompressedFile(data + b"\0", place="x")
 
 
@@ -166,35 +167,35 @@ def many_numbers(header):
 
 
 FORGED = {
-    "codec": (tensor(codec="magic"), UnsupportedFileError, "the codec 'magic'"),
-    "dtype": (tensor(dtype="object"), UnsupportedFileError, "dtype 'object'"),
-    "shape": (tensor(shape=[16, 25]), CorruptFileError, "tensor 'w'"),
-    "negative": (tensor(shape=[-16, -24]), CorruptFileError, "the shape"),
-    "fraction": (tensor(shape=[16.0, 24]), CorruptFileError, "the shape"),
-    "bomb": (tensor(shape=[1 << 22, 1]), CorruptFileError, "tensor 'w'"),
-    "huge": (lambda h: many_numbers(h), CorruptFileError, "the file says it holds"),
-    "chunks": (tensor(chunks=[]), CorruptFileError, "chunks do not make"),
+    "codec": (tensor(codec="magic"), UnsupportedFileError, "magic"),
+    "dtype": (tensor(dtype="object"), UnsupportedFileError, "object"),
+    "shape": (tensor(shape=[16, 25]), CorruptFileError, "'w'"),
+    "negative": (tensor(shape=[-16, -24]), CorruptFileError, "'w'"),
+    "fraction": (tensor(shape=[16.0, 24]), CorruptFileError, "'w'"),
+    "bomb": (tensor(shape=[1 << 22, 1]), CorruptFileError, "'w'"),
+    "huge": (lambda h: many_numbers(h), CorruptFileError, 1 << 28),
+    "chunks": (tensor(chunks=[]), CorruptFileError, "'w'"),
     "outside": (
         tensor(chunks=lambda c: [[c[0][0], 1 << 40, 0]]),
         CorruptFileError,
-        "outside the file",
+        "'w'",
     ),
     "overlap": (
         lambda h: tensor(chunks=h["tensors"][0]["chunks"])(h),
         CorruptFileError,
-        "overlap",
+        "chunks",
     ),
-    "step": (tensor(step=[3, 0]), CorruptFileError, "no valid step"),
-    "other step": (tensor(step=[1024, -10]), CorruptFileError, "not the ones"),
-    "no step": (tensor(step=None), CorruptFileError, "without a step"),
+    "step": (tensor(step=[3, 0]), CorruptFileError, "'w'"),
+    "other step": (tensor(step=[1024, -10]), CorruptFileError, "'w'"),
+    "no step": (tensor(step=None), CorruptFileError, "'w'"),
     "error": (tensor(rel_error="0"), CorruptFileError, "rel_error"),
-    "name": (tensor(name="b"), CorruptFileError, "a tensor twice"),
-    "no keys": (lambda h: h["tensors"][0].clear(), CorruptFileError, "six keys"),
-    "no tensors": (lambda h: h.pop("tensors"), CorruptFileError, "lacks"),
+    "name": (tensor(name="b"), CorruptFileError, "twice"),
+    "no keys": (lambda h: h["tensors"][0].clear(), CorruptFileError, "keys"),
+    "no tensors": (lambda h: h.pop("tensors"), CorruptFileError, "tensors"),
     "metadata": (
         lambda h: h.update(metadata={"a": 1}),
         CorruptFileError,
-        "the metadata",
+        "'a'",
     ),
     "structure": (
         lambda h: h.update(structure={"dict": {"w": "*"}}),
@@ -204,20 +205,20 @@ FORGED = {
     "class": (
         lambda h: h.update(structure={"os.system": ["true"]}),
         CorruptFileError,
-        "not the structure of a tree",
+        "os.system",
     ),
-    "twice": (lambda h: b'{"tensors": [], "tensors": []}', CorruptFileError, "twice"),
-    "nan": (lambda h: b'{"tensors": NaN}', CorruptFileError, "NaN is not a number"),
-    "deep": (lambda h: b"[" * 100_000, CorruptFileError, "not valid JSON"),
-    "text": (lambda h: b"\xff", CorruptFileError, "not valid JSON"),
+    "twice": (lambda h: b'{"tensors": [], "tensors": []}', CorruptFileError, "key"),
+    "nan": (lambda h: b'{"tensors": NaN}', CorruptFileError, "NaN"),
+    "deep": (lambda h: b"[" * 100_000, CorruptFileError, "JSON"),
+    "text": (lambda h: b"\xff", CorruptFileError, "JSON"),
 }
 
 
 @pytest.mark.parametrize("name", FORGED)
 def test_a_forged_header_is_refused_before_decoding(small, name):
-    change, error, said = FORGED[name]
+    change, error, named = FORGED[name]
     forged = rewritten(small[1], change)
-    with pytest.raises(error, match=said):
+    with refuses(error, named):
         compress.decompress(forged)
 
 
@@ -231,9 +232,9 @@ def test_the_forger_of_these_tests_can_write_a_sound_file(small):
 def test_a_newer_version_and_another_kind_of_file_are_refused_by_name(small):
     newer = bytearray(small[1])
     newer[8] = 2
-    with pytest.raises(UnsupportedFileError, match="version 2"):
+    with refuses(UnsupportedFileError, 2):
         compress.decompress(bytes(newer))
-    with pytest.raises(UnsupportedFileError, match=r"not a \.fxz file"):
+    with refuses(UnsupportedFileError):
         compress.decompress(b"PK\x03\x04 and so on")
 
 

@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 from frugax import SizeBudget, compress
 from frugax.cli import main
 from frugax.errors import UnsupportedFileError
+from refusals import refuses
 
 
 @pytest.fixture
@@ -168,7 +169,7 @@ def test_a_folder_has_the_layout_of_compressed_tensors(tmp_path, bits, limit):
         assert tensor.rel_error == pytest.approx(measured, rel=1e-4)
         linear = tensor.name.endswith(("q_proj.weight", "up.weight"))
         assert (0 < tensor.rel_error < limit) == linear
-    with pytest.raises(ValueError, match="name another"):
+    with refuses(ValueError, "another"):
         compress.export_quantised(path, to, bits=bits)
 
 
@@ -200,14 +201,14 @@ def test_a_tensor_that_the_format_cannot_hold_is_refused(tmp_path):
     path = tmp_path / "w.fxz"
     compress.save(path, {"c": np.ones(3, "c16")}, SizeBudget(max_abs=0))
     for name in ("w.gguf", "w.safetensors"):
-        with pytest.raises(UnsupportedFileError, match="'c' of complex128"):
+        with refuses(UnsupportedFileError, "'c'"):
             compress.export_quantised(path, tmp_path / name)
         assert not (tmp_path / name).exists()
     large = {"w": np.full((2, 32), 1e30, "f4")}
     compress.save(path, large, SizeBudget(max_abs=0))
-    with pytest.raises(UnsupportedFileError, match="beyond float16"):
+    with refuses(UnsupportedFileError, "float16"):
         compress.export_quantised(path, tmp_path / "w.gguf")
-    with pytest.raises(ValueError, match="takes 8"):
+    with refuses(ValueError, 8):
         compress.export_quantised(path, tmp_path / "w.safetensors", bits=4)
-    with pytest.raises(ValueError, match=r"a \.gguf or"):
+    with refuses(ValueError, "gguf"):
         compress.export_quantised(path, tmp_path / "w.bin")

@@ -9,6 +9,7 @@ from frugax import SizeBudget, compress, trees
 from frugax.compress.codecs import step_below
 from frugax.compress.search import Coder, Source, make_draft
 from frugax.errors import CorruptFileError, OutputError
+from refusals import refuses
 from saved_tree import SIX, TREE
 
 
@@ -46,7 +47,7 @@ def test_only_the_requested_tensor_is_decoded(saved):
     # Not by `open` or `with`: the runtime type checker decodes an item of a mapping.
     file = compress.CompressedFile(bytes(data), place="x")
     assert file["c.d"] == 1.5
-    with pytest.raises(CorruptFileError, match=r"'a\[0\]': its bytes are damaged"):
+    with refuses(CorruptFileError, "'a[0]'"):
         file["a[0]"]
 
 
@@ -81,12 +82,12 @@ def test_damage_is_found_by_tensor_by_file_and_by_value(saved):
         chunk = file.record("a[0]").chunks[0]
     data[64 + chunk.offset + chunk.length - 1] ^= 1
     with compress.CompressedFile(bytes(data), place="x") as file:
-        with pytest.raises(CorruptFileError, match=r"a\[0\].*bytes are damaged"):
+        with refuses(CorruptFileError, "a[0]"):
             file["a[0]"]
-        with pytest.raises(CorruptFileError, match=r"a\[0\].*bytes are damaged"):
+        with refuses(CorruptFileError, "a[0]"):
             file.check()
         file._verified = True  # as if the sum had been right: the values tell
-        with pytest.raises(CorruptFileError, match=r"a\[0\]"):
+        with refuses(CorruptFileError, "a[0]"):
             file["a[0]"]
 
 
@@ -95,10 +96,10 @@ def test_opening_names_the_file_that_is_damaged(saved):
     data = bytearray(path.read_bytes())
     data[-60] ^= 1
     path.write_bytes(data)
-    with pytest.raises(CorruptFileError, match=r"w\.fxz: tensor 'c\.d|w\.fxz: the"):
+    with refuses(CorruptFileError, "w.fxz"):
         compress.verify(path)
     path.write_bytes(b"")
-    with pytest.raises(CorruptFileError, match="is empty"):
+    with refuses(CorruptFileError):
         compress.open(path)
     with pytest.raises(FileNotFoundError):
         compress.open(path.with_name("none.fxz"))
@@ -149,11 +150,11 @@ def test_closing_does_not_hide_an_error(saved):
     path.write_bytes(data)
     # Not the check of the whole: damage is met while a view of a chunk is in use.
     with (
-        pytest.raises(CorruptFileError, match=r"w\.fxz: tensor 'b'"),
+        refuses(CorruptFileError, "w.fxz", "'b'"),
         compress.open(path) as file,
     ):
         file.tree()
-    with pytest.raises(CorruptFileError, match=r"w\.fxz: tensor 'b'"):
+    with refuses(CorruptFileError, "w.fxz", "'b'"):
         compress.export_safetensors(path, path.with_name("w.safetensors"))
     assert not path.with_name("w.safetensors").exists()
 
@@ -180,7 +181,7 @@ def test_weights_are_never_saved_over_the_file_they_are_read_from(tmp_path):
     path = tmp_path / "w.safetensors"
     compress.export_safetensors(tmp_path / "w.fxz", path)
     before = path.read_bytes()
-    with pytest.raises(ValueError, match=r"w\.safetensors is the file that leaf 'w'"):
+    with refuses(ValueError, "w.safetensors"):
         compress.save(path, compress.load_weights(path), exact)
     assert path.read_bytes() == before
     compress.save(tmp_path / "w.fxz", compress.load_weights(path), exact)  # replaced
@@ -189,20 +190,14 @@ def test_weights_are_never_saved_over_the_file_they_are_read_from(tmp_path):
 def test_reading_a_closed_file_or_unknown_tensor_is_an_error(saved):
     path, _ = saved
     with compress.open(path) as file:
-        with pytest.raises(
-            KeyError, match=r"w\.fxz has no tensor 'c\.f'; it has 'c\.[de]'"
-        ):
+        with refuses(KeyError, "c.f", "w.fxz"):
             file["c.f"]
-        with pytest.raises(
-            KeyError, match=r"no tensor 'nope'; it has 'a\[0\]', 'b', 'c.d', "
-        ):
+        with refuses(KeyError, "nope", "'a[0]'"):
             file.record("nope")
         assert "nope" not in file
         assert file.get("nope") is None
     for read in (lambda: file["b"], file.tree, file.check, lambda: file.integers("b")):
-        with pytest.raises(
-            ValueError, match=r"w\.fxz: the file is closed: read inside"
-        ):
+        with refuses(ValueError, "w.fxz"):
             read()
 
 

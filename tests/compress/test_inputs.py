@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from frugax import SizeBudget, compress
+from refusals import refuses
 from saved_tree import RNG, SIX
 
 
@@ -55,41 +56,41 @@ class Holder:
 
 
 def test_a_leaf_that_is_not_a_weight_is_named():
-    for bad, said in (
-        ({"a": 1.5}, r"leaf 'a' must be an array, got a float: 1\.5.*np\.asarray"),
-        ({"a": True}, "leaf 'a' must be an array, got a bool: True"),
-        ({"a": "text"}, "leaf 'a' must be an array, got a str: 'text'.*Take it out"),
-        ({"a": np.array(["x"])}, "leaf 'a' has dtype <U1"),
-        ({"a": Holder()}, r"leaf 'a' must .*Holder: one two\. If there are weights in"),
-        (max, r"\(the array\) must be an array, got a builtin"),
-        (jax.random.key(0), r"\(the array\) has dtype key<fry>.*random\.key_data"),
-        ({"k": jax.random.key(0)}, r"leaf 'k' has dtype key<fry>.*random\.key_data"),
-        ({"s": jax.ShapeDtypeStruct((2,), "f4")}, "leaf 's' .*ShapeDtypeStruct.*no va"),
+    for bad, named in (
+        ({"a": 1.5}, "'a'"),
+        ({"a": True}, "'a'"),
+        ({"a": "text"}, "'a'"),
+        ({"a": np.array(["x"])}, "'a'"),
+        ({"a": Holder()}, "'a'"),
+        (max, "(the array)"),
+        (jax.random.key(0), "random.key_data"),
+        ({"k": jax.random.key(0)}, "'k'"),
+        ({"s": jax.ShapeDtypeStruct((2,), "f4")}, "'s'"),
     ):
-        with pytest.raises(TypeError, match=said):
+        with refuses(TypeError, named):
             compress.compress(bad, SizeBudget(ratio=2))
 
 
 def test_a_leaf_without_values_is_named():
     gone = jnp.ones(2)
     gone.delete()
-    for bad, said in (
+    for bad, named in (
         (
             "m.safetensors",
-            r"'m\.safetensors': read the file first, with .*load_weights",
+            "m.safetensors",
         ),
         (
             {"w": gone},
-            "leaf 'w' has no values that can be read: Array has been deleted",
+            "'w'",
         ),
     ):
-        with pytest.raises(TypeError, match=said):
+        with refuses(TypeError, named):
             compress.plan(bad, SIX)
 
     def traced(w):
         compress.plan({"w": w}, SIX)
 
-    with pytest.raises(TypeError, match=r"leaf 'w' .* compress outside of these"):
+    with refuses(TypeError, "'w'"):
         jax.make_jaxpr(traced)(jnp.ones(2))
 
 
@@ -99,8 +100,8 @@ def test_a_tree_without_end_is_refused_with_the_way_to_it():
     deep: Any = np.ones(2)
     for _ in range(5000):
         deep = [deep]
-    for tree, way in ((within, r"self\.self"), ({"a": deep}, r"a\[0\]\[0\]")):
-        with pytest.raises(ValueError, match=rf"'{way}.*hold itself"):
+    for tree, way in ((within, "self.self"), ({"a": deep}, "a[0][0]")):
+        with refuses(ValueError, way):
             compress.plan(tree, SIX)
 
 
@@ -156,7 +157,7 @@ assert not [m for m in ("jax", "torch", "ml_dtypes") if sys.modules.get(m)]
 
 def test_a_mask_is_not_lost_silently():
     masked = np.ma.masked_array(np.ones(3), mask=[True, False, False])
-    with pytest.raises(TypeError, match=r"leaf 'w' is a masked array"):
+    with refuses(TypeError, "'w'"):
         compress.compress({"w": masked}, SizeBudget(ratio=1))
 
 
@@ -169,7 +170,7 @@ def test_torch_modules_inside_a_tree_are_opened():
         assert (state["weight"] == net.weight.detach().numpy()).all()
     assert compress.sensitivity_of(lambda w: w["net.bias"], tree)["net.weight"] == 0
     Pair = collections.namedtuple("Pair", "net")
-    with pytest.raises(TypeError, match=r"'net' must.*Linear.*leaf\.state_dict\(\)\.$"):
+    with refuses(TypeError, "'net'", "leaf.state_dict"):
         compress.compress(Pair(net), SizeBudget(max_abs=0))
 
 
@@ -177,15 +178,15 @@ def test_torch_tensors_without_dense_values_are_named():
     torch = pytest.importorskip("torch")
     w = torch.ones(3, 3)
     for bad, said in (
-        (w.to("meta"), "on the meta device, so it has no values"),
-        (w.to_sparse(), r"of the layout sparse_coo: store tensor\.to_dense"),
+        (w.to("meta"), "meta"),
+        (w.to_sparse(), "tensor.to_dense"),
         (
             torch.nn.UninitializedParameter(),
-            "a parameter without a shape yet: run the module",
+            "parameter",
         ),
-        (torch.empty(2, dtype=torch.bits8), "has dtype bits8, which"),
+        (torch.empty(2, dtype=torch.bits8), "dtype"),
     ):
-        with pytest.raises(TypeError, match=f"leaf 'a.w' (is )?{said}"):
+        with refuses(TypeError, "a.w", said):
             compress.compress({"a": {"w": bad}}, SizeBudget(max_abs=0))
 
 
@@ -202,12 +203,12 @@ def test_torch_views_of_other_signs_are_stored_as_they_read():
 
 def test_a_name_that_cannot_be_written_is_refused_before_any_work():
     tree = {"a": {"\ud800": np.ones(2)}}
-    with pytest.raises(ValueError, match=r"leaf 'a\.\\ud800'.*rename the key"):
+    with refuses(ValueError, "'a.\\ud800'"):
         compress.plan(tree, SIX)
 
 
 def test_answers_in_a_list_are_refused():
     weights = {"w": np.ones((2, 2))}
-    with pytest.raises(TypeError, match="answer must give one array, got a list"):
+    with refuses(TypeError, "answer"):
         compress.sensitivity_of(lambda _: [1], weights)
     assert compress.sensitivity_of(lambda w: float(w["w"].sum()), weights)["w"] > 0

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 import frugax
 from frugax import SizeBudget, compress
+from refusals import refuses
 
 EXACT = SizeBudget(max_abs=0)
 INDEX = "model.safetensors.index.json"
@@ -49,28 +50,28 @@ def test_shards_that_the_index_does_not_name_are_left_out(folder):
 @pytest.mark.parametrize(
     ("shards", "match"),
     [
-        ({"w": "c.safetensors"}, "it is not there"),
-        ({"w": "../a.safetensors"}, "not a file of this folder"),
-        ({"w": 3}, "not a file of this folder"),
+        ({"w": "c.safetensors"}, "c.safetensors"),
+        ({"w": "../a.safetensors"}, "model.safetensors.index.json"),
+        ({"w": 3}, "model.safetensors.index.json"),
     ],
 )
 def test_an_index_that_names_no_file_of_the_folder_is_damaged(folder, shards, match):
     (folder / INDEX).write_text(json.dumps({"weight_map": shards}))
-    with pytest.raises(frugax.CorruptFileError, match=match):
+    with refuses(frugax.CorruptFileError, match):
         compress.load_weights(folder)
 
 
 def test_a_tensor_that_the_index_names_and_no_shard_has_is_an_error(folder):
     # As where one shard is of an older download: its weights would be missing unsaid.
     save_file({"b.0": np.ones((9, 1))}, folder / "b.safetensors")
-    with pytest.raises(frugax.CorruptFileError, match=r"b\.safetensors.* 'b\.1'"):
+    with refuses(frugax.CorruptFileError, "b.safetensors", "b.1"):
         compress.load_weights(folder)
 
 
 def test_a_tensor_in_two_shards_is_refused(folder):
     (folder / INDEX).unlink()
     save_file({"a.0": np.ones(3)}, folder / "z.safetensors")
-    with pytest.raises(frugax.UnsupportedFileError, match=r"'a.0' stands in another"):
+    with refuses(frugax.UnsupportedFileError, "a.0"):
         compress.load_weights(folder)
 
 
@@ -79,7 +80,7 @@ def test_a_pickle_is_refused_with_the_way_out(tmp_path, suffix):
     file = tmp_path / f"model{suffix}"
     file.write_bytes(b"PK")
     for place in (file, tmp_path):
-        with pytest.raises(frugax.UnsupportedFileError, match="save_file"):
+        with refuses(frugax.UnsupportedFileError, "model.safetensors"):
             compress.load_weights(place)
 
 
@@ -168,7 +169,7 @@ def test_the_state_of_an_nnx_module_keeps_its_random_keys(tmp_path):
 )
 def test_a_tree_of_other_arrays_is_refused(tmp_path, like):
     compress.save(tmp_path / "w.fxz", {"w": np.zeros(3)}, EXACT)
-    with pytest.raises(ValueError, match="must be alike"):
+    with refuses(ValueError, "like"):
         compress.load(tmp_path / "w.fxz", like=like)
 
 
@@ -193,7 +194,7 @@ def test_a_file_goes_to_jax_tensor_by_tensor(tmp_path):
         assert np.array_equal(arrays["w"], file["w"].astype(jnp.bfloat16))
         # Weights under one would all become 0.
         for wrong in (jnp.int8, "banana", 3):
-            with pytest.raises(ValueError, match="not a type of floats"):
+            with refuses(ValueError, "dtype"):
                 file.to_jax(dtype=wrong)
 
 
@@ -232,7 +233,7 @@ def test_rows_are_decoded_alone(tmp_path, monkeypatch):
         for start, stop in ((0, 100), (31, 33), (64, 65), (99, 100), (5, 5)):
             assert np.array_equal(file.rows("w", start, stop), whole[start:stop])
         assert np.array_equal(file.rows("n", 2, 5), tree["n"][2:5])
-        with pytest.raises(IndexError, match="100 rows"):
+        with refuses(IndexError, "rows"):
             file.rows("w", 90, 101)
 
 

@@ -5,6 +5,7 @@ import pytest
 
 import forked
 from frugax import SizeBudget, compress
+from refusals import refuses
 
 W = {"w": np.ones((8, 8))}
 
@@ -52,7 +53,7 @@ for call in (
 @pytest.mark.parametrize("given", [{"rel_error": 0.0}, {"size": 0}])
 def test_exact_and_empty_tensors_have_no_distance_to_the_bound(given):
     known = {"rel_error": 0.1, "stored_bytes": 9, "size": 9} | given
-    with pytest.raises(ValueError, match="rel_error and size above 0, got"):
+    with refuses(ValueError, "rel_error"):
         compress.gap_to_bound_db(**known)
 
 
@@ -65,7 +66,7 @@ def test_exact_and_empty_tensors_have_no_distance_to_the_bound(given):
 )
 def test_a_file_is_identified_by_its_content(tmp_path, export, name, suffix):
     compress.save(tmp_path / "w.fxz", W, SizeBudget(max_abs=0))
-    with pytest.raises(ValueError, match=rf"{name}: the file must end in \{suffix}"):
+    with refuses(ValueError, name, suffix):
         export(tmp_path / "w.fxz", tmp_path / name)
     assert not (tmp_path / name).exists()
 

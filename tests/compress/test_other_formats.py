@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 
 from frugax import SizeBudget, compress
 from frugax.errors import CorruptFileError, UnsupportedFileError
+from refusals import refuses
 
 
 @pytest.mark.parametrize("link", [False, True])
@@ -19,7 +20,7 @@ def test_exporting_over_the_file_itself_is_refused(saved, link):
     if link:
         to = path.with_name("same.safetensors")
         to.symlink_to(path)
-    with pytest.raises(ValueError, match=rf"w\.fxz and .*{to.name} are one file"):
+    with refuses(ValueError, to.name):
         compress.export_safetensors(path, to)
     assert path.read_bytes() == before
 
@@ -51,21 +52,21 @@ def test_damaged_and_foreign_weights_are_refused(tmp_path):
     page = b"<!DOCTYPE html><title>404</title>"
     for body in (b"", page, len(head).to_bytes(8, "little") + head + b"short"):
         path.write_bytes(body)
-        said = rf"m\.safetensors: not a \.safetensors file.*\({len(body)} bytes\): down"
-        with pytest.raises(CorruptFileError, match=said):
+        named = f"({len(body)} bytes)"
+        with refuses(CorruptFileError, named):
             compress.load_weights(path)
     head = b'{"w":{"dtype":"F8_E8M0","shape":[4],"data_offsets":[0,4]}}'
     path.write_bytes(len(head).to_bytes(8, "little") + head + b"1234")
-    with pytest.raises(UnsupportedFileError, match=r"F8_E8M0, .* convert it to one of"):
+    with refuses(UnsupportedFileError):
         compress.load_weights(path)
     with zipfile.ZipFile(tmp_path / "m.npz", "w") as torches:  # under another name
         torches.writestr("m/data.pkl", b"pickled")
-    with pytest.raises(UnsupportedFileError, match=r"m\.npz: .*'m/data\.pkl'.*torch"):
+    with refuses(UnsupportedFileError, "m.npz", "m/data.pkl"):
         compress.load_weights(tmp_path / "m.npz")
-    with pytest.raises(UnsupportedFileError, match=r"m\.pt: .*pickles"):
+    with refuses(UnsupportedFileError, "m.pt"):
         compress.load_weights(tmp_path / "m.pt")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UnsupportedFileError, match=r"has no \.safetensors file"):
+    with refuses(UnsupportedFileError):
         compress.load_weights(tmp_path / "empty")
 
 
@@ -79,29 +80,29 @@ def test_an_invalid_npz_file_is_detected_by_its_first_bytes(tmp_path):
         np.save(file, np.ones(2))
     alone = path.read_bytes()
     for body, error, said in (
-        (b"no zip", UnsupportedFileError, "not an .npz file: rename it"),
-        (alone, UnsupportedFileError, "not an .npz file: it holds one array alone"),
-        (pickled, UnsupportedFileError, "pickled objects are never read: save arrays"),
-        (whole[:-9], CorruptFileError, "the file is damaged or cut off"),
-        (b"", CorruptFileError, "the file is damaged or cut off"),
+        (b"no zip", UnsupportedFileError, "rename"),
+        (alone, UnsupportedFileError, "array"),
+        (pickled, UnsupportedFileError, "pickled"),
+        (whole[:-9], CorruptFileError, "damaged"),
+        (b"", CorruptFileError, "damaged"),
     ):
         path.write_bytes(body)
-        with pytest.raises(error, match=rf"m\.npz: .*{said}") as caught:
+        with refuses(error, said) as caught:
             compress.load_weights(path)
         assert "allow_pickle" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("tree", "said"),
+    ("tree", "named"),
     [
-        ({"w": np.ones(2, ml_dtypes.bfloat16)}, "'w' has dtype bfloat16.*safetensors"),
-        ({"w.npy": np.ones(2)}, r"cannot hold the name 'w\.npy': rename"),
-        ({"a\0b": np.ones(2)}, "cannot hold the name"),
+        ({"w": np.ones(2, ml_dtypes.bfloat16)}, "'w'"),
+        ({"w.npy": np.ones(2)}, "w.npy"),
+        ({"a\0b": np.ones(2)}, "name"),
     ],
 )
-def test_an_array_that_npz_cannot_hold_is_refused(tree, said, tmp_path):
+def test_an_array_that_npz_cannot_hold_is_refused(tree, named, tmp_path):
     compress.save(tmp_path / "m.fxz", tree, SizeBudget(max_abs=0))
-    with pytest.raises(UnsupportedFileError, match=said):
+    with refuses(UnsupportedFileError, named):
         compress.export_npz(tmp_path / "m.fxz", tmp_path / "m.npz")
     assert not (tmp_path / "m.npz").exists()
 
@@ -129,5 +130,5 @@ def test_metadata_of_safetensors_survive(tmp_path):
     wrong: Any = {"n": 1}
     size = mid.stat().st_size  # counted, as all that is in the file
     assert compress.plan(plain, exact, metadata=words).file_bytes == size
-    with pytest.raises(TypeError, match="metadata"):
+    with refuses(TypeError, "metadata"):
         compress.plan(plain, exact, metadata=wrong)

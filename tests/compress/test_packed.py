@@ -8,6 +8,7 @@ import pytest
 from frugax import InfeasibleBudgetError, SizeBudget, compress
 from frugax.compress import PackedArray
 from frugax.targets import Target, installed_compilers
+from refusals import refuses
 
 
 def normal(*shape, dtype="f4", seed=0):
@@ -151,7 +152,7 @@ def test_an_error_is_met_in_few_bytes():
 
 def test_the_least_size_is_a_whole_number_of_bits():
     tree = {"w": normal(128, 128), "b": normal(128)}
-    with pytest.raises(InfeasibleBudgetError, match="at least 4 bits") as caught:
+    with refuses(InfeasibleBudgetError, 4) as caught:
         compress.pack(tree, SizeBudget("3bpw"))
     needed = int(caught.value.needed)
     assert compress.pack(tree, SizeBudget(bytes=needed)).bytes == needed
@@ -164,9 +165,9 @@ def test_sensitivity_moves_bits():
     packed = compress.pack(tree, SizeBudget("6.3bpw"), sensitivity={"a": 100.0})
     errors = {tensor.name: tensor.rel_error for tensor in packed.tensors}
     assert errors["a"] < 0.1 * errors["b"]
-    with pytest.raises(ValueError, match="'c', which is not a tensor"):
+    with refuses(ValueError, "'c'"):
         compress.pack(tree, SizeBudget("6bpw"), sensitivity={"c": 1.0})
-    with pytest.raises(ValueError, match="limits of a size"):
+    with refuses(ValueError, "limits"):
         compress.pack(tree, SizeBudget(max_abs=0.1))
 
 

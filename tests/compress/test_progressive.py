@@ -18,6 +18,7 @@ from frugax.compress.codecs import (
 from frugax.compress.container import list_prefixes
 from frugax.compress.search import EncodeRequest, LayeredSource, encode_all
 from frugax.errors import CorruptFileError, InfeasibleBudgetError
+from refusals import refuses
 from saved_tree import GOLDEN_PLANES, golden_planes_weights
 
 EXACT = SizeBudget(max_abs=0)
@@ -121,23 +122,23 @@ def test_verify_decodes_up_to_every_layer(tmp_path, data):
 
     path.write_bytes(rewritten(data, forge))
     compress.decompress(path.read_bytes())  # that layer is never decoded alone
-    with pytest.raises(CorruptFileError, match="values are not the ones"):
+    with refuses(CorruptFileError, "w.fxz"):
         compress.verify(path)
 
 
 def test_a_budget_that_no_prefix_meets_names_the_least_one(tmp_path, tree, data):
     path = tmp_path / "w.fxz"
     path.write_bytes(data)
-    with pytest.raises(InfeasibleBudgetError, match=r"w\.fxz: the shortest") as e:
+    with refuses(InfeasibleBudgetError, "w.fxz", unit="bytes") as e:
         compress.open(path, budget=SizeBudget(bytes=100))
     least = int(e.value.needed)
     with compress.open(path, budget=SizeBudget(bytes=least)) as file:
         assert file.prefix is not None
         assert file.prefix.bytes == least
-    with pytest.raises(InfeasibleBudgetError, match="within the error"):
+    with refuses(InfeasibleBudgetError, unit="bytes"):
         compress.open(path, budget=SizeBudget(bytes=least, rel_error=0.001))
     compress.save(path, tree, SizeBudget(rel_error=0.01), progressive=True)
-    with pytest.raises(InfeasibleBudgetError, match="of relative error") as e:
+    with refuses(InfeasibleBudgetError, unit="of relative error") as e:
         compress.open(path, budget=SizeBudget(rel_error=0.001))
     with compress.open(path, budget=SizeBudget(rel_error=e.value.needed)) as file:
         assert file.prefix is not None
@@ -153,7 +154,7 @@ def test_other_files_have_one_prefix_the_whole(tree):
         assert file.prefix is not None
         assert file.prefix.bytes == len(plain)
         assert error_of(file.tree(), tree)[0] <= file.prefix.rel_error < 0.1
-    with pytest.raises(InfeasibleBudgetError, match="progressive=True"):
+    with refuses(InfeasibleBudgetError, "progressive=True", unit="bytes"):
         CompressedFile(plain, place="x", budget=SizeBudget(bytes=len(plain) - 1))
 
 
@@ -204,7 +205,7 @@ def test_a_prefix_is_checked_with_the_whole_file():
         file.check()
         right = file["w"].tobytes()
     with CompressedFile(bytes(wrong), place="x", budget=budget) as file:
-        with pytest.raises(CorruptFileError, match=r"'w'.*bytes are damaged"):
+        with refuses(CorruptFileError, "'w'"):
             file.check()
         assert file["w"].tobytes() == right
 
@@ -291,7 +292,7 @@ def test_a_header_that_contradicts_itself_is_refused(data, change):
     def forge(header):
         change(next(t for t in header["tensors"] if t["name"] == "w"))
 
-    with pytest.raises(CorruptFileError, match="'w'"):
+    with refuses(CorruptFileError, "'w'"):
         CompressedFile(rewritten(data, forge), place="x")
 
 
@@ -300,7 +301,7 @@ def test_layers_in_each_others_place_are_refused(data):
         chunks = next(t for t in header["tensors"] if t["name"] == "w")["chunks"]
         chunks[1], chunks[2] = chunks[2], chunks[1]
 
-    with pytest.raises(CorruptFileError, match="'w'"):
+    with refuses(CorruptFileError, "'w'"):
         compress.decompress(rewritten(data, forge))
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from frugax import SizeBudget, compress
+from refusals import refuses
 
 
 def weights(scale):
@@ -25,5 +26,5 @@ def test_scaled_steps_fill_the_size_of_the_plan(tmp_path, scale):
 
 def test_without_refit_larger_weights_break_the_plan(tmp_path):
     plan = compress.plan(weights(1.0), SizeBudget(ratio=6))
-    with pytest.raises(ValueError, match="Plan anew"):
+    with refuses(ValueError, "Plan"):
         compress.save(tmp_path / "a.fxz", weights(4.0), plan)

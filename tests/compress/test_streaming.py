@@ -8,6 +8,7 @@ from frugax import SizeBudget, compress
 from frugax.compress.arrays import release
 from frugax.compress.codecs import BLOCK, lossless
 from frugax.errors import CorruptFileError
+from refusals import refuses
 
 EXACT = SizeBudget(max_abs=0)
 RNG = np.random.default_rng(0)
@@ -37,7 +38,7 @@ def test_a_streamed_file_is_the_one_made_in_memory(tmp_path):
 def test_a_tensor_that_decodes_wrongly_is_not_written(tmp_path, monkeypatch):
     encode = lossless.encode
     monkeypatch.setattr(lossless, "encode", lambda part: encode(part[::-1].copy()))
-    with pytest.raises(CorruptFileError, match="'w': its values are not the ones"):
+    with refuses(CorruptFileError, "'w'"):
         compress.save(tmp_path / "w.fxz", {"w": np.arange(500.0)}, EXACT)
     assert not [*tmp_path.iterdir()]
 

@@ -11,6 +11,7 @@ import pytest
 from frugax import SizeBudget, compress
 from frugax.compress.search import Coder
 from frugax.errors import OutputError
+from refusals import refuses
 
 
 @pytest.fixture(scope="module")
@@ -149,13 +150,13 @@ def test_a_dead_worker_is_reported_in_one_line(monkeypatch):
     monkeypatch.setattr("frugax.compress.search._coder.BLOCK", 100)
     monkeypatch.setattr("sys.path", [])  # it cannot even start
     tree = {"a": np.ones((20, 30)), "b": np.ones((20, 30))}
-    with pytest.raises(OutputError, match=r"exit code 1\): .* take fewer workers"):
+    with refuses(OutputError, "workers"):
         compress.compress(tree, SizeBudget("8x"), workers=2)
 
 
 @pytest.mark.parametrize("workers", [0, -1, True])
 def test_workers_are_counted(workers):
-    with pytest.raises(ValueError, match="workers must be a whole number >= 1"):
+    with refuses(ValueError, "workers"):
         compress.compress({"a": np.ones(3)}, SizeBudget("1x"), workers=workers)
     with Coder() as coder:
         assert [*coder.encode([], lambda _: None)] == []
@@ -163,5 +164,5 @@ def test_workers_are_counted(workers):
 
 @pytest.mark.parametrize("part", [(1, 1), (-1, 2), (0, 0)])
 def test_parts_are_counted(part, tree, plan, tmp_path):
-    with pytest.raises(ValueError, match="0 <= i < n"):
+    with refuses(ValueError, "i"):
         compress.code(tree, plan, resume=tmp_path, part=part)

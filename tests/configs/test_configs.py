@@ -7,6 +7,7 @@ import pytest
 
 from frugax.configs import parse_config, read_text
 from frugax.errors import ConfigError
+from refusals import refuses
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,24 +30,24 @@ def test_numbers_of_yaml_1_1_stay_as_they_are_written(written):
     text = f"options: {{a: {written}, b: -0, c: .5, d: 0x1f, e: [1.5e3, .inf]}}"
     read = {"a": written, "b": 0, "c": 0.5, "d": 31, "e": [1500.0, float("inf")]}
     assert parse_config(Config, text, "c.yaml").options == read
-    with pytest.raises(ConfigError, match=f"rate: .*'{written}'"):
+    with refuses(ConfigError, "rate", f"'{written}'"):
         parse_config(Config, f"rate: {written}", "c.yaml")
 
 
 def test_the_later_of_two_overrides_wins_and_is_named():
     said = ["rate=2", "rate=3"]
     assert parse_config(Config, "{}", "c.yaml", overrides=said).rate == 3
-    with pytest.raises(ConfigError, match=r"^override 'rate=y': rate: "):
+    with refuses(ConfigError, "'rate=y'"):
         parse_config(Config, "{}", "c.yaml", overrides=["rate=x", "rate=y"])
 
 
 def test_errors_of_the_file_name_its_line_in_spite_of_overrides():
-    with pytest.raises(ConfigError, match=r"^c\.yaml:2: rate: "):
+    with refuses(ConfigError, "c.yaml:2", "rate"):
         parse_config(Config, "level: a\nrate: x\n", "c.yaml", overrides=["level=b"])
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"none\.yaml: there is no such file"):
+    with refuses(ConfigError, "none.yaml"):
         read_text(tmp_path / "none.yaml")
 
 
@@ -83,7 +84,7 @@ def test_yaml_that_cannot_become_data_is_one_line(text, message):
 
 
 def test_a_key_that_is_repeated_in_an_override_is_refused():
-    with pytest.raises(ConfigError, match=r"override 'options'.*a: this key is rep"):
+    with refuses(ConfigError, "'options'", "a"):
         parse_config(Config, "{}", "c.yaml", overrides=["options={a: 1, a: 2}"])
 
 

@@ -16,6 +16,7 @@ import frugax as fx
 from frugax import fit
 from frugax.errors import ConfigError, InfeasibleBudgetError
 from frugax.targets import Target
+from refusals import refuses
 
 WIDTH, ROWS = 32, 512
 
@@ -112,7 +113,7 @@ def test_a_step_that_takes_no_gradient_is_only_measured():
     step = make_step(jax.value_and_grad)
     plan = fx.plan(step, STEP_ARGS, "1GiB", target=ONE)
     assert plan.remat is None
-    with pytest.raises(InfeasibleBudgetError, match="value_and_grad"):
+    with refuses(InfeasibleBudgetError, "value_and_grad", unit="bytes"):
         fx.plan(step, STEP_ARGS, "1KiB", target=ONE)
 
 
@@ -122,13 +123,13 @@ def test_specs_over_named_axes_shard_the_arguments():
     assert x.sharding.spec == P("data")
     assert x.sharding.mesh.shape == {"data": 4}
     assert weights[0].sharding.is_fully_replicated
-    for specs, axes, message in (
-        ((P(), P("rows")), {"data": 4}, "names the axis 'rows', but the mesh has data"),
-        ((P(), P("data")), {"data": 16}, "has 16 devices"),
-        ((P("data"), P()), {"data": 3}, "not divisible by 3"),
+    for specs, axes, named in (
+        ((P(), P("rows")), {"data": 4}, "rows"),
+        ((P(), P("data")), {"data": 16}, "data"),
+        ((P("data"), P()), {"data": 3}, "data"),
     ):
         wrong = dataclasses.replace(workload, specs=specs, axes=axes)
-        with pytest.raises(ConfigError, match=message):
+        with refuses(ConfigError, named):
             wrong.place(EIGHT)
 
 
@@ -203,7 +204,7 @@ def test_the_search_equals_an_exhaustive_search():
         alone += fit.compare(one, [EIGHT], limit).rows
     best = min((r for r in alone if r.fits), key=fit.cost)
     assert fit.cost(found.rows[0]) == fit.cost(best)
-    with pytest.raises(ConfigError, match="cannot search over 'mesh'"):
+    with refuses(ConfigError, "mesh", "over"):
         fit.search(workload, EIGHT, limit, over=("mesh",))
 
 
@@ -269,13 +270,13 @@ def test_a_picture_shows_every_byte_at_the_peak():
 def test_a_batch_that_fails_to_compile_is_not_reported_as_a_lack_of_memory():
     specs = (P("data"), P())  # 32 rows of weights over 3 devices
     workload = fit.Workload.of(loss, ARGS, specs=specs, axes={"data": 3})
-    with pytest.raises(ConfigError, match="not divisible by 3"):
+    with refuses(ConfigError, 3):
         fit.find_largest_batch(workload, EIGHT, "1GiB")
 
 
 @pytest.mark.parametrize("budget", ["0%", "101%"])
 def test_a_share_must_be_one_of_the_memory(budget):
-    with pytest.raises(ValueError, match="budget"):
+    with refuses(ValueError, "budget"):
         fx.plan(loss, ARGS, budget, target=ONE)
 
 
@@ -324,5 +325,5 @@ def test_a_step_that_returns_loss_and_weights_is_refused_as_a_loss():
 def test_a_budget_beyond_the_device_does_not_make_a_program_fit():
     target = Target.of_devices(jax.devices()[:1])
     object.__setattr__(target, "memory_bytes", 1000)
-    with pytest.raises(InfeasibleBudgetError, match="memory is less than the budget"):
+    with refuses(InfeasibleBudgetError, unit="bytes"):
         fx.plan(loss, ARGS, "1GiB", target=target)

@@ -7,6 +7,7 @@ from jax import lax
 
 from frugax.measure import Timeline, program, timeline
 from frugax.measure._protobuf import Message
+from refusals import refuses
 
 
 def f32(*shape):
@@ -130,14 +131,14 @@ class Changed(jax.stages.Compiled):
 
 def test_an_unreadable_assignment_is_refused():
     there = compiled(lambda x: x @ x @ x, f32(64, 64))
-    with pytest.raises(ValueError, match="does not reveal where"):
+    with refuses(ValueError, "reveal"):
         timeline(Changed(there, serialized_buffer_assignment_proto=b""))
-    with pytest.raises(ValueError, match="XLA reserves 7 temporary"):
+    with refuses(ValueError, 7):
         timeline(Changed(there, temp_size_in_bytes=7))
     # Another program's schedule: its instructions make none of these buffers.
     other = Changed(there)
     other.runtime_executable = compiled(lambda x: x, f32(4)).runtime_executable
-    with pytest.raises(ValueError, match="no operation of the program defines"):
+    with refuses(ValueError, "operation"):
         timeline(other)
 
 
@@ -152,5 +153,5 @@ def test_messages_are_read_by_field_number():
 
 @pytest.mark.parametrize("cut", ["08", "0a05aa", "0aff", "0b"])
 def test_a_message_that_is_cut_off_is_refused(cut):
-    with pytest.raises(ValueError, match="Protocol Buffers"):
+    with refuses(ValueError, "Protocol"):
         Message(bytes.fromhex(cut))

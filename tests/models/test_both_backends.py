@@ -6,6 +6,7 @@ import pytest
 import frugax as ml
 from frugax.errors import ShapeError
 from frugax.models import MLP, IOKey, Linear, Model, op
+from refusals import refuses
 
 torch = pytest.importorskip("torch")
 BACKENDS = {"jax": ml.JaxBackend, "torch": ml.TorchBackend}
@@ -82,25 +83,25 @@ def test_an_array_does_not_change_with_its_source(library):
 
 @both
 @pytest.mark.parametrize(
-    ("call", "error", "said"),
+    ("call", "error", "named"),
     [
-        (lambda b: b.ones(2, -1), ValueError, "integers >= 0"),
-        (lambda b: b.ones(2.5), ValueError, "integers >= 0"),
-        (lambda b: b.ones(2, dtype="float31"), ValueError, "not a dtype"),
-        (lambda b: b.array("text"), TypeError, "must be numbers"),
-        (lambda b: b.array([object()]), TypeError, "must be numbers"),
-        (lambda b: b.softmaxx(b.ones(2)), AttributeError, "'softmax'"),
-        (lambda b: b.register_op("no name")(abs), ValueError, "identifier"),
-        (lambda b: type(b)(dtype="int32"), ValueError, "float16, bfloat16"),
-        (lambda b: type(b)(device="gpu:77"), ValueError, "cpu"),
-        (lambda b: type(b)(device="cpu:99"), ValueError, "cpu"),
-        (lambda b: type(b)(device="abacus"), ValueError, "(it has|there are): cpu"),
-        (lambda b: type(b)(precision="lowest"), ValueError, "highest"),
-        (lambda b: type(b)(device_mesh=(99,)), ValueError, "device"),
+        (lambda b: b.ones(2, -1), ValueError, (2, -1)),
+        (lambda b: b.ones(2.5), ValueError, 2.5),
+        (lambda b: b.ones(2, dtype="float31"), ValueError, "dtype"),
+        (lambda b: b.array("text"), TypeError, "array"),
+        (lambda b: b.array([object()]), TypeError, "array"),
+        (lambda b: b.softmaxx(b.ones(2)), AttributeError, "softmax"),
+        (lambda b: b.register_op("no name")(abs), ValueError, "'no name'"),
+        (lambda b: type(b)(dtype="int32"), ValueError, "int32"),
+        (lambda b: type(b)(device="gpu:77"), ValueError, "device"),
+        (lambda b: type(b)(device="cpu:99"), ValueError, "device"),
+        (lambda b: type(b)(device="abacus"), ValueError, "device"),
+        (lambda b: type(b)(precision="lowest"), ValueError, "'lowest'"),
+        (lambda b: type(b)(device_mesh=(99,)), ValueError, "device_mesh"),
     ],
 )
-def test_wrong_use_is_refused_in_one_line(library, call, error, said):
-    with pytest.raises(error, match=said) as caught:
+def test_wrong_use_is_refused_in_one_line(library, call, error, named):
+    with refuses(error, named) as caught:
         call(BACKENDS[library]())
     assert "\n" not in str(caught.value)
 
@@ -147,7 +148,7 @@ def test_a_user_op_belongs_to_one_backend(library):
     np.testing.assert_allclose(
         host(compiled.evaluate(params, data)["output"]), 3 * plain
     )
-    with pytest.raises(ValueError, match=r"op thrice.*register_op"):
+    with refuses(ValueError, "thrice"):
         ml.compile(model, other)
 
 
@@ -528,11 +529,11 @@ def test_debug_names_the_layer_that_gives_nan_first(library):
     b = BACKENDS[library](debug=True)
     compiled = ml.compile(model, b)
     compiled.evaluate({}, {"x": b.array([1.0, 2.0, 3.0])})
-    with pytest.raises(FloatingPointError, match=r"'root'.*is the first"):
+    with refuses(FloatingPointError, "root"):
         compiled.evaluate({}, {"x": b.array([1.0, 0.5, 3.0])})
-    with pytest.raises(FloatingPointError, match=r"'ln'.*is the first"):
+    with refuses(FloatingPointError, "'ln'"):
         compiled.evaluate({}, {"x": b.array([1.0, 0.0, 3.0])})
-    with pytest.raises(FloatingPointError, match="the input 'x' is not finite"):
+    with refuses(FloatingPointError, "'x'"):
         compiled.evaluate({}, {"x": b.array([1.0, np.nan, 3.0])})
     plain = ml.compile(model, BACKENDS[library]())
     assert np.isnan(host(plain.evaluate({}, {"x": b.array([0.5, 1, 1])})["output"])[0])
@@ -543,5 +544,5 @@ def test_debug_reports_a_gradient_that_alone_is_not_finite(library):
     model = Model.create(output=op("sqrt")(IOKey("x", shape=(2,))))
     b = BACKENDS[library](debug=True)
     compiled = ml.compile(model, b, trainable_keys=["x"])
-    with pytest.raises(FloatingPointError, match="gradients hold NaN or infinity"):
+    with refuses(FloatingPointError, "NaN"):
         compiled.evaluate({"x": b.zeros(2)}, {}, {"output": b.ones(2)})

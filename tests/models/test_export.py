@@ -13,6 +13,7 @@ from frugax.errors import CorruptFileError, MissingExtraError, UnsupportedFileEr
 from frugax.models import JaxBackend, compile, load_exported
 from frugax.models.layers import MLP, Dropout, Linear, Sequential
 from frugax.models.serialization import read_safetensors, write_safetensors
+from refusals import refuses
 
 pytest.importorskip("flatbuffers")
 BACKEND = JaxBackend()
@@ -66,7 +67,7 @@ assert not any(name.startswith("frugax") for name in sys.modules)
 def test_other_platforms():
     compiled, _ = small()
     assert compiled.export(platforms=["cpu", "cuda"]).platforms == ("cpu", "cuda")
-    with pytest.raises(ValueError, match=r"platforms must be of cpu, .* got 'gpu'"):
+    with refuses(ValueError, "gpu", "platforms"):
         compiled.export(platforms=["gpu"])
 
 
@@ -108,15 +109,13 @@ def test_gradients_on_request(tmp_path):
 def test_arguments_that_do_not_fit_the_program_are_refused():
     compiled, params = small()
     program = compiled.export(params=params)
-    with pytest.raises(TypeError, match="it takes data, got 2"):
+    with refuses(TypeError, 2):
         program(params, inputs(2))
-    with pytest.raises(
-        ValueError, match="data lacks 'input'; the program takes: input"
-    ):
+    with refuses(ValueError, "input"):
         program({})
-    with pytest.raises(ValueError, match="data has too much: 'x'"):
+    with refuses(ValueError, "'x'"):
         program(inputs(2) | {"x": np.ones(1)})
-    with pytest.raises(ValueError, match="params lacks"):
+    with refuses(ValueError, "params"):
         compiled.export(params={})
 
 
@@ -124,7 +123,7 @@ def test_torch_models_cannot_be_exported():
     pytest.importorskip("torch")
     from frugax.models import TorchBackend
 
-    with pytest.raises(TypeError, match="only JAX can: compile the model for a JaxB"):
+    with refuses(TypeError, "JaxBackend"):
         small(TorchBackend())[0].export()
 
 
@@ -135,28 +134,28 @@ def test_damage_is_found(tmp_path):
     held = read_safetensors(path)
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
-    with pytest.raises(CorruptFileError, match="damaged or cut off"):
+    with refuses(CorruptFileError):
         load_exported(path)
     flipped = np.array(held.arrays["stablehlo"])
     flipped[flipped.size // 2] ^= 1
     write_safetensors(path, {"stablehlo": flipped}, held.metadata)
-    with pytest.raises(CorruptFileError, match="its checksum differs"):
+    with refuses(CorruptFileError):
         load_exported(path)
     text = held.metadata["frugax-exported"]
-    for wrong, error, said in (
-        ("{}", CorruptFileError, "its description is damaged"),
-        ("[", CorruptFileError, "its description is damaged"),
+    for wrong, error, named in (
+        ("{}", CorruptFileError, "description"),
+        ("[", CorruptFileError, "description"),
         (
             text.replace('"version": 1', '"version": 2'),
             UnsupportedFileError,
-            "version 2",
+            2,
         ),
     ):
         write_safetensors(path, held.arrays, {"frugax-exported": wrong})
-        with pytest.raises(error, match=said):
+        with refuses(error, named):
             load_exported(path)
     compiled.save(path, params)
-    with pytest.raises(UnsupportedFileError, match="not an exported program"):
+    with refuses(UnsupportedFileError):
         load_exported(path)
 
 
@@ -168,6 +167,6 @@ def test_a_missing_flatbuffers_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda n: None if n == "flatbuffers" else find(n)
     )
-    with pytest.raises(MissingExtraError, match=r"pip install .frugax\[export\]"):
+    with refuses(MissingExtraError, "frugax[export]"):
         compiled.export(tmp_path / "program")
     assert list(tmp_path.iterdir()) == []

@@ -25,6 +25,7 @@ from frugax.models.layers import (
     TransformerLM,
 )
 from frugax.models.serialization import read_safetensors, write_safetensors
+from refusals import refuses, warns
 
 BACKEND = JaxBackend()
 TOKENS = np.arange(24, dtype=np.int32).reshape(2, 12)
@@ -135,7 +136,7 @@ def test_another_backends_dtype(file):
     wide = load(file, JaxBackend(dtype="float64"))  # loses nothing
     assert {p.dtype.name for p in wide.params.values()} == {"float64"}
     narrow = JaxBackend(dtype="bfloat16")
-    with pytest.raises(ValueError, match=r"as float32, and 3 more.* pass cast=True"):
+    with refuses(ValueError, "cast=True"):
         load(file, narrow)
     made = load(file, narrow, cast=True)
     assert {p.dtype.name for p in made.params.values()} == {"bfloat16"}
@@ -163,7 +164,7 @@ def test_a_file_keeps_the_state_and_the_options_of_compile(tmp_path):
     x = np.ones((3, 4), np.float32)
     params = {"input": x, **compiled.randomize_params(0)}
     state = compiled.initial_state() | {"linear_0.weight": np.full((4, 4), 0.5, "f4")}
-    with pytest.raises(ValueError, match=r"the model takes batch_norm_0.running"):
+    with refuses(ValueError):
         compiled.save(path, params)
     compiled.save(path, params, state)
     again, back, held = load(path, BACKEND)
@@ -191,17 +192,13 @@ def test_a_mesh_gets_its_weights_split(tmp_path, file):
 def test_the_file_is_written_atomically(tmp_path, file):
     compiled, params = small()
     before = file.read_bytes()
-    with pytest.raises(
-        ShapeError, match=r"lacks 'linear_1.bias' \[2\] of layer 'linear_1"
-    ):
+    with refuses(ShapeError, "linear_1.bias", "[2]"):
         compiled.save(file, {k: p for k, p in params.items() if k != "linear_1.bias"})
-    with pytest.raises(ShapeError, match=r"no layer reads 'other' \[3\]"):
+    with refuses(ShapeError, "other", "[3]"):
         compiled.save(file, params | {"other": np.ones(3, np.float32)})
-    with pytest.raises(
-        ShapeError, match=r"'linear_0.bias' must have shape \(3,\), got"
-    ):
+    with refuses(ShapeError, "linear_0.bias", "(3,)"):
         compiled.save(file, params | {"linear_0.bias": np.ones(4, np.float32)})
-    with pytest.raises(ShapeError, match=r"'linear_0.bias' of .* int32, not a float"):
+    with refuses(ShapeError, "linear_0.bias", "int32"):
         compiled.save(file, params | {"linear_0.bias": np.ones(3, np.int32)})
     (tmp_path / "in the way").write_text("")
     with pytest.raises(OutputError):
@@ -213,7 +210,7 @@ def test_the_file_is_written_atomically(tmp_path, file):
 @pytest.mark.parametrize("cut", [0, 1, 7, 8, 100, -1])
 def test_a_file_that_is_cut_off(file, cut):
     file.write_bytes(file.read_bytes()[:cut])
-    with pytest.raises(CorruptFileError, match=r"model.safetensors: this is no"):
+    with refuses(CorruptFileError, "model.safetensors"):
         load(file, BACKEND)
 
 
@@ -234,51 +231,46 @@ def test_any_flipped_byte_of_the_header_is_found(file):
 
 
 def test_garbage_and_strangers(tmp_path, file):
-    with pytest.raises(FileNotFoundError, match="there is no file"):
+    with refuses(FileNotFoundError, "none"):
         load(tmp_path / "none", BACKEND)
-    with pytest.raises(CorruptFileError, match="a folder"):
+    with refuses(CorruptFileError):
         load(tmp_path, BACKEND)
     stranger = tmp_path / "theirs.safetensors"
     safetensors.numpy.save_file({"w": np.ones(3)}, stranger)
-    with pytest.raises(UnsupportedFileError, match=r"no model; .* load_state_dict"):
+    with refuses(UnsupportedFileError, "load_state_dict"):
         load(stranger, BACKEND)
     write_safetensors(stranger, {}, {"frugax": "[" * 100_000})
-    with pytest.raises(CorruptFileError, match="its description is damaged"):
+    with refuses(CorruptFileError, "theirs.safetensors"):
         load(stranger, BACKEND)
     edited(file, version=2)
-    with pytest.raises(
-        UnsupportedFileError, match=r"version 2; this frugax reads up to 1"
-    ):
+    with refuses(UnsupportedFileError, 2):
         load(file, BACKEND)
     edited(file, version=1, model=layer_to_dict(Linear(2)) | {"version": 9})
-    with pytest.raises(UnsupportedFileError, match="version 9"):
+    with refuses(UnsupportedFileError, 9):
         load(file, BACKEND)
     edited(file, model={"format": "frugax-model", "version": 1, "layer": {"kind": "X"}})
-    with pytest.raises(
-        UnsupportedFileError, match=r"model.safetensors: there is no layer"
-    ):
+    with refuses(UnsupportedFileError, "model.safetensors"):
         load(file, BACKEND)
 
 
 @pytest.mark.parametrize(
-    ("arrays", "text"),
+    ("arrays", "named"),
     [
         (
             {"linear_0.bias": None},
-            r"lacks 'linear_0.bias' \[3\] of layer 'linear_0' \(L",
+            "linear_0.bias",
         ),
-        ({"more": np.ones(2, "f4")}, r"no layer reads 'more' \[2\]"),
+        ({"more": np.ones(2, "f4")}, "more"),
         (
             {"linear_1.weight": np.ones((3, 2), "f4")},
-            r"'linear_1.weight' of layer 'linear_1' \(Linear\) must have shape "
-            r"\[2, 3\], got \[3, 2\]",
+            "linear_1.weight",
         ),
-        ({"linear_1.bias": np.ones(2, "i4")}, "is int32, not a float"),
+        ({"linear_1.bias": np.ones(2, "i4")}, "linear_1.bias"),
     ],
 )
-def test_arrays_that_do_not_fit(file, arrays, text):
+def test_arrays_that_do_not_fit(file, arrays, named):
     edited(file, arrays)
-    with pytest.raises(ShapeError, match=text):
+    with refuses(ShapeError, named):
         load(file, BACKEND)
 
 
@@ -288,11 +280,9 @@ def test_weights_that_are_not_finite_are_refused_unless_allowed(tmp_path, dtype)
     compiled = compile(Linear(3), JaxBackend(dtype=dtype), shapes={"input": (2, 4)})
     params = compiled.randomize_params()
     params["weight"] = params["weight"].at[0, :2].set(np.nan).at[1, 1].set(-np.inf)
-    with pytest.warns(UserWarning, match="'weight' holds NaN or infinity"):
+    with warns(UserWarning, "weight"):
         compiled.save(path, params)
-    with pytest.raises(
-        ValueError, match=r"infinite: 3 of 12 in 'weight'\. Pass allow_non"
-    ):
+    with refuses(ValueError, "weight"):
         load(path, JaxBackend(dtype=dtype))
     assert_equal(
         load(path, JaxBackend(dtype=dtype), allow_non_finite=True).params, params
@@ -317,7 +307,7 @@ def test_large_and_odd_arrays(tmp_path):
         assert back.arrays[key].dtype == array.dtype.newbyteorder("=")
         assert back.arrays[key].shape == array.shape
         np.testing.assert_array_equal(back.arrays[key], array)
-    with pytest.raises(TypeError, match="'c' is complex128, for which"):
+    with refuses(TypeError, "'c'"):
         write_safetensors(path, {"c": np.ones(2, complex)}, {})
 
 

@@ -21,6 +21,7 @@ from frugax.models import (
     NegativeLogLikelihood,
     RecurrentStack,
 )
+from refusals import refuses, warns
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -182,13 +183,11 @@ def test_a_declared_shape_is_enforced_and_the_input_blamed(backend):
     params = compiled.randomize_params()
     good = {"x": np.ones((4, 3)), "other": np.ones((4, 5))}
     compiled.evaluate(params, good)
-    with pytest.raises(ml.errors.ShapeError, match=r"the input 'x' must have shape"):
+    with refuses(ml.errors.ShapeError, "'x'", "(4, 7)"):
         compiled.evaluate(params, good | {"x": np.ones((4, 7))})
-    with pytest.raises(
-        ml.errors.ShapeError, match=r"'x' must have .*\(batch, 3\), got"
-    ):
+    with refuses(ml.errors.ShapeError, "'x'", "(4, 1, 3)"):
         compiled.evaluate(params, good | {"x": np.ones((4, 1, 3))})
-    with pytest.raises(ml.errors.ShapeError, match=r"agree on batch, got 4 and 6"):
+    with refuses(ml.errors.ShapeError, "other"):
         compiled.evaluate(params, good | {"other": np.ones((6, 5))})
 
 
@@ -196,7 +195,7 @@ def test_saving_nan_weights_warns(tmp_path):
     backend = ml.JaxBackend()
     compiled = ml.compile(Linear(2), backend, shapes={"input": (1, 3)})
     params = compiled.randomize_params() | {"bias": backend.array([1.0, np.nan])}
-    with pytest.warns(UserWarning, match="'bias' holds NaN or infinity"):
+    with warns(UserWarning, "bias"):
         compiled.save(tmp_path / "m.safetensors", params)
 
 
@@ -215,32 +214,32 @@ def test_generated_names_read_well(layer, kind):
 
 
 def test_a_misspelt_setting_suggests_the_right_one():
-    with pytest.raises(TypeError, match="no setting 'dim'; did you mean 'dimension'"):
+    with refuses(TypeError, "dim"):
         Linear(dim=4)  # pyright: ignore[reportCallIssue]
-    with pytest.raises(TypeError, match="it has: channels, kernel, stride"):
+    with refuses(TypeError, "colour"):
         ml.models.Conv2D(colour=4)  # pyright: ignore[reportCallIssue]
 
 
 MISTAKES = [
-    (lambda m: m.Linear(4, 8), "Linear.bias must be True or False, got 8"),
-    (lambda m: m.LSTM(4, 6), "LSTM.bias must be True or False, got 6"),
-    (lambda m: m.LayerNorm(8), "LayerNorm.epsilon must be below 1, got 8"),
-    (lambda m: m.GroupNorm(4, 16), "GroupNorm.epsilon must be below 1, got 16"),
-    (lambda m: m.Linear(out_features=8), "did you mean 'dimension'"),
-    (lambda m: m.Dropout(p=0.1), "did you mean 'rate'"),
-    (lambda m: m.Softmax(dim=1), "did you mean 'axis'"),
-    (lambda m: m.MaxPool2D(kernel_size=2), "did you mean 'window'"),
-    (lambda m: m.Embedding(num_embeddings=3, embedding_dim=2), "'vocabulary'"),
-    (lambda m: m.Sequential(m.Linear(3), m.Relu()), "takes layers, .*; give a list"),
-    (lambda m: m.ReLU, "Did you mean Relu"),
-    (lambda m: m.CrossEntropyLoss, "Did you mean CrossEntropy"),
-    (lambda m: m.Dense, "Did you mean Linear"),
+    (lambda m: m.Linear(4, 8), "Linear.bias"),
+    (lambda m: m.LSTM(4, 6), "LSTM.bias"),
+    (lambda m: m.LayerNorm(8), "LayerNorm.epsilon"),
+    (lambda m: m.GroupNorm(4, 16), "GroupNorm.epsilon"),
+    (lambda m: m.Linear(out_features=8), "dimension"),
+    (lambda m: m.Dropout(p=0.1), "rate"),
+    (lambda m: m.Softmax(dim=1), "axis"),
+    (lambda m: m.MaxPool2D(kernel_size=2), "window"),
+    (lambda m: m.Embedding(num_embeddings=3, embedding_dim=2), "vocabulary"),
+    (lambda m: m.Sequential(m.Linear(3), m.Relu()), 2),
+    (lambda m: m.ReLU, "models"),
+    (lambda m: m.CrossEntropyLoss, "CrossEntropy"),
+    (lambda m: m.Dense, "models"),
 ]
 
 
-@pytest.mark.parametrize(("mistake", "words"), MISTAKES)
-def test_settings_of_torch_and_flax_are_refused_with_the_name_here(mistake, words):
-    with pytest.raises((TypeError, ValueError, AttributeError), match=words):
+@pytest.mark.parametrize(("mistake", "named"), MISTAKES)
+def test_settings_of_torch_and_flax_are_refused_with_the_name_here(mistake, named):
+    with refuses((AttributeError, TypeError, ValueError), named):
         mistake(ml.models)
 
 
@@ -248,13 +247,11 @@ def test_settings_of_torch_and_flax_are_refused_with_the_name_here(mistake, word
 def test_a_mask_cannot_be_an_index(backend):
     x = IOKey("x", shape=(2, 3))
     for model in (Model.create(x[x > 0]), Model.create(x[:, x[0] > 0, None])):
-        with pytest.raises(
-            ml.errors.ShapeError, match=r'mask of booleans.*op\("where"'
-        ):
+        with refuses(ml.errors.ShapeError, "where"):
             ml.compile(model, backend)
 
 
 def test_one_output_by_position_is_called_output():
     assert Model.create(IOKey("x", shape=(2,)) + 1).outputs == ("output",)
-    with pytest.raises(TypeError, match="needs an output by position"):
+    with refuses(TypeError, "create"):
         Model.create(IOKey("x"), IOKey("y"))

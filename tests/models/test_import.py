@@ -24,6 +24,7 @@ from frugax.models.layers import (
     TransformerEncoder,
 )
 from frugax.models.serialization import weights_by_block
+from refusals import refuses
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import minilm  # pyright: ignore[reportMissingImports]
@@ -81,34 +82,34 @@ def test_all_errors_are_reported_together():
 
 
 @pytest.mark.parametrize(
-    ("names", "error", "text"),
+    ("names", "error", "named"),
     [
         (
             NAMES | {"fc.0.{x}": None},
             ShapeError,
-            r"'fc.0.w' \[4, 3\] matches 'fc.{i}.w' a",
+            "'fc.{i}.w'",
         ),
         (
             NAMES | {"fc.{i}.b": "linear_0.bias"},
             ShapeError,
-            r"given by 'fc.0.b' and by",
+            "fc.0.b",
         ),
         (
             NAMES | {"fc.{i}.w": ("linear_{i}.weight", (0, 2))},
             ShapeError,
-            r"'fc.0.w' \[4,",
+            "fc.0.w",
         ),
         (
             NAMES | {"fc.{i}.b": "linear_{j}.bias"},
             ValueError,
-            r"has {j}, 'fc.{i}.b' has",
+            "'fc.{i}.b'",
         ),
-        (NAMES | {"fc.{i.b": "b"}, ValueError, r"'fc.{i.b' has a brace"),
-        (NAMES | {"x": 3}, TypeError, "a target is a name, or a pair"),
+        (NAMES | {"fc.{i.b": "b"}, ValueError, "brace"),
+        (NAMES | {"x": 3}, TypeError, "target"),
     ],
 )
-def test_maps_that_cannot_be(names, error, text):
-    with pytest.raises(error, match=text):
+def test_maps_that_cannot_be(names, error, named):
+    with refuses(error, named):
         load_state_dict(small(), theirs(), names)
 
 
@@ -177,12 +178,12 @@ def test_dtypes():
     wide, _ = load_state_dict(small(), halves, NAMES)
     assert {p.dtype.name for p in wide.values()} == {"float32"}
     doubles = {k: v.astype(np.float64) for k, v in theirs().items()}
-    with pytest.raises(ValueError, match=r"as float64, and 3 more; .* pass cast=True"):
+    with refuses(ValueError, "cast=True"):
         load_state_dict(small(), doubles, NAMES)
     cast, _ = load_state_dict(small(), doubles, NAMES, cast=True)
     assert all((cast[k] == params[k]).all() for k in params)
     bad = theirs() | {"fc.0.b": np.array([1, np.nan, np.inf], np.float32)}
-    with pytest.raises(ValueError, match=r"infinite: 2 of 3 in 'linear_0.bias'"):
+    with refuses(ValueError, "linear_0.bias"):
         load_state_dict(small(), bad, NAMES)
     load_state_dict(small(), bad, NAMES, allow_non_finite=True)
 
@@ -200,16 +201,14 @@ def test_sources(tmp_path):
     parts, _ = load_state_dict(small(), index, NAMES)
     assert all((parts[k] == whole[k]).all() for k in whole)
     index.write_text('{"weight_map": {"w": "../../../etc/passwd"}}')
-    with pytest.raises(FileNotFoundError, match=r"there is no file .*passwd"):
+    with refuses(FileNotFoundError, "passwd"):
         load_state_dict(small(), index, NAMES)
     index.write_text("[]")
-    with pytest.raises(CorruptFileError, match="not an index of files"):
+    with refuses(CorruptFileError):
         load_state_dict(small(), index, NAMES)
-    with pytest.raises(
-        UnsupportedFileError, match=r"torch.load\(file, weights_only=True"
-    ):
+    with refuses(UnsupportedFileError, "weights_only=True", "torch.load"):
         load_state_dict(small(), tmp_path / "model.bin", NAMES)
-    with pytest.raises(TypeError, match="source"):
+    with refuses(TypeError, "source"):
         load_state_dict(small(), 3, NAMES)  # pyright: ignore[reportArgumentType]
 
 

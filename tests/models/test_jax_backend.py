@@ -11,6 +11,7 @@ import pytest
 import frugax as ml
 from frugax.models import MLP, IOKey, Linear, Model, op
 from frugax.models.dtypes import as_dtype
+from refusals import refuses
 
 MODEL = MLP(input_size=3, hidden_sizes=[4], output_size=2)
 
@@ -55,7 +56,7 @@ def test_64_bits_are_kept_through_all_of_a_model():
 
 
 def test_a_64_bit_dtype_is_refused_clearly_where_x64_is_off():
-    with pytest.raises(ValueError, match=r"JaxBackend\(dtype=float64\)"):
+    with refuses(ValueError, "dtype", "JaxBackend"):
         ml.JaxBackend().ones(2, dtype="int64")
     assert ml.JaxBackend(dtype="float64").ones(2, dtype="int64").dtype == as_dtype(
         "int64"
@@ -66,11 +67,11 @@ def test_a_64_bit_dtype_is_refused_clearly_where_x64_is_off():
 
 
 def test_one_device_is_not_two():
-    with pytest.raises(ValueError, match="not both"):
+    with refuses(ValueError, "both"):
         ml.JaxBackend(device="cpu", device_mesh=(1,))
-    with pytest.raises(ValueError, match="not of the platform"):
+    with refuses(ValueError, "platform"):
         ml.JaxBackend(device="cpu:0", platform="tpu")
-    with pytest.raises(ValueError, match="cpu:0"):
+    with refuses(ValueError, 0):
         ml.JaxBackend(platform="tpu")
     assert ml.JaxBackend(platform="cpu").ones(1).devices() == {jax.devices("cpu")[0]}
     device = jax.devices("cpu")[0]
@@ -78,24 +79,24 @@ def test_one_device_is_not_two():
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "named"),
     [
-        (lambda: ml.JaxBackend(device_mesh=()), r"like \(2,\)"),
-        (lambda: ml.JaxBackend(device_mesh=(0,)), r"like \(2,\)"),
-        (lambda: ml.JaxBackend(device_mesh=(10**6,)), "host_platform_device_count"),
-        (lambda: ml.JaxBackend().ones(4, tensor_split=(0,)), "needs a device_mesh"),
+        (lambda: ml.JaxBackend(device_mesh=()), "(2,)"),
+        (lambda: ml.JaxBackend(device_mesh=(0,)), "(2,)"),
+        (lambda: ml.JaxBackend(device_mesh=(10**6,)), "(1000000,)"),
+        (lambda: ml.JaxBackend().ones(4, tensor_split=(0,)), "device_mesh"),
         (
             lambda: ml.JaxBackend(device_mesh=(1,)).ones(4, tensor_split=(0, 1)),
-            "names 2 mesh axes",
+            2,
         ),
         (
             lambda: ml.JaxBackend(device_mesh=(1,)).ones(4, tensor_split=(1,)),
-            "dimension 1",
+            1,
         ),
     ],
 )
-def test_wrong_meshes_are_refused(call, said):
-    with pytest.raises(ValueError, match=said):
+def test_wrong_meshes_are_refused(call, named):
+    with refuses(ValueError, named):
         call()
 
 

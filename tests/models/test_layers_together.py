@@ -32,6 +32,7 @@ from frugax.models.layers import (
     TransformerLM,
     UNet,
 )
+from refusals import refuses
 
 from .layer_cases import arrays, close, labels, numbers, run
 
@@ -249,14 +250,14 @@ def test_a_dotted_name_reaches_a_weight_inside():
 def test_a_weight_of_another_model_cannot_be_shared():
     elsewhere = Linear(3)(IOKey("x", shape=("batch", 4)))
     used = Linear(3)(IOKey("y", shape=("batch", 4)), weight=weight_of(elsewhere))
-    with pytest.raises(ValueError, match="not part of the same model"):
+    with refuses(ValueError, "model"):
         compile(Model.create(output=used), JaxBackend())
 
 
 def test_a_shared_weight_must_suit_both():
     first = Linear(3)(IOKey("x", shape=("batch", 4)))
     second = Linear(5)(IOKey("y", shape=("batch", 4)), weight=weight_of(first))
-    with pytest.raises(ShapeError, match=r"\(5, 4\)"):
+    with refuses(ShapeError, "(5, 4)"):
         compile(Model.create(output=first, other=second), JaxBackend())
 
 

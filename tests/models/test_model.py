@@ -4,8 +4,8 @@ import dataclasses
 
 import jax
 import numpy as np
-import pytest
 
+from frugax.errors import ShapeError
 from frugax.models import (
     Composite,
     Embedding,
@@ -18,6 +18,7 @@ from frugax.models import (
     weight_of,
 )
 from frugax.models.graph import LAYERS, Constant, LayerOutput, Normal
+from refusals import refuses
 
 from .model_cases import X, compiled, evaluate, x
 
@@ -96,7 +97,7 @@ def test_two_keys_of_one_name_complete_each_other():
     made = compiled(Model.create(y=x() + IOKey("x"), z=y * 2))
     assert made.graph.specs["x"].dtype == np.int32
     clash = Model.create(y=x() + IOKey("x", shape=("batch", 4)))
-    with pytest.raises(ValueError, match="'x' is given the shape"):
+    with refuses(ValueError, "'x'"):
         compiled(clash)
 
 
@@ -250,11 +251,11 @@ def test_constant_keys_fix_inputs_and_weights():
     fixed = {"shift": 3.0, "a.weight": weight}
     made = evaluate(model, constant_keys=fixed)
     np.testing.assert_allclose(made["y"], X @ weight.T + 3, rtol=1e-6)
-    with pytest.raises(ValueError, match="constant_keys: there is no 'b'"):
+    with refuses(ValueError, "'b'", "constant_keys"):
         compiled(model, constant_keys={**fixed, "b": 1.0})
-    with pytest.raises(ValueError, match=r"'a.weight' of shape \(2, 3\)"):
+    with refuses(ShapeError, "a.weight", "(2, 3)"):
         compiled(model, constant_keys={**fixed, "a.weight": np.ones((3, 2))})
-    with pytest.raises(ValueError, match=r"'x' must have shape \('batch', 3\)"):
+    with refuses(ValueError, "'x'", "(2, 4)"):
         compiled(model, constant_keys={**fixed, "x": np.ones((2, 4))})
 
 
@@ -268,9 +269,9 @@ def test_data_and_trainable_keys():
     data = {"a.bias": jax.numpy.zeros(2)}
     _, grads = made.evaluate(params, data, {"y": jax.numpy.ones((2, 2))})
     assert set(grads) == {"a.weight", "x"}
-    with pytest.raises(ValueError, match="data_keys: there is no 'bias'"):
+    with refuses(ValueError, "bias", "data_keys"):
         compiled(model, data_keys=["bias"])
-    with pytest.raises(ValueError, match="trainable_keys: 'x' is float32"):
+    with refuses(ValueError, "'x'", "trainable_keys"):
         compiled(Model.create(y=Linear(2)(x())), trainable_keys=["x"])
 
 
@@ -278,9 +279,9 @@ def test_discarded_outputs_take_their_layers_along():
     model = Model.create(y=Linear(2, name="a")(x()), z=Linear(2, name="b")(IOKey("w")))
     made = compiled(model, discard_keys=["z"])  # so w needs no shape
     assert made.param_keys == {"a.weight", "a.bias"}
-    with pytest.raises(ValueError, match="discard_keys: there is no output 'v'"):
+    with refuses(ValueError, "'v'", "discard_keys"):
         compiled(model, discard_keys=["v"])
-    with pytest.raises(ValueError, match="leaves no output"):
+    with refuses(ValueError, "discard_keys"):
         compiled(model, discard_keys=["y", "z"])
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import frugax as ml
 from frugax.models import IOKey, Model, op
+from refusals import refuses
 
 from .model_cases import X, compiled, evaluate, x
 
@@ -128,11 +129,11 @@ def test_indexing_and_methods():
 
 def test_a_connection_has_no_truth_value():
     y = x()
-    with pytest.raises(TypeError, match="no value"):
+    with refuses(TypeError, "value"):
         bool(y == 3)
-    with pytest.raises(TypeError, match="iterated"):
+    with refuses(TypeError, "iterated"):
         list(y)
-    with pytest.raises(TypeError, match="integers, slices"):
+    with refuses(TypeError, "integers"):
         y["first"]
     assert len({y, x()}) == 2  # hashed by identity
 
@@ -233,7 +234,7 @@ def test_gradients_of_an_indexed_connection_reach_their_entries():
 
 def test_a_split_by_name_is_refused_and_not_cut_short():
     model = Model()
-    with pytest.raises(ValueError, match="'split' has several results"):
+    with refuses(ValueError, "split"):
         model |= op("split", sections=2)(input="x", output="y")
 
 
@@ -250,5 +251,5 @@ def test_the_text_of_a_connection_stays_short():
     for _ in range(60):
         y = y + y  # written out, each sum would hold two of the one before
     assert repr(y) == "<output of op add>"
-    with pytest.raises(TypeError, match="not from data: IOKey"):
+    with refuses(TypeError, "IOKey"):
         y.reshape(y, -1)

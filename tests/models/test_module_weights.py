@@ -25,6 +25,7 @@ from frugax.models import (
     from_equinox,
     from_flax,
 )
+from refusals import refuses
 
 BACKEND = ml.JaxBackend()
 IMAGES = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype("f4")
@@ -167,11 +168,11 @@ def test_all_mismatches_are_reported_together():
                  "'a.weight' of layer 'a' (Linear) must have shape [3, 4], got [3, 5]"
                  ):  # fmt: skip
         assert part in text
-    with pytest.raises(TypeError, match="there are no arrays"):
+    with refuses(TypeError, "arrays"):
         from_flax(compiled, {})
-    with pytest.raises(TypeError, match="'a' must be a dict or an array, got str"):
+    with refuses(TypeError, "'a'"):
         from_flax(compiled, {"a": "weights"})
-    with pytest.raises(TypeError, match=r"dict of weights or an nnx\.Module"):
+    with refuses(TypeError, "nnx.Module"):
         from_flax(compiled, 3)
 
 

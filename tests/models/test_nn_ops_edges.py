@@ -4,7 +4,6 @@ Values and gradients: `test_nn_ops.py`.
 """
 
 import math
-import re
 from typing import Any
 
 import jax
@@ -14,6 +13,7 @@ import pytest
 
 from frugax.models.ops import OPS
 from frugax.models.to_jax import JaxNamespace
+from refusals import refuses
 
 pytest.importorskip("torch")
 
@@ -314,7 +314,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("op", "shapes", "attributes", "said"), WRONG)
 def test_arguments_that_conflict_are_reported_in_one_line(op, shapes, attributes, said):
-    with pytest.raises(ValueError, match=re.escape(said)) as caught:
+    with refuses(ValueError, said) as caught:
         OPS[op](NAMESPACES[0], *map(jnp.ones, shapes), **attributes)
     text = str(caught.value)
     assert "\n" not in text

@@ -37,6 +37,7 @@ import pytest
 
 from frugax.models.ops import OPS
 from frugax.models.to_jax import JaxNamespace
+from refusals import refuses
 
 torch = pytest.importorskip("torch")
 
@@ -278,27 +279,27 @@ def test_exact_values(i, library):
     np.testing.assert_array_equal(np.asarray(got), want)
 
 
-# op, tensors, attributes, the text of the error.
+# op, tensors, attributes, what the error names.
 MISTAKES = [
-    ("max", [np.zeros((0,), "f")], {}, "zero-size|of nothing"),
-    ("argmax", [np.zeros((2, 0), "f")], {"axis": 1}, "empty"),
-    ("clip", [F(1)], {"min": 2, "max": 1}, "clip: min=2 is above max=1"),
-    ("norm", [F(1)], {"ord": -3}, "norm: ord must be"),
-    ("matmul", [F(1), np.float32(2)], {}, "matmul: right is a single number"),
-    ("split", [F(1, 2, 3)], {"sections": 2}, "split: 3 entries along axis 0"),
-    ("split", [F(1, 2, 3)], {"sections": (1, 1)}, "do not add up to the 3 entries"),
-    ("pad", [F(1)], {"widths": ((1, 1), (0, 0))}, "one pair for each of 1 axes"),
-    ("pad", [F(1)], {"widths": ((-1, 1),)}, "must not be negative"),
-    ("pad", [F(1)], {"widths": ((1, 1),), "mode": "wrap"}, "got 'wrap'"),
-    ("squeeze", [F(1, 2)], {"axis": 0}, "squeeze"),
-    ("glu", [F(1, 2, 3)], {}, "glu: axis 0 must have an even length, got 3"),
-    ("take", [F(1), I32(0)], {"mode": "wrap"}, "take: mode must be"),
-    ("scatter_add", [F(1), np.int32(0), F(1)], {}, "must have one axis"),
-    ("getitem", [F(1)], {"index": ("x",)}, "index entry 'x'"),
-    ("top_k", [F(1)], {"k": 2}, "k|operand"),
-    ("dropout", [np.int64(0), F(1)], {"rate": 1.5}, r"rate must be in \[0, 1\]"),
-    ("bernoulli", [np.int64(0)], {"shape": (), "p": -0.5}, "p must be"),
-    ("random_integers", [np.int64(0)], {"shape": (), "high": 0}, "is not above low=0"),
+    ("max", [np.zeros((0,), "f")], {}, ""),
+    ("argmax", [np.zeros((2, 0), "f")], {"axis": 1}, ""),
+    ("clip", [F(1)], {"min": 2, "max": 1}, "min=2"),
+    ("norm", [F(1)], {"ord": -3}, -3),
+    ("matmul", [F(1), np.float32(2)], {}, "right"),
+    ("split", [F(1, 2, 3)], {"sections": 2}, 3),
+    ("split", [F(1, 2, 3)], {"sections": (1, 1)}, 3),
+    ("pad", [F(1)], {"widths": ((1, 1), (0, 0))}, 1),
+    ("pad", [F(1)], {"widths": ((-1, 1),)}, "widths"),
+    ("pad", [F(1)], {"widths": ((1, 1),), "mode": "wrap"}, "wrap"),
+    ("squeeze", [F(1, 2)], {"axis": 0}, ""),
+    ("glu", [F(1, 2, 3)], {}, 0),
+    ("take", [F(1), I32(0)], {"mode": "wrap"}, "wrap"),
+    ("scatter_add", [F(1), np.int32(0), F(1)], {}, "indices"),
+    ("getitem", [F(1)], {"index": ("x",)}, "'x'"),
+    ("top_k", [F(1)], {"k": 2}, "k=2"),
+    ("dropout", [np.int64(0), F(1)], {"rate": 1.5}, "[0, 1]"),
+    ("bernoulli", [np.int64(0)], {"shape": (), "p": -0.5}, -0.5),
+    ("random_integers", [np.int64(0)], {"shape": (), "high": 0}, "low=0"),
 ]
 
 
@@ -310,7 +311,7 @@ def test_mistakes_are_refused(i, library):
     op, tensors, attrs, say = MISTAKES[i]
     xp = JaxNamespace() if library == "jax" else TorchNamespace()
     tensors = [t if op in RANDOM else xp.asarray(t) for t in tensors]
-    with pytest.raises(ValueError, match=say):
+    with refuses(ValueError, say):
         OPS[op](xp, *tensors, **attrs)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from frugax.models.ops import OPS, as_dtype
 from frugax.models.to_jax import JaxNamespace
+from refusals import refuses
 
 torch = pytest.importorskip("torch")
 
@@ -186,5 +187,5 @@ def test_scan_is_the_same_loop_on_both(reverse):
 
 def test_an_empty_scan_is_refused_in_torch():
     xp = TorchNamespace()
-    with pytest.raises(ValueError, match="at least one step"):
+    with refuses(ValueError, "scan"):
         xp.scan(lambda c, x: (c, x), xp.asarray(0), xp.zeros((0, 2)))

@@ -32,6 +32,7 @@ from frugax.models.layers import (
     TransformerBlock,
 )
 from frugax.models.serialization import layer_from_dict, layer_to_dict
+from refusals import refuses
 
 
 def through_json(model: graph.Layer) -> Any:
@@ -218,7 +219,7 @@ def test_keys_of_a_derived_model_stay():
     model = Model(Linear(3), Named(Linear(4)), Named(Linear(4)))
     assert_same(model)
     assert through_json(model).calls[1][0] == "named_0"
-    with pytest.raises(TypeError, match=r"^layers\[0\]: give this Named a name"):
+    with refuses(TypeError, "layers[0]", "Named"):
         layer_to_dict(Sequential([Named(Linear(2))]))
 
 
@@ -234,9 +235,7 @@ def test_a_model_used_twice_stays_one_model():
     plain = layer_to_dict(model)
     for number in (0, 2, -1, "1"):  # 0 is the outer one, which is not complete
         at(plain, 5)["layer"]["model"] = number
-        with pytest.raises(
-            ValueError, match=rf"^calls\[5\].layer.model: no model {number!r}"
-        ):
+        with refuses(ValueError, number):
             layer_from_dict(plain)
 
 
@@ -252,117 +251,117 @@ WIRED |= Linear(3)(input="y", output="z")
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "text"),
+    ("change", "error", "named"),
     [
         (
             lambda p: p["layer"].update(kind="os.system"),
             ValueError,
-            "^there is no layer",
+            "layer",
         ),
         (
             lambda p: p["layer"].update(kind="Primitive"),
             ValueError,
-            "^there is no layer",
+            "layer",
         ),
-        (lambda p: p["layer"].update(kind=["Model"]), ValueError, "^there is no layer"),
-        (lambda p: p["layer"].pop("calls"), ValueError, "^'calls' is missing"),
-        (lambda p: p["layer"].update(extra=1), ValueError, "^extra: there is no such"),
+        (lambda p: p["layer"].update(kind=["Model"]), ValueError, "layer"),
+        (lambda p: p["layer"].pop("calls"), ValueError, "calls"),
+        (lambda p: p["layer"].update(extra=1), ValueError, "extra"),
         (
             lambda p: at(p, 0)["layer"].update(heads="2"),
             TypeError,
-            r"^calls\[0\].layer.heads: must be int, got '2'",
+            "'2'",
         ),
         (
             lambda p: at(p, 0)["layer"].update(heads=True),
             TypeError,
-            r"^calls\[0\].layer.heads: must be int, got True",
+            "layer",
         ),
         (
             lambda p: at(p, 0)["layer"].update(heads=3),
             ValueError,
-            r"^calls\[0\].layer: MultiHeadAttention: ",
+            "layer",
         ),
         (
             lambda p: at(p, 0)["layer"].update(haeds=3),
             ValueError,
-            r"^calls\[0\].layer.haeds: there is no such entry; there are: bias, ",
+            "layer",
         ),
         (
             lambda p: at(p, 1)["layer"].pop("dimension"),
             ValueError,
-            r"^calls\[1\].layer: 'dimension' is missing",
+            "dimension",
         ),
         (
             lambda p: at(p, 1)["layer"].update(init="best"),
             TypeError,
-            r"^calls\[1\].layer.init: must be .*Literal",
+            "layer",
         ),
         (
             lambda p: at(p, 1)["wires"].update(query={"key": "x"}),
             ValueError,
-            r"^calls\[1\].wires: there is no 'query'; there are: bias, input, weight",
+            "wires",
         ),
         (
             lambda p: at(p, 1)["wires"].pop("input"),
             ValueError,
-            r"^calls\[1\].wires: 'input' is missing",
+            "input",
         ),
         (
             lambda p: at(p, 1)["wires"].update(input={"call": 7, "port": "output"}),
             ValueError,
-            r"^calls\[1\].wires.input.call: there is no call 7",
+            "wires",
         ),
         (
             lambda p: at(p, 1)["wires"].update(input={"call": 0, "port": "out"}),
             ValueError,
-            r"^calls\[1\].wires.input.port: there is no 'out'; there are: output",
+            "wires",
         ),
         (
             lambda p: at(p, 1)["names"].update(output={"key": "y"}),
             ValueError,
-            "^two results are called 'y'",
+            "'y'",
         ),
         (
             lambda p: at(p, 1)["names"].update(output={"key": 3}),
             TypeError,
-            r"^calls\[1\].names.output.key: must be str, got 3",
+            "names",
         ),
         (
             lambda p: p["layer"]["named"].update(y={"call": 1, "port": "output"}),
             ValueError,
-            "^the name 'y' means one thing in calls, not in named",
+            "named",
         ),
-        (lambda p: p["layer"].update(exposed=["q"]), ValueError, "^exposed: .* 'q'"),
-        (lambda p: p["layer"].update(calls={}), TypeError, "^calls: a list is needed"),
-        (lambda p: p["layer"].update(name=3), TypeError, "^name: must be"),
+        (lambda p: p["layer"].update(exposed=["q"]), ValueError, "'q'"),
+        (lambda p: p["layer"].update(calls={}), TypeError, "calls"),
+        (lambda p: p["layer"].update(name=3), TypeError, 3),
         (
             lambda p: at(p, 1)["wires"].update(
                 input={"array": "AAAA", "dtype": "float32", "shape": [1]}
             ),
             ValueError,
-            r"^calls\[1\].wires.input: float32\[1\] does not have 3 bytes",
+            "float32",
         ),
         (
             lambda p: at(p, 1)["wires"].update(
                 input={"array": "AAAA", "dtype": "O", "shape": [1]}
             ),
             ValueError,
-            r"^calls\[1\].wires.input: this is not a constant",
+            "wires",
         ),
-        (lambda p: p.update(version=True), ValueError, "^this is not a frugax"),
-        (lambda p: p.update(version=2), UnsupportedFileError, "version 2; this .* 1"),
+        (lambda p: p.update(version=True), ValueError, "frugax-model"),
+        (lambda p: p.update(version=2), UnsupportedFileError, "version"),
         (
             lambda p: p.update(format="mithril"),
             ValueError,
-            "^this is not a frugax-model",
+            "format",
         ),
     ],
 )
-def test_an_error_names_the_value_and_its_place(change, error, text):
+def test_an_error_names_the_value_and_its_place(change, error, named):
     plain = copy.deepcopy(layer_to_dict(WIRED))
     layer_from_dict(plain)
     change(plain)
-    with pytest.raises(error, match=text):
+    with refuses(error, named):
         layer_from_dict(plain)
 
 
@@ -371,18 +370,18 @@ def at(plain, i):
 
 
 @pytest.mark.parametrize(
-    ("attributes", "text"),
+    ("attributes", "named"),
     [
-        ({"axes": 0}, r"^calls\[0\].layer: op 'softmax' has no attribute 'axes'"),
-        ({"name": "x"}, r"^calls\[0\].layer.attributes: an op has no attribute 'name'"),
-        ({"axis": {"kind": "Relu"}}, "a plain value is needed"),
-        ({"axis": {"float": "1e3"}}, "this is not a value"),
+        ({"axes": 0}, "axes"),
+        ({"name": "x"}, "'name'"),
+        ({"axis": {"kind": "Relu"}}, "{'kind': 'Relu'}"),
+        ({"axis": {"float": "1e3"}}, "{'float': '1e3'}"),
     ],
 )
-def test_attributes_of_ops_are_checked(attributes, text):
+def test_attributes_of_ops_are_checked(attributes, named):
     plain = layer_to_dict(Model(op("softmax", axis=-1)))
     at(plain, 0)["layer"]["attributes"] = attributes
-    with pytest.raises((TypeError, ValueError), match=text):
+    with refuses((TypeError, ValueError), named):
         layer_from_dict(plain)
 
 
@@ -395,7 +394,7 @@ def test_names_are_looked_up_and_never_imported(monkeypatch):
     plain = layer_to_dict(Model(Linear(2)))
     at(plain, 0)["layer"]["kind"] = "antigravity"
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(ValueError, match="there is no layer 'antigravity'"):
+    with refuses(ValueError, "antigravity"):
         layer_from_dict(plain)
 
 
@@ -406,17 +405,17 @@ def test_depth_and_size_are_bounded():
     assert_same(model)
     for _ in range(20):
         model = Model(model)
-    with pytest.raises(ValueError, match="more than 32 layers inside each other"):
+    with refuses(ValueError, 32):
         layer_to_dict(model)
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]
     plain = layer_to_dict(Linear(2))
     plain["layer"]["dimension"] = deep
-    with pytest.raises(ValueError, match="nested more than 128 deep"):
+    with refuses(ValueError, 128):
         layer_from_dict(plain)
     plain["layer"]["dimension"] = [0] * 5_000_001
-    with pytest.raises(ValueError, match="more than 5,000,000 entries"):
+    with refuses(ValueError, "5,000,000"):
         layer_from_dict(plain)
 
 
@@ -431,15 +430,15 @@ def test_a_value_that_would_be_lost_is_refused():
             super().__init__()
             object.__setattr__(self, "slope", slope)
 
-    with pytest.raises(TypeError, match=r"^value: only numbers, texts"):
+    with refuses(TypeError, "ones"):
         layer_to_dict(Holds(np.ones))
-    with pytest.raises(TypeError, match=r"^Bare.slope is not a dataclass field"):
+    with refuses(TypeError, "Bare.slope"):
         layer_to_dict(Bare(0.1))
     cls = type("Linear", (Linear,), {"__module__": "elsewhere"})
-    with pytest.raises(TypeError, match="cannot be found by its name"):
+    with refuses(TypeError, "Linear"):
         layer_to_dict(cls(3))
     elsewhere = Linear(3)(IOKey("x"))
     model = Model()
     model |= Linear(3)(input="x", weight=weight_of(elsewhere))
-    with pytest.raises(ValueError, match="not part of the same model"):
+    with refuses(ValueError):
         layer_to_dict(model)

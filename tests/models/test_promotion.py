@@ -10,6 +10,7 @@ import pytest
 
 from frugax.models.ops import OPS, as_dtype, is_floating, result_dtype, sum_dtype
 from frugax.models.to_jax import JaxNamespace
+from refusals import refuses
 
 torch = pytest.importorskip("torch")
 
@@ -156,11 +157,11 @@ def test_a_number_of_numpy_is_an_array_and_does_not_give_way():
 
 
 def test_an_unsupported_dtype_is_refused():
-    with pytest.raises(TypeError, match="float8_e4m3fn takes no part"):
+    with refuses(TypeError, "float8_e4m3fn"):
         result_dtype(np.dtype(jnp.float8_e4m3fn), np.dtype("float32"))
-    with pytest.raises(TypeError, match="no dtype 'flaot32'"):
+    with refuses(TypeError, "flaot32", "dtype"):
         OPS["cast"](JaxNamespace(), jnp.ones(2), dtype="flaot32")
-    with pytest.raises(ValueError, match=r"float64 needs 64-bit.*JaxBackend"):
+    with refuses(ValueError, "float64", "JaxBackend"):
         OPS["cast"](JaxNamespace(), jnp.ones(2), dtype="float64")
 
 

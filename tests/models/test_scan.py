@@ -23,6 +23,7 @@ from frugax.models import (
     weight_of,
 )
 from frugax.models.graph import LAYERS, LoopNode, OpNode
+from refusals import refuses
 
 BACKEND = ml.JaxBackend()
 X = np.linspace(-1, 1, 12, dtype="float32").reshape(3, 4)
@@ -109,17 +110,13 @@ def test_flat_and_stacked_are_inverse(to):
         assert type(back[key]) is type(value)
         np.testing.assert_array_equal(back[key], value)
     del flat["block_1.up.bias"]
-    with pytest.raises(
-        ValueError, match=r"'block_1.up.bias' is missing; .* stacks 3 arrays"
-    ):
+    with refuses(ValueError, "block_1.up.bias"):
         looped.stack_params(flat)
 
 
 def test_weights_of_single_blocks_are_refused_with_the_call_that_stacks_them():
     looped, _, _, flat = both(chain(3))
-    with pytest.raises(
-        ValueError, match=r"belong to single blocks; stack_params\(params\) stacks"
-    ):
+    with refuses(ValueError, "stack_params", "(params)"):
         looped.evaluate(flat, {"x": X})
 
 

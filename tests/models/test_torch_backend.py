@@ -13,6 +13,7 @@ import frugax as ml
 from frugax.errors import MissingExtraError, ShapeError
 from frugax.models import LSTM, MLP, IOKey, Linear, Model, op
 from frugax.models.graph import run
+from refusals import refuses, warns
 
 torch = pytest.importorskip("torch")
 
@@ -91,7 +92,7 @@ def test_a_tensor_on_another_device_is_named():
     x = IOKey("x", shape=(2, 3))
     compiled = ml.compile(Model.create(output=x + IOKey("y", shape=(2, 3))), b)
     away = {"x": b.ones(2, 3), "y": b.ones(2, 3).to("meta")}
-    with pytest.raises(ValueError, match=r"data\['y'\] is on meta.*backend on cpu"):
+    with refuses(ValueError, "data['y']"):
         compiled.evaluate({}, away)
 
 
@@ -117,11 +118,11 @@ def test_a_precision_lasts_as_long_as_the_call(monkeypatch):
 
 def test_a_mesh_is_refused_with_the_alternative():
     b = ml.TorchBackend()
-    with pytest.raises(ValueError, match=r"one device. Use JaxBackend\(device_mesh"):
+    with refuses(ValueError, "device_mesh", "JaxBackend"):
         ml.TorchBackend(device_mesh=(1,))
-    with pytest.raises(ValueError, match="device_mesh"):
+    with refuses(ValueError, "device_mesh"):
         b.ones(4, 4, device_mesh=(2,))
-    with pytest.raises(ValueError, match="tensor_split"):
+    with refuses(ValueError, "tensor_split"):
         b.array([1.0, 2.0], tensor_split=(0,))
 
 
@@ -150,7 +151,7 @@ def test_models_run_on_an_accelerator():
 def test_a_missing_torch_names_its_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.delitem(ml.models.__dict__, "TorchBackend", raising=False)
-    with pytest.raises(MissingExtraError, match=r'pip install "frugax\[torch\]"'):
+    with refuses(MissingExtraError, '"frugax[torch]"'):
         ml.models.TorchBackend  # noqa: B018 - looking it up is what fails
 
 
@@ -290,7 +291,7 @@ def test_a_failing_compiler_is_reported_and_skipped(monkeypatch):
 
     monkeypatch.setattr(torch, "compile", broken)
     _, compiled, params, data = small(jit=True)
-    with pytest.warns(RuntimeWarning, match=r"runs without it: no working C\+\+ comp"):
+    with warns(RuntimeWarning, "without"):
         found = compiled.evaluate(params, data)["output"]
     _, plain, _, _ = small()
     np.testing.assert_array_equal(found, plain.evaluate(params, data)["output"])
@@ -301,5 +302,5 @@ def test_a_model_that_draws_is_not_compiled():
     b = ml.TorchBackend(jit=True)
     model = Model.create(output=op("dropout")(IOKey("x", shape=(4, 4))))
     compiled = ml.compile(model, b)
-    with pytest.warns(RuntimeWarning, match="random numbers"):
+    with warns(RuntimeWarning, "numbers"):
         compiled.evaluate({}, {"x": b.ones(4, 4), "key": b.get_random_key()})

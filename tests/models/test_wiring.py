@@ -16,6 +16,7 @@ from frugax.models import (
     op,
     weight_of,
 )
+from refusals import refuses
 
 torch = pytest.importorskip("torch")
 
@@ -105,11 +106,11 @@ def test_a_named_weight_can_go_in_with_the_data():
 def test_a_declared_shape_of_a_named_weight_is_enforced():
     model = Model()
     model |= Linear(4)(input="x", weight=IOKey("w0", shape=(4, 6)), output="y")
-    with pytest.raises(ml.errors.ShapeError, match=r"'w0' of shape \(4, 5\).*\(4, 6\)"):
+    with refuses(ml.errors.ShapeError, "(4, 5)", "(4, 6)"):
         ml.compile(model, ml.JaxBackend(), shapes={"x": (3, 5)})
     model = Model()
     model |= Linear(4)(input="x", weight="w0", output="y")
-    with pytest.raises(ml.errors.ShapeError, match=r"declared as \(9, 5\)"):
+    with refuses(ml.errors.ShapeError, "(9, 5)"):
         ml.compile(model, ml.JaxBackend(), shapes={"x": (3, 5), "w0": (9, 5)})
     ml.compile(model, ml.JaxBackend(), shapes={"x": (3, 5), "w0": (4, 5)})
 
@@ -158,7 +159,7 @@ def test_inputs_and_outputs_of_recurrent_ops_have_other_names(name):
 
 
 def test_an_op_with_one_name_for_an_input_and_an_output_is_refused():
-    with pytest.raises(ValueError, match="'state' is an input and an output"):
+    with refuses(ValueError, "state"):
         ml.models.ops.op_from_function(
             "bad", lambda xp, state: state, outputs=("state",)
         )
@@ -185,7 +186,7 @@ def test_the_initial_state_of_a_recurrent_op_counts():
 
 def test_wiring_by_a_name_with_two_meanings_is_refused():
     inner = Model.create(x=IOKey("x") * 2)
-    with pytest.raises(ValueError, match="an input and an output called 'x'"):
+    with refuses(ValueError, "x"):
         inner(x=IOKey("a"))
 
 

@@ -16,6 +16,7 @@ from frugax.remat.rewrite import (
     split_batch,
     trace_loss,
 )
+from refusals import refuses
 from tiers import mostly_thorough
 
 from . import random_programs
@@ -399,7 +400,7 @@ def test_a_batch_on_eight_devices_runs_in_chunks_of_its_own_rows():
 def test_a_plan_for_chunks_that_do_not_fit_the_loss_is_refused():
     place = position_of(batch_norm, (WS, X), X)
     step = in_chunks(batch_norm, (WS, X), remat.BatchChunks(2, place, 0))
-    with pytest.raises(ValueError, match="cannot run in 2 chunks"):
+    with refuses(ValueError, 2):
         step(WS, X)
 
 

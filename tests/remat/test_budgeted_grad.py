@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from frugax import InfeasibleBudgetError, MemoryBudget, remat
+from refusals import refuses
 
 from .checks import assert_same, temp_bytes
 
@@ -52,7 +53,7 @@ def test_a_gradient_that_does_not_fit_is_not_run():
 
 
 def test_an_argument_that_is_a_function_is_named_with_its_place():
-    with pytest.raises(TypeError, match=r"args\[1\] is .*not an array: let the loss"):
+    with refuses(TypeError, "args[1]"):
         remat.grad(lambda p, act: act(p["w"]), HALF)({"w": jnp.ones(3)}, jnp.sum)
 
 
@@ -75,5 +76,5 @@ def test_a_function_within_an_argument_is_not_differentiated(act):
 
 
 def test_a_block_holds_something():
-    with pytest.raises(ValueError, match="got -1"):
+    with refuses(ValueError, -1):
         remat.plan(loss, HALF, example_args=(WS, X), block_size=-1)

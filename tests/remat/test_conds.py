@@ -12,6 +12,7 @@ from frugax.compat import memory_planning
 from frugax.remat import BodyPlan, Chunk, Recompute
 from frugax.remat.rewrite import loop_bodies, trace_loss
 from frugax.remat.solver import list_candidates, list_loop_choices
+from refusals import refuses
 
 from .checks import (
     again,
@@ -266,7 +267,7 @@ def test_branches_of_a_cond_in_a_loop_are_planned():
 def test_a_damaged_choice_is_refused(bodies):
     loss, args = one_of_three()
     place = outer_place(one_of_three)
-    with pytest.raises(ValueError, match=r"damaged plan: .* remat\.plan"):
+    with refuses(ValueError, "remat.plan"):
         recompute_bodies(loss, args, (BodyPlan(place, bodies, "cond"),))(*args)
 
 

@@ -8,6 +8,7 @@ from jax import lax
 from frugax import jaxprs
 from frugax.remat import BodyPlan, Recompute
 from frugax.remat.solver import list_loop_choices
+from refusals import refuses
 
 from ..tiers import mostly_thorough
 from .checks import assert_same, plain_bytes, recompute_bodies, temp_bytes
@@ -89,7 +90,7 @@ def test_levels_cost_the_flops_that_are_stated():
 
 @pytest.mark.parametrize("levels", [(60,), (3, 5), (5, 5), (0,)])
 def test_damaged_levels_are_refused(levels):
-    with pytest.raises(ValueError, match="damaged plan"):
+    with refuses(ValueError, "damaged"):
         by_levels(rnn, *levels)
 
 

@@ -3,10 +3,10 @@
 import xml.etree.ElementTree as ET
 
 import jax.numpy as jnp
-import pytest
 
 from frugax import MemoryBudget, remat
 from frugax.remat import Frontier, TriedPlan
+from refusals import refuses
 
 from .scan_cases import W
 
@@ -47,7 +47,7 @@ def test_the_picture_is_svg_and_marks_the_plan(tmp_path):
     assert kinds.count("dot") == 3
     assert kinds.count("ring") == 1
     assert "of plain" in found.save(tmp_path / "curve.txt").read_text()
-    with pytest.raises(ValueError, match=r"saved as \.svg"):
+    with refuses(ValueError, "saved"):
         found.save(tmp_path / "curve.png")
 
 

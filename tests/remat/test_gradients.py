@@ -15,6 +15,7 @@ from frugax.jaxprs import flops, shape_of
 from frugax.remat import Segment
 from frugax.remat.rewrite import Gate, build_value_and_grad, trace_loss
 from frugax.remat.solver import build_segments, list_candidates
+from refusals import refuses
 from tiers import mostly_thorough
 
 from .checks import assert_same, plain_bytes, plan_whole, temp_bytes
@@ -164,7 +165,7 @@ def test_static_arguments_are_bound_before_planning():
         assert plan.extra_flops > 0
         assert_same(remat.apply(fn, plan)(*args), want)
     # A bound argument is part of the loss.
-    with pytest.raises(ValueError, match="another loss"):
+    with refuses(ValueError, "another"):
         remat.apply(functools.partial(bound, activation=jnp.cos), plans[0])(*args)
 
 

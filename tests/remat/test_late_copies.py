@@ -10,6 +10,7 @@ from frugax import MemoryBudget, remat
 from frugax.remat import LateCopies
 from frugax.remat.rewrite import build_value_and_grad, copy_late, trace_loss
 from frugax.remat.solver import find_blocks, reads_late
+from refusals import refuses
 
 from .checks import assert_same, plain_bytes, plan_whole, temp_bytes
 
@@ -95,7 +96,7 @@ def test_the_compiler_does_not_merge_copies():
 @pytest.mark.parametrize("edges", [(0, 4, 9999), (4, 0, 8), (3, 3, 5), (3,), ()])
 def test_damaged_copies_are_refused(edges):
     loss, args = maml()
-    with pytest.raises(ValueError, match="damaged plan: blocks that end at"):
+    with refuses(ValueError, "damaged"):
         follow(loss, args, LateCopies((edges,), "select"))(*args)
 
 

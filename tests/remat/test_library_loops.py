@@ -8,6 +8,7 @@ from jax import lax
 from jax.interpreters import ad, mlir
 
 from frugax import InfeasibleBudgetError, MemoryBudget, remat
+from refusals import refuses
 
 from .checks import assert_same, plan_whole
 
@@ -69,7 +70,7 @@ def test_a_loop_of_unknown_length_is_refused_in_one_line():
         more = lambda y: jnp.sum(y) < 5
         return jnp.mean(lax.while_loop(more, lambda y: step(w, y), y))
 
-    with pytest.raises(ValueError, match=r"not fixed.*lax.scan.*checkpoints") as e:
+    with refuses(ValueError, "lax.scan") as e:
         remat.plan(loss, MemoryBudget("1KiB"), (W, START), cache=False)
     assert "\n" not in str(e.value)
 
@@ -81,5 +82,5 @@ def test_a_custom_rule_is_named_where_no_plan_fits():
 
     solve.defvjp(lambda w, y: (step(w, y), (w, y)), lambda saved, g: (saved[0], g))
     loss = lambda w, y: jnp.mean(solve(w, y) ** 2)
-    with pytest.raises(InfeasibleBudgetError, match=r"custom_vjp .* save less"):
+    with refuses(InfeasibleBudgetError, "custom_vjp"):
         plan_whole(loss, MemoryBudget("1KiB"), (W, START), cache=False)

@@ -10,6 +10,7 @@ import pytest
 from frugax import MemoryBudget, remat
 from frugax.errors import RematUndoneError
 from frugax.targets import installed_compilers
+from refusals import refuses
 from remat.checks import assert_same
 
 ROUNDS, WIDTH, ROWS = 6, 64, 512
@@ -59,12 +60,12 @@ def test_gradients_with_offload_equal_jax(plan):
 def test_a_compiler_that_ignores_offload_is_an_error(plan):
     # On a CPU all memory is the host's, and nothing is moved.
     here = dataclasses.replace(plan, target="cpu", platform="cpu")
-    with pytest.raises(RematUndoneError, match=r"kept on the device.*offload=False"):
+    with refuses(RematUndoneError, "offload=False"):
         remat.apply(loss, here).report(*ARGS)
 
 
 def test_the_hosts_memory_is_not_offered_on_a_cpu():
-    with pytest.raises(ValueError, match=r'offload="first".*memory of a CPU') as e:
+    with refuses(ValueError, "first", "offload") as e:
         remat.plan(loss, MemoryBudget("1MiB"), ARGS, offload="first", cache=False)
     assert "\n" not in str(e.value)
 
@@ -73,5 +74,5 @@ def test_the_hosts_memory_is_not_offered_on_a_cpu():
 def test_a_misspelt_lever_is_refused(lever):
     shapes = (jax.ShapeDtypeStruct((4,), "float32"),)
     wrong: dict[str, Any] = {lever: "last"}
-    with pytest.raises(ValueError, match=f"{lever} must be True, False or .first."):
+    with refuses(ValueError, lever):
         remat.plan(lambda x: x.sum(), MemoryBudget("1MiB"), shapes, **wrong)

@@ -12,6 +12,7 @@ import pytest
 from frugax import MemoryBudget, measure, remat
 from frugax.errors import OutputError
 from frugax.remat._memory_charts import draw_blocks, stretch
+from refusals import refuses
 
 from .checks import plan_whole
 
@@ -138,7 +139,7 @@ def test_blocks_show_heights_in_eighths():
 
 
 def test_too_little_room_is_refused(drawn):
-    with pytest.raises(ValueError, match="40 columns and 4 lines, got 39 and 4"):
+    with refuses(ValueError, 39):
         drawn.text(width=39, height=4)
 
 
@@ -152,7 +153,7 @@ def test_stretching_never_hides_a_peak():
 def test_a_picture_is_saved_whole_or_refused(drawn, tmp_path):
     assert drawn.save(tmp_path / "a.svg").read_text() == drawn.svg()
     assert drawn.save(tmp_path / "a.txt").read_text() == drawn.text() + "\n"
-    with pytest.raises(ValueError, match=r"\.svg, or as \.txt"):
+    with refuses(ValueError, ".svg"):
         drawn.save(tmp_path / "a.png")
-    with pytest.raises(OutputError, match="a file stands where a folder"):
+    with refuses(OutputError):
         drawn.save(tmp_path / "a.svg" / "b.svg")

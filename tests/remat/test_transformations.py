@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from frugax import MemoryBudget, remat
+from refusals import refuses
 
 from .checks import assert_same, plan_whole, temp_bytes
 
@@ -49,19 +50,19 @@ def test_the_regions_of_a_loss_are_opened_where_that_is_better():
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "named"),
     [
-        ((WS, "data"), r"example_args\[1\] is 'data', not an array"),
-        ((WS, jnp.tanh), r"example_args\[1\] is a value of type \w+, not an array"),
+        ((WS, "data"), "data"),
+        ((WS, jnp.tanh), "example_args"),
     ],
 )
-def test_arguments_that_are_not_arrays_are_named_in_one_line(args, said):
-    with pytest.raises(TypeError, match=said) as caught:
+def test_arguments_that_are_not_arrays_are_named_in_one_line(args, named):
+    with refuses(TypeError, named) as caught:
         remat.plan(loss, MemoryBudget("1MiB"), example_args=args)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("share", [0, 1.5, "150%"])
 def test_a_share_is_above_0_and_at_most_1(share):
-    with pytest.raises(ValueError, match="share"):
+    with refuses(ValueError, "share"):
         MemoryBudget.share(share)

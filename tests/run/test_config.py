@@ -5,6 +5,7 @@ import pytest
 from frugax.budget import MemoryBudget, SizeBudget, TimeBudget, from_plain, to_plain
 from frugax.errors import ConfigError
 from frugax.run import RunConfig, load_config
+from refusals import refuses
 
 GOOD = """\
 name: small
@@ -45,55 +46,55 @@ def test_a_config_survives_plain_data(write):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new", "named"),
     [
-        ("steps: 10", "stepz: 10", r"c\.yaml:5: train\.stepz: .*Did you mean 'steps'"),
-        ("steps: 10", "steps: 0", r"c\.yaml:5: train\.steps: must be >= 1, got 0"),
-        ("steps: 10", "steps: ten", r"c\.yaml:5: train\.steps: .*whole number, got"),
-        ("steps: 10", "steps: 1.5", r"c\.yaml:5: .*whole number, got 1\.5"),
-        ("steps: 10", "steps: 10\n  steps: 11", r"c\.yaml:6: .*is repeated.*line 5"),
-        ("1e-3", "-1", r"c\.yaml:6: train\.learning_rate: must be > 0"),
-        ("50%", "lots", r"c\.yaml:8: budgets\.memory"),
-        ("50%", "0%", r"c\.yaml:8: budgets\.memory: memory must be > 0"),
-        ("2min", "2 moons", r"c\.yaml:9: budgets\.time: .*'moons'"),
-        ("6x", "6 times", r"c\.yaml:10: budgets\.size: .*'6 times' has the unit"),
-        ("mlp", "mlq", r"c\.yaml:3: model\.name: .*Did you mean 'mlp'"),
+        ("steps: 10", "stepz: 10", "train.stepz"),
+        ("steps: 10", "steps: 0", "train.steps"),
+        ("steps: 10", "steps: ten", "train.steps"),
+        ("steps: 10", "steps: 1.5", 1),
+        ("steps: 10", "steps: 10\n  steps: 11", "c.yaml"),
+        ("1e-3", "-1", "train.learning_rate"),
+        ("50%", "lots", "budgets.memory"),
+        ("50%", "0%", "budgets.memory"),
+        ("2min", "2 moons", "budgets.time"),
+        ("6x", "6 times", "6 times"),
+        ("mlp", "mlq", "mlp"),
         (
             "name: small",
             "name: a/b",
-            r"c\.yaml:1: name: must start with a letter.*'a/b'",
+            "c.yaml",
         ),
-        ("name: small", "nam: small", r"c\.yaml:1: nam: .*Did you mean 'name'"),
-        ("name: small\n", "", r"c\.yaml: name: this key is missing"),
-        ("model: {name: mlp}\n", "", "either data and model, or task"),
-        ("model: {name: mlp}", "task: 'a:b'", "leave those keys out"),
+        ("name: small", "nam: small", "c.yaml"),
+        ("name: small\n", "", "c.yaml"),
+        ("model: {name: mlp}\n", "", "c.yaml"),
+        ("model: {name: mlp}", "task: 'a:b'", "c.yaml"),
         *(
-            ("data: {name: digits}\nmodel: {name: mlp}", f"task: '{name}'", message)
-            for message in [r"c\.yaml:2: task: .*write \"module:function\""]
+            ("data: {name: digits}\nmodel: {name: mlp}", f"task: '{name}'", named)
+            for named in ['"module:function"']
             for name in ("a", "a:", ":b", ".a:b", "..:b", "a.py:b", "a :b", "a:b:c")
         ),
-        ("1e-3", "1e39", "must be > 0 and finite"),
-        ("{name: mlp}", "{name: mlp", r"c\.yaml:4: this is not YAML"),
-        ("size: 6x", "accuracy_drop: 0.1", "needs a size budget"),
-        (GOOD, "- 1", "a config is a mapping"),
-        (GOOD, "", "a config is a mapping"),
+        ("1e-3", "1e39", "1e+39"),
+        ("{name: mlp}", "{name: mlp", "c.yaml"),
+        ("size: 6x", "accuracy_drop: 0.1", "c.yaml"),
+        (GOOD, "- 1", "c.yaml"),
+        (GOOD, "", "c.yaml"),
     ],
 )
-def test_a_config_error_names_its_place(write, old, new, message):
+def test_a_config_error_names_its_place(write, old, new, named):
     assert old in GOOD
-    with pytest.raises(ConfigError, match=message) as caught:
+    with refuses(ConfigError, named) as caught:
         load_config(write(GOOD.replace(old, new, 1)))
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_file(tmp_path):
-    with pytest.raises(ConfigError, match="there is no such file"):
+    with refuses(ConfigError, "none.yaml"):
         load_config(tmp_path / "none.yaml")
 
 
 def test_a_binary_file(tmp_path):
     (tmp_path / "c.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="cannot be read as text"):
+    with refuses(ConfigError, "c.yaml"):
         load_config(tmp_path / "c.yaml")
 
 
@@ -107,19 +108,19 @@ def test_overrides_replace_single_values(write):
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
+    ("override", "named"),
     [
-        ("train.steps", "write key=value"),
-        ("=3", "write key=value"),
+        ("train.steps", "key=value"),
+        ("=3", "key=value"),
         (
             "train.stepz=3",
-            r"^override 'train\.stepz=3': train\.stepz: .*Did you mean 'steps'",
+            "'train.stepz=3'",
         ),
-        ("train.steps=-3", r"^override 'train\.steps=-3': train\.steps: must be >= 1"),
-        ("name.x=3", "name is not a mapping"),
-        ("train.steps=[1", "is not YAML"),
+        ("train.steps=-3", "'train.steps=-3'"),
+        ("name.x=3", "'name.x=3'"),
+        ("train.steps=[1", "'<stream end>'"),
     ],
 )
-def test_a_wrong_override_is_named(write, override, message):
-    with pytest.raises(ConfigError, match=message):
+def test_a_wrong_override_is_named(write, override, named):
+    with refuses(ConfigError, named):
         load_config(write(GOOD), overrides=[override])

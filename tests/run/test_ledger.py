@@ -14,6 +14,7 @@ from frugax.run import Budgets, RunConfig, RunFolder, TrainConfig
 from frugax.run._finish import _compress
 from frugax.run._ledger import Ledger, process_seconds
 from frugax.run._prepare import Prepared
+from refusals import refuses
 
 
 def clocked(now, **options):
@@ -38,7 +39,7 @@ def test_a_stage_without_time_is_refused_and_names_a_limit_that_suffices():
     ledger = Ledger(20.0, clock=lambda: now[0])
     ledger.check(stage="planning")
     now[0] = 19.0
-    with pytest.raises(InfeasibleBudgetError, match=r"budgets\.time.*planning") as e:
+    with refuses(InfeasibleBudgetError, "planning", "budgets.time") as e:
         ledger.check(stage="planning")
     assert e.value.needed > 20.0
     Ledger(20.0, elapsed_s=19.0, refuses=False).check(stage="a resumed run")
@@ -125,8 +126,8 @@ def test_a_function_that_hangs_is_left_after_the_limit():
     now = [0.0]
     ledger = clocked(now)
     now[0] = 100 + 0.1 * 100 + 5
-    message = "a function of the task"
-    with pytest.raises(BudgetExceededError, match=message), ledger.stop_hanging():
+    named = "task"
+    with refuses(BudgetExceededError, named), ledger.stop_hanging():
         time.sleep(10)
 
 

@@ -9,6 +9,7 @@ import pytest
 from frugax.errors import ConfigError
 from frugax.run import TrainConfig
 from frugax.run._optimizer import averaged_weights, build_optimizer
+from refusals import refuses
 
 
 @pytest.mark.parametrize(
@@ -59,15 +60,15 @@ def test_the_average_follows_the_weights():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "named"),
     [
-        ({"optimizer": "adm"}, "Did you mean 'adam'"),
-        ({"optimizer": {"name": "adam", "b": 1}}, r"optax\.adam: .*'b'"),
-        ({"optimizer": "chain"}, "no 'chain'"),
-        ({"schedule": "cosin"}, "Did you mean 'cosine'"),
-        ({"weight_decay": 0.1}, "adam has no weight decay"),
+        ({"optimizer": "adm"}, "adam"),
+        ({"optimizer": {"name": "adam", "b": 1}}, "'b'"),
+        ({"optimizer": "chain"}, "chain"),
+        ({"schedule": "cosin"}, "cosine"),
+        ({"weight_decay": 0.1}, "adam"),
     ],
 )
-def test_a_wrong_name_or_argument_is_one_line(options, message):
-    with pytest.raises(ConfigError, match=message):
+def test_a_wrong_name_or_argument_is_one_line(options, named):
+    with refuses(ConfigError, named):
         build_optimizer(TrainConfig(steps=9, **options))

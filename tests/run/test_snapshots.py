@@ -14,6 +14,7 @@ from frugax.errors import ConfigError
 from frugax.run._snapshot_html import render_streams
 from frugax.run._snapshots import Snapshots
 from frugax.run._task_checks import check_show
+from refusals import refuses
 
 
 class Purse(watch.Watcher):
@@ -84,20 +85,20 @@ def test_a_surplus_is_not_spent_at_once(journal, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "named"),
     [
-        (3, r"show must return a dict of streams.*got 3 \(type int\)"),
-        ({"": {"a": 1}}, "a stream '', which frugax writes itself"),
-        ({"watch": {"a": 1}}, "a stream 'watch', which frugax writes itself"),
-        ({1: {"a": 1}}, "a stream 1, which"),
-        ({"s": jnp.zeros(2)}, r"returns float32\[2\] as 's': a stream is a dict"),
-        ({"s": {}}, "as 's': a stream is a dict"),
-        ({"s": {"a": "text"}}, "as 'a' of 's': it must be a number"),
-        ({"s": {"a": jnp.zeros(2, complex)}}, r"complex64\[2\] as 'a' of 's'"),
+        (3, 3),
+        ({"": {"a": 1}}, "''"),
+        ({"watch": {"a": 1}}, "watch"),
+        ({1: {"a": 1}}, 1),
+        ({"s": jnp.zeros(2)}, "'s'"),
+        ({"s": {}}, "'s'"),
+        ({"s": {"a": "text"}}, "'s'"),
+        ({"s": {"a": jnp.zeros(2, complex)}}, "'s'"),
     ],
 )
-def test_a_snapshot_that_cannot_be_shown_is_named(given, message):
-    with pytest.raises(ConfigError, match=message):
+def test_a_snapshot_that_cannot_be_shown_is_named(given, named):
+    with refuses(ConfigError, named):
         check_show(lambda params: given, jnp.zeros(2))
 
 

@@ -14,6 +14,7 @@ from frugax import train
 from frugax.budget import MemoryBudget, Verdict
 from frugax.errors import ConfigError
 from frugax.run import RunFolder, load_config, run
+from refusals import refuses
 
 pytestmark = pytest.mark.slow
 
@@ -57,18 +58,18 @@ def test_no_file_is_in_both_parts(lm):
 def test_a_python_without_sources_is_reported(lm, tmp_path):
     (tmp_path / "os.py").write_text("pass")
     (tmp_path / "mine.py").write_text("not the standard library's")
-    with pytest.raises(ConfigError, match=r"holds 1 source files of the standard"):
+    with refuses(ConfigError, 1):
         lm.sources(tmp_path)
 
 
 def test_heads_that_do_not_divide_the_width_are_refused(lm):
-    with pytest.raises(ConfigError, match="heads=3 does not divide width=32"):
+    with refuses(ConfigError, "heads", "width=32"):
         lm.task(**SMALL | {"heads": 3})
 
 
 def test_a_context_longer_than_the_text_is_refused(lm, monkeypatch):
     monkeypatch.setattr(lm, "sources", lambda: ["import this"] * 10)
-    with pytest.raises(ConfigError, match="needs more than the 11 characters"):
+    with refuses(ConfigError, 11):
         lm.task(**SMALL)
 
 
@@ -155,15 +156,15 @@ def test_a_finished_run_writes_text(lm, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("prompt", "temperature", "said"),
+    ("prompt", "temperature", "named"),
     [
-        ("", 1.0, "a prompt must have 1 to 9 characters, got 0"),
-        ("import this", 1.0, "a prompt must have 1 to 9 characters, got 11"),
-        ("def ", 0.0, r"temperature must be > 0, got 0\.0"),
+        ("", 1.0, 0),
+        ("import this", 1.0, 9),
+        ("def ", 0.0, "temperature"),
     ],
 )
-def test_an_unusable_prompt_or_temperature_is_named(lm, prompt, temperature, said):
-    with pytest.raises(ValueError, match=said):
+def test_an_unusable_prompt_or_temperature_is_named(lm, prompt, temperature, named):
+    with refuses(ValueError, named):
         lm.sample(
             {},
             lambda params, text: text,

@@ -7,6 +7,7 @@ import pytest
 
 from frugax.errors import ConfigError
 from frugax.run import RunConfig, Task, TrainConfig, load_task
+from refusals import refuses
 
 
 def own(task: str, **options) -> RunConfig:
@@ -40,32 +41,31 @@ def test_a_tuple_is_a_task_and_options_are_arguments(folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "named"),
     [
-        ("own_task_zz:f", "'own_task_zz' was not found.*Did you mean 'own_task_"),
-        ("own_task_a:god", "no function 'god'. Did you mean 'good'. It has: good, it"),
-        ("own_task_a:value", "no function 'value'"),
-        ("own_task_a:number", "returned a int; return frugax.run.Task"),
-        ("own_task_a:no_loss", "loss must be a function, got a int"),
-        ("own_task_a:empty", "batches is empty"),
-        ("own_task_a:swapped", r"init must take \(key\), but it takes \(m, b\)"),
-        ("own_task_a:no_step", r"batches must take \(step\), but it takes \(\)"),
-        ("own_task_a:iterator", "batches must be .*got a list_iterator"),
+        ("own_task_zz:f", "own_task_zz"),
+        ("own_task_a:god", "good"),
+        ("own_task_a:value", "function"),
+        ("own_task_a:number", "frugax.run.Task"),
+        ("own_task_a:no_loss", "loss"),
+        ("own_task_a:empty", "batches"),
+        ("own_task_a:swapped", "init"),
+        ("own_task_a:no_step", "batches"),
+        ("own_task_a:iterator", "batches"),
     ],
 )
-def test_a_wrong_task_is_refused_with_its_reason(folder, name, message):
-    with pytest.raises(ConfigError, match=message):
+def test_a_wrong_task_is_refused_with_its_reason(folder, name, named):
+    with refuses(ConfigError, named):
         load_task(own(name), config_folder=folder)
 
 
 def test_an_unknown_option_is_named(folder):
-    with pytest.raises(ConfigError, match="Did you mean 'n'"):
+    with refuses(ConfigError, "'n'"):
         load_task(own("own_task_a:good", nn=5), config_folder=folder)
 
 
 def test_an_import_error_in_user_code_is_named_with_its_line(folder):
-    message = r"importing own_task_b raised ModuleNotFoundError at own_task_b.py:\d+: "
-    with pytest.raises(ConfigError, match=f"{message}.*no_such_package_of_mine"):
+    with refuses(ConfigError, "own_task_b.py:1", "no_such_package_of_mine"):
         load_task(own("own_task_b:f"), config_folder=folder)
 
 
@@ -78,5 +78,5 @@ def test_a_batch_larger_than_the_data_is_refused():
         data=DataConfig(batch=5000),
         model=ModelConfig(name="mlp", width=4, depth=1),
     )
-    with pytest.raises(ConfigError, match=r"data\.batch must be <= 1438"):
+    with refuses(ConfigError, "data.batch"):
         load_task(config, config_folder=Path())

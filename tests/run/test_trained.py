@@ -11,6 +11,7 @@ import pytest
 
 from frugax.errors import ConfigError
 from frugax.run import RunConfig, RunFolder, TrainConfig, load_trained, run
+from refusals import refuses
 
 TASK = """
 import equinox as eqx, jax, jax.numpy as jnp, numpy as np
@@ -71,7 +72,7 @@ def test_floating_point_arrays_are_trained_and_the_rest_is_kept(trained):
 def test_a_run_that_is_not_finished_is_named(trained, tmp_path):
     folder, _ = trained
     (tmp_path / "config.yaml").write_bytes(folder.config.read_bytes())
-    with pytest.raises(ConfigError, match=r"not finished, it has no model\.fxz"):
+    with refuses(ConfigError, "model.fxz"):
         load_trained(tmp_path)
 
 
@@ -79,7 +80,7 @@ def test_code_that_makes_another_model_now_is_refused(trained):
     folder, _ = trained
     with (
         edited(folder.config_folder() / "net_task.py", "Linear(3, 2", "Linear(3, 5"),
-        pytest.raises(ConfigError, match=r"bias is float32\(2,\) there and"),
+        refuses(ConfigError, "(2,)"),
     ):
         load_trained(folder.path)
 
@@ -104,7 +105,7 @@ def test_going_on_with_another_loss_is_refused_or_noted(trained, tmp_path):
     config = RunConfig(name="x", train=TrainConfig(steps=9), task="net_task:task")
     with edited(config_folder / "net_task.py", ".mean() ** 2", ".mean() ** 4"):
         options = {"config_folder": config_folder, "resume": True}
-        with pytest.raises(ConfigError, match=r"the loss has changed.*train.steps: 7"):
+        with refuses(ConfigError, "train.steps"):
             run(config, again, **options)
         outcome = run(config, again, **options, accept_changes=True)
     assert any("code of net_task has changed" in n for n in outcome.notes)

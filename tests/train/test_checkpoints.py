@@ -20,6 +20,7 @@ import forked
 from frugax.errors import CheckpointError, DivergedError, OutputError
 from frugax.train import Checkpoints, TrainState, init_state
 from frugax.train.distributed import Layout
+from refusals import refuses
 
 
 def state_of(step=3, width=4, **more):
@@ -140,12 +141,12 @@ def test_checkpoints_go_into_a_bucket(tmp_path, monkeypatch):
     assert extra == {"step": 3}
     damage(next((tmp_path / "bucket/run/frugax-3").rglob("d/*")))
     assert list(saved.find_damaged()) == [3]
-    with pytest.raises(CheckpointError, match=r"gs://bucket/run/frugax-3: .*step=2"):
+    with refuses(CheckpointError, "step=2"):
         saved.restore(state_of())
 
 
 def test_other_remote_places_are_refused_by_name():
-    with pytest.raises(ValueError, match=r"cannot be written to s3://.*mount s3://a/b"):
+    with refuses(ValueError, "s3://a/b"):
         Checkpoints("s3://a/b")
 
 
@@ -164,30 +165,30 @@ def test_an_older_step_cannot_follow_a_later_one(tmp_path):
     saved = Checkpoints(tmp_path)
     saved.save(state_of(5))
     for step in (4, 5):
-        with pytest.raises(CheckpointError, match="holds step 5"):
+        with refuses(CheckpointError, 5):
             saved.save(state_of(step))
 
 
 @pytest.mark.parametrize(
-    ("like", "message"),
+    ("like", "named"),
     [
         (
             state_of(width=5),
-            r"state\.params\['w'\] is float32\[4\] there and float32\[5",
+            "state.params['w']",
         ),
-        (state_of(more=jnp.ones(2)), r"state\.params\['more'\] is absent there"),
+        (state_of(more=jnp.ones(2)), "more"),
         (
             TrainState(jnp.int32(0), {"w": jnp.zeros(4)}, ()),
-            r"params\['empty'\] is float32\[0,5\] there and absent here",
+            "float32[0,5]",
         ),
     ],
 )
 def test_a_checkpoint_of_another_state_is_refused_and_the_leaf_named(
-    tmp_path, like, message
+    tmp_path, like, named
 ):
     saved = Checkpoints(tmp_path)
     saved.save(state_of())
-    with pytest.raises(CheckpointError, match=message) as e:
+    with refuses(CheckpointError, named) as e:
         saved.restore(like)
     assert "\n" not in str(e.value)
 
@@ -212,7 +213,7 @@ def test_any_damage_to_any_file_is_found_and_reported_in_one_line(tmp_path, capf
             if file.name == "frugax.json" and damaged is None:
                 assert saved.latest_step() == 1  # as if the save had been killed
             else:
-                with pytest.raises(CheckpointError, match="step=1") as e:
+                with refuses(CheckpointError, "step=1") as e:
                     saved.restore(state_of())
                 assert file.name in str(e.value)
                 assert "\n" not in str(e.value)
@@ -247,13 +248,11 @@ def test_damaged_checkpoints_are_distinguished_from_intact_ones(tmp_path):
     assert saved.find_damaged()[3].endswith(" is missing")
     assert saved.latest_intact_step() == 1
     assert saved.steps() == [1, 2, 3]  # looking deletes nothing
-    with pytest.raises(CheckpointError, match="step=1"):  # not the damaged step 2
+    with refuses(CheckpointError, "step=1"):  # not the damaged step 2
         saved.restore(state_of())
     damage(files_of(tmp_path / "frugax-1")[0])
     assert saved.latest_intact_step() is None
-    with pytest.raises(
-        CheckpointError, match="no checkpoint is intact, train from the start"
-    ):
+    with refuses(CheckpointError):
         saved.restore(state_of())
 
 
@@ -273,7 +272,7 @@ def test_a_damaged_step_is_kept_while_an_intact_one_forbids_the_save(tmp_path):
     for step in (1, 5, 9):
         saved.save(state_of(step))
     damage(files_of(tmp_path / "frugax-9")[0])
-    with pytest.raises(CheckpointError, match="holds step 5, so step 4"):
+    with refuses(CheckpointError, 4):
         saved.save(state_of(4))
     assert saved.steps() == [1, 5, 9]
 
@@ -287,7 +286,7 @@ def test_unreadable_checkpoints_are_skipped_but_never_deleted(tmp_path):
     manifest.mkdir()  # reading it is an OSError
     assert list(saved.find_damaged()) == [5]
     assert saved.latest_intact_step() == 1
-    with pytest.raises(CheckpointError, match=r"cannot be read .*step=1"):
+    with refuses(CheckpointError, "step=1"):
         saved.restore(state_of())
     with pytest.raises(OutputError):
         saved.save(state_of(3))
@@ -305,9 +304,9 @@ def test_a_checkpoint_of_another_format_does_not_count_as_damaged(tmp_path):
     sealed = {"crc32": zlib.crc32(text.encode()), "manifest": text}
     manifest.write_text(json.dumps(sealed))
     assert (saved.find_damaged(), saved.latest_intact_step()) == ({}, 5)
-    with pytest.raises(CheckpointError, match="update frugax"):
+    with refuses(CheckpointError):
         saved.restore(state_of())
-    with pytest.raises(CheckpointError, match="holds step 5"):
+    with refuses(CheckpointError, 5):
         saved.save(state_of(4))
 
 
@@ -329,23 +328,23 @@ def test_an_interrupted_save_is_ignored_and_deleted_later(tmp_path):
 
 
 def test_a_folder_without_checkpoints_is_reported(tmp_path):
-    with pytest.raises(CheckpointError, match="holds no checkpoint:"):
+    with refuses(CheckpointError, "none"):
         Checkpoints(tmp_path / "none").restore(state_of())
     saved = Checkpoints(tmp_path)
     saved.save(state_of(3))
-    with pytest.raises(CheckpointError, match="no checkpoint of step 2"):
+    with refuses(CheckpointError, "step"):
         saved.restore(state_of(), step=2)
 
 
 def test_a_file_in_the_way_is_an_output_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="file"):
+    with refuses(OutputError, "file"):
         Checkpoints(tmp_path / "file").save(state_of())
 
 
 def test_a_file_in_the_place_of_a_step_is_an_output_error(tmp_path):
     (tmp_path / "frugax-3").write_text("")
-    with pytest.raises(OutputError, match=r"write .*frugax-3: .* file stands .* move"):
+    with refuses(OutputError, 3):
         Checkpoints(tmp_path).save(state_of(3))
     assert (tmp_path / "frugax-3").read_text() == ""
 
@@ -353,7 +352,7 @@ def test_a_file_in_the_place_of_a_step_is_an_output_error(tmp_path):
 def test_a_name_that_is_too_long_is_an_output_error(tmp_path):
     saved = Checkpoints(tmp_path / ("x" * 300))
     for look in (saved.latest_step, lambda: saved.save(state_of())):
-        with pytest.raises(OutputError, match="too long; choose a shorter name"):
+        with refuses(OutputError):
             look()
 
 
@@ -365,14 +364,14 @@ def test_a_folder_that_may_not_be_changed_is_an_output_error(tmp_path, monkeypat
     saved = Checkpoints(tmp_path, keep=1)
     saved.save(state_of(1))
     monkeypatch.setattr(shutil, "rmtree", refuse)
-    with pytest.raises(OutputError, match=r"Read-only.*a disk that is not read-only"):
+    with refuses(OutputError, "frugax-1.deleted"):
         saved.save(state_of(2))
 
 
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
 def test_weights_that_are_not_finite_are_never_saved(tmp_path, bad):
     saved = Checkpoints(tmp_path)
-    with pytest.raises(DivergedError, match=r"params\['a'\]\['b'\] is not finite aft"):
+    with refuses(DivergedError, "'b'"):
         saved.save(state_of(3, a={"b": jnp.array([0.0, bad])}))
     assert not list(tmp_path.iterdir())
 
@@ -384,7 +383,7 @@ def test_extra_that_json_cannot_hold_is_refused_before_writing(tmp_path):
 
 
 def test_the_number_kept_must_be_one_or_more(tmp_path):
-    with pytest.raises(ValueError, match="got 0"):
+    with refuses(ValueError, 0):
         Checkpoints(tmp_path, keep=0)
 
 

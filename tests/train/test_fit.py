@@ -22,6 +22,7 @@ from frugax.errors import (
 )
 from frugax.train import Checkpoints, fit, init_state, make_train_step
 from frugax.train.loop import index_batches
+from refusals import refuses
 
 OPTIMIZER = optax.adam(0.05)
 
@@ -101,9 +102,9 @@ def test_an_iterator_is_refused(wrong):
 
 
 def test_the_refusal_gives_the_reason_and_the_remedy():
-    with pytest.raises(TypeError, match=r"generator: .* again after a restart. Write"):
+    with refuses(TypeError):
         index_batches(i for i in [1])
-    with pytest.raises(ValueError, match="empty"):
+    with refuses(ValueError):
         index_batches([])
 
 
@@ -230,7 +231,7 @@ def test_the_plan_of_a_time_budget_predicts_the_steps_and_the_seconds(monkeypatc
 
 def test_running_out_of_time_before_the_first_step_is_an_error(monkeypatch):
     step, batch, _, clock = clocked(monkeypatch, step_s=0.125, compile_s=5.0)
-    with pytest.raises(InfeasibleBudgetError, match="use_compile_cache") as e:
+    with refuses(InfeasibleBudgetError, unit="seconds") as e:
         fit(step, start(), batch, steps=10, budget=TimeBudget("5s"), clock=clock)
     assert e.value.needed == 5.125
 
@@ -238,7 +239,7 @@ def test_running_out_of_time_before_the_first_step_is_an_error(monkeypatch):
 def test_a_compile_budget_holds_inside_the_loop_only():
     step = new_step()
     batches = [np.zeros(3, np.float32), np.zeros((2, 3), np.float32)]
-    with pytest.raises(BudgetExceededError, match=r"float32\[3\] -> float32\[2,3\]"):
+    with refuses(BudgetExceededError, "float32[2,3]", "float32[3]"):
         fit(step, start(), batches, steps=4, budget=TimeBudget(compiles=1))
     before_s = step.compile_seconds
     began = time.perf_counter()
@@ -254,10 +255,8 @@ def test_a_compile_budget_holds_inside_the_loop_only():
 def test_a_loss_that_is_not_finite_is_an_error_naming_the_step(tmp_path, bad):
     batches = lambda i: batch_of(i) * (np.float32("nan") if i == bad else np.float32(1))
     saved = Checkpoints(tmp_path)
-    message = (
-        f"loss of step {bad} .*is nan.*checkpoint of step {bad // 4 * 4} is intact"
-    )
-    with pytest.raises(DivergedError, match=message):
+    named = f"loss of step {bad} .*is nan.*checkpoint of step {bad // 4 * 4} is intact"
+    with refuses(DivergedError, named):
         fit(new_step(), start(), batches, steps=20, checkpoints=saved, save_every=4)
     assert saved.latest_step() == bad // 4 * 4
 
@@ -267,7 +266,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     root = lambda p, b: jnp.sqrt(jnp.abs(p["w"])).sum()
     step = make_train_step(root, OPTIMIZER)
     saved = Checkpoints(tmp_path)
-    with pytest.raises(DivergedError, match=r"params\['w'\] is not finite after 1"):
+    with refuses(DivergedError, "params['w']"):
         fit(step, start(), batch_of, steps=5, checkpoints=saved, save_every=1)
     assert saved.latest_step() == 0
 
@@ -387,29 +386,29 @@ def test_starting_in_the_folder_of_another_run_is_refused_first(tmp_path):
     saved = Checkpoints(tmp_path)
     fit(new_step(), start(), batch_of, steps=5, checkpoints=saved)
     step = new_step()
-    with pytest.raises(CheckpointError, match="holds step 5, so step 0"):
+    with refuses(CheckpointError, 0):
         fit(step, start(), batch_of, steps=9, checkpoints=saved)
     assert step.compiles == 0
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("wrong", "named"),
     [
-        ({"evaluate_every": 1}, "needs evaluate="),
-        ({"save_every": 1}, "needs checkpoints="),
-        ({"evaluate_every": 0, "evaluate": lambda s: {}}, "evaluate_every must"),
-        ({"save_every": 0}, "save_every must"),
+        ({"evaluate_every": 1}, "evaluate="),
+        ({"save_every": 1}, "checkpoints="),
+        ({"evaluate_every": 0, "evaluate": lambda s: {}}, "evaluate_every"),
+        ({"save_every": 0}, "save_every"),
     ],
 )
-def test_a_period_must_be_positive_and_have_its_counterpart(wrong, message):
-    with pytest.raises(ValueError, match=message):
+def test_a_period_must_be_positive_and_have_its_counterpart(wrong, named):
+    with refuses(ValueError, named):
         fit(new_step(), start(), batch_of, steps=1, **wrong)
 
 
 def test_a_donated_state_is_refused_with_a_remedy():
     step, state = new_step(), start()
     result = fit(step, state, batch_of, steps=2)
-    with pytest.raises(ValueError, match=r"donated.*continue with .*result\.state"):
+    with refuses(ValueError):
         fit(step, state, batch_of, steps=4)
     assert fit(step, result.state, batch_of, steps=4).steps == 2
 
@@ -435,7 +434,7 @@ def test_a_damaged_checkpoint_is_not_called_intact(tmp_path):
             saved.wait()  # it is written in the background
             (tmp_path / "frugax-4" / "frugax.json").write_text("{")
 
-    with pytest.raises(DivergedError, match="checkpoint of step 2 is intact"):
+    with refuses(DivergedError, 2):
         fit(
             new_step(), start(), nan_at_5, steps=9, checkpoints=saved, save_every=2,
             on_step=damage,

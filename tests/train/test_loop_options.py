@@ -10,6 +10,7 @@ import pytest
 
 from frugax import train
 from frugax.train import EarlyStop, Evaluation
+from refusals import refuses
 
 LOSS = lambda w, x: ((w - x) ** 2).sum()
 
@@ -45,7 +46,7 @@ def test_an_error_while_making_a_batch_is_raised_at_its_step():
             raise KeyError("no such image")
         return jnp.zeros(2)
 
-    with pytest.raises(KeyError, match="no such image"):
+    with refuses(KeyError, "image"):
         fit(batch_of, 6, prefetch=2, on_step=lambda n, m, s: taken.append(n))
     assert taken == [0, 1, 2]
     assert not [t for t in threading.enumerate() if "frugax batches" in t.name]
@@ -84,14 +85,14 @@ def test_fit_stops_when_evaluations_stop_improving():
 
 
 @pytest.mark.parametrize(
-    ("stop", "value", "words"),
+    ("stop", "value", "named"),
     [
-        (EarlyStop(metric="accuracy"), 1.0, "looks at 'accuracy', but evaluate gives"),
-        (EarlyStop(), float("nan"), "'loss', which is NaN in evaluation 0"),
+        (EarlyStop(metric="accuracy"), 1.0, "accuracy"),
+        (EarlyStop(), float("nan"), "loss"),
     ],
 )
-def test_a_missing_metric_is_named(stop, value, words):
-    with pytest.raises(ValueError, match=words):
+def test_a_missing_metric_is_named(stop, value, named):
+    with refuses(ValueError, named):
         fit(
             [jnp.ones(2)],
             20,
@@ -102,11 +103,11 @@ def test_a_missing_metric_is_named(stop, value, words):
 
 
 def test_numbers_out_of_range_are_refused():
-    with pytest.raises(ValueError, match="patience must be an integer >= 1, got 0"):
+    with refuses(ValueError, "patience", 0):
         EarlyStop(patience=0)
-    with pytest.raises(ValueError, match="prefetch must be an integer >= 0, got -1"):
+    with refuses(ValueError, "prefetch", -1):
         fit([jnp.ones(2)], 1, prefetch=-1)
-    with pytest.raises(ValueError, match="needs evaluate= and evaluate_every="):
+    with refuses(ValueError, "evaluate_every"):
         fit([jnp.ones(2)], 1, early_stop=EarlyStop())
 
 

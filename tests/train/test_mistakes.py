@@ -13,6 +13,7 @@ import pytest
 from frugax import MemoryBudget, train
 from frugax.errors import BudgetExceededError, InfeasibleBudgetError
 from frugax.train import FallbackWarning
+from refusals import refuses, warns
 
 WEIGHTS = {"w": jnp.ones((3, 2))}
 BATCH = {"x": jnp.ones((8, 3))}
@@ -29,24 +30,22 @@ def new(optimizer=None, of=loss, **options):
 @pytest.mark.parametrize(
     ("made", "given", "message"),
     [
-        (optax.sgd(0.1), optax.adam(0.1), r"opt_state\[0\].count is missing\. Use the"),
+        (optax.sgd(0.1), optax.adam(0.1), "opt_state[0].count"),
         (
             optax.adam(0.1),
             optax.sgd(0.1),
-            r"opt_state\[0\].count is not expected\. Use",
+            "opt_state[0].count",
         ),
         (
             optax.adam(0.1),
             optax.adamw(0.1),
-            r"must be \(ScaleByAdamState, EmptyState, EmptyState\) and is \(Scale",
+            "ScaleByAdamState",
         ),
     ],
 )
 def test_a_state_of_another_optimiser_is_refused(made, given, message):
     step = new(given)
-    with pytest.raises(
-        TypeError, match=f"^this state is of another optimiser.*{message}"
-    ):
+    with refuses(TypeError, message):
         step(new(made).init(WEIGHTS), BATCH)
     assert step.compiles == 0
 
@@ -54,8 +53,8 @@ def test_a_state_of_another_optimiser_is_refused(made, given, message):
 def test_a_state_whose_params_were_exchanged_is_refused():
     step = new()
     state = step.init(WEIGHTS)._replace(params={"w": jnp.ones((3, 4))})
-    message = r"opt_state\[0\].mu\['w'\] must be of shape \[3,4\] and is \[3,2\]"
-    with pytest.raises(TypeError, match=message):
+    named = "opt_state[0].mu['w']"
+    with refuses(TypeError, named):
         step(state, BATCH)
 
 
@@ -80,30 +79,30 @@ def test_optimisers_with_functions_or_that_need_real_arrays_are_accepted():
 
 
 @pytest.mark.parametrize(
-    ("made", "given", "message"),
+    ("made", "given", "named"),
     [
-        ("f16", "f32", r'holds the loss scale of float16, but .* computes in "f32": '),
-        ("f32", "f16", "needs a loss scale, and this state has no loss scale: make"),
+        ("f16", "f32", "f32"),
+        ("f32", "f16", "precision"),
     ],
 )
-def test_a_state_of_another_precision_is_refused(made, given, message):
+def test_a_state_of_another_precision_is_refused(made, given, named):
     state = new(precision=made).init(WEIGHTS)
-    with pytest.raises(TypeError, match=message):
+    with refuses(TypeError, named):
         new(precision=given)(state, BATCH)
 
 
 def test_objects_that_are_not_models_are_refused_by_init():
     step = new()
-    with pytest.raises(TypeError, match=r"got a TrainState: continue with it as it is"):
+    with refuses(TypeError, "TrainState"):
         step.init(step.init(WEIGHTS))
-    with pytest.raises(TypeError, match="nothing to train: the model has no"):
+    with refuses(TypeError, "init"):
         step.init({})
-    with pytest.raises(TypeError, match="nothing to train"):
+    with refuses(TypeError, "nothing"):
         step.init_shapes(jax.nn.relu)
     variables = {"params": WEIGHTS, "batch_stats": {"mean": jnp.zeros(2)}}
-    with pytest.raises(TypeError, match=r'init\(variables\["params"\], carried='):
+    with refuses(TypeError, 'variables["params"]', "init"):
         step.init(variables)
-    with pytest.raises(TypeError, match=r"model's \['n'\] is an array of dtype object"):
+    with refuses(TypeError, "'n'", "dtype"):
         step.init({**WEIGHTS, "n": np.array([{}], dtype=object)})
 
 
@@ -119,23 +118,21 @@ def test_a_step_inside_a_transformation_is_refused():
         if prepared:
             step.prepare(state, BATCH)
         for call in calls:
-            with pytest.raises(TypeError, match="was called inside of"):
+            with refuses(TypeError, "called"):
                 call()
 
 
 @pytest.mark.parametrize(
     ("leaf", "message"),
     [
-        (np.array(["a", "b"]), "an array of dtype <U1"),
-        (np.array([{}]), "an array of dtype object"),
-        (b"a", "b'a' of type bytes"),
+        (np.array(["a", "b"]), "<U1"),
+        (np.array([{}]), "object"),
+        (b"a", "bytes"),
     ],
 )
 def test_a_leaf_that_jax_cannot_take_is_named(leaf, message):
     step = new()
-    with pytest.raises(
-        TypeError, match=rf"^batch\['names'\]\[0\] is {message}, not a v"
-    ):
+    with refuses(TypeError, message):
         step(step.init(WEIGHTS), {**BATCH, "names": [leaf]})
 
 
@@ -152,7 +149,7 @@ def test_text_after_numbers_becomes_part_of_the_program():
 def test_a_batch_without_rows_is_refused():
     data = np.ones((8, 3), np.float32)
     step = new()
-    with pytest.raises(ValueError, match=r"no rows: batch\['x'\] is of shape \(0, 3\)"):
+    with refuses(ValueError, "'x'", "(0, 3)"):
         step(step.init(WEIGHTS), {"x": data[8:16]})
     assert step.compiles == 0
 
@@ -161,7 +158,7 @@ def test_a_batch_without_rows_is_refused():
 def test_the_names_of_the_steps_own_metrics_are_reserved(name):
     of = lambda p, b: (loss(p, b), {name: p["w"].sum()})
     step = new(of=of, clip=1.0, precision="f16")
-    with pytest.raises(TypeError, match=f"metric named '{name}', a name reserved for"):
+    with refuses(TypeError, name):
         step(step.init(WEIGHTS), BATCH)
 
 
@@ -194,8 +191,8 @@ def test_a_counter_beyond_the_compile_budget_is_named():
     step = new(of=counting, compile_budget=1)
     with pytest.warns(FallbackWarning):
         state, _ = step(step.init(WEIGHTS), {**BATCH, "k": 1})
-    message = r"batch\['k'\]: 1 -> 2 needs another program. Make batch\['k'\] an array"
-    with pytest.raises(BudgetExceededError, match=message):
+    named = "'k'"
+    with refuses(BudgetExceededError, named):
         step(state, {**BATCH, "k": 2})
 
 
@@ -218,7 +215,7 @@ def test_a_program_over_budget_raises_an_infeasible_budget_error(on_excess, mess
 
 def test_python_values_go_with_a_layout():
     step = new(of=counting, layout=train.distributed.Layout.over((2,)))
-    with pytest.warns(FallbackWarning, match=r"batch\['k'\] = 1"):
+    with warns(FallbackWarning, "'k'"):
         state, one = step(step.init(WEIGHTS), {**BATCH, "k": 1})
     _, two = step(state, {**BATCH, "k": 2})
     assert step.info.causes == ("batch['k']: 1 -> 2",)
@@ -231,7 +228,7 @@ def test_a_memory_budget_with_a_layout_is_of_each_device(parts):
     layout = train.distributed.Layout.over((parts,))
     step = new(budget=MemoryBudget("16B"), layout=layout)
     state = step.init(WEIGHTS)
-    with pytest.raises(InfeasibleBudgetError, match="budget is 16 ") as e:
+    with refuses(InfeasibleBudgetError, limit=16) as e:
         step(state, BATCH)
     assert f"on each of {parts} devices" in e.value.what
     assert e.value.limit == 16

@@ -11,6 +11,7 @@ from frugax import train
 from frugax.budget import Plan, TimeBudget, Verdict
 from frugax.errors import BudgetExceededError, InfeasibleBudgetError
 from frugax.train import TrainPlan, steps_within
+from refusals import refuses
 
 seconds = st.floats(1e-6, 1e6)
 
@@ -58,7 +59,7 @@ def test_a_plan_is_hashable_printable_and_survives_json():
 )
 def test_a_number_out_of_its_range_is_named(wrong, named):
     right = {"step_seconds": 1.0, "compile_seconds": 0.0, "steps": 1}
-    with pytest.raises(ValueError, match=named):
+    with refuses(ValueError, named):
         steps_within(TimeBudget("1s"), **right | wrong)
 
 
@@ -165,7 +166,7 @@ def test_a_plan_from_a_file_is_applied_to_a_step_that_compiles(monkeypatch):
 def test_a_plan_keeps_the_compiles_of_its_budget(monkeypatch):
     slow = SlowStep(monkeypatch)
     slow.step.prepare(slow.state, jnp.ones(()))
-    with pytest.raises(BudgetExceededError, match="compile budget of 1"):
+    with refuses(BudgetExceededError, 1):
         slow.plan(TimeBudget(compiles=1))
 
 

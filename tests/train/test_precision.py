@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from frugax import MemoryBudget, train
+from refusals import refuses
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(24, 8)).astype(np.float32)
@@ -55,10 +56,10 @@ def test_micro_batches_give_the_same_step(parts, budget):
 
 def test_an_indivisible_batch_is_refused_with_divisible_lengths():
     step = train.make_train_step(loss, optax.adam(1e-2), accum=5)
-    with pytest.raises(ValueError, match=r"not divide the batch of 24: take a .*20"):
+    with refuses(ValueError, 24):
         step(step.init(params()), BATCH)
     odd = {**BATCH, "y": Y[:12]}
-    with pytest.raises(ValueError, match=r"\['x'\] \(24, 8\), batch\['y'\] \(12,\)"):
+    with refuses(ValueError, "batch['y']", "(24, 8)"):
         step(step.init(params()), odd)
 
 
@@ -110,7 +111,7 @@ def test_the_scale_grows_after_many_sound_steps():
 def test_a_state_without_a_scale_is_refused():
     step = train.make_train_step(loss, optax.adam(1e-2), precision="f16")
     state = train.init_state(params(), optax.adam(1e-2))
-    with pytest.raises(TypeError, match=r"make it with step.init\(model\)"):
+    with refuses(TypeError, "step.init", "(model)"):
         step(state, BATCH)
 
 
@@ -173,5 +174,5 @@ def test_each_micro_batch_has_its_own_key_and_shares_scalars(fallback):
 def test_an_old_style_random_key_is_not_mistaken_for_rows():
     step = train.make_train_step(noisy, optax.sgd(0.1), accum=2)
     batch = {**BATCH, "key": jax.random.PRNGKey(0), "rate": 0.5}
-    with pytest.raises(ValueError, match=r"batch\['key'\] \(2,\).* of jax.random.key"):
+    with refuses(ValueError, "jax.random.key", "batch['key']"):
         step(step.init(params()), batch)

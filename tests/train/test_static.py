@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from frugax.train import Frozen
+from refusals import refuses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,22 +45,22 @@ def test_later_changes_do_not_reach_the_frozen_value():
 
 
 @pytest.mark.parametrize(
-    ("value", "error", "words"),
+    ("value", "error", "named"),
     [
-        ([1, np.ones(3)], TypeError, r"value\[1\] is an array of shape \(3,\)"),
-        ({"a": [jax.numpy.ones(2)]}, TypeError, r"value\['a'\]\[0\] is an array"),
-        ([[bytearray(b"x"), memoryview(bytearray(b"y"))]], TypeError, "hashed"),
+        ([1, np.ones(3)], TypeError, "value[1]"),
+        ({"a": [jax.numpy.ones(2)]}, TypeError, "'a'"),
+        ([[bytearray(b"x"), memoryview(bytearray(b"y"))]], TypeError, "value[0][0]"),
     ],
 )
-def test_values_that_cannot_be_static_are_named(value, error, words):
-    with pytest.raises(error, match=words):
+def test_values_that_cannot_be_static_are_named(value, error, named):
+    with refuses(error, named):
         Frozen(value)
 
 
 def test_a_list_that_contains_itself_is_refused():
     endless: list[object] = []
     endless.append(endless)
-    with pytest.raises(ValueError, match=r"value\[0\] contains itself"):
+    with refuses(ValueError, "value[0]"):
         Frozen(endless)
 
 

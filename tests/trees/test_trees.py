@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 
 from frugax import trees
+from refusals import refuses
 
 
 class Pair(NamedTuple):
@@ -123,7 +124,7 @@ def test_flax_modules_open():
     "tree", [{"a": {"b": 1}, "a.b": 2}, {"a": [1], "a[0]": 2}, {"a": {1: 1}, "a.1": 0}]
 )
 def test_two_leaves_of_one_name_are_refused(tree):
-    with pytest.raises(ValueError, match="two leaves are named 'a"):
+    with refuses(ValueError, "leaves"):
         trees.named_leaves(tree)
 
 
@@ -131,7 +132,7 @@ def test_two_leaves_of_one_name_are_refused(tree):
 def test_a_tree_that_contains_itself_is_refused(function):
     tree: dict[str, Any] = {"a": [1]}
     tree["a"].append(tree)
-    with pytest.raises(ValueError, match=r"at 'a\[1\]\.a\[1\].*hold itself"):
+    with refuses(ValueError, "itself"):
         function(tree)
 
 
@@ -141,12 +142,12 @@ def test_a_tree_may_be_a_hundred_levels_deep_and_survives_json():
         tree = [tree]
     structure = json.loads(json.dumps(trees.describe(tree)))
     assert trees.rebuild(structure, [1]) == tree
-    with pytest.raises(ValueError, match="over 100 levels"):
+    with refuses(ValueError, 100):
         trees.describe([tree])
 
 
 def test_keys_that_do_not_sort_are_refused():
-    with pytest.raises(TypeError, match="must be sortable"):
+    with refuses(TypeError, "'a'"):
         trees.named_leaves({1: 0, "a": 0})
 
 
@@ -169,14 +170,14 @@ def test_other_containers_become_a_flat_dict_and_say_so():
 
 @pytest.mark.parametrize("wrong", [7, {"set": []}, {"list": 3}, "x", {"flat": [1]}])
 def test_an_invalid_structure_is_refused(wrong):
-    with pytest.raises(ValueError, match="structure"):
+    with refuses(ValueError, "structure"):
         trees.rebuild(wrong, [])
 
 
 def test_a_wrong_number_of_leaves_is_refused():
-    with pytest.raises(ValueError, match="more leaves"):
+    with refuses(ValueError, "leaves"):
         trees.rebuild({"list": ["*", "*"]}, [1])
-    with pytest.raises(ValueError, match="1 leaves fewer"):
+    with refuses(ValueError, 1):
         trees.rebuild({"list": ["*"]}, [1, 2])
 
 
@@ -207,7 +208,7 @@ def test_partition_keeps_its_input_and_fills_gaps_with_none():
 
 
 def test_halves_of_different_trees_are_refused():
-    with pytest.raises(ValueError, match="not two halves"):
+    with refuses(ValueError, "halves"):
         trees.combine({"a": 1}, {"b": 2})
 
 

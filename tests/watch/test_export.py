@@ -13,6 +13,7 @@ from forked import frugax
 from frugax import watch
 from frugax.errors import MissingExtraError, OutputError
 from frugax.watch.journal import export
+from refusals import refuses
 
 GRIDS = np.arange(150 * 4).reshape(150, 2, 2).astype(np.int8)
 
@@ -60,7 +61,7 @@ def test_csv_has_a_file_for_each_stream(journal, tmp_path):
     assert len(grids) == 151
     with watch.Journal.create(tmp_path / "wide", {}) as wide:
         wide.write(0, {"x": np.zeros(10_001)}, stream="s")
-    with pytest.raises(ValueError, match="10,001 columns"):
+    with refuses(ValueError, "10,001"):
         export(tmp_path / "wide", tmp_path / "b.csv", "csv")
 
 
@@ -72,7 +73,7 @@ def test_zarr(journal, tmp_path):
     np.testing.assert_array_equal(group["..%2Fgrid"]["grid"][:], GRIDS)
     assert group["..%2Fgrid"].attrs["stream"] == "../grid"
     assert group.attrs["journal"]["meta"] == {"seed": 1}
-    with pytest.raises(OutputError, match="it exists"):
+    with refuses(OutputError):
         export(journal, tmp_path / "a.zarr", "zarr")
     export(journal, tmp_path / "a.zarr", "zarr", overwrite=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.zarr", "run"]
@@ -80,7 +81,7 @@ def test_zarr(journal, tmp_path):
 
 def test_a_missing_zarr_is_named(journal, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zarr", None)
-    with pytest.raises(MissingExtraError, match="pip install zarr"):
+    with refuses(MissingExtraError, "zarr"):
         export(journal, tmp_path / "a.zarr", "zarr")
 
 
@@ -89,7 +90,7 @@ def test_nothing_is_overwritten_unasked(journal, tmp_path):
     for format in formats:
         name = f"a.{format}"
         (tmp_path / name).write_text("mine")
-        with pytest.raises(OutputError, match="it exists"):
+        with refuses(OutputError):
             export(journal, tmp_path / name, format)
         assert (tmp_path / name).read_text() == "mine"
         export(journal, tmp_path / name, format, overwrite=True)
@@ -99,12 +100,12 @@ def test_nothing_is_overwritten_unasked(journal, tmp_path):
     for format in folders:
         if format == "zarr":
             pytest.importorskip("zarr")
-        with pytest.raises(OutputError, match="folder stands there"):
+        with refuses(OutputError, "folder"):
             export(journal, tmp_path / "folder", format, overwrite=True)
     with watch.Journal.create(tmp_path / "twice", {}) as twice:
         twice.write(0, {"a/steps": 1})
         twice.write(0, {"x": 1}, stream="a")
-    with pytest.raises(ValueError, match="called 'a/steps'"):
+    with refuses(ValueError, "a/steps"):
         export(tmp_path / "twice", tmp_path / "b.npz")
 
 
@@ -119,7 +120,7 @@ def test_the_journal_itself_is_never_overwritten(tmp_path, form):
     (tmp_path / "soft").symlink_to(source)
     (tmp_path / "hard").hardlink_to(source)
     for target in (source, tmp_path / "soft", tmp_path / "hard", folder):
-        with pytest.raises(OutputError, match="journal itself"):
+        with refuses(OutputError):
             watch.export(source, target, form, overwrite=True)
     assert source.read_bytes() == before
 

@@ -7,6 +7,7 @@ import pytest
 from frugax import OverheadBudget, watch
 from frugax.watch import FlightRecorder
 from frugax.watch.probes import Probe
+from refusals import refuses
 
 
 @pytest.fixture
@@ -114,13 +115,13 @@ def test_it_keeps_records_of_programs_at_every_level(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "named"),
     [
-        ({"max_records": 0}, "max_records must be >= 1, got 0"),
-        ({"max_bytes": 0}, "max_bytes must be > 0, got 0"),
-        ({"stream": ""}, "must have a name"),
+        ({"max_records": 0}, "max_records"),
+        ({"max_bytes": 0}, "max_bytes"),
+        ({"stream": ""}, "name"),
     ],
 )
-def test_numbers_out_of_range_are_refused(given, said):
-    with pytest.raises(ValueError, match=said):
+def test_numbers_out_of_range_are_refused(given, named):
+    with refuses(ValueError, named):
         FlightRecorder(**given)

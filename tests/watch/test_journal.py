@@ -24,6 +24,7 @@ from frugax.errors import (
 )
 from frugax.watch.journal.blocks import MARK
 from frugax.watch.journal.framing import MAGIC, encode_frame, encode_header
+from refusals import refuses
 
 numbers = st.one_of(
     st.integers(-(2**63), 2**63 - 1),
@@ -91,22 +92,22 @@ def test_numbers_keep_their_exact_value(tmp_path, value, dtype):
 def test_a_value_that_is_not_a_number_is_refused_by_name(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         for wrong in (np.zeros(2), np.array("text"), np.array(1j)):
-            with pytest.raises(TypeError, match="'loss'"):
+            with refuses(TypeError, "loss"):
                 journal.write(0, {"loss": wrong})
-        with pytest.raises(ValueError, match="int64"):
+        with refuses(ValueError, "loss"):
             journal.write(0, {"loss": np.uint64(2**63)})
         for name in ("", "a" * 101, "\ud800"):
-            with pytest.raises(ValueError, match="name"):
+            with refuses(ValueError, "name"):
                 journal.write(0, {name: 1.0})
         journal.write(5, {})
-        with pytest.raises(ValueError, match="above 5, got 5"):
+        with refuses(ValueError, 5):
             journal.write(5, {})
     assert list(watch.read(tmp_path / "a").steps) == [5]
 
 
 def test_an_unknown_name_is_answered_with_those_that_exist(tmp_path):
     written(tmp_path / "a")
-    with pytest.raises(KeyError, match="there are loss, n"):
+    with refuses(KeyError, "lost"):
         watch.read(tmp_path / "a")["lost"]
 
 
@@ -163,7 +164,7 @@ def test_damage_in_the_middle_loses_one_block_and_is_counted(tmp_path):
     assert list(back.steps) == [*range(64), *range(128, 200)]
     assert [(x.offset, x.records) for x in back.lost] == [(second, 64)]
     assert back.closed
-    with pytest.raises(CorruptFileError, match=f"at byte {second}"):
+    with refuses(CorruptFileError, second):
         watch.read(path, strict=True)
 
 
@@ -198,7 +199,7 @@ def test_an_open_journal_can_be_read_but_not_strictly(tmp_path):
     journal = written(tmp_path / "a", 100, close=False)
     assert len(watch.read(tmp_path / "a")) == 64
     assert not watch.read(tmp_path / "a").closed
-    with pytest.raises(CorruptFileError, match="the end is missing"):
+    with refuses(CorruptFileError, "strict"):
         watch.read(tmp_path / "a", strict=True)
     journal.close()
 
@@ -236,7 +237,7 @@ def test_a_full_disk_is_reported_and_loses_no_record(tmp_path):
     values = rng.random(1000)
     resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))
     try:
-        with pytest.raises(OutputError, match=r"cannot write .*a: File too large"):
+        with refuses(OutputError):
             write_all(journal, values)
         assert path.stat().st_size < 3000
     finally:
@@ -248,20 +249,20 @@ def test_a_full_disk_is_reported_and_loses_no_record(tmp_path):
 
 def test_a_journal_is_never_overwritten(tmp_path):
     written(tmp_path / "a")
-    with pytest.raises(OutputError, match="append_to"):
+    with refuses(OutputError, "Journal"):
         watch.Journal.create(tmp_path / "a", {})
     assert len(watch.read(tmp_path / "a", strict=True)) == 200
-    with pytest.raises(OutputError, match="a file stands where a folder is needed"):
+    with refuses(OutputError):
         watch.Journal.create(tmp_path / "a" / "b", {})
 
 
 def test_other_files_and_newer_formats_are_distinguished(tmp_path):
     path = tmp_path / "a"
     path.write_bytes(b"\x80\x04\x95 not a journal")
-    with pytest.raises(CorruptFileError, match="not a journal"):
+    with refuses(CorruptFileError):
         watch.read(path)
     path.write_bytes(MAGIC + encode_frame({"format": 2, "meta": {}}))
-    with pytest.raises(UnsupportedFileError, match="format 2"):
+    with refuses(UnsupportedFileError, 2):
         watch.Journal.append_to(path)
 
 
@@ -364,14 +365,14 @@ def test_nothing_can_be_written_to_a_closed_journal(tmp_path):
         lambda: journal.rewind(0),
         journal.flush,
     ):
-        with pytest.raises(ValueError, match=r"a is closed.*append_to"):
+        with refuses(ValueError, "closed"):
             late()
     assert list(watch.read(tmp_path / "a", strict=True).steps) == [1]
 
 
 def test_a_step_that_does_not_fit_is_refused(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
-        with pytest.raises(ValueError, match="step must fit in int64"):
+        with refuses(ValueError, "step"):
             journal.write(2**63, {})
         journal.write(1, {})
 
@@ -403,12 +404,12 @@ def test_a_second_writer_is_refused_until_the_first_one_closes(tmp_path):
     path = tmp_path / "a"
     with watch.Journal.create(path, {}) as journal:
         journal.write(1, {"x": 1.0})
-        with pytest.raises(OutputError, match="a: another writer has it open"):
+        with refuses(OutputError):
             watch.Journal.append_to(path)
         assert len(watch.read(path)) == 0  # readers are not kept out
     with watch.Journal.append_to(path) as again:
         again.write(2, {"x": 2.0})
-        with pytest.raises(OutputError, match="another writer"):
+        with refuses(OutputError):
             watch.Journal.append_to(path)
     assert watch.read(path, strict=True)["x"].tolist() == [1.0, 2.0]
 

@@ -6,6 +6,7 @@ import pytest
 from frugax import watch
 from frugax.errors import CorruptFileError
 from frugax.watch.journal import Appended, Follower, LostRange, Rewound
+from refusals import refuses
 
 
 def steps(changes, stream=""):
@@ -94,7 +95,7 @@ def test_much_is_read_in_pieces(journal, tmp_path):
         pieces.append(steps(changes))
     assert len(pieces) > 20
     assert [step for piece in pieces for step in piece] == list(range(6400))
-    with pytest.raises(ValueError, match="max_bytes"):
+    with refuses(ValueError, "max_bytes"):
         follower.poll(0)
 
 
@@ -170,13 +171,13 @@ def test_another_file_is_noticed(journal, tmp_path):
     with watch.Journal.create(tmp_path / "b", {}) as other:
         other.write_many(range(500), {"x": np.arange(500)})
     (tmp_path / "b").replace(path)
-    with pytest.raises(CorruptFileError, match="another file"):
+    with refuses(CorruptFileError):
         follower.poll()
     fresh = Follower(path)
     fresh.poll()
     with path.open("r+b") as file:
         file.truncate(60)
-    with pytest.raises(CorruptFileError, match="another file"):
+    with refuses(CorruptFileError):
         fresh.poll()
     with pytest.raises(FileNotFoundError):
         Follower(tmp_path / "none")

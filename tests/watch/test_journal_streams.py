@@ -20,6 +20,7 @@ from frugax.watch.journal.blocks import (
     encode_records,
 )
 from frugax.watch.journal.framing import decode_header
+from refusals import refuses
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +68,7 @@ def test_arrays_come_back_bit_for_bit(tmp_path, dtype):
     np.testing.assert_array_equal(one["grid"], given)
     for step in (0, 63, 64, 199):
         np.testing.assert_array_equal(one.value_at("grid", step), given[step])
-    with pytest.raises(KeyError, match="step 200"):
+    with refuses(KeyError, "grid"):
         one.value_at("grid", 200)
 
 
@@ -159,7 +160,7 @@ def test_appending_keeps_the_dtype_and_shape_of_arrays(tmp_path):
         journal.write(0, {"grid": frames(1)[0]}, stream="grid")
     with watch.Journal.append_to(tmp_path / "a") as journal:
         for wrong in (np.zeros((2, 2), np.int8), np.zeros((5, 4)), 3.0):
-            with pytest.raises(ValueError, match=r"'grid' .*has been i1\[5, 4\]"):
+            with refuses(ValueError, "grid", "[5, 4]"):
                 journal.write(1, {"grid": wrong}, stream="grid")
         journal.write(1, {"grid": jnp.ones((5, 4), jnp.int8)}, stream="grid")
     assert watch.read(tmp_path / "a").streams["grid"]["grid"].shape == (2, 5, 4)
@@ -169,32 +170,32 @@ def test_a_record_that_does_not_fit_is_refused_whole(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         many = journal.write_many
         for error, match, call in [
-            (TypeError, "stream with a name", lambda: many([0], {"g": frames(1)})),
-            (TypeError, "'g'.*object", lambda: many([0], {"g": [[None]]}, "s")),
-            (TypeError, "'g'.*<U1", lambda: many([0], {"g": ["a"]}, "s")),
-            (TypeError, "'g'.*<U1", lambda: journal.write(0, {"g": [["a"]]}, "s")),
-            (TypeError, "whole", lambda: many([0.5], {"g": [1]}, "s")),
-            (ValueError, "rise, got 3 and then 3 at 2", lambda: many([1, 3, 3], {})),
-            (ValueError, "hold 2 records", lambda: many([1, 2], {"g": [1]}, "s")),
-            (ValueError, "shape", lambda: many([[1, 2]], {}, "s")),
-            (ValueError, "int64", lambda: many([0], {"g": [2**63]}, "s")),
-            (ValueError, "a stream must be text", lambda: many([0], {}, "a" * 101)),
+            (TypeError, "'g'", lambda: many([0], {"g": frames(1)})),
+            (TypeError, "'g'", lambda: many([0], {"g": [[None]]}, "s")),
+            (TypeError, "'g'", lambda: many([0], {"g": ["a"]}, "s")),
+            (TypeError, "'g'", lambda: journal.write(0, {"g": [["a"]]}, "s")),
+            (TypeError, "float64", lambda: many([0.5], {"g": [1]}, "s")),
+            (ValueError, 3, lambda: many([1, 3, 3], {})),
+            (ValueError, "'g'", lambda: many([1, 2], {"g": [1]}, "s")),
+            (ValueError, "(1, 2)", lambda: many([[1, 2]], {}, "s")),
+            (ValueError, "'g'", lambda: many([0], {"g": [2**63]}, "s")),
+            (ValueError, "stream", lambda: many([0], {}, "a" * 101)),
             (
                 ValueError,
-                "1,073,741,825 bytes",
+                "'g'",
                 lambda: journal.write(
                     0, {"g": np.broadcast_to(np.int8(0), 2**30 + 1)}, "s"
                 ),
             ),
         ]:
-            with pytest.raises(error, match=match):
+            with refuses(error, match):
                 call()
         journal.write_many([5], {"n": [1]}, "s")
-        with pytest.raises(ValueError, match="above 5, got 5"):
+        with refuses(ValueError, 5):
             journal.write_many([5, 6], {"n": [1, 2]}, "s")
         for i in range(998):
             journal.write(0, {}, f"stream {i}")
-        with pytest.raises(ValueError, match="at most 1000 streams"):
+        with refuses(ValueError, "one more"):
             journal.write(0, {}, "one more")
     assert list(watch.read(tmp_path / "a", strict=True).streams["s"].steps) == [5]
 
@@ -268,7 +269,7 @@ def test_forged_arrays_are_an_error_when_they_are_read(tmp_path):
     head = {"stream": "s", "first": 1, "before": 1}
     forged = encode_records(head, np.array([1]), {"g": written}, salt=salt)
     path.write_bytes(path.read_bytes() + forged)
-    with pytest.raises(CorruptFileError, match=r"cannot be unpacked|where 900 belong"):
+    with refuses(CorruptFileError):
         watch.read(path).streams["s"]["g"]
     too_big = EncodedColumn("f4", None, None, (2**29, 2), "plain", b"")
     forged = encode_records(head, np.array([1]), {"g": too_big}, salt=salt)

@@ -12,6 +12,7 @@ import pytest
 from frugax import OverheadBudget, watch
 from frugax.errors import OutputError
 from frugax.watch.probes import LastValues, MaskedValues
+from refusals import refuses
 
 from .watching import Given, Listener, probe, taking
 
@@ -373,22 +374,22 @@ def test_a_scan_on_several_devices_is_a_curve_for_each(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fn", "said"),
+    ("fn", "named"),
     [
-        (lambda x: watch.record("n" * 101, x), "1 to 100 characters"),
-        (lambda x: watch.record("a", {"b" * 99: x, "c": x}), "1 to 100 characters"),
+        (lambda x: watch.record("n" * 101, x), 1),
+        (lambda x: watch.record("a", {"b" * 99: x, "c": x}), 1),
         (
             lambda x: [watch.record(f"m{i}", x) for i in range(1001)],
-            "'m1000' makes 1,001 numbers",
+            "m1000",
         ),
-        (lambda x: watch.histogram("h", x, bins=0), "bins must be from 1"),
-        (lambda x: watch.image("i", x), "image 'i' must be"),
-        (lambda x: watch.norms("g", {"a": 3}), "has no array"),
+        (lambda x: watch.histogram("h", x, bins=0), "bins"),
+        (lambda x: watch.image("i", x), "'i'"),
+        (lambda x: watch.norms("g", {"a": 3}), "'g'"),
     ],
 )
-def test_a_bad_record_is_refused_where_it_is_written(fn, said):
+def test_a_bad_record_is_refused_where_it_is_written(fn, named):
     watched = watch.jit(lambda x: fn(x) and x)
-    with pytest.raises(ValueError, match=said) as caught:
+    with refuses(ValueError, named) as caught:
         watched(jnp.float32(1))
     assert any(
         entry.path == __file__ or "test_taking" in str(entry.path)
@@ -434,7 +435,7 @@ def test_a_run_is_two_lines_and_leaves_a_folder(tmp_path, capfd):
     assert "x is " in (folder / "alerts.txt").read_text()
     assert "x is " in capfd.readouterr().err
     assert run.exit_code == 3
-    with pytest.raises(OutputError, match="it exists"):
+    with refuses(OutputError, "journal"):
         watch.run(folder)
     with watch.run(folder, resume=True) as again:
         again.record(9, {"half": np.nan})

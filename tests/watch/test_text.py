@@ -5,6 +5,7 @@ import pytest
 
 from frugax import OverheadBudget, watch
 from frugax.watch.journal import decode_text
+from refusals import refuses
 
 
 def watched(tmp_path, fn, *calls):
@@ -44,14 +45,14 @@ def test_a_table_has_its_columns(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("call", "says"),
+    ("call", "named"),
     [
-        (lambda: watch.text("a", 1.5), "must be a str or bytes"),
-        (lambda: watch.text("a", "b", max_bytes=0), "from 1 to 65536, got 0"),
-        (lambda: watch.table("a", {}), "columns of one length"),
-        (lambda: watch.table("a", {"x": jnp.ones(2), "y": jnp.ones(3)}), r"\(3,\)"),
+        (lambda: watch.text("a", 1.5), "bytes"),
+        (lambda: watch.text("a", "b", max_bytes=0), 0),
+        (lambda: watch.table("a", {}), "columns"),
+        (lambda: watch.table("a", {"x": jnp.ones(2), "y": jnp.ones(3)}), "(3,)"),
     ],
 )
-def test_wrong_text_and_tables_are_refused(call, says):
-    with pytest.raises((TypeError, ValueError), match=says):
+def test_wrong_text_and_tables_are_refused(call, named):
+    with refuses((TypeError, ValueError), named):
         call()

@@ -14,6 +14,7 @@ from frugax.causal.campaign import (
     Grid,
     Integer,
 )
+from refusals import refuses, warns
 
 KINDS = {
     "switch": Binary(),
@@ -84,9 +85,9 @@ def test_a_value_that_was_not_quite_set_as_asked_counts_as_it_was(tmp_path):
     one = campaign.ask()
     assert one is not None
     asked = one.intervention.values["x"]
-    with pytest.raises(ValueError, match=r"pass actual=\{'x'"):
+    with refuses(ValueError, "'x'"):
         campaign.tell(one, {"y": 1.0, "x": asked + 0.5})
-    with pytest.raises(ValueError, match="actual names 'z', but experiment 0 sets x"):
+    with refuses(ValueError, "'z'", "actual"):
         campaign.tell(one, 1.0, actual={"z": 1.0})
     campaign.tell(one, {"y": 1.0}, actual={"x": asked + 0.5})
     assert campaign.experiments[0].as_set == {"x": asked + 0.5}
@@ -105,7 +106,7 @@ def test_several_experiments_at_once_differ_and_are_paid():
     assert campaign.left == {"n": 4}
     assert len(campaign.ask(9)) == 4
     assert campaign.ask(2) == ()
-    with pytest.raises(ValueError, match="n must be a whole number >= 1"):
+    with refuses(ValueError, "n"):
         campaign.ask(0)
 
 
@@ -127,38 +128,38 @@ def test_experiments_of_the_past_count_as_outcomes():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "named"),
     [
-        (lambda: Integer(2, 2), "low < high"),
-        (lambda: Categorical(("a",)), "two names or more"),
-        (lambda: Categorical(("Pd", "Zn", "Pd")), "levels must .* names 'Pd' twice"),
-        (lambda: Grid((1.0,)), "two finite numbers or more"),
-        (lambda: Grid((1.0, float("nan"))), "two finite numbers"),
+        (lambda: Integer(2, 2), "high"),
+        (lambda: Categorical(("a",)), "names"),
+        (lambda: Categorical(("Pd", "Zn", "Pd")), "'Pd'"),
+        (lambda: Grid((1.0,)), "numbers"),
+        (lambda: Grid((1.0, float("nan"))), "numbers"),
     ],
 )
-def test_wrong_kinds_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
+def test_wrong_kinds_are_refused(make, named):
+    with refuses(ValueError, named):
         make()
 
 
 def test_a_name_that_is_not_a_level_is_refused():
     campaign = campaign_of()
-    with pytest.raises(ValueError, match="'kind' must be one of none, acid, base"):
+    with refuses(ValueError, "kind"):
         campaign.tell_observations({**natural(), "kind": ["water"] * 30})
 
 
 def test_a_constant_target_is_refused():
     campaign = campaign_of(variables={"x": (0.0, 1.0)})
-    with pytest.raises(ValueError, match="target 'y' is 2 in all 9 rows"):
+    with refuses(ValueError, "'y'"):
         campaign.tell_observations({"x": np.arange(9.0), "y": np.full(9, 2.0)})
 
 
 def test_an_unknown_level_is_named_with_its_row():
     rows = natural(6)
     rows["kind"][3] = "zinc"
-    with pytest.raises(ValueError, match=r"^row 3: 'kind' must be .* got 'zinc'\.$"):
+    with refuses(ValueError, "'kind'", "zinc"):
         campaign_of().tell_observations(rows)
-    with pytest.raises(ValueError, match="'switch' must be on or off, got 'perhaps'"):
+    with refuses(ValueError, "perhaps", "switch"):
         campaign_of().tell_observations(natural(6) | {"switch": ["perhaps"] * 6})
 
 
@@ -177,21 +178,21 @@ def test_the_mean_of_a_switch_stays_between_0_and_1():
 
 
 @pytest.mark.parametrize(
-    ("table", "message"),
+    ("table", "named"),
     [
-        ({"switch": [1, 2] * 15}, r"row 1: 'switch' must be on or off, got 2\."),
-        ({"switch": [0.5] * 30}, r"'switch' must be on or off, got 0\.5"),
-        ({"plate": [1, 2] * 15}, "'plate' has levels that look like numbers, got 1"),
+        ({"switch": [1, 2] * 15}, "switch"),
+        ({"switch": [0.5] * 30}, "switch"),
+        ({"plate": [1, 2] * 15}, "plate"),
     ],
 )
-def test_numbers_that_may_mean_other_levels_are_refused(table, message):
+def test_numbers_that_may_mean_other_levels_are_refused(table, named):
     kinds = KINDS | {"plate": Categorical(("1", "2", "3"))}
-    with pytest.raises(ValueError, match=message):
+    with refuses(ValueError, named):
         campaign_of(variables=kinds).tell_observations(natural() | table)
 
 
 def test_a_category_has_no_bounds():
-    with pytest.raises(ValueError, match=r"constraints\['kind'\] is about a category"):
+    with refuses(ValueError, "kind", "constraints"):
         campaign_of(constraints={"kind": (None, 1.0)})
 
 
@@ -199,7 +200,7 @@ def test_a_value_far_from_its_range_is_noticed():
     campaign = campaign_of(variables={"x": (0.0, 10.0)})
     experiment = campaign.ask()
     assert experiment is not None
-    with pytest.warns(UserWarning, match=r"x was set to 1e\+09, far from its range 0"):
+    with warns(UserWarning, "1e+09"):
         campaign.tell(experiment, 1.0, actual={"x": 1e9})
 
 
@@ -208,5 +209,5 @@ def test_codes_of_samples_are_checked_like_names():
 
     campaign = campaign_of()
     table = {**natural(), "kind": np.full(30, 7.0)}
-    with pytest.raises(ValueError, match="'kind' must be one of none, acid, base, got"):
+    with refuses(ValueError, "'kind'"):
         campaign.tell_observations(Samples.from_frame(table))

@@ -21,6 +21,7 @@ from frugax.causal.campaign.candidates import select_promising
 from frugax.causal.posterior import ActionSpace, Points
 from frugax.causal.posterior._action_process import _Prior
 from frugax.errors import CorruptFileError, FrugaxError, OutputError
+from refusals import refuses
 from tiers import mostly_thorough
 
 CHAIN = causal.SCM.linear(
@@ -93,12 +94,12 @@ def test_a_campaign_resumed_from_its_file_asks_the_same_questions(tmp_path):
 
 def test_nothing_is_recommended_before_the_target_is_measured():
     campaign = campaign_of()
-    with pytest.raises(FrugaxError, match="nothing is known about y yet"):
+    with refuses(FrugaxError, "y"):
         campaign.recommend()
     ask = campaign.ask()
     assert ask is not None
     campaign.tell(ask, math.nan)  # it took place, and nothing was measured
-    with pytest.raises(FrugaxError, match="nothing is known about y yet"):
+    with refuses(FrugaxError, "y"):
         campaign.recommend()
     assert not campaign.advise().stop
     ask = campaign.ask()
@@ -119,11 +120,11 @@ def test_the_cost_of_pending_experiments_is_set_aside():
     campaign.tell_failed(first, "power cut", charged=False)
     assert campaign.spent == 0
     assert campaign.ask() is not None  # a failed experiment may be proposed again
-    with pytest.raises(ValueError, match="experiment 0 is already refunded"):
+    with refuses(ValueError, 0):
         campaign.tell(first, 1.0)
-    with pytest.raises(TypeError, match="got True, which is not an experiment"):
+    with refuses(TypeError, "True"):
         campaign.tell(True, 1.0)
-    with pytest.raises(ValueError, match="no experiment 9"):
+    with refuses(ValueError, 9):
         campaign.tell(9, 1.0)
 
 
@@ -285,7 +286,7 @@ def test_a_damaged_file_is_refused(tmp_path):
     rng = np.random.default_rng(0)
     for at in rng.integers(0, len(whole), 60):
         path.write_bytes(whole[:at])
-        with pytest.raises(CorruptFileError, match="is damaged, or not a campaign"):
+        with refuses(CorruptFileError):
             Campaign.load(path)
         bent = bytearray(whole)
         bent[at] ^= 255
@@ -301,18 +302,18 @@ def test_a_damaged_file_is_refused(tmp_path):
         )
     for junk in (b"", b"junk", b"PK"):
         path.write_bytes(junk)
-        with pytest.raises(CorruptFileError, match="not an archive of arrays"):
+        with refuses(CorruptFileError):
             Campaign.load(path)
-    with pytest.raises(FileNotFoundError, match=r"none: there is no such file\. Pass"):
+    with refuses(FileNotFoundError, "none"):
         Campaign.load(tmp_path / "none")
-    with pytest.raises(OutputError, match=r"new.c: there is no folder .*new\. Make it"):
+    with refuses(OutputError, "new"):
         campaign.keep(tmp_path / "new" / "c")
     # Edited by hand: a limit below the reserved amount.
     plain = campaign._state
     two = (*plain.experiments, dataclasses.replace(plain.experiments[0], id=1))
     less = dataclasses.replace(plain.settings, budget=ExperimentBudget(n=1))
     _file.write_state(path, dataclasses.replace(plain, settings=less, experiments=two))
-    with pytest.raises(CorruptFileError, match="cost more than its budget"):
+    with refuses(CorruptFileError):
         Campaign.load(path)
 
 

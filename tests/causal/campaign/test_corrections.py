@@ -8,6 +8,7 @@ import pytest
 from frugax import ExperimentBudget, causal
 from frugax.causal.campaign import Campaign
 from frugax.errors import OutputError
+from refusals import refuses
 
 CHAIN = causal.SCM.linear(
     {"x": {}, "z": {"x": 1.0}, "y": {"z": -1.0}}, noise_scale=0.1, target="y"
@@ -61,14 +62,14 @@ def test_a_corrected_answer_leaves_only_a_note(kept, tmp_path):
 
 def test_corrections_return_no_money(kept):
     campaign = Campaign.load(kept)
-    again = "experiment 1 is already failed: to correct .* with replace=True"
-    with pytest.raises(ValueError, match=again):
+    named = "replace=True"
+    with refuses(ValueError, named):
         campaign.tell(1, 5.0)
-    with pytest.raises(ValueError, match=again):
+    with refuses(ValueError, named):
         campaign.tell_failed(1)
     campaign.tell(1, 5.0, replace=True)
     assert campaign.experiments[1].status == "answered"
-    with pytest.raises(ValueError, match="its cost stays spent: leave charged=False"):
+    with refuses(ValueError, "charged"):
         campaign.tell_failed(1, charged=False, replace=True)
     campaign.tell_failed(1, "the wrong bottle", replace=True)
     entry = campaign.experiments[1]
@@ -77,9 +78,7 @@ def test_corrections_return_no_money(kept):
     assert (campaign.spent, len(campaign.get_rows(entry))) == (3, 0)
     campaign.ask()
     campaign.tell_failed(3, charged=False)
-    with pytest.raises(
-        ValueError, match="3 is already refunded, and its cost was returned"
-    ):
+    with refuses(ValueError, 3):
         campaign.tell(3, 1.0, replace=True)
 
 
@@ -87,7 +86,7 @@ def test_a_misspelt_column_is_removed_with_its_answer(kept):
     campaign = Campaign.load(kept)
     campaign.tell(0, {"y": 1.0, "bloood": 2.0}, replace=True)
     campaign.ask()
-    with pytest.raises(ValueError, match=r"'blood', .*'bloood'\? If .* replace=True"):
+    with refuses(ValueError, "blood", "replace=True"):
         campaign.tell(3, {"y": 1.0, "blood": 2.0})
     campaign.tell(0, {"y": 1.0, "blood": 2.0}, replace=True)
     campaign.tell(3, {"y": 1.0, "blood": 3.0})
@@ -108,6 +107,6 @@ def test_a_state_without_a_correction_cannot_replace_it(kept, tmp_path):
     campaign.save(path)
     other.tell(2, 4.3, replace=True)
     for behind in (earlier, other):
-        with pytest.raises(OutputError, match="has changed since this campaign was"):
+        with refuses(OutputError):
             behind.save(path)
     assert Campaign.load(path).experiments[2].corrections == ("1e+38", "4.2")

@@ -6,6 +6,7 @@ import pytest
 from frugax import ExperimentBudget
 from frugax.causal.campaign import Campaign, Categorical, Integer, JointLimit
 from frugax.causal.campaign.candidates import make_grid
+from refusals import refuses
 
 VARIABLES = {
     "heat": (20.0, 120.0),
@@ -62,28 +63,28 @@ def test_questions_and_the_recommendation_keep_the_limits():
 
 
 @pytest.mark.parametrize(
-    ("limit", "message"),
+    ("limit", "named"),
     [
-        (JointLimit(weights={"heat": 1.0}, high=9.0), "two variables or more"),
-        (JointLimit(weights={"heat": 1.0, "lxad": 1.0}, high=9.0), "'lxad'"),
-        (JointLimit(weights={"heat": 1.0, "load": 1.0}), "low or high"),
-        (JointLimit(weights={"solvent": 1.0, "load": 1.0}, high=1.0), "name its level"),
-        (JointLimit(weights={"heat": 1, "load": 1}, low=1, high=1), "low < high"),
+        (JointLimit(weights={"heat": 1.0}, high=9.0), "variables"),
+        (JointLimit(weights={"heat": 1.0, "lxad": 1.0}, high=9.0), "lxad"),
+        (JointLimit(weights={"heat": 1.0, "load": 1.0}), "high"),
+        (JointLimit(weights={"solvent": 1.0, "load": 1.0}, high=1.0), "level"),
+        (JointLimit(weights={"heat": 1, "load": 1}, low=1, high=1), "high"),
         (
             JointLimit(weights={"heat": 1}, high=1, when={"solvent": "oil"}),
-            "one of water, toluene",
+            "toluene",
         ),
     ],
 )
-def test_a_limit_that_does_not_fit_is_refused(limit, message):
-    with pytest.raises(ValueError, match=message):
+def test_a_limit_that_does_not_fit_is_refused(limit, named):
+    with refuses(ValueError, named):
         campaign_of(limit)
 
 
 @pytest.mark.parametrize("ends", [{"low": 17.0}, {"high": 0.5}])
 def test_a_limit_that_nothing_keeps_is_refused(ends):
     limit = JointLimit(weights={"load": 10.0, "cycles": 1.0}, **ends)
-    with pytest.raises(ValueError, match="the sum of load, cycles is 1 to 16: change"):
+    with refuses(ValueError, 16):
         campaign_of(limit)
     at_end = JointLimit(weights={"load": 0.1, "cycles": 0.1}, low=0.7)
     assert campaign_of(at_end).settings.joint_limits == (at_end,)

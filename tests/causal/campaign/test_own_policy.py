@@ -3,10 +3,10 @@
 from typing import Any
 
 import numpy as np
-import pytest
 
 from frugax import ExperimentBudget, causal
 from frugax.errors import FrugaxError
+from refusals import refuses
 
 
 def test_a_policy_function_is_passed_again_to_load(tmp_path):
@@ -27,7 +27,7 @@ def test_a_policy_function_is_passed_again_to_load(tmp_path):
     assert made.settings.policy == "own"
     made.tell(0 if made.ask() else -1, 1.0)
     made.save(tmp_path / "c")
-    with pytest.raises(FrugaxError, match="pass it as policy="):
+    with refuses(FrugaxError, "policy"):
         causal.Campaign.load(tmp_path / "c").ask()
     again = causal.Campaign.load(tmp_path / "c", policy=cheapest)
     assert [tuple(ask.values) for ask in again.experiments] == [("b",)]
@@ -48,9 +48,9 @@ def test_a_choice_that_is_not_affordable_is_refused():
         num_posterior_samples=8,
     )
     given: list[Any] = [-1]
-    with pytest.raises(ValueError, match="policy chose point -1"):
+    with refuses(ValueError, -1):
         made.ask()
     for given[0] in (None, 1.0, True, "a", np.zeros(2)):
-        with pytest.raises(TypeError, match=r"the policy returned .* a whole number"):
+        with refuses(TypeError, "returned"):
             made.ask()
     assert made.experiments == ()

@@ -10,6 +10,7 @@ from frugax import ExperimentBudget, InfeasibleBudgetError, causal
 from frugax.causal.campaign import Campaign
 from frugax.causal.campaign.preparation import find_mean_range
 from frugax.errors import FrugaxError, OutputError
+from refusals import refuses
 
 CHAIN = causal.SCM.linear(
     {"x": {}, "z": {"x": 1.0}, "y": {"z": -1.0}}, noise_scale=0.1, target="y"
@@ -29,62 +30,62 @@ def campaign_of(**more):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "named"),
     [
-        ({"target": "x"}, "target 'x' cannot be set"),
-        ({"variables": {"x": (1.0, 1.0)}}, "\\(1.0, 1.0\\) has no width"),
-        ({"variables": {"x": (2.0, 1.0)}}, "has its ends in reverse order"),
-        ({"variables": {"x": (0.0, math.inf)}}, "both finite"),
-        ({"variables": {"x": (-1e300, 1e300)}}, "float32 cannot hold or tell apart"),
-        ({"variables": {"x": (1e9, 1e9 + 1)}}, "float32 cannot hold or tell apart"),
-        ({"variables": {}}, "variables must name"),
-        ({"budget": ExperimentBudget(cost=1, costs={"x": 1.0})}, "no price for 'z'"),
-        ({"forbidden_sets": [("x",), ("z",)]}, "forbids every experiment"),
-        ({"sets": [("x", "w")]}, "sets names 'w'"),
-        ({"constraints": {"h": (None, None)}}, "needs a finite bound"),
-        ({"constraints": {"h": (2.0, 1.0)}}, "bounds in reverse order"),
-        ({"constraints": {"x": (2.5, None)}}, "no value of its range \\(-2.0, 2.0\\)"),
-        ({"constraints": {"x": (None, -2.5)}}, "no value of its range \\(-2.0, 2.0\\)"),
-        ({"constraints": {"y": (None, 1.0)}}, "is about the target"),
-        ({"required": [("x", "y")], "forbidden": [("x", "y")]}, "both required and"),
-        ({"required": [("x", "z"), ("z", "x")]}, "cycle x -> z -> x"),
+        ({"target": "x"}, "'x'"),
+        ({"variables": {"x": (1.0, 1.0)}}, "(1.0, 1.0)"),
+        ({"variables": {"x": (2.0, 1.0)}}, "(2.0, 1.0)"),
+        ({"variables": {"x": (0.0, math.inf)}}, "'x'"),
+        ({"variables": {"x": (-1e300, 1e300)}}, (-1e300, 1e300)),
+        ({"variables": {"x": (1e9, 1e9 + 1)}}, "float32"),
+        ({"variables": {}}, "variables"),
+        ({"budget": ExperimentBudget(cost=1, costs={"x": 1.0})}, "'z'"),
+        ({"forbidden_sets": [("x",), ("z",)]}, "forbidden_sets"),
+        ({"sets": [("x", "w")]}, "'w'"),
+        ({"constraints": {"h": (None, None)}}, "'h'"),
+        ({"constraints": {"h": (2.0, 1.0)}}, "(2.0, 1.0)"),
+        ({"constraints": {"x": (2.5, None)}}, "(-2.0, 2.0)"),
+        ({"constraints": {"x": (None, -2.5)}}, "(-2.0, 2.0)"),
+        ({"constraints": {"y": (None, 1.0)}}, "'y'"),
+        ({"required": [("x", "y")], "forbidden": [("x", "y")]}, "required"),
+        ({"required": [("x", "z"), ("z", "x")]}, "x -> z -> x"),
         (
             {"required": [("w", "x"), ("x", "z"), ("z", "y"), ("y", "x")]},
-            "cycle x -> z -> y -> x",
+            "x -> z -> y -> x",
         ),
-        ({"required": [("x", "x")]}, "cycle x -> x"),
+        ({"required": [("x", "x")]}, "x -> x"),
         (
             {"rows_per_experiment": 0},
-            "rows_per_experiment must be a whole number >= 1, got 0",
+            "rows_per_experiment",
         ),
-        ({"confidence": 0.0}, "confidence must be in"),
-        ({"num_posterior_samples": 10**6}, "num_posterior_samples must be <= 4096"),
-        ({"target": ""}, "target must be named by a non-empty text"),
-        ({"constraints": {"h\n": (None, 1.0)}}, r"constraints must be named .*'h\\n'"),
+        ({"confidence": 0.0}, "confidence"),
+        ({"num_posterior_samples": 10**6}, "num_posterior_samples"),
+        ({"target": ""}, "target"),
+        ({"constraints": {"h\n": (None, 1.0)}}, "'h\\n'"),
         (
             {"sets": [("x", "z")], "forbidden_sets": [("z",)]},
-            r"but forbidden_sets holds \('z',\)",
+            "'z'",
         ),
-        ({"sets": [("x", "x")]}, "names a variable twice"),
+        ({"sets": [("x", "x")]}, "('x', 'x')"),
         (
             {"required": [(c, "y") for c in "pqrst"], "max_parents": 4},
-            "5 causes of 'y', but max_parents is 4",
+            "'y'",
         ),
         (
             {"required": [(f"v{i}", f"v{i + 1}") for i in range(10)]},
-            r"name 12 variables, but at most 12 can be modelled",
+            "required",
         ),
-        ({"policy": "greedy"}, "policy must be one of"),
+        ({"policy": "greedy"}, "policy"),
     ],
 )
-def test_impossible_settings_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
+def test_impossible_settings_are_refused(change, named):
+    with refuses(ValueError, named):
         campaign_of(**change)
 
 
 def test_an_infeasible_budget_names_the_least_price():
     prices = {"x": 1.1, "z": 2.5}
-    with pytest.raises(InfeasibleBudgetError, match=r"at least 1\.1 of cost") as e:
+    with refuses(InfeasibleBudgetError, "cost", unit="of cost") as e:
         campaign_of(budget=ExperimentBudget(cost=0.5, costs=prices))
     campaign = campaign_of(budget=ExperimentBudget(cost=e.value.needed, costs=prices))
     ask = campaign.ask()
@@ -100,17 +101,17 @@ def test_edges_without_a_column_are_refused():
     ):
         wrong = campaign_of(**change)
         what = next(iter(change))
-        with pytest.raises(ValueError, match=f"{what} names 'zz'.* is it 'z'"):
+        with refuses(ValueError, what, "'zz'", "'z'"):
             wrong.tell_observations(data)
         assert wrong.samples is None
     wrong = campaign_of(forbidden=[("x", "y"), ("z", "y")])
-    with pytest.raises(ValueError, match="no path by which x, z could cause 'y'"):
+    with refuses(ValueError, "'y'"):
         wrong.tell_observations(data)
     assert wrong.samples is None
-    with pytest.raises(ValueError, match="no path by which x, z could cause 'y'"):
+    with refuses(ValueError, "'y'"):
         wrong.ask()  # before it costs anything
     campaign_of(forbidden=[("x", "y")]).tell_observations(data)  # by way of z
-    with pytest.raises(ValueError, match="no column for the target 'y', only x, z"):
+    with refuses(ValueError, "'y'"):
         campaign_of().tell_observations(data.select(("x", "z")))
 
 
@@ -132,22 +133,22 @@ def test_a_refused_answer_is_not_charged():
     campaign = campaign_of(rows_per_experiment=2)
     ask = campaign.ask()
     assert ask is not None
-    with pytest.raises(TypeError, match="got a str"):
+    with refuses(TypeError, "'y'"):
         campaign.tell(ask, "much")
-    with pytest.raises(TypeError, match="a table or a number, got True"):
+    with refuses(TypeError, "True"):
         campaign.tell(ask, True)
-    for data, message in (
-        ({"y": []}, "at least one row"),
-        ({"y": ["a"]}, "'y' is not a number in row 0"),
-        (1e300, "too large for float32"),
-        (10**400, "'y' is infinite"),
-        ({"w": 1.0}, "the answer has no column for the target 'y'"),
+    for data, named in (
+        ({"y": []}, "row"),
+        ({"y": ["a"]}, "'y'"),
+        (1e300, 1e300),
+        (10**400, "'y'"),
+        ({"w": 1.0}, "'y'"),
         (
             {"y": [1.0, 2.0, 3.0]},
-            r"got 3 rows, but rows_per_experiment=2 .*with rows_per_experiment=3",
+            "rows_per_experiment=2",
         ),
     ):
-        with pytest.raises(ValueError, match=message):
+        with refuses(ValueError, named):
             campaign.tell(ask, data)
     assert [e.id for e in campaign.pending] == [ask.id]
     assert campaign.samples is None
@@ -155,9 +156,9 @@ def test_a_refused_answer_is_not_charged():
     campaign.tell(ask, {"y": [1.0, math.nan], "weight": 3.0})  # the first may have more
     again = campaign.ask()
     assert again is not None
-    with pytest.raises(ValueError, match=r"has 'wieght', .* is it 'weight'"):
+    with refuses(ValueError, "wieght", "weight"):
         campaign.tell(again, {"y": 1.0, "wieght": 3.0})
-    with pytest.raises(ValueError, match="has 'q', which neither the campaign nor"):
+    with refuses(ValueError, "'q'"):
         campaign.tell(again, {"y": 1.0, "q": 3.0})
     assert campaign.spent == ask.cost
 
@@ -169,18 +170,18 @@ def test_only_the_campaigns_current_file_is_overwritten(tmp_path):
     campaign.ask()
     kept = path.read_bytes()
     for write in (other.save, other.keep):
-        with pytest.raises(OutputError, match="c holds another campaign: go on with"):
+        with refuses(OutputError, "c"):
             write(path)
     assert path.read_bytes() == kept
     again = Campaign.load(path)  # the same, later
     for write in (again.save, again.keep):
-        with pytest.raises(OutputError, match="another writer has it open"):
+        with refuses(OutputError, "c"):
             write(path)
     campaign.keep(path)  # the same file again
     campaign.tell_failed(0)
     campaign.keep(tmp_path / "d")  # releases the first
     for write in (again.save, again.keep):
-        with pytest.raises(OutputError, match="has changed since this campaign was"):
+        with refuses(OutputError, "c"):
             write(path)
     again = Campaign.load(path)
     again.keep(path)
@@ -190,7 +191,7 @@ def test_only_the_campaigns_current_file_is_overwritten(tmp_path):
     kept = path.read_bytes()
     notes = tmp_path / "notes.txt"
     notes.write_text("mine")
-    with pytest.raises(OutputError, match="it is not a readable campaign"):
+    with refuses(OutputError, "notes.txt"):
         campaign.save(notes)
     assert notes.read_text() == "mine"
     other.ask()  # a file that was refused is not kept either
@@ -229,12 +230,12 @@ def test_the_order_of_columns_does_not_matter():
 def test_answers_that_float32_rounds_away_are_refused():
     campaign = campaign_of(rows_per_experiment=2)
     campaign.tell_observations({"y": 1e9 + 3})  # alone it could be all there is
-    lost = "'y' is so far from 0 that float32"
-    with pytest.raises(ValueError, match=lost):
+    lost = "'y'"
+    with refuses(ValueError, lost):
         campaign.tell_observations({"y": 1e9 + 1})
     ask = campaign.ask()
     assert ask is not None
-    with pytest.raises(ValueError, match=lost):
+    with refuses(ValueError, lost):
         campaign.tell(ask, 1e9 + 1)
     assert campaign.spent == 0
     assert campaign.samples is not None
@@ -244,12 +245,10 @@ def test_answers_that_float32_rounds_away_are_refused():
 
 
 def test_a_folder_is_not_a_campaign_and_a_number_not_a_table(tmp_path):
-    with pytest.raises(IsADirectoryError, match="is a folder: pass the campaign's"):
+    with refuses(IsADirectoryError, "campaign"):
         Campaign.load(tmp_path)
     campaign = campaign_of()
-    with pytest.raises(
-        TypeError, match=r"got 3\.0: name its column, \{'y': \[3\.0\]\}"
-    ):
+    with refuses(TypeError, 3.0, "'y'"):
         campaign.tell_observations(3.0)
     assert campaign.samples is None
 
@@ -274,7 +273,7 @@ def test_a_closed_campaign_lets_others_write(tmp_path):
         campaign.keep(path)
         ask = campaign.ask()
         assert ask is not None
-    with pytest.raises(FrugaxError, match="this campaign is closed"):
+    with refuses(FrugaxError):
         campaign.tell(ask, 1.0)
     assert campaign.pending == (campaign.experiments[0],)
     with Campaign.load(path) as again:

@@ -8,6 +8,7 @@ import pytest
 from frugax import ExperimentBudget, causal
 from frugax.causal import Samples
 from frugax.causal.campaign.report import render_heading
+from refusals import refuses, warns
 
 
 @pytest.fixture(scope="module")
@@ -29,17 +30,17 @@ def campaign():
 def test_an_answer_that_contradicts_the_experiment_is_refused(campaign):
     asked = campaign.experiments[0].values["a"]
     wrong = asked + 1e-3
-    with pytest.raises(ValueError, match=f"sets 'a' to {asked}, but the answer has"):
+    with refuses(ValueError, "'a'", asked):
         campaign.read_answer(0, {"y": [2.0, 2.0], "a": [asked, wrong]})
     marked = Samples(("harm", "y"), np.ones((1, 2)), np.array([[True, False]]))
-    with pytest.raises(ValueError, match=r"sets a, but these .* setting harm"):
+    with refuses(ValueError):
         campaign.read_answer(0, marked)
     for said in (np.float32(asked), np.nan):  # as asked, or not said
         rows = campaign.read_answer(0, {"a": said, "y": [1.0, 2.0]})
         assert rows["a"].tolist() == [np.float32(asked)] * 2
         assert rows.intervened.tolist() == [[True, False]] * 2
     other = dataclasses.replace(campaign.experiments[0], values={"a": wrong})
-    with pytest.raises(ValueError, match="it belongs to another campaign"):
+    with refuses(ValueError, "ExperimentRecord"):
         campaign.tell(other, 1.0)
     assert len(campaign.pending) == 1
 
@@ -57,17 +58,17 @@ def test_outliers_are_reported_but_accepted(campaign):
 
 
 @pytest.mark.parametrize(
-    ("table", "message"),
+    ("table", "named"),
     [
-        ({"a": [0, 0.5, 1], "harm": [1, 1, 1], "y": [7.0]}, "'y' has 1 rows and"),
-        ({"y": np.array([1j])}, "'y' is not a number in row 0"),
-        ({"y": np.array(["2020-01-01"], "datetime64[ns]")}, "'y' holds dates"),
-        ({"y": np.ones((2, 2))}, "'y' is not a column"),
-        ({"y": [1.0, "much"]}, "'y' is not a number in row 1: 'much'"),
+        ({"a": [0, 0.5, 1], "harm": [1, 1, 1], "y": [7.0]}, "'y'"),
+        ({"y": np.array([1j])}, "'y'"),
+        ({"y": np.array(["2020-01-01"], "datetime64[ns]")}, "'y'"),
+        ({"y": np.ones((2, 2))}, "'y'"),
+        ({"y": [1.0, "much"]}, "'y'"),
     ],
 )
-def test_observations_are_read_as_strictly_as_samples(campaign, table, message):
-    with pytest.raises(ValueError, match=message):
+def test_observations_are_read_as_strictly_as_samples(campaign, table, named):
+    with refuses(ValueError, named):
         campaign.tell_observations(table)
 
 
@@ -108,14 +109,14 @@ def test_constraints_on_unmeasured_variables_are_reported():
 
 
 @pytest.mark.parametrize(
-    ("column", "message"),
+    ("column", "named"),
     [
-        ({"y": 1e12}, r"y is 1e\+12 in row 7, but 0\.\d+ to 1 in nearly all others"),
-        ({"harm": -1e12}, r"harm is -1e\+12 in row 7"),
-        ({"y": 1e12, "harm": 1e9}, r"harm is 1e\+09 in row 7, .*; y is"),
+        ({"y": 1e12}, "1e+12"),
+        ({"harm": -1e12}, "harm"),
+        ({"y": 1e12, "harm": 1e9}, "harm"),
     ],
 )
-def test_wild_observations_are_named_and_count(column, message):
+def test_wild_observations_are_named_and_count(column, named):
     made = causal.Campaign(
         variables={"a": (0.0, 1.0)}, target="y", budget=ExperimentBudget(n=3)
     )
@@ -124,7 +125,7 @@ def test_wild_observations_are_named_and_count(column, message):
     made.tell_observations(table)
     for name, value in column.items():
         table[name] = np.where(np.arange(40) == 7, value, table[name])
-    with pytest.warns(UserWarning, match=message):
+    with warns(UserWarning, named):
         made.tell_observations(table)
     assert made.samples is not None
     assert len(made.samples) == 80
@@ -152,7 +153,7 @@ def test_observations_in_another_unit_than_the_range_are_noticed():
         variables={"heat": (20.0, 90.0)}, target="y", budget=ExperimentBudget(n=3)
     )
     kelvin = np.linspace(290.0, 330.0, 9)
-    with pytest.warns(UserWarning, match="heat is 290 to 330, far from its range 20"):
+    with warns(UserWarning, "heat"):
         made.tell_observations({"heat": kelvin, "y": kelvin})
 
 
@@ -177,7 +178,7 @@ def test_a_wild_value_does_not_hide_the_next():
     )
     y = np.linspace(0.5, 1.0, 40)
     y[7] = 1e12
-    with pytest.warns(UserWarning, match="row 7"):
+    with warns(UserWarning, 7):
         made.tell_observations({"y": y})
     made.ask()
     (said,) = made.find_outliers(0, 1e11)
@@ -191,11 +192,11 @@ def test_a_column_in_other_letters_is_noticed():
         budget=ExperimentBudget(n=3),
         constraints={"pH": (None, 9.0)},
     )
-    with pytest.raises(ValueError, match=r"no column for the target 'y', .*is 'Y'"):
+    with refuses(ValueError, "'Y'", "'y'"):
         made.tell_observations({"Y": [1.0, 2.0]})
-    with pytest.raises(ValueError, match=r"constraints names 'pH', but .*: is it 'ph'"):
+    with refuses(ValueError, "'ph'", "'pH'"):
         made.tell_observations({"y": [1.0, 2.0], "ph": [7.0, 7.1]})
-    with pytest.warns(UserWarning, match="no column is 'heat', but one is 'Heat'"):
+    with warns(UserWarning, "Heat", "heat"):
         made.tell_observations({"y": [1.0, 2.0], "Heat": [30.0, 40.0]})
 
 
@@ -204,7 +205,7 @@ def test_a_column_that_is_nearly_a_variable_is_pointed_out(wrong):
     made = causal.Campaign(
         variables={"heat": (20.0, 90.0)}, target="y", budget=ExperimentBudget(n=3)
     )
-    with pytest.warns(UserWarning, match=f"no column is 'heat', but one is '{wrong}'"):
+    with warns(UserWarning, "heat", wrong):
         made.tell_observations({wrong: [30.0, 31.0], "y": [1.0, 2.0]})
 
 
@@ -220,7 +221,7 @@ def test_a_table_without_rows_is_refused():
     made = causal.Campaign(
         variables={"a": (0.0, 1.0)}, target="y", budget=ExperimentBudget(n=3)
     )
-    with pytest.raises(ValueError, match="these samples have no rows"):
+    with refuses(ValueError):
         made.tell_observations({"a": [], "y": []})
 
 

@@ -16,6 +16,7 @@ from frugax.causal.posterior import (
     score_parent_sets,
     sum_over_orders,
 )
+from refusals import refuses
 
 
 def random_scores(d, rng):
@@ -105,7 +106,7 @@ def test_stated_edges_restrict_the_parent_sets():
     never = score_parent_sets(values, set_, domain, forbidden=[(0, 1)], **more)
     assert never.sets[1].tolist() == [0]
     both = score_parent_sets(values, set_, domain, required=[(0, 1), (1, 0)], **more)
-    with pytest.raises(ValueError, match="no acyclic graph"):
+    with refuses(ValueError, "acyclic"):
         parent_set_probabilities(both, 0)
 
 
@@ -115,5 +116,5 @@ def test_too_many_variables_are_refused():
         lambda: sum_over_orders(scores),
         lambda: parent_set_probabilities(scores, 0),
     ):
-        with pytest.raises(ValueError, match="at most 12"):
+        with refuses(ValueError, 12):
             sums()

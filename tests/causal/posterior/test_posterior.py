@@ -19,6 +19,7 @@ from frugax.causal.posterior import (
     sample_posterior,
     tempering_power,
 )
+from refusals import refuses
 
 
 def data_of(rng, n=300):
@@ -176,7 +177,7 @@ def test_samples_predict_the_effects_of_interventions():
     points = Points(((0,), (1,)), (np.array([[1.0]]), np.array([[1.0]])))
     found = predict_means(ensemble, points, [2], rng)[:, :, 0]
     np.testing.assert_allclose(found.mean(0), [-2.0, 2.0], atol=0.2)
-    with pytest.raises(ValueError, match="has no function for variable 1"):
+    with refuses(ValueError, 1):
         sample_posterior(
             values,
             np.zeros(values.shape, bool),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from frugax.causal import ParentSetPosterior
+from refusals import refuses
 
 
 def _posterior(probs=(0.5, 0.3, 0.2)):
@@ -25,9 +26,7 @@ def test_derived_quantities():
 def test_only_possible_parents_are_scored():
     p = _posterior()
     for wrong in ("y", "q"):
-        with pytest.raises(
-            ValueError, match=f"'{wrong}' cannot be .* of 'y', only a, b"
-        ):
+        with refuses(ValueError, wrong, "'y'"):
             p.prob({"a", wrong})
     assert p.condition(forbidden="b").prob({"b"}) == 0
 
@@ -49,22 +48,22 @@ def test_given_conditions():
     assert _posterior().condition(forbidden=frozenset("b")).prob(
         {"a"}
     ) == pytest.approx(0.375)
-    with pytest.raises(ValueError, match="'c'"):
+    with refuses(ValueError, "'c'"):
         _posterior().condition(required=frozenset("c"))
 
 
 @pytest.mark.parametrize(
-    ("sets", "probs", "said"),
+    ("sets", "probs", "named"),
     [
-        (("a",), (0.5,), "sum to 0.5"),
-        (("a", "b"), (1.0,), "2 parent sets"),
+        (("a",), (0.5,), 0.5),
+        (("a", "b"), (1.0,), 2),
         (("a", "a"), (0.5, 0.5), "twice"),
-        (("a", "b"), (1.5, -0.5), ">= 0"),
+        (("a", "b"), (1.5, -0.5), ""),
         (("a", "b"), (1.0, float("nan")), "finite"),
     ],
 )
-def test_an_invalid_distribution_is_refused(sets, probs, said):
-    with pytest.raises(ValueError, match=said):
+def test_an_invalid_distribution_is_refused(sets, probs, named):
+    with refuses(ValueError, named):
         ParentSetPosterior(
             target="y",
             parent_sets=tuple(frozenset(s) for s in sets),

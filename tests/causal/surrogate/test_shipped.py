@@ -9,6 +9,7 @@ from frugax import SizeBudget, causal, compress
 from frugax.causal.surrogate import _surrogate
 from frugax.causal.surrogate.network import initial_weights
 from frugax.errors import CorruptFileError, OutputError
+from refusals import refuses, warns
 
 
 def _chain(rows=60, extra=()):
@@ -47,7 +48,7 @@ def test_no_set_of_parents_is_left_out():
         )
     known = surrogate.posterior(data, "z", required=["x"], forbidden=["u"])
     assert known.prob({"u"}) == 0
-    with pytest.raises(ValueError, match=r"'Q' cannot .* 'z', only x, y, u, v: corr"):
+    with refuses(ValueError, "'Q'", "'z'"):
         known.prob({"Q"})
     assert all("x" in s and "u" not in s for s in known.parent_sets)
 
@@ -75,7 +76,7 @@ def test_missing_values_are_left_out():
     assert np.isfinite(edges).all()
     assert edges[0, 1] > 0.8
     holes[:, 2] = np.nan
-    with pytest.raises(ValueError, match="'z' has fewer than two values"):
+    with refuses(ValueError, "'z'"):
         causal.load_default_surrogate().edge_probabilities(
             causal.Samples(data.variables, holes, data.intervened)
         )
@@ -120,17 +121,17 @@ def test_files(tmp_path):
         again.edge_probabilities(data), surrogate.edge_probabilities(data), atol=0.01
     )
     compress.save(tmp_path / "t.fxz", {"w": np.ones(3)}, SizeBudget(max_abs=0))
-    with pytest.raises(CorruptFileError, match="not a surrogate"):
+    with refuses(CorruptFileError):
         causal.load_surrogate(tmp_path / "t.fxz")
-    with pytest.raises(OutputError, match="it is not a readable surrogate"):
+    with refuses(OutputError):
         causal.save_surrogate(tmp_path / "t.fxz", surrogate)
     arrays = {**surrogate.weights, "temperature": np.ones(1), "edge": np.ones((3, 1))}
     compress.save(tmp_path / "u.fxz", arrays, SizeBudget(max_abs=0))
-    with pytest.raises(CorruptFileError, match=r"edge is not of shape \(4, 1\)"):
+    with refuses(CorruptFileError, "(4, 1)"):
         causal.load_surrogate(tmp_path / "u.fxz")
-    with pytest.raises(FileNotFoundError, match=r"v\.fxz: No such file .* save_surr"):
+    with refuses(FileNotFoundError, "v.fxz"):
         causal.load_surrogate(tmp_path / "v.fxz")
-    with pytest.raises(ValueError, match="temperature"):
+    with refuses(ValueError, "temperature"):
         surrogate.with_temperature(0.0)
 
 
@@ -154,24 +155,24 @@ def test_a_single_variable_has_zero_edges_and_a_constant_one_warns():
     assert surrogate.posterior(one, "x").best == frozenset()
     values = _chain().values.copy()
     values[:, 1] = 3.0
-    with pytest.warns(UserWarning, match="^y: constant in every row"):
+    with warns(UserWarning):
         surrogate.edge_probabilities(causal.Samples.observed(("x", "y", "z"), values))
 
 
 @pytest.mark.parametrize(
-    ("edges", "says"),
+    ("edges", "named"),
     [
-        ([[0, np.nan], [0, 0]], r"edges\[0, 1\] is nan"),
-        ([[0, 0], [2, 0]], r"edges\[1, 0\] is 2"),
+        ([[0, np.nan], [0, 0]], "[0, 1]"),
+        ([[0, 0], [2, 0]], "[1, 0]"),
     ],
 )
-def test_invalid_edge_probabilities_are_refused(edges, says):
-    with pytest.raises(ValueError, match=says):
+def test_invalid_edge_probabilities_are_refused(edges, named):
+    with refuses(ValueError, named):
         causal.select_graph(np.array(edges, np.float32))
 
 
 def test_a_variable_is_never_its_own_parent():
-    with pytest.raises(ValueError, match="'y' is required as a parent of itself"):
+    with refuses(ValueError, "'y'", "required"):
         causal.load_default_surrogate().posterior(_chain(), "y", required=["y"])
 
 

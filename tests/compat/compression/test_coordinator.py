@@ -14,6 +14,7 @@ from frugax.compat.compression import (
     UnifiedPerformanceMonitor,
 )
 from frugax.errors import ConfigError, CorruptFileError
+from refusals import refuses
 
 torch = pytest.importorskip("torch")
 
@@ -48,9 +49,8 @@ def test_memory_doubles_the_ratio():
     coordinator = coordinator_of()
     coordinator.optimize_system(OptimizationStrategy.MEMORY)
     assert coordinator.compress(normal(200, 200)).compression_ratio >= 8
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
+    with refuses(ValueError, "fast"):
         coordinator.optimize_system("fast")  # pyright: ignore[reportArgumentType]
-    assert "fast" in str(caught.value)
 
 
 def test_a_tensor_that_cannot_be_so_small_comes_exact():
@@ -85,9 +85,8 @@ def test_sixty_four_bits_survive_and_pieces_fit_the_pool():
     ],
 )
 def test_a_backend_that_is_not_here_and_too_many_devices_are_refused(config, named):
-    with pytest.raises(ConfigError) as caught:
+    with refuses(ConfigError, named):
         SystemIntegrationCoordinator(config)
-    assert named in str(caught.value)
 
 
 def test_devices_take_turns():

@@ -11,6 +11,7 @@ from frugax.compat.compression import (
     SystemConfiguration,
 )
 from frugax.errors import CorruptFileError, InfeasibleBudgetError
+from refusals import refuses, warns
 
 torch = pytest.importorskip("torch")
 
@@ -39,13 +40,12 @@ def compressed(**profile):
     ],
 )
 def test_wrong_settings_are_refused_by_their_value(make, named):
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
+    with refuses(ValueError, named):
         make()
-    assert named in str(caught.value)
 
 
 def test_conservative_keeps_the_error_and_warns_that_it_misses_the_ratio():
-    with pytest.warns(UserWarning, match="target_compression_ratio"):
+    with warns(UserWarning, "target_compression_ratio"):
         found = compressed(target_compression_ratio=8.0, mode="conservative")
     assert 0 < (found.rel_error or 1) <= 0.01
     assert found.get_compression_stats()["total_compression_ratio"] < 8
@@ -91,9 +91,8 @@ def test_another_models_builder_and_damage_are_refused(tmp_path):
         (lambda: torch.nn.Sequential(*list(net())[:2]), "2."),
         (lambda: torch.nn.Linear(3, 3), "not there"),
     ):
-        with pytest.raises(ValueError) as caught:  # noqa: PT011
+        with refuses(ValueError, named):
             CompressedModel.load(tmp_path / "m.fxz", build)
-        assert named in str(caught.value)
     data = bytearray((tmp_path / "m.fxz").read_bytes())
     data[len(data) // 2] ^= 1
     (tmp_path / "m.fxz").write_bytes(data)
@@ -119,6 +118,5 @@ def test_padic_is_a_progressive_file():
 
 
 def test_only_torch_modules_are_compressed():
-    with pytest.raises(TypeError) as caught:
+    with refuses(TypeError, "dict"):
         ModelCompressionAPI().compress({"w": np.ones(3)})
-    assert "dict" in str(caught.value)

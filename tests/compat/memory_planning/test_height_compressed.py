@@ -9,6 +9,7 @@ import pytest
 
 from frugax import MemoryBudget, measure
 from frugax.compat.memory_planning import height_compressed_grad
+from refusals import refuses
 
 KEY = jax.random.key(0)
 WS = list(jax.random.normal(KEY, (4, 2, 64, 64)) / 8)
@@ -105,5 +106,5 @@ def test_a_loss_that_cannot_be_planned_runs_in_jax_with_one_warning(fn, budget, 
 
 
 def test_a_block_holds_something():
-    with pytest.raises(ValueError, match="at least 1 operation, got 0"):
+    with refuses(ValueError, 0):
         height_compressed_grad(loss, block_size=0)

@@ -11,6 +11,7 @@ import yaml
 
 from frugax.train import distributed
 from frugax.train.distributed import _initialize
+from refusals import refuses
 
 CLUSTER = Path(__file__).parents[3] / "examples" / "cluster"
 MANIFEST = CLUSTER / "trainjob.yaml"
@@ -73,25 +74,25 @@ def test_the_trainjob_is_kubeflows_in_its_schema(documents):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "named"),
     [
-        ({"processes": 0}, "processes must be >= 1, got 0"),
-        ({"gpus": -1}, "gpus must be >= 0, got -1"),
-        ({"name": "My_Job"}, "name must have 1 to 40 of a-z"),
-        ({"image": ""}, "image must name a container's image"),
+        ({"processes": 0}, "processes"),
+        ({"gpus": -1}, "gpus"),
+        ({"name": "My_Job"}, 40),
+        ({"image": ""}, "image"),
     ],
 )
-def test_wrong_numbers_and_names_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
+def test_wrong_numbers_and_names_are_refused(options, named):
+    with refuses(ValueError, named):
         write_jobset(**options)
 
 
 def test_a_script_is_refused_for_wrong_numbers_and_names():
-    with pytest.raises(ValueError, match="processes must be >= 1, got 0"):
+    with refuses(ValueError, "processes", 0):
         distributed.slurm_script(COMMAND, processes=0)
-    with pytest.raises(ValueError, match="name must be one word, got 'a b'"):
+    with refuses(ValueError, "a b"):
         distributed.slurm_script(COMMAND, processes=2, name="a b")
-    with pytest.raises(ValueError, match="the command is missing"):
+    with refuses(ValueError, "command"):
         distributed.slurm_script([], processes=2)
 
 
@@ -232,17 +233,17 @@ def test_the_processes_are_read_from_the_environment(joined, monkeypatch, names)
     distributed.initialize()
     assert joined == [("frugax-node-0-0.frugax:1", 4, 3, None)]
     monkeypatch.setenv(names[2], "4")
-    with pytest.raises(ValueError, match="process must be from 0 to 3, got 4"):
+    with refuses(ValueError, "process"):
         distributed.initialize()
     monkeypatch.setenv(names[1], "many")
-    with pytest.raises(ValueError, match=f"{names[1]} must be an integer, got"):
+    with refuses(ValueError, names[1]):
         distributed.initialize()
 
 
 def test_incomplete_settings_are_refused_or_left_to_jax(joined, monkeypatch):
-    with pytest.raises(ValueError, match=r"belong together, got '10\.0\.0\.1:1', None"):
+    with refuses(ValueError, "'10.0.0.1:1'"):
         distributed.initialize("10.0.0.1:1")
-    with pytest.raises(ValueError, match="leave_s must be >= 1, got 0"):
+    with refuses(ValueError, "leave_s", 0):
         distributed.initialize(leave_s=0)
     # JAX's own variable alone: JAX finds the others, on Slurm for example.
     monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "10.0.0.1:1")

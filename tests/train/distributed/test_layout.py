@@ -12,6 +12,7 @@ from frugax.budget import Verdict
 from frugax.errors import InfeasibleBudgetError
 from frugax.train import distributed
 from frugax.train.distributed import Layout
+from refusals import refuses
 
 RNG = np.random.default_rng(0)
 WEIGHTS = {
@@ -85,7 +86,7 @@ def test_a_tensor_layout_splits_weights_or_is_refused():
     assert dict(layout.mesh.shape) == {"data": 1, "model": 8}
     state = layout.place_state(WEIGHTS)
     distributed.audit(state, planned=layout).assert_sound()
-    with pytest.raises(ValueError, match=r"splits no weight.*\(1, 8\)"):
+    with refuses(ValueError, "(1, 8)"):
         Layout.over((8,), "tensor")
 
 
@@ -181,7 +182,7 @@ def test_the_audit_finds_an_optimiser_state_on_one_device():
     trap = jax.jit(optimizer.init)(big)
     found = distributed.audit(trap)
     assert [f.path for f in found.faults] == ["[0].mu['w']", "[0].nu['w']"]
-    with pytest.raises(ValueError, match=r"mu\['w'\]: is on one device of 8"):
+    with refuses(ValueError, "mu['w']"):
         found.assert_sound()
     assert "is on one device of 8" in str(found)
     # Layouts of frugax have no such fault.
@@ -196,14 +197,14 @@ def test_the_audit_finds_an_optimiser_state_on_one_device():
 
 
 def test_indivisible_batches_and_wrong_meshes_are_refused():
-    with pytest.raises(ValueError, match=r"mesh of \(16, 1\) needs 16 devices, there"):
+    with refuses(ValueError, "(16, 1)"):
         Layout.over((16,))
-    with pytest.raises(ValueError, match=r"a mesh is like \(8,\) or \(4, 2\), got"):
+    with refuses(ValueError, "(4, 2)", "(8,)"):
         Layout.over((2, 2, 2))
     layout = Layout.over((8,))
     step = train.make_train_step(loss, optax.adam(1e-2), layout=layout)
     odd = {k: v[:30] for k, v in batch_of(0).items()}
-    with pytest.raises(ValueError, match=r"batch\['x'\] of shape \(30, 64\) cannot be"):
+    with refuses(ValueError, "batch['x']", "(30, 64)"):
         step(step.init(WEIGHTS), odd)
 
 
@@ -213,7 +214,7 @@ def test_a_step_on_a_mesh_is_not_run_eagerly():
         return value if value > 0 else -value
 
     step = train.make_train_step(with_if, optax.sgd(0.1), layout=Layout.over((8,)))
-    with pytest.raises(TypeError, match="only a compiled step can run data over"):
+    with refuses(TypeError, "compiled"):
         step(step.init(WEIGHTS), batch_of(0))
 
 
@@ -227,7 +228,7 @@ def test_each_process_can_load_its_own_rows_only():
     for name, whole in layout.place_batch(batch).items():
         np.testing.assert_array_equal(parts[name], whole)
         assert parts[name].sharding.is_equivalent_to(whole.sharding, whole.ndim)
-    with pytest.raises(ValueError, match="rows 30 cannot be split over 4 devices"):
+    with refuses(ValueError, 30):
         layout.local_rows(30)
-    with pytest.raises(ValueError, match=r"batch\['x'\] of shape \(30, 64\) cannot be"):
+    with refuses(ValueError, "'x'", "(30, 64)"):
         layout.from_local({"x": batch["x"][:30]})

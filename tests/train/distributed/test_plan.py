@@ -9,6 +9,7 @@ import pytest
 from frugax import MemoryBudget, train
 from frugax.errors import InfeasibleBudgetError
 from frugax.train import distributed
+from refusals import refuses
 
 RNG = np.random.default_rng(0)
 WEIGHTS = {
@@ -86,12 +87,12 @@ def test_micro_batches_come_after_all_layouts():
 
 
 def test_an_infeasible_budget_reports_the_smallest_need():
-    with pytest.raises(InfeasibleBudgetError, match="more devices or micro-b") as e:
+    with refuses(InfeasibleBudgetError, "devices") as e:
         planned("10KiB", 2)
     assert planned(int(e.value.needed), 2).predicted == e.value.needed
     with pytest.raises(InfeasibleBudgetError):
         planned(int(e.value.needed) - 1, 2)
-    with pytest.raises(ValueError, match=r"accums is empty: give at least \(1,\)"):
+    with refuses(ValueError, "accums", "(1,)"):
         distributed.plan(
             make, MemoryBudget("1MiB"), params=WEIGHTS, batch=batch_of(0), accums=()
         )

@@ -15,6 +15,7 @@ import pytest
 import distributed_worker as worker
 import forked
 from frugax.train.distributed import EXIT_PEER_LOST, launch
+from refusals import refuses
 
 WORKER = str(Path(worker.__file__ or ""))
 KILLED = 128 + signal.SIGKILL
@@ -251,16 +252,16 @@ def test_a_missing_command_is_reported_in_one_line():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "named"),
     [
-        ({"processes": 0}, "processes must be >= 1, got 0"),
-        ({"processes": 1, "restarts": -1}, "restarts must be >= 0, got -1"),
-        ({"processes": 1, "devices": 0}, "devices must be >= 1, got 0"),
-        ({"processes": 1, "grace_s": -1.0}, "grace_s must be >= 0, got -1.0"),
+        ({"processes": 0}, "processes"),
+        ({"processes": 1, "restarts": -1}, "restarts"),
+        ({"processes": 1, "devices": 0}, "devices"),
+        ({"processes": 1, "grace_s": -1.0}, "grace_s"),
     ],
 )
-def test_bad_numbers_are_refused(options, words):
-    with pytest.raises(ValueError, match=words):
+def test_bad_numbers_are_refused(options, named):
+    with refuses(ValueError, named):
         launch(["true"], **options)
-    with pytest.raises(ValueError, match="launch needs a command"):
+    with refuses(ValueError, "launch"):
         launch([], processes=1)

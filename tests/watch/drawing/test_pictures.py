@@ -19,6 +19,7 @@ from frugax.watch.drawing import (
     make_pictures,
     picture_png,
 )
+from refusals import refuses
 
 
 def test_whole_numbers_up_to_nine_keep_their_value():
@@ -98,21 +99,21 @@ def test_a_record_gives_every_array_a_picture_and_the_mask_to_those_it_fits():
 
 
 @pytest.mark.parametrize(
-    ("grid", "mask", "error", "said"),
+    ("grid", "mask", "error", "named"),
     [
-        (np.zeros((0, 3)), None, ValueError, "must not be empty"),
-        ([[1, 2]], [[True]], ValueError, r"shape \(1, 2\), got \(1, 1\)"),
-        (np.array([["a"]]), None, TypeError, "real numbers"),
-        (np.array([[1j]]), None, TypeError, "real numbers"),
+        (np.zeros((0, 3)), None, ValueError, "empty"),
+        ([[1, 2]], [[True]], ValueError, "(1, 2)"),
+        (np.array([["a"]]), None, TypeError, "numbers"),
+        (np.array([[1j]]), None, TypeError, "numbers"),
     ],
 )
-def test_an_image_that_cannot_be_shown_is_refused(grid, mask, error, said):
-    with pytest.raises(error, match=said):
+def test_an_image_that_cannot_be_shown_is_refused(grid, mask, error, named):
+    with refuses(error, named):
         make_picture(grid, mask)
 
 
 def test_inside_jit_the_error_names_the_way_out():
-    with pytest.raises(TypeError, match="inside jit use jax_log_grid"):
+    with refuses(TypeError, "jax_log_grid", "jit"):
         jax.jit(lambda x: make_picture(x).codes)(jnp.zeros((2, 2)))
 
 

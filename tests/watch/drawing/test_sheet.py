@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from frugax.watch.drawing import sheet_svg
+from refusals import refuses
 
 
 def panels(svg):
@@ -76,15 +77,15 @@ def test_a_sheet_without_a_title_is_described_by_its_names():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "named"),
     [
-        ({"grids": []}, "at least one grid"),
-        ({"grids": [[], []]}, "at least one grid"),
-        ({"grids": [[[[1]]]], "row_names": ["a", "b"]}, "row_names must have 1 items"),
-        ({"grids": [[[[1]]]], "column_names": ["a"] * 3}, "column_names must have 1"),
-        ({"grids": [[[[1]], [[]]]]}, r"grids\[0\]\[1\] must not be empty"),
+        ({"grids": []}, "grid"),
+        ({"grids": [[], []]}, "grid"),
+        ({"grids": [[[[1]]]], "row_names": ["a", "b"]}, "row_names"),
+        ({"grids": [[[[1]]]], "column_names": ["a"] * 3}, "column_names"),
+        ({"grids": [[[[1]], [[]]]]}, "grids"),
     ],
 )
-def test_a_grid_that_cannot_be_drawn_is_named(given, message):
-    with pytest.raises(ValueError, match=message):
+def test_a_grid_that_cannot_be_drawn_is_named(given, named):
+    with refuses(ValueError, named):
         sheet_svg(given.pop("grids"), **given)

@@ -15,6 +15,7 @@ from frugax.watch.drawing import (
     grid_svg,
     step_svg,
 )
+from refusals import refuses
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -146,17 +147,17 @@ def test_an_episode_shows_its_first_and_last_grid_and_their_number():
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "named"),
     [
-        (lambda: episode_svg([]), "grids must be at least 1, got 0"),
-        (lambda: episode_svg([[[1]]], steps=[1, 2]), "steps must have 1 items, got 2"),
+        (lambda: episode_svg([]), "grids"),
+        (lambda: episode_svg([[[1]]], steps=[1, 2]), "steps"),
         (
             lambda: episode_svg([[[1]]], max_grids=0),
-            "max_grids must be at least 1, got 0",
+            "max_grids",
         ),
-        (lambda: check_palette("pink"), "arc, colour_blind, high_contrast, got 'pink'"),
+        (lambda: check_palette("pink"), "pink"),
     ],
 )
-def test_wrong_arguments_are_refused_with_a_remedy(call, said):
-    with pytest.raises(ValueError, match=said):
+def test_wrong_arguments_are_refused_with_a_remedy(call, named):
+    with refuses(ValueError, named):
         call()

@@ -15,6 +15,7 @@ from frugax.watch.probes import (
     record,
     summarise,
 )
+from refusals import refuses
 
 X = jnp.linspace(0.1, 1.0, 6)
 
@@ -285,7 +286,7 @@ def test_kinds_can_be_left_out():
     _, records = collect(fn, keep={"summary"})(X)
     assert sorted(records) == ["summary"]
     assert sorted(records["summary"]) == ["a", "b"]
-    with pytest.raises(ValueError, match="'frames'"):
+    with refuses(ValueError, "frames"):
         collect(fn, keep={"frames"})
 
 
@@ -315,24 +316,24 @@ def _frame_of_2_gib():
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
-        (lambda: record("v", jnp.ones(3)), ValueError, "shape"),
-        (lambda: record("", 1.0), ValueError, "name"),
-        (lambda: record("v", "text"), TypeError, "str"),
-        (lambda: record("v", jax.random.key(0)), TypeError, "key"),
-        (lambda: record("v", jnp.complex64(1)), TypeError, "'v' must be a real"),
-        (lambda: jax.eval_shape(_frame_of_2_gib), ValueError, "2,147,483,648 bytes"),
-        (lambda: record("v", 1.0, when=1), TypeError, "bool"),
-        (lambda: record("v", 1.0, when=jnp.ones(2, bool)), TypeError, "bool"),
+        (lambda: record("v", jnp.ones(3)), ValueError, "'v'"),
+        (lambda: record("", 1.0), ValueError, "''"),
+        (lambda: record("v", "text"), TypeError, "'v'"),
+        (lambda: record("v", jax.random.key(0)), TypeError, "'v'"),
+        (lambda: record("v", jnp.complex64(1)), TypeError, "'v'"),
+        (lambda: jax.eval_shape(_frame_of_2_gib), ValueError, "2,147,483,648"),
+        (lambda: record("v", 1.0, when=1), TypeError, "when"),
+        (lambda: record("v", 1.0, when=jnp.ones(2, bool)), TypeError, "when"),
         (lambda: record("v", 1.0, lanes=0), ValueError, "lanes"),
-        (lambda: record("v", None), ValueError, "no value"),
-        (lambda: probes.Probe.of("v", "other", None, 1.0), ValueError, "kind"),
+        (lambda: record("v", None), ValueError, "'v'"),
+        (lambda: probes.Probe.of("v", "other", None, 1.0), ValueError, "'v'"),
         (
             lambda: probes.emit(probes.Probe.of("v", "call", None, (1, 2)), 1.0),
             ValueError,
-            "2 fields",
+            1,
         ),
     ],
 )
 def test_an_unsupported_program_is_refused_with_a_remedy(call, error, match):
-    with pytest.raises(error, match=match):
+    with refuses(error, match):
         call()

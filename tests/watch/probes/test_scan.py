@@ -11,6 +11,7 @@ from jax import lax
 from frugax.jaxprs import remove_dead_code
 from frugax.watch import probes
 from frugax.watch.probes import LastValues, MaskedValues, collect, frame, record
+from refusals import refuses
 
 XS = jnp.linspace(0, 1, 40).reshape(10, 4)
 START = jnp.zeros(4)
@@ -206,9 +207,9 @@ def test_numbers_and_weak_types_are_taken_as_by_lax_scan():
     ],
 )
 def test_an_unsupported_scan_is_refused_with_a_remedy(given, match):
-    with pytest.raises(ValueError, match=match):
+    with refuses(ValueError, match):
         probes.scan(step, START, XS, **given)
-    with pytest.raises(ValueError, match="no length"):
+    with refuses(ValueError, "scan"):
         probes.scan(step, START)
 
 

@@ -9,6 +9,7 @@ import pytest
 from frugax.errors import ConfigError
 from frugax.watch.journal import Journal
 from frugax.watch.serve import RunMonitor, is_lock_held
+from refusals import refuses
 
 
 def _state(folder, *, later=0.0):
@@ -120,12 +121,12 @@ def test_numbers_in_a_receipt_that_are_not_finite_are_harmless(finished):
 
 
 def test_a_folder_without_a_run_is_reported(tmp_path):
-    with pytest.raises(ConfigError, match="there is no such folder or file"):
+    with refuses(ConfigError, "folder"):
         RunMonitor(tmp_path / "nothing")
-    with pytest.raises(ConfigError, match="there is no run here"):
+    with refuses(ConfigError, "here"):
         RunMonitor(tmp_path)
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(ConfigError, match="not a journal"):
+    with refuses(ConfigError, "journal"):
         RunMonitor(tmp_path / "text")
 
 

@@ -184,8 +184,9 @@ def explain_recompiles(
         ['the first call', 'x: float32[3] -> float32[4]']
     """
     if not isinstance(function, jax.stages.Wrapped):
+        called = " ".join(repr(function).split())  # equinox's takes several lines
         raise TypeError(
-            f"function must come from jax.jit, got {function!r:.99}; for equinox or "
+            f"function must come from jax.jit, got {called:.99}; for equinox or "
             "flax, jit a function of their arrays."
         )
     if compile_budget is not None:
