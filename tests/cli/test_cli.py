@@ -319,7 +319,7 @@ def test_inspect_shows_each_tensor_and_draws_it(packed):
         for node in ET.parse(packed / "p.svg").iter()
         if node.tag.endswith("title")
     ]
-    assert title == "p.fxz: bits and error of each tensor"
+    assert title == "p.fxz"
     assert any(str(dot).startswith("w<&>: ") for dot in dots)
 
 

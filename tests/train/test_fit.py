@@ -255,8 +255,7 @@ def test_a_compile_budget_holds_inside_the_loop_only():
 def test_a_loss_that_is_not_finite_is_an_error_naming_the_step(tmp_path, bad):
     batches = lambda i: batch_of(i) * (np.float32("nan") if i == bad else np.float32(1))
     saved = Checkpoints(tmp_path)
-    named = f"loss of step {bad} .*is nan.*checkpoint of step {bad // 4 * 4} is intact"
-    with refuses(DivergedError, named):
+    with refuses(DivergedError, f"step {bad}", "nan", f"step {bad // 4 * 4}"):
         fit(new_step(), start(), batches, steps=20, checkpoints=saved, save_every=4)
     assert saved.latest_step() == bad // 4 * 4
 
