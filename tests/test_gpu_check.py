@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.thorough
 def test_checks_run_on_a_cpu_and_a_failing_one_is_a_row(tmp_path):
     checks = ["kernel:pallas", "offload"]
     command = ["scripts/gpu_check", "run", *checks, "--platform", "cpu"]

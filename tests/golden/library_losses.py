@@ -1,5 +1,6 @@
 """Eight losses that go through other people's libraries, each with its arguments."""
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -41,7 +42,7 @@ def linen_transformer() -> Loss:
     params = net.init(keys, tokens)["params"]
 
     def loss(params: Any, tokens: Any, key: Any) -> Any:
-        logits = net.apply({"params": params}, tokens, rngs={"dropout": key})
+        logits: Any = net.apply({"params": params}, tokens, rngs={"dropout": key})
         picked = jnp.take_along_axis(logits, tokens[..., None], -1)[..., 0]
         return jnp.mean(jax.nn.logsumexp(logits, -1) - picked)
 
@@ -82,7 +83,7 @@ def nnx_transformer() -> Loss:
 
 def haiku_evoformer() -> Loss:
     """Row attention, an outer product mean and a triangle update, in haiku's scan."""
-    import haiku as hk
+    hk: Any = importlib.import_module("haiku")
 
     rows, length, wide, pair_wide = 8, 24, 32, 16
 
@@ -116,8 +117,9 @@ def haiku_evoformer() -> Loss:
 
 def equinox_neural_ode() -> Loss:
     """A field of equinox in `diffrax.diffeqsolve`, by its default adjoint."""
-    import diffrax
     import equinox as eqx
+
+    diffrax: Any = importlib.import_module("diffrax")
 
     def loss(net: Any, starts: Any) -> Any:
         def solve(y: Any) -> Any:
