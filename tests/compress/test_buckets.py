@@ -103,7 +103,7 @@ def test_an_export_to_a_bucket_is_refused(bucket, tmp_path, monkeypatch, export)
 
 def test_an_address_that_is_not_of_a_bucket_is_refused():
     for read in (compress.open, compress.load_weights):
-        with refuses(ValueError, "download"):
+        with refuses(ValueError, "hf"):
             read("https://example.org/w.fxz")
 
 

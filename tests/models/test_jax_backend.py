@@ -67,7 +67,7 @@ def test_a_64_bit_dtype_is_refused_clearly_where_x64_is_off():
 
 
 def test_one_device_is_not_two():
-    with refuses(ValueError, "both"):
+    with refuses(ValueError, "device", "device_mesh"):
         ml.JaxBackend(device="cpu", device_mesh=(1,))
     with refuses(ValueError, "platform"):
         ml.JaxBackend(device="cpu:0", platform="tpu")

@@ -131,7 +131,7 @@ def test_a_connection_has_no_truth_value():
     y = x()
     with refuses(TypeError, "value"):
         bool(y == 3)
-    with refuses(TypeError, "iterated"):
+    with refuses(TypeError, "x[i]"):
         list(y)
     with refuses(TypeError, "integers"):
         y["first"]

@@ -291,7 +291,7 @@ def test_a_failing_compiler_is_reported_and_skipped(monkeypatch):
 
     monkeypatch.setattr(torch, "compile", broken)
     _, compiled, params, data = small(jit=True)
-    with warns(RuntimeWarning, "without"):
+    with warns(RuntimeWarning, "torch.compile"):
         found = compiled.evaluate(params, data)["output"]
     _, plain, _, _ = small()
     np.testing.assert_array_equal(found, plain.evaluate(params, data)["output"])

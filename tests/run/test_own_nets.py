@@ -160,7 +160,7 @@ def test_runs_are_compared_by_figures_and_by_differences(home):
     assert set(found.curves["loss"]) == {"one", "two"}
     assert "loss, from the file" in str(found)
     assert found.to_page().count("<svg") == len(found.curves)
-    with refuses(ConfigError, "finished"):
+    with refuses(ConfigError, "none"):
         compare_runs([folders[0], home / "none"])
     with refuses(ConfigError):
         compare_runs(folders[:1])

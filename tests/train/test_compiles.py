@@ -68,7 +68,7 @@ def test_a_closed_ledger_counts_no_more_and_leaves_no_listener(monkeypatch):
 
 
 def test_a_ledger_that_is_open_cannot_be_opened_again():
-    with CompileLedger() as ledger, refuses(ValueError, "already"):
+    with CompileLedger() as ledger, refuses(ValueError, "CompileLedger"):
         ledger.__enter__()
 
 

@@ -51,6 +51,6 @@ def test_a_choice_that_is_not_affordable_is_refused():
     with refuses(ValueError, -1):
         made.ask()
     for given[0] in (None, 1.0, True, "a", np.zeros(2)):
-        with refuses(TypeError, "returned"):
+        with refuses(TypeError, "policy"):
             made.ask()
     assert made.experiments == ()

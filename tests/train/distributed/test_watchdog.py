@@ -108,7 +108,7 @@ def test_it_ends_a_process_that_makes_no_progress():
 
 
 def test_it_watches_once():
-    with Watchdog() as dog, refuses(RuntimeError, "watching"):
+    with Watchdog() as dog, refuses(RuntimeError, "watchdog"):
         dog.__enter__()
     with dog:  # but again
         pass
