@@ -70,12 +70,10 @@ for case in (
     lambda: ExperimentBudget(cost=10**400),
     lambda: campaign().tell(None, 1.0),
     lambda: causal.load_default_surrogate().with_temperature("1"),
-    lambda: guide.PolicyConfig(hidden_dim=8.5),
+    lambda: guide.create_acquisition_policy(8.5),
     lambda: guide.GRPOConfig(ppo_epochs="4"),
     lambda: guide.GRPOConfig(learning_rate="1"),
-    lambda: guide.create_acquisition_policy({"hidden_dim": 8}),
-    lambda: guide.create_grpo_trainer("x"),
-    lambda: guide.clone_expert("p", None),
+    lambda: guide.GRPOTrainer("x"),
 ):
     try:
         case()
@@ -148,9 +146,7 @@ ValueError temperature must be a number > 0 and finite, got '1'.
 ValueError hidden_dim must be a whole number >= 1, got 8.5.
 ValueError ppo_epochs must be a whole number >= 1, got '4'.
 ValueError learning_rate must be > 0 and finite, got '1'.
-TypeError config must be of PolicyConfig, got {'hidden_dim': 8}.
 TypeError policy must be of AcquisitionPolicy, got 'x'.
-TypeError policy must be of AcquisitionPolicy, got 'p'.
 """
 
 

@@ -102,9 +102,6 @@ CALLS = {
     "compat.monitor_memory_usage(3)": (
         "function must be a function, called as function(*args), got 3."
     ),
-    "compat.measure_compilation_speedup(len, repeats=1.5)": (
-        f"repeats {WHOLE}1, got 1.5."
-    ),
     "compat.benchmark_sustained_performance(len, len, 3)": (
         "args must be a tuple of arguments, such as (weights, x), got 3."
     ),

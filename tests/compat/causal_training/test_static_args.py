@@ -1,6 +1,5 @@
-import pytest
-
 from frugax.compat.causal_training import prepare_static_args, restore_static_args
+from refusals import refuses
 
 
 def test_arguments_are_restored_as_they_were():
@@ -10,5 +9,5 @@ def test_arguments_are_restored_as_they_were():
 
 
 def test_only_prepared_arguments_can_be_restored():
-    with pytest.raises(TypeError, match="static is a list, but restore_static_args"):
+    with refuses(TypeError, "static", "Frozen", [1]):
         restore_static_args([1])  # pyright: ignore[reportArgumentType]

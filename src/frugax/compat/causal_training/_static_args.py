@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from frugax.causal.checks import check_kind
 from frugax.train import Frozen
 
 
@@ -37,9 +38,5 @@ def restore_static_args(static: Frozen[tuple[Any, ...]]) -> tuple[Any, ...]:
     Raises:
         TypeError: `static` is not such a result.
     """
-    if not isinstance(static, Frozen):
-        raise TypeError(
-            f"static is a {type(static).__name__}, but restore_static_args expects the "
-            "result of prepare_static_args."
-        )
+    check_kind("static", static, Frozen, "prepare_static_args makes one")
     return static.value

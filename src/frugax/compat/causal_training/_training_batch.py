@@ -1,4 +1,4 @@
-"""Training examples: data, a target, and an expert's answer about its parents."""
+"""Training examples: data, and an expert's answer about one variable's parents."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,29 +19,20 @@ from frugax.causal.surrogate import (
     table_arrays,
 )
 
-CHANNELS = ("value", "intervened", "target", "present")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingExample:
     """One data set, and an expert's answer about one variable in it.
 
     Attributes:
-        observational_data: float32 [n, d, 4]: value, whether it was set, whether this
-            is the target, whether there is a value.
-        target_variable: whose parents are asked for.
-        variable_order: names of the d variables.
-        expert_posterior: over the target's parent sets; they are the support.
+        samples: the data, of 2 to 12 variables.
+        expert_posterior: over the parent sets of its target, which are the support.
         expert_accuracy: from 0 to 1.
-        problem_difficulty: a word for reports.
     """
 
-    observational_data: np.ndarray
-    target_variable: str
-    variable_order: tuple[str, ...]
+    samples: Samples
     expert_posterior: ParentSetPosterior
     expert_accuracy: float = 1.0
-    problem_difficulty: str = ""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,19 +45,15 @@ class TrainingBatch:
 
     examples: Sequence[TrainingExample]
 
-    @property
-    def batch_size(self) -> int:
-        """How many examples."""
-        return len(self.examples)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingBatchJAX:
     """Arrays apart from names: nothing is compiled for a name.
 
     Attributes:
-        observational_data: [batch, n, d, 4]; shorter and narrower data sets are padded
-            with absent values.
+        observational_data: [batch, n, d, 4]: value, whether it was set, whether this is
+            the target, whether there is a value. Shorter and narrower data sets are
+            padded with absent values.
         expert_probs: [batch, k]; each row sums to 1.
         expert_accuracies: [batch].
         parent_sets: of each example, as many as it has; the rest of k is padding.
@@ -98,28 +85,29 @@ def convert_to_jax_batch(batch: TrainingBatch) -> TrainingBatchJAX:
         ValueError: it has no examples.
     """
     check_kind("batch", batch, TrainingBatch, "create_training_batch makes one")
-    examples = list(batch.examples)
-    if not examples:
+    if not batch.examples:
         raise ValueError("the batch has no examples.")
-    shapes = np.array([e.observational_data.shape for e in examples])
-    # Zeros: the channel `present` is then 0 in the padding, which the model takes for
-    # absent.
-    data = np.zeros((len(examples), *shapes.max(0)), np.float32)
-    most = max(len(e.expert_posterior.probs) for e in examples)
-    probs = np.zeros((len(examples), most), np.float32)
-    for i, e in enumerate(examples):
-        n, d, channels = e.observational_data.shape
-        data[i, :n, :d, :channels] = e.observational_data
-        probs[i, : len(e.expert_posterior.probs)] = e.expert_posterior.probs
+    tables = [e.samples for e in batch.examples]
+    posteriors = [e.expert_posterior for e in batch.examples]
+    rows, width = max(map(len, tables)), max(len(t.variables) for t in tables)
+    # Zeros: the channel of presence is then 0 in the padding.
+    data = np.zeros((len(tables), rows, width, 4), np.float32)
+    probs = np.zeros((len(tables), max(len(p.probs) for p in posteriors)), np.float32)
+    for i, (table, posterior) in enumerate(zip(tables, posteriors, strict=True)):
+        values, intervened, present = table_arrays(table)
+        is_target = np.zeros_like(values)
+        is_target[:, table.index(posterior.target)] = 1
+        channels = np.stack([values, intervened, is_target, present], -1)
+        data[i, : len(table), : len(table.variables)] = channels
+        probs[i, : len(posterior.probs)] = posterior.probs
+    accuracies = np.array([e.expert_accuracy for e in batch.examples], np.float32)
     return TrainingBatchJAX(
         observational_data=jnp.asarray(data),
         expert_probs=jnp.asarray(probs),
-        expert_accuracies=jnp.asarray(
-            np.array([e.expert_accuracy for e in examples], np.float32)
-        ),
-        parent_sets=[list(e.expert_posterior.parent_sets) for e in examples],
-        variable_orders=[list(e.variable_order) for e in examples],
-        target_variables=[e.target_variable for e in examples],
+        expert_accuracies=jnp.asarray(accuracies),
+        parent_sets=[list(p.parent_sets) for p in posteriors],
+        variable_orders=[list(t.variables) for t in tables],
+        target_variables=[p.target for p in posteriors],
     )
 
 
@@ -130,14 +118,13 @@ def create_training_batch(
     *,
     max_parent_size: int = 3,
     seed: int = 0,
-    difficulty: str = "",
 ) -> TrainingBatch:
     """Examples of one data set: each variable in turn is the target.
 
     The expert is the model itself: all probability is on the true parents. From the
     second round on an example has a random three quarters of the rows, so that no two
     are the same. Of more than 12 variables an example has the target, its parents and
-    those that move most with it.
+    those that are most related to it.
 
     Args:
         samples: rows of the model's variables.
@@ -145,7 +132,6 @@ def create_training_batch(
         batch_size: how many examples.
         max_parent_size: parent sets are listed up to this size, and the true one.
         seed: of the rows that are left out.
-        difficulty: a word for reports.
 
     Raises:
         TypeError: `samples` or `scm` is something else.
@@ -155,73 +141,42 @@ def create_training_batch(
     check_kind("scm", scm, SCM)
     check_whole("batch_size", batch_size, 1)
     rng = np.random.default_rng(seed)
-    names = list(samples.variables)
     examples = []
     for index in range(batch_size):
-        turn, place = divmod(index, len(names))
-        target = names[place]
-        rows = np.arange(len(samples))
-        if turn and len(rows) > 4:
-            rows = np.sort(rng.permutation(rows)[: max(4, len(rows) * 3 // 4)])
+        turn, column = divmod(index, len(samples.variables))
+        target = samples.variables[column]
+        part = samples
+        if turn and len(samples) > 4:
+            kept = rng.permutation(len(samples))[: max(4, len(samples) * 3 // 4)]
+            part = samples.rows(np.sort(kept))
         # Parents that were not observed cannot be listed, as their names are not in the
         # data.
-        parents = [p for p in scm.parents(target) if p in names]
-        part = samples.rows(rows)
-        if len(names) > MAX_VARIABLES:
-            part = part.select(_around(part, target, parents))
-        examples.append(
-            _example(part, target, frozenset(parents), max_parent_size, difficulty)
+        parents = frozenset(scm.parents(target)) & set(samples.variables)
+        if len(part.variables) > MAX_VARIABLES:
+            part = part.select(_related(part, target, parents))
+        others = [v for v in part.variables if v != target]
+        sizes = range(min(max_parent_size, len(others)) + 1)
+        sets = [frozenset(s) for size in sizes for s in combinations(others, size)]
+        if parents not in sets:
+            sets.append(parents)
+        posterior = ParentSetPosterior(
+            target=target,
+            parent_sets=tuple(sets),
+            probs=np.array([float(s == parents) for s in sets]),
         )
+        examples.append(TrainingExample(samples=part, expert_posterior=posterior))
     return TrainingBatch(examples)
 
 
-def _around(samples: Samples, target: str, parents: Sequence[str]) -> list[str]:
+def _related(samples: Samples, target: str, parents: frozenset[str]) -> list[str]:
+    """Choose 12 variables: the target, its parents, and the most related others."""
     if len(parents) >= MAX_VARIABLES:
         raise ValueError(
             f"{target!r} has {len(parents)} parents; the most is {MAX_VARIABLES - 1}."
         )
-    column = samples.index(target)
-    near = nearest_variables(*table_arrays(samples))[column]
-    # The target and its parents always stay, or the true set could not be listed.
-    kept = [target, *parents]
-    for c in near:
-        name = samples.variables[c]
-        if name not in kept and len(kept) < MAX_VARIABLES:
-            kept.append(name)
+    near = nearest_variables(*table_arrays(samples))[samples.index(target)]
+    ranked = [target, *parents, *(samples.variables[c] for c in near)]
+    kept = list(dict.fromkeys(ranked))[:MAX_VARIABLES]
     # In the order of the data, so that the position of a variable does not betray its
     # role.
     return [name for name in samples.variables if name in kept]
-
-
-def _example(
-    samples: Samples,
-    target: str,
-    parents: frozenset[str],
-    max_parent_size: int,
-    difficulty: str,
-) -> TrainingExample:
-    values, intervened, present = table_arrays(samples)
-    is_target = np.zeros_like(values)
-    is_target[:, samples.index(target)] = 1
-    sets = sets_up_to([v for v in samples.variables if v != target], max_parent_size)
-    if parents not in sets:
-        sets.append(parents)
-    probs = np.array([float(s == parents) for s in sets])
-    return TrainingExample(
-        observational_data=np.stack([values, intervened, is_target, present], -1),
-        target_variable=target,
-        variable_order=samples.variables,
-        expert_posterior=ParentSetPosterior(
-            target=target, parent_sets=tuple(sets), probs=probs
-        ),
-        problem_difficulty=difficulty,
-    )
-
-
-def sets_up_to(names: Sequence[str], size: int) -> list[frozenset[str]]:
-    """All sets of names up to a size, small ones first."""
-    return [
-        frozenset(chosen)
-        for count in range(min(size, len(names)) + 1)
-        for chosen in combinations(names, count)
-    ]

@@ -1,7 +1,7 @@
 """The network of the surrogate: axial attention over pairs, in NumPy and in JAX."""
 
 from ._flat_weights import Weights, pack_weights, unpack_lazily, unpack_weights
-from ._layers import HEADS, attend, layer_norm
+from ._layers import HEADS
 from ._network import Prediction, apply_network, initial_weights, set_scores
 
 __all__ = [
@@ -9,9 +9,7 @@ __all__ = [
     "Prediction",
     "Weights",
     "apply_network",
-    "attend",
     "initial_weights",
-    "layer_norm",
     "pack_weights",
     "set_scores",
     "unpack_lazily",

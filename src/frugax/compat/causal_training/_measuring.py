@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from frugax import measure
@@ -19,7 +18,7 @@ from frugax.budget import format_seconds
 from frugax.train import CompileLedger
 from frugax.train.options import check_arguments, check_function, check_integer
 
-_NUM_RESAMPLES = 2000
+_REPEATS = 5
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +57,7 @@ class CompilationCost:
             eager_s: seconds of one call that is not compiled.
         """
         gain_s = eager_s - self.run_s
-        if gain_s <= 0:
-            return float("inf")
-        return self.compile_s / gain_s
+        return self.compile_s / gain_s if gain_s > 0 else float("inf")
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.speedup, self.first, self.second))
@@ -73,25 +70,22 @@ class CompilationCost:
 
 
 def measure_compilation_speedup(
-    step: Callable[..., Any], *args: Any, repeats: int = 5
+    step: Callable[..., Any], *args: Any
 ) -> CompilationCost:
-    """Time a jitted function's first call and later ones.
+    """Time a jitted function's first call and five later ones.
 
     Args:
         step: a jitted function, not called with arguments of these shapes before.
         args: its arguments, copied for each call, so that it may donate them.
-        repeats: later calls, the fastest of which counts; >= 1.
 
     Raises:
-        TypeError: `step` is not callable, or `repeats` is not an integer.
-        ValueError: `repeats` is below 1.
+        TypeError: `step` is not callable.
     """
     check_function("step", step, example="step(*args)")
-    check_integer("repeats", repeats)
-    copies = _copy(args)  # outside the ledger, because copying compiles too
+    copies = measure.copy_args(args)  # outside the ledger, because copying compiles too
     with CompileLedger() as ledger:
         first, first_s = _time_call(step, copies)
-    calls = [_time_call(step, _copy(args)) for _ in range(repeats)]
+    calls = [_time_call(step, measure.copy_args(args)) for _ in range(_REPEATS)]
     # The fastest call: other processes can only make a call slower.
     run_s = min(seconds for _, seconds in calls)
     return CompilationCost(
@@ -111,7 +105,7 @@ class SustainedThroughput:
     Attributes:
         ratio: seconds of the slow function over seconds of the fast one, the median
             over rounds in which both ran.
-        low: lower end of the ratio's 95% bootstrap interval.
+        low: lower end of the ratio's 90% bootstrap interval.
         high: upper end of that interval.
         control: the same ratio of the fast function to itself; its distance from 1 is
             noise.
@@ -133,7 +127,7 @@ class SustainedThroughput:
 
     def __str__(self) -> str:
         return (
-            f"{self.ratio:.3g} times ({self.low:.3g} to {self.high:.3g}, 95%; control "
+            f"{self.ratio:.3g} times ({self.low:.3g} to {self.high:.3g}, 90%; control "
             f"{self.control:.3g}; {self.rounds} rounds)"
         )
 
@@ -165,23 +159,22 @@ def benchmark_sustained_performance(
     # that the rotation leaves.
     functions = {"fast": fast, "slow": slow, "control": fast}
     seconds: dict[str, list[float]] = {name: [] for name in functions}
+    names = list(functions)
     for turn in range(n_runs + 1):
         # The order rotates, or one function would always run in another's wake (warm
         # caches, a clock that was just raised).
-        names = list(functions)
         for name in names[turn % 3 :] + names[: turn % 3]:
-            _, call_s = _time_call(functions[name], _copy(tuple(args)))
+            _, call_s = _time_call(functions[name], measure.copy_args(args))
             # The first round warms up and is not counted, as it compiles.
             if turn:
                 seconds[name].append(call_s)
     times = {name: np.asarray(values) for name, values in seconds.items()}
     # Ratios within a round, because load changes more between rounds than within one.
-    ratios = times["slow"] / times["fast"]
-    low, high = _median_interval(ratios)
+    ratio = measure.Interval.of(times["slow"] / times["fast"])
     return SustainedThroughput(
-        ratio=float(np.median(ratios)),
-        low=low,
-        high=high,
+        ratio=ratio.middle,
+        low=ratio.low,
+        high=ratio.high,
         control=float(np.median(times["control"] / times["fast"])),
         fast_s=float(np.median(times["fast"])),
         slow_s=float(np.median(times["slow"])),
@@ -189,43 +182,26 @@ def benchmark_sustained_performance(
     )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUse:
     """The memory of one call as XLA plans it; unpacks as the guide's triple.
 
     Attributes:
         result: result of the call.
-        program: sizes of the compiled program.
+        increase_bytes: results that do not reuse an argument's memory.
+        peak_bytes: arguments, results and temporaries together, each counted once.
+        argument_bytes: the arguments.
+        temp_bytes: needed beside arguments and results while the program runs.
     """
 
     result: Any
-    program: measure.ProgramCosts
-
-    @property
-    def argument_bytes(self) -> int:
-        """Bytes of the arguments."""
-        return self.program.argument_bytes
-
-    @property
-    def temp_bytes(self) -> int:
-        """Bytes needed beside arguments and results while the program runs."""
-        return self.program.temp_bytes
-
-    @property
-    def increase_bytes(self) -> int:
-        """Bytes of results that do not reuse an argument's memory."""
-        return self.program.output_bytes - self.program.alias_bytes
-
-    @property
-    def peak_bytes(self) -> int:
-        """Bytes of arguments, results and temporaries together, each counted once."""
-        return self.program.total_bytes
+    increase_bytes: int
+    peak_bytes: int
+    argument_bytes: int
+    temp_bytes: int
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.result, self.increase_bytes, self.peak_bytes))
-
-    def __str__(self) -> str:
-        return str(self.program)
 
 
 def monitor_memory_usage(function: Callable[..., Any], *args: Any) -> MemoryUse:
@@ -245,8 +221,14 @@ def monitor_memory_usage(function: Callable[..., Any], *args: Any) -> MemoryUse:
     jitted: Any = function if hasattr(function, "lower") else jax.jit(function)
     compiled = jitted.lower(*args).compile()
     # equinox and flax wrap the object that JAX compiled.
-    program = measure.program(getattr(compiled, "compiled", compiled))
-    return MemoryUse(compiled(*_copy(args)), program)
+    costs = measure.program(getattr(compiled, "compiled", compiled))
+    return MemoryUse(
+        result=compiled(*measure.copy_args(args)),
+        increase_bytes=costs.output_bytes - costs.alias_bytes,
+        peak_bytes=costs.total_bytes,
+        argument_bytes=costs.argument_bytes,
+        temp_bytes=costs.temp_bytes,
+    )
 
 
 def _time_call(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -255,24 +237,3 @@ def _time_call(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     # the time of its dispatch.
     result = jax.block_until_ready(function(*args))
     return result, time.perf_counter() - started
-
-
-def _copy(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    def copy(x: Any) -> Any:
-        # A donated argument is gone after the call, so each call gets a copy. NumPy
-        # arrays are never donated.
-        return jnp.array(x) if isinstance(x, jax.Array) else x
-
-    return jax.block_until_ready(jax.tree.map(copy, args))
-
-
-def _median_interval(ratios: np.ndarray) -> tuple[float, float]:
-    """95% percentile bootstrap of the median (Efron & Tibshirani 1993, ch. 13)."""
-    # A fixed seed, so that the same times give the same interval.
-    rng = np.random.default_rng(0)
-    picks = rng.integers(len(ratios), size=(_NUM_RESAMPLES, len(ratios)))
-    medians = np.median(ratios[picks], axis=1)
-    low, high = np.percentile(medians, [2.5, 97.5])
-    median = float(np.median(ratios))
-    # With few rounds the percentiles may exclude the median itself.
-    return min(float(low), median), max(float(high), median)
