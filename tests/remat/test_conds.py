@@ -8,10 +8,9 @@ import pytest
 from jax import lax
 
 from frugax import MemoryBudget, jaxprs, remat
-from frugax.compat import memory_planning
 from frugax.remat import BodyPlan, Chunk, Recompute
-from frugax.remat.rewrite import loop_bodies, trace_loss
-from frugax.remat.solver import list_candidates, list_loop_choices
+from frugax.remat.rewrite import build_value_and_grad, loop_bodies, trace_loss
+from frugax.remat.solver import build_segments, list_candidates, list_loop_choices
 from refusals import refuses
 
 from .checks import (
@@ -210,18 +209,24 @@ def test_a_cond_with_side_effects_is_left_alone():
 @pytest.mark.slow
 def test_gradients_under_the_tightest_modelled_plan_equal_jax(model):
     loss, args = model()
-    gradient = memory_planning.height_compressed_grad(loss)
-    assert_same(gradient(*args), jax.jit(jax.grad(loss))(*args))
-    executor = gradient.last_executor
-    assert executor is not None
+    body = trace_loss(loss, args, 0, has_aux=False)
+    least = list_candidates(body)[-1]
+    planned = build_value_and_grad(
+        loss,
+        build_segments(least, jax.default_backend()),
+        least.body_plans,
+        body.graph.fingerprint,
+        argnums=0,
+        has_aux=False,
+    )
     others = {
         "around_a_scan": [jnp.bool_(False)],
         "one_of_three": [jnp.int32(1), jnp.int32(2)],
         "in_a_row": [jnp.full(6, i, jnp.int32) for i in range(3)],
         "in_a_scan": [jnp.full(12, 2, jnp.int32)],
     }[model.__name__]
-    step, plain = map(jax.jit, (executor.value_and_grad, jax.value_and_grad(loss)))
-    for which in others:
+    step, plain = map(jax.jit, (planned, jax.value_and_grad(loss)))
+    for which in [args[-1], *others]:
         given = *args[:-1], which
         assert_same(step(*given), plain(*given))
 

@@ -6,7 +6,6 @@ import pytest
 from jax import lax
 
 from frugax import MemoryBudget, jaxprs, remat
-from frugax.compat import memory_planning
 from frugax.remat import BodyPlan, Chunk, Recompute
 from frugax.remat.rewrite import build_value_and_grad, rewrite_loops
 from frugax.remat.solver import build_segments, list_candidates, list_loop_choices
@@ -268,15 +267,3 @@ def test_a_budget_between_two_chunks_is_used(long_rnn):
     assert redone.from_carry
     assert (kept.chunks, kept.from_carry) == ((), False)
     assert plan.extra_share < 0.25
-
-
-def test_a_compressed_gradient_chunks_its_scans():
-    loss, args = rnn()
-    gradient = memory_planning.height_compressed_grad(loss)
-    assert_same(gradient(*args), jax.jit(jax.grad(loss))(*args))
-    executor = gradient.last_executor
-    assert executor is not None
-    meta = executor.checkpoint_plan.meta
-    assert meta["peak_frontier"] < meta["unplanned_peak_frontier"] / 4
-    step = executor.value_and_grad
-    assert temp_bytes(jax.jit(step), *args) < plain_bytes(loss, args) / 4

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from frugax import MemoryBudget, measure
+from frugax import measure
 from frugax.compat.memory_planning import height_compressed_grad
 from refusals import refuses
 
@@ -22,9 +22,9 @@ def loss(ws, x):
     return jnp.mean(x**2)
 
 
-def temp_bytes(fn, *args):
+def total_bytes(fn):
     jitted = fn if hasattr(fn, "lower") else jax.jit(fn)
-    return measure.program(jitted.lower(*args).compile()).temp_bytes
+    return measure.program(jitted.lower(WS, X).compile()).total_bytes
 
 
 def assert_same(got, want):
@@ -33,76 +33,52 @@ def assert_same(got, want):
         np.testing.assert_allclose(g, w, rtol=0, atol=1e-5 * np.abs(w).max())
 
 
-PLAIN = temp_bytes(jax.value_and_grad(loss), WS, X)
-TINY = MemoryBudget(limit_bytes=1, kind="total")
-HALF = MemoryBudget(limit_bytes=PLAIN // 2)
-
-
-def executor_of(gradient):
+@pytest.mark.parametrize(
+    "block_size", [None, 12, pytest.param(9, marks=pytest.mark.thorough)]
+)
+def test_a_compressed_gradient_executes_its_plan(block_size):
+    gradient = height_compressed_grad(loss, block_size)
+    assert_same(gradient(WS, X), jax.grad(loss)(WS, X))
     executor = gradient.last_executor
     assert executor is not None
-    return executor
-
-
-def test_a_compressed_gradient_executes_its_plan():
-    gradient = height_compressed_grad(loss, block_size=12)
-    assert_same(gradient(WS, X), jax.grad(loss)(WS, X))
-    executor = executor_of(gradient)
-    meta = executor.checkpoint_plan.meta
-    assert meta["block_size"] == 12
-    assert meta["blocks"] > 0
-    assert 0 < meta["peak_frontier"] < meta["unplanned_peak_frontier"]
-    assert temp_bytes(executor.value_and_grad, WS, X) < 0.6 * PLAIN
-
-
-@pytest.mark.parametrize("block_size", [9, 11])
-@pytest.mark.thorough
-def test_no_recomputed_block_is_larger_than_asked(block_size):
-    gradient = height_compressed_grad(loss, block_size)
-    gradient(WS, X)
-    segments = executor_of(gradient).checkpoint_plan.segments
-    blocks = [s.stop - s.start for s in segments if s.gate]
-    assert max(blocks) <= block_size
-    free = height_compressed_grad(loss)
-    free(WS, X)
-    assert executor_of(free).checkpoint_plan.meta["block_size"] > block_size
+    plan, meta = executor.checkpoint_plan.plan, executor.checkpoint_plan.meta
+    blocks = [s.stop - s.start for s in plan.segments if s.gate]
+    assert 0 < max(blocks) <= meta["block_size"]
+    assert block_size in (None, meta["block_size"])
+    assert meta["peak_frontier"] == total_bytes(executor.value_and_grad)
+    assert meta["peak_frontier"] < 0.8 * total_bytes(jax.value_and_grad(loss))
 
 
 def test_a_block_without_a_cut_is_not_recomputed():
     gradient = height_compressed_grad(loss, block_size=1)
     assert_same(gradient(WS, X), jax.grad(loss)(WS, X))
-    meta = executor_of(gradient).checkpoint_plan.meta
-    assert (meta["blocks"], meta["recomputed_flops"]) == (0, 0)
-    assert meta["peak_frontier"] == meta["unplanned_peak_frontier"]
+    executor = gradient.last_executor
+    assert executor is not None
+    assert executor.checkpoint_plan.plan.extra_flops == 0
 
 
-def test_a_budget_is_met_as_measured():
-    gradient = height_compressed_grad(loss, block_size=12, budget=HALF)
-    assert_same(gradient(WS, X), jax.grad(loss)(WS, X))
-    executor = executor_of(gradient)
-    meta = executor.checkpoint_plan.meta
-    measured = temp_bytes(executor.value_and_grad, WS, X)
-    assert measured == meta["measured_bytes"] <= HALF.limit_bytes
+def test_it_plans_inside_a_jit_of_the_caller():
+    gradient = height_compressed_grad(loss, block_size=12)
+    assert_same(jax.jit(gradient)(WS, X), jax.grad(loss)(WS, X))
+    assert gradient.last_executor is not None
 
 
 @pytest.mark.parametrize(
-    ("fn", "budget", "why"),
+    "fn",
     [
-        (lambda x: jnp.sum(x**2) if x[0] > 0 else 0.0, None, "cannot be traced"),
-        (lambda x: jnp.sum(x[x > 0] ** 2), None, "bool"),
-        (lambda x: jnp.sum(x**2), TINY, "needs"),
+        lambda x: jnp.sum(x**2) if x[0] > 0 else 0.0,  # a Python branch on a value
+        lambda x: jnp.sum(x[x > 0] ** 2),  # a shape that depends on values
     ],
 )
-def test_a_loss_that_cannot_be_planned_runs_in_jax_with_one_warning(fn, budget, why):
-    gradient = height_compressed_grad(fn, budget=budget)
+def test_a_loss_that_cannot_be_planned_runs_in_jax_with_one_warning(fn):
+    gradient = height_compressed_grad(fn)
     x = jnp.arange(1.0, 4.0)
-    with pytest.warns(UserWarning, match=f"no plan .*{why}") as told:
-        assert_same(gradient(x), 2 * np.asarray(x))
-    assert len(told) == 1
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            assert_same(gradient(x), 2 * np.asarray(x))
+    assert [w.category for w in told] == [UserWarning]
     assert gradient.last_executor is None
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert_same(gradient(x), 2 * np.asarray(x))
 
 
 def test_a_block_holds_something():

@@ -9,14 +9,13 @@ from ._graph_analysis import (
     CapturedGraph,
     FrontierSummary,
     GraphAnalysis,
-    Node,
     analyze_graph,
     capture_graph_jaxpr,
     summarize_frontier,
 )
 from ._height_compressed import (
     CheckpointPlan,
-    Executor,
+    HeightCompressedExecutor,
     HeightCompressedGrad,
     height_compressed_grad,
 )
@@ -24,11 +23,10 @@ from ._height_compressed import (
 __all__ = [
     "CapturedGraph",
     "CheckpointPlan",
-    "Executor",
     "FrontierSummary",
     "GraphAnalysis",
+    "HeightCompressedExecutor",
     "HeightCompressedGrad",
-    "Node",
     "analyze_graph",
     "capture_graph_jaxpr",
     "height_compressed_grad",
