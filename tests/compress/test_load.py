@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 import frugax
 from frugax import SizeBudget, compress
-from refusals import refuses
+from refusals import refuses, warns
 
 EXACT = SizeBudget(max_abs=0)
 INDEX = "model.safetensors.index.json"
@@ -42,9 +42,77 @@ def test_a_folder_is_all_of_its_shards(folder, indexed):
     assert compress.load_metadata(folder) == {"format": "pt"}
 
 
-def test_shards_that_the_index_does_not_name_are_left_out(folder):
+def test_what_the_index_does_not_name_is_left_out_and_named(folder):
     save_file({"old": np.ones(3)}, folder / "old.safetensors")
-    assert "old" not in compress.load_weights(folder)
+    stale = load_file(folder / "b.safetensors") | {
+        "a.0": np.ones(3),
+        "gone": np.ones(2),
+    }
+    save_file(stale, folder / "b.safetensors")
+    with warns(UserWarning, "old.safetensors", "a.0", "gone", "b.safetensors"):
+        weights = compress.load_weights(folder)
+    assert sorted(weights) == ["a.0", "a.1", "b.0", "b.1"]
+    assert weights["a.0"].shape == (9, 1)  # where the index says
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["diffusion_pytorch_model.fp16.safetensors.index.json", "x.index.json"],
+)
+def test_every_index_of_a_folder_is_read(folder, name):
+    (folder / INDEX).rename(folder / name)
+    (folder / "b.safetensors").unlink()
+    with refuses(frugax.CorruptFileError, "b.safetensors"):
+        compress.load_weights(folder)
+
+
+def test_indices_of_other_files_are_passed_over(folder):
+    pickled = {"weight_map": {"a.0": "pytorch_model-00001-of-00002.bin"}}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(pickled))
+    (folder / "pages.index.json").write_text("[]")
+    assert len(compress.load_weights(folder)) == 4
+
+
+def test_of_two_indices_that_disagree_one_must_be_named(folder):
+    index = json.loads((folder / INDEX).read_text())
+    save_file(load_file(folder / "a.safetensors"), folder / "c.safetensors")
+    index["weight_map"] |= {"a.0": "c.safetensors", "a.1": "c.safetensors"}
+    other = folder / "model.fp16.safetensors.index.json"
+    other.write_text(json.dumps(index))
+    with refuses(frugax.UnsupportedFileError, INDEX, other.name, "a.0"):
+        compress.load_weights(folder)
+    with warns(UserWarning, "a.safetensors"):
+        assert len(compress.load_weights(other)) == 4
+
+
+@pytest.mark.parametrize(
+    ("there", "missing"),
+    [
+        (["model-00001-of-00002"], "model-00002-of-00002.safetensors"),
+        (["net-00002-of-00003.fp16"], "net-00001-of-00003.fp16.safetensors"),
+        (["part_0_of_3", "part_2_of_3"], "part_1_of_3.safetensors"),
+        (["a-1-of-2", "a-2-of-2", "b-1-of-2"], "b-2-of-2.safetensors"),
+        (["a-1-of-2", "a-2-of-2", "a-2-of-3"], "a-1-of-3.safetensors"),
+    ],
+)
+def test_half_a_checkpoint_is_refused(tmp_path, there, missing):
+    for i, name in enumerate(there):
+        save_file({f"w{i}": np.ones(3)}, tmp_path / f"{name}.safetensors")
+    with refuses(frugax.CorruptFileError, missing):
+        compress.load_weights(tmp_path)
+
+
+def test_a_numbered_series_that_is_whole_is_read(tmp_path):
+    for name in ("a-00000-of-00002", "a-00001-of-00002", "b-1-of-1", "c-of-7"):
+        save_file({name: np.ones(3)}, tmp_path / f"{name}.safetensors")
+    assert len(compress.load_weights(tmp_path)) == 4
+
+
+def test_one_file_of_several_is_read_with_a_warning(tmp_path):
+    path = tmp_path / "model-00001-of-00003.safetensors"
+    save_file({"w": np.ones(3)}, path)
+    with warns(UserWarning, path, 3):
+        assert len(compress.load_weights(path)) == 1
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from frugax.errors import UnsupportedFileError
 from frugax.fileio import atomic_write, write_whole
 
 from ._arguments import MonotonicProgress, Progress, check_path, check_progress
-from ._load import SAFETENSORS, SHARD_INDEX
+from ._folder import SHARD_INDEX
+from ._load import SAFETENSORS
 from .arrays import dtype_from_name
 from .container import CompressedFile, Record, open_file
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 import zipfile
 import zlib
 from pathlib import Path
@@ -15,6 +16,7 @@ from frugax.trees import PyTree, is_array, named_leaves, replace_leaves
 
 from ._arguments import check_path
 from ._buckets import fetched, in_bucket
+from ._folder import count_siblings, find_shards, is_index, is_pickle, refuse_pickle
 from .arrays import (
     DTYPE_NAMES,
     dtype_from_name,
@@ -36,11 +38,6 @@ SAFETENSORS = {
     "F8_E4M3": "float8_e4m3fn",
     "F8_E5M2": "float8_e5m2",
 }
-
-
-SHARD_INDEX = "model.safetensors.index.json"
-# Files of torch that are pickles, or may be.
-_PICKLES = (".bin", ".ckpt", ".pkl", ".pt", ".pth")
 
 
 def load(path: str | os.PathLike[str], *, like: PyTree = None) -> PyTree:
@@ -111,16 +108,20 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
     Args:
         path: a `.safetensors`, `.npz` or `.fxz` file, or a folder of `.safetensors`
-            files such as Hugging Face's, with or without their index; also the address
-            of one in a bucket (`gs://`, `s3://`), which is copied first. Nothing in it
-            is executed: `.npz` files with pickled objects are refused.
+            files such as Hugging Face's; also the address of one in a bucket (`gs://`,
+            `s3://`), which is copied first. Of a folder with an index,
+            `*.index.json`, each tensor is read from the file that the index names, and
+            what it does not name is left out with a warning; the index itself may be
+            given in the folder's place. Nothing in it is executed: `.npz` files with
+            pickled objects are refused.
 
     Returns:
         The weights. Those of a `.safetensors` file cannot be written to, and are read
         from it when they are used: leave it as it is until then.
 
     Raises:
-        CorruptFileError: the file is damaged or cut off.
+        CorruptFileError: the file is damaged or cut off, or one of a folder is
+            missing.
         FileNotFoundError: there is no such file.
         TypeError: `path` is not a path.
         UnsupportedFileError: it is of another kind, or does not hold weights only.
@@ -130,8 +131,14 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
         with fetched(path) as local:
             return load_weights(local)
     path = Path(path)
-    if path.is_dir():
+    if path.is_dir() or is_index(path):
         return _read_folder(path)
+    if (count := count_siblings(path)) > 1:
+        warnings.warn(
+            f"{path}: by its name this is one of {count} files of weights, and the "
+            "others are not read: name their folder.",
+            stacklevel=2,
+        )
     match path.suffix:
         case ".safetensors":
             return _read_safetensors(path)
@@ -141,8 +148,8 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
             with open_file(path) as file:
                 arrays = dict(file.decode_all())
                 return {name: arrays[name] for name in file}
-    if path.suffix in _PICKLES:
-        raise UnsupportedFileError(_refuse_pickle(path))
+    if is_pickle(path):
+        raise UnsupportedFileError(refuse_pickle(path))
     raise UnsupportedFileError(
         f"{path}: cannot read weights from a {path.suffix or 'suffixless'} file; "
         "use .safetensors, .npz or .fxz."
@@ -169,8 +176,8 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
         with fetched(path) as local:
             return load_metadata(local)
     path = Path(path)
-    if path.is_dir():
-        every = [load_metadata(shard) for shard in list_shards(path)]
+    if path.is_dir() or is_index(path):
+        every = [load_metadata(shard) for shard in find_shards(path).files]
         return {key: text for one in every for key, text in one.items()}
     if path.suffix == ".fxz":
         with open_file(path) as file:
@@ -181,66 +188,36 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     return {}
 
 
-def list_shards(folder: Path) -> list[Path]:
-    """Return the `.safetensors` files that make up the weights of a folder."""
-    if not (folder / SHARD_INDEX).exists():
-        shards = sorted(folder.glob("*.safetensors"))
-        pickles = [f for f in sorted(folder.iterdir()) if f.suffix in _PICKLES]
-        if shards:
-            return shards
-        if pickles:
-            raise UnsupportedFileError(_refuse_pickle(pickles[0]))
-        raise UnsupportedFileError(f"{folder}: this folder has no .safetensors file.")
-    return [folder / name for name in sorted(set(_read_index(folder).values()))]
-
-
-def _read_index(folder: Path) -> dict[str, str]:
-    """Return the shard of each tensor by the folder's index; empty without one."""
-    index = folder / SHARD_INDEX
-    if not index.exists():
-        return {}
-    try:
-        shards: dict[str, str] = dict(json.loads(index.read_bytes())["weight_map"])
-    except (ValueError, KeyError, TypeError) as e:
-        raise CorruptFileError(f"{index}: not an index of weights: {e!r:.80}.") from e
-    for name in shards.values():
-        # An index comes from strangers, and must not name files elsewhere.
-        if not isinstance(name, str) or Path(name).name != name:
-            raise CorruptFileError(f"{index}: {name!r} is not a file of this folder.")
-        if not (folder / name).is_file():
-            raise CorruptFileError(
-                f"{folder / name}: the index names this file, and it is not there: "
-                "download it too."
-            )
-    return shards
-
-
-def _read_folder(folder: Path) -> dict[str, np.ndarray]:
+def _read_folder(place: Path) -> dict[str, np.ndarray]:
+    """Read a folder, or the files of an index."""
+    shards = find_shards(place)
     weights: dict[str, np.ndarray] = {}
-    for shard in list_shards(folder):
+    stale: list[str] = []
+    for shard in shards.files:
         for name, array in _read_safetensors(shard).items():
+            if shards.assigned is not None and shards.assigned.get(name) != shard:
+                stale.append(f"{name!r} of {shard.name}")
+                continue
             if name in weights:
                 raise UnsupportedFileError(
                     f"{shard}: tensor {name!r} stands in another file of the folder "
                     "too: name the file that you mean."
                 )
             weights[name] = array
-    for name, shard in _read_index(folder).items():
+    for name, shard in (shards.assigned or {}).items():
         if name not in weights:  # half of the folder is from another download
             raise CorruptFileError(
-                f"{folder / shard}: the index names the tensor {name!r} in this file, "
+                f"{shard}: an index names the tensor {name!r} in this file, "
                 "and it is not there: download both again."
             )
+    left_out = [*(file.name for file in shards.unused), *stale]
+    if left_out:
+        warnings.warn(
+            f"{place}: left out, because the index does not name them: "
+            f"{', '.join(left_out)}.",
+            stacklevel=3,
+        )
     return weights
-
-
-def _refuse_pickle(path: Path) -> str:
-    return (
-        f"{path}: torch's own files are pickles, which may run code when they are "
-        "read, so frugax does not. If you trust it: weights = torch.load(path, "
-        "weights_only=True), then safetensors.torch.save_file(weights, "
-        '"model.safetensors").'
-    )
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
