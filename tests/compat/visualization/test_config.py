@@ -6,20 +6,22 @@ import sys
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
 
+from frugax import OverheadBudget
 from frugax.compat import visualization
 from frugax.compat.visualization import (
     BudgetConfig,
     Config,
     DebugConfig,
     MemoryConfig,
-    MemoryManager,
     load_config,
     register_with_hydra,
 )
 from frugax.errors import ConfigError
-from frugax.watch import Journal, Level, Watcher
+from frugax.watch import Level
+from refusals import refuses
 
 LEVELS = get_args(Level)
 CONFIGS = Path(visualization.__file__).parent / "conf" / "visualization"
@@ -85,81 +87,74 @@ def test_a_file_may_leave_keys_out(tmp_path):
     assert load_config(str(path), "debug.level=off").debug.level == "off"
 
 
+MEMORY = "debug.memory_management"
+
+
 @pytest.mark.parametrize(
-    ("override", "match"),
+    ("override", "named"),
     [
-        (
-            "debug.memory_management.max_cash_mb=1",
-            r"override 'debug\.memory_management\.max_cash_mb=1': "
-            r".*unknown key\. Did you mean 'max_cache_mb'\? Valid keys here: .*",
-        ),
-        ("debug.levle=full", "Did you mean 'level'"),
-        ("debugg.level=full", "Did you mean 'debug'"),
-        ("debug.level=verbos", r"one of off, .*, got 'verbos'\. Did you mean 'verb"),
-        ("debug.level=7", "debug.level: expected text, got 7"),
-        ("debug.level=off#", r"got 'off#'"),
-        ("debug.async_logging=1", "debug.async_logging: expected true or false, got 1"),
-        ("debug.memory_management.max_total_mb=0", r"max_total_mb: must be > 0 .* 0"),
-        ("debug.memory_management.max_cache_mb=.inf", "max_cache_mb: must be > 0"),
-        ("budget.overhead=1.5", r"budget.overhead: must be in \[0, 1\].* 1\.5"),
-        ("budget.overhead=-1", "budget.overhead: must be"),
-        ("debug.memory_management=3", "mapping with the keys max_cache_mb"),
-        ("debug.level.deeper=3", "level is not a mapping"),
-        ("debug.level", "write key=value"),
-        ("=3", "write key=value"),
-        ("debug..level=off", "write key=value"),
-        ("debug.level=[", "not YAML"),
+        (f"{MEMORY}.max_cash_mb=1", [f"{MEMORY}.max_cash_mb", "max_cache_mb"]),
+        ("debug.levle=full", ["debug.levle", "level"]),
+        ("debugg.level=full", ["debugg", "debug"]),
+        ("debug.level=verbos", ["debug.level", "'verbos'", "'verbose'"]),
+        ("debug.level=7", ["debug.level", 7]),
+        ("debug.level=off#", ["debug.level", "off#"]),
+        ("debug.async_logging=1", ["debug.async_logging", 1]),
+        ("debug.async_logging=yes", ["debug.async_logging", "'yes'"]),
+        (f"{MEMORY}.max_total_mb=0", [f"{MEMORY}.max_total_mb", 0.0]),
+        (f"{MEMORY}.max_total_mb=5", ["max_total_mb", 5.0, 100.0]),
+        (f"{MEMORY}.max_cache_mb=.inf", [f"{MEMORY}.max_cache_mb", "inf"]),
+        ("budget.overhead=1.5", ["budget.overhead", 1.5]),
+        ("budget.overhead=-1", ["budget.overhead", -1.0]),
+        ("budget.overhead=1%", ["budget.overhead", "0.01", "1%"]),
+        (f"{MEMORY}=3", [MEMORY, 3, "max_cache_mb"]),
+        ("debug.level.deeper=3", ["debug.level"]),
+        ("debug.level", ["key=value"]),
+        ("=3", ["key=value"]),
+        ("debug..level=off", ["key=value"]),
+        ("debug.level=[", ["YAML"]),
     ],
 )
-def test_an_error_names_the_wrong_value_and_its_place(override, match):
-    with pytest.raises(ConfigError, match=match):
+def test_an_error_names_the_wrong_value_and_its_place(override, named):
+    with refuses(ConfigError, *named):
         load_config("debug_standard", override)
 
 
 @pytest.mark.parametrize(
-    ("text", "match"),
+    ("text", "named"),
     [
         (
             "debug:\n  level: full\n  async_loging: true\n",
-            r"mine\.yaml:3: debug\.async",
+            ["mine.yaml:3", "debug.async_loging", "async_logging"],
         ),
-        ("debug:\n  level: fall\n", r"mine\.yaml:2: debug\.level"),
-        (
-            "debug:\n  level: full\n  level: off\n",
-            "mine.yaml:3: .*repeated.*line 2",
-        ),
-        ("defaults: [debug_full]\n", r"mine\.yaml:1: defaults: unknown key"),
-        ("- a\n", "a config is a mapping"),
-        ("a: [\n", r"mine\.yaml:2: this is not YAML"),
-        ("a: !!python/object/apply:os.getcwd []\n", "not YAML"),
+        ("debug:\n  level: fall\n", ["mine.yaml:2", "debug.level", "'fall'"]),
+        ("debug:\n  level: full\n  level: off\n", ["mine.yaml:3", "line 2"]),
+        ("defaults: [debug_full]\n", ["mine.yaml:1", "defaults"]),
+        ("- a\n", ["mine.yaml"]),
+        ("a: [\n", ["mine.yaml:2", "YAML"]),
+        ("a: !!python/object/apply:os.getcwd []\n", ["mine.yaml", "YAML"]),
+        (b"\xff\xfe\x00", ["mine.yaml"]),
     ],
 )
-def test_an_error_names_the_file_and_the_line(tmp_path, text, match):
+def test_an_error_names_the_file_and_the_line(tmp_path, text, named):
     path = tmp_path / "mine.yaml"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=match):
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with refuses(ConfigError, *named):
         load_config(path)
 
 
 @pytest.mark.parametrize(
-    ("name", "match"),
+    ("name", "named"),
     [
-        ("debug_standart", "unknown config. Did you mean 'debug_standard'"),
-        ("full", "There are debug_off, .*debug_full, and files"),
-        ("/no/such/file.yaml", "/no/such/file.yaml: there is no such file"),
-        (Path("debug_standard"), "unknown config"),
+        ("debug_standart", ["debug_standart", "'debug_standard'"]),
+        ("full", ["full", "debug_off", "debug_full"]),
+        ("/no/such/file.yaml", ["/no/such/file.yaml"]),
+        (Path("debug_standard"), ["debug_standard"]),
     ],
 )
-def test_missing_configs_are_refused(name, match):
-    with pytest.raises(ConfigError, match=match):
+def test_missing_configs_are_refused(name, named):
+    with refuses(ConfigError, *named):
         load_config(name)
-
-
-def test_binary_files_are_refused(tmp_path):
-    path = tmp_path / "x.yaml"
-    path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="cannot be read as text"):
-        load_config(path)
 
 
 def test_off_is_a_word_and_no_boolean():
@@ -167,75 +162,61 @@ def test_off_is_a_word_and_no_boolean():
     assert load_config("debug_full", "debug.level=off").debug.level == "off"
 
 
-def test_only_true_and_false_are_booleans():
-    for text in ("yes", "on", "y"):
-        with pytest.raises(ConfigError, match=f"true or false, got '{text}'"):
-            load_config("debug_full", f"debug.async_logging={text}")
-
-
 def test_a_config_from_a_mapping():
     config = Config.of({"debug": {"level": "full"}})
     assert config == Config(debug=DebugConfig(level="full"))
-    with pytest.raises(ConfigError, match=r"budget\.overhed: .*'overhead'"):
+    with refuses(ConfigError, "budget.overhed", "overhead"):
         Config.of({"budget": {"overhed": 1}})
+
+
+def test_a_file_of_comments_has_the_defaults(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("# nothing yet\n")
+    assert load_config(path) == Config()
 
 
 # --- every key is read by something ---------------------------------------------------
 
 
-@pytest.fixture
-def journal(tmp_path):
-    with Journal.create(tmp_path / "journal", {}) as made:
-        yield made
-
-
 def test_every_key_reaches_the_built_object(monkeypatch, tmp_path, journal):
     seen = {}
 
-    class FakeWatcher(Watcher):
-        def __init__(self, journal, budget, **options):
-            seen.update(options, budget=budget)
+    def record(name):
+        def build(*args, **options):
+            seen[name] = (args, options)
 
-    class FakeManager(MemoryManager):
-        def __init__(self, *limits, **options):
-            seen.update(options, limits=limits)
+        monkeypatch.setattr(f"{visualization.__name__}._config.{name}", build)
 
-    monkeypatch.setattr(f"{visualization.__name__}._config.Watcher", FakeWatcher)
-    monkeypatch.setattr(f"{visualization.__name__}._config.MemoryManager", FakeManager)
-    config = Config(
-        debug=DebugConfig(
-            level="verbose",
-            async_logging=False,
-            performance_monitoring=False,
-            memory_management=MemoryConfig(
-                max_cache_mb=1.0,
-                max_total_mb=2.0,
-                lazy_loading=False,
-                compression=False,
-            ),
-        ),
-        budget=BudgetConfig(overhead=0.03),
+    for name in ("Watcher", "MemoryManager", "CompressedStorage"):
+        record(name)
+    memory = MemoryConfig(
+        max_cache_mb=1.0, max_total_mb=2.0, lazy_loading=False, compression=False
     )
-    read = set()
-    for cls in (MemoryConfig, DebugConfig, BudgetConfig, Config):
-
-        def spy(self, name, get=cls.__getattribute__):
-            read.add(name)
-            return get(self, name)
-
-        monkeypatch.setattr(cls, "__getattribute__", spy)
+    debug = DebugConfig(
+        level="verbose",
+        async_logging=False,
+        performance_monitoring=False,
+        memory_management=memory,
+    )
+    config = Config(debug=debug, budget=BudgetConfig(overhead=0.03))
+    assert len(list(leaves(config))) == 8
     config.watcher(journal)
-    config.memory_manager(tmp_path)
-    keys = {path.rpartition(".")[2] for path, _ in leaves(config)}
-    assert len(keys) == 8
-    assert keys <= read
-    assert seen["level"] == "verbose"
-    assert not seen["asynchronous"]
-    assert not seen["monitor"]
-    assert seen["budget"].share == 0.03
-    assert seen["limits"] == (1.0, 2.0, tmp_path)
-    assert not seen["lazy_loading"]
-    assert not seen["compression"]
+    config.memory_manager()
+    config.storage(tmp_path)
+    assert seen == {
+        "Watcher": (
+            (journal, OverheadBudget(share=0.03)),
+            {
+                "plan": None,
+                "level": "verbose",
+                "sinks": (),
+                "asynchronous": False,
+                "monitor": False,
+            },
+        ),
+        "MemoryManager": ((1.0, 2.0), {"lazy_loading": False}),
+        "CompressedStorage": ((tmp_path, 0), {}),
+    }
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -246,14 +227,19 @@ def test_the_real_watcher_takes_every_level(level, journal):
     watcher.finish()
 
 
-def test_the_real_manager_keeps_to_the_limits():
-    memory = "debug.memory_management"
+def test_the_real_objects_keep_to_the_limits(tmp_path):
     config = load_config(
-        "debug_standard", f"{memory}.max_total_mb=0.5", f"{memory}.max_cache_mb=0.25"
+        "debug_standard", f"{MEMORY}.max_total_mb=0.5", f"{MEMORY}.max_cache_mb=0.25"
     )
-    manager = config.memory_manager()
-    assert manager.ledger.limit_bytes == 500_000
-    assert manager.get_memory_report()["cache_stats"]["max_memory_mb"] == 0.25
+    report = config.memory_manager().get_memory_report()
+    assert report["monitor_stats"]["limit_mb"] == 0.5
+    assert report["cache_stats"]["max_memory_mb"] == 0.25
+    sizes = []
+    for compression in ("true", "false"):
+        config = load_config("debug_full", f"{MEMORY}.compression={compression}")
+        path = config.storage(tmp_path).save(np.zeros(10_000), compression)
+        sizes.append(path.stat().st_size)
+    assert sizes[0] < 1000 < 80_000 < sizes[1]
 
 
 # --- Hydra ----------------------------------------------------------------------------
@@ -291,14 +277,14 @@ def test_hydra_overrides_are_checked(compose):
     config = Config.of(composed)
     assert config.debug.memory_management.max_cache_mb == 7.0
     assert config.debug.level == "off"
-    with pytest.raises(ConfigCompositionException, match="max_cash_mb"):
+    with refuses(ConfigCompositionException, "max_cash_mb"):
         compose(ask, key.replace("cache", "cash") + "=7")
     added = compose(ask, "+" + key.replace("cache", "cash") + "=7")
-    with pytest.raises(ConfigError, match=r"max_cash_mb: .*Did you mean 'max_cache"):
+    with refuses(ConfigError, f"{MEMORY}.max_cash_mb", "max_cache_mb"):
         Config.of(added)
-    with pytest.raises(ConfigCompositionException, match=f"{key}=much"):
+    with refuses(ConfigCompositionException, f"{key}=much"):
         compose(ask, f"{key}=much")
-    with pytest.raises(ConfigError, match=r"debug\.level: must be one of .*'bogus'"):
+    with refuses(ConfigError, "debug.level", "'bogus'"):
         Config.of(compose(ask, "visualization.debug.level=bogus"))
 
 
@@ -319,13 +305,3 @@ except ImportError as e: print(type(e).__name__, e)
     first, second = out.stdout.splitlines()
     assert first == "[]"
     assert second.startswith("MissingExtraError register_with_hydra needs hydra-core")
-
-
-def test_an_empty_config_has_the_defaults_and_errors_name_the_remedy(tmp_path):
-    file = tmp_path / "watch.yaml"
-    file.write_text("# nothing yet\n")
-    assert load_config(file) == Config()
-    with pytest.raises(ConfigError, match=r"Write 0.01 for 1%"):
-        load_config(file, "budget.overhead=1%")
-    with pytest.raises(ConfigError, match="max_cache_mb: must be at most max_total_mb"):
-        load_config(file, "debug.memory_management.max_total_mb=5")

@@ -7,6 +7,8 @@ YAML configs. New code uses `frugax.watch` itself. Guide: docs/compat/visualizat
 # Drawing is the same in both packages, so these are passed on unwrapped.
 from frugax.watch.drawing import episode_svg, grid_svg, log_grid_to_console, step_svg
 
+from ._arrays import optimize_array_memory
+from ._cache import VisualizationCache
 from ._callbacks import (
     adaptive_visualization_callback,
     jax_debug_callback,
@@ -23,22 +25,19 @@ from ._config import (
     register_with_hydra,
 )
 from ._display import log_episode_summary
+from ._garbage_collection import GarbageCollectionOptimizer
+from ._lazy import LazyLoader
+from ._memory import (
+    MemoryManager,
+    create_lazy_visualization_loader,
+    get_memory_manager,
+)
 from ._performance import (
     get_callback_performance_stats,
     print_callback_performance_report,
     reset_callback_performance_stats,
 )
 from ._storage import CompressedStorage
-from .memory import (
-    GarbageCollectionOptimizer,
-    LazyLoader,
-    MemoryManager,
-    MemoryUsageMonitor,
-    VisualizationCache,
-    create_lazy_visualization_loader,
-    get_memory_manager,
-    optimize_array_memory,
-)
 
 __all__ = [
     "BudgetConfig",
@@ -49,7 +48,6 @@ __all__ = [
     "LazyLoader",
     "MemoryConfig",
     "MemoryManager",
-    "MemoryUsageMonitor",
     "VisualizationCache",
     "adaptive_visualization_callback",
     "create_lazy_visualization_loader",

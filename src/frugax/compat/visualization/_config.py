@@ -10,7 +10,6 @@ import difflib
 import importlib.resources
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast, get_args
 
 from frugax.budget import OverheadBudget, WrongValueError, from_plain
@@ -18,7 +17,9 @@ from frugax.configs import parse_config, read_text
 from frugax.errors import ConfigError, MissingExtraError
 from frugax.watch import Journal, Level, Sink, Watcher, WatchPlan
 
-from .memory import MemoryManager
+from ._memory import MemoryManager
+from ._sizes import to_limit_bytes
+from ._storage import CompressedStorage
 
 # Taken from the annotation, so that a level added to `watch` cannot be forgotten here.
 LEVELS: tuple[str, ...] = get_args(Level)
@@ -33,9 +34,9 @@ class MemoryConfig:
     Attributes:
         max_cache_mb: most in the cache, in MB of 1,000,000 bytes; > 0, and at most
             `max_total_mb`.
-        max_total_mb: most in all: cache, lazy data, queues; > 0.
+        max_total_mb: most in all, cache and lazy data; > 0.
         lazy_loading: False: lazy loaders load when they are registered.
-        compression: whether what leaves the cache for the disk is compressed.
+        compression: whether stored files are compressed.
     """
 
     # The defaults of the guide.
@@ -46,11 +47,7 @@ class MemoryConfig:
 
     def __post_init__(self) -> None:
         for name in ("max_cache_mb", "max_total_mb"):
-            value = getattr(self, name)
-            # One byte is the least limit: the ledger counts whole bytes, and 0 would
-            # refuse everything.
-            if not 1e-6 <= value < float("inf"):
-                raise ValueError(f"{name} must be > 0 and finite, got {value}.")
+            to_limit_bytes(name, getattr(self, name))
         if self.max_cache_mb > self.max_total_mb:
             raise ValueError(
                 f"max_cache_mb must be at most max_total_mb, {self.max_total_mb}, got "
@@ -162,20 +159,17 @@ class Config:
             monitor=self.debug.performance_monitoring,
         )
 
-    def memory_manager(self, storage_path: str | Path | None = None) -> MemoryManager:
-        """A memory manager with these limits.
-
-        Args:
-            storage_path: folder for what leaves the cache; without one it is dropped.
-        """
+    def memory_manager(self) -> MemoryManager:
+        """A memory manager with these limits."""
         memory = self.debug.memory_management
         return MemoryManager(
-            memory.max_cache_mb,
-            memory.max_total_mb,
-            storage_path,
-            lazy_loading=memory.lazy_loading,
-            compression=memory.compression,
+            memory.max_cache_mb, memory.max_total_mb, lazy_loading=memory.lazy_loading
         )
+
+    def storage(self, path: str | os.PathLike[str]) -> CompressedStorage:
+        """Storage in a folder, compressed or not."""
+        is_compressed = self.debug.memory_management.compression
+        return CompressedStorage(path, 6 if is_compressed else 0)
 
 
 def load_config(name_or_path: str | os.PathLike[str], *overrides: str) -> Config:

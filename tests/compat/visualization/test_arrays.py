@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
-from frugax.compat.visualization.memory import optimize_array_memory
+from frugax.compat.visualization import optimize_array_memory
+from refusals import refuses
 
 INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 
@@ -118,20 +119,20 @@ def test_other_arrays_come_back_unchanged(array):
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    hnp.arrays(np.float64, 20),
-    st.sampled_from([0.0, 1e-6, 1e-3, 1.0]),
-    st.sampled_from([0.0, 1e-7, 1e-2]),
-)
-def test_a_requested_error_bound_is_kept(array, absolute, relative):
-    small = optimize_array_memory(
-        array, absolute_error=absolute, relative_error=relative
-    )
-    back = small.astype(np.float64)
+@given(hnp.arrays(np.float64, 20), st.sampled_from([1e-7, 1e-3, 0.5]))
+def test_a_requested_error_bound_is_kept(array, relative):
+    back = optimize_array_memory(array, relative_error=relative).astype(np.float64)
     finite = np.isfinite(array)
     np.testing.assert_array_equal(back[~finite], array[~finite])
     error = np.abs(back[finite] - array[finite])
-    assert (error <= absolute + relative * np.abs(array[finite])).all()
+    assert (error <= relative * np.abs(array[finite])).all()
+
+
+def test_an_infinite_part_of_a_complex_number_keeps_its_direction():
+    array = np.array([complex(0.1, np.inf), complex(-np.inf, 0.1)])
+    small = optimize_array_memory(array, relative_error=1e-6)
+    assert small.dtype == np.complex64
+    assert small.tolist() == array.astype(np.complex64).tolist()
 
 
 def test_more_error_makes_it_smaller():
@@ -141,7 +142,6 @@ def test_more_error_makes_it_smaller():
         for error in (0.0, 1e-7, 1e-3)
     ]
     assert kinds == ["float64", "float32", "float16"]
-    assert optimize_array_memory(array * 1e6, absolute_error=1.0).dtype == "float32"
 
 
 def test_inputs_are_not_modified():
@@ -151,19 +151,12 @@ def test_inputs_are_not_modified():
     assert array.tolist() == [1.5, 2.5]
 
 
-@pytest.mark.parametrize(
-    ("error", "match"),
-    [
-        ({"absolute_error": -1.0}, r"absolute_error must be >= 0 .* got -1"),
-        ({"absolute_error": float("nan")}, "absolute_error must be"),
-        ({"relative_error": 1.0}, r"relative_error must be in \[0, 1\), got 1"),
-    ],
-)
-def test_impossible_errors_are_refused(error, match):
-    with pytest.raises(ValueError, match=match):
-        optimize_array_memory(np.ones(2), **error)
+@pytest.mark.parametrize("error", [-1.0, 1.0, float("nan")])
+def test_impossible_errors_are_refused(error):
+    with refuses(ValueError, "relative_error", error):
+        optimize_array_memory(np.ones(2), relative_error=error)
 
 
 def test_a_list_is_refused_as_an_array():
-    with pytest.raises(Exception, match="arr"):  # beartype's, in this test run
+    with refuses(TypeError, "arr", "list"):
         optimize_array_memory([1, 2])  # pyright: ignore[reportArgumentType]

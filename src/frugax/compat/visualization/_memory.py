@@ -1,0 +1,208 @@
+"""The memory of watching as a whole: a cache and lazy data under one limit."""
+
+import functools
+import gc
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from frugax.errors import InfeasibleBudgetError
+
+from ._cache import VisualizationCache
+from ._lazy import LazyLoader
+from ._sizes import BYTES_PER_MB, to_limit_bytes
+
+T = TypeVar("T")
+
+
+class MemoryManager:
+    """Applies one memory limit to a cache and to lazy loaders.
+
+    Where the limit is in the way, the least recently used data is released: that of a
+    loader, which can load it again, or an item of the cache. Data that can never fit is
+    refused.
+
+    Leaving its `with` block releases everything. Safe to use from any thread.
+
+    Attributes:
+        cache: for pictures and the like, made once and looked at again.
+    """
+
+    def __init__(
+        self,
+        max_cache_memory_mb: float = 100.0,
+        max_total_memory_mb: float = 500.0,
+        *,
+        lazy_loading: bool = True,
+    ) -> None:
+        """Start empty.
+
+        Args:
+            max_cache_memory_mb: most that the cache keeps, in MB of 1,000,000 bytes;
+                > 0. May be above the total: the smaller limit rules.
+            max_total_memory_mb: most that all keep together; > 0.
+            lazy_loading: False: loaders load when they are registered.
+
+        Raises:
+            ValueError: a limit is not positive or not finite.
+        """
+        to_limit_bytes("max_cache_memory_mb", max_cache_memory_mb)
+        self._limit_bytes = to_limit_bytes("max_total_memory_mb", max_total_memory_mb)
+        self.cache = VisualizationCache(
+            min(max_cache_memory_mb, max_total_memory_mb), on_growth=self._make_room
+        )
+        self._is_lazy = lazy_loading
+        self._loaders: weakref.WeakSet[LazyLoader[Any]] = weakref.WeakSet()
+        # Reentrant, since data that is released may run code of its own.
+        self._lock = threading.RLock()
+
+    def register_lazy_loader(self, loader: LazyLoader[Any]) -> None:
+        """Count a loader's data, and release it where room is needed.
+
+        Args:
+            loader: kept alive by its user, not by the manager.
+
+        Raises:
+            InfeasibleBudgetError: its data is loaded already, or `lazy_loading` is off,
+                and can never fit.
+            ValueError: it is registered with another manager.
+        """
+        if loader.on_load not in (None, self._admit):
+            raise ValueError(
+                f"loader {loader.name!r} is registered with another manager: make a "
+                "loader for each."
+            )
+        with self._lock:
+            loader.on_load = self._admit
+            self._loaders.add(loader)
+        self._admit(loader)
+        if not self._is_lazy:
+            loader.get()
+
+    def cleanup_memory(self) -> dict[str, Any]:
+        """Release all lazy data and evict all of the cache; then collect garbage.
+
+        Returns:
+            `lazy_loaders_cleaned`; `cache_items_cleaned`, which left the memory;
+            `gc_collected`, objects found unreachable; `freed_mb`.
+        """
+        with self._lock:
+            before = self._held_bytes()
+            cleaned = sum(loader.release() for loader in list(self._loaders))
+            evicted = 0
+            while self.cache.evict_oldest():
+                evicted += 1
+            freed = before - self._held_bytes()
+        return {
+            "lazy_loaders_cleaned": cleaned,
+            "cache_items_cleaned": evicted,
+            "gc_collected": gc.collect(),
+            "freed_mb": freed / BYTES_PER_MB,
+        }
+
+    def get_memory_report(self) -> dict[str, Any]:
+        """Report what is kept here; the process as a whole holds more.
+
+        Returns:
+            `monitor_stats` with `current_mb` and `limit_mb`; `cache_stats`;
+            `active_lazy_loaders` (registered and in use) and `loaded_lazy_loaders`
+            (with data now).
+        """
+        with self._lock:
+            loaders = list(self._loaders)
+            return {
+                "monitor_stats": {
+                    "current_mb": self._held_bytes() / BYTES_PER_MB,
+                    "limit_mb": self._limit_bytes / BYTES_PER_MB,
+                },
+                "cache_stats": self.cache.get_stats(),
+                "active_lazy_loaders": len(loaders),
+                "loaded_lazy_loaders": sum(loader.is_loaded() for loader in loaders),
+            }
+
+    def __enter__(self) -> "MemoryManager":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.cleanup_memory()
+
+    def _admit(self, loader: LazyLoader[Any]) -> None:
+        """Make room for a loader's data, or refuse what can never fit."""
+        nbytes = loader.nbytes
+        if nbytes > self._limit_bytes:
+            loader.release()
+            raise InfeasibleBudgetError(
+                f"keeping what loader {loader.name!r} loads",
+                needed=nbytes,
+                limit=self._limit_bytes,
+                unit="bytes",
+                hint="load less at a time.",
+            )
+        self._make_room()
+
+    def _make_room(self) -> None:
+        with self._lock:
+            while self._held_bytes() > self._limit_bytes:
+                loaded = [loader for loader in self._loaders if loader.is_loaded()]
+                oldest = min(loaded, key=lambda it: it.last_used, default=None)
+                if oldest is None or self.cache.oldest_use < oldest.last_used:
+                    self.cache.evict_oldest()
+                else:
+                    oldest.release()
+
+    def _held_bytes(self) -> int:
+        return self.cache.nbytes + sum(loader.nbytes for loader in self._loaders)
+
+
+# Made on demand, so that importing the package allocates and starts nothing.
+_default: MemoryManager | None = None
+_default_lock = threading.Lock()
+
+
+def get_memory_manager() -> MemoryManager:
+    """The manager of this process, with the default limits; made when first asked for.
+
+    Nothing but that is changed: the garbage collector stays as it is.
+    """
+    global _default
+    with _default_lock:
+        if _default is None:
+            _default = MemoryManager()
+        return _default
+
+
+def create_lazy_visualization_loader(
+    data_path: str | Path,
+    loader_func: Callable[[Path], T],
+    max_idle_time: float = 300.0,
+    *,
+    manager: MemoryManager | None = None,
+) -> LazyLoader[T]:
+    """A lazy loader of a file, registered with a manager.
+
+    Args:
+        data_path: given to `loader_func`; looked at only when the data is asked for.
+        loader_func: reads the file.
+        max_idle_time: seconds since the last `get` after which the data is released;
+            > 0.
+        manager: whose limit counts; that of the process by default.
+
+    Raises:
+        TypeError: `loader_func` cannot be called.
+        ValueError: `max_idle_time` is not positive.
+    """
+    path = Path(data_path)
+    loader = LazyLoader(
+        functools.partial(loader_func, path), max_idle_time, name=os.fspath(path)
+    )
+    (manager or get_memory_manager()).register_lazy_loader(loader)
+    return loader

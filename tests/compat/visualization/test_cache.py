@@ -1,0 +1,159 @@
+"""The cache keeps to its limit and evicts what was used longest ago."""
+
+import math
+import sys
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from frugax.compat.visualization import VisualizationCache
+from refusals import refuses
+
+KB = 1000
+HEADER = sys.getsizeof(np.zeros(0, np.uint8))
+
+
+def item(number: int, nbytes: int = 10 * KB) -> np.ndarray:
+    """An array that counts as this many bytes."""
+    return np.full(nbytes - HEADER, number, np.uint8)
+
+
+def test_the_least_recently_used_item_is_evicted_first():
+    cache = VisualizationCache(max_memory_mb=0.03)
+    for i in range(3):
+        assert cache.put(str(i), item(i))
+    assert cache.get("0")[0] == 0  # now the newest
+    cache.put("3", item(3))
+    assert [k for k in "0123" if k in cache] == ["0", "2", "3"]
+    assert cache.get("1", "gone") == "gone"
+    assert cache.get_stats() == {
+        "items_in_memory": 3,
+        "memory_usage_mb": 0.03,
+        "max_memory_mb": 0.03,
+        "hits": 1,
+        "misses": 1,
+        "refused": 0,
+        "evicted": 1,
+    }
+
+
+def test_none_is_a_value_like_any_other():
+    cache = VisualizationCache()
+    assert cache.put("x", None)
+    assert cache.get("x", "default") is None
+    assert "x" in cache
+
+
+def test_an_item_larger_than_the_cache_is_refused_and_replaces_the_older_one():
+    cache = VisualizationCache(max_memory_mb=0.02)
+    cache.put("small", item(1))
+    cache.put("x", item(1))
+    assert not cache.put("x", item(2, 30 * KB))
+    assert "x" not in cache
+    assert "small" in cache
+    assert cache.get_stats()["memory_usage_mb"] == 0.01
+    assert cache.get_stats()["refused"] == 1
+
+
+def test_many_threads_leave_it_in_order():
+    cache = VisualizationCache(max_memory_mb=0.05)
+    wrong = []
+
+    def work(seed):
+        rng = np.random.default_rng(seed)
+        for _ in range(150):
+            key = int(rng.integers(8))
+            match rng.integers(4):
+                case 0:
+                    cache.remove(str(key))
+                case 1:
+                    cache.put(str(key), item(key, int(rng.integers(1, 60)) * KB))
+                case _:
+                    value = cache.get(str(key))
+                    if value is not None and value[0] != key:
+                        wrong.append((key, value[0]))
+
+    threads = [threading.Thread(target=work, args=(s,)) for s in range(6)]
+    old = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(old)
+    assert not wrong
+    kept = [value for key in "01234567" if (value := cache.get(key)) is not None]
+    assert cache.nbytes == sum(v.nbytes + HEADER for v in kept) <= 50 * KB
+
+
+def test_finding_and_evicting_take_as_long_with_many_items_as_with_few():
+    """By counting: a scan over the keys would call their hash or comparison."""
+
+    class Key(str):
+        asked = 0
+
+        def __eq__(self, other):
+            Key.asked += 1
+            return str.__eq__(self, other)
+
+        def __hash__(self):
+            Key.asked += 1
+            return str.__hash__(self)
+
+    counts = []
+    for many in (10, 1000):
+        cache = VisualizationCache(max_memory_mb=many * KB / 1e6)
+        for i in range(many):
+            cache.put(Key(i), item(0, KB))
+        Key.asked = 0
+        cache.put(Key("new"), item(0, KB))  # and one leaves
+        cache.get(Key(many // 2))
+        assert len(cache) == many
+        counts.append(Key.asked)
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("limit", [0.0, -1.0, math.nan, math.inf, 1e-9, True])
+def test_impossible_limits_are_refused(limit):
+    with refuses(ValueError, "max_memory_mb", limit):
+        VisualizationCache(limit)
+
+
+class AgainstADict(RuleBasedStateMachine):
+    """What is found is what was put last, and the limit is kept."""
+
+    def __init__(self):
+        super().__init__()
+        self.put_last: dict[str, np.ndarray] = {}
+        self.cache = VisualizationCache(0.01)
+
+    @rule(key=st.sampled_from("abcdefgh"), nbytes=st.integers(HEADER, 14 * KB))
+    def put(self, key, nbytes):
+        value = item(nbytes % 251, nbytes)
+        assert self.cache.put(key, value) == (nbytes <= 10 * KB)
+        self.put_last[key] = value
+
+    @rule(key=st.sampled_from("abcdefgh"))
+    def get(self, key):
+        value = self.cache.get(key)
+        assert value is None or value is self.put_last[key]
+
+    @rule(key=st.sampled_from("abcdefgh"))
+    def remove(self, key):
+        assert self.cache.remove(key) <= (key in self.put_last)
+        assert key not in self.cache
+
+    @invariant()
+    def limit(self):
+        kept = [value for key, value in self.put_last.items() if key in self.cache]
+        assert self.cache.nbytes == sum(v.nbytes + HEADER for v in kept) <= 10 * KB
+        assert len(self.cache) == len(kept)
+
+
+TestAgainstADict = AgainstADict.TestCase
+TestAgainstADict.settings = settings(max_examples=40, deadline=None)
