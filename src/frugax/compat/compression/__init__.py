@@ -16,14 +16,19 @@ from ._coordinator import (
     CompressionResult,
     SystemIntegrationCoordinator,
 )
-from ._models import CompressedModel, ModelCompressionAPI, StrategySelector
+from ._models import CompressedModel, ModelCompressionAPI
 from ._monitor import (
+    Measurement,
     MetricType,
-    MonitorConfig,
     PipelineType,
     UnifiedPerformanceMonitor,
 )
-from ._settings import CompressionProfile, OptimizationStrategy, SystemConfiguration
+from ._settings import (
+    CompressionProfile,
+    OptimizationStrategy,
+    SystemConfiguration,
+)
+from ._strategies import StrategySelector
 
 # Found without importing it, which takes a second.
 JAX_AVAILABLE = _find_spec("jax") is not None
@@ -34,9 +39,9 @@ __all__ = [
     "CompressedModel",
     "CompressionProfile",
     "CompressionResult",
+    "Measurement",
     "MetricType",
     "ModelCompressionAPI",
-    "MonitorConfig",
     "OptimizationStrategy",
     "PipelineType",
     "StrategySelector",

@@ -1,46 +1,24 @@
 """Compress a whole torch model within a profile, and read it again."""
 
 import copy
-import functools
 import os
-import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from frugax.budget import SizeBudget
-from frugax.compress import CompressedBytes, CompressedFile, compress
-from frugax.compress.arrays import QUANTISABLE
+from frugax.compress import CompressedFile
+from frugax.compress.arrays import to_library
 from frugax.fileio import write_whole
 
-from ._settings import CompressionProfile, SystemConfiguration, has_jax
+from ._coordinator import SystemIntegrationCoordinator
+from ._settings import CompressionProfile
+from ._strategies import StrategySelector, compress_within
 
-# torch is imported only when it is needed, so its types are not known here.
+# torch is imported only by those who have it, so its types are not known here.
 TorchModule: TypeAlias = Any
-# "auto" sends tensors of this size and more to JAX: for smaller ones, on a CPU,
-# compiling takes longer than decoding.
-MIN_DEVICE_SIZE = 1 << 16
-
-
-class StrategySelector:
-    """Chooses who decodes a tensor: "jax", "numpy", or "lossless" for exact ones."""
-
-    def __init__(self, profile: CompressionProfile | None = None) -> None:
-        self._profile = profile or CompressionProfile()
-
-    def select_strategy(self, array: np.ndarray) -> str:
-        """Choose for one tensor."""
-        is_float = array.dtype.name in QUANTISABLE and bool(np.isfinite(array).all())
-        wanted = self._profile.strategy
-        if wanted == "lossless" or not is_float or not array.any():
-            return "lossless"
-        is_large = array.size >= MIN_DEVICE_SIZE
-        asks_jax = wanted == "jax" or (wanted == "auto" and is_large)
-        return "jax" if asks_jax and has_jax() else "numpy"
 
 
 class CompressedModel:
@@ -51,22 +29,22 @@ class CompressedModel:
 
     Attributes:
         data: the bytes of the `.fxz` file.
-        strategy_map: who decodes each tensor.
-        rel_error: ||decoded - original|| / ||original|| over all finite float weights;
-            None in a model that was loaded.
+        strategy_map: who decodes each tensor: "jax", "numpy", or "lossless" for exact
+            ones.
     """
 
     def __init__(
-        self,
-        data: bytes,
-        model: TorchModule,
-        strategy_map: Mapping[str, str],
-        rel_error: float | None = None,
+        self, data: bytes, model: TorchModule, selector: StrategySelector
     ) -> None:
         """Use `ModelCompressionAPI.compress` or `CompressedModel.load`."""
-        self.data, self.strategy_map = data, dict(strategy_map)
-        self.rel_error = rel_error
-        self._model, self._decoded, self._decoding_s = model, None, 0.0
+        self.data, self._model, self._selector = data, model, selector
+        self._decoded: TorchModule = None
+        with CompressedFile(data, place="the compressed model") as file:
+            self._original_bytes = sum(r.nbytes for r in file.header.tensors)
+            self.strategy_map = {
+                record.name: selector.select_strategy(record)
+                for record in file.header.tensors
+            }
 
     def decompress(self) -> TorchModule:
         """Return a new model with the decoded weights, on the original's devices.
@@ -75,30 +53,15 @@ class CompressedModel:
             CorruptFileError: the bytes are damaged.
             ValueError: they are the weights of another model.
         """
-        from ._torch_tensors import write_state
-
-        started = time.perf_counter()
-        decode = _jax_decode() if "jax" in self.strategy_map.values() else None
-        with CompressedFile(self.data, place="the compressed model") as file:
-            file.check()
-            weights = {
-                name: decode(file, name)
-                if decode is not None and self.strategy_map.get(name) == "jax"
-                else file[name]
-                for name in file.names
-            }
         model = copy.deepcopy(self._model)
-        write_state(model, weights)
-        self._decoding_s = time.perf_counter() - started
+        _load_weights(model, self._selector.decode(self.data))
         return model
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the decoded model, which is kept."""
         if self._decoded is None:
             self._decoded = self.decompress()
         return self._decoded(*args, **kwargs)
-
-    __call__ = forward
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file: weights only, no pickle, no code.
@@ -124,29 +87,17 @@ class CompressedModel:
             UnsupportedFileError: it is not an `.fxz` file.
             ValueError: the file holds the weights of another model.
         """
-        data = Path(path).read_bytes()
-        with CompressedFile(data, place=os.fspath(path)) as file:
-            file.check()
-            codecs = {name: file.record(name).codec for name in file.names}
-        loaded = cls(data, build(), codecs)
+        selector = SystemIntegrationCoordinator().selector_for(CompressionProfile())
+        loaded = cls(Path(path).read_bytes(), build(), selector)
         loaded._decoded = loaded.decompress()  # another model's file fails here
         return loaded
 
-    def get_compression_stats(self) -> dict[str, Any]:
-        """Return the bytes of weights and file, and who decodes them, all measured."""
-        with CompressedFile(self.data, place="the compressed model") as file:
-            records = file.header.tensors
-        original = sum(record.nbytes for record in records)
-        largest = sorted(records, key=lambda record: -record.stored_bytes)[:5]
+    def get_compression_stats(self) -> dict[str, float]:
+        """Return the bytes of weights and file, and their ratio, all measured."""
         return {
-            "total_compression_ratio": original / len(self.data),
-            "total_original_size_mb": original / 1e6,
+            "total_compression_ratio": self._original_bytes / len(self.data),
+            "total_original_size_mb": self._original_bytes / 1e6,
             "total_compressed_size_mb": len(self.data) / 1e6,
-            "num_layers_compressed": sum(r.stored_bytes < r.nbytes for r in records),
-            "strategy_distribution": dict(Counter(self.strategy_map.values())),
-            "rel_error": self.rel_error,
-            "largest_layers": {r.name: r.stored_bytes for r in largest},
-            "decompression_time": self._decoding_s,
         }
 
 
@@ -166,54 +117,51 @@ class ModelCompressionAPI:
         Raises:
             InfeasibleBudgetError: no file is as small as the target.
             TypeError: it is not a torch module, or its state holds more than tensors.
+
+        Warns:
+            UserWarning: the error of the mode "conservative" misses the target ratio.
         """
-        from ._torch_tensors import read_state
+        if not hasattr(model, "load_state_dict"):
+            raise TypeError(
+                f"ModelCompressionAPI compresses torch modules, got a "
+                f"{type(model).__name__}: trees of arrays go to frugax.compress.save, "
+                "one tensor to SystemIntegrationCoordinator."
+            )
+        profile = self.profile
+        data = compress_within(_distinct_state(model), profile.budgets)
+        ratio, target = data.report.ratio, profile.target_compression_ratio
+        if ratio < target and profile.strategy != "lossless":
+            warnings.warn(
+                f"the error that the mode {profile.mode!r} allows takes a ratio of "
+                f"{ratio:.3g}; target_compression_ratio is {target:g}.",
+                UserWarning,
+                stacklevel=2,
+            )
+        selector = SystemIntegrationCoordinator().selector_for(profile)
+        return CompressedModel(bytes(data), copy.deepcopy(model), selector)
 
-        arrays = read_state(model)
-        selector = StrategySelector(self.profile)
-        chosen = {n: selector.select_strategy(a) for n, a in arrays.items()}
-        data = _fit(arrays, self.profile)
-        # A small tensor may have stayed exact after all.
-        exact = {
-            t.name for t in data.report.tensors if t.codec in ("lossless", "stored")
-        }
-        chosen |= dict.fromkeys(exact, "lossless")
-        return CompressedModel(
-            bytes(data), copy.deepcopy(model), chosen, data.report.rel_error
-        )
+
+def _distinct_state(model: TorchModule) -> dict[str, Any]:
+    """Return the weights of a module by name, shared ones once."""
+    state = model.state_dict(keep_vars=True)
+    first = {id(value): name for name, value in reversed(state.items())}
+    kept = set(first.values())
+    return {name: value for name, value in state.items() if name in kept}
 
 
-def _fit(
-    arrays: Mapping[str, np.ndarray], profile: CompressionProfile
-) -> CompressedBytes:
-    """Make the file that the profile asks for."""
-    by_size = SizeBudget(ratio=profile.target_compression_ratio)
-    progressive = profile.strategy == "padic"
-    make = lambda budget: compress(dict(arrays), budget, progressive=progressive)
-    if profile.strategy == "lossless":
-        return make(SizeBudget(max_abs=0))
-    if profile.rel_error is None:
-        return make(by_size)
-    data = make(SizeBudget(rel_error=profile.rel_error))
-    target = sum(a.nbytes for a in arrays.values()) / profile.target_compression_ratio
-    if len(data) <= target:
-        return data
-    if profile.mode == "aggressive":
-        return make(by_size)
-    warnings.warn(
-        f"conservative: an error of at most {profile.rel_error:g} takes {len(data):,} "
-        f"bytes, over the {target:,.0f} of target_compression_ratio "
-        f"{profile.target_compression_ratio:g}.",
-        UserWarning,
-        stacklevel=3,
+def _load_weights(model: TorchModule, weights: Mapping[str, np.ndarray]) -> None:
+    own = _distinct_state(model)
+    have = {name: tuple(value.shape) for name, value in own.items()}
+    found = {name: array.shape for name, array in weights.items()}
+    for name in [*found, *have]:
+        if have.get(name) != found.get(name):
+            raise ValueError(
+                f"{name!r} has the shape {found.get(name)} in the file and "
+                f"{have.get(name)} in the model: give the builder of the model that "
+                "was compressed."
+            )
+    # Not strict, because the file has shared weights under one of their names.
+    model.load_state_dict(
+        {name: to_library(array, own[name]) for name, array in weights.items()},
+        strict=False,
     )
-    return data
-
-
-@functools.cache
-def _jax_decode() -> Callable[[CompressedFile, str], np.ndarray] | None:
-    if not has_jax():
-        return None
-    from ._jax_parts import make_jax_parts
-
-    return make_jax_parts(SystemConfiguration())["jax_strategy"].decode

@@ -5,81 +5,63 @@ import enum
 import functools
 import math
 import warnings
-from typing import Any
+from collections.abc import Collection
 
-STRATEGIES = {
-    "auto": "JAX decodes tensors of 65,536 numbers and more, NumPy the others",
-    "jax": "JAX decodes every tensor that has whole numbers to multiply",
-    "lossless": "every bit comes back; the ratio is not a choice",
-    "padic": "a progressive file: the digits in base 2, the highest first",
-    "tropical": "decoded by NumPy; frugax.compress.reduce_relu narrows a net",
-    "csr": "decoded by NumPy; zeros stay zeros, as in every file",
-}
-MODES = ("balanced", "aggressive", "conservative")
+from frugax.budget import SizeBudget
+
+STRATEGIES = ("auto", "jax", "lossless", "tropical", "csr")
 BACKENDS = ("auto", "gpu", "cpu", "tpu")
-# The error of the mode "aggressive", as a multiple of that of "conservative".
-_AGGRESSIVE = 10.0
+# The relative error that each mode allows; None for the least at the target ratio.
+MODES = {"conservative": 0.01, "balanced": None, "aggressive": 0.1}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CompressionProfile:
     """The target of a compression.
 
-    The error is ||decoded - original|| / ||original|| over all float weights, and E is
-    1 - `preserve_accuracy_threshold`.
+    The error is ||decoded - original|| / ||original|| over all float weights.
 
     Attributes:
         target_compression_ratio: bytes of the weights over bytes of the file; > 1.
         mode: "balanced" makes a file at the ratio, as exact as that allows;
-            "conservative" the smallest file with an error of at most E, and warns where
-            that misses the ratio; "aggressive" the smallest with an error of at most
-            10 E, if it is smaller than at the ratio.
-        preserve_accuracy_threshold: 1 - E; in (0, 1].
-        strategy: one of "auto", "jax", "lossless", "padic", "tropical" and "csr".
+            "conservative" the smallest file with an error of at most 1%, and warns
+            where that misses the ratio; "aggressive" the smallest with an error of at
+            most 10%, if it is smaller than at the ratio.
+        strategy: "jax" decodes on JAX's devices, "auto" only tensors of 65,536 numbers
+            and more, "tropical" and "csr" nothing; "lossless" keeps every bit, whatever
+            the target.
     """
 
     target_compression_ratio: float = 4.0
     mode: str = "balanced"
-    preserve_accuracy_threshold: float = 0.99
     strategy: str = "auto"
 
     def __post_init__(self) -> None:
-        for name, known in (("mode", MODES), ("strategy", tuple(STRATEGIES))):
-            if (value := getattr(self, name)) not in known:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(known)}, got {value!r}."
-                )
-        ratio, threshold = (
-            self.target_compression_ratio,
-            self.preserve_accuracy_threshold,
-        )
+        _check_choice("mode", self.mode, MODES)
+        _check_choice("strategy", self.strategy, STRATEGIES)
+        ratio = self.target_compression_ratio
         if not 1 < ratio < math.inf:
             raise ValueError(f"target_compression_ratio must be > 1, got {ratio}.")
-        if not 0 < threshold <= 1:
-            raise ValueError(
-                f"preserve_accuracy_threshold must be in (0, 1], got {threshold}."
-            )
 
     @property
-    def rel_error(self) -> float | None:
-        """The relative error that the mode allows; None in "balanced"."""
-        # Decimal places, so that 1 - 0.99 is 0.01.
-        share = round(1 - self.preserve_accuracy_threshold, 12)
-        factor = {"balanced": None, "conservative": 1.0, "aggressive": _AGGRESSIVE}
-        allowed = factor[self.mode]
-        return None if allowed is None else min(1.0, allowed * share)
+    def budgets(self) -> tuple[SizeBudget, ...]:
+        """The budgets to try in order: the first that can be met is the file's."""
+        if self.strategy == "lossless":
+            return (SizeBudget(max_abs=0),)
+        ratio, error = self.target_compression_ratio, MODES[self.mode]
+        if error is None:
+            return (SizeBudget(ratio=ratio),)
+        both = SizeBudget(ratio=ratio, rel_error=error)
+        if self.mode == "conservative":
+            return both, SizeBudget(rel_error=error)
+        return both, SizeBudget(ratio=ratio)
 
 
 class OptimizationStrategy(enum.Enum):
-    """Which tensors JAX decodes.
+    """Which tensors JAX decodes."""
 
-    BALANCED: those of 65,536 numbers and more. MEMORY: the same, at twice the ratio.
-    JAX_ACCELERATED: all.
-    """
-
-    BALANCED = "balanced"
-    MEMORY = "memory"
-    JAX_ACCELERATED = "jax_accelerated"
+    BALANCED = "those of 65,536 numbers and more"
+    JAX_ACCELERATED = "all"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,8 +77,6 @@ class SystemConfiguration:
         jax_enable_x64: let the tropical engine compute in 64 bits. Weights of 64 bits
             are always decoded in 64 bits.
         jax_parallel_devices: devices to use in turn; >= 1.
-        target_compression_ratio: bytes of a tensor over bytes of its file; > 1.
-        optimization_strategy: which tensors JAX decodes.
     """
 
     enable_jax: bool = True
@@ -105,24 +85,17 @@ class SystemConfiguration:
     jax_compilation_cache_size: int = 128
     jax_enable_x64: bool = False
     jax_parallel_devices: int = 1
-    target_compression_ratio: float = 4.0
-    optimization_strategy: OptimizationStrategy = OptimizationStrategy.BALANCED
 
     def __post_init__(self) -> None:
-        if self.jax_backend not in BACKENDS:
+        _check_choice("jax_backend", self.jax_backend, BACKENDS)
+        if not 0 < self.jax_memory_fraction <= 1:
             raise ValueError(
-                f"jax_backend must be one of {', '.join(BACKENDS)}, got "
-                f"{self.jax_backend!r}."
+                f"jax_memory_fraction must be in (0, 1], got "
+                f"{self.jax_memory_fraction}."
             )
-        limits: dict[str, tuple[str, Any]] = {
-            "jax_memory_fraction": ("in (0, 1]", lambda x: 0 < x <= 1),
-            "jax_compilation_cache_size": (">= 1", lambda x: x >= 1),
-            "jax_parallel_devices": (">= 1", lambda x: x >= 1),
-            "target_compression_ratio": ("> 1", lambda x: x > 1),
-        }
-        for name, (expected, is_valid) in limits.items():
-            if not is_valid(value := getattr(self, name)):
-                raise ValueError(f"{name} must be {expected}, got {value}.")
+        for name in ("jax_compilation_cache_size", "jax_parallel_devices"):
+            if not (value := getattr(self, name)) >= 1:
+                raise ValueError(f"{name} must be >= 1, got {value}.")
 
 
 @functools.cache
@@ -140,3 +113,8 @@ def has_jax() -> bool:
         )
         return False
     return True
+
+
+def _check_choice(name: str, value: str, known: Collection[str]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}.")
