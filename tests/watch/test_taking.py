@@ -416,6 +416,66 @@ def test_distributions_norms_and_images_are_reduced_in_the_program(tmp_path):
     assert back.streams["mask"]["mask"][0].tolist() == [[0, 255], [255, 255]]
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("scale", [1e25, 1e-25, 2.0**120, 1.0])
+def test_norms_of_any_finite_size_are_finite_and_exact(tmp_path, scale, dtype):
+    tree = {
+        "a": jnp.array([[3.0], [4.0]]).astype(dtype) * scale,
+        "b": jnp.zeros(3, dtype),
+        "empty": jnp.zeros((0, 2), dtype),
+        "whole": jnp.array([-128, 0], jnp.int8),
+    }
+
+    def fn(tree):
+        watch.norms("g", tree)
+        return tree
+
+    back = recorded(tmp_path, fn, tree, calls=1)
+    wide = np.asarray(tree["a"], np.float64)
+    assert back["g/a"][0] == pytest.approx(np.linalg.norm(wide), rel=1e-6)
+    assert (back["g/b"][0], back["g/empty"][0], back["g/whole"][0]) == (0.0, 0.0, 128.0)
+    assert back["g/all"][0] == pytest.approx(
+        np.hypot(np.linalg.norm(wide), 128.0), rel=1e-6
+    )
+
+
+def test_norms_of_the_largest_floats_stay_finite_and_others_do_not(tmp_path):
+    largest = float(jnp.finfo(jnp.float32).max)
+
+    def fn(x):
+        watch.norms("g", {"large": x, "inf": x.at[0].set(jnp.inf)})
+        watch.norms("one", x.at[0].set(jnp.nan))
+        return x
+
+    back = recorded(tmp_path, fn, jnp.full(9, largest), calls=1)
+    assert back["g/large"][0] == np.float32(largest)
+    assert back["g/inf"][0] == back["g/all"][0] == np.inf
+    assert np.isnan(back["one/all"][0])
+
+
+@pytest.mark.parametrize(
+    ("pixels", "shown", "clipped"),
+    [
+        ([[0.0, 127.4], [128.0, 255.0]], [[0, 127], [128, 255]], 0.0),
+        ([[0.0, 0.5], [1.0, 1.25]], [[0, 128], [255, 255]], 0.25),
+        ([[-2.0, 0.5], [1.0, 2.6]], [[0, 128], [255, 255]], 0.5),
+        ([[0.0, jnp.nan], [0.2, 1.0]], [[0, 0], [51, 255]], 0.25),
+        ([[-1, 0], [255, 300]], [[0, 0], [255, 255]], 0.5),
+        ([[False, True], [True, False]], [[0, 255], [255, 0]], 0.0),
+    ],
+)
+def test_images_of_either_range_are_shown_and_clipping_is_counted(
+    tmp_path, pixels, shown, clipped
+):
+    def fn(x):
+        watch.image("picture", x)
+        return x
+
+    back = recorded(tmp_path, fn, jnp.array(pixels), calls=1).streams["picture"]
+    assert back["picture"][0].tolist() == shown
+    assert back["clipped"][0] == clipped
+
+
 def test_a_run_is_two_lines_and_leaves_a_folder(tmp_path, capfd):
     folder = tmp_path / "runs" / "first"
     with watch.run(

@@ -69,26 +69,61 @@ def norms(name: str, tree: Any, *, when: Any = None) -> None:
     Raises:
         ValueError: the tree has no array.
     """
-    squares: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         if not isinstance(leaf, jax.Array | np.ndarray):
             continue
         if not jnp.issubdtype(leaf.dtype, jnp.number):
             continue
-        # In float32: squares overflow float16 above 255.
-        wide = jnp.abs(leaf).astype(jnp.float32)
         label = jax.tree_util.keystr(path, simple=True, separator="/") or "all"
         # Long paths keep their end, which tells leaves apart.
-        squares[label[-(98 - len(name)) :]] = jnp.sum(wide**2)
-    if not squares:
+        leaves[label[-(98 - len(name)) :]] = leaf
+    if not leaves:
         raise ValueError(f"norms {name!r} has no array: give it a tree of arrays.")
-    total = jnp.sqrt(sum(squares.values(), start=jnp.zeros(())))
-    if not 1 < len(squares) <= 900:
+    found = dict(zip(leaves, _euclidean_norms(list(leaves.values())), strict=True))
+    parts = found.values()
+    widest = jnp.float64 if any(x.dtype == jnp.float64 for x in parts) else jnp.float32
+    (total,) = _euclidean_norms([jnp.stack([x.astype(widest) for x in parts])])
+    if not 1 < len(leaves) <= 900:
         record(f"{name}/all", total, when=when)
         return
     # One record with many numbers: a price, and a program to measure it, for all.
-    found = {label: jnp.sqrt(square) for label, square in squares.items()}
     record(name, found | {"all": total}, when=when)
+
+
+def _euclidean_norms(leaves: list[Any]) -> list[Any]:
+    """Return the norm of each array; exact scaling where squares leave their range."""
+    wide = [jnp.abs(_widen(x)).ravel() for x in leaves]
+    squares = [jnp.sum(x**2) for x in wide]
+    # The squares of 1e25 overflow float32, and those of 1e-25 vanish: 2**80 on either
+    # side of 1 leaves room for the sum.
+    is_plain = jnp.stack([(q < 2.0**80) & (q > 2.0**-80) for q in squares]).all()
+    return jax.lax.cond(
+        is_plain,
+        lambda: [jnp.sqrt(square) for square in squares],
+        lambda: [_scaled_norm(x) for x in wide],
+    )
+
+
+def _widen(array: Any) -> Any:
+    """Convert to float32, whose squares overflow later; wider and complex ones stay."""
+    array = jnp.asarray(array)
+    is_complex = jnp.issubdtype(array.dtype, jnp.complexfloating)
+    if is_complex or array.dtype == jnp.float64:
+        return array
+    return array.astype(jnp.float32)
+
+
+def _scaled_norm(x: Any) -> Any:
+    """Return the norm of an array of any range; the largest float where it overflows."""
+    largest = jnp.max(x, initial=0.0)
+    # A power of two, so that scaling rounds nothing.
+    limits = jnp.finfo(x.dtype)
+    exponent = jnp.clip(jnp.frexp(largest)[1] - 1, limits.minexp, limits.maxexp - 1)
+    power = jnp.ldexp(jnp.ones((), x.dtype), exponent)
+    scale = jnp.where(jnp.isfinite(largest), power, 1.0)
+    norm = jnp.sqrt(jnp.sum((x / scale) ** 2)) * scale
+    return jnp.where(jnp.isfinite(largest), jnp.minimum(norm, limits.max), norm)
 
 
 def image(name: str, array: Any, *, when: Any = None, lanes: int | None = None) -> None:
@@ -97,8 +132,9 @@ def image(name: str, array: Any, *, when: Any = None, lanes: int | None = None) 
     Args:
         name: the name of the stream.
         array: `(height, width)` in grey, `(height, width, 3)` or `(height, width, 4)`;
-            floats from 0 to 1, which are clipped, integers from 0 to 255, or a mask of
-            booleans.
+            floats from 0 to 1, integers from 0 to 255, or a mask of booleans. Floats
+            of which none is negative and one is above 2 are taken as 0 to 255. Values
+            out of the range are clipped; the column `clipped` has their share.
         when: as for `record`.
         lanes: as for `record`.
 
@@ -112,11 +148,25 @@ def image(name: str, array: Any, *, when: Any = None, lanes: int | None = None) 
             f"image {name!r} must be (height, width), or that with 3 or 4 colours, got "
             f"{pixels.shape}."
         )
+    clipped: Any = jnp.zeros(())
     if pixels.dtype == jnp.bool_:
         pixels = pixels.astype(jnp.uint8) * jnp.uint8(255)
-    elif jnp.issubdtype(pixels.dtype, jnp.floating):
-        shown = jnp.nan_to_num(jnp.clip(pixels, 0.0, 1.0))
-        pixels = jnp.round(shown * 255).astype(jnp.uint8)
-    else:
-        pixels = jnp.clip(pixels, 0, 255).astype(jnp.uint8)
-    frame(name, pixels, when=when, lanes=lanes)
+    elif pixels.dtype != jnp.uint8:
+        high: Any = 255
+        if pixels.dtype == jnp.int8:  # cannot hold 255
+            pixels = pixels.astype(jnp.int32)
+        if jnp.issubdtype(pixels.dtype, jnp.floating):
+            pixels = _widen(pixels)
+            least = jnp.nanmin(pixels, initial=0.0)
+            largest = jnp.nanmax(pixels, initial=0.0)
+            # A picture from 0 to 1 may overshoot a little, after a resize for example.
+            is_bytes = (least >= 0) & (largest > 2)
+            high = jnp.where(is_bytes, 255.0, 1.0).astype(pixels.dtype)
+        # NaN is neither above nor below; it is shown in black and counted as well.
+        clipped = jnp.mean(~((pixels >= 0) & (pixels <= high)), dtype=jnp.float32)
+        shown = jnp.clip(pixels, 0, high)
+        if jnp.issubdtype(pixels.dtype, jnp.floating):
+            shown = jnp.round(jnp.nan_to_num(shown / high) * 255)
+        pixels = shown.astype(jnp.uint8)
+    # The picture last, so that it stays if its name is "clipped".
+    frame(name, {"clipped": clipped, name: pixels}, when=when, lanes=lanes)
