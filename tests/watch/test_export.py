@@ -65,6 +65,17 @@ def test_csv_has_a_file_for_each_stream(journal, tmp_path):
         export(tmp_path / "wide", tmp_path / "b.csv", "csv")
 
 
+def test_a_metric_named_like_another_csv_column_keeps_both(tmp_path):
+    with watch.Journal.create(tmp_path / "journal", {}) as journal:
+        journal.write(7, {"step": 0.5, "step.1": 2.0})
+        journal.write(8, {"g[0]": 3}, stream="s")
+        journal.write(9, {"g[0]": 3, "g": np.array([4])}, stream="s")
+    paths = export(tmp_path / "journal", tmp_path / "a.csv").paths
+    main, others = (list(csv.DictReader(p.read_text().splitlines())) for p in paths)
+    assert main == [{"step": "7", "step.1": "0.5", "step.1.1": "2.0"}]
+    assert others[1] == {"step": "9", "g[0]": "3", "g[0].1": "4"}
+
+
 def test_zarr(journal, tmp_path):
     zarr = pytest.importorskip("zarr")
     export(journal, tmp_path / "a.zarr", "zarr")

@@ -7,6 +7,7 @@ npz     one file. Each stream gives `steps` and one array per column, such as `l
 zarr    a folder with the same names, in groups.
 csv     a file per stream, `out.csv` and `out.STREAM.csv`, with a row per record. The
         cell of a missing value is empty; arrays are flat: `grid[0 0]`, `grid[0 1]`, ...
+        The first column is `step`; a title that is taken gets a number, `step.1`.
 
 Numbers equal those of the journal, bit for bit. Only the dtypes that ml_dtypes adds,
 such as bfloat16, become float32, which holds them exactly.
@@ -337,7 +338,7 @@ def _write_csv(streams: Mapping[Path, Records], progress: Progress) -> None:
         with fileio.atomic_write(path) as file:
             out = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
             rows = csv.writer(out)
-            rows.writerow(["step", *titles[path]])
+            rows.writerow(_make_unique(["step", *titles[path]]))
             for row in _csv_rows(records):
                 rows.writerow(row)
                 done += width
@@ -353,6 +354,18 @@ def _csv_titles(records: Records) -> list[str]:
             suffix = f"[{' '.join(map(str, index))}]" if index else ""
             titles.append(name + suffix)
     return titles
+
+
+def _make_unique(titles: Sequence[str]) -> list[str]:
+    """Number the titles that an earlier column has, as pandas does."""
+    unique: dict[str, None] = {}
+    for title in titles:
+        free, number = title, 0
+        while free in unique:
+            number += 1
+            free = f"{title}.{number}"
+        unique[free] = None
+    return list(unique)
 
 
 def _csv_rows(records: Records) -> Iterator[list[object]]:

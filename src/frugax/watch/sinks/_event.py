@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol, TypeAlias, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 import numpy as np
 from jaxtyping import Shaped
@@ -104,6 +104,15 @@ def event_numbers(event: Event) -> dict[str, float]:
             numbers[f"{key}/min"] = float(wide.min())
             numbers[f"{key}/max"] = float(wide.max())
     return numbers
+
+
+def add_step(row: Mapping[str, Any], event: Event) -> dict[str, Any]:
+    """Add the step of a record; a metric that is called "step" itself gets a number."""
+    count = tag(event.stream, "step")
+    numbered = {
+        f"{name}.1" if name == count else name: value for name, value in row.items()
+    }
+    return {**numbered, count: event.step}
 
 
 def to_plain(value: Shaped[np.ndarray, "..."]) -> PlainValue:

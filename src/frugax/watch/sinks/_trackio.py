@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..drawing import Palette, check_palette, make_pictures
-from ._event import Event, event_numbers, tag
+from ._event import Event, add_step, event_numbers, tag
 from ._extras import default_environment, import_extra
 
 # Set while Trackio is imported: by default the library that it uses counts its users.
@@ -65,7 +65,7 @@ class Trackio:
                 continue
             # Each stream counts its own steps, and Trackio has one count for a run.
             if event.stream:
-                row[tag(event.stream, "step")] = event.step
+                row = add_step(row, event)
             else:
                 self._step = event.step
             self._run.log(row, step=self._step)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from frugax.fileio import make_folder
 
 from ..drawing import Palette, check_palette, make_pictures
-from ._event import Event, event_numbers, tag
+from ._event import Event, add_step, event_numbers, tag
 from ._extras import default_environment, import_extra
 
 # Set while W&B is imported and starts: by default it reports errors to its makers.
@@ -117,7 +117,7 @@ class WandB:
                 self._streams.add(event.stream)
                 metrics = tag(event.stream, "*")
                 self._run.define_metric(metrics, step_metric=count)
-            self._run.log(row | {count: event.step})
+            self._run.log(add_step(row, event))
 
     def close(self) -> None:
         """End the run, and W&B's own process unless the program uses it too."""
