@@ -81,6 +81,22 @@ def test_a_value_that_is_not_a_number_is_refused_before_the_record_is_kept(
     assert list(watch.read(tmp_path / "journal")["v"]) == [1.0, 2.0]
 
 
+def test_a_number_of_torch_is_kept_and_what_cannot_be_read_is_named(journal, tmp_path):
+    torch = pytest.importorskip("torch")
+    loss = torch.ones((), requires_grad=True) * 3
+    watcher = watch.Watcher(journal, OverheadBudget(share=1.0), level="full")
+    watcher.record(0, {"loss": loss, "half": torch.tensor(0.5, dtype=torch.bfloat16)})
+    watcher.record(1, {"loss": loss.double(), "half": torch.tensor(2)})
+    with refuses(TypeError, "'meta'"):
+        watcher.record(2, {"meta": torch.ones((), device="meta")})
+    with refuses(ValueError, "'loss'", (1,)):
+        watcher.record(2, {"loss": torch.ones(1, requires_grad=True)})
+    watcher.finish()
+    back = watch.read(tmp_path / "journal")
+    assert back["loss"].tolist() == [3.0, 3.0]
+    assert back["half"].tolist() == [0.5, 2]
+
+
 def test_steps_must_rise_from_record_to_record(journal):
     watcher = watch.Watcher(journal, OverheadBudget(share=0.0))
     for _ in range(2):  # the record before it waits, then it is in the journal

@@ -16,7 +16,7 @@ def check_metric(name: str, value: Any) -> Any:
             "and record it outside, or use watch.jit and watch.record."
         )
     if getattr(value, "shape", ()) != ():
-        raise ValueError(f"{name!r} must have shape (), got {value.shape}.")
+        raise ValueError(f"{name!r} must have shape (), got {tuple(value.shape)}.")
     if not hasattr(value, "is_ready"):
         return as_number(name, value)
     if not is_real(value.dtype):

@@ -6,6 +6,7 @@ Numbers are widened to int64, float32 or float64, exactly; arrays keep their dty
 import math
 import operator
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, Shaped
@@ -65,12 +66,29 @@ def as_number(name: str, value: object) -> np.number:
         raise ValueError(
             f"{name!r} must fit in int64, got {value!r:.40}; give a float instead."
         )
-    array = np.asarray(value)
+    array = _to_numpy(name, value)
     if array.shape != ():
         raise TypeError(f"{name!r} must be one number, got shape {array.shape}.")
     if not is_real(array.dtype):
         raise TypeError(f"{name!r} must be a real number, got {value!r:.99}.")
     return as_numbers(name, array).reshape(1)[0]
+
+
+def _to_numpy(name: str, value: Any) -> Shaped[np.ndarray, "..."]:
+    """Convert an array of any library, also a torch tensor with a graph or on a GPU."""
+    try:
+        if hasattr(value, "detach") and hasattr(value, "cpu"):
+            value = value.detach().cpu()
+            # NumPy has no bfloat16 of its own; float32 holds each exactly.
+            if value.is_floating_point() and value.element_size() < 4:
+                value = value.float()
+        return np.asarray(value)
+    # Another library's array raises whatever it likes.
+    except Exception as e:
+        raise TypeError(
+            f"{name!r} must be a real number, got {type(value).__name__} that NumPy "
+            f"cannot read ({' '.join(str(e).split())[:200]}): give float(value)."
+        ) from e
 
 
 def as_numbers(
@@ -91,7 +109,7 @@ def as_numbers(
 
 def as_array(name: str, value: object) -> Shaped[np.ndarray, "..."]:
     """Copy an array, in C order and little-endian."""
-    array = np.asarray(value)
+    array = _to_numpy(name, value)
     dtype = DTYPES[check_dtype(name, array.dtype)]
     check_size(name, array.shape, array.dtype.itemsize)
     # Always a copy, even if nothing is converted: the caller may change the array
