@@ -1,7 +1,8 @@
 """Write files atomically: a reader sees the old file or the new one, never half of it.
 
 Start at `write_whole`; `atomic_write` streams; `check_ownership` refuses to overwrite a
-file of another kind; `DiskCache` keeps values by key, and `cache_folder` says where.
+file of another kind; `DiskCache` keeps values by key, and `cache_folder` says where;
+`abandon_in_children` keeps forked children from what is their parent's.
 """
 
 from ._atomic import (
@@ -13,10 +14,12 @@ from ._atomic import (
 )
 from ._cache_folder import cache_folder
 from ._disk_cache import DiskCache
+from ._fork import abandon_in_children
 from ._lock import lock, unlock
 
 __all__ = [
     "DiskCache",
+    "abandon_in_children",
     "atomic_write",
     "cache_folder",
     "check_ownership",

@@ -40,6 +40,7 @@ from ._jax_internals import (
     is_vmapped as is_vmapped,
     jaxpr_as_fun as jaxpr_as_fun,
     jaxprs_in_params as jaxprs_in_params,
+    keep_clients as keep_clients,
     new_source_info as new_source_info,
     remove_dead_code as remove_dead_code,
     static_names as static_names,

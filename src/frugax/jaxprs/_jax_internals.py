@@ -1,9 +1,11 @@
 """The only module that imports `jax._src` or `jax.extend`: re-exports and wrappers."""
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jax._src import xla_bridge  # noqa: PLC2701 - see `keep_clients`
 from jax._src.core import trace_state_clean  # noqa: PLC2701 - no public name has it
 from jax.extend.core import (
     ClosedJaxpr,
@@ -32,6 +34,7 @@ __all__ = [
     "is_vmapped",
     "jaxpr_as_fun",
     "jaxprs_in_params",
+    "keep_clients",
     "new_source_info",
     "remove_dead_code",
     "static_names",
@@ -60,6 +63,17 @@ def debug_effect() -> Any:
 def is_tracing() -> bool:
     """Whether this thread is inside a transformation of JAX."""
     return not trace_state_clean()
+
+
+def keep_clients() -> None:
+    """Never destroy the clients of JAX in this process, a forked child.
+
+    Their destructors wait for threads that a child does not have, so that a child of a
+    process that has used JAX would never end. `jax.extend.backend` takes locks that may
+    be held.
+    """
+    for client in getattr(xla_bridge, "_backends", {}).values():
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
 
 
 def is_vmapped(value: Any) -> bool:

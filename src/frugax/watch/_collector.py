@@ -91,14 +91,23 @@ class Collector:
         self._bytes = 0
         # Rows that are on the host but not in the journal, such as on a full disk.
         self._rows: deque[RowBatch] = deque()
-        self._queue_lock = threading.Lock()
-        # Reentrant: a sink or handler that runs in this thread may record as well.
-        self._owner = threading.RLock()
-        self._news = threading.Event()
+        self._make_locks()
         self._last_tick = 0.0
         self._has_open_rows = False
         self._marks: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._timing = False
+
+    def _make_locks(self) -> None:
+        self._queue_lock = threading.Lock()
+        # Reentrant: a sink or handler that runs in this thread may record as well.
+        self._owner = threading.RLock()
+        self._news = threading.Event()
+
+    def abandon(self) -> None:
+        """Leave all entries to the parent of a forked child."""
+        self._make_locks()
+        self._entries, self._rows, self._bytes = deque(), deque(), 0
+        self.closed = self.has_started = True
 
     def __len__(self) -> int:
         fresh = sum(len(schedule.fresh) for schedule in self.schedules)

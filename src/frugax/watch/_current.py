@@ -10,6 +10,9 @@ import threading
 import weakref
 from typing import Any
 
+from frugax.fileio import abandon_in_children
+from frugax.jaxprs import keep_clients
+
 # `atexit` runs this late; a sink that hangs must not keep the process alive for long.
 _EXIT_TIMEOUT_S = 2.0
 
@@ -23,6 +26,25 @@ _registered = False
 changes = [0]
 # The watched functions, each with programs that it runs without asking.
 queues: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+class _WatcherStack:
+    """What this module holds, for a forked child."""
+
+    def abandon(self) -> None:
+        """Leave the watchers to the parent; every watched function runs bare."""
+        global _lock
+        _lock = threading.Lock()
+        _entered.clear()
+        _open.clear()
+        changes[0] += 1
+        for queue in list(queues):
+            queue.abandon()
+        keep_clients()
+
+
+_stack = _WatcherStack()
+abandon_in_children(_stack)
 
 
 def announce_change() -> None:

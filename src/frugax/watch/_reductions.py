@@ -115,7 +115,7 @@ def _widen(array: Any) -> Any:
 
 
 def _scaled_norm(x: Any) -> Any:
-    """Return the norm of an array of any range; the largest float where it overflows."""
+    """Return the norm of an array of any range, at most the largest float."""
     largest = jnp.max(x, initial=0.0)
     # A power of two, so that scaling rounds nothing.
     limits = jnp.finfo(x.dtype)

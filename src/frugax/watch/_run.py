@@ -83,6 +83,8 @@ class Run(AbstractContextManager["Run"]):
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
+        if self.watcher.is_abandoned:  # a forked child: the run goes on without it
+            return
         self._system.stop()
         error = exc_info[0]
         # A full disk must not end a program that may have weights to save elsewhere.

@@ -14,6 +14,7 @@ import numpy as np
 
 from frugax.budget import OverheadBudget, Receipt, Spend, check_budget
 from frugax.errors import OutputError
+from frugax.fileio import abandon_in_children
 
 from ._alerts import Alerts
 from ._call_schedule import NEVER, CallSchedule
@@ -150,7 +151,26 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._status_step: int | None = None
         self._calls = 0
         self._holds_watched = False
+        self._parent_id: int | None = None  # of a forked child
         close_at_exit(self)
+        abandon_in_children(self)
+
+    def abandon(self) -> None:
+        """Leave the run to the parent of a forked child, which may not record.
+
+        A child that ends, even inside the `with` block, writes nothing and waits for
+        nothing.
+        """
+        self._parent_id = os.getppid()
+        self._dial.set("off")
+        self._next_look = 0
+        self._skipped = self._journal = None
+        self.collector.abandon()
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether this process is a fork of the one that made the watcher."""
+        return self._parent_id is not None
 
     @property
     def level(self) -> Level:
@@ -261,6 +281,11 @@ class Watcher(AbstractContextManager["Watcher"]):
             self._calls = number + 1
             self._skipped = step, metrics
             return
+        if self._parent_id is not None:
+            raise ValueError(
+                f"this watcher belongs to process {self._parent_id}, of which this one "
+                "is a fork: begin a run of its own here, by watch.run."
+            )
         entered = self.clock()
         self._check_open()
         if not isinstance(metrics, Mapping):
@@ -354,6 +379,8 @@ class Watcher(AbstractContextManager["Watcher"]):
                 which returns NumPy arrays, and `axes`, the meaning of the leading axes
                 of each record, such as "steps" of a loop.
         """
+        if self._parent_id is not None:
+            return
         if self._flight is not None:
             self._flight.keep(step, records)
         wanted = self._dial.wanted_kinds(step)
@@ -389,6 +416,8 @@ class Watcher(AbstractContextManager["Watcher"]):
             stream: its stream, whose steps are counted here.
             values: arrays by name; not changed afterwards.
         """
+        if self._parent_id is not None:
+            return
         buffer = self._dispatch.callback_buffer
         step = buffer.next_step(stream)
         is_wanted = kind in self._dial.wanted_kinds(step)
@@ -498,6 +527,8 @@ class Watcher(AbstractContextManager["Watcher"]):
             ValueError: the journal is closed, or it refused metrics of a step; all
                 others are written.
         """
+        if self._parent_id is not None:
+            return
         self._collect_all()
         self.collector.reader.raise_refused()
 
@@ -513,6 +544,8 @@ class Watcher(AbstractContextManager["Watcher"]):
             ValueError: the journal is closed, or it refused metrics of a step; all
                 others are written.
         """
+        if self._parent_id is not None:
+            return
         self._collect_all()
         with self.overhead():
             self._write_status(always=True)
@@ -542,6 +575,8 @@ class Watcher(AbstractContextManager["Watcher"]):
 
     def __exit__(self, *exc_info: Any) -> None:
         error: BaseException | None = exc_info[1]
+        if self._parent_id is not None:
+            return
         # Before closing: a record that a sink makes while it closes must not come back
         # to this watcher.
         leave(self)

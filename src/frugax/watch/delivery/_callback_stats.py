@@ -5,6 +5,8 @@ import dataclasses
 import sys
 import threading
 
+from frugax.fileio import abandon_in_children
+
 # A program may make up a new name at every call, such as one with the step in it: from
 # then on names are counted together, so that the totals cannot fill the memory.
 _MAX_NAMES = 1000
@@ -45,8 +47,13 @@ class CallbackStats:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._by_name: dict[str, CallbackTotals] = {}
+        self.abandon()
+        abandon_in_children(self)
+
+    def abandon(self) -> None:
+        """Take a lock of its own in a forked child."""
+        self._lock = threading.Lock()
 
     def record(self, name: str, seconds: float, *, error: str = "") -> None:
         """Count one call of a callback."""

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
+from frugax.fileio import abandon_in_children
+
 Ended: TypeAlias = Literal["done", "failed", "hung", "not started"]
 
 
@@ -47,9 +49,15 @@ class Runner:
     def __init__(self, *, max_hung: int = 4) -> None:
         """Start no thread yet."""
         self._max_hung = max_hung
-        self._lock = threading.Lock()
         # Threads are reused, since starting one costs more than most callbacks.
         self._idle: list[queue.SimpleQueue[_Job]] = []
+        self.abandon()
+        abandon_in_children(self)
+
+    def abandon(self) -> None:
+        """Forget all threads: a forked child has none of them."""
+        self._lock = threading.Lock()
+        self._idle.clear()
         self._hung = 0
 
     @property

@@ -12,6 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from frugax.fileio import abandon_in_children
+
 from ..sinks import Event, Kind, Sink
 from ._circuit_breaker import CircuitBreaker, State
 from ._event_queue import EventQueue, QueuedEvent
@@ -146,6 +148,15 @@ class SinkWorker:
         self._is_shut = False  # no event is accepted any more
         self._sink_closed = False  # the sink's own `close` has returned
         self._closed_cleanly = False
+        abandon_in_children(self)
+
+    def abandon(self) -> None:
+        """Take and write nothing more in a forked child: the sink is its parent's."""
+        self._changed = threading.Condition()
+        self.losses = Losses()
+        self._queue = EventQueue(self._queue.max_bytes, self.losses)
+        self._worker, self._abandoned = None, []
+        self._is_shut = self._closed_cleanly = True
 
     @property
     def waiting_bytes(self) -> int:

@@ -84,6 +84,14 @@ class Journal:
         # A watcher's thread and the caller may both write.
         self._lock = threading.RLock()
         self._open_block("")
+        fileio.abandon_in_children(self)
+
+    def abandon(self) -> None:
+        """Close the file in a forked child: the journal is its parent's."""
+        self._lock = threading.RLock()
+        # Neither a mark nor `unlock`: the parent goes on writing, under the lock that
+        # both hold until one of them releases it.
+        self._file.close()
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], meta: dict[str, Any]) -> "Journal":
