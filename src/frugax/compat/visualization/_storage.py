@@ -1,22 +1,19 @@
-"""Store nested data by name in a folder, compressed, without running any code."""
+"""Store nested data by name in a folder, compressed."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
-from frugax import fileio
-from frugax.errors import CorruptFileError, OutputError, UnsupportedFileError
+from frugax.errors import CorruptFileError, UnsupportedFileError
+from frugax.fileio import write_whole
 
-from ._plain_tree import to_tree
-from ._store_format import MOST_TREE_BYTES, TooLargeError, decode, encode
+from ._stored_data import decode, encode
 
 # Not ".pkl.gz" as in the guide: these files are not pickles, and other tools must not
 # load them as such.
 SUFFIX = ".fxstore"
 # File systems allow 255 bytes; the rest is for the suffix and a temporary name.
 _LONGEST_NAME = 200
-_MB = 2**20
 
 
 class CompressedStorage:
@@ -69,25 +66,8 @@ class CompressedStorage:
                 nested too deep.
         """
         path = self._path(name)
-        tree, arrays = to_tree(data)
-        # NaN and infinity are written as Python's own words, which `json.loads` reads
-        # back.
-        text = json.dumps(tree, separators=(",", ":")).encode()
-        size = len(text) + sum(array.nbytes for array in arrays)
-        if size > self.most_bytes:
-            raise ValueError(
-                f"the data of {name!r} take {size:,} bytes; at most "
-                f"{self.most_bytes:,}: raise most_bytes, or save them in pieces."
-            )
-        if len(text) > MOST_TREE_BYTES:
-            raise ValueError(
-                f"the data of {name!r} have too many small pieces: turn lists of "
-                "numbers into arrays."
-            )
-        # Beside the target and then renamed, so that a crash leaves the older data.
-        with fileio.atomic_write(path) as file:
-            for piece in encode(text, arrays, level=self.compression_level):
-                file.write(piece)
+        level, most_bytes = self.compression_level, self.most_bytes
+        write_whole(path, encode(data, level=level, most_bytes=most_bytes))
         return path
 
     def load(self, name: str) -> Any:
@@ -100,16 +80,15 @@ class CompressedStorage:
             ValueError: the name is not a plain file name, or the data would take more
                 than `most_bytes`.
         """
-        path = self._existing(name)
+        path = self._path(name)
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"nothing is saved as {name!r} in {self.base_path}."
+            )
         try:
             return decode(path.read_bytes(), most_bytes=self.most_bytes)
-        except (CorruptFileError, UnsupportedFileError) as e:
+        except (CorruptFileError, UnsupportedFileError, ValueError) as e:
             raise type(e)(f"{path}: {e.args[0]}") from e
-        except TooLargeError as e:
-            raise ValueError(
-                f"{path} would take {e.args[0]:,} bytes; at most {self.most_bytes:,} "
-                "are allowed: raise most_bytes if you trust it."
-            ) from e
 
     def exists(self, name: str) -> bool:
         """Whether something is saved under a name.
@@ -119,48 +98,14 @@ class CompressedStorage:
         """
         return self._path(name).is_file()
 
-    def delete(self, name: str) -> bool:
-        """Remove the data of a name; returns whether there was any.
-
-        Raises:
-            OutputError: it cannot be removed.
-            ValueError: the name is not a plain file name.
-        """
-        path = self._path(name)
-        try:
-            path.unlink()
-        except FileNotFoundError:
-            return False
-        except OSError as e:
-            raise OutputError(fileio.write_error_reason(path, e)) from e
-        return True
-
-    def get_size_mb(self, name: str) -> float:
-        """How large the file is, in MiB.
-
-        Raises:
-            FileNotFoundError: nothing is saved under that name.
-            ValueError: the name is not a plain file name.
-        """
-        return self._existing(name).stat().st_size / _MB
-
     def list_files(self) -> list[str]:
         """The names under which something is saved, sorted."""
-        # Sorted, since file systems list in no fixed order.
         return sorted(
             path.name.removesuffix(SUFFIX)
             for path in self.base_path.glob(f"*{SUFFIX}")
             # What begins with a dot is being written.
             if path.is_file() and not path.name.startswith(".")
         )
-
-    def _existing(self, name: str) -> Path:
-        path = self._path(name)
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"nothing is saved as {name!r} in {self.base_path}."
-            )
-        return path
 
     def _path(self, name: object) -> Path:
         if (
