@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 import frugax as fx
@@ -327,3 +328,34 @@ def test_a_budget_beyond_the_device_does_not_make_a_program_fit():
     object.__setattr__(target, "memory_bytes", 1000)
     with refuses(InfeasibleBudgetError, unit="bytes"):
         fx.plan(loss, ARGS, "1GiB", target=target)
+
+
+class Net(nnx.Module):
+    """A layer whose batch statistics change in each call."""
+
+    def __init__(self) -> None:
+        rngs = nnx.Rngs(0)
+        self.layer = nnx.Linear(8, 8, rngs=rngs)
+        self.norm = nnx.BatchNorm(8, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.norm(jnp.tanh(self.layer(x)))
+
+
+def test_a_step_of_nnx_is_told_from_a_loss_by_the_weights_that_it_changes():
+    loss = lambda net, x: jnp.mean(net(x) ** 2)
+
+    def step(net, optimizer, x):
+        value, grads = nnx.value_and_grad(loss)(net, x)
+        optimizer.update(net, grads)
+        return value
+
+    net = nnx.eval_shape(Net)
+    optimizer = nnx.eval_shape(lambda: nnx.Optimizer(Net(), OPTIMIZER, wrt=nnx.Param))
+    assert fit.Workload.of(loss, (net, f32(64, 8))).is_loss
+    workload = fit.Workload.of(step, (net, optimizer, f32(64, 8)))
+    assert not workload.is_loss
+    # The weights, statistics and optimiser that it changed are among its results.
+    results = jax.tree.leaves(jax.eval_shape(workload.fn, *workload.args))
+    assert len(results) > len(jax.tree.leaves(nnx.state(net)))
+    assert fx.plan(loss, (net, f32(64, 8)), "1GiB", target=ONE).remat is not None

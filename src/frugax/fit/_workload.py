@@ -14,7 +14,7 @@ from frugax import remat
 from frugax.errors import ConfigError
 from frugax.targets import Target
 from frugax.train.distributed import Layout, LayoutKind
-from frugax.trees import take_arrays
+from frugax.trees import changes_weights, take_arrays
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,23 +72,30 @@ class Workload:
         if takes_value_and_grad(fn):
             _check_arguments(args)
             return cls(fn=fn, args=args, takes_gradient=True, is_loss=False, **options)
-        argnums, given = options.get("argnums", 0), args
+        argnums = options.get("argnums", 0)
         taken = take_arrays(fn, args, argnums, moves=False)
-        fn, args = taken.loss, taken.args
-        _check_arguments(args)
+        _check_arguments(taken.args)
         _check_call(fn, args)
-        result = jax.eval_shape(fn, *args)
+        result = jax.eval_shape(taken.loss, *taken.args)
+        is_step = False
+        if taken.has_aux:  # what it changes in objects of flax nnx comes last
+            result, changed = result
+            is_step = changes_weights(changed)
         has_aux = isinstance(result, tuple) and len(result) == 2
         value = result[0] if has_aux else result
-        is_loss = _is_number(value)
+        is_loss = _is_number(value) and not is_step
         if has_aux and is_loss and "has_aux" not in options:
             # A step returns the next weights beside its loss; a loss returns metrics.
-            is_loss = not _succeeds(given[0], result[1])
+            is_loss = not _succeeds(args[0], result[1])
             options["has_aux"] = is_loss
-        if is_loss and options.get("specs") is None:
-            options["batch_argnum"] = options.get("batch_argnum", -1) % len(args)
-            taken = take_arrays(fn, args, argnums)
-            fn, args, options["argnums"] = taken.loss, taken.args, taken.argnums
+        if is_loss:
+            is_whole = options.get("specs") is None
+            if is_whole:
+                options["batch_argnum"] = options.get("batch_argnum", -1) % len(args)
+            how = {"has_aux": options.get("has_aux", False), "moves": is_whole}
+            taken = take_arrays(fn, args, argnums, **how)
+            options |= {"argnums": taken.argnums, "has_aux": taken.has_aux}
+        fn, args = taken.loss, taken.args
         return cls(fn=fn, args=args, is_loss=is_loss, **options)
 
     @property

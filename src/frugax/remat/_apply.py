@@ -1,5 +1,6 @@
 """`remat.apply`: turn a plan into a function called like `jax.value_and_grad(loss)`."""
 
+import dataclasses
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -12,7 +13,7 @@ from frugax.errors import RematUndoneError
 from frugax.jaxprs import is_vmapped
 from frugax.measure import program
 from frugax.targets import find_platform
-from frugax.trees import take_arrays
+from frugax.trees import LossOfArrays, take_arrays
 
 from ._enclosing_program import EnclosingProgram, compile_program
 from ._plan import RematPlan
@@ -60,9 +61,11 @@ class PlannedGrad:
             ValueError: the loss, the shapes or the kind of device differ from those of
                 the plan, or an array holds more on each device.
         """
-        step, args = self._take(args)
-        if step is not self:
-            return step(*args)
+        step, taken = self._take(args)
+        return taken.finish(step._call(*taken.args))
+
+    def _call(self, *args: Any) -> tuple[Any, Any]:
+        """The same with arrays that are taken out of modules."""
         self._check_platform(args)
         # Inside a transformation or a `jit` of the caller the plain function is traced
         # into the caller's program, where its gates hold as well.
@@ -78,24 +81,26 @@ class PlannedGrad:
 
     def lower(self, *args: Any) -> jax.stages.Lowered:
         """Lower the program for these arguments or shapes, ready to be compiled."""
-        step, args = self._take(args)
-        step._check_platform(args)
-        return step._jitted.lower(*args)
+        step, taken = self._take(args)
+        step._check_platform(taken.args)
+        return step._jitted.lower(*taken.args)
 
     def trace(self, *args: Any) -> jax.stages.Traced:
         """Trace the program for these arguments or shapes, as `jax.jit` does."""
-        step, args = self._take(args)
-        return step._jitted.trace(*args)
+        step, taken = self._take(args)
+        return step._jitted.trace(*taken.args)
 
-    def _take(self, args: tuple[Any, ...]) -> tuple["PlannedGrad", tuple[Any, ...]]:
+    def _take(self, args: tuple[Any, ...]) -> tuple["PlannedGrad", LossOfArrays]:
         """The same gradient as a function of arrays, and these."""
-        taken = take_arrays(self._loss, args, self.plan.argnums)
+        plan = self.plan
+        taken = take_arrays(self._loss, args, plan.argnums, has_aux=plan.has_aux)
         if taken.key is None:
-            return self, args
+            return self, taken
         if taken.key not in self._of_modules:
-            step = PlannedGrad(taken.loss, self.plan, anywhere=self._anywhere)
+            plan = dataclasses.replace(plan, has_aux=taken.has_aux)
+            step = PlannedGrad(taken.loss, plan, anywhere=self._anywhere)
             self._of_modules[taken.key] = step
-        return self._of_modules[taken.key], taken.args
+        return self._of_modules[taken.key], taken
 
     def _check_platform(self, args: tuple[Any, ...]) -> None:
         plan = self.plan
@@ -119,12 +124,14 @@ class PlannedGrad:
         Raises:
             RematUndoneError: nothing is in the host's memory, and the plan says so.
         """
-        step, args = self._take(args)
+        step, taken = self._take(args)
         # The plan's bytes are those of the enclosing program: the gradient alone needs
         # fewer.
-        whole = EnclosingProgram.around(within, args)
+        whole = EnclosingProgram.around(within, taken.args)
         whole = whole.on_target_of(self.plan.target, self.plan.platform)
-        measured = program(compile_program(whole, step).executable)
+        # Only a program of the caller's own calls the gradient with modules.
+        grad = step._call if within is None else self
+        measured = program(compile_program(whole, grad).executable)
         if self.plan.host_bytes and not measured.host_bytes:
             raise RematUndoneError(
                 f"the compiler of {whole.target} kept on the device what the plan "

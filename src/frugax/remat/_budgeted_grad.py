@@ -42,7 +42,8 @@ class BudgetedGrad:
             RematUndoneError: the compiler merged away all recomputation.
             TypeError: the loss cannot be traced, or does not return a number.
         """
-        taken = take_arrays(self._loss, args, self._argnums)
+        how: dict[str, Any] = {"argnums": self._argnums, "has_aux": self._has_aux}
+        taken = take_arrays(self._loss, args, **how)
         check_arrays(taken.args, name="args")
         # Shapes and not values: besides their places on devices, the memory of a
         # program depends on nothing else.
@@ -50,13 +51,7 @@ class BudgetedGrad:
         leaves = tuple(jax.tree.leaves(shapes))
         key = taken.key, jax.tree.structure(shapes), leaves
         if key not in self._planned:
-            new = plan(
-                taken.loss,
-                self._budget,
-                example_args=shapes,
-                argnums=taken.argnums,
-                has_aux=self._has_aux,
-            )
+            new = plan(self._loss, self._budget, example_args=args, **how)
             self._planned[key] = apply(self._loss, new)
         return self._planned[key]
 

@@ -147,18 +147,18 @@ def draw_memory(
         >>> picture.planned.peak_bytes <= 800 * 1024 < picture.unplanned.peak_bytes
         True
     """
-    taken = take_arrays(loss, example_args, plan.argnums)
-    loss = taken.loss
+    taken = take_arrays(loss, example_args, plan.argnums, has_aux=plan.has_aux)
     program = EnclosingProgram.around(within, taken.args)
     program = program.on_target_of(plan.target, plan.platform)
     # Compiled without gates, as a user would: the comparison is with the plain program.
-    plain = jax.value_and_grad(loss, plan.argnums, has_aux=plan.has_aux)
+    plain = jax.value_and_grad(taken.loss, taken.argnums, has_aux=taken.has_aux)
+    planned = apply(taken.loss, dataclasses.replace(plan, has_aux=taken.has_aux))
     kind = plan.budget.kind
     return MemoryPicture(
         budget=plan.budget,
         extra_share=plan.extra_share,
         unplanned=_count(program, plain, kind),
-        planned=_count(program, apply(loss, plan), kind),
+        planned=_count(program, planned, kind),
     )
 
 

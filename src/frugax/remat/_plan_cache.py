@@ -23,6 +23,7 @@ from frugax.budget import MemoryBudget, MemoryShare, to_plain
 from frugax.fileio import DiskCache, cache_folder
 from frugax.jaxprs import constants, program_text
 from frugax.targets import Target
+from frugax.trees import LossOfArrays
 
 from ._enclosing_program import EnclosingProgram
 from ._plan import RematPlan
@@ -45,6 +46,7 @@ def plan_key(
     divide_batch: bool | str = True,
     offload: bool | str = True,
     first_fit: bool = False,
+    take: Callable[[tuple[Any, ...]], LossOfArrays] | None = None,
 ) -> str | None:
     """The name of the plan for these arguments of `plan`, the same in every process.
 
@@ -66,7 +68,13 @@ def plan_key(
     ]
     # The program is traced with its plain gradient as well, because the loss alone does
     # not show the backward rules that the user has defined.
-    plain = jax.value_and_grad(loss, argnums, has_aux=has_aux)
+    plain = gradient = jax.value_and_grad(loss, argnums, has_aux=has_aux)
+    if take is not None and within is not None:
+
+        def plain(*given: Any) -> Any:
+            taken = take(given)
+            return taken.finish(gradient(*taken.args))
+
     for fn, inputs in ((loss, args), (program.build(plain), program.args)):
         traced = jax.make_jaxpr(fn)(*inputs)
         arrays = constants(traced)

@@ -8,19 +8,20 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn, TypeVar
 
 import jax
+from jax.core import Tracer
 
 from frugax.budget import MemoryBudget, MemoryShare, check_budget
 from frugax.errors import InfeasibleBudgetError, RematUndoneError
 from frugax.jaxprs import flops, flops_of, has_checkpoints
 from frugax.targets import Target
-from frugax.trees import take_arrays
+from frugax.trees import LossOfArrays, take_arrays
 
 from ._added_time import guess_added_seconds
 from ._compile_search import CompileBench, Measurement, search
 from ._enclosing_program import EnclosingProgram
 from ._plan import RematPlan
 from ._plan_cache import plan_key, recall
-from ._shardings import axis_devices, shard_shapes
+from ._shardings import axis_devices, example_shapes, shard_shapes
 from .rewrite import (
     RematGraph,
     build_value_and_grad,
@@ -131,9 +132,14 @@ def plan(
             raise ValueError(
                 f'{name} must be True, False or "first", got {lever!r:.80}.'
             )
-    taken = take_arrays(loss, tuple(example_args), argnums)
+    taken = take_arrays(loss, tuple(example_args), argnums, has_aux=has_aux)
+    # From here on with positions from the front: arrays that are taken come last.
+    asked: dict[str, Any] = {"argnums": taken.argnums, "has_aux": has_aux}
+    take = functools.partial(take_arrays, loss, **asked)
     loss, args, argnums = taken.loss, taken.args, taken.argnums
     check_arrays(args, name="example_args")
+    if any(isinstance(x, Tracer) for x in jax.tree.leaves(args)):
+        args = example_shapes(args)
     program = EnclosingProgram.around(within, args)
     if target is not None:
         chosen = Target(target) if isinstance(target, str) else target
@@ -141,11 +147,11 @@ def plan(
         args = chosen.place(args)
         if within is not None:
             within = program
-    how: dict[str, Any] = {"argnums": argnums, "has_aux": has_aux}
+    how: dict[str, Any] = {"argnums": argnums, "has_aux": taken.has_aux}
     body = prepare_loss(loss, args, **how, with_places=False)
     key = None
     if cache is not False:
-        options = how | {"within": within, "block_size": block_size}
+        options = how | {"within": within, "block_size": block_size, "take": take}
         options |= {"divide_batch": divide_batch, "offload": offload}
         options |= {"first_fit": first_fit}
         key = plan_key(loss, budget, args, **options)
@@ -160,8 +166,10 @@ def plan(
         divide_batch,
         offload,
         first_fit,
+        take,
     )
-    return recall(key, search.run, cache=cache)
+    plan = recall(key, search.run, cache=cache)
+    return dataclasses.replace(plan, has_aux=has_aux)
 
 
 # Where recomputation costs at least this share of the plain flops, chunks of the batch
@@ -194,6 +202,8 @@ class _PlanSearch:
         divides: whether the loss may run in chunks of its batch, or `"first"`.
         offload: whether scans may keep values in the host's memory, or `"first"`.
         first_fit: whether the first plan that fits is taken, and few are tried.
+        take: takes the arrays out of arguments of the caller's loss, for an enclosing
+            program that calls the gradient with modules.
         candidates: the plans by the model that are searched now.
         named: those that a user could write by hand, which follow these.
         stages: the lists of plans to search, one after another.
@@ -217,6 +227,7 @@ class _PlanSearch:
     divides: bool | Literal["first"]
     offload: bool | Literal["first"]
     first_fit: bool
+    take: Callable[[tuple[Any, ...]], LossOfArrays]
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
     named: list[NamedCandidate] = dataclasses.field(default_factory=list)
     stages: dict[_Stage, _Listed] = dataclasses.field(default_factory=dict)
@@ -445,7 +456,10 @@ class _PlanSearch:
             # Set while the enclosing program is traced, to notice one that ignores the
             # gradient.
             self.called = True
-            return step(*take_arrays(self.loss, args, self.how["argnums"]).args)
+            if self.program.is_gradient:
+                return step(*args)
+            taken = self.take(args)
+            return taken.finish(step(*taken.args))
 
         return grad
 
