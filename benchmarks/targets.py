@@ -185,7 +185,7 @@ def plan_decoders(given: argparse.Namespace) -> Figures:
             for policy in (None, *POLICIES[: 0 if given.quick else None]):
                 workload = dataclasses.replace(decoder, policy=policy).workload()
                 placed = workload.place(target)
-                step = workload.plain(placed)
+                step = workload.plain(target)
                 count = flops(jax.make_jaxpr(step)(*placed).jaxpr)
                 plain = plain or count
                 jitted = jax.jit(step, donate_argnums=(0, 1))

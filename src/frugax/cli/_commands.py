@@ -391,8 +391,10 @@ def _workload_of_run(config: Path, changes: tuple[str, ...]) -> "fit.Workload":
     from frugax import fit, run as package
 
     settings = package.load_config(config, overrides=changes)
-    make_step, args = package.describe_step(settings, config_folder=config.parent)
-    return fit.Workload.of(make_step, args, donate_argnums=(0, 1))
+    step, args = package.describe_step(settings, config_folder=config.parent)
+    layout = settings.train.layout
+    where = {} if layout is None else {"layout": layout.kind, "shape": layout.shape}
+    return fit.Workload.of(step, args, **where)
 
 
 def _plan_run(config: Path, changes: tuple[str, ...]) -> int:

@@ -20,6 +20,7 @@ from frugax.budget import (
 from frugax.errors import FrugaxError, InfeasibleBudgetError
 from frugax.jaxprs import flops
 from frugax.targets import CompiledAnswer, Target
+from frugax.train import TrainStep
 from frugax.train.distributed import LayoutKind
 
 from ._workload import Workload, takes_value_and_grad
@@ -298,7 +299,7 @@ def _answer(workload: Workload, target: Target, limit: MemoryBudget) -> FitRow:
         compiled = _compile(target, fn, program.args, workload.donate_argnums)
         unplanned, extra = plan_found.unplanned_bytes, plan_found.extra_share
     else:
-        fn = workload.plain(placed)
+        fn = workload.plain(target)
         compiled = _compile(target, fn, placed, workload.donate_argnums)
         unplanned, extra = measure.program(compiled).bytes_of(limit.kind), 0.0
     # The compiler's figure for this very program, not the planner's expectation.
@@ -391,7 +392,7 @@ def show_why(
         part, program = workload.enclose(chosen)
         fn = program.build(remat.apply(part.loss, plan))
     else:
-        fn = workload.plain(workload.place(chosen))
+        fn = workload.plain(chosen)
     args = workload.place(chosen)
     options = {} if chosen.is_here else {"with_places": True}
     compiled = _compile(chosen, fn, args, workload.donate_argnums, **options)
@@ -413,6 +414,11 @@ def apply(fn: Callable[..., Any] | Workload, plan: FitPlan, **options: Any) -> A
         raise TypeError(f"apply needs a FitPlan, got {type(plan).__name__}.")
     function = fn.fn if isinstance(fn, Workload) else fn
     chosen = plan.remat
+    if isinstance(function, TrainStep):
+        raise TypeError(
+            "a TrainStep plans its gradient itself: give make_train_step the budget "
+            "of the plan, budget=plan.budget."
+        )
     if chosen is None:
         return function
     if not takes_value_and_grad(function):

@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from frugax import remat
 from frugax.errors import ConfigError
 from frugax.targets import Target
+from frugax.train import TrainStep
 from frugax.train.distributed import Layout, LayoutKind
 from frugax.trees import changes_weights, take_arrays
 
@@ -22,9 +23,10 @@ class Workload:
     """A program and the shapes of its arguments.
 
     Attributes:
-        fn: a loss, which is differentiated; a step, which is compiled as it is; or,
-            with `takes_gradient`, a function of `jax.value_and_grad` that returns a
-            step.
+        fn: a loss, which is differentiated; a step, which is compiled as it is; a
+            `TrainStep`, of which another one is made for each layout and number of
+            micro-batches; or, with `takes_gradient`, a function of
+            `jax.value_and_grad` that returns a step.
         args: arguments of the loss or the step; arrays or `jax.ShapeDtypeStruct`.
         takes_gradient: whether `fn` is given the `value_and_grad` that its step calls,
             so that the gradient inside can be planned.
@@ -37,6 +39,8 @@ class Workload:
             sharding to a layout.
         axes: devices along each named axis of `specs`; None puts all on the first.
         layout: where arrays lie if `specs` is None.
+        shape: number of devices along the batch, or along batch and weights; None for
+            all of them.
         micro_batches: parts of the batch whose gradients are accumulated one by one.
     """
 
@@ -51,6 +55,7 @@ class Workload:
     specs: Any = None
     axes: Mapping[str, int] | None = None
     layout: LayoutKind = "data"
+    shape: tuple[int, ...] | None = None
     micro_batches: int = 1
 
     @classmethod
@@ -69,6 +74,16 @@ class Workload:
                 "write (x,)."
             )
         args = tuple(args)
+        if isinstance(fn, TrainStep):
+            _check_arguments(args)
+            return cls(
+                fn=fn,
+                args=jax.eval_shape(lambda *arrays: arrays, *args),
+                takes_gradient=True,
+                is_loss=False,
+                donate_argnums=fn.donate_argnums,
+                **{"micro_batches": fn.accum} | options,
+            )
         if takes_value_and_grad(fn):
             _check_arguments(args)
             return cls(fn=fn, args=args, takes_gradient=True, is_loss=False, **options)
@@ -162,13 +177,9 @@ class Workload:
             )
         if self.specs is not None:
             return self._place_by_specs(target)
-        if target.num_devices == 1 or any(map(_is_sharded, jax.tree.leaves(self.args))):
+        layout = self._layout_on(target)
+        if layout is None:
             return target.place(self.args)
-        shape: tuple[int, ...] | None = None
-        if self.layout == "tensor":
-            # Weights are split inside of a host, where devices are close together.
-            shape = (target.num_hosts, target.num_devices // target.num_hosts)
-        layout = Layout.over(shape, self.layout, devices=target.devices)
         batch = range(len(self.args))[self.batch_argnum]
         try:
             shardings = tuple(
@@ -178,6 +189,27 @@ class Workload:
         except ValueError as e:
             raise ConfigError(f"{target}: {e}") from e
         return jax.tree.map(_put, self.args, shardings)
+
+    def _layout_on(self, target: Target) -> Layout | None:
+        """The layout on the devices of a target; None where arguments say it all."""
+        shape = self.shape
+        if target.num_devices == 1 and shape is None:
+            return None
+        if any(map(_is_sharded, jax.tree.leaves(self.args))):
+            return None
+        if shape is None and self.layout == "tensor":
+            # Weights are split inside of a host, where devices are close together.
+            shape = (target.num_hosts, target.num_devices // target.num_hosts)
+        try:
+            return Layout.over(shape, self.layout, devices=target.devices)
+        except ValueError as e:
+            raise ConfigError(f"{target}: {e}") from e
+
+    def _step_on(self, target: Target) -> TrainStep:
+        """The step in this layout and with these micro-batches."""
+        assert isinstance(self.fn, TrainStep)  # by the callers
+        layout = self._layout_on(target)
+        return self.fn.with_options(layout=layout, accum=self.micro_batches)
 
     def _place_by_specs(self, target: Target) -> tuple[Any, ...]:
         is_spec = lambda x: x is None or isinstance(x, PartitionSpec)
@@ -237,6 +269,14 @@ class Workload:
         """
         placed = self.place(target)
         parts = self.micro_batches
+        if isinstance(self.fn, TrainStep):
+            try:
+                with target.tracing():
+                    step = self._step_on(target).describe(*placed)
+            except ValueError as e:
+                raise ConfigError(f"{target}: {e}") from e
+            part = PlannedPart(step.objective, step.args, 0, has_aux=True)
+            return part, step.program
         if self.is_loss:
             shapes = _split_shapes(placed, self.batch_argnum, parts)
             fn = self._in_mesh(self.fn, placed)
@@ -301,14 +341,14 @@ class Workload:
             build=build, args=placed, donate_argnums=self.donate_argnums
         )
 
-    def plain(self, placed: Any = ()) -> Callable[..., Any]:
-        """The function to compile where nothing is planned, at these arguments."""
-        fn = self.fn
-        if self.takes_gradient:
-            fn = fn(jax.value_and_grad)
-        elif self.is_loss:
-            fn = jax.value_and_grad(fn, self.argnums, has_aux=self.has_aux)
-        return self._in_mesh(fn, placed)
+    def plain(self, target: Target) -> Callable[..., Any]:
+        """The function to compile on a target where nothing is planned."""
+        if not self.can_be_planned:
+            return self._in_mesh(self.fn, self.place(target))
+        part, program = self.enclose(target)
+        return program.build(
+            jax.value_and_grad(part.loss, part.argnums, has_aux=part.has_aux)
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -1,6 +1,7 @@
 """The first stage of a run: check the task, plan its step's memory, compile it."""
 
 import dataclasses
+import functools
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -224,11 +225,11 @@ def check_target(config: RunConfig) -> None:
 
 def describe_step(
     config: RunConfig, *, config_folder: Path
-) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The training step of a run as a function of `jax.value_and_grad`, and its shapes.
+) -> tuple[train.TrainStep, tuple[train.TrainState, PyTree]]:
+    """Make the training step of a run without its layout, and its arguments.
 
-    The step takes weights, the optimiser's state and a batch; the first two can be
-    donated. Nothing is compiled.
+    Nothing is compiled. The layout is left out because it names the devices of this
+    process, and the step may be planned for others.
 
     Args:
         config: the run.
@@ -249,22 +250,8 @@ def describe_step(
         carried=bound.carried,
     )
     check_loss(bound.loss_of(state), state.params, batch, bound.carried)
-
-    def loss(params: PyTree, carried: PyTree, batch: PyTree) -> Any:
-        out = bound.loss_of(state)(params, batch, carried)
-        return (out[0], out[1:]) if isinstance(out, tuple) else (out, ())
-
-    def make_step(value_and_grad: Callable[..., Any]) -> Callable[..., Any]:
-        def step(params: PyTree, opt_state: Any, carried: PyTree, batch: PyTree) -> Any:
-            grad = value_and_grad(loss, has_aux=True)
-            (value, aux), grads = grad(params, carried, batch)
-            updates, opt_state = optimizer.update(grads, opt_state, params, value=value)
-            return optax.apply_updates(params, updates), opt_state, value, aux
-
-        return step
-
-    args = (state.params, state.opt_state, bound.carried, batch)
-    return make_step, jax.eval_shape(lambda *arrays: arrays, *args)
+    step = _make_step(config, bound, optimizer, budget=None, layout=None)
+    return step, (state, batch)
 
 
 def prepare(
@@ -295,7 +282,14 @@ def _plan_step(
     setting, budget = config.budgets.memory, None
     kind: Literal["temp", "total"] = "temp"
     state, batch = checked.state, checked.batch
-    unplanned = _make_step(config, checked, None)
+    make_step = functools.partial(
+        _make_step,
+        config,
+        checked.bound,
+        checked.optimizer,
+        layout=_make_layout(config),
+    )
+    unplanned = make_step(budget=None)
     guard = user_code("loss", is_mixed=True)
     with ledger.measure("planning and compiling"), guard:
         if setting is not None:
@@ -313,7 +307,7 @@ def _plan_step(
         if setting is None:
             step.prepare(state, batch)
         else:
-            step = _make_step(config, checked, budget)
+            step = make_step(budget=budget)
             remedy = memory_remedy(setting, _bytes_of(unplanned, kind))
             with in_config_terms("budgets.memory", remedy):
                 step.prepare(state, batch)
@@ -322,16 +316,22 @@ def _plan_step(
 
 
 def _make_step(
-    config: RunConfig, checked: Checked, budget: MemoryBudget | None
+    config: RunConfig,
+    bound: BoundTask,
+    optimizer: optax.GradientTransformation,
+    *,
+    budget: MemoryBudget | None,
+    layout: train.distributed.Layout | None,
 ) -> train.TrainStep:
-    settings, layout = config.train, _make_layout(config)
-    loss = checked.bound.loss
-    if checked.bound.carried is None:
-        loss = lambda model, batch: checked.bound.loss(model, batch)
+    """Make the step of a run: the one that is trained with, and the one planned."""
+    settings = config.train
+    loss = bound.loss
+    if bound.carried is None:
+        loss = lambda model, batch: bound.loss(model, batch)
     try:
         return train.make_train_step(
             loss,
-            checked.optimizer,
+            optimizer,
             budget=budget,
             compile_budget=config.budgets.time and config.budgets.time.compiles,
             accum=settings.accum,

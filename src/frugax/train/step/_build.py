@@ -65,9 +65,33 @@ class StepOptions:
         return tuple(names)
 
     @property
+    def donate_argnums(self) -> tuple[int, ...]:
+        """The state, if it is donated.
+
+        Never the batch: a caller may reuse it, and XLA could alias it to nothing.
+        """
+        return (0,) if self.donate else ()
+
+    @property
     def safer_options(self) -> dict[str, str]:
         """Compiler options that avoid a known XLA failure; it exists on CPU only."""
         return SAFER_OPTIONS if find_platform(()) == "cpu" else {}
+
+
+@dataclasses.dataclass(frozen=True)
+class StepDescription:
+    """The gradient inside of a step, for planning, and the program around it.
+
+    Attributes:
+        objective: differentiated by its first argument; it returns the loss, and
+            metrics and carried arrays beside it.
+        args: shapes or arrays that the objective is called with.
+        program: the whole step.
+    """
+
+    objective: Objective
+    args: tuple[Any, ...]
+    program: remat.EnclosingProgram
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,10 +109,6 @@ class Builder:
     ) -> tuple[jax.stages.Wrapped, remat.RematPlan | None]:
         """Return the jitted step, with the plan of its backward pass."""
         check_trainable(state.params)
-        objective = self._make_objective(state, batch)
-        # The state alone: a caller may reuse batches, and XLA could alias them to
-        # nothing.
-        donated = (0,) if self.options.donate else ()
         layout = self.options.layout
         shardings: dict[str, Any] = {}
         if layout is not None:
@@ -99,46 +119,57 @@ class Builder:
         def jit(grad_fn: Callable[..., Any]) -> jax.stages.Wrapped:
             return jax.jit(
                 self._make_step(grad_fn),
-                donate_argnums=donated,
+                donate_argnums=self.options.donate_argnums,
                 compiler_options=compiler_options or None,
                 **shardings,
             )
 
         # Without a budget nothing is planned, and the gradient is JAX's own.
         if self.options.memory is None:
+            objective = self._make_objective(state, batch)
             return jit(jax.value_and_grad(objective, has_aux=True)), None
+        described = self.describe(state, batch)
+        try:
+            plan = remat.plan(
+                described.objective,
+                self.options.memory,
+                example_args=described.args,
+                has_aux=True,
+                within=described.program,
+            )
+        except InfeasibleBudgetError as e:
+            if layout is None:
+                raise
+            raise e.restate(f"on each of {layout.mesh.size} devices {e.what}") from e
+        return jit(remat.apply(described.objective, plan)), plan
+
+    def describe(self, state: TrainState, batch: PyTree) -> StepDescription:
+        """Return the gradient inside of the step, and the program around it."""
+        check_trainable(state.params)
+        objective = self._make_objective(state, batch)
+        layout = self.options.layout
         part = jax.eval_shape(lambda b: first_micro_batch(b, self.options.accum), batch)
         args, build = (state, batch), self._make_step
         if layout is not None:
             # Each device's bytes are those of the partitioned program.
-            args = tuple(map(_with_shardings, args, shardings["in_shardings"]))
+            of_state = layout.state_sharding(state)
+            places = (of_state, layout.batch_sharding(batch))
+            args = tuple(map(_with_shardings, args, places))
             with contextlib.suppress(ValueError):  # too few rows in a micro-batch
                 part = _with_shardings(part, layout.batch_sharding(part))
 
             def build(grad_fn: Callable[..., Any]) -> StepFunction:
                 step = self._make_step(grad_fn)
                 return lambda *args: lax.with_sharding_constraint(
-                    step(*args), shardings["out_shardings"]
+                    step(*args), (of_state, layout.replicated)
                 )
 
-        # The optimiser's temporaries count too, so the whole step is what remat
-        # measures.
-        whole_step = remat.EnclosingProgram(
-            build=build, args=args, donate_argnums=donated
+        # The optimiser's temporaries count too, so the whole step is what is measured.
+        program = remat.EnclosingProgram(
+            build=build, args=args, donate_argnums=self.options.donate_argnums
         )
-        try:
-            plan = remat.plan(
-                objective,
-                self.options.memory,
-                example_args=(args[0].params, _objective_inputs(args[0], part)),
-                has_aux=True,
-                within=whole_step,
-            )
-        except InfeasibleBudgetError as e:
-            if layout is None:
-                raise
-            raise e.restate(f"on each of {layout.mesh.size} devices {e.what}") from e
-        return jit(remat.apply(objective, plan)), plan
+        inputs = _objective_inputs(args[0], part)
+        return StepDescription(objective, (args[0].params, inputs), program)
 
     def build_eager(
         self, context: Callable[[], contextlib.AbstractContextManager[Any]]

@@ -22,7 +22,7 @@ from frugax.trees import PyTree
 from ..compiles import Signature, find_nearest_changes
 from ..options import join_first
 from ..processes import Layout, pause_watchdogs
-from ._build import Builder, Metrics, StepOptions
+from ._build import Builder, Metrics, StepDescription, StepOptions
 from ._compiler import StepCompiler, StepVariant
 from ._fallback import FOR_VALUES, Mode, warn_of_fallback
 from ._gradients import Precision
@@ -228,6 +228,33 @@ class TrainStep:
         else:
             jitted = known.jitted
         return jitted.trace(state, self._compiler.traced(batch))
+
+    def with_options(self, *, layout: Layout | None, accum: int) -> "TrainStep":
+        """Return the same step with another layout and number of micro-batches."""
+        return TrainStep(dataclasses.replace(self._options, layout=layout, accum=accum))
+
+    def describe(self, state: TrainState, batch: PyTree) -> StepDescription:
+        """Return the gradient inside of the step and the program around it.
+
+        Nothing is planned or compiled; arguments may be shapes only.
+
+        Raises:
+            TypeError: see `prepare`.
+            ValueError: the batch cannot be divided as requested.
+        """
+        check_call(state, batch)
+        self._check_belongs(state)
+        return Builder(self._options).describe(state, batch)
+
+    @property
+    def accum(self) -> int:
+        """Number of micro-batches in a step."""
+        return self._options.accum
+
+    @property
+    def donate_argnums(self) -> tuple[int, ...]:
+        """The donated arguments of a call, as `jax.jit` names them."""
+        return self._options.donate_argnums
 
     @property
     def compiles(self) -> int:
