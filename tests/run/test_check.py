@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from frugax import train
 from frugax.errors import ConfigError
 from frugax.run import Task
 from frugax.run._bound_task import BoundTask
@@ -25,6 +26,8 @@ W, X = jnp.ones((4, 2)), np.ones((8, 4), "float32")
         lambda w, x: (x @ w).mean(),
         lambda w, x: ((x @ w).mean(), {"largest": (x @ w).max(), "n": 8}),
         lambda w, x: 0.5,
+        lambda w, x: train.Weighted((x @ w).sum(), 8),
+        lambda w, x: ((x @ w).mean(), {"n": train.Weighted((x @ w).sum(), x.sum())}),
     ],
 )
 def test_a_scalar_with_or_without_metrics_is_a_loss(loss):

@@ -118,12 +118,12 @@ def check_loss(loss: Any, params: PyTree, batch: PyTree, carried: PyTree) -> Non
     value, metrics = out, {}
     if isinstance(out, tuple) and len(out) == 2:
         value, metrics = out
-    if not _is_scalar(value) or not jnp.issubdtype(
-        jnp.result_type(value), jnp.floating
+    if not _is_mean(value) or not jnp.issubdtype(
+        jnp.result_type(*jax.tree.leaves(value)), jnp.floating
     ):
         message = (
-            "task: loss must return a real scalar, or (scalar, dict of scalars), but "
-            f"it returns {_describe(out)}."
+            "task: loss must return a real scalar or train.Weighted(total, weight), or "
+            f"(that, dict of scalars), but it returns {_describe(out)}."
         )
         if not isinstance(value, tuple) and np.ndim(value):
             message += " Take the mean over the batch?"
@@ -134,7 +134,7 @@ def check_loss(loss: Any, params: PyTree, batch: PyTree, carried: PyTree) -> Non
             f"{_describe(metrics)}."
         )
     for name, metric in metrics.items():
-        if not (_is_scalar(metric) and _is_real(metric)):
+        if not (_is_mean(metric) and all(map(_is_real, jax.tree.leaves(metric)))):
             raise ConfigError(
                 f"task: the metric {name!r} of loss must be a real scalar, got "
                 f"{_describe(metric)}."
@@ -265,6 +265,13 @@ def _is_real(value: Any) -> bool:
 def _is_scalar(value: Any) -> bool:
     number = isinstance(value, jax.Array | np.ndarray | np.generic | int | float)
     return number and jnp.shape(value) == ()
+
+
+def _is_mean(value: Any) -> bool:
+    """Whether a value is a scalar, or a `Weighted` of two."""
+    if isinstance(value, train.Weighted):
+        return _is_scalar(value.total) and _is_scalar(value.weight)
+    return _is_scalar(value)
 
 
 def _describe(value: Any) -> str:

@@ -24,6 +24,7 @@ from .loop import (
     steps_within as steps_within,
 )
 from .step import (
+    AccumulationWarning as AccumulationWarning,
     FallbackWarning as FallbackWarning,
     LossScale as LossScale,
     Metrics as Metrics,
@@ -31,6 +32,7 @@ from .step import (
     StepInfo as StepInfo,
     TrainState as TrainState,
     TrainStep as TrainStep,
+    Weighted as Weighted,
     init_state as init_state,
     is_trainable as is_trainable,
     make_train_step as make_train_step,

@@ -1,6 +1,11 @@
 from ._build import Metrics as Metrics
+from ._check_parts import AccumulationWarning as AccumulationWarning
 from ._fallback import FallbackWarning as FallbackWarning, Mode as Mode
-from ._gradients import LossScale as LossScale, Precision as Precision
+from ._gradients import (
+    LossScale as LossScale,
+    Precision as Precision,
+    Weighted as Weighted,
+)
 from ._make_step import make_train_step as make_train_step
 from ._model_parts import StaticPart as StaticPart, is_trainable as is_trainable
 from ._state import (

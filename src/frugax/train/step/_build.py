@@ -24,6 +24,7 @@ from ._gradients import (
     Inputs,
     Objective,
     Precision,
+    Weighted,
     compute_gradient,
     first_micro_batch,
     is_all_finite,
@@ -176,7 +177,7 @@ class Builder:
     ) -> StepFunction:
         """Return the step run operation by operation, with a jitted update."""
         update = jax.jit(self._update)
-        objective = Objective(self._compute_loss, self.options.precision)
+        objective = self.objective
 
         def step(state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
             with context():
@@ -193,10 +194,15 @@ class Builder:
 
         return step
 
-    # Call the user's loss with the whole model.
+    @property
+    def objective(self) -> Objective:
+        """The user's loss in the form that is differentiated."""
+        return Objective(self._compute_loss, self.options.precision)
+
+    # Call the user's loss with the whole model; return its value and metrics by name.
     def _compute_loss(
         self, params: PyTree, batch: PyTree, carried: PyTree, rest: StaticPart | None
-    ) -> tuple[Any, dict[str, Any], PyTree]:
+    ) -> tuple[dict[str, Any], PyTree]:
         static = self.options.static
         # The value itself: the loss should not need to know about `Frozen`.
         extra = () if static is None else (static.value,)
@@ -208,26 +214,26 @@ class Builder:
         is_inside = holds_carried(rest)
         if carried is None or is_inside:
             out = self.options.loss(model, batch, *extra)
-            value, metrics = _read_loss(out, self.options.own_metrics)
-            return value, metrics, read_carried(model, rest) if is_inside else None
+            found = _read_loss(out, self.options.own_metrics)
+            return found, read_carried(model, rest) if is_inside else None
         out = self.options.loss(model, batch, carried, *extra)
         if not (isinstance(out, tuple) and len(out) == 3):
             raise TypeError(
                 "a loss that is given carried arrays must return them: (scalar, "
                 f"dict of scalars, carried), got {_describe_types(out)}."
             )
-        return *_read_loss(out[:2], self.options.own_metrics), out[2]
+        return _read_loss(out[:2], self.options.own_metrics), out[2]
 
     # Return the objective, after checking that carried arrays keep their types.
     def _make_objective(self, state: TrainState, batch: PyTree) -> Objective:
-        objective = Objective(self._compute_loss, self.options.precision)
+        objective = self.objective
         if state.carried is None and self.options.memory is None:
             return objective  # tracing the step checks it all, and traces it only once
         part = jax.eval_shape(lambda b: first_micro_batch(b, self.options.accum), batch)
         inputs = _objective_inputs(state, part)
-        _, (_, carried) = jax.eval_shape(objective, state.params, inputs)
+        _, aux = jax.eval_shape(objective, state.params, inputs)
         types = Signature.of_types(carried=state.carried)
-        changes = types.changes_to(Signature.of_types(carried=carried))
+        changes = types.changes_to(Signature.of_types(carried=aux.carried))
         if changes:
             raise TypeError(
                 f"the loss changes the type of a carried array, {changes[0]}, so the "
@@ -262,9 +268,7 @@ class Builder:
                     "needs accum=1."
                 )
             inputs = _objective_inputs(state, batch)._replace(scale=None)
-            return Objective(self._compute_loss, self.options.precision)(
-                params, inputs
-            )[0]
+            return self.objective(params, inputs)[0]
 
         return value_fn
 
@@ -332,21 +336,20 @@ def _objective_inputs(state: TrainState, batch: PyTree) -> Inputs:
     return Inputs(batch, scale, state.carried, state.rest)
 
 
-def _read_loss(
-    out: Any, reserved: tuple[str, ...]
-) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Return the value of a loss and the metrics beside it."""
+def _read_loss(out: Any, reserved: tuple[str, ...]) -> dict[str, Any]:
+    """Return the value of a loss, named "loss", and the metrics beside it."""
     value, metrics = out, None
     if isinstance(out, tuple) and len(out) == 2:
         value, metrics = out
-    if not (_is_scalar(value) and jnp.issubdtype(value.dtype, jnp.floating)):
+    if not is_scalar_mean(value, jnp.floating):
         raise TypeError(
-            "loss must return a real scalar, or (scalar, dict of scalars), "
-            f"got {_describe_types(out)}."
+            "loss must return a real scalar or train.Weighted(total, weight), or "
+            f"(that, dict of scalars), got {_describe_types(out)}."
         )
     if metrics is None:
-        return value, {}
-    if not (isinstance(metrics, dict) and all(map(_is_scalar, metrics.values()))):
+        return {"loss": value}
+    is_dict = isinstance(metrics, dict)
+    if not (is_dict and all(map(is_scalar_mean, metrics.values()))):
         raise TypeError(
             "the metrics that loss returns must be a dict of scalars, got "
             f"{_describe_types(metrics)}."
@@ -357,13 +360,26 @@ def _read_loss(
                 f"loss returns a metric named {name!r}, a name reserved for the step's "
                 "own metric: rename it."
             )
-    return value, metrics
+    return {"loss": value, **metrics}
 
 
 def _describe_types(tree: PyTree) -> str:
     """Describe arrays as `float32[3]`; the text of a tracer helps nobody."""
     describe = lambda x: str(jax.typeof(x)) if isinstance(x, jax.Array) else x
     return f"{jax.tree.map(describe, tree)!s:.99}"
+
+
+def is_scalar_mean(x: object, kind: Any = None) -> bool:
+    """Whether a traced value is a scalar, or a `Weighted` of two.
+
+    Args:
+        x: the value.
+        kind: the abstract dtype that it must have; None for any.
+    """
+    if isinstance(x, Weighted):
+        is_number = _is_scalar(x.weight) or isinstance(x.weight, int | float)
+        return is_number and is_scalar_mean(x.total, jnp.floating)
+    return _is_scalar(x) and (kind is None or jnp.issubdtype(x.dtype, kind))
 
 
 def _is_scalar(x: object) -> TypeGuard[jax.Array]:

@@ -61,31 +61,51 @@ def is_all_finite(tree: PyTree) -> Bool[Array, ""]:
     return jnp.stack(found).all() if found else jnp.bool_(True)
 
 
+class Aux(NamedTuple):
+    """What an objective returns beside the number that is differentiated.
+
+    Attributes:
+        metrics: means over the batch by name, the unscaled loss among them.
+        weights: the weights of those metrics that were given as `Weighted`.
+        carried: the arrays that the loss changes.
+    """
+
+    metrics: dict[str, jax.Array]
+    weights: dict[str, jax.Array]
+    carried: PyTree
+
+
 @dataclasses.dataclass(frozen=True)
 class Objective:
     """The user's loss in the form that is differentiated: `objective(params, inputs)`.
 
-    It returns the scaled loss in float32, and beside it the metrics, the unscaled loss
-    among them, and the carried arrays.
+    It returns the scaled loss in float32.
     """
 
-    loss: Callable[..., tuple[Any, dict[str, Any], PyTree]]
+    loss: Callable[..., tuple[dict[str, Any], PyTree]]
     precision: Precision
 
     def __call__(
         self, params: PyTree, inputs: "Inputs"
-    ) -> tuple[Float[Array, ""], tuple[dict[str, jax.Array], PyTree]]:
-        value, metrics, carried = self.loss(
+    ) -> tuple[Float[Array, ""], Aux]:
+        found, carried = self.loss(
             _cast(params, self.precision),
             _cast(inputs.batch, self.precision),
             inputs.carried,
             inputs.rest,
         )
+        metrics, weights = dict(found), {}
+        for name, value in found.items():
+            if isinstance(value, Weighted):
+                wide = value.in_float32()
+                metrics[name], weights[name] = wide.mean(), wide.weight
         if self.precision != "f32":
             # Before scaling: the first scale times 2 exceeds float16's 65504.
-            value = value.astype(jnp.float32)
-        scaled = value if inputs.scale is None else value * inputs.scale
-        return scaled, ({"loss": value, **metrics}, carried)
+            metrics["loss"] = metrics["loss"].astype(jnp.float32)
+        scaled = metrics["loss"]
+        if inputs.scale is not None:
+            scaled = scaled * inputs.scale
+        return scaled, Aux(metrics, weights, carried)
 
 
 class Inputs(NamedTuple):
@@ -95,6 +115,48 @@ class Inputs(NamedTuple):
     scale: Any = None
     carried: PyTree = None
     rest: PyTree = None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Weighted:
+    """A mean as its numerator and denominator: a loss or a metric of unequal rows.
+
+    A mean over valid tokens is `Weighted(sum of the valid ones, number of valid ones)`.
+    Micro-batches of different weights then add up to the mean of the whole batch. A
+    batch of weight 0 has the mean 0, and no gradient.
+
+    Attributes:
+        total: the weighted sum over the batch, a scalar.
+        weight: the sum of the weights, a scalar >= 0. It is taken as a constant: no
+            gradient passes through it.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from frugax import train
+        >>> def loss(params, batch):
+        ...     errors = (batch["x"] * params - batch["y"]) ** 2
+        ...     valid = batch["valid"]
+        ...     return train.Weighted((errors * valid).sum(), valid.sum())
+    """
+
+    total: Any
+    weight: Any
+
+    def in_float32(self) -> "Weighted":
+        """The same as arrays of at least 32 bits, the weight without a gradient."""
+        total, weight = map(jnp.asarray, (self.total, self.weight))
+        is_wide = jnp.finfo(total.dtype).bits >= 32
+        dtype = total.dtype if is_wide else jnp.float32
+        return Weighted(total.astype(dtype), lax.stop_gradient(weight).astype(dtype))
+
+    def mean(self) -> jax.Array:
+        """Divide the total by the weight."""
+        return self.total / _avoid_zero(self.weight)
+
+
+def _avoid_zero(weight: jax.Array) -> jax.Array:
+    return jnp.where(weight == 0, jnp.ones_like(weight), weight)
 
 
 def compute_gradient(
@@ -107,36 +169,78 @@ def compute_gradient(
 ) -> tuple[dict[str, jax.Array], PyTree, PyTree]:
     """Return metrics, gradient and carried arrays, of the batch or of its parts."""
     if parts == 1:
-        (_, (metrics, carried)), grads = grad_fn(params, inputs)
-        return metrics, _conjugate(grads), carried
+        (_, aux), grads = grad_fn(params, inputs)
+        return aux.metrics, _conjugate(grads), aux.carried
     assemble, stacked = _stack_parts(inputs.batch, parts)
     numbered = (jnp.arange(parts), stacked)
 
-    def accumulate(totals: PyTree, part: PyTree) -> tuple[PyTree, dict[str, jax.Array]]:
+    def accumulate(totals: PyTree, part: PyTree) -> tuple[PyTree, Aux]:
         sums, carried = totals
         part_inputs = inputs._replace(batch=assemble(*part), carried=carried)
-        (_, (metrics, carried)), grads = grad_fn(params, part_inputs)
-        return (jax.tree.map(jnp.add, sums, grads), carried), metrics
+        (_, aux), grads = grad_fn(params, part_inputs)
+        if "loss" in aux.weights:
+            weight = aux.weights["loss"]
+            grads = jax.tree.map(lambda g: g * weight.astype(g.dtype), grads)
+        sums = jax.tree.map(jnp.add, sums, grads)
+        return (sums, aux.carried), aux._replace(carried=None)
 
     # In float32 as the weights are: the cast to a lower precision is part of the loss,
     # so each part's gradient arrives in float32, and their sum loses nothing.
     totals = (jax.tree.map(jnp.zeros_like, params), inputs.carried)
     if compiled_loop:
-        totals, metrics = lax.scan(accumulate, totals, numbered)
+        totals, found = lax.scan(accumulate, totals, numbered)
     else:
-        found: list[Any] = []
+        each: list[Aux] = []
         for i in range(parts):
             part = jax.tree.map(lambda x, i=i: x[i], numbered)
-            totals, part_metrics = accumulate(totals, part)
-            found.append(part_metrics)
-        metrics = jax.tree.map(lambda *xs: jnp.stack(xs), *found)
-    # A mean over parts is the mean over the batch if the loss is a mean over examples.
+            totals, aux = accumulate(totals, part)
+            each.append(aux)
+        found = jax.tree.map(lambda *xs: jnp.stack(xs), *each)
     sums, carried = totals
-    return (
-        {name: _average(values) for name, values in metrics.items()},
-        _conjugate(jax.tree.map(lambda g: g / parts, sums)),
-        carried,
-    )
+    # Without weights, the mean over parts is that over the batch if each row counts as
+    # much as another; `check_parts` looks whether it does.
+    weights = found.weights.get("loss")
+    if weights is None:
+        grads = jax.tree.map(lambda g: g / parts, sums)
+    else:
+        whole = _avoid_zero(weights.sum())
+        grads = jax.tree.map(lambda g: g / whole.astype(g.dtype), sums)
+    return average_parts(found), _conjugate(grads), carried
+
+
+def average_parts(found: Aux) -> dict[str, jax.Array]:
+    """Return the metrics of a batch, from those of its parts along the first axis."""
+    averages = {name: _average(values) for name, values in found.metrics.items()}
+    for name, weights in found.weights.items():
+        total = (found.metrics[name] * weights).sum()
+        averages[name] = Weighted(total, weights.sum()).mean()
+    return averages
+
+
+def evaluate_parts(
+    objective: Objective, params: PyTree, inputs: Inputs, *, parts: int
+) -> Aux:
+    """Evaluate the objective on each part of a batch, one after the other."""
+    assemble, stacked = _stack_parts(inputs.batch, parts)
+
+    def evaluate(part: PyTree) -> Aux:
+        _, aux = objective(params, inputs._replace(batch=assemble(*part)))
+        return aux._replace(carried=None)
+
+    return lax.map(evaluate, (jnp.arange(parts), stacked))
+
+
+def deal_rows(batch: PyTree, parts: int) -> PyTree:
+    """Reorder the rows of a batch: each part receives every `parts`-th of them."""
+
+    def deal(x: Any) -> Any:
+        if not jnp.ndim(x):
+            return x
+        shape = jnp.shape(x)
+        rows = jnp.reshape(x, (shape[0] // parts, parts, *shape[1:]))
+        return jnp.swapaxes(rows, 0, 1).reshape(shape)
+
+    return jax.tree.map(deal, batch)
 
 
 def _conjugate(grads: PyTree) -> PyTree:

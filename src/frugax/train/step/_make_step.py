@@ -50,10 +50,11 @@ def make_train_step(
 
     Args:
         loss: `loss(model, batch)` returns a real scalar, or that and a dict of scalars
-            to report beside it. `model` is the object given to `step.init`, with the
-            current weights. With `carried` arrays in the state, the loss is called
-            `loss(model, batch, carried)` and returns scalar, dict and the new arrays;
-            `static`, if given, comes last.
+            to report beside it. Each scalar may be `Weighted(total, weight)`, a mean
+            over rows that count unequally. `model` is the object given to `step.init`,
+            with the current weights. With `carried` arrays in the state, the loss is
+            called `loss(model, batch, carried)` and returns scalar, dict and the new
+            arrays; `static`, if given, comes last.
         optimizer: an optax optimiser, or any object with its `init` and `update`. One
             that accepts extra arguments receives the loss as `value=`, the gradient as
             `grad=`, and the loss function of the weights as `value_fn=`, which
@@ -64,8 +65,9 @@ def make_train_step(
         static: Python values that the program is compiled for: see `Frozen`.
         accum: number of micro-batches that each batch is divided into along its first
             axis, computed in turn in a compiled loop; gradients and metrics are their
-            means. Arrays without axes are shared, and each part folds its number into
-            a random key.
+            means, by the weights of a `Weighted` loss or metric. A first batch whose
+            mean depends on the division warns (`AccumulationWarning`). Arrays without
+            axes are shared, and each part folds its number into a random key.
         clip: scale gradients down to this global norm, and report the norm before that
             as `"gradient_norm"`.
         precision: precision of the loss and its gradient. Weights and optimiser stay

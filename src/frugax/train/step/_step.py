@@ -23,6 +23,7 @@ from ..compiles import Signature, find_nearest_changes
 from ..options import join_first
 from ..processes import Layout, pause_watchdogs
 from ._build import Builder, Metrics, StepDescription, StepOptions
+from ._check_parts import check_parts
 from ._compiler import StepCompiler, StepVariant
 from ._fallback import FOR_VALUES, Mode, warn_of_fallback
 from ._gradients import Precision
@@ -79,6 +80,7 @@ class TrainStep:
         self._causes: list[str] = []
         # A budget that a plan from outside, such as a layout's, has to keep.
         self._expected_memory: tuple[MemoryBudget, int] | None = None
+        self._has_unchecked_parts = options.accum > 1
         self.compile_seconds = 0.0
 
     def __call__(self, state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
@@ -100,6 +102,8 @@ class TrainStep:
             ValueError: the state was donated before, the batch has no rows, or an array
                 is on other devices than the step was compiled for.
         """
+        if self._has_unchecked_parts:
+            self._check_parts(state, batch)
         if self._current is not None:
             # The compiled program checks its arguments itself, in C++. Reading the
             # signature at each call would cost more than a small step.
@@ -118,6 +122,17 @@ class TrainStep:
         self.prepare(state, batch)
         assert self._current is not None  # prepare has set it
         return self._current.run(state, batch)
+
+    def _check_parts(self, state: TrainState, batch: PyTree) -> None:
+        """Check once, on the first batch, that it can be divided."""
+        self.prepare(state, batch)
+        check_not_donated(state)
+        self._has_unchecked_parts = False
+        if self._get_current().mode != "compiled":
+            return  # these parts hold Python values, or cannot be traced
+        started = time.perf_counter()
+        check_parts(self._options, self.program, state, batch)
+        self.compile_seconds += time.perf_counter() - started
 
     def init(self, model: PyTree, *, carried: PyTree = None) -> TrainState:
         """Return the state before the first step; see `init_state`."""
