@@ -6,6 +6,10 @@ from ._checkpoints import (
 from ._convolutions import (
     use_fast_convolutions as use_fast_convolutions,
 )
+from ._digest import (
+    constants as constants,
+    digest as digest,
+)
 from ._fast_convolution import (
     fast_convolution as fast_convolution,
 )
@@ -50,8 +54,4 @@ from ._jax_internals import (
 from ._liveness import (
     live_bytes as live_bytes,
     peak_bytes as peak_bytes,
-)
-from ._text import (
-    constants as constants,
-    program_text as program_text,
 )

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from jax.core import Tracer
 
 from frugax.budget import MemoryBudget, MemoryShare, to_plain
 from frugax.fileio import DiskCache, cache_folder
-from frugax.jaxprs import constants, program_text
+from frugax.jaxprs import constants, digest
 from frugax.targets import Target
 from frugax.trees import LossOfArrays
 
@@ -77,13 +76,11 @@ def plan_key(
 
     for fn, inputs in ((loss, args), (program.build(plain), program.args)):
         traced = jax.make_jaxpr(fn)(*inputs)
-        arrays = constants(traced)
-        if any(isinstance(c, Tracer) for c in arrays):
+        if any(isinstance(c, Tracer) for c in constants(traced)):
             return None
         facts += [
-            program_text(traced),
+            digest(traced),
             str(jax.tree.structure(inputs)),
-            *map(_digest_array, arrays),
             *map(_describe_sharding, jax.tree.leaves(inputs)),
         ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
@@ -124,13 +121,6 @@ def _cache(folder: Path) -> DiskCache:
         remedy="a new one is made",
         max_bytes=_MAX_BYTES,
     )
-
-
-def _digest_array(constant: Any) -> str:
-    values = np.ascontiguousarray(jax.device_get(constant))
-    # Equal bytes may be different arrays, so dtype and shape count as well.
-    content = f"{values.dtype}{values.shape}".encode() + values.tobytes()
-    return hashlib.sha256(content).hexdigest()
 
 
 def _describe_sharding(leaf: Any) -> str:

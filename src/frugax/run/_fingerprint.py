@@ -2,7 +2,6 @@
 
 import ast
 import hashlib
-import re
 import sys
 import sysconfig
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from frugax.jaxprs import digest
 from frugax.trees import PyTree
 
 from ._environment import describe_environment
@@ -56,10 +56,7 @@ def data_fingerprint(batches: Mapping[str, PyTree], length: int | None) -> dict:
 
 def program_fingerprint(loss: Any, *args: PyTree) -> str:
     """Hash a function as JAX traces it."""
-    # The printed program has every operation with its parameters. The addresses of
-    # Python functions in it differ between processes, so they are cut out.
-    printed = re.sub("0x[0-9a-f]+", "", str(jax.make_jaxpr(loss)(*args)))
-    return _hash(printed.encode())
+    return digest(jax.make_jaxpr(loss)(*args))[:16]
 
 
 def compare(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
