@@ -16,13 +16,13 @@ import pytest
 from frugax import OverheadBudget, watch
 from frugax.compat import visualization
 from frugax.compat.visualization import host_calls
-from frugax.compat.visualization.host_calls import Gate
-from frugax.watch.delivery import Runner, callback_stats
+from frugax.compat.visualization.host_calls import Pace, pace_of
+from frugax.watch.delivery import Outcome, Runner, callback_stats
+from refusals import refuses
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    monkeypatch.setattr(host_calls, "paces", host_calls.Paces())
     monkeypatch.setattr(host_calls, "runner", Runner())
     yield
     jax.effects_barrier()
@@ -186,22 +186,39 @@ def test_the_adaptive_one_backs_off_and_comes_back_within_one_program():
     assert programs._cache_size() == 1
 
 
-def test_the_gate_doubles_and_halves_and_keeps_to_its_price():
-    gate = Gate(1.0)
-    spent = let_through = 0.0
+def test_the_pace_doubles_and_halves_and_keeps_to_its_price():
+    pace = Pace()
+    spent = ran = 0
     for _ in range(1000):
-        if gate.is_due():
-            gate.end(10.0)
-            spent, let_through = spent + 10.0, let_through + 1
-    assert gate.stride == 16
-    assert let_through > 60
-    assert spent / 1000 <= 1.0 + 0.1  # the first calls were let through to learn
+        if pace.is_due(1.0):
+            pace.end(Outcome("done", 10.0), 1.0)
+            spent, ran = spent + 10, ran + 1
+    assert pace.stride == 16
+    assert ran > 60
+    assert spent / 1000 <= 1.0 + 0.1  # the first calls ran to learn the price
     for _ in range(100):
-        if gate.is_due():
-            gate.end(1e-6)
-    assert gate.stride == 1
-    with pytest.raises(ValueError, match="max_s must be > 0, got 0"):
-        Gate(0.0)
+        if pace.is_due(1.0):
+            pace.end(Outcome("done", 1e-6), 1.0)
+    assert pace.stride == 1
+
+
+def test_a_name_has_one_pace_whatever_limit_its_calls_have():
+    pace_of("draw").end(Outcome("done", 10.0), 1.0)
+    assert not pace_of("draw").is_due(2.0)
+    pace_of("draw").end(Outcome("done", 10.0), 2.0)
+    assert pace_of("draw").stride == 4
+    assert pace_of("draw").is_due(None)  # calls that are not adaptive always run
+    visualization.reset_callback_performance_stats()
+    assert pace_of("draw").is_due(1.0)
+
+
+def test_programs_that_make_up_names_keep_a_limited_number_of_paces():
+    first = pace_of("0")
+    for i in range(1, 1000):
+        pace_of(str(i))
+    assert pace_of("0") is first
+    pace_of("another")
+    assert pace_of("0") is not first
 
 
 def test_a_grid_is_printed_without_a_watcher(capfd):
@@ -235,45 +252,6 @@ def test_of_many_lanes_the_host_is_called_once(capfd):
     assert "Episode 3: not solved after 50 steps, reward 0, similarity 50.0%" in lines
     assert "Episode 3: solved after 50 steps, reward 3, similarity 50.0%" in lines
     assert "... and 2 more lanes" in lines
-
-
-def test_steps_are_drawn_into_files(tmp_path):
-    state = {"working_grid": jnp.array([[0, 1]]), "step_count": jnp.int32(0)}
-
-    @jax.jit
-    def program(state):
-        grid = state["working_grid"] + 1
-        after = {"working_grid": grid, "step_count": state["step_count"] + 1}
-        action = {"operation": jnp.int32(4), "selection": jnp.array([[True, False]])}
-        visualization.jax_save_step_visualization(
-            state, action, after, tmp_path / "steps"
-        )
-        return after
-
-    for _ in range(3):
-        state = program(state)
-    assert stats("save_step_visualization")["error_count"] == 0
-    files = sorted((tmp_path / "steps").iterdir())
-    assert [f.name for f in files] == [f"step_{i:03d}.svg" for i in (1, 2, 3)]
-    text = files[1].read_text()
-    assert text.startswith("<svg")
-    assert "Step 2" in text
-    assert "operation 4" in text
-
-
-def test_plain_grids_are_numbered_by_themselves(tmp_path):
-    @jax.jit
-    def program(x):
-        visualization.jax_save_step_visualization(x, "noop", x + 1, str(tmp_path))
-        return x + 1
-
-    program(program(jnp.zeros((2, 2), jnp.int32)))
-    assert stats("save_step_visualization")["error_count"] == 0
-    assert sorted(f.name for f in tmp_path.iterdir()) == [
-        "step_000.svg",
-        "step_001.svg",
-    ]
-    assert "noop" in (tmp_path / "step_000.svg").read_text()
 
 
 def test_with_a_watcher_grids_and_summaries_do_not_go_to_the_terminal(tmp_path, capfd):
@@ -312,14 +290,19 @@ def test_the_level_off_shows_no_output(capfd):
     assert capfd.readouterr().out == ""
 
 
-def test_a_callback_that_is_not_callable_or_a_wrong_time_is_refused():
-    no_function: Any = 3
-    with pytest.raises(TypeError):
-        visualization.jax_debug_callback(no_function, 1.0)
-    with pytest.raises(ValueError, match="wait_s must be > 0, got 0"):
+def test_what_would_only_fail_in_the_program_is_refused_where_it_is_written():
+    wrong: Any = "nope"
+    with refuses(TypeError, repr("nope")):
+        visualization.jax_debug_callback(wrong, 1.0)
+    with refuses(ValueError, "wait_s", 0.0):
         visualization.jax_debug_callback(print, 1, wait_s=0.0)
-    with pytest.raises(ValueError, match="max_avg_time_ms must be > 0, got -1"):
-        visualization.adaptive_visualization_callback(print, 1, max_avg_time_ms=-1.0)
+    for limit in (-1.0, float("nan")):
+        with refuses(ValueError, "max_avg_time_ms", limit):
+            visualization.adaptive_visualization_callback(
+                print, 1, max_avg_time_ms=limit
+            )
+    with refuses(ValueError, "nope"):
+        visualization.jax_log_grid(jnp.zeros((2, 2)), palette=wrong)
 
 
 def test_the_statistics_are_exact():
@@ -355,24 +338,6 @@ def test_the_report_is_a_table_with_the_cost_of_callbacks(capfd):
     assert "called back 1 times" in out
 
 
-def test_without_monitoring_only_errors_are_kept():
-    def one(x):
-        pass
-
-    def two(x):
-        raise ValueError
-
-    @jax.jit
-    def program(x):
-        visualization.jax_debug_callback(one, x, enable_performance_monitoring=False)
-        visualization.jax_debug_callback(two, x, enable_performance_monitoring=False)
-        return x
-
-    program(1.0)
-    assert stats("one")["total_calls"] == 0
-    assert stats("two")["error_count"] == 1
-
-
 def test_ctrl_c_during_a_callback_reaches_the_main_thread_after_the_program():
     def slow(x):
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -393,15 +358,6 @@ def test_ctrl_c_during_a_callback_reaches_the_main_thread_after_the_program():
         run()
     assert results, "the interrupt broke the program off"
     assert float(results[0]) == 2.0
-
-
-def test_an_unknown_option_of_a_callback_is_refused_where_it_is_written(tmp_path):
-    grid = jnp.zeros((2, 2), jnp.int32)
-    with pytest.raises(TypeError, match="'nope'; there are show_numbers, palette"):
-        visualization.jax_log_grid(grid, nope=3)
-    with pytest.raises(TypeError, match="jax_save_step_visualization has no option"):
-        visualization.jax_save_step_visualization(grid, 1, grid, tmp_path, nope=3)
-    visualization.jax_log_grid(grid, show_numbers=True, show_coordinates=True)
 
 
 def test_the_first_failure_of_a_callback_is_reported_and_later_ones_counted(capsys):

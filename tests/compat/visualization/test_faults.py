@@ -30,7 +30,7 @@ def program(x, watched=lambda x: None):
 @pytest.fixture
 def impatient(monkeypatch):
     """Callbacks that hang do not rest, so that each of many faults is met."""
-    monkeypatch.setattr(host_calls, "paces", host_calls.Paces(rest_s=0.0))
+    monkeypatch.setattr(host_calls, "REST_S", 0.0)
     monkeypatch.setattr(host_calls, "runner", Runner(max_hung=10**6))
 
 

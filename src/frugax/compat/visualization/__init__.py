@@ -5,7 +5,7 @@ YAML configs. New code uses `frugax.watch` itself. Guide: docs/compat/visualizat
 """
 
 # Drawing is the same in both packages, so these are passed on unwrapped.
-from frugax.watch.drawing import episode_svg, grid_svg, log_grid_to_console, step_svg
+from frugax.watch.drawing import grid_svg, log_grid_to_console
 
 from ._arrays import optimize_array_memory
 from ._cache import VisualizationCache
@@ -14,7 +14,6 @@ from ._callbacks import (
     jax_debug_callback,
     jax_log_episode_summary,
     jax_log_grid,
-    jax_save_step_visualization,
 )
 from ._config import (
     BudgetConfig,
@@ -24,7 +23,6 @@ from ._config import (
     load_config,
     register_with_hydra,
 )
-from ._display import log_episode_summary
 from ._garbage_collection import GarbageCollectionOptimizer
 from ._lazy import LazyLoader
 from ._memory import (
@@ -51,20 +49,16 @@ __all__ = [
     "VisualizationCache",
     "adaptive_visualization_callback",
     "create_lazy_visualization_loader",
-    "episode_svg",
     "get_callback_performance_stats",
     "get_memory_manager",
     "grid_svg",
     "jax_debug_callback",
     "jax_log_episode_summary",
     "jax_log_grid",
-    "jax_save_step_visualization",
     "load_config",
-    "log_episode_summary",
     "log_grid_to_console",
     "optimize_array_memory",
     "print_callback_performance_report",
     "register_with_hydra",
     "reset_callback_performance_stats",
-    "step_svg",
 ]

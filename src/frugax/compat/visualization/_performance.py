@@ -5,6 +5,8 @@ import sys
 from frugax.budget import table
 from frugax.watch.delivery import CallbackTotals, callback_stats
 
+from .host_calls import forget_paces
+
 
 def get_callback_performance_stats() -> dict[str, dict[str, float]]:
     """Return the cost of this process's callbacks since the last reset, by name.
@@ -21,8 +23,9 @@ def get_callback_performance_stats() -> dict[str, dict[str, float]]:
 
 
 def reset_callback_performance_stats() -> None:
-    """Forget the cost of callbacks so far."""
+    """Forget the cost of callbacks so far, and the frequencies they had come to."""
     callback_stats.reset()
+    forget_paces()
 
 
 def print_callback_performance_report() -> None:

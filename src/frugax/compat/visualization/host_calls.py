@@ -8,126 +8,97 @@ agreed time, and its errors are counted.
 
 import dataclasses
 import threading
-from collections import OrderedDict
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from frugax.watch import current
-from frugax.watch.delivery import (
-    CircuitBreaker,
-    Outcome,
-    Runner,
-    callback_stats,
-    run_inline,
-)
+from frugax.watch.delivery import Outcome, Runner, callback_stats, run_inline
 from frugax.watch.sinks import Kind
 
+# Long for a callback that works, and short for a person whose program hangs.
+WAIT_S = 10.0
+REST_S = 30.0  # after a call that did not end
 # A program may make up a new name at every call: the oldest pace is forgotten then.
 _MAX_PACES = 1000
-# The gate never gets rarer than this, so that it notices when the price has fallen.
+# Calls never get rarer than this, so that a price that has fallen is noticed.
 _MAX_STRIDE = 1024
-# Long for a callback that works, and short for a person whose program hangs.
-_WAIT_S = 10.0
-_REST_S = 30.0  # after a call that did not end
 
 # One for the process: the limit on hanging calls must hold for all callbacks together.
 runner = Runner()
 
 
-class Gate:
-    """Lets every `stride`-th call through, so that a call costs `max_s` on average.
+class Pace:
+    """Decides when the calls of a name may run: not too often, not while one hangs.
 
-    A call that cost more than `stride` calls may cost doubles the stride; one that cost
-    less than a quarter of that halves it. In between the stride stays.
+    Of adaptive calls every `stride`-th may run. One that took longer than `stride`
+    calls may take doubles the stride; one that took less than a quarter of that halves
+    it. In between the stride stays.
 
     Attributes:
-        stride: calls between two that are let through.
+        stride: calls between two that may run.
     """
 
-    def __init__(self, max_s: float) -> None:
-        """Set the average price of a call, including calls that are turned away.
-
-        Raises:
-            ValueError: `max_s` is not positive.
-        """
-        if not max_s > 0:
-            raise ValueError(f"max_s must be > 0, got {max_s}.")
+    def __init__(self) -> None:
         self.stride = 1
-        self._max_s = max_s
-        self._turn_away = 0  # how many of the next calls are turned away
+        self._turn_away = 0  # how many of the next calls may not run
+        self._rests_until = 0.0
         self._lock = threading.Lock()
 
-    def is_due(self) -> bool:
-        """Return whether this call is let through."""
+    def is_due(self, max_avg_s: float | None) -> bool:
+        """Return whether this call may run.
+
+        Args:
+            max_avg_s: seconds that a call may take on average, calls that may not run
+                included; None for a call that is not adaptive.
+        """
         with self._lock:
+            if time.monotonic() < self._rests_until:
+                return False
+            if max_avg_s is None:
+                return True
             if self._turn_away > 0:
                 self._turn_away -= 1
                 return False
             self._turn_away = self.stride - 1
             return True
 
-    def end(self, seconds: float) -> None:
-        """Record the duration of a call that was let through."""
+    def end(self, outcome: Outcome, max_avg_s: float | None) -> None:
+        """Record how a call that was allowed to run has ended."""
         with self._lock:
+            # One call that hangs is enough: each costs the program the whole wait.
+            if outcome.ended == "hung":
+                self._rests_until = time.monotonic() + REST_S
+            if max_avg_s is None or outcome.ended == "not started":
+                return
             # The factor of four between the two limits keeps the stride from
             # alternating between two values when the price is constant.
-            if seconds > self.stride * self._max_s:
-                # Doubling finds a stride of 1024 in ten calls that are let through.
+            if outcome.seconds > self.stride * max_avg_s:
+                # Doubling finds a stride of 1024 in ten calls that run.
                 self.stride = min(2 * self.stride, _MAX_STRIDE)
-            elif seconds < self.stride * self._max_s / 4:
+            elif outcome.seconds < self.stride * max_avg_s / 4:
                 self.stride = max(self.stride // 2, 1)
             self._turn_away = self.stride - 1
 
 
-class Pace:
-    """Decides when a callback may run: not too often, and not while it hangs."""
-
-    def __init__(self, max_avg_s: float | None, *, rest_s: float = _REST_S) -> None:
-        self.gate = None if max_avg_s is None else Gate(max_avg_s)
-        # One call that hangs is enough: each costs the program the whole wait.
-        self._breaker = CircuitBreaker(failures=1, rest_s=rest_s)
-
-    def is_due(self) -> bool:
-        """Return whether this call may run."""
-        if self._breaker.wait_s > 0:
-            return False
-        return self.gate is None or self.gate.is_due()
-
-    def end(self, outcome: Outcome) -> None:
-        """Record how a call that was allowed to run has ended."""
-        if outcome.ended == "not started":
-            return
-        if self.gate is not None:
-            self.gate.end(outcome.seconds)
-        if outcome.ended == "hung":
-            self._breaker.rest()
-        else:
-            self._breaker.succeed()
+# One for each name, so that a function that is traced again keeps what was learnt.
+_paces: dict[str, Pace] = {}
+_paces_lock = threading.Lock()
 
 
-class Paces:
-    """One `Pace` per name and limit, shared by all programs that use the name."""
-
-    def __init__(self, *, rest_s: float = _REST_S) -> None:
-        self._rest_s = rest_s
-        self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[str, float | None], Pace] = OrderedDict()
-
-    def of(self, name: str, max_avg_s: float | None) -> Pace:
-        """Return the pace of a name; a new one for a new name."""
-        with self._lock:
-            # Made before it is known to be needed: `setdefault` keeps the first of two
-            # threads.
-            new = Pace(max_avg_s, rest_s=self._rest_s)
-            pace = self._known.setdefault((name, max_avg_s), new)
-            self._known.move_to_end((name, max_avg_s))
-            if len(self._known) > _MAX_PACES:
-                self._known.popitem(last=False)
-            return pace
+def pace_of(name: str) -> Pace:
+    """Return the pace of a name; a new one for a new name."""
+    with _paces_lock:
+        if name not in _paces and len(_paces) >= _MAX_PACES:
+            del _paces[next(iter(_paces))]
+        return _paces.setdefault(name, Pace())
 
 
-paces = Paces()
+def forget_paces() -> None:
+    """Let all names start anew."""
+    with _paces_lock:
+        _paces.clear()
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -137,43 +108,41 @@ class HostCall:
     Attributes:
         name: name in the statistics.
         act: the function that gets the values, as NumPy copies of its own.
-        pace: decides whether a call may run.
+        max_avg_s: seconds that a call may take on average; None for any.
         wait_s: seconds that the program waits for the function.
-        monitor: whether durations are recorded; errors always are.
         kind: class of the record that it shows; None for a user's function.
         stream: stream under which a watcher files the record.
         fields: names of the values.
-        is_display: whether it only shows values that a watcher's journal and sinks
-            would show too.
     """
 
     name: str
     act: Callable[[Sequence[np.ndarray]], object]
-    pace: Pace
-    wait_s: float = _WAIT_S
-    monitor: bool = True
+    max_avg_s: float | None = None
+    wait_s: float = WAIT_S
     kind: Kind | None = None
-    stream: str = ""
-    fields: tuple[str, ...] = ()
-    is_display: bool = False
+    stream: str
+    fields: tuple[str, ...]
+
+    @property
+    def is_display(self) -> bool:
+        """Whether it only shows what a watcher's journal and sinks would show too."""
+        return self.kind is not None
 
     def handle_callback(self, arrays: Sequence[np.ndarray]) -> None:
         """Handle values inside a callback; the program waits until this returns."""
-        watcher = current()
+        watcher = current() if self.is_display else None
+        pace = pace_of(self.name)
         # Only displays obey the level; a user's own function was asked for.
-        off = self.is_display and watcher is not None and watcher.level == "off"
-        if off or not self.pace.is_due():
+        is_off = watcher is not None and watcher.level == "off"
+        if is_off or not pace.is_due(self.max_avg_s):
             callback_stats.record_skip(self.name)
-            return
-        if watcher is not None and self.kind is not None:
-            watcher.ingest_callback(
-                self.kind, self.stream, dict(zip(self.fields, arrays, strict=False))
-            )
-            if self.is_display:
-                self._record(Outcome("done", 0.0))
-                return
-        values = arrays[: len(self.fields)]
-        self._record(runner.run(lambda: self.act(values), wait_s=self.wait_s))
+        elif watcher is not None and self.kind is not None:
+            values = dict(zip(self.fields, arrays, strict=False))
+            watcher.ingest_callback(self.kind, self.stream, values)
+            callback_stats.record(self.name, 0.0)
+        else:
+            values = arrays[: len(self.fields)]
+            self._end(pace, runner.run(lambda: self.act(values), wait_s=self.wait_s))
 
     def handle_output(self, arrays: Sequence[np.ndarray]) -> None:
         """Handle values that have left the program as outputs, in this thread.
@@ -182,23 +151,24 @@ class HostCall:
             arrays: in the order of `fields`, followed by a mark of the lanes that
                 recorded, where there is one.
         """
-        if not self.pace.is_due():
+        pace = pace_of(self.name)
+        if not pace.is_due(self.max_avg_s):
             callback_stats.record_skip(self.name)
             return
         values = arrays[: len(self.fields)]
         # In this thread: the values have left the program, so nothing waits for the
         # function except its own worker, which is abandoned if it hangs.
-        self._record(run_inline(lambda: self.act(values)))
+        self._end(pace, run_inline(lambda: self.act(values)))
 
     def __call__(self, *arrays: np.ndarray) -> None:
         """Handle values as `handle_output` does."""
         self.handle_output(arrays)
 
-    def _record(self, outcome: Outcome) -> None:
-        self.pace.end(outcome)
+    def _end(self, pace: Pace, outcome: Outcome) -> None:
+        pace.end(outcome, self.max_avg_s)
         if outcome.ended == "not started":
             callback_stats.record_skip(self.name)
         elif outcome.ended == "hung":
             callback_stats.record_hang(self.name, outcome.seconds)
-        elif self.monitor or outcome.error:
+        else:
             callback_stats.record(self.name, outcome.seconds, error=outcome.error)
