@@ -16,7 +16,6 @@ from ._callbacks import (
     jax_log_grid,
 )
 from ._config import (
-    BudgetConfig,
     Config,
     DebugConfig,
     MemoryConfig,
@@ -38,7 +37,6 @@ from ._performance import (
 from ._storage import CompressedStorage
 
 __all__ = [
-    "BudgetConfig",
     "CompressedStorage",
     "Config",
     "DebugConfig",

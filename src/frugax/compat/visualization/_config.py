@@ -1,30 +1,28 @@
 """Read from YAML how much to watch, into frozen dataclasses.
 
-Five files come with frugax, `debug_off` to `debug_full`. Every key is read by what
-`Config.watcher` or `Config.memory_manager` builds; any other key is an error that names
-the nearest valid one.
+Five files come with frugax, `debug_off` to `debug_full`. Every key is read by what a
+`Config` builds; any other key is an error that names the nearest valid one.
 """
 
 import dataclasses
 import difflib
-import importlib.resources
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, cast, get_args
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
 
 from frugax.budget import OverheadBudget, WrongValueError, from_plain
 from frugax.configs import parse_config, read_text
 from frugax.errors import ConfigError, MissingExtraError
-from frugax.watch import Journal, Level, Sink, Watcher, WatchPlan
+from frugax.watch import Journal, Level, Watcher
 
 from ._memory import MemoryManager
 from ._sizes import to_limit_bytes
 from ._storage import CompressedStorage
 
+_FOLDER = Path(__file__).parent / "conf" / "visualization"
 # Taken from the annotation, so that a level added to `watch` cannot be forgotten here.
-LEVELS: tuple[str, ...] = get_args(Level)
-
-# Types that OmegaConf has too: it has no Literal, so `level` is text, checked here.
+_NAMES = [f"debug_{level}" for level in get_args(Level)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,45 +58,17 @@ class DebugConfig:
     """How much is watched, and how records are delivered.
 
     Attributes:
-        level: `"off"`, `"minimal"`, `"standard"`, `"verbose"` or `"full"`.
+        level: how much; see `frugax.watch.Watcher`.
         async_logging: whether sinks are fed by threads of their own; otherwise each
             record waits for them.
         performance_monitoring: whether the time of each callback is kept.
         memory_management: limits of the memory that is kept.
     """
 
-    level: str = "standard"
+    level: Level = "standard"
     async_logging: bool = True
     performance_monitoring: bool = True
     memory_management: MemoryConfig = dataclasses.field(default_factory=MemoryConfig)
-
-    def __post_init__(self) -> None:
-        if self.level not in LEVELS:
-            # One suggestion only, since several would not tell which is meant.
-            close = difflib.get_close_matches(self.level, LEVELS, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise ValueError(
-                f"level must be one of {', '.join(LEVELS)}, got {self.level!r}.{hint}"
-            )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetConfig:
-    """The cost that watching may have.
-
-    Attributes:
-        overhead: share of the running time that it may add; in [0, 1].
-    """
-
-    # One percent, as `watch.prove` assumes where it is given no budget.
-    overhead: float = 0.01
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.overhead <= 1:
-            raise ValueError(
-                f"overhead must be in [0, 1], a share of the running time, got "
-                f"{self.overhead}."
-            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +77,9 @@ class Config:
 
     Attributes:
         debug: how much is watched, and how records are delivered.
-        budget: what that may cost.
     """
 
     debug: DebugConfig = dataclasses.field(default_factory=DebugConfig)
-    budget: BudgetConfig = dataclasses.field(default_factory=BudgetConfig)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "Config":
@@ -136,27 +104,23 @@ class Config:
             raise ConfigError(str(e)) from e
 
     def watcher(
-        self,
-        journal: Journal,
-        *,
-        sinks: Sequence[Sink] = (),
-        plan: WatchPlan | None = None,
+        self, journal: Journal | None, budget: OverheadBudget, **options: Any
     ) -> Watcher:
-        """A watcher of this level and budget.
+        """A watcher of this level.
 
         Args:
             journal: where the records go.
-            sinks: where they go besides.
-            plan: how often records are collected; see `Watcher`.
+            budget: what watching may cost.
+            **options: others of `Watcher`, such as `sinks`.
         """
+        debug = self.debug
         return Watcher(
             journal,
-            OverheadBudget(share=self.budget.overhead),
-            plan=plan,
-            level=cast(Level, self.debug.level),  # checked when it was made
-            sinks=sinks,
-            asynchronous=self.debug.async_logging,
-            monitor=self.debug.performance_monitoring,
+            budget,
+            level=debug.level,
+            asynchronous=debug.async_logging,
+            monitor=debug.performance_monitoring,
+            **options,
         )
 
     def memory_manager(self) -> MemoryManager:
@@ -187,7 +151,17 @@ def load_config(name_or_path: str | os.PathLike[str], *overrides: str) -> Config
         ConfigError: the config does not exist, is not YAML, or contains something
             unknown or impossible; names file, line and key.
     """
-    name, text = _read(name_or_path)
+    name, path = os.fspath(name_or_path), Path(name_or_path)
+    if not name.endswith((".yaml", ".yml")):
+        if name not in _NAMES:
+            close = difflib.get_close_matches(name, _NAMES, n=1)
+            hint = f"Did you mean {close[0]!r}? " if close else ""
+            raise ConfigError(
+                f"{name}: unknown config. {hint}There are {', '.join(_NAMES)}, and "
+                "files that end in .yaml."
+            )
+        path = _FOLDER / f"{name}.yaml"
+    text = read_text(path)
     # YAML reads a file of comments as null, which is not a mapping.
     if all(line.lstrip()[:1] in ("", "#") for line in text.splitlines()):
         text = "{}"  # nothing but comments: every key has its default
@@ -198,8 +172,8 @@ def register_with_hydra(group: str = "visualization") -> None:
     """Register the configs that come with frugax in Hydra's store.
 
     Then `visualization: debug_standard` in the defaults list of a Hydra config, or
-    `+visualization=debug_full` on the command line, gives the same keys with Hydra's
-    own checks, and `Config.of(cfg.visualization)` a `Config`.
+    `+visualization=debug_full` on the command line, gives the same keys, and
+    `Config.of(cfg.visualization)` a `Config`, which checks the values.
 
     Args:
         group: the name of the config group.
@@ -209,51 +183,12 @@ def register_with_hydra(group: str = "visualization") -> None:
     """
     try:
         from hydra.core.config_store import ConfigStore
-        from omegaconf import OmegaConf
     except ImportError as e:
         raise MissingExtraError(
             'register_with_hydra needs hydra-core: pip install "frugax[hydra]".'
         ) from e
     # Hydra's store is one for the process; registering twice replaces the entry.
     store = ConfigStore.instance()
-    for name in _names():
-        node = OmegaConf.structured(load_config(name))
-        _thaw(node)
+    for name in _NAMES:
+        node = dataclasses.asdict(load_config(name))
         store.store(name=name, node=node, group=group)
-
-
-def _names() -> list[str]:
-    return [f"debug_{level}" for level in LEVELS]
-
-
-def _read(name_or_path: str | os.PathLike[str]) -> tuple[str, str]:
-    """The name of a config, for messages, and its text."""
-    name = os.fspath(name_or_path)
-    # A `Path` always means a file, so a file called like a config can still be read.
-    if name in _names() and isinstance(name_or_path, str):
-        folder = (
-            importlib.resources.files("frugax.compat.visualization")
-            / "conf"
-            / "visualization"
-        )
-        return name, (folder / f"{name}.yaml").read_text(encoding="utf-8")
-    if not name.endswith((".yaml", ".yml")):
-        close = difflib.get_close_matches(name, _names(), n=1)
-        hint = f"Did you mean {close[0]!r}? " if close else ""
-        raise ConfigError(
-            f"{name}: unknown config. {hint}There are {', '.join(_names())}, "
-            "and files that end in .yaml."
-        )
-    return name, read_text(name)
-
-
-def _thaw(node: Any) -> None:
-    """Let Hydra override values: OmegaConf locks values of a frozen class."""
-    from omegaconf import DictConfig, OmegaConf
-
-    # None inherits the parent's flag; False would keep a read-only parent from
-    # counting.
-    OmegaConf.set_readonly(node, None)
-    for inner in node.values():
-        if isinstance(inner, DictConfig):
-            _thaw(inner)
