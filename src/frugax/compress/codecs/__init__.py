@@ -25,10 +25,12 @@ from ._zstd import (
     decompress_frame as decompress_frame,
 )
 from .uniform import (
+    MAX_LEVEL as MAX_LEVEL,
     MAX_STEP as MAX_STEP,
     MIN_STEP as MIN_STEP,
     Step as Step,
     compute_type as compute_type,
+    largest_finite as largest_finite,
     scale_levels as scale_levels,
     step_below as step_below,
     to_levels as to_levels,

@@ -5,12 +5,13 @@ do for a Gaussian at high rate, whatever its scale (Gish & Pierce 1968, IEEE Tra
 Information Theory 14(5)), and it needs no table of centroids.
 
 Decoding is `level * step`: both exact in float32 (float64 for float64 weights), one
-rounded product, one conversion to the weights' dtype. IEEE 754 fixes every bit of it,
-so NumPy, JAX and torch decode alike. A step is `mantissa * 2**exponent` with an
-11-bit mantissa, so that it is short in the file and the same in every float type.
+rounded product, one conversion to the weights' dtype, which clips. IEEE 754 fixes every
+bit of it, so NumPy, JAX and torch decode alike. A step is `mantissa * 2**exponent` with
+an 11-bit mantissa, so that it is short in the file and the same in every float type.
 """
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -23,6 +24,9 @@ from . import rans
 _MANTISSA_BITS = 11
 # Levels beyond these would not be exact in the type that multiplies them.
 MAX_LEVEL = {4: 1 << 24, 8: 1 << 52}
+# Of any codec, by the bytes of the type that multiplies: float32 rounds the largest of
+# the trellis.
+_MAX_MAGNITUDE = {4: 1 << 31, 8: 1 << 53}
 # Every level times such a step stays a normal float32, so no machine flushes it to 0.
 _EXPONENTS = range(-120, 121 - _MANTISSA_BITS)
 
@@ -73,14 +77,11 @@ def to_levels(values: np.ndarray, step: Step) -> np.ndarray | None:
         scaled = values.astype(working) / working(step.size)
     if scaled.size and np.abs(scaled).max() > MAX_LEVEL[np.dtype(working).itemsize]:
         return None
-    levels = np.rint(scaled).astype(np.int64)
-    # A value near the largest of its type may round beyond it: go one level back.
-    overflow = ~np.isfinite(to_values(levels, step, values.dtype))
-    return levels - np.sign(levels) * overflow
+    return np.rint(scaled).astype(np.int64)
 
 
 def to_values(levels: np.ndarray, step: Step, dtype: "np.dtype[Any]") -> np.ndarray:
-    """Decode levels: one rounded product, then the weights' dtype."""
+    """Decode levels: one rounded product, clipped, then the weights' dtype."""
     return scale_levels(levels.astype(compute_type(dtype)), step, dtype)
 
 
@@ -88,7 +89,31 @@ def scale_levels(levels: np.ndarray, step: Step, dtype: "np.dtype[Any]") -> np.n
     """Decode levels that have the computing type already, in place if it is `dtype`."""
     with np.errstate(over="ignore"):
         levels *= levels.dtype.type(step.size)
-        return levels.astype(dtype, copy=False)
+    return clip_products(levels, step.size, dtype)
+
+
+def clip_products(
+    products: np.ndarray, largest_step: float, dtype: "np.dtype[Any]"
+) -> np.ndarray:
+    """Convert products to a dtype; those beyond its range become its largest numbers.
+
+    The integer nearest to a weight near the end of the range may stand for more than
+    the dtype holds. The products are clipped in place.
+    """
+    largest = largest_finite(dtype)
+    if largest_step * _MAX_MAGNITUDE[products.dtype.itemsize] > largest:
+        np.clip(products, -largest, largest, out=products)
+    return products.astype(dtype, copy=False)
+
+
+@functools.cache
+def largest_finite(dtype: "np.dtype[Any]") -> float:
+    """Return the largest number of a float dtype, one of `ml_dtypes` or NumPy's."""
+    if dtype.kind == "V":
+        import ml_dtypes
+
+        return float(ml_dtypes.finfo(dtype).max)
+    return float(np.finfo(dtype).max)
 
 
 # The entropy coder of this codec is plain rANS.

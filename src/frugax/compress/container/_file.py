@@ -150,8 +150,8 @@ class CompressedFile(Mapping[str, np.ndarray]):
         """Return the integers and the steps whose product is a tensor.
 
         For decoders on a device: the product is `integers * steps` in the type of the
-        steps, one rounding, and then the tensor's dtype. It is not compared with the
-        tensor's digest here.
+        steps, one rounding, clipped to the range of the tensor's dtype. It is not
+        compared with the tensor's digest here.
 
         Returns:
             The integers in the smallest dtype that holds them, of the tensor's shape,

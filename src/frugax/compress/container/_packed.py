@@ -3,6 +3,7 @@
 import numpy as np
 
 from ..arrays import PackedArray, dtype_from_name
+from ..codecs import largest_finite
 from ..codecs.groups import pack_nibbles
 from ._decode import decode_integers
 from ._layout import FileContent
@@ -24,6 +25,11 @@ def decode_packed(content: FileContent, record: Record) -> PackedArray | None:
     if coded is None:
         return None
     integers, steps = coded
+    dtype = dtype_from_name(record.dtype)
+    # Programs do not clip products that are beyond the range of the weights.
+    largest = max(int(integers.max(initial=0)), -int(integers.min(initial=0)))
+    if largest * float(steps.max(initial=0)) > largest_finite(dtype):
+        return None
     grouped = _group_steps(steps, record.shape)
     if grouped is None:
         return None
@@ -47,7 +53,7 @@ def decode_packed(content: FileContent, record: Record) -> PackedArray | None:
         bits=bits,
         group=group,
         axis=-1,
-        dtype=dtype_from_name(record.dtype),
+        dtype=dtype,
     )
 
 

@@ -159,7 +159,8 @@ def _weighted_median(sizes: Sequence[tuple[float, int]]) -> float:
     half, count = sum(size for _, size in sizes) / 2, 0
     for rms, size in sorted(sizes):
         count += size
-        if count >= half:
+        # Of two tensors alike in size the larger one: the other is below it.
+        if count > half:
             return rms
     return 1.0
 

@@ -19,17 +19,20 @@ from ..arrays import (
 )
 from ..codecs import (
     BLOCK,
+    MAX_LEVEL,
     MIN_STEP,
     ChannelScaling,
     CodedBlocks,
     LosslessLength,
     RowScaling,
     Step,
+    compute_type,
     encode_lossless,
     encode_uniform,
     estimate_lossless_bytes,
     numbers_per_chunk,
     split_for_trellis,
+    step_below,
     to_levels,
     to_values,
     trellis,
@@ -50,6 +53,10 @@ _MIN_TRELLIS, _TRY_BOTH = 1 << 10, 1 << 14
 # An empty block of levels takes this much, and so do a step and its errors in the
 # header.
 _MIN_STEPPED_BYTES, STEP_BYTES = 28, 12
+# The trellis rounds to an integer of one residue modulo 4, which may be 2 steps off; 8
+# keeps the outermost number clear of the limit.
+_MAX_TRELLIS_LEVEL = trellis.MAX_FAR_LEVEL - 8
+_ABOVE = 1 + 2.0**-9  # a step's mantissa has 11 bits
 # Lanes of samples that are quantised side by side: more would leave the cache.
 _SAMPLE_LANES = 1024
 # Below this share of the estimated exact bytes a coding is taken to be shorter, without
@@ -176,8 +183,15 @@ class Source:
         return LosslessLength(self.array)
 
     def cap_step(self, step: Step) -> Step:
-        """Return the step, or the finest one that still pays for layers."""
-        return step
+        """Return the step, or the finest one whose integers are all in range.
+
+        With a finer one the tensor would be exact, which a size need not have room for.
+        """
+        largest = MAX_LEVEL[np.dtype(compute_type(self.array.dtype)).itemsize]
+        if self.can_scale:
+            largest = max(largest, _MAX_TRELLIS_LEVEL)
+        finest = step_below(self.max_abs / largest * _ABOVE)
+        return step if finest is None else max(step, finest, key=lambda s: s.size)
 
     @property
     def can_scale(self) -> bool:
@@ -186,9 +200,7 @@ class Source:
 
     def codec_at(self, step: Step) -> str:
         """Return the codec that suits the tensor at a step."""
-        # The trellis rounds to an integer of one residue modulo 4, which may be 2 steps
-        # off; 8 keeps the outermost number clear of the limit.
-        in_range = self.max_abs / step.size <= trellis.MAX_FAR_LEVEL - 8
+        in_range = self.max_abs / step.size <= _MAX_TRELLIS_LEVEL
         if self.can_scale and in_range:
             if isinstance(self.scaling, ChannelScaling):
                 return self.scaling.codec

@@ -360,14 +360,12 @@ def _scale(part: TrellisInput) -> np.ndarray | None:
     return scaled
 
 
-def _finish(part: TrellisInput, levels: np.ndarray) -> TrellisLevels | None:
+def _finish(part: TrellisInput, levels: np.ndarray) -> TrellisLevels:
     flat = part.lanes.join(levels)
     if _largest(flat) >= _MAX_SCALED - 4:
         flat = _restore_clipped(part, flat)
         levels = part.lanes.split(flat)
     values = part.decode(flat)
-    if not np.isfinite(values).all():
-        return None
     tables = fit_tables(flat, part.lanes.repeat(part.classes))
     return TrellisLevels(
         part.lanes, levels, part.classes, tables, flat, values, part.exponents

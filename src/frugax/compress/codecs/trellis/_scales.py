@@ -13,7 +13,7 @@ import numpy as np
 from frugax.errors import CorruptFileError
 
 from .._zstd import compress_frame, decompress_frame
-from ..uniform import Step, scale_levels
+from ..uniform import Step, clip_products, scale_levels
 
 # 2^(1/4) and its powers, rounded to 12 bits.
 _QUARTERS = np.array([2048, 2435, 2896, 3444]) / 2048
@@ -47,7 +47,7 @@ def scale_runs(
     with np.errstate(over="ignore"):
         levels[: whole * run].reshape(whole, run)[:] *= units[:whole, None]
         levels[whole * run :] *= units[-1]
-        return levels.astype(dtype, copy=False)
+    return clip_products(levels, float(units.max(initial=0)), dtype)
 
 
 def pack_exponents(exponents: np.ndarray) -> bytes:
