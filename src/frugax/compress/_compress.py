@@ -3,7 +3,7 @@
 import functools
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 from frugax.budget import SizeBudget, check_budget
@@ -35,6 +35,9 @@ from .search import (
 # share of the size from which on one is good enough.
 _MAX_REFITS = 5
 _CLOSE_REFIT = 0.98
+# A plan is for tensors of at most this many times the size that they had, or one over
+# it: by so much their relative errors differ from the planned ones.
+_SAME_SIZE = 1.25
 
 
 def plan(
@@ -144,7 +147,8 @@ def apply(
     """Carry out a plan: code the tree as planned, without a search.
 
     Args:
-        tree: the tree that was planned, perhaps with other values since.
+        tree: the tree that was planned, perhaps with somewhat other values since:
+            those of a tensor may be up to a quarter larger or smaller.
         plan: a plan from `frugax.compress.plan`.
         path: the file to write; by default the bytes are returned.
         sensitivity: the calibration that the plan was made with; for no other plan.
@@ -274,8 +278,9 @@ def save(
             already.
         progressive: as `frugax.compress.plan` takes it; a plan has it already, and is
             refused if it is not for a progressive file.
-        refit: with a plan, scale all of its steps by one factor until these values
-            fill its size. That takes a fraction of the time of a search.
+        refit: with a plan, scale the step of each tensor as its weights have grown, and
+            all by one factor until these values fill its size. That takes a fraction of
+            the time of a search.
         metadata: as `frugax.compress.plan` takes it.
         progress: as `frugax.compress.plan` takes it.
         workers: as `frugax.compress.plan` takes it.
@@ -376,6 +381,7 @@ def code(
         if min(count - 1, (before + nbytes // 2) * count // total) == number:
             mine.append(request)
         before += nbytes
+    _check_size_of_weights(plan, mine)
     with Coder(workers, resume) as coder:
         return sum(1 for _ in coder.encode(mine, lambda _: None))
 
@@ -432,6 +438,8 @@ def _make_draft(
         )
     sources, head = _read_tree(tree, metadata, progressive=plan.progressive)
     requests = _follow(plan, sources, sensitivity)
+    if not refit:
+        _check_size_of_weights(plan, requests)
     draft = _carry_out(plan, requests, head, coder, progress, refit=refit)
     return draft, plan.budget, plan
 
@@ -496,6 +504,25 @@ def _follow(
     )
 
 
+def _check_size_of_weights(
+    plan: CompressPlan, requests: Sequence[EncodeRequest]
+) -> None:
+    """Refuse values that the steps of a plan are too coarse or too fine for."""
+    planned = {t.name: t.rms for t in plan.tensors}
+    for request in requests:
+        source = request.source
+        # Without a step, or with zeros alone, it is exact whatever the values.
+        if request.step is None or not source.energy:
+            continue
+        ratio = source.rms / planned[source.name]
+        if not 1 / _SAME_SIZE <= ratio <= _SAME_SIZE:
+            raise ValueError(
+                f"the plan was made for other values: {source.name or 'the array'!r} "
+                f"has a root mean square of {source.rms:.4g} here, and had "
+                f"{planned[source.name]:.4g}. Plan anew, or save with refit=True."
+            )
+
+
 def _carry_out(
     plan: CompressPlan,
     requests: tuple[EncodeRequest, ...],
@@ -507,13 +534,15 @@ def _carry_out(
 ) -> Draft:
     by_name = {request.source.name: request for request in requests}
     sources = tuple(request.source for request in requests)
+    planned = {t.name: t for t in plan.tensors}
 
     def make(shift: float) -> Draft:
         def scaled(source: Source) -> Step | None:
             step = by_name[source.name].step
-            if step is None or not shift:
+            if step is None or not (refit and source.energy):
                 return step
-            return step_below(step.size * 2.0**shift) or step
+            grown = source.rms / planned[source.name].rms
+            return step_below(step.size * grown * 2.0**shift) or step
 
         codec = lambda source: by_name[source.name].codec or ""
         return make_draft(

@@ -15,6 +15,7 @@ class Limit(NamedTuple):
         predicted: before the work; None without a prediction.
         measured: after it; None if nobody could.
         source: of the measurement.
+        problems: sentences that say what went wrong; empty if nothing did.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Limit(NamedTuple):
     predicted: float | None
     measured: float | None
     source: str
+    problems: str = ""
 
 
 def make_receipt(*limits: Limit) -> Receipt:

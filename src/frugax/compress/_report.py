@@ -19,13 +19,16 @@ from ._limits import Limit, make_receipt
 from ._tensor_table import (
     TensorRow,
     format_gap,
-    format_unused,
     show_error,
     tensor_table,
+    used_share,
 )
 from .arrays import Distortion, relative_error, release
 from .container import Record
 from .search import Calibration, CompressPlan, Draft, limit_bytes, make_plan
+
+# Below this share of the size a receipt warns, unless all weights are exact.
+_MOSTLY_USED = 0.8
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +132,6 @@ class CompressReport:
             + f"\nfile: {format_bytes(self.file_bytes)}, {self.ratio:.4g}x smaller, "
             f"relative error {self.rel_error:.3g}, largest {self.max_abs:.3g}"
             + ("" if gap is None else f", {gap:.2f} dB from the bound")
-            + format_unused(self)
             + format_below_bound(self.tensors)
             + format_gap(self.allocation_gap)
             + f"\n{self.receipt}"
@@ -210,9 +212,16 @@ def make_report(
         output_error = measure(draft.arrays())
         outputs = "outputs on the batches that were held out"
     limit = limit_bytes(draft.sources, budget)
+    problems = ""
+    made = dataclasses.replace(plan, file_bytes=file_bytes)
+    if (share := used_share(made)) < _MOSTLY_USED:
+        problems = (
+            f"{100 * share:.0f}% of the size is used, and the weights have errors: "
+            "some tensors are exact or coarse and nothing between; see the table."
+        )
     counted, decoded = "length of the file", "decoded from the file"
     rows = (
-        Limit("file", "bytes", limit, plan.file_bytes, file_bytes, counted),
+        Limit("file", "bytes", limit, plan.file_bytes, file_bytes, counted, problems),
         Limit(
             *("relative error", "", budget.rel_error),
             *(plan.rel_error, draft.rel_error, decoded),

@@ -83,30 +83,33 @@ def tensor_table(tensors: Sequence[TensorRow], columns: Columns) -> str:
     return table(["tensor", "weights", "codec", "bytes", *columns], rows)
 
 
-def format_unused(of: Any) -> str:
-    """Return the line about a size that a plan or report leaves unused, if it does.
+def used_share(of: Any) -> float:
+    """Return the share of the size that the file of a plan or report uses.
 
-    It is also empty if all tensors are exact, or if the budget allows an error.
+    1 where the budget states no size alone, or all tensors are exact.
     """
     budget: SizeBudget = of.budget
     tensors: Sequence[TensorRow] = of.tensors
-    file_bytes: int = of.file_bytes
     limit = budget.limit_bytes(
         original_bytes=of.original_bytes,
         weights=sum(math.prod(t.shape) for t in tensors),
     )
     inexact = any(t.rel_error for t in tensors)
-    if (
-        limit is None
-        or not (budget.is_only_size and inexact)
-        or file_bytes > _UNUSED * limit
-    ):
+    if limit is None or not (budget.is_only_size and inexact):
+        return 1.0
+    return of.file_bytes / limit
+
+
+def format_unused(of: Any) -> str:
+    """Return the line about a size that a plan leaves unused, if it does."""
+    share = used_share(of)
+    if share > _UNUSED:
         return ""
     line = (
-        f"\n{100 * file_bytes / limit:.0f}% of the size is used: no finer file was "
+        f"\n{100 * share:.0f}% of the size is used: no finer file was "
         "found within it, and the exact one is longer"
     )
-    if any(t.codec == "planes" for t in tensors):
+    if any(t.codec == "planes" for t in of.tensors):
         line += "; without progressive=True there may be one"
     return line
 

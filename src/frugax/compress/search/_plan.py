@@ -23,9 +23,11 @@ class TensorPlan(TensorRow):
 
     Attributes:
         step: the distance of two quantised values; None if exact.
+        rms: root mean square of the weights that the step is for; 0 if exact.
     """
 
     step: Step | None
+    rms: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +107,9 @@ def make_plan(
             bytes=t.stored_bytes,
             rel_error=t.rel_error,
             max_abs=t.max_abs,
+            rms=source.rms if t.step is not None else 0.0,
         )
-        for t in draft.tensors
+        for t, source in zip(draft.tensors, draft.sources, strict=True)
     )
     return CompressPlan(
         budget=budget,
