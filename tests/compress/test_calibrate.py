@@ -67,12 +67,19 @@ def test_calibrated_weights_make_the_change_of_the_outputs_smaller():
     [
         ([], 1, "calibrate"),
         ([BATCH], 0, "draws"),
-        ([BATCH * np.nan], 1, "calibrate"),
+        ([BATCH, BATCH * np.nan], 1, "batches[1]"),
     ],
 )
 def test_calibration_that_cannot_be_is_refused(batches, draws, match):
     with refuses(ValueError, match):
         compress.calibrate(apply, NET, batches, draws=draws)
+
+
+def test_calibration_names_weights_that_are_not_finite():
+    name = next(iter(NET))
+    bad = NET | {name: NET[name] * np.nan}
+    with refuses(ValueError, name):
+        compress.calibrate(apply, bad, [BATCH])
 
 
 def test_rows_of_different_sizes_get_scales_that_pay(tmp_path):

@@ -12,7 +12,10 @@ from frugax.compress import CompressedFile
 from frugax.errors import CorruptFileError, UnsupportedFileError
 from refusals import refuses
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:these tensors have NaN"),
+]
 
 DAMAGE = (CorruptFileError, UnsupportedFileError)
 # Written by `GOLDEN.write_bytes(compress.compress(golden_weights(), BUDGET))`, and

@@ -206,8 +206,12 @@ def test_a_tensor_that_the_format_cannot_hold_is_refused(tmp_path):
         assert not (tmp_path / name).exists()
     large = {"w": np.full((2, 32), 1e30, "f4")}
     compress.save(path, large, SizeBudget(max_abs=0))
-    with refuses(UnsupportedFileError, "float16"):
+    with refuses(UnsupportedFileError, "float16", "'w'"):
         compress.export_quantised(path, tmp_path / "w.gguf")
+    for name in ("n" * 64, "é" * 32):  # bytes count, and not characters
+        compress.save(path, {name: np.ones((2, 32), "f4")}, SizeBudget(max_abs=0))
+        with refuses(UnsupportedFileError, repr(name)):
+            compress.export_quantised(path, tmp_path / "w.gguf")
     with refuses(ValueError, 8):
         compress.export_quantised(path, tmp_path / "w.safetensors", bits=4)
     with refuses(ValueError, "gguf"):

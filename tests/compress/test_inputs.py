@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from frugax import SizeBudget, compress
-from refusals import refuses
+from refusals import refuses, warns
 from saved_tree import RNG, SIX
 
 
@@ -44,8 +44,11 @@ def test_weights_that_are_not_finite_are_kept_exactly():
     w = np.ones((64, 64), np.float32)
     w[3, 5], w[0, 0] = np.nan, -np.inf
     tree = {"w": w, "v": RNG.normal(size=(64, 64))}
-    plan = compress.plan(tree, SizeBudget(ratio=8))
-    back = compress.decompress(compress.compress(tree, SizeBudget(ratio=8)))
+    tree["c"] = np.array([1, np.nan + 1j], np.complex64)
+    with warns(UserWarning, "'w'", 2, "'c'", 1):
+        plan = compress.plan(tree, SizeBudget(ratio=8))
+    with warns(UserWarning, "'w'"):
+        back = compress.decompress(compress.compress(tree, SizeBudget(ratio=8)))
     assert {t.name: t.codec for t in plan.tensors}["w"] == "lossless"
     assert back["w"].tobytes() == w.tobytes()
 

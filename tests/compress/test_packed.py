@@ -8,7 +8,7 @@ import pytest
 from frugax import InfeasibleBudgetError, SizeBudget, compress
 from frugax.compress import PackedArray
 from frugax.targets import Target, installed_compilers
-from refusals import refuses
+from refusals import refuses, warns
 
 
 def normal(*shape, dtype="f4", seed=0):
@@ -181,8 +181,24 @@ def test_weights_that_cannot_be_packed_stay_dense():
         "name": "a net",
         "none": None,
     }
-    packed = compress.pack(tree, SizeBudget("200bpw")).tree
+    with warns(UserWarning, "'nan'"):
+        packed = compress.pack(tree, SizeBudget("200bpw")).tree
     assert all(packed[name] is tree[name] for name in tree)
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (np.zeros(5000, "f4"), "axes"),
+        (np.arange(9000).reshape(90, 100), "int64"),
+        (np.full((128, 64), 1e38, "f4"), "1e+38"),
+    ],
+)
+def test_a_refusal_names_the_tensor_that_stays_dense_and_why(bad, reason):
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        compress.pack({"w": normal(64, 64), "bad": bad}, SizeBudget("4.1bpw"))
+    assert "'bad'" in caught.value.hint
+    assert reason in caught.value.hint
 
 
 @pytest.mark.parametrize(

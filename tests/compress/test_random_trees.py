@@ -9,7 +9,10 @@ import pytest
 from frugax import SizeBudget, compress
 from frugax.errors import InfeasibleBudgetError
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:these tensors have NaN"),
+]
 
 DTYPES = [
     *("bool", "int8", "uint16", "int32", "int64", "uint64", "float16", "float32"),

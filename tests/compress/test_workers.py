@@ -13,6 +13,8 @@ from frugax.compress.search import Coder
 from frugax.errors import OutputError
 from refusals import refuses
 
+pytestmark = pytest.mark.filterwarnings("ignore:these tensors have NaN")
+
 
 @pytest.fixture(scope="module")
 def tree():

@@ -128,7 +128,24 @@ def calibrate(
     energy, squares, *views = jax.device_get(jax.tree.map(lambda x: x / count, total))
     sensitivity = {name: float(squares[name]) for name in names}
     if not np.isfinite(list(sensitivity.values())).all():
-        raise ValueError("calibrate was given gradients that are not finite.")
+        for i, leaf in zip(floats, values, strict=True):
+            if not jnp.isfinite(leaf).all():
+                raise ValueError(
+                    f"{named[i]!r} has NaN or infinite numbers: calibrate needs "
+                    "weights that are finite."
+                )
+        # Once more, to find the first batch of those that are at fault.
+        for number, batch in enumerate(seen):
+            _, squares, *_ = add_moments(None, values, batch, key)
+            bad = [name for name, square in squares.items() if not np.isfinite(square)]
+            if bad:
+                raise ValueError(
+                    f"batches[{number}] gives {bad[0]!r} a gradient that is not "
+                    "finite: leave that batch out, or look for NaN in it."
+                )
+        raise ValueError(
+            "the squares of gradients overflow float32: scale the outputs."
+        )
     sizes = {named[i]: leaves[i].size for i in floats}
     rows, columns = (
         {name: _describe(found, count, sizes[name]) for name, found in view.items()}

@@ -29,6 +29,7 @@ from .search import (
     make_draft,
     make_plan,
     scale_rows,
+    warn_of_not_finite,
 )
 
 # Files that are coded at most to fit other values into the size of a plan, and the
@@ -61,7 +62,7 @@ def plan(
             it is only read.
         budget: bytes of the whole file, or the error allowed, or both. Errors count
             finite float tensors; integers and tensors with NaN or infinity in them are
-            always exact.
+            always exact, the latter with a warning.
         sensitivity: the weight of a squared error of each float tensor, by name, in
             any one unit; `frugax.compress.sensitivity_of` measures it on your data. A
             `Calibration` from `frugax.compress.calibrate` also sets the steps of rows
@@ -107,6 +108,7 @@ def plan(
             coder=coder,
         )
     monotonic.finish()
+    warn_of_not_finite(draft.sources, stack_level=2)
     # The coded draft is dropped: a plan keeps steps and codecs, and `apply` codes
     # again.
     return make_plan(draft, budget, _only_calibration(sensitivity))
@@ -237,6 +239,7 @@ def compress(
             *(tree, budget_or_plan, sensitivity, monotonic, metadata, coder),
             progressive=progressive,
         )
+    warn_of_not_finite(draft.sources, stack_level=2)
     # The bytes are decoded and compared first: weights must not be lost to a faulty
     # codec.
     tensors = measure_tensors(draft)
@@ -313,6 +316,7 @@ def save(
             progressive=progressive,
             refit=refit,
         )
+    warn_of_not_finite(draft.sources, stack_level=2)
     # Before an existing file at `path` is replaced, and while a failure can still leave
     # it.
     tensors = measure_tensors(draft)

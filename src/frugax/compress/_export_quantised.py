@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from frugax.budget import Receipt, SizeBudget, Verdict, check_budget
+from frugax.errors import UnsupportedFileError
 
 from ._arguments import check_path
 from ._compressed_tensors import CompressedTensors
@@ -190,6 +191,12 @@ def _export(
     source, error = Source(record.name, array), Distortion()
     if writer.takes(record) and _is_quantised(source, grouping):
         integers, steps = quantise_groups(array, grouping, writer.steps_dtype(array))
+        if not np.isfinite(steps.astype(np.float32)).all():
+            raise UnsupportedFileError(
+                f"{compressed.place}: tensor {record.name!r} has numbers up to "
+                f"{source.max_abs:.3g}, whose steps are beyond {steps.dtype.name}: "
+                "scale its weights down."
+            )
         decoded = decode_groups(integers, steps, grouping, array.dtype)
         error = Distortion.between(decoded.reshape(-1), array.reshape(-1))
         codec, parts = writer.lay_out(record.name, integers, steps)

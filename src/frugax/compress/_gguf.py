@@ -30,6 +30,7 @@ _TYPES = {
 }
 _GROUP = 32
 _ALIGNMENT = 32
+_MAX_NAME = 63  # bytes, of ggml's 64 with the NUL behind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +86,11 @@ class GGUF:
                 raise UnsupportedFileError(
                     f"{place}: tensor {name!r} of {kind} with {len(shape)} axes cannot "
                     "stand in a .gguf file: write a .safetensors file."
+                )
+            if len(name.encode()) > _MAX_NAME:
+                raise UnsupportedFileError(
+                    f"{place}: the name {name!r} has {len(name.encode())} bytes, and "
+                    f"llama.cpp reads at most {_MAX_NAME}: rename the tensor."
                 )
             sizes = shape[::-1] or (1,)
             head += _text(name) + struct.pack("<I", len(sizes))

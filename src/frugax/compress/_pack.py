@@ -15,6 +15,7 @@ from frugax.trees import PyTree, is_array, named_leaves, replace_leaves
 from ._limits import Limit, make_receipt
 from ._tensor_table import TensorRow, show_error, tensor_table
 from .arrays import (
+    QUANTISABLE,
     Distortion,
     PackedArray,
     dtype_from_name,
@@ -24,7 +25,7 @@ from .arrays import (
     unwrap_modules,
 )
 from .codecs.groups import Grouping, decode_groups, pack_nibbles, quantise_groups
-from .search import Source
+from .search import Source, warn_of_not_finite
 
 # Smaller tensors stay as they are: programs hardly notice their bytes, and outputs do
 # notice their errors.
@@ -134,6 +135,7 @@ def pack(
     only_arrays = [leaf if is_array(leaf) else None for _, leaf in leaves]
     arrays = named_arrays(replace_leaves(tree, only_arrays))
     sources = {name: Source(name, array) for name, array in arrays.items()}
+    warn_of_not_finite(sources.values(), stack_level=2)
     weights = _check_sensitivity(sources, sensitivity)
     options = [_list_options(source) for source in sources.values()]
     limit = budget.limit_bytes(
@@ -144,7 +146,7 @@ def pack(
     goal = None if budget.rel_error is None else budget.rel_error**2 * total
     aim = goal
     for _ in range(_MAX_TRIES):
-        chosen = _choose(options, weights, limit, aim)
+        chosen = _choose([*sources.values()], options, weights, limit, aim)
         packed = [
             _pack_tensor(source, option)
             for source, option in zip(sources.values(), chosen, strict=True)
@@ -169,7 +171,7 @@ def pack(
     )
     held = sum(tensor.bytes for tensor in tensors)
     if limit is not None and held > limit:
-        _raise_infeasible(held, limit, budget)
+        _raise_infeasible(held, limit, budget, [*sources.values()])
     rel_error = relative_error(energy, total)
     predicted = math.fsum(option.energy for option in chosen)
     receipt = make_receipt(
@@ -231,13 +233,28 @@ def _check_sensitivity(
     return [float((sensitivity or {}).get(name, 1.0)) for name in sources]
 
 
+def _why_dense(source: Source) -> str:
+    """Return why a tensor cannot be packed; empty if it can."""
+    array = source.array
+    if array.ndim < 2:
+        return f"it has {array.ndim} axes"
+    if array.size < _SMALL:
+        return f"it has fewer than {_SMALL:,} numbers"
+    if array.dtype.name not in QUANTISABLE:
+        return f"it is of {array.dtype.name}"
+    if source.count_not_finite():
+        return "it has NaN or infinite numbers"
+    # Beyond these, float32 and bfloat16 cannot hold the numbers or their steps.
+    if not 1e-30 < source.max_abs < 1e37:
+        return f"its largest number is {source.max_abs:.3g}"
+    return ""
+
+
 def _list_options(source: Source) -> list[_Option]:
     """Return the ways to hold a tensor, with estimated errors; the last is exact."""
     array = source.array
     dense = _Option(None, array.nbytes, 0.0)
-    # Beyond these, float32 and bfloat16 cannot hold the numbers or their steps.
-    in_range = 1e-30 < source.max_abs < 1e37
-    if array.ndim < 2 or array.size < _SMALL or not in_range:
+    if _why_dense(source):
         return [dense]
     found: dict[tuple[int, tuple[int, ...]], _Option] = {}
     for grouping in _GROUPINGS:
@@ -283,6 +300,7 @@ def _packed_bytes(shape: tuple[int, ...], grouping: Grouping) -> int:
 
 
 def _choose(
+    sources: list[Source],
     options: list[list[_Option]],
     weights: list[float],
     limit: int | None,
@@ -309,7 +327,7 @@ def _choose(
     if goal is None:
         assert limit is not None  # a budget has a size or an error
         if least > limit:
-            _raise_infeasible(least, limit, None)
+            _raise_infeasible(least, limit, None, sources)
         return allocate(limit)[0]
     low, high = least, dense
     best = [of_tensor[-1] for of_tensor in options]
@@ -348,16 +366,26 @@ def _pack_tensor(
     return packed, Distortion.between(decoded.reshape(-1), array.reshape(-1))
 
 
-def _raise_infeasible(needed: int, limit: int, budget: SizeBudget | None) -> NoReturn:
+def _raise_infeasible(
+    needed: int, limit: int, budget: SizeBudget | None, sources: list[Source]
+) -> NoReturn:
     what = "packing these weights in at least 4 bits each"
     if budget is not None:
         what = f"packing these weights within {budget}"
+    hint = "compress them: frugax.compress.save is not bound to whole bits."
+    dense = [source for source in sources if _why_dense(source)]
+    if dense:
+        largest = max(dense, key=lambda source: source.array.nbytes)
+        hint = (
+            f"{largest.name or 'the array'!r} stays dense, {largest.array.nbytes:,} "
+            f"bytes, because {_why_dense(largest)}; or {hint}"
+        )
     raise InfeasibleBudgetError(
         what,
         needed=needed,
         limit=limit,
         unit="bytes",
-        hint="compress them: frugax.compress.save is not bound to whole bits.",
+        hint=hint,
         proven=budget is None,
     )
 

@@ -20,10 +20,9 @@ _NUMPY_NAMES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"),
     *("uint64", "float16", "float32", "float64", "complex64", "complex128"),
 )
-_ML_NAMES = (
-    *("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"),
-    *("float4_e2m1fn", "int4", "uint4"),
-)
+# Those of `ml_dtypes`; the 4-bit floats have neither NaN nor infinity.
+FLOATS_OF_ML_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")
+_ML_NAMES = (*FLOATS_OF_ML_DTYPES, "float4_e2m1fn", "int4", "uint4")
 # Float dtypes that may lose precision; 8-bit floats are already quantised.
 QUANTISABLE = ("float16", "bfloat16", "float32", "float64")
 DTYPE_NAMES = frozenset(_NUMPY_NAMES + _ML_NAMES)

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from frugax.errors import UnsupportedFileError
-
 # Shares of the step that reaches the largest number of a group. Clipping that number
 # pays with few integers: 4 bits have about 0.5 dB less error than without.
 _SHARES = {4: np.linspace(1.05, 0.7, 8), 8: np.array([1.0])}
@@ -66,10 +64,8 @@ def quantise_groups(
         dtype: of the steps.
 
     Returns:
-        Integers of the array's shape, int8, and the steps.
-
-    Raises:
-        UnsupportedFileError: the dtype of the steps cannot hold one of them.
+        Integers of the array's shape, int8, and the steps: infinite where their dtype
+        cannot hold one.
     """
     turned = np.moveaxis(array, grouping.axis, -1)
     length = turned.shape[-1]
@@ -87,11 +83,6 @@ def quantise_groups(
         )
         integers[part] = found.reshape(len(values), -1)[:, :length]
         steps[part] = of_groups.reshape(len(values), groups)
-    if not np.isfinite(steps.astype(np.float32)).all():
-        raise UnsupportedFileError(
-            f"a step of {np.abs(array).max() / -grouping.lowest:.3g} is beyond "
-            f"{np.dtype(dtype).name}: scale the weights down."
-        )
     whole = turned.shape[:-1]
     return (
         np.moveaxis(integers.reshape(*whole, length), -1, grouping.axis),

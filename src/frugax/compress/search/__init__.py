@@ -43,4 +43,5 @@ from ._search import (
 )
 from ._source import (
     Source as Source,
+    warn_of_not_finite as warn_of_not_finite,
 )

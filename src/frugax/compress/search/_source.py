@@ -4,12 +4,14 @@ import dataclasses
 import functools
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from ..arrays import (
+    FLOATS_OF_ML_DTYPES,
     QUANTISABLE,
     Distortion,
     relative_error,
@@ -68,6 +70,8 @@ KEPT = 1 << 16  # bytes of a tensor whose exact coding is cached: it is asked fo
 # A trellis of this share of a uniform step makes the same error: 0.26 and 1/12 steps^2.
 TRELLIS_STEP = math.sqrt(1 / 12 / 0.26)
 
+_NAMED = 20  # tensors that a warning names
+
 # Called with how many numbers of a tensor are done.
 CountProgress = Callable[[int], object]
 
@@ -103,6 +107,14 @@ class Source:
         if not self.energy:
             return 0.0
         return max(float(max(p.max(), -p.min())) for p in self._parts())
+
+    def count_not_finite(self) -> int:
+        """Return how many numbers are NaN or infinite."""
+        array = self.array
+        can_be = array.dtype.kind in "fc" or array.dtype.name in FLOATS_OF_ML_DTYPES
+        if self.energy or not can_be:  # the sum of squares is finite
+            return 0
+        return sum(int(p.size - np.isfinite(p).sum()) for p in self._parts())
 
     @property
     def quantisable(self) -> bool:
@@ -413,6 +425,19 @@ class Source:
 
 def _bytes(point: RatePoint) -> float:
     return point.bytes
+
+
+def warn_of_not_finite(sources: Iterable[Source], *, stack_level: int) -> None:
+    """Warn of NaN and infinite numbers, which a training that diverged leaves."""
+    counts = {s.name or "the array": s.count_not_finite() for s in sources}
+    found = [f"{name!r} ({count:,})" for name, count in counts.items() if count]
+    if found:
+        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        warnings.warn(
+            "these tensors have NaN or infinite numbers, and are kept as they are: "
+            f"{', '.join(found[:_NAMED])}{more}.",
+            stacklevel=stack_level + 1,
+        )
 
 
 def estimate_together(wanted: Iterable[tuple[Source, Step | None]]) -> None:
