@@ -9,6 +9,7 @@ from safetensors.numpy import load_file
 
 from frugax import SizeBudget, compress
 from frugax.cli import main
+from frugax.compress._roles import ModelConfig, Role, find_roles
 from frugax.errors import UnsupportedFileError
 from refusals import refuses
 
@@ -173,14 +174,164 @@ def test_a_folder_has_the_layout_of_compressed_tensors(tmp_path, bits, limit):
         compress.export_quantised(path, to, bits=bits)
 
 
-def test_the_report_says_which_matrices_a_folder_leaves(tmp_path):
+def roles_of(shapes, config=None):
+    found = find_roles(shapes, ModelConfig(**(config or {})))
+    return {name: role for name, role in found.items() if role is not Role.VECTOR}
+
+
+# The matrices of transformers as their files name them, each with its role.
+NETS = {
+    "gpt2": (
+        {"model_type": "gpt2"},
+        {
+            "wte.weight": ((90, 64), Role.EMBEDDING),
+            "transformer.wpe.weight": ((32, 64), Role.EMBEDDING),
+            "h.0.attn.c_attn.weight": ((64, 192), Role.TRANSPOSED),
+            "h.0.attn.bias": ((1, 1, 32, 32), Role.CONVOLUTION),
+            "score.weight": ((2, 64), Role.HEAD),
+        },
+    ),
+    "t5": (
+        {},
+        {
+            "shared.weight": ((90, 64), Role.EMBEDDING),
+            "encoder.block.0.layer.0.SelfAttention.q.weight": ((64, 64), Role.LINEAR),
+            "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight": (
+                (32, 8),
+                Role.BIAS,
+            ),
+            "encoder.block.0.layer.1.DenseReluDense.wo.weight": ((64, 99), Role.LINEAR),
+        },
+    ),
+    "bert": (
+        {},
+        {
+            "bert.embeddings.word_embeddings.weight": ((90, 64), Role.EMBEDDING),
+            "bert.encoder.layer.0.attention.output.dense.weight": (
+                (64, 64),
+                Role.LINEAR,
+            ),
+            "bert.encoder.layer.0.output.dense.weight": ((64, 256), Role.LINEAR),
+            "bert.pooler.dense.weight": ((64, 64), Role.OUTSIDE),
+            "cls.predictions.decoder.weight": ((90, 64), Role.HEAD),
+            "classifier.out_proj.weight": ((3, 64), Role.HEAD),
+        },
+    ),
+    "meta llama": (
+        {},
+        {
+            "tok_embeddings.weight": ((90, 64), Role.EMBEDDING),
+            "layers.0.attention.wq.weight": ((64, 64), Role.LINEAR),
+            "layers.0.feed_forward.w1.weight": ((96, 64), Role.LINEAR),
+            "output.weight": ((90, 64), Role.HEAD),
+        },
+    ),
+    "rwkv": (
+        {},
+        {
+            "emb.weight": ((90, 64), Role.EMBEDDING),
+            "blocks.0.att.key.weight": ((64, 64), Role.LINEAR),
+            "blocks.0.att.time_maa_w1": ((64, 32), Role.UNNAMED),
+            "head.weight": ((90, 64), Role.HEAD),
+        },
+    ),
+    "mixtures": (
+        {"experts": frozenset({4})},
+        {
+            "model.layers.0.mlp.gate.weight": ((4, 64), Role.ROUTER),
+            "model.layers.0.mlp.chooser.weight": ((4, 64), Role.ROUTER),
+            "model.layers.0.mlp.shared_expert_gate.weight": ((1, 64), Role.ROUTER),
+            "model.layers.0.mlp.gate_proj.weight": ((96, 64), Role.LINEAR),
+            "model.layers.0.mlp.experts.3.w1.weight": ((96, 64), Role.LINEAR),
+            "model.layers.0.mlp.experts.down_proj": ((4, 64, 96), Role.EXPERTS),
+            "model.layers.0.mlp.experts.down_proj_bias": ((4, 64), Role.BIAS),
+            "model.layers.0.moe.input_linear.weight": ((4, 99, 64), Role.EXPERTS),
+            "model.layers.0.mixer.conv1d.weight": ((64, 1, 4), Role.CONVOLUTION),
+            "mtp.predict.weight": ((128, 64), Role.OUTSIDE),
+        },
+    ),
+    "by the vocabulary alone": (
+        {"vocabulary": frozenset({90})},
+        {
+            "net.words.weight": ((90, 64), Role.EMBEDDING),
+            "net.back.weight": ((96, 64), Role.EMBEDDING),  # filled up
+            "net.dense.weight": ((64, 64), Role.LINEAR),
+        },
+    ),
+    "a plain net": (
+        {},
+        {"net.0.weight": ((64, 64), Role.LINEAR), "k": ((64, 64), Role.UNNAMED)},
+    ),
+}
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_the_roles_of_tensors(net):
+    config, tensors = NETS[net]
+    shapes = {name: shape for name, (shape, _) in tensors.items()}
+    found = roles_of(shapes | {"norm.weight": (64,)}, config)
+    assert found == {name: role for name, (_, role) in tensors.items()}
+
+
+@pytest.mark.parametrize("kind", ["", "gpt_oss", "llama4"])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_experts_are_rounded_one_by_one(tmp_path, kind, bits):
+    rng = np.random.default_rng(0)
+    normal = lambda *shape: rng.normal(size=shape).astype("f4")
+    transposed = bool(kind)
+    gate_up = normal(3, 64, 256) if transposed else normal(3, 256, 64)
+    down = normal(3, 128, 64) if transposed else normal(3, 64, 128)
+    prefix = "model.layers.0.mlp.experts"
+    tree = {f"{prefix}.gate_up_proj": gate_up, f"{prefix}.down_proj": down}
+    compress.save(tmp_path / "w.fxz", tree, SizeBudget(max_abs=0))
+    config = {"model_type": kind} if kind else {"text_config": {"hidden_size": 64}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    report = compress.export_quantised(tmp_path / "w.fxz", tmp_path / "to", bits=bits)
+    assert report.dense_share == 0
+    assert report.quantised == 2
+    found, entry = read_compressed_tensors(tmp_path / "to")
+    assert entry["ignore"] == []
+    for i in range(3):
+        rows = gate_up[i].T if transposed else gate_up[i]
+        gate, up = rows[:128], rows[128:]
+        if kind == "gpt_oss":
+            gate, up = rows[::2], rows[1::2]
+        expected = {
+            "gate_proj": gate,
+            "up_proj": up,
+            "down_proj": down[i].T if transposed else down[i],
+        }
+        for name, matrix in expected.items():
+            decoded = found[f"{prefix}.{i}.{name}.weight"]
+            assert error(decoded, matrix) < {4: 0.1, 8: 0.008}[bits]
+
+
+def test_the_report_states_the_share_that_stays(tmp_path):
     path, matrix = tmp_path / "w.fxz", np.ones((64, 64), "f4")
-    tree = {"a": {"weight": matrix}, "b": {"kernel": matrix}, "c": {"kernel": matrix}}
-    compress.save(path, tree, SizeBudget(max_abs=0))
+    compress.save(path, {"a.kernel": matrix, "b": matrix[0]}, SizeBudget(max_abs=0))
     report = compress.export_quantised(path, tmp_path / "exported")
-    assert report.unnamed == ("b.kernel", "c.kernel")
-    assert str(report).count("2 matrices stay as they are, such as 'b.kernel'") == 1
-    assert "stay as" not in str(compress.export_quantised(path, tmp_path / "w.gguf"))
+    assert report.quantised == 0
+    assert report.dense_share == 1
+    assert Role.UNNAMED.value in str(report)
+    with pytest.raises(SystemExit) as caught:
+        main(["export", str(path), "-o", str(tmp_path / "again")])
+    assert caught.value.code == 1
+    tree = {"a.weight": matrix, "b.kernel": matrix}
+    compress.save(path, tree, SizeBudget(max_abs=0))
+    assert compress.export_quantised(path, tmp_path / "half").dense_share == 0.5
+    kept = compress.export_quantised(path, tmp_path / "kept", keep=["a"])
+    assert kept.dense_share == 1
+
+
+def test_gguf_leaves_routers_and_rounds_experts(tmp_path):
+    path, rng = tmp_path / "w.fxz", np.random.default_rng(0)
+    tree = {
+        "layers.0.mlp.experts.up": rng.normal(size=(3, 64, 64)).astype("f4"),
+        "layers.0.mlp.gate.weight": rng.normal(size=(3, 64)).astype("f4"),
+    }
+    compress.save(path, tree, SizeBudget(max_abs=0))
+    report = compress.export_quantised(path, tmp_path / "w.gguf")
+    assert [t.codec for t in report.tensors] == ["Q8_0", "float32"]
 
 
 def test_the_command_reports_whether_the_error_is_within_a_limit(saved, capsys):

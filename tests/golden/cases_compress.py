@@ -15,6 +15,7 @@ import functools
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,10 @@ def _lossless() -> dict[str, Cell]:
     for dtype in ("int64", "int32", "int8", "uint8", "bool"):
         cells |= _exact(dtype, rng.integers(0, 100, size=(64, 64)).astype(dtype))
     cells |= _exact("zeros", np.zeros((64, 64), np.float32))
-    return cells | _exact("not finite", np.array([np.nan, np.inf, -0.0], np.float32))
+    with warnings.catch_warnings():  # of the NaN
+        warnings.simplefilter("ignore")
+        special = np.array([np.nan, np.inf, -0.0], np.float32)
+        return cells | _exact("not finite", special)
 
 
 def _exact(name: str, array: np.ndarray) -> dict[str, Cell]:

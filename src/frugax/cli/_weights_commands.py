@@ -266,7 +266,8 @@ def export(
         to: a .gguf file (Q4_0 or Q8_0), a .safetensors file of int8 tensors with a step
             for each row, NAME_scale, or a folder in the layout of compressed-tensors.
         bits: of an integer; 8 alone in .safetensors.
-        limits: an error or a size; the exit code is 1 if the file is beyond it.
+        limits: an error or a size; the exit code is 1 if the file is beyond it, and if
+            no tensor is rounded.
         force: replace the target if it exists.
 
     Raises:
@@ -284,7 +285,8 @@ def export(
         raise ConfigError(f"frugax export: {e}") from e
     console.print(str(report), highlight=False, markup=False, soft_wrap=True)
     _print_size(to if to.suffix else to / "model.safetensors")
-    return int(budget is not None and report.verdict is not Verdict.KEPT)
+    broken = budget is not None and report.verdict is not Verdict.KEPT
+    return int(broken or not report.quantised)
 
 
 def verify(file: File, /, *, against: Target = None) -> int:

@@ -1,31 +1,37 @@
 """Write 4- or 8-bit weights as compressed-tensors, for vLLM and transformers.
 
 https://github.com/vllm-project/compressed-tensors: `pack-quantized` for 4 bits,
-`int-quantized` for 8. Tools quantise the weights of `Linear` modules alone, which by
-their names cannot be told from others with two axes.
+`int-quantized` for 8. Tools quantise the weights of `Linear` modules alone; experts
+that are stored as one tensor become the modules of each expert.
 """
 
 import dataclasses
 import fnmatch
+import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from frugax.errors import CorruptFileError
 from frugax.fileio import write_whole
 
-from ._int8_safetensors import Part, lay_out_int8, write_safetensors
-from .arrays import QUANTISABLE
+from ._export_layout import (
+    Entry,
+    Item,
+    Part,
+    Rounded,
+    lay_out_int8,
+    round_to_groups,
+    write_parts,
+)
+from ._roles import WEIGHT, ModelConfig, Role, find_roles
 from .codecs.groups import Grouping, pack_nibbles
-from .container import Record
 
-_WEIGHT = ".weight"
 _GROUPS = (128, 64, 32)
 # The words of compressed-tensors for ours.
 _FORMATS = {4: "pack-quantized", 8: "int-quantized"}
+_GATE_UP = "gate_up_proj"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,68 +41,77 @@ class CompressedTensors:
     Attributes:
         folder: the folder to write to.
         bits: of an integer, 4 or 8.
-        keep: patterns of modules that are not quantised.
-        records: the tensors.
+        keep: patterns of modules that are not quantised; None to go by their roles.
+        config: the model's configuration.
+        entries: the tensors.
     """
 
     folder: Path
     bits: int
-    keep: Sequence[str]
-    records: Sequence[Record]
+    keep: Sequence[str] | None
+    config: ModelConfig
+    entries: Sequence[Entry]
 
     @property
     def file(self) -> Path:
         """The file that the tensors go to."""
         return self.folder / "model.safetensors"
 
-    @property
+    @functools.cached_property
     def grouping(self) -> Grouping:
         """The longest groups that divide the rows of all matrices; rows for 8 bits."""
         if self.bits == 8:
             return Grouping(8, 0)
-        rows = [r.shape[-1] for r in self.records if self.takes(r)]
+        items = self.list_items(self.entries)
+        rows = [item.shape[-1] for item in items if not item.why_dense]
         fitting = (size for size in _GROUPS if not any(row % size for row in rows))
         return Grouping(4, next(fitting, _GROUPS[-1]))
 
-    def takes(self, record: Record) -> bool:
-        """Whether a tensor may be the weight of a `Linear` module that is not kept."""
-        name, ending = record.name[: -len(_WEIGHT)], record.name[-len(_WEIGHT) :]
-        kept = any(fnmatch.fnmatchcase(name, pattern) for pattern in self.keep)
-        return ending == _WEIGHT and len(record.shape) == 2 and not kept
+    def list_items(self, entries: Sequence[Entry]) -> list[Item]:
+        """Return the tensors of the file."""
+        roles = find_roles({e.name: e.shape for e in entries}, self.config)
+        items: list[Item] = []
+        for entry in entries:
+            role = roles[entry.name]
+            if self.keep is not None and len(entry.shape) == 2:
+                module = entry.name.removesuffix(WEIGHT)
+                kept = any(fnmatch.fnmatchcase(module, p) for p in self.keep)
+                role = Role.UNNAMED
+                if module != entry.name:
+                    role = Role.OUTSIDE if kept else Role.LINEAR
+            if role is Role.EXPERTS:
+                items.extend(_split_experts(entry, self.config))
+            else:
+                items.append(Item(entry.name, (entry.name,), entry.shape, role.value))
+        return items
 
-    @property
-    def unnamed(self) -> tuple[str, ...]:
-        """The names of float matrices that do not end as those of `Linear` modules."""
-        return tuple(
-            r.name
-            for r in self.records
-            if len(r.shape) == 2
-            and r.dtype in QUANTISABLE
-            and not r.name.endswith(_WEIGHT)
-        )
+    def why_not(self, item: Item) -> str:
+        """Return why the shape of a tensor does not suit."""
+        size = self.grouping.size
+        if size and item.shape[-1] % size:
+            return f"rows of {item.shape[-1]}, no multiple of {size}"
+        return ""
 
-    def steps_dtype(self, array: np.ndarray) -> "np.dtype[Any]":
-        """Return the dtype of the steps of an array."""
-        return array.dtype if array.dtype.itemsize == 2 else np.dtype(np.float32)
-
-    def lay_out(
-        self, name: str, integers: np.ndarray, steps: np.ndarray
-    ) -> tuple[str, list[Part]]:
-        """Return the name of the integers, and the tensors that hold them."""
-        whole, of_steps = lay_out_int8(name, integers, steps)
+    def round(self, item: Item, array: np.ndarray, place: str) -> Rounded:
+        """Round a tensor."""
+        dtype = array.dtype if array.dtype.itemsize == 2 else np.dtype(np.float32)
+        found = round_to_groups(array, self.grouping, dtype, place=place)
+        integers, steps, decoded = found
+        whole, of_steps = lay_out_int8(item.name, integers, steps)
         if self.bits == 8:
-            return "int8", [whole, of_steps]
+            return Rounded("int8", [whole, of_steps], decoded)
         # From 0 to 15, eight to a word, the first one lowest.
         packed = pack_nibbles(integers + np.int8(8))
         padding = -packed.shape[-1] % 4
         packed = np.ascontiguousarray(np.pad(packed, ((0, 0), (0, padding))))
         words = packed.view("<i4")
         shape = np.array(integers.shape, "<i8")
-        return "int4", [
-            Part(f"{name}_packed", "int32", words.shape, words.tobytes()),
+        parts = [
+            Part(f"{item.name}_packed", "int32", words.shape, words.tobytes()),
             of_steps,
-            Part(f"{name}_shape", "int64", shape.shape, shape.tobytes()),
+            Part(f"{item.name}_shape", "int64", shape.shape, shape.tobytes()),
         ]
+        return Rounded("int4", parts, decoded)
 
     def write(self, parts: Sequence[Part], dense: set[str], place: str) -> None:
         """Write the file, and the entry into `config.json`, which may be there already.
@@ -110,14 +125,9 @@ class CompressedTensors:
             CorruptFileError: the existing file is not a configuration.
             UnsupportedFileError: the file cannot hold a tensor.
         """
-        write_safetensors(self.file, parts, place)
+        write_parts(self.file, parts, place)
         path = self.folder / "config.json"
-        try:
-            config: Any = json.loads(path.read_bytes()) if path.exists() else {}
-        except ValueError as e:
-            raise CorruptFileError(f"{path}: not JSON ({e}): copy it again.") from e
-        if not isinstance(config, dict):
-            raise CorruptFileError(f"{path}: a configuration is a JSON object.")
+        config = ModelConfig.read(path).entries or self.config.entries
         weights = {
             "num_bits": self.bits,
             "type": "int",
@@ -126,9 +136,11 @@ class CompressedTensors:
             "group_size": self.grouping.size or None,
         }
         kept = [
-            r.name.removesuffix(_WEIGHT)
-            for r in self.records
-            if r.name in dense and r.name.endswith(_WEIGHT) and len(r.shape) == 2
+            part.name.removesuffix(WEIGHT)
+            for part in parts
+            if part.name in dense
+            and part.name.endswith(WEIGHT)
+            and len(part.shape) == 2
         ]
         entry = {
             "quant_method": "compressed-tensors",
@@ -139,3 +151,52 @@ class CompressedTensors:
         }
         whole = {**config, "quantization_config": entry}
         write_whole(path, json.dumps(whole, indent=2) + "\n")
+
+
+def _split_experts(entry: Entry, config: ModelConfig) -> Iterator[Item]:
+    """Yield the matrices of each expert, `(outputs, inputs)` as Linear modules are.
+
+    Gate and up projections that are stored as one become two: halves of the outputs,
+    or every other one in models of the type gpt_oss.
+    """
+    before, _, last = entry.name.removesuffix(WEIGHT).rpartition(".")
+    transposed = is_transposed(entry, config)
+    count = entry.shape[0]
+    rows, columns = entry.shape[:0:-1] if transposed else entry.shape[1:]
+    pieces = {last: slice(None)}
+    if last == _GATE_UP and rows % 2 == 0:
+        half = rows // 2
+        pieces = {"gate_proj": slice(half), "up_proj": slice(half, None)}
+        if config.model_type == "gpt_oss":
+            pieces = {"gate_proj": slice(0, None, 2), "up_proj": slice(1, None, 2)}
+    for expert in range(count):
+        for name, piece in pieces.items():
+            path = f"{before}.{expert}.{name}" if before else f"{expert}.{name}"
+            yield Item(
+                f"{path}{WEIGHT}",
+                (entry.name,),
+                (len(range(rows)[piece]), columns),
+                make=_take(expert, piece, transposed=transposed),
+            )
+
+
+def _take(
+    expert: int, piece: slice, *, transposed: bool
+) -> Callable[[list[np.ndarray]], np.ndarray]:
+    def make(sources: list[np.ndarray]) -> np.ndarray:
+        matrix = sources[0][expert]
+        return np.ascontiguousarray((matrix.T if transposed else matrix)[piece])
+
+    return make
+
+
+def is_transposed(entry: Entry, config: ModelConfig) -> bool:
+    """Whether experts are stored as (inputs, outputs), by type or the hidden length."""
+    if config.transposed_experts:
+        return True
+    _, first, last = entry.shape
+    if first == last or not ({first, last} & config.hidden):
+        return False
+    # The hidden states go in, but for the projection down.
+    is_down = "down" in entry.name or "w2" in entry.name or "output" in entry.name
+    return (last if is_down else first) in config.hidden

@@ -13,8 +13,8 @@ from frugax.errors import UnsupportedFileError
 from frugax.fileio import atomic_write, write_whole
 
 from ._arguments import MonotonicProgress, Progress, check_path, check_progress
+from ._export_layout import write_safetensors
 from ._folder import SHARD_INDEX
-from ._load import SAFETENSORS
 from .arrays import dtype_from_name
 from .container import CompressedFile, Record, open_file
 
@@ -54,7 +54,7 @@ def export_safetensors(
     with _open_source(file, to, suffix, budget, progress) as compressed:
         records = compressed.header.tensors
         if suffix:
-            _write_safetensors(compressed, records, Path(to), progress)
+            _write_shard(compressed, records, Path(to), progress)
             return
         Path(to).mkdir(parents=True, exist_ok=True)
         shards = _shard(records)
@@ -65,7 +65,7 @@ def export_safetensors(
         if len(shards) == 1:
             names = ["model.safetensors"]
         for name, shard in zip(names, shards, strict=True):
-            _write_safetensors(compressed, shard, Path(to) / name, progress)
+            _write_shard(compressed, shard, Path(to) / name, progress)
         if len(shards) > 1:
             index = {
                 "metadata": {"total_size": sum(record.nbytes for record in records)},
@@ -91,52 +91,22 @@ def _shard(records: Sequence[Record]) -> list[list[Record]]:
     return shards
 
 
-def _write_safetensors(
+def _write_shard(
     compressed: CompressedFile,
-    tensors: Sequence[Record],
+    records: Sequence[Record],
     to: Path,
     progress: Progress | None,
 ) -> None:
+    by_name = {record.name: record for record in records}
+
+    def decode(names: Sequence[str]) -> Iterator[Iterator[bytes]]:
+        ordered = [by_name[name] for name in names]
+        return (p for _, p in _decode_pieces(compressed, ordered, progress))
+
+    entries = [(r.name, r.dtype, r.shape) for r in records]
     # The name of the file in errors is the one that was compressed.
-    place = compressed.place
-    kinds = {ours: theirs for theirs, ours in SAFETENSORS.items()}
-    # Offsets follow from dtypes and shapes, so the header is written before any
-    # decoding.
-    header: dict[str, object] = {}
-    if compressed.header.metadata:
-        header["__metadata__"] = dict(compressed.header.metadata)
-    at = 0
-    # The order of `safetensors` itself: the widest first, so all are aligned.
-    records = sorted(
-        tensors,
-        key=lambda r: (-dtype_from_name(r.dtype).itemsize, r.name),
-    )
-    for record in records:
-        if record.name == "__metadata__":
-            raise UnsupportedFileError(
-                f"{place}: a .safetensors file cannot hold a tensor named "
-                "'__metadata__': rename it and compress again, or write an .npz "
-                "file."
-            )
-        if record.dtype not in kinds:
-            raise UnsupportedFileError(
-                f"{place}: tensor {record.name!r} has dtype {record.dtype}, which "
-                "a .safetensors file cannot hold: write an .npz file."
-            )
-        header[record.name] = {
-            "dtype": kinds[record.dtype],
-            "shape": list(record.shape),
-            "data_offsets": [at, at + record.nbytes],
-        }
-        at += record.nbytes
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    # Spaces up to a multiple of 8, as `safetensors` writes them, keep the data
-    # aligned.
-    text += b" " * (-len(text) % 8)
-    with atomic_write(to) as out:
-        out.write(len(text).to_bytes(8, "little") + text)
-        for _, pieces in _decode_pieces(compressed, records, progress):
-            out.writelines(pieces)
+    metadata = compressed.header.metadata
+    write_safetensors(to, entries, decode, compressed.place, metadata)
 
 
 def export_npz(

@@ -1,26 +1,25 @@
-"""Export an `.fxz` file as int4 or int8: GGUF, safetensors or compressed-tensors."""
+"""Export weights as int4 or int8: GGUF, safetensors or compressed-tensors."""
 
 import dataclasses
 import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from frugax.budget import Receipt, SizeBudget, Verdict, check_budget
-from frugax.errors import UnsupportedFileError
 
-from ._arguments import check_path
+from ._arguments import MonotonicProgress, Progress, check_path
 from ._compressed_tensors import CompressedTensors
+from ._export_layout import Entry, Item, Part, Rounded, Weights, keep as keep_dense
 from ._gguf import GGUF
-from ._int8_safetensors import Int8Safetensors, Part
+from ._int8_safetensors import Int8Safetensors
 from ._limits import Limit, make_receipt
+from ._roles import ModelConfig
 from ._tensor_table import Columns, TensorRow, show_error, tensor_table
-from .arrays import Distortion, relative_error
-from .codecs.groups import Grouping, decode_groups, quantise_groups
-from .container import CompressedFile, Record, open_file
+from .arrays import QUANTISABLE, Distortion, relative_error
 from .search import Source
 
 
@@ -31,9 +30,11 @@ class ExportedTensor(TensorRow):
     Attributes:
         total_rel_error: the most that ||exported - original|| / ||original|| can be,
             with the error that the `.fxz` file states.
+        why_dense: why it stays as it is; empty where it is rounded.
     """
 
     total_rel_error: float
+    why_dense: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,33 +46,44 @@ class ExportReport:
         receipt: the relative error of the export, and the bytes if they are limited.
         file_bytes: length of the file.
         rel_error: ||exported - decoded|| / ||decoded|| over all finite float tensors.
-        unnamed: the matrices that a folder keeps as they are because their names do
-            not end in `.weight`.
     """
 
     tensors: tuple[ExportedTensor, ...]
     receipt: Receipt
     file_bytes: int
     rel_error: float
-    unnamed: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
         """Whether the limits were kept."""
         return self.receipt.verdict
 
+    @property
+    def quantised(self) -> int:
+        """How many tensors are rounded, at least in part."""
+        return sum(not t.why_dense for t in self.tensors)
+
+    @property
+    def dense_share(self) -> float:
+        """The share of the float weights, by number, that stay as they are."""
+        floats = [t for t in self.tensors if t.dtype in QUANTISABLE]
+        total = sum(math.prod(t.shape) for t in floats)
+        return sum(math.prod(t.shape) for t in floats if t.why_dense) / max(1, total)
+
     def __str__(self) -> str:
         columns: Columns = {
             "error of the export": lambda t: show_error(t.rel_error, 2),
             "in all, at most": lambda t: show_error(t.total_rel_error, 2),
+            "stays, being": lambda t: t.why_dense,
         }
-        note = ""
-        if self.unnamed:
-            note = (
-                f"\n{len(self.unnamed)} matrices stay as they are, such as "
-                f"{self.unnamed[0]!r}: a folder's quantised ones end in '.weight'."
-            )
-        return f"{tensor_table(self.tensors, columns)}{note}\n{self.receipt}"
+        weights = sum(math.prod(t.shape) for t in self.tensors)
+        return (
+            f"{tensor_table(self.tensors, columns)}\n{self.quantised} of "
+            f"{len(self.tensors)} tensors are rounded, and "
+            f"{100 * self.dense_share:.3g}% of the weights stay as they are; "
+            f"{8 * self.file_bytes / max(1, weights):.3g} bits per weight in all\n"
+            f"{self.receipt}"
+        )
 
 
 def export_quantised(
@@ -79,13 +91,15 @@ def export_quantised(
     to: str | os.PathLike[str],
     *,
     bits: int = 8,
-    keep: Sequence[str] = ("*embed*", "*lm_head*"),
+    keep: Sequence[str] | None = None,
+    config: str | os.PathLike[str] | None = None,
     budget: SizeBudget | None = None,
+    progress: Progress | None = None,
 ) -> ExportReport:
-    """Write the weights of a `.fxz` file as integers that other tools compute with.
+    """Write weights as integers that other tools compute with.
 
     Args:
-        file: the compressed weights.
+        file: the compressed weights, or what `load_weights` reads.
         to: the file to write, whole or not at all; one that is there is replaced.
             A `.gguf` file has float16 steps for groups of 32 (Q4_0 or Q8_0), where
             rows are a multiple of 32 long. A `.safetensors` file has int8 tensors, and
@@ -93,19 +107,26 @@ def export_quantised(
             without a suffix is a folder in the layout of compressed-tensors, whose
             entry goes into the folder's `config.json`: matrices `X.weight` of 4 bits
             have steps for groups of 128 (64 or 32, where rows need it), those of 8 bits
-            for rows. Other tensors, and those with one axis, stay as they are.
+            for rows, and experts stored as one tensor become matrices of each.
+            Embeddings, output heads, routers and tensors with one axis stay as they
+            are.
         bits: of an integer, 8, or 4 but in `.safetensors`.
-        keep: patterns of modules that a folder does not quantise, such as embeddings,
-            which are no `Linear` modules.
+        keep: patterns of modules that a folder does not quantise, in place of those
+            that are embeddings, heads and routers by the configuration, their shapes
+            and places.
+        config: the model's `config.json`, or the folder that has one; by default that
+            in `to`, or beside `file`.
         budget: a relative error or a size to hold the file against; it changes nothing
             but the verdict.
+        progress: called with the share that is done, in [0, 1], and the name of the
+            work.
 
     Returns:
-        The report, with the error against the weights of the `.fxz` file, which has
-        errors of its own.
+        The report, with the error against the weights of `file`, which may have errors
+        of their own.
 
     Raises:
-        CorruptFileError: `file` is damaged.
+        CorruptFileError: `file` is damaged, or the configuration is.
         FileNotFoundError: there is no such file.
         OutputError: `to` cannot be written.
         UnsupportedFileError: the format cannot hold a tensor.
@@ -115,7 +136,7 @@ def export_quantised(
     check_path(to, local=True)
     if budget is not None:
         check_budget(budget, SizeBudget)
-    suffix = Path(to).suffix
+    suffix = Path(to).suffix if not Path(to).is_dir() else ""
     if suffix not in ("", ".gguf", ".safetensors"):
         raise ValueError(
             f"{os.fspath(to)}: name a .gguf or a .safetensors file, or a folder."
@@ -127,34 +148,35 @@ def export_quantised(
         raise ValueError(f"{os.fspath(to)}: weights are in this folder: name another.")
     if os.path.exists(to) and os.path.samefile(file, to):
         raise ValueError(f"{os.fspath(to)}: write the weights to another file.")
-    with open_file(file) as compressed:
-        records = compressed.header.tensors
+    report = MonotonicProgress(progress)
+    weights = Weights.open(file)
+    try:
+        known = _find_config(file, to, config)
         writer: _Writer
-        unnamed: tuple[str, ...] = ()
         match suffix:
             case ".gguf":
                 writer = GGUF(Path(to), bits)
             case ".safetensors":
                 writer = Int8Safetensors(Path(to))
             case _:
-                writer = CompressedTensors(Path(to), bits, keep, records)
-                unnamed = writer.unnamed
-        grouping = writer.grouping
-        exported = [_export(compressed, r, writer, grouping) for r in records]
-        parts = [part for each in exported for part in each.parts]
-        dense = {e.tensor.name for e in exported if e.tensor.codec == e.tensor.dtype}
-        writer.write(parts, dense, compressed.place)
+                writer = CompressedTensors(Path(to), bits, keep, known, weights.entries)
+        exported = _Exported(weights, writer)
+        items = writer.list_items(weights.entries)
+        for i, item in enumerate(items):
+            report(i / len(items), f"rounding {item.name or 'the array'}")
+            exported.add(item)
+        writer.write(exported.parts, exported.dense, weights.place)
+    finally:
+        weights.close()
+    report.finish()
     file_bytes = os.stat(writer.file).st_size
-    rel_error = relative_error(
-        math.fsum(each.lost for each in exported),
-        math.fsum(each.energy for each in exported),
-    )
+    tensors = exported.list_tensors()
+    rel_error = exported.rel_error
     return ExportReport(
-        tensors=tuple(each.tensor for each in exported),
-        receipt=_make_receipt(records, budget, rel_error, file_bytes),
+        tensors=tensors,
+        receipt=_make_receipt(weights.entries, budget, rel_error, file_bytes),
         file_bytes=file_bytes,
         rel_error=rel_error,
-        unnamed=unnamed,
     )
 
 
@@ -164,75 +186,116 @@ class _Writer(Protocol):
 
     @property
     def file(self) -> Path: ...
-    @property
-    def grouping(self) -> Grouping: ...
-    def takes(self, record: Record) -> bool: ...
-    def steps_dtype(self, array: np.ndarray) -> "np.dtype[Any]": ...
-    def lay_out(
-        self, name: str, integers: np.ndarray, steps: np.ndarray
-    ) -> tuple[str, list[Part]]: ...
+    def list_items(self, entries: Sequence[Entry]) -> list[Item]: ...
+    def why_not(self, item: Item) -> str: ...
+    def round(self, item: Item, array: np.ndarray, place: str) -> Rounded: ...
     def write(self, parts: Sequence[Part], dense: set[str], place: str) -> None: ...
 
 
-@dataclasses.dataclass(frozen=True)
+def _find_config(
+    file: str | os.PathLike[str],
+    to: str | os.PathLike[str],
+    config: str | os.PathLike[str] | None,
+) -> ModelConfig:
+    if config is not None:
+        return ModelConfig.read(Path(config))
+    beside = Path(file) if Path(file).is_dir() else Path(file).parent
+    found = ModelConfig.read(Path(to)) if Path(to).is_dir() else ModelConfig()
+    return found if found.entries else ModelConfig.read(beside)
+
+
 class _Exported:
-    """A tensor ready to be written, and the squared norms of it and of its error."""
+    """The tensors that are ready to be written, and the errors of what they came from.
 
-    tensor: ExportedTensor
-    parts: list[Part]
-    energy: float
-    lost: float
+    A row of the report is a tensor of the weights; of the file where several were put
+    together.
+    """
 
+    def __init__(self, weights: Weights, writer: _Writer) -> None:
+        self.parts: list[Part] = []
+        self.dense: set[str] = set()
+        self._weights, self._writer = weights, writer
+        self._entries = {entry.name: entry for entry in weights.entries}
+        self._rows: dict[str, list[tuple[Rounded, Distortion, float, str]]] = {}
+        self._rows_of: dict[str, Item] = {}
+        self._last: tuple[tuple[str, ...], list[np.ndarray]] = ((), [])
 
-def _export(
-    compressed: CompressedFile, record: Record, writer: _Writer, grouping: Grouping
-) -> _Exported:
-    array = compressed[record.name]
-    source, error = Source(record.name, array), Distortion()
-    if writer.takes(record) and _is_quantised(source, grouping):
-        integers, steps = quantise_groups(array, grouping, writer.steps_dtype(array))
-        if not np.isfinite(steps.astype(np.float32)).all():
-            raise UnsupportedFileError(
-                f"{compressed.place}: tensor {record.name!r} has numbers up to "
-                f"{source.max_abs:.3g}, whose steps are beyond {steps.dtype.name}: "
-                "scale its weights down."
-            )
-        decoded = decode_groups(integers, steps, grouping, array.dtype)
-        error = Distortion.between(decoded.reshape(-1), array.reshape(-1))
-        codec, parts = writer.lay_out(record.name, integers, steps)
-    else:
-        codec = record.dtype
-        parts = [Part(record.name, codec, array.shape, array.tobytes())]
-    rel_error = relative_error(error.energy, source.energy)
-    tensor = ExportedTensor.measure(
-        *(record.name, array, source.energy, error),
-        codec=codec,
-        bytes=sum(len(part.data) for part in parts),
-        total_rel_error=record.rel_error + rel_error * (1 + record.rel_error),
-    )
-    return _Exported(tensor, parts, source.energy, error.energy)
+    def add(self, item: Item) -> None:
+        """Read, round and measure one tensor of the file."""
+        if self._last[0] != item.sources:  # an expert of the same tensor
+            arrays = [self._weights.read(name) for name in item.sources]
+            self._last = item.sources, arrays
+        arrays = self._last[1]
+        array = arrays[0] if item.make is None else item.make(arrays)
+        source, error = Source(item.name, array), Distortion()
+        why = item.why_dense or self._why_not(item, source)
+        if why:
+            rounded = keep_dense(item.name, array)
+            self.dense.add(item.name)
+        else:
+            place = f"{self._weights.place}: tensor {item.name!r}"
+            rounded = self._writer.round(item, array, place)
+            error = Distortion.between(rounded.decoded, array)
+        self.parts.extend(rounded.parts)
+        row = item.sources[0] if len(item.sources) == 1 else item.name
+        kept = rounded._replace(decoded=np.empty(0))  # its bytes are enough
+        self._rows.setdefault(row, []).append((kept, error, source.energy, why))
+        self._rows_of[row] = item
 
+    def _why_not(self, item: Item, source: Source) -> str:
+        if source.array.dtype.name not in QUANTISABLE:
+            return f"of {source.array.dtype.name}"
+        if not 0 < source.max_abs < 1e37:
+            return "not finite" if source.count_not_finite() else "zeros, or too large"
+        return self._writer.why_not(item)
 
-def _is_quantised(source: Source, grouping: Grouping) -> bool:
-    shape = source.array.shape
-    fits = len(shape) >= 2 and (not grouping.size or shape[-1] % grouping.size == 0)
-    return fits and 0 < source.max_abs < 1e37
+    def list_tensors(self) -> tuple[ExportedTensor, ...]:
+        """Return the rows of the report."""
+        return tuple(self._row(name, self._rows_of[name]) for name in self._rows)
+
+    def _row(self, name: str, item: Item) -> ExportedTensor:
+        pieces = self._rows[name]
+        first = self._entries[item.sources[0]]
+        error = sum((error for _, error, _, _ in pieces), Distortion())
+        rel_error = relative_error(error.energy, math.fsum(p[2] for p in pieces))
+        before = max(self._entries[source].rel_error for source in item.sources)
+        dense = [why for *_, why in pieces if why]
+        return ExportedTensor(
+            name=name,
+            dtype=first.dtype,
+            shape=first.shape if name == first.name else item.shape,
+            codec=next((p[0].codec for p in pieces if not p[3]), pieces[0][0].codec),
+            bytes=sum(len(part.data) for p in pieces for part in p[0].parts),
+            rel_error=rel_error,
+            max_abs=error.max_abs,
+            total_rel_error=before + rel_error * (1 + before),
+            why_dense=dense[0] if len(dense) == len(pieces) else "",
+        )
+
+    @property
+    def rel_error(self) -> float:
+        """The error over all finite float tensors."""
+        pieces = [piece for row in self._rows.values() for piece in row]
+        return relative_error(
+            math.fsum(error.energy for _, error, _, _ in pieces),
+            math.fsum(energy for _, _, energy, _ in pieces),
+        )
 
 
 def _make_receipt(
-    records: Sequence[Record],
+    entries: Sequence[Entry],
     budget: SizeBudget | None,
     rel_error: float,
     file_bytes: int,
 ) -> Receipt:
-    source = "of the export, against the weights of the .fxz file"
+    source = "of the export, against the weights that were read"
     # Without a limit the verdict is "cannot tell". A size alone says nothing of errors.
     limit, most = math.nan, None
     if budget is not None:
         limit = budget.rel_error
         most = budget.limit_bytes(
-            original_bytes=sum(r.nbytes for r in records),
-            weights=sum(math.prod(r.shape) for r in records),
+            original_bytes=sum(e.nbytes for e in entries),
+            weights=sum(math.prod(e.shape) for e in entries),
         )
     return make_receipt(
         Limit("relative error", "", limit, None, rel_error, source),

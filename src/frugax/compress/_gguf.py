@@ -4,16 +4,15 @@ import dataclasses
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from frugax.errors import UnsupportedFileError
 from frugax.fileio import atomic_write
 
-from ._int8_safetensors import Part
+from ._export_layout import Entry, Item, Part, Rounded, round_to_groups
+from ._roles import ModelConfig, Role, find_roles
 from .codecs.groups import Grouping
-from .container import Record
 
 # Types of github.com/ggml-org/ggml/blob/master/docs/gguf.md, by dtype and by bits.
 _TYPES = {
@@ -29,6 +28,7 @@ _TYPES = {
     "Q8_0": 8,
 }
 _GROUP = 32
+_DENSE = (Role.VECTOR, Role.ROUTER, Role.BIAS)
 _ALIGNMENT = 32
 _MAX_NAME = 63  # bytes, of ggml's 64 with the NUL behind
 
@@ -45,23 +45,29 @@ class GGUF:
     file: Path
     bits: int
 
-    @property
-    def grouping(self) -> Grouping:
-        """How numbers share steps."""
-        return Grouping(self.bits, _GROUP)
+    def list_items(self, entries: Sequence[Entry]) -> list[Item]:
+        """Return the tensors of the file: routers and tables of biases stay."""
+        roles = find_roles({e.name: e.shape for e in entries}, ModelConfig())
+        return [
+            Item(
+                *(e.name, (e.name,), e.shape),
+                roles[e.name].value if roles[e.name] in _DENSE else "",
+            )
+            for e in entries
+        ]
 
-    def takes(self, record: Record) -> bool:
-        """Whether a tensor is to be quantised where it can be: any."""
-        return True
+    def why_not(self, item: Item) -> str:
+        """Return why the shape of a tensor does not suit."""
+        if item.shape[-1] % _GROUP:
+            return f"rows of {item.shape[-1]}, no multiple of {_GROUP}"
+        return ""
 
-    def steps_dtype(self, array: np.ndarray) -> "np.dtype[Any]":
-        """Return the dtype of the steps of an array."""
-        return np.dtype(np.float16)
-
-    def lay_out(
-        self, name: str, integers: np.ndarray, steps: np.ndarray
-    ) -> tuple[str, list[Part]]:
-        """Return the name of the integers, and the tensors that hold them."""
+    def round(self, item: Item, array: np.ndarray, place: str) -> Rounded:
+        """Round a tensor."""
+        grouping, float16 = Grouping(self.bits, _GROUP), np.dtype(np.float16)
+        integers, steps, decoded = round_to_groups(
+            array, grouping, float16, place=place
+        )
         groups = integers.reshape(-1, _GROUP)
         if self.bits == 4:
             # The integers plus 8; the second half of a group in the high nibbles.
@@ -74,7 +80,8 @@ class GGUF:
         of_groups = steps.astype("<f2").reshape(-1, 1).view(np.uint8)
         blocks = np.concatenate([of_groups, packed], axis=1).tobytes()
         codec = f"Q{self.bits}_0"
-        return codec, [Part(name, codec, integers.shape, blocks)]
+        part = Part(item.name, codec, integers.shape, blocks)
+        return Rounded(codec, [part], decoded)
 
     def write(self, parts: Sequence[Part], dense: set[str], place: str) -> None:
         """Write the file."""

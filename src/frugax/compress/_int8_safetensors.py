@@ -1,36 +1,21 @@
-"""Write `.safetensors` files; `Int8Safetensors`: int8 weights with a scale per row."""
+"""`Int8Safetensors`: a `.safetensors` file of int8 weights with a step for each row."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
-from frugax.errors import UnsupportedFileError
-from frugax.fileio import atomic_write
-
-from ._load import SAFETENSORS
-from .arrays import dtype_from_name
+from ._export_layout import (
+    Entry,
+    Item,
+    Part,
+    Rounded,
+    lay_out_int8,
+    round_to_groups,
+    write_parts,
+)
 from .codecs.groups import Grouping
-from .container import Record
-
-
-class Part(NamedTuple):
-    """One tensor of an exported file.
-
-    Attributes:
-        name: its name.
-        kind: its dtype, or the name of its blocks.
-        shape: in numbers.
-        data: its bytes.
-    """
-
-    name: str
-    kind: str
-    shape: tuple[int, ...]
-    data: bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,65 +27,25 @@ class Int8Safetensors:
     """
 
     file: Path
-    grouping = Grouping(8, 0)
 
-    def takes(self, record: Record) -> bool:
-        """Whether a tensor is to be quantised where it can be: any."""
-        return True
+    def list_items(self, entries: Sequence[Entry]) -> list[Item]:
+        """Return the tensors of the file: all of two axes or more may be rounded."""
+        return [
+            Item(e.name, (e.name,), e.shape, "" if len(e.shape) > 1 else "no matrix")
+            for e in entries
+        ]
 
-    def steps_dtype(self, array: np.ndarray) -> "np.dtype[Any]":
-        """Return the dtype of the steps of an array."""
-        return np.dtype(np.float32)
+    def why_not(self, item: Item) -> str:
+        """Return why the shape of a tensor does not suit; rows have any length."""
+        return ""
 
-    def lay_out(
-        self, name: str, integers: np.ndarray, steps: np.ndarray
-    ) -> tuple[str, list[Part]]:
-        """Return the name of the integers, and the tensors that hold them."""
-        return "int8", lay_out_int8(name, integers, steps)
+    def round(self, item: Item, array: np.ndarray, place: str) -> Rounded:
+        """Round a tensor."""
+        float32 = np.dtype(np.float32)
+        found = round_to_groups(array, Grouping(8, 0), float32, place=place)
+        integers, steps, decoded = found
+        return Rounded("int8", lay_out_int8(item.name, integers, steps), decoded)
 
     def write(self, parts: Sequence[Part], dense: set[str], place: str) -> None:
         """Write the file."""
-        write_safetensors(self.file, parts, place)
-
-
-def lay_out_int8(name: str, integers: np.ndarray, steps: np.ndarray) -> list[Part]:
-    """Return integers of 8 bits and their steps as tensors."""
-    return [
-        Part(name, "int8", integers.shape, integers.tobytes()),
-        Part(f"{name}_scale", steps.dtype.name, steps.shape, steps.tobytes()),
-    ]
-
-
-def write_safetensors(file: Path, parts: Sequence[Part], place: str) -> None:
-    """Write a `.safetensors` file: u64 length, JSON header, data.
-
-    Raises:
-        UnsupportedFileError: it cannot hold a tensor.
-    """
-    kinds = {ours: theirs for theirs, ours in SAFETENSORS.items()}
-    header: dict[str, object] = {}
-    at = 0
-    # The widest first, so that all are aligned.
-    parts = sorted(parts, key=_width, reverse=True)
-    for part in parts:
-        if part.kind not in kinds or part.name in header or part.name == "__metadata__":
-            raise UnsupportedFileError(
-                f"{place}: tensor {part.name!r} of {part.kind} cannot stand in a "
-                ".safetensors file, or has the name of another's steps: rename it."
-            )
-        header[part.name] = {
-            "dtype": kinds[part.kind],
-            "shape": list(part.shape),
-            "data_offsets": [at, at + len(part.data)],
-        }
-        at += len(part.data)
-    plain = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    plain += b" " * (-len(plain) % 8)
-    with atomic_write(file) as out:
-        out.write(len(plain).to_bytes(8, "little") + plain)
-        for part in parts:
-            out.write(part.data)
-
-
-def _width(part: Part) -> int:
-    return dtype_from_name(part.kind).itemsize
+        write_parts(self.file, parts, place)

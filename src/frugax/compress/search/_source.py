@@ -197,11 +197,13 @@ class Source:
     def cap_step(self, step: Step) -> Step:
         """Return the step, or the finest one whose integers are all in range.
 
-        With a finer one the tensor would be exact, which a size need not have room for.
+        With a finer one the tensor would be exact, which a size need not have room for;
+        it has for a tensor of few numbers.
         """
-        largest = MAX_LEVEL[np.dtype(compute_type(self.array.dtype)).itemsize]
-        if self.can_scale:
-            largest = max(largest, _MAX_TRELLIS_LEVEL)
+        if not self.can_scale:
+            return step
+        of_uniform = MAX_LEVEL[np.dtype(compute_type(self.array.dtype)).itemsize]
+        largest = max(of_uniform, _MAX_TRELLIS_LEVEL)
         finest = step_below(self.max_abs / largest * _ABOVE)
         return step if finest is None else max(step, finest, key=lambda s: s.size)
 

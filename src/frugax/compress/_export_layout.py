@@ -1,0 +1,229 @@
+"""The pieces of an export: weights to read, tensors to write, and their roundings."""
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from frugax.errors import UnsupportedFileError
+from frugax.fileio import atomic_write
+
+from ._load import SAFETENSORS, load_weights
+from .arrays import dtype_from_name
+from .codecs.groups import Grouping, decode_groups, quantise_groups
+from .container import CompressedFile, open_file
+
+
+class Part(NamedTuple):
+    """One tensor of an exported file.
+
+    Attributes:
+        name: its name.
+        kind: its dtype, or the name of its blocks.
+        shape: in numbers.
+        data: its bytes.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """A tensor to export.
+
+    Attributes:
+        name: its name.
+        dtype: its dtype.
+        shape: its shape.
+        rel_error: the error that its file states; 0 of an original.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    rel_error: float = 0.0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array."""
+        return math.prod(self.shape) * dtype_from_name(self.dtype).itemsize
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """Weights that are read tensor by tensor, of any file or folder.
+
+    Attributes:
+        place: where they are, for messages.
+        entries: each tensor.
+        read: returns a tensor by name.
+        file: the `.fxz` file; None of others.
+    """
+
+    place: str
+    entries: tuple[Entry, ...]
+    read: Callable[[str], np.ndarray]
+    file: CompressedFile | None = None
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> "Weights":
+        """Open what `load_weights` reads; the tensors of a `.fxz` file on demand."""
+        place = os.fspath(path)
+        if Path(path).suffix == ".fxz":
+            file = open_file(path)
+            entries = (
+                Entry(r.name, r.dtype, r.shape, r.rel_error)
+                for r in file.header.tensors
+            )
+            return cls(place, tuple(entries), file.__getitem__, file)
+        arrays: Mapping[str, np.ndarray] = load_weights(path)
+        entries = (Entry(n, a.dtype.name, a.shape) for n, a in arrays.items())
+        return cls(place, tuple(entries), arrays.__getitem__)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self.file is not None:
+            self.file.close()
+
+
+class Rounded(NamedTuple):
+    """A tensor as it is written.
+
+    Attributes:
+        codec: the name of its integers, or its dtype.
+        parts: the tensors that hold it.
+        decoded: the numbers that a reader gets.
+    """
+
+    codec: str
+    parts: list[Part]
+    decoded: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """A tensor of the file to write, made from one or more tensors of the weights.
+
+    Attributes:
+        name: in the file.
+        sources: the names that it is made from.
+        shape: of the tensor.
+        why_dense: why it stays as it is; empty where it may be rounded.
+        make: makes it of its sources; None where it is its only source.
+    """
+
+    name: str
+    sources: tuple[str, ...]
+    shape: tuple[int, ...]
+    why_dense: str = ""
+    make: Callable[[list[np.ndarray]], np.ndarray] | None = None
+
+
+def keep(name: str, array: np.ndarray) -> Rounded:
+    """Return a tensor that is written as it is."""
+    kind = array.dtype.name
+    return Rounded(kind, [Part(name, kind, array.shape, array.tobytes())], array)
+
+
+def round_to_groups(
+    array: np.ndarray, grouping: Grouping, dtype: "np.dtype[Any]", *, place: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the integers, the steps and the numbers that these stand for.
+
+    Raises:
+        UnsupportedFileError: the dtype of the steps cannot hold one of them.
+    """
+    integers, steps = quantise_groups(array, grouping, dtype)
+    if not np.isfinite(steps.astype(np.float32)).all():
+        raise UnsupportedFileError(
+            f"{place} has numbers up to {np.abs(array).max():.3g}, whose steps are "
+            f"beyond {steps.dtype.name}: scale its weights down."
+        )
+    return integers, steps, decode_groups(integers, steps, grouping, array.dtype)
+
+
+def lay_out_int8(name: str, integers: np.ndarray, steps: np.ndarray) -> list[Part]:
+    """Return integers of 8 bits and their steps as tensors."""
+    return [
+        Part(name, "int8", integers.shape, integers.tobytes()),
+        Part(f"{name}_scale", steps.dtype.name, steps.shape, steps.tobytes()),
+    ]
+
+
+def write_safetensors(
+    file: Path,
+    entries: Sequence[tuple[str, str, tuple[int, ...]]],
+    data: Callable[[Sequence[str]], Iterable[Iterable[bytes]]],
+    place: str,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write a `.safetensors` file: u64 length, JSON header, data.
+
+    Args:
+        file: the file to write, whole or not at all.
+        entries: name, dtype and shape of each tensor.
+        data: from the names in the order of the file to the bytes of each tensor.
+        place: where the weights come from, for messages.
+        metadata: text by key.
+
+    Raises:
+        UnsupportedFileError: it cannot hold a tensor.
+    """
+    kinds = {ours: theirs for theirs, ours in SAFETENSORS.items()}
+    header: dict[str, object] = {}
+    if metadata:
+        header["__metadata__"] = dict(metadata)
+    at = 0
+    # Offsets follow from dtypes and shapes, so the header is written first. The order
+    # is that of `safetensors` itself: the widest first, so that all are aligned.
+    width = lambda entry: -dtype_from_name(entry[1]).itemsize
+    ordered = sorted(entries, key=lambda entry: (width(entry), entry[0]))
+    for name, kind, shape in ordered:
+        if name == "__metadata__":
+            raise UnsupportedFileError(
+                f"{place}: a .safetensors file cannot hold a tensor named "
+                "'__metadata__': rename it, or write an .npz file."
+            )
+        if kind not in kinds:
+            raise UnsupportedFileError(
+                f"{place}: tensor {name!r} has dtype {kind}, which a .safetensors file "
+                "cannot hold: write an .npz file."
+            )
+        if name in header:
+            raise UnsupportedFileError(
+                f"{place}: {name!r} is the name of a tensor and of another's steps: "
+                "rename it."
+            )
+        length = math.prod(shape) * dtype_from_name(kind).itemsize
+        header[name] = {
+            "dtype": kinds[kind],
+            "shape": list(shape),
+            "data_offsets": [at, at + length],
+        }
+        at += length
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    # Spaces up to a multiple of 8, as `safetensors` writes them, keep the data aligned.
+    text += b" " * (-len(text) % 8)
+    with atomic_write(file) as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        for pieces in data([name for name, _, _ in ordered]):
+            out.writelines(pieces)
+
+
+def write_parts(file: Path, parts: Sequence[Part], place: str) -> None:
+    """Write a `.safetensors` file of tensors in memory."""
+    by_name = {part.name: part.data for part in parts}
+    write_safetensors(
+        file,
+        [(part.name, part.kind, part.shape) for part in parts],
+        lambda names: ([by_name[name]] for name in names),
+        place,
+    )
