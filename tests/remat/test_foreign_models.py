@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx
+from jax import lax
 
-from frugax import MemoryBudget, remat
+from frugax import InfeasibleBudgetError, MemoryBudget, remat
+from refusals import refuses
 
 from .checks import assert_same, plain_bytes, plan_whole, temp_bytes
 
@@ -193,3 +195,28 @@ def test_a_module_of_nnx_is_planned_as_it_is():
     want_value, want = nnx.value_and_grad(loss)(model, x)
     assert_same(value, want_value)
     assert_same(jax.tree.leaves(got), jax.tree.leaves(want), 1e-4)
+
+
+def test_a_sum_over_an_axis_that_vmap_named_is_one_over_the_batch():
+    """Batch statistics of equinox are such sums, as `psum` over a number's axis."""
+
+    def mean_of_rows(w, x):
+        rows = lambda row: lax.pmean(jnp.sum(jnp.tanh(jnp.tanh(row @ w) @ w)), "rows")
+        return jax.vmap(rows, axis_name="rows")(x)[0]
+
+    def normalised(w, x):
+        def one(row):
+            h = row @ w  # as many rows as numbers in each of them
+            return (h - lax.pmean(h, "rows")) / jnp.sqrt(lax.pmean(h**2, "rows") + 1)
+
+        return jnp.mean(jax.vmap(one, axis_name="rows")(x) ** 4)
+
+    args = jnp.eye(64), jax.random.normal(KEY, (512, 64))
+    square = jnp.eye(64), jax.random.normal(KEY, (64, 64))
+    plan = remat.plan(mean_of_rows, MemoryBudget.share(0.25), args, cache=False)
+    assert plan.batch is not None
+    assert_same(
+        remat.apply(mean_of_rows, plan)(*args), jax.value_and_grad(mean_of_rows)(*args)
+    )
+    with refuses(InfeasibleBudgetError, unit="bytes", proven=False):
+        remat.plan(normalised, MemoryBudget("1KiB"), square, cache=False)

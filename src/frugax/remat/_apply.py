@@ -6,11 +6,9 @@ from typing import Any
 
 import jax
 from jax.core import Tracer
-from jax.custom_batching import sequential_vmap
 
 from frugax.budget import Receipt, Spend
 from frugax.errors import RematUndoneError
-from frugax.jaxprs import is_vmapped
 from frugax.measure import program
 from frugax.targets import find_platform
 from frugax.trees import LossOfArrays, take_arrays
@@ -70,10 +68,6 @@ class PlannedGrad:
         # Inside a transformation or a `jit` of the caller the plain function is traced
         # into the caller's program, where its gates hold as well.
         leaves = jax.tree.leaves(args)
-        if any(map(is_vmapped, leaves)):
-            # `vmap` would turn the branch of a gate into a `select` and hold all rows
-            # at once. One row after another keeps to the plan's bytes.
-            return sequential_vmap(self._step)(*args)
         if any(isinstance(x, Tracer) for x in leaves):
             return self._step(*args)
         check_shardings(self.plan.shard_shapes, args)

@@ -51,7 +51,7 @@ abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e
 ceil clamp complex conj convert_element_type copy copy_p cos cosh digamma div eq erf
 erf_inv erfc exp exp2 expm1 floor ge gt igamma igammac imag integer_pow is_finite le
 lgamma log log1p logistic lt max min mul name ne neg nextafter not or pbroadcast pcast
-pmax pmin polygamma pow psum psum_invariant pvary real
+polygamma pow pvary real
 reduce_precision regularized_incomplete_beta rem round rsqrt select_n shift_left
 shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub
 tan tanh xor zeta clz log2 mulhi one_minus_square population_count
@@ -216,6 +216,23 @@ def _reduction(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[
             raise MixesBatchError(f"{name} is taken over the batch")
         return [Value("sum", o) for o in outs]
     before = sum(a < along.axis for a in axes)
+    state = dataclasses.replace(along, axis=along.axis - before)
+    return [Value(state, o) for o in outs]
+
+
+def _collective(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
+    """Over named axes of devices, or over an axis of the array that `vmap` named."""
+    own = [axis for axis in eqn.params["axes"] if isinstance(axis, int)]
+    if not own:
+        return _elementwise(part, eqn, values)
+    along, name = _along_of(values), eqn.primitive.name
+    if along.axis in own and name != "psum":
+        raise MixesBatchError(f"{name} is taken over the batch")
+    arrays = [part.coerce(v, along).array for v in values]
+    outs = bind(eqn, arrays)
+    if along.axis in own:
+        return [Value("sum", o) for o in outs]
+    before = sum(axis < along.axis for axis in own)
     state = dataclasses.replace(along, axis=along.axis - before)
     return [Value(state, o) for o in outs]
 
@@ -498,6 +515,10 @@ _RULES: dict[str, Callable[[BatchRows, JaxprEqn, Sequence[Value]], list[Value]]]
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
     "pad": _pad,
+    "pmax": _collective,
+    "pmin": _collective,
+    "psum": _collective,
+    "psum_invariant": _collective,
     "reshape": _reshape,
     "rev": _reverse,
     "sharding_constraint": _constrain,

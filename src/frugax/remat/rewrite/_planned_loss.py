@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax.custom_batching import sequential_vmap
 
-from frugax.jaxprs import MARKS, open_checkpoints
+from frugax.jaxprs import MARKS, is_vmapped, open_checkpoints
 
 from .._plan import BatchChunks, BodyPlan, LateCopies, Segment, check_ranges
 from ._backward import value_and_gradients
@@ -75,7 +76,15 @@ def build_value_and_grad(
             return value, gradient(argnums)
         return value, tuple(gradient(n) for n in argnums)
 
-    return step
+    def call(*args: Any) -> tuple[Any, Any]:
+        if any(map(is_vmapped, jax.tree.leaves(args))):
+            # `vmap` would turn the branch of a gate into a `select` and hold all rows
+            # at once. One row after another keeps to the plan's bytes.
+            return sequential_vmap(step)(*args)
+        return step(*args)
+
+    # Without a plan it is the program of the user, who chose to run all rows at once.
+    return call if segments or batch or copies else step
 
 
 def prepare_loss(
