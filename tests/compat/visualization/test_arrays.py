@@ -55,7 +55,6 @@ def float_from_bits(*bits: int) -> np.ndarray:
         np.array([0.5, -0.0, np.inf, -np.inf, 2.0**-149]),
         float_from_bits(0x7FF8000000000000),  # the usual NaN
         float_from_bits(0xFFF8000020000000),  # a negative NaN whose payload fits
-        np.array([[1 + 0.5j, complex(-0.0, np.inf)]]),
         np.array(0.25),
         np.asfortranarray(np.arange(12.0).reshape(3, 4))[::2],
         np.arange(4.0, dtype=">f8"),
@@ -79,7 +78,6 @@ def test_floats_that_survive_bit_for_bit_are_halved(array):
         np.array([2.0**24 + 1]),
         float_from_bits(0x7FF8000000000001),  # the last bit of a payload
         float_from_bits(0x7FF0000020000000),  # a signalling NaN
-        np.array([0.5, 1e300j]),
         np.append(np.zeros(1 << 17), 0.1),  # the misfit is in the last piece
     ],
 )
@@ -105,6 +103,7 @@ def test_nothing_is_ever_lost_or_made_larger(array):
     "array",
     [
         np.zeros(3, bool),
+        np.zeros(3, complex),
         np.array(["a"]),
         np.array([None, 1], object),
         np.zeros(3, np.float32),
@@ -126,13 +125,6 @@ def test_a_requested_error_bound_is_kept(array, relative):
     np.testing.assert_array_equal(back[~finite], array[~finite])
     error = np.abs(back[finite] - array[finite])
     assert (error <= relative * np.abs(array[finite])).all()
-
-
-def test_an_infinite_part_of_a_complex_number_keeps_its_direction():
-    array = np.array([complex(0.1, np.inf), complex(-np.inf, 0.1)])
-    small = optimize_array_memory(array, relative_error=1e-6)
-    assert small.dtype == np.complex64
-    assert small.tolist() == array.astype(np.complex64).tolist()
 
 
 def test_more_error_makes_it_smaller():

@@ -126,13 +126,14 @@ def test_an_exception_in_a_callback_is_counted_and_does_not_change_results(error
     np.testing.assert_array_equal(watched, bare)
 
 
-def test_a_hanging_callback_is_abandoned_and_its_name_suspended():
+def test_a_hanging_callback_is_abandoned_and_its_name_suspended(monkeypatch):
+    monkeypatch.setattr(host_calls, "WAIT_S", 0.05)
     gate = threading.Event()
 
     @jax.jit
     def program(x):
         visualization.jax_debug_callback(
-            lambda _: gate.wait(), x, callback_name="stuck", wait_s=0.05
+            lambda _: gate.wait(), x, callback_name="stuck"
         )
         visualization.jax_debug_callback(lambda _: None, x, callback_name="other")
         return x + 1
@@ -217,7 +218,8 @@ def test_programs_that_make_up_names_keep_a_limited_number_of_paces():
     for i in range(1, 1000):
         pace_of(str(i))
     assert pace_of("0") is first
-    pace_of("another")
+    for i in range(1000):
+        pace_of(f"another {i}")
     assert pace_of("0") is not first
 
 
@@ -294,15 +296,11 @@ def test_what_would_only_fail_in_the_program_is_refused_where_it_is_written():
     wrong: Any = "nope"
     with refuses(TypeError, repr("nope")):
         visualization.jax_debug_callback(wrong, 1.0)
-    with refuses(ValueError, "wait_s", 0.0):
-        visualization.jax_debug_callback(print, 1, wait_s=0.0)
     for limit in (-1.0, float("nan")):
         with refuses(ValueError, "max_avg_time_ms", limit):
             visualization.adaptive_visualization_callback(
                 print, 1, max_avg_time_ms=limit
             )
-    with refuses(ValueError, "nope"):
-        visualization.jax_log_grid(jnp.zeros((2, 2)), palette=wrong)
 
 
 def test_the_statistics_are_exact():

@@ -31,6 +31,7 @@ def program(x, watched=lambda x: None):
 def impatient(monkeypatch):
     """Callbacks that hang do not rest, so that each of many faults is met."""
     monkeypatch.setattr(host_calls, "REST_S", 0.0)
+    monkeypatch.setattr(host_calls, "WAIT_S", 0.01)
     monkeypatch.setattr(host_calls, "runner", Runner(max_hung=10**6))
 
 
@@ -41,7 +42,7 @@ def test_callbacks_that_fail_never_end_a_program_nor_change_a_bit(impatient, mos
     faults = Faults(hang_s=0.01)
 
     def watched(x):
-        visualization.jax_debug_callback(faults, x, callback_name="faults", wait_s=0.01)
+        visualization.jax_debug_callback(faults, x, callback_name="faults")
 
     x = jnp.linspace(-1, 1, 64, dtype=jnp.float32).reshape(8, 8)
     expected = jax.jit(program)(x)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from frugax.compat.visualization import LazyLoader
-from refusals import names, refuses
+from refusals import refuses
 
 
 def wait_until(true, seconds=20.0):
@@ -93,21 +93,18 @@ def test_infinite_patience_needs_no_timer():
     assert loader.is_loaded()
 
 
-def test_a_failing_loader_is_named_and_retried():
+def test_a_failing_loader_is_asked_again():
     tries = []
 
     def load_frames():
         tries.append(1)
-        if len(tries) == 1:
-            raise FileNotFoundError("frames.npy")
-        return 5
+        return 1 / (len(tries) - 1)
 
     loader = LazyLoader(load_frames)
-    with refuses(FileNotFoundError, "frames.npy") as caught:
+    with pytest.raises(ZeroDivisionError):
         loader.get()
-    assert names(caught.value.__notes__[0], "load_frames")
     assert not loader.is_loaded()
-    assert loader.get() == 5
+    assert loader.get() == 1.0
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -165,9 +162,9 @@ def test_a_loader_that_loads_can_be_asked_about():
     assert loader.is_loaded()
 
 
-def test_a_recursive_loader_is_refused():
-    loader: LazyLoader = LazyLoader(lambda: loader.get(), name="itself")
-    with refuses(RuntimeError, "itself"):
+def test_a_loader_that_asks_for_its_own_data_does_not_wait_for_itself():
+    loader: LazyLoader = LazyLoader(lambda: loader.get())
+    with pytest.raises(RecursionError):
         loader.get()
     assert not loader.is_loaded()
 

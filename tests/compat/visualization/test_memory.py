@@ -17,7 +17,7 @@ from frugax.compat.visualization import (
     create_lazy_visualization_loader,
     get_memory_manager,
 )
-from refusals import names, refuses
+from refusals import refuses
 
 MB = 1_000_000
 HEADER = sys.getsizeof(np.zeros(0, np.uint8))
@@ -58,12 +58,12 @@ def test_the_least_recently_used_data_is_released_be_it_lazy_or_cached():
 
 def test_data_that_can_never_fit_is_refused_before_others_leave():
     manager = MemoryManager(max_total_memory_mb=1.0)
-    loader, small = lazy(MB + 1, name="big one"), lazy(1000)
+    loader, small = lazy(MB + 1), lazy(1000)
     for each in (loader, small):
         manager.register_lazy_loader(each)
     small.get()
     manager.cache.put("x", b"")
-    with refuses(InfeasibleBudgetError, "big one", needed=MB + 1, limit=MB):
+    with refuses(InfeasibleBudgetError, needed=MB + 1, limit=MB):
         loader.get()
     assert not loader.is_loaded()
     assert not manager.cache.put("big", zeros(MB + 1))
@@ -73,11 +73,11 @@ def test_data_that_can_never_fit_is_refused_before_others_leave():
 
 def test_data_loaded_before_it_is_registered_counts_or_is_refused():
     manager = MemoryManager(max_total_memory_mb=0.1)
-    small, large = lazy(8000), lazy(200_000, name="large")
+    small, large = lazy(8000), lazy(200_000)
     for loader in (small, large):
         loader.get()
     manager.register_lazy_loader(small)
-    with refuses(InfeasibleBudgetError, "large", needed=200_000, limit=100_000):
+    with refuses(InfeasibleBudgetError, needed=200_000, limit=100_000):
         manager.register_lazy_loader(large)
     assert not large.is_loaded()
     assert manager.get_memory_report()["monitor_stats"]["current_mb"] == 0.008
@@ -128,29 +128,24 @@ def test_eager_managers_load_registered_data():
 
 def test_a_loader_belongs_to_one_manager():
     a, b = MemoryManager(), MemoryManager()
-    loader = lazy(8000, name="shared")
+    loader = lazy(8000)
     a.register_lazy_loader(loader)
     a.register_lazy_loader(loader)
-    with refuses(ValueError, "shared"):
+    with refuses(ValueError, repr(loader.loader_func)):
         b.register_lazy_loader(loader)
     loader.get()
     held = [m.get_memory_report()["monitor_stats"]["current_mb"] for m in (a, b)]
     assert held == [0.008, 0.0]
 
 
-def test_loaders_of_a_path(tmp_path):
+def test_loaders_of_a_path_belong_to_the_manager_of_the_process(tmp_path):
     path = tmp_path / "x.npy"
-    manager = MemoryManager()
-    loader = create_lazy_visualization_loader(path, np.load, manager=manager)
-    with pytest.raises(FileNotFoundError) as caught:
+    loader = create_lazy_visualization_loader(path, np.load)
+    with pytest.raises(FileNotFoundError):
         loader.get()
-    assert names(caught.value.__notes__[0], path)
     np.save(path, np.arange(5))
-    np.testing.assert_array_equal(loader.get(), np.arange(5))
-    assert manager.get_memory_report()["loaded_lazy_loaders"] == 1
-    usual = create_lazy_visualization_loader(path, np.load)
     before = get_memory_manager().get_memory_report()["loaded_lazy_loaders"]
-    usual.get()
+    np.testing.assert_array_equal(loader.get(), np.arange(5))
     after = get_memory_manager().get_memory_report()["loaded_lazy_loaders"]
     assert after == before + 1
     with pytest.raises(TypeError):

@@ -68,8 +68,8 @@ def test_any_nesting_comes_back(tmp_path_factory, data):
 DTYPES = [bool, np.int8, np.uint16, np.int64, np.float16, np.float32, np.complex128]
 
 
-@pytest.mark.parametrize("level", [0, 1, 6, 22])
-def test_arrays_come_back_bit_for_bit(tmp_path, level):
+@pytest.mark.parametrize("compression", [True, False])
+def test_arrays_come_back_bit_for_bit(tmp_path, compression):
     rng = np.random.default_rng(0)
     data = {
         str(np.dtype(dtype)): [
@@ -79,7 +79,7 @@ def test_arrays_come_back_bit_for_bit(tmp_path, level):
         for dtype in [*DTYPES, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn]
     }
     data |= {"scalar": np.float32(0.1), "large": rng.random(1_500_000), "n": (1, None)}
-    storage = CompressedStorage(tmp_path, compression_level=level)
+    storage = CompressedStorage(tmp_path, compression=compression)
     storage.save(data, "one")
     back = storage.load("one")
     assert same(back, data)
@@ -274,18 +274,19 @@ def test_parts_of_two_files_do_not_make_one(tmp_path):
         storage.load("1")
 
 
-def test_data_over_the_limit_are_refused(tmp_path):
-    storage = CompressedStorage(tmp_path, most_bytes=1000)
-    with refuses(ValueError, "1,000", "most_bytes"):
-        storage.save(np.zeros(1000, np.uint8), "one")
-    CompressedStorage(tmp_path).save(np.zeros(2000, np.uint8), "one")
-    with refuses(ValueError, "1,000", "most_bytes"):
+def test_data_over_the_limits_are_refused(tmp_path, monkeypatch):
+    storage = CompressedStorage(tmp_path)
+    storage.save(np.zeros(2000, np.uint8), "one")
+    module = "frugax.compat.visualization._stored_data"
+    for limit in ("_MOST_BYTES", "_MOST_TREE_BYTES"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{module}.{limit}", 1000)
+            with refuses(ValueError, "1,000"):
+                storage.save([np.zeros(1000, np.uint8), [0] * 1000], "two")
+    monkeypatch.setattr(f"{module}._MOST_BYTES", 1000)
+    with refuses(ValueError, tmp_path / "one.fxstore", "1,000"):
         storage.load("one")
-    for level in (-1, 23, True):
-        with refuses(ValueError, "compression_level", level):
-            CompressedStorage(tmp_path, level)
-    with refuses(ValueError, "most_bytes", 0):
-        CompressedStorage(tmp_path, most_bytes=0)
+    assert storage.list_files() == ["one"]
 
 
 def test_every_flipped_bit_is_an_error(tmp_path):

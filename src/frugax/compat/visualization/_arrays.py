@@ -14,17 +14,16 @@ def optimize_array_memory(
 ) -> np.ndarray:
     """The array in the smallest type that holds every value.
 
-    Whole numbers go to the smallest integer type. `float64` goes to `float32` (and
-    `complex128` to `complex64`) if every value comes back bit for bit: NaN payloads,
-    negative zeros and infinities included. `float16` is never chosen unless an error
-    is allowed: it is slow on CPUs.
+    Whole numbers go to the smallest integer type. `float64` goes to `float32` if every
+    value comes back bit for bit: NaN payloads, negative zeros and infinities included.
+    `float16` is never chosen unless an error is allowed: it is slow on CPUs.
 
     Args:
         arr: any array. What cannot be made smaller comes back as it is, not copied;
-            so do booleans, text, objects, and subclasses such as masked arrays.
+            so do booleans, complex numbers, text, objects, and subclasses such as
+            masked arrays.
         relative_error: most that a value may change by, as a share of its size; in
-            [0, 1). NaN stays NaN and infinities stay, whatever is allowed. Floats only;
-            of complex numbers each part.
+            [0, 1). NaN stays NaN and infinities stay, whatever is allowed. Floats only.
 
     Returns:
         An array of the same shape and values, in native byte order if it was changed.
@@ -71,7 +70,7 @@ def _smaller_types(arr: np.ndarray, *, exact: bool) -> list[str]:
     elif arr.dtype.kind == "f":
         names = ["float32"] if exact else ["float16", "float32"]
     else:
-        names = ["complex64"] if arr.dtype.kind == "c" else []
+        names = []
     return [name for name in names if np.dtype(name).itemsize < arr.dtype.itemsize]
 
 
@@ -84,9 +83,6 @@ def _fits(arr: np.ndarray, small: np.ndarray, relative: float) -> bool:
         return True
     if not relative:
         return False
-    if old.dtype.kind == "c":  # part by part, so that an infinity keeps its direction
-        part = np.dtype(f"f{old.itemsize // 2}")
-        old, new = old.view(part), new.view(part)
     finite = np.isfinite(old)
     if not np.array_equal(old[~finite], new[~finite], equal_nan=True):
         return False

@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from frugax.watch.drawing import Palette, check_palette, log_grid_to_console
+from frugax.watch.drawing import log_grid_to_console
 from frugax.watch.probes import Probe, emit
 
-from .host_calls import WAIT_S, HostCall
+from .host_calls import HostCall
 
 # As many lanes as pictures and grids show.
 _MOST_LANES = 4
@@ -26,28 +26,25 @@ def jax_debug_callback(
     callback_func: Callable[..., object],
     *args: Any,
     callback_name: str | None = None,
-    wait_s: float = WAIT_S,
     **kwargs: Any,
 ) -> None:
     """Call a function on the host with values of a running program.
 
     It runs in a thread of its own, on NumPy copies. Its errors are counted,
     and the program goes on. In a program that nobody collects from, the program
-    waits until it ends, at most `wait_s`; then it is left to itself, and its name rests
+    waits until it ends, at most 10 s; then it is left to itself, and its name rests
     for 30 s.
 
     Args:
         callback_func: what to call. It must not call JAX, which may be waiting for it.
         *args: any trees. Arrays come as NumPy arrays, everything else as it is.
         callback_name: in the statistics; the function's own name if not given.
-        wait_s: for how long the program waits, in seconds; > 0.
         **kwargs: as `args`.
 
     Raises:
         TypeError: `callback_func` is not callable.
-        ValueError: `wait_s` is not positive.
     """
-    _call(callback_func, args, kwargs, callback_name, max_avg_s=None, wait_s=wait_s)
+    _call(callback_func, args, kwargs, callback_name, max_avg_s=None)
 
 
 def adaptive_visualization_callback(
@@ -55,7 +52,6 @@ def adaptive_visualization_callback(
     *args: Any,
     callback_name: str | None = None,
     max_avg_time_ms: float = 10.0,
-    wait_s: float = WAIT_S,
     **kwargs: Any,
 ) -> None:
     """Call a function on the host, at a rate at which it stays cheap on average.
@@ -70,20 +66,17 @@ def adaptive_visualization_callback(
         callback_name: in the statistics; calls of the same name share their frequency.
         max_avg_time_ms: average milliseconds that the function may take per call,
             skipped calls included; > 0.
-        wait_s: as in `jax_debug_callback`.
         **kwargs: as in `jax_debug_callback`.
 
     Raises:
         TypeError: `callback_func` is not callable.
-        ValueError: `max_avg_time_ms` or `wait_s` is not positive.
+        ValueError: `max_avg_time_ms` is not positive.
     """
     # Written as `not >`, so that NaN is refused too.
     if not max_avg_time_ms > 0:
         raise ValueError(f"max_avg_time_ms must be > 0, got {max_avg_time_ms}.")
     max_avg_s = max_avg_time_ms / 1000
-    _call(
-        callback_func, args, kwargs, callback_name, max_avg_s=max_avg_s, wait_s=wait_s
-    )
+    _call(callback_func, args, kwargs, callback_name, max_avg_s=max_avg_s)
 
 
 def jax_log_grid(
@@ -92,7 +85,6 @@ def jax_log_grid(
     title: str = "Grid",
     *,
     show_numbers: bool = False,
-    palette: Palette = "arc",
 ) -> None:
     """Show a grid: to the current watcher, or in the terminal without one.
 
@@ -101,24 +93,12 @@ def jax_log_grid(
         mask: which cells count, `(rows, columns)`.
         title: its name; also that of the watcher's stream.
         show_numbers: as in `log_grid_to_console`.
-        palette: as in `log_grid_to_console`.
-
-    Raises:
-        ValueError: the palette is unknown.
     """
-    # Checked while tracing, where an error still points at the user's line. Later it
-    # would be raised inside the program, where it is only counted.
-    check_palette(palette)
 
     def show(arrays: Sequence[np.ndarray]) -> None:
         grid, *masks = arrays
-        log_grid_to_console(
-            grid,
-            title,
-            mask=masks[0] if masks else None,
-            show_numbers=show_numbers,
-            palette=palette,
-        )
+        mask = masks[0] if masks else None
+        log_grid_to_console(grid, title, mask=mask, show_numbers=show_numbers)
 
     values = {"grid": grid_data} | ({} if mask is None else {"mask": mask})
     # The guide's name of these statistics; scripts that read them expect it.
@@ -182,13 +162,9 @@ def _call(
     name: str | None,
     *,
     max_avg_s: float | None,
-    wait_s: float,
 ) -> None:
     if not callable(fn):
         raise TypeError(f"the callback must be a function, got {fn!r:.99}.")
-    # A wait of 0 would abandon every call and let its name rest at once.
-    if not wait_s > 0:
-        raise ValueError(f"wait_s must be > 0, got {wait_s}.")
     leaves, tree = jax.tree.flatten((args, kwargs))
     # Only arrays pass through the program. Python values stay in the closure, so that
     # flags and names reach the function with their own types.
@@ -212,7 +188,7 @@ def _call(
     # A probe has at least one value; a function without any is called all the same.
     values = {f"arg{i}": leaf for i, leaf in moving.items()} or {"nothing": 0}
     name = own if name is None else name
-    _emit(act, values, name=name, stream=name, max_avg_s=max_avg_s, wait_s=wait_s)
+    _emit(act, values, name=name, stream=name, max_avg_s=max_avg_s)
 
 
 def _emit(

@@ -30,8 +30,7 @@ class MemoryConfig:
     """What watching may keep in memory.
 
     Attributes:
-        max_cache_mb: most in the cache, in MB of 1,000,000 bytes; > 0, and at most
-            `max_total_mb`.
+        max_cache_mb: most in the cache, in MB of 1,000,000 bytes; > 0.
         max_total_mb: most in all, cache and lazy data; > 0.
         lazy_loading: False: lazy loaders load when they are registered.
         compression: whether stored files are compressed.
@@ -46,11 +45,6 @@ class MemoryConfig:
     def __post_init__(self) -> None:
         for name in ("max_cache_mb", "max_total_mb"):
             to_limit_bytes(name, getattr(self, name))
-        if self.max_cache_mb > self.max_total_mb:
-            raise ValueError(
-                f"max_cache_mb must be at most max_total_mb, {self.max_total_mb}, got "
-                f"{self.max_cache_mb}."
-            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +126,8 @@ class Config:
 
     def storage(self, path: str | os.PathLike[str]) -> CompressedStorage:
         """Storage in a folder, compressed or not."""
-        is_compressed = self.debug.memory_management.compression
-        return CompressedStorage(path, 6 if is_compressed else 0)
+        compression = self.debug.memory_management.compression
+        return CompressedStorage(path, compression=compression)
 
 
 def load_config(name_or_path: str | os.PathLike[str], *overrides: str) -> Config:

@@ -26,8 +26,6 @@ class LazyLoader(Generic[T]):
     wait for it.
 
     Attributes:
-        name: for messages.
-        max_idle_time: seconds since the last `get` after which the data is released.
         on_load: called with the loader after each load; may refuse the data by
             releasing it and raising. `MemoryManager.register_lazy_loader` sets it.
         last_used: when `get` last gave the data out, in seconds of `time.monotonic`.
@@ -36,11 +34,7 @@ class LazyLoader(Generic[T]):
     _timer: threading.Timer | None = None
 
     def __init__(
-        self,
-        loader_func: Callable[[], T],
-        max_idle_time: float = 300.0,
-        *,
-        name: str | None = None,
+        self, loader_func: Callable[[], T], max_idle_time: float = 300.0
     ) -> None:
         """Load nothing yet.
 
@@ -48,29 +42,22 @@ class LazyLoader(Generic[T]):
             loader_func: loads the data.
             max_idle_time: seconds since the last `get` after which the data is
                 released; > 0, infinity for never.
-            name: for messages; by default the name of `loader_func`.
 
         Raises:
-            TypeError: `loader_func` cannot be called.
             ValueError: `max_idle_time` is not positive.
         """
-        if not callable(loader_func):
-            raise TypeError(f"loader_func must be callable, got {loader_func!r}.")
         if not max_idle_time > 0:
             raise ValueError(
                 f"max_idle_time must be > 0 seconds, got {max_idle_time}; math.inf "
                 "keeps the data until release()."
             )
-        called = getattr(loader_func, "__name__", type(loader_func).__name__)
-        self.name = name or called
+        self.loader_func = loader_func
         self.max_idle_time = float(max_idle_time)
         self.on_load: Callable[[LazyLoader[Any]], object] | None = None
         self.last_used = 0.0
-        self._loader_func = loader_func
-        # Reentrant, so that a loader that asks for its own data meets an error and
-        # does not wait for itself.
+        # Reentrant, so that a loader that asks for its own data meets Python's
+        # RecursionError and does not wait for itself.
         self._lock = threading.RLock()
-        self._is_loading = False
         # Replaced as a whole, so that reading and releasing need no lock: others may
         # release while one thread loads.
         self._loaded: _Loaded[T] | None = None
@@ -80,7 +67,6 @@ class LazyLoader(Generic[T]):
 
         Raises:
             InfeasibleBudgetError: it can never fit into its manager's limit.
-            RuntimeError: `loader_func` asks for its own data.
         """
         with self._lock:
             self.last_used = time.monotonic()
@@ -105,22 +91,7 @@ class LazyLoader(Generic[T]):
         return 0 if loaded is None else loaded.nbytes
 
     def _load(self) -> "_Loaded[T]":
-        if self._is_loading:
-            raise RuntimeError(
-                f"loader {self.name!r} asks for its own data while loading it: read it "
-                "from its source in loader_func."
-            )
-        self._is_loading = True
-        try:
-            data = self._loader_func()
-        except BaseException as e:
-            e.add_note(
-                f"Raised by loader_func of the lazy loader {self.name!r}. Nothing was "
-                "kept: the next get() tries again."
-            )
-            raise
-        finally:
-            self._is_loading = False
+        data = self.loader_func()
         self._loaded = loaded = _Loaded(data, held_bytes(data))
         self.last_used = time.monotonic()
         if self.on_load is not None:
@@ -137,11 +108,8 @@ class LazyLoader(Generic[T]):
         # Weak, or the timer would keep a loader that was thrown away, and its data.
         timer = threading.Timer(seconds, _release_if_idle, [weakref.ref(self)])
         timer.daemon = True
+        timer.start()
         self._timer = timer
-        try:
-            timer.start()
-        except RuntimeError:  # the interpreter is leaving, and all data with it
-            self._timer = None
 
     def __del__(self) -> None:
         # Not from the timer's own thread, which may hold the timer's lock right now.

@@ -2,7 +2,6 @@
 
 import functools
 import gc
-import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -73,8 +72,8 @@ class MemoryManager:
         """
         if loader.on_load not in (None, self._admit):
             raise ValueError(
-                f"loader {loader.name!r} is registered with another manager: make a "
-                "loader for each."
+                f"the loader of {loader.loader_func!r} is registered with another "
+                "manager: make a loader for each."
             )
         with self._lock:
             loader.on_load = self._admit
@@ -141,7 +140,7 @@ class MemoryManager:
         if nbytes > self._limit_bytes:
             loader.release()
             raise InfeasibleBudgetError(
-                f"keeping what loader {loader.name!r} loads",
+                f"keeping what {loader.loader_func!r} loads",
                 needed=nbytes,
                 limit=self._limit_bytes,
                 unit="bytes",
@@ -163,46 +162,32 @@ class MemoryManager:
         return self.cache.nbytes + sum(loader.nbytes for loader in self._loaders)
 
 
-# Made on demand, so that importing the package allocates and starts nothing.
-_default: MemoryManager | None = None
-_default_lock = threading.Lock()
+_default = MemoryManager()
 
 
 def get_memory_manager() -> MemoryManager:
-    """The manager of this process, with the default limits; made when first asked for.
-
-    Nothing but that is changed: the garbage collector stays as it is.
-    """
-    global _default
-    with _default_lock:
-        if _default is None:
-            _default = MemoryManager()
-        return _default
+    """The manager of this process, with the default limits."""
+    return _default
 
 
 def create_lazy_visualization_loader(
     data_path: str | Path,
     loader_func: Callable[[Path], T],
     max_idle_time: float = 300.0,
-    *,
-    manager: MemoryManager | None = None,
 ) -> LazyLoader[T]:
-    """A lazy loader of a file, registered with a manager.
+    """A lazy loader of a file, registered with the manager of this process.
 
     Args:
         data_path: given to `loader_func`; looked at only when the data is asked for.
         loader_func: reads the file.
         max_idle_time: seconds since the last `get` after which the data is released;
             > 0.
-        manager: whose limit counts; that of the process by default.
 
     Raises:
         TypeError: `loader_func` cannot be called.
         ValueError: `max_idle_time` is not positive.
     """
-    path = Path(data_path)
-    loader = LazyLoader(
-        functools.partial(loader_func, path), max_idle_time, name=os.fspath(path)
-    )
-    (manager or get_memory_manager()).register_lazy_loader(loader)
+    read = functools.partial(loader_func, Path(data_path))
+    loader = LazyLoader(read, max_idle_time)
+    _default.register_lazy_loader(loader)
     return loader

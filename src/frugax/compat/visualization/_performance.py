@@ -5,7 +5,7 @@ import sys
 from frugax.budget import table
 from frugax.watch.delivery import CallbackTotals, callback_stats
 
-from .host_calls import forget_paces
+from .host_calls import pace_of
 
 
 def get_callback_performance_stats() -> dict[str, dict[str, float]]:
@@ -25,7 +25,7 @@ def get_callback_performance_stats() -> dict[str, dict[str, float]]:
 def reset_callback_performance_stats() -> None:
     """Forget the cost of callbacks so far, and the frequencies they had come to."""
     callback_stats.reset()
-    forget_paces()
+    pace_of.cache_clear()
 
 
 def print_callback_performance_report() -> None:

@@ -25,33 +25,15 @@ class CompressedStorage:
 
     Attributes:
         base_path: the folder.
-        compression_level: of zstd, 1 to 22; 0 for none.
-        most_bytes: the most that data may take, unpacked.
+        compression: whether new files are compressed.
     """
 
     def __init__(
-        self,
-        base_path: str | os.PathLike[str],
-        compression_level: int = 6,
-        *,
-        most_bytes: int = 2 * 2**30,
+        self, base_path: str | os.PathLike[str], *, compression: bool = True
     ) -> None:
-        """Use a folder; it is made with the first file.
-
-        Raises:
-            ValueError: the level is not 0 to 22, or `most_bytes` is below 1.
-        """
-        # `type` and not isinstance: True would pass for level 1.
-        if type(compression_level) is not int or not 0 <= compression_level <= 22:
-            raise ValueError(
-                "compression_level must be a whole number from 0 (none) to 22, got "
-                f"{compression_level!r}."
-            )
-        if most_bytes < 1:
-            raise ValueError(f"most_bytes must be >= 1, got {most_bytes}.")
+        """Use a folder; it is made with the first file."""
         self.base_path = Path(base_path)
-        self.compression_level = compression_level
-        self.most_bytes = most_bytes
+        self.compression = compression
 
     def save(self, data: object, name: str) -> Path:
         """Write data under a name, whole or not at all, replacing older data.
@@ -66,8 +48,7 @@ class CompressedStorage:
                 nested too deep.
         """
         path = self._path(name)
-        level, most_bytes = self.compression_level, self.most_bytes
-        write_whole(path, encode(data, level=level, most_bytes=most_bytes))
+        write_whole(path, encode(data, compression=self.compression))
         return path
 
     def load(self, name: str) -> Any:
@@ -77,8 +58,8 @@ class CompressedStorage:
             CorruptFileError: the file is damaged or of another kind.
             FileNotFoundError: nothing is saved under that name.
             UnsupportedFileError: a newer version wrote it.
-            ValueError: the name is not a plain file name, or the data would take more
-                than `most_bytes`.
+            ValueError: the name is not a plain file name, or the data would be too
+                large.
         """
         path = self._path(name)
         if not path.is_file():
@@ -86,7 +67,7 @@ class CompressedStorage:
                 f"nothing is saved as {name!r} in {self.base_path}."
             )
         try:
-            return decode(path.read_bytes(), most_bytes=self.most_bytes)
+            return decode(path.read_bytes())
         except (CorruptFileError, UnsupportedFileError, ValueError) as e:
             raise type(e)(f"{path}: {e.args[0]}") from e
 

@@ -42,18 +42,20 @@ MAGIC = b"FXSTORE\n"
 _MOST_DEEP = 100
 # Python reads no longer whole numbers from text, by default.
 _MOST_BITS = 14_000
+# A forged file may claim any size.
+_MOST_BYTES = 2 * 2**30
 # Python takes some twenty bytes in memory for each of these.
 _MOST_TREE_BYTES = 64 * 2**20
+_LEVEL = 6  # of zstd
 
 
-def encode(data: object, *, level: int, most_bytes: int) -> bytes:
+def encode(data: object, *, compression: bool) -> bytes:
     """The bytes of a file.
 
     Args:
         data: nested dicts, lists, tuples, numbers, text, None, truth values, bytes and
             arrays of numbers.
-        level: of zstd; 0 for none.
-        most_bytes: the most that data may take, unpacked.
+        compression: whether they are compressed.
 
     Raises:
         TypeError: a value is of another kind; says where.
@@ -64,28 +66,20 @@ def encode(data: object, *, level: int, most_bytes: int) -> bytes:
     # NaN and infinity are written as Python's own words, which `json.loads` reads back.
     tree = json.dumps(_to_tree(data, arrays, "data", 0), separators=(",", ":")).encode()
     size = len(tree) + sum(array.nbytes for array in arrays)
-    if size > most_bytes:
-        raise ValueError(
-            f"the data take {size:,} bytes, and at most {most_bytes:,} are allowed: "
-            "raise most_bytes, or save them in pieces."
-        )
-    if len(tree) > _MOST_TREE_BYTES:
-        raise ValueError(
-            f"the data without arrays take {len(tree):,} bytes, and at most "
-            f"{_MOST_TREE_BYTES:,} are allowed: turn lists of numbers into arrays."
-        )
+    _check_size(size, len(tree))
+    level = _LEVEL if compression else 0
     body = compress(b"".join([tree, *(shuffle(a).data for a in arrays)]), level=level)
     meta = {"level": level, "raw": size, "tree": len(tree), "crc": zlib.crc32(body)}
     return MAGIC + encode_frame({"format": FORMAT, "meta": meta}) + body
 
 
-def decode(data: bytes, *, most_bytes: int) -> Any:
+def decode(data: bytes) -> Any:
     """The data of a file.
 
     Raises:
         CorruptFileError: the file is damaged or of another kind.
         UnsupportedFileError: a newer version wrote it.
-        ValueError: unpacked it would be larger than `most_bytes`.
+        ValueError: unpacked it would be too large.
     """
     header, at = decode_header(data, magic=MAGIC, kind="file of stored data")
     match header["meta"]:
@@ -97,13 +91,7 @@ def decode(data: bytes, *, most_bytes: int) -> Any:
     # Checked before it is unpacked, so that zstd never sees damaged data.
     if zlib.crc32(body) != crc or not 0 <= split <= size:
         raise CorruptFileError("its body is damaged or cut off.")
-    # Before anything is allocated: a forged file may claim any size.
-    if size > most_bytes or split > _MOST_TREE_BYTES:
-        raise ValueError(
-            f"it would take {size:,} bytes, {split:,} of them without arrays, and at "
-            f"most {most_bytes:,} and {_MOST_TREE_BYTES:,} are allowed: raise "
-            "most_bytes if you trust it."
-        )
+    _check_size(size, split)  # before anything is allocated
     raw = decompress(body, size, level=level)
     arrays = _Arrays(memoryview(raw)[split:])
     try:
@@ -114,6 +102,16 @@ def decode(data: bytes, *, most_bytes: int) -> Any:
     if arrays.rest:
         raise CorruptFileError("it holds more bytes than its arrays take.")
     return found
+
+
+def _check_size(size: int, tree: int) -> None:
+    """Refuse data that take too many bytes, with or without their arrays."""
+    if size > _MOST_BYTES or tree > _MOST_TREE_BYTES:
+        raise ValueError(
+            f"the data take {size:,} bytes, {tree:,} of them without arrays; at most "
+            f"{_MOST_BYTES:,} and {_MOST_TREE_BYTES:,} are allowed: turn lists of "
+            "numbers into arrays, or save the data in pieces."
+        )
 
 
 def _to_tree(value: object, arrays: list[np.ndarray], place: str, depth: int) -> Any:

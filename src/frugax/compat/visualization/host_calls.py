@@ -7,6 +7,7 @@ agreed time, and its errors are counted.
 """
 
 import dataclasses
+import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,8 +21,6 @@ from frugax.watch.sinks import Kind
 # Long for a callback that works, and short for a person whose program hangs.
 WAIT_S = 10.0
 REST_S = 30.0  # after a call that did not end
-# A program may make up a new name at every call: the oldest pace is forgotten then.
-_MAX_PACES = 1000
 # Calls never get rarer than this, so that a price that has fallen is noticed.
 _MAX_STRIDE = 1024
 
@@ -82,23 +81,11 @@ class Pace:
             self._turn_away = self.stride - 1
 
 
-# One for each name, so that a function that is traced again keeps what was learnt.
-_paces: dict[str, Pace] = {}
-_paces_lock = threading.Lock()
-
-
+# Limited, since a program may make up a new name at every call.
+@functools.lru_cache(maxsize=1000)
 def pace_of(name: str) -> Pace:
-    """Return the pace of a name; a new one for a new name."""
-    with _paces_lock:
-        if name not in _paces and len(_paces) >= _MAX_PACES:
-            del _paces[next(iter(_paces))]
-        return _paces.setdefault(name, Pace())
-
-
-def forget_paces() -> None:
-    """Let all names start anew."""
-    with _paces_lock:
-        _paces.clear()
+    """Return the pace of a name; a function that is traced again keeps what it had."""
+    return Pace()
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -109,7 +96,6 @@ class HostCall:
         name: name in the statistics.
         act: the function that gets the values, as NumPy copies of its own.
         max_avg_s: seconds that a call may take on average; None for any.
-        wait_s: seconds that the program waits for the function.
         kind: class of the record that it shows; None for a user's function.
         stream: stream under which a watcher files the record.
         fields: names of the values.
@@ -118,7 +104,6 @@ class HostCall:
     name: str
     act: Callable[[Sequence[np.ndarray]], object]
     max_avg_s: float | None = None
-    wait_s: float = WAIT_S
     kind: Kind | None = None
     stream: str
     fields: tuple[str, ...]
@@ -130,19 +115,15 @@ class HostCall:
 
     def handle_callback(self, arrays: Sequence[np.ndarray]) -> None:
         """Handle values inside a callback; the program waits until this returns."""
-        watcher = current() if self.is_display else None
-        pace = pace_of(self.name)
-        # Only displays obey the level; a user's own function was asked for.
-        is_off = watcher is not None and watcher.level == "off"
-        if is_off or not pace.is_due(self.max_avg_s):
+        watcher = current()
+        if self.kind is None or watcher is None:
+            self._call(lambda call: runner.run(call, wait_s=WAIT_S), arrays)
+        elif watcher.level == "off":
             callback_stats.record_skip(self.name)
-        elif watcher is not None and self.kind is not None:
+        else:
             values = dict(zip(self.fields, arrays, strict=False))
             watcher.ingest_callback(self.kind, self.stream, values)
             callback_stats.record(self.name, 0.0)
-        else:
-            values = arrays[: len(self.fields)]
-            self._end(pace, runner.run(lambda: self.act(values), wait_s=self.wait_s))
 
     def handle_output(self, arrays: Sequence[np.ndarray]) -> None:
         """Handle values that have left the program as outputs, in this thread.
@@ -151,21 +132,25 @@ class HostCall:
             arrays: in the order of `fields`, followed by a mark of the lanes that
                 recorded, where there is one.
         """
-        pace = pace_of(self.name)
-        if not pace.is_due(self.max_avg_s):
-            callback_stats.record_skip(self.name)
-            return
-        values = arrays[: len(self.fields)]
-        # In this thread: the values have left the program, so nothing waits for the
-        # function except its own worker, which is abandoned if it hangs.
-        self._end(pace, run_inline(lambda: self.act(values)))
+        # In this thread: nothing waits for the function except its own worker, which
+        # is abandoned if it hangs.
+        self._call(run_inline, arrays)
 
     def __call__(self, *arrays: np.ndarray) -> None:
         """Handle values as `handle_output` does."""
         self.handle_output(arrays)
 
-    def _end(self, pace: Pace, outcome: Outcome) -> None:
-        pace.end(outcome, self.max_avg_s)
+    def _call(
+        self,
+        run: Callable[[Callable[[], object]], Outcome],
+        arrays: Sequence[np.ndarray],
+    ) -> None:
+        pace = pace_of(self.name)
+        outcome = Outcome("not started", 0.0)
+        if pace.is_due(self.max_avg_s):
+            values = arrays[: len(self.fields)]
+            outcome = run(lambda: self.act(values))
+            pace.end(outcome, self.max_avg_s)
         if outcome.ended == "not started":
             callback_stats.record_skip(self.name)
         elif outcome.ended == "hung":
