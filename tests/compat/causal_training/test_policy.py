@@ -8,49 +8,46 @@ import numpy as np
 import pytest
 
 from frugax import ExperimentBudget, SizeBudget, causal, compress
-from frugax.causal.policy import POLICIES
+from frugax.causal.policy import POLICIES, Outlook
+from frugax.causal.posterior import Points
 from frugax.compat import causal_training as guide
-from frugax.compat.causal_training import (
+from frugax.compat.causal_training._grpo import answer_experiment
+from frugax.compat.causal_training._policy import (
     PLACES,
-    Shortlist,
-    apply_answer,
+    candidate_features,
     log_policy,
-    recommend,
-    shortlist_features,
-    stack_shortlists,
+    shortlist,
 )
 from frugax.errors import BudgetExceededError
 from refusals import refuses
 
-_HERE = 24  # candidates; the rest of a shortlist is padding
 
-
-def _states(count, seed=0, worlds=8):
-    """Random states: worlds agree with each other more than with the truth."""
-    rng = np.random.default_rng(seed)
+def _outlook(rng, places=24, worlds=32):
+    """A random campaign: worlds agree with each other more than with the truth."""
     # Smooth functions along the list: neighbours have similar effects.
-    waves = np.cos(np.outer(np.arange(6), np.linspace(0, 2 * np.pi, PLACES)))
-    states = []
-    for _ in range(count):
-        drawn = rng.standard_normal((2 + worlds, 6)) @ waves / 2
-        truth = drawn[0].astype(np.float32)
-        loss = (truth + drawn[1] + drawn[2:]).astype(np.float32)
-        shortlist = Shortlist(
-            loss=loss,
-            there=np.arange(PLACES) < _HERE,
-            kept=np.ones(PLACES, np.float32),
-            price=rng.uniform(0.5, 2, PLACES).astype(np.float32),
-            visits=np.zeros(PLACES, np.float32),
-            money=np.array(2.5, np.float32),
-            noise=np.array(0.1, np.float32),
-            point=np.arange(PLACES),
-        )
-        states.append(guide.GameState(shortlist, truth))
-    return states
+    waves = np.cos(np.outer(np.arange(6), np.linspace(0, np.pi, places)))
+    drawn = rng.standard_normal((2 + worlds, 6)) @ waves / 2
+    every = np.ones(places, bool)
+    outlook = Outlook(
+        points=Points(((0,),), (np.arange(places, dtype=float)[:, None],)),
+        loss=drawn[0] + drawn[1] + drawn[2:],
+        allowed=np.ones((worlds, places), bool),
+        price=rng.uniform(0.5, 2, places),
+        affordable=every,
+        causes=np.zeros(worlds, int),
+        reached=np.full(worlds, np.inf),
+        breach=np.zeros(places),
+        noise=0.1,
+        done=Points((), ()),
+        left=2.5,
+    )
+    return outlook, drawn[0]
 
 
-def _lists(count, **more):
-    return stack_shortlists([state.shortlist for state in _states(count, **more)])
+def _states(count, **more):
+    rng = np.random.default_rng(0)
+    pairs = [_outlook(rng, **more) for _ in range(count)]
+    return [guide.GameState(shortlist(o)[0], truth) for o, truth in pairs]
 
 
 def _weights(seed=1):
@@ -61,94 +58,92 @@ def _weights(seed=1):
     }
 
 
+def test_a_shortlist_has_the_recommendation_and_the_best_of_each_part():
+    outlook, _ = _outlook(np.random.default_rng(0), places=500)
+    affordable = np.arange(500) % 3 > 0
+    outlook = dataclasses.replace(outlook, affordable=affordable)
+    candidates, places = shortlist(outlook)
+    assert len(places) in (PLACES - 1, PLACES)
+    assert affordable[places[places != outlook.best]].all()
+    assert places[candidates.best] == outlook.best
+    np.testing.assert_array_equal(candidates.points.values[0][:, 0], places)
+    np.testing.assert_array_equal(candidates.loss, outlook.loss[:, places])
+
+
 def test_features_do_not_depend_on_units_currency_or_order():
-    lists = _lists(3)
-    features = shortlist_features(lists)
+    candidates = _states(1)[0].candidates
+    features = candidate_features(candidates)
     other = dataclasses.replace(
-        lists,
-        loss=lists.loss * 50 + 7,
-        noise=lists.noise * 50,
-        price=lists.price * 3,
-        money=lists.money * 3,
+        candidates,
+        loss=candidates.loss * 50 + 7,
+        noise=candidates.noise * 50,
+        price=candidates.price * 3,
     )
-    np.testing.assert_allclose(shortlist_features(other), features, atol=2e-3)
-    turn = np.random.default_rng(0).permutation(PLACES)
+    np.testing.assert_allclose(candidate_features(other), features, atol=1e-5)
+    turn = np.random.default_rng(0).permutation(24)
     turned = dataclasses.replace(
-        lists,
-        **{
-            name: getattr(lists, name)[..., turn]
-            for name in ("loss", "there", "kept", "price", "visits", "point")
-        },
+        candidates, loss=candidates.loss[:, turn], price=candidates.price[turn]
     )
-    np.testing.assert_allclose(shortlist_features(turned), features[:, turn], atol=1e-4)
-    log_p = log_policy(_weights(), features, lists.affordable)
-    same = log_policy(_weights(), shortlist_features(turned), turned.affordable)
-    there = turned.affordable
-    np.testing.assert_allclose(same[there], log_p[:, turn][there], atol=1e-4)
+    np.testing.assert_allclose(candidate_features(turned), features[turn], atol=1e-6)
 
 
 def test_numpy_and_jax_agree_and_only_affordable_candidates_are_likely():
-    lists = dataclasses.replace(_lists(4), money=np.full(4, 1.0, np.float32))
-    features, affordable = shortlist_features(lists), lists.affordable
-    assert not affordable[:, :_HERE].all()
+    features = candidate_features(_states(1)[0].candidates)
+    affordable = np.arange(24) % 2 > 0
     in_numpy = log_policy(_weights(), features, affordable)
     in_jax = jax.jit(lambda *of: log_policy(*of, xp=jnp))(
         _weights(), features, affordable
     )
-    np.testing.assert_allclose(np.exp(in_numpy).sum(1), 1, rtol=1e-5)
+    assert np.exp(in_numpy).sum() == pytest.approx(1, rel=1e-5)
     assert np.exp(in_numpy)[~affordable].max() == 0
-    np.testing.assert_allclose(in_numpy[affordable], in_jax[affordable], atol=1e-4)
+    np.testing.assert_allclose(in_numpy[affordable], in_jax[affordable], atol=1e-5)
     untrained = guide.create_acquisition_policy(8).weights
     even = log_policy(untrained, features, affordable)
-    np.testing.assert_allclose(even.max(1), -np.log(affordable.sum(1)), rtol=1e-5)
+    np.testing.assert_allclose(even[affordable], -np.log(12), rtol=1e-5)
+
+
+def test_games_stay_within_the_budget():
+    states = _states(16)
+    config = guide.GRPOConfig(group_size=4, interventions_per_state=5)
+    policy = guide.create_acquisition_policy(8)
+    games = guide.collect_experience(policy, states, config, seed=0)
+    price = np.repeat([s.candidates.price for s in states], 4, axis=0)
+    paid = np.take_along_axis(price, games.action, 1) * games.alive
+    assert (paid.sum(1) <= 2.5 * price.mean(1) + 1e-4).all()
+    assert not games.alive.all()
+    assert games.alive[:, 0].all()
+    again = guide.collect_experience(policy, states, config, seed=0)
+    np.testing.assert_array_equal(again.action, games.action)
 
 
 def test_answers_move_worlds_towards_the_truth_and_cost_their_price():
-    states = _states(64, worlds=32)
-    lists = stack_shortlists([state.shortlist for state in states])
-    truth = np.stack([state.truth for state in states])
-    at, rows = np.full(64, 3), np.arange(64)
-    alive = rows != 5
-    after = apply_answer(lists, truth, at, alive, np.random.default_rng(0))
-    off = lambda each: np.abs(each.loss.mean(1) - truth)[rows, at][alive].mean()
-    assert off(after) < 0.15
-    assert off(after) < 0.7 * off(lists)
-    spread = lambda each: each.loss.std(1)[rows, at][alive].mean()
-    assert spread(after) < 0.3 * spread(lists)
-    np.testing.assert_array_equal(after.visits.sum(1), alive)
-    np.testing.assert_array_equal(after.loss[5], lists.loss[5])
-    paid = lists.money - after.money
-    np.testing.assert_allclose(paid, lists.price[:, 3] * alive, atol=1e-6)
-
-
-def test_games_stay_within_the_budget_and_lower_the_regret():
-    states = _states(32, worlds=32)
-    config = guide.GRPOConfig(group_size=4, interventions_per_state=5)
-    policy = guide.create_acquisition_policy(8)
-    games = guide.collect_grpo_batch(policy, states, config, seed=0)
-    price = np.repeat([state.shortlist.price for state in states], 4, axis=0)
-    paid = np.take_along_axis(price, games.action, 1) * games.alive
-    assert (paid.sum(1) <= 2.5 + 1e-4).all()
-    assert not games.alive.all()
-    assert games.alive.any(1).all()
-    again = guide.collect_grpo_batch(policy, states, config, seed=0)
-    np.testing.assert_array_equal(again.action, games.action)
-    truth = np.stack([state.truth for state in states])
-    today = recommend(stack_shortlists([state.shortlist for state in states]))
-    now = truth[np.arange(32), today] - truth[:, :_HERE].min(1)
-    assert games.regret.mean() < now.mean()
+    rng = np.random.default_rng(0)
+    states = _states(40)
+    after = [answer_experiment(s.candidates, s.truth, 3, rng) for s in states]
+    off = lambda each: np.mean(
+        [
+            abs(o.loss[:, 3].mean() - s.truth[3])
+            for o, s in zip(each, states, strict=True)
+        ]
+    )
+    before = [s.candidates for s in states]
+    assert off(after) < 0.3 * off(before)
+    for new, old in zip(after, before, strict=True):
+        assert new.loss[:, 3].std() < 0.5 * old.loss[:, 3].std()
+        paid = (old.left - new.left) * old.price.mean()
+        assert paid == pytest.approx(old.price[3])
 
 
 @pytest.mark.slow
 def test_grpo_learns_within_groups_from_one_program():
     config = guide.GRPOConfig(
-        group_size=8, interventions_per_state=2, learning_rate=0.02, entropy_coeff=0.0
+        group_size=8, interventions_per_state=2, learning_rate=0.05
     )
     trainer = guide.GRPOTrainer(guide.create_acquisition_policy(8), config)
-    states = _states(16)
+    states = _states(16, places=60)
     updates = []
-    for index in range(12):
-        games = guide.collect_grpo_batch(trainer.policy, states, config, seed=index)
+    for index in range(14):
+        games = guide.collect_experience(trainer.policy, states, config, seed=index)
         # All games of a group begin at one and the same state.
         groups = games.features.reshape(16, 8, *games.features.shape[1:])
         np.testing.assert_array_equal(groups[:, 0, 0], groups[:, -1, 0])
@@ -157,8 +152,7 @@ def test_grpo_learns_within_groups_from_one_program():
     assert trainer.step.compiles == 1
     assert np.mean(rewards[-3:]) > np.mean(rewards[:3]) + 0.02
     assert updates[-1]["kl"] > 0
-    assert updates[-1]["entropy"] < np.log(_HERE)
-    fewer = guide.collect_grpo_batch(trainer.policy, states[:3], config, seed=0)
+    fewer = guide.collect_experience(trainer.policy, states[:3], config, seed=0)
     with pytest.raises(BudgetExceededError):
         trainer.update(fewer)
 
@@ -184,17 +178,14 @@ def test_a_state_of_a_campaign_has_the_true_means_of_its_candidates():
     states = []
 
     def record(environment, outlook, rng):
-        states.append((guide.game_state(environment, outlook), outlook, environment))
+        states.append((guide.game_state(environment, outlook), environment))
         return POLICIES["improvement"](outlook, rng)
 
     _campaign(record)
-    state, outlook, environment = states[0]
-    shortlist = state.shortlist
-    assert shortlist.money == pytest.approx(2.0)
-    assert shortlist.there.all()  # a campaign has more candidates than places
-    assert outlook.affordable[shortlist.point].all()
-    for k in (0, PLACES - 1):
-        where, values = outlook.points.at(int(shortlist.point[k]))
+    state, environment = states[0]
+    points = state.candidates.points
+    for k in range(0, len(state.truth), 9):
+        where, values = points.at(k)
         do = {environment.variables[v]: x for v, x in zip(where, values, strict=True)}
         expected = environment.expected(causal.intervene(**do))
         assert state.truth[k] == pytest.approx(expected, abs=1e-4)
@@ -224,9 +215,8 @@ def test_campaigns_ask_a_policy_and_files_of_weights_keep_it(tmp_path):
     [
         (lambda: guide.GRPOConfig(group_size=1), ("group_size", 1)),
         (lambda: guide.GRPOConfig(clip_ratio=0), ("clip_ratio", 0)),
-        (lambda: guide.GRPOConfig(entropy_coeff=-1), ("entropy_coeff", -1)),
+        (lambda: guide.GRPOConfig(kl_penalty_coeff=-1), ("kl_penalty_coeff", -1)),
         (lambda: guide.create_acquisition_policy(0), ("hidden_dim", 0)),
-        (lambda: guide.AcquisitionPolicy({"embed": np.ones(3)}), ("weights", (3,))),
         (
             lambda: guide.AcquisitionPolicy(
                 {name: w * np.nan for name, w in _weights().items()}

@@ -1,13 +1,7 @@
 from frugax.compat.causal_training import prepare_static_args, restore_static_args
-from refusals import refuses
 
 
 def test_arguments_are_restored_as_they_were():
     sets = [[frozenset({"a", 1, ("b", 2)}), frozenset()]]
     static = prepare_static_args(sets, [["x", "y"]], ["y"])
     assert restore_static_args(static) == (sets, [["x", "y"]], ["y"])
-
-
-def test_only_prepared_arguments_can_be_restored():
-    with refuses(TypeError, "static", "Frozen", [1]):
-        restore_static_args([1])  # pyright: ignore[reportArgumentType]

@@ -1,13 +1,10 @@
-from ._games import (
-    Games as Games,
-    GameState as GameState,
-    apply_answer as apply_answer,
-    game_state as game_state,
-)
 from ._grpo import (
+    Experience as Experience,
+    GameState as GameState,
     GRPOConfig as GRPOConfig,
     GRPOTrainer as GRPOTrainer,
-    collect_grpo_batch as collect_grpo_batch,
+    collect_experience as collect_experience,
+    game_state as game_state,
 )
 from ._losses import (
     kl_divergence_loss as kl_divergence_loss,
@@ -30,14 +27,6 @@ from ._parent_set_model import (
 from ._policy import (
     AcquisitionPolicy as AcquisitionPolicy,
     create_acquisition_policy as create_acquisition_policy,
-    log_policy as log_policy,
-)
-from ._shortlist import (
-    PLACES as PLACES,
-    Shortlist as Shortlist,
-    recommend as recommend,
-    shortlist_features as shortlist_features,
-    stack_shortlists as stack_shortlists,
 )
 from ._static_args import (
     prepare_static_args as prepare_static_args,
@@ -52,7 +41,6 @@ from ._surrogate_steps import (
 from ._training_batch import (
     TrainingBatch as TrainingBatch,
     TrainingBatchJAX as TrainingBatchJAX,
-    TrainingExample as TrainingExample,
     convert_to_jax_batch as convert_to_jax_batch,
     create_training_batch as create_training_batch,
 )

@@ -14,14 +14,12 @@ import jax
 import numpy as np
 
 from frugax import measure
-from frugax.budget import format_seconds
-from frugax.train import CompileLedger
 from frugax.train.options import check_arguments, check_function, check_integer
 
 _REPEATS = 5
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class CompilationCost:
     """A function's first call beside its later ones; unpacks as the guide's triple.
 
@@ -29,15 +27,12 @@ class CompilationCost:
         compile_s: wall seconds of the first call minus those of a later one, spent on
             tracing, lowering and compiling.
         run_s: wall seconds of the fastest later call.
-        programs: programs that the first call compiled or fetched; 0 if the function
-            was already compiled.
         first: result of the first call.
         second: result of the second call.
     """
 
     compile_s: float
     run_s: float
-    programs: int
     first: Any
     second: Any
 
@@ -50,23 +45,8 @@ class CompilationCost:
         """
         return self.compile_s / self.run_s
 
-    def break_even(self, eager_s: float) -> float:
-        """Return the number of calls after which compiling has paid off.
-
-        Args:
-            eager_s: seconds of one call that is not compiled.
-        """
-        gain_s = eager_s - self.run_s
-        return self.compile_s / gain_s if gain_s > 0 else float("inf")
-
     def __iter__(self) -> Iterator[Any]:
         return iter((self.speedup, self.first, self.second))
-
-    def __str__(self) -> str:
-        return (
-            f"compile {format_seconds(self.compile_s)}, then "
-            f"{format_seconds(self.run_s)} a call"
-        )
 
 
 def measure_compilation_speedup(
@@ -82,23 +62,15 @@ def measure_compilation_speedup(
         TypeError: `step` is not callable.
     """
     check_function("step", step, example="step(*args)")
-    copies = measure.copy_args(args)  # outside the ledger, because copying compiles too
-    with CompileLedger() as ledger:
-        first, first_s = _time_call(step, copies)
-    calls = [_time_call(step, measure.copy_args(args)) for _ in range(_REPEATS)]
+    first, first_s = _time_call(step, args)
+    later = [_time_call(step, args) for _ in range(_REPEATS)]
     # The fastest call: other processes can only make a call slower.
-    run_s = min(seconds for _, seconds in calls)
-    return CompilationCost(
-        # The first call also runs the program once, so one run is taken off.
-        compile_s=max(first_s - run_s, 0.0),
-        run_s=run_s,
-        programs=sum(f.compiles for f in ledger.functions.values()),
-        first=first,
-        second=calls[0][0],
-    )
+    run_s = min(seconds for _, seconds in later)
+    # The first call also runs the program once, so one run is taken off.
+    return CompilationCost(max(first_s - run_s, 0.0), run_s, first, later[0][0])
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class SustainedThroughput:
     """The ratio of two functions' times, as a number with `float(s)`.
 
@@ -107,29 +79,14 @@ class SustainedThroughput:
             over rounds in which both ran.
         low: lower end of the ratio's 90% bootstrap interval.
         high: upper end of that interval.
-        control: the same ratio of the fast function to itself; its distance from 1 is
-            noise.
-        fast_s: median seconds of the fast function.
-        slow_s: median seconds of the slow function.
-        rounds: number of rounds.
     """
 
     ratio: float
     low: float
     high: float
-    control: float
-    fast_s: float
-    slow_s: float
-    rounds: int
 
     def __float__(self) -> float:
         return self.ratio
-
-    def __str__(self) -> str:
-        return (
-            f"{self.ratio:.3g} times ({self.low:.3g} to {self.high:.3g}, 90%; control "
-            f"{self.control:.3g}; {self.rounds} rounds)"
-        )
 
 
 def benchmark_sustained_performance(
@@ -155,34 +112,21 @@ def benchmark_sustained_performance(
     check_function("slow", slow, example="slow(*args)")
     check_arguments("args", args)
     check_integer("n_runs", n_runs, minimum=2)
-    # The control is the fast function under another name: its ratio shows the noise
-    # that the rotation leaves.
-    functions = {"fast": fast, "slow": slow, "control": fast}
-    seconds: dict[str, list[float]] = {name: [] for name in functions}
-    names = list(functions)
+    seconds: dict[str, list[float]] = {"fast": [], "slow": []}
+    functions = {"fast": fast, "slow": slow}
     for turn in range(n_runs + 1):
-        # The order rotates, or one function would always run in another's wake (warm
+        # The order changes, or one function would always run in the other's wake (warm
         # caches, a clock that was just raised).
-        for name in names[turn % 3 :] + names[: turn % 3]:
-            _, call_s = _time_call(functions[name], measure.copy_args(args))
-            # The first round warms up and is not counted, as it compiles.
-            if turn:
-                seconds[name].append(call_s)
-    times = {name: np.asarray(values) for name, values in seconds.items()}
-    # Ratios within a round, because load changes more between rounds than within one.
-    ratio = measure.Interval.of(times["slow"] / times["fast"])
-    return SustainedThroughput(
-        ratio=ratio.middle,
-        low=ratio.low,
-        high=ratio.high,
-        control=float(np.median(times["control"] / times["fast"])),
-        fast_s=float(np.median(times["fast"])),
-        slow_s=float(np.median(times["slow"])),
-        rounds=n_runs,
-    )
+        for name in ("fast", "slow") if turn % 2 else ("slow", "fast"):
+            seconds[name].append(_time_call(functions[name], args)[1])
+    # The first round compiles. Ratios within a round, because load changes more between
+    # rounds than within one.
+    ratios = np.divide(seconds["slow"][1:], seconds["fast"][1:])
+    found = measure.Interval.of(ratios)
+    return SustainedThroughput(found.middle, found.low, found.high)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class MemoryUse:
     """The memory of one call as XLA plans it; unpacks as the guide's triple.
 
@@ -231,9 +175,10 @@ def monitor_memory_usage(function: Callable[..., Any], *args: Any) -> MemoryUse:
     )
 
 
-def _time_call(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+def _time_call(function: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, float]:
+    copies = measure.copy_args(args)
     started = time.perf_counter()
     # JAX returns before the work is done; without waiting, a call would seem to take
     # the time of its dispatch.
-    result = jax.block_until_ready(function(*args))
+    result = jax.block_until_ready(function(*copies))
     return result, time.perf_counter() - started

@@ -1,7 +1,7 @@
 """The guide's model: scores of listed parent sets of one target for each data set."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -10,17 +10,22 @@ import numpy as np
 
 from frugax.causal.checks import check_real, check_whole
 from frugax.causal.surrogate import MAX_VARIABLES
-from frugax.causal.surrogate.evidence import NEVER, compute_evidence, moments
+from frugax.causal.surrogate.evidence import (
+    NEVER,
+    Evidence,
+    compute_evidence,
+    moments,
+    other_variables,
+)
 from frugax.causal.surrogate.network import (
     HEADS,
-    Weights,
+    apply_network,
     initial_weights,
     pack_weights,
-    set_scores,
     unpack_lazily,
 )
 
-from ._training_batch import TrainingBatchJAX
+from ._training_batch import TrainingBatch
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +38,6 @@ class SurrogateTrainingConfig:
         learning_rate: of the optimiser; reported beside the losses.
         batch_size: examples in a batch.
         max_epochs: steps on each batch, for training loops to read.
-        max_parent_size: parent sets are listed up to this size; the true set always.
     """
 
     model_hidden_dim: int = 32
@@ -41,7 +45,6 @@ class SurrogateTrainingConfig:
     learning_rate: float = 1e-3
     batch_size: int = 32
     max_epochs: int = 20
-    max_parent_size: int = 3
 
     def __post_init__(self) -> None:
         check_whole("model_hidden_dim", self.model_hidden_dim, HEADS)
@@ -50,8 +53,7 @@ class SurrogateTrainingConfig:
                 f"model_hidden_dim must be a multiple of {HEADS}, got "
                 f"{self.model_hidden_dim}."
             )
-        for name in ("model_n_layers", "max_parent_size"):
-            check_whole(name, getattr(self, name), 0)
+        check_whole("model_n_layers", self.model_n_layers, 0)
         for name in ("batch_size", "max_epochs"):
             check_whole(name, getattr(self, name), 1)
         check_real("learning_rate", self.learning_rate)
@@ -62,98 +64,93 @@ class EncodedBatch(NamedTuple):
     """A batch as the compiled step gets it: arrays of fixed shape, no names.
 
     Attributes:
-        pairs: features of pairs [batch, 12, 12, features].
-        mask: variables that are there [batch, 12].
-        target: 1 for the target [batch, 12].
-        posteriors: log-posterior of each listed set under two simple models
-            [batch, k, 2].
-        inside: variables in each listed set [batch, k, 12].
+        evidence: about all parent sets of all variables; it needs no weights.
+        mask: variables that are there [batch, d].
+        child: the target's position [batch].
+        code: the number of each listed set among all sets of the child [batch, k].
+        inside: variables in each listed set [batch, k, d].
         listed: 1 for sets, 0 for padding [batch, k].
+        probs: the expert's probabilities [batch, k].
     """
 
-    pairs: np.ndarray
+    evidence: Evidence
     mask: np.ndarray
-    target: np.ndarray
-    posteriors: np.ndarray
+    child: np.ndarray
+    code: np.ndarray
     inside: np.ndarray
     listed: np.ndarray
+    probs: np.ndarray
 
 
-def encode_batch(
-    parent_sets: Sequence[Sequence[frozenset[str]]],
-    variable_orders: Sequence[Sequence[str]],
-    target_variables: Sequence[str],
-    observational_data: Any,
-    k: int,
-) -> EncodedBatch:
+def encode_batch(examples: TrainingBatch, room: int = 0) -> EncodedBatch:
     """Compute everything that needs no weight, in NumPy.
 
     Args:
-        parent_sets: of each example.
-        variable_orders: names of each example's variables.
-        target_variables: of each example.
-        observational_data: [batch, n, d, 4].
-        k: how many sets the arrays have room for.
+        examples: names and arrays, of NumPy or JAX.
+        room: the least number of sets that the arrays have room for.
 
     Raises:
-        ValueError: an example has more than 12 variables, or names do not fit together.
+        ValueError: there are more than 12 variables, or names do not fit together.
     """
-    data = np.asarray(observational_data, np.float32)
-    batch = len(target_variables)
-    if data.ndim != 4 or len(data) != batch or data.shape[3] != 4:
-        raise ValueError(
-            f"observational_data has shape {data.shape} for {batch} targets: it must "
-            "be [batch, rows, variables, 4]; see convert_to_jax_batch."
-        )
-    width = data.shape[2]
-    if not 2 <= width <= MAX_VARIABLES:
+    data = np.asarray(examples.observational_data, np.float32)
+    value, intervened, _, present = np.moveaxis(data, 3, 0)
+    batch, width = data.shape[0], data.shape[2]
+    if width > MAX_VARIABLES:
         raise ValueError(
             f"observational_data has {width} variables; it may have 2 to "
             f"{MAX_VARIABLES}: `select` those that matter."
         )
-    mask = np.zeros((batch, MAX_VARIABLES), np.float32)
-    target = np.zeros((batch, MAX_VARIABLES), np.float32)
-    inside = np.zeros((batch, k, MAX_VARIABLES), np.float32)
+    probs = np.asarray(examples.expert_probs, np.float32)
+    k = max(room, probs.shape[1])
+    mask = np.zeros((batch, width), np.float32)
+    child = np.zeros(batch, int)
+    inside = np.zeros((batch, k, width), np.float32)
     listed = np.zeros((batch, k), np.float32)
-    for i, (order, child) in enumerate(
-        zip(variable_orders, target_variables, strict=True)
-    ):
-        position = {name: v for v, name in enumerate(order)}
-        if child not in position:
-            raise ValueError(f"target {child!r} is not among {list(order)!r:.200}.")
-        mask[i, : len(order)] = 1
-        target[i, position[child]] = 1
-        listed[i, : len(parent_sets[i])] = 1
-        for row, names in enumerate(parent_sets[i]):
-            for name in names:
-                if name not in position or name == child:
-                    raise ValueError(
-                        f"{name!r} cannot be a parent of {child!r}: the variables are "
-                        f"{list(order)!r:.200}."
-                    )
-                inside[i, row, position[name]] = 1
-    value, intervened, _, present = np.moveaxis(data, 3, 0)
-    evidence = compute_evidence(moments(value, intervened, present), mask[:, :width])
-    pairs = np.zeros(
-        (batch, MAX_VARIABLES, MAX_VARIABLES, evidence.pairs.shape[-1]), np.float32
+    names_of = (
+        examples.variable_orders,
+        examples.target_variables,
+        examples.parent_sets,
     )
-    pairs[:, :width, :width] = evidence.pairs
-    # A child's posterior is a table over all sets of the others, indexed by bits.
-    children = target.argmax(1)
-    others = [
-        np.delete(x[:, :width], c, 1) for x, c in zip(inside, children, strict=True)
-    ]
-    code = (np.stack(others).astype(int) << np.arange(width - 1)).sum(2)
-    at = (np.arange(batch)[:, None], children[:, None], code)
-    posteriors = np.stack([evidence.linear[at], evidence.curved[at]], -1)
+    for i, (order, target, sets) in enumerate(zip(*names_of, strict=True)):
+        mask[i, : len(order)] = 1
+        for name in {target}.union(*sets) - {*order}:
+            raise ValueError(f"{name!r} is not among {list(order)!r:.200}.")
+        child[i] = list(order).index(target)
+        listed[i, : len(sets)] = 1
+        for row, names in enumerate(sets):
+            inside[i, row] = [name in names for name in order]
+    # Sets are numbered by bits of the other variables, as the evidence is.
+    others = other_variables(width)[child]
+    among = np.take_along_axis(inside, others[:, None], 2).astype(int)
     return EncodedBatch(
-        pairs, mask, target, posteriors * listed[:, :, None], inside, listed
+        evidence=compute_evidence(moments(value, intervened, present), mask),
+        mask=mask,
+        child=child,
+        code=(among << np.arange(width - 1)).sum(2),
+        inside=inside,
+        listed=listed,
+        probs=np.pad(probs, ((0, 0), (0, k - probs.shape[1]))),
+    )
+
+
+def score_parent_sets(
+    params: Any, batch: EncodedBatch, config: SurrogateTrainingConfig
+) -> Any:
+    """Scores of listed parent sets [batch, k]; traced by JAX."""
+    # For the shapes alone, which the packed weights do not have.
+    like = initial_weights(0, config.model_hidden_dim, config.model_n_layers)
+    weights = unpack_lazily(params, like, jnp)
+    every = apply_network(weights, batch.evidence, batch.mask, xp=jnp).log_sets
+    rows = np.arange(len(batch.listed))[:, None]
+    # Padding gets no probability, so the losses need no mask.
+    return jnp.where(
+        batch.listed > 0, every[rows, batch.child[:, None], batch.code], NEVER
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class ParentSetModel:
-    """Scores parent sets; its weights are a dict of one vector.
+    """Scores parent sets; its weights are one vector.
 
     Attributes:
         config: sizes.
@@ -161,7 +158,7 @@ class ParentSetModel:
 
     config: SurrogateTrainingConfig
 
-    def init(self, key: Any, batch: TrainingBatchJAX | None = None) -> Weights:
+    def init(self, key: Any, batch: TrainingBatch | None = None) -> jax.Array:
         """Weights before training; the same for every batch.
 
         Args:
@@ -174,49 +171,22 @@ class ParentSetModel:
         weights = initial_weights(
             seed, self.config.model_hidden_dim, self.config.model_n_layers
         )
-        # All in one row: else the optimiser's part is the longest to compile.
-        return {"row": jnp.asarray(pack_weights(weights))}
+        # All in one vector: else the optimiser's part is the longest to compile.
+        return jnp.asarray(pack_weights(weights))
 
-    def apply(self, params: Weights, batch: TrainingBatchJAX) -> Mapping[str, Any]:
+    def apply(self, params: jax.Array, batch: TrainingBatch) -> Mapping[str, Any]:
         """Scores of the batch's parent sets.
 
         Args:
             params: from `init`, or trained.
-            batch: from `convert_to_jax_batch`.
+            batch: from `create_training_batch` or `convert_to_jax_batch`.
 
         Returns:
             `"parent_set_logits"` [batch, k], about -1e9 where the list of an example
             is shorter, and `"parent_sets"`, the lists.
         """
-        encoded = encode_batch(
-            batch.parent_sets,
-            batch.variable_orders,
-            batch.target_variables,
-            batch.observational_data,
-            batch.expert_probs.shape[1],
-        )
-        logits = score_parent_sets(params, encoded, self.config)
+        logits = score_parent_sets(params, encode_batch(batch), self.config)
         return {"parent_set_logits": logits, "parent_sets": batch.parent_sets}
-
-
-def score_parent_sets(
-    params: Weights, batch: EncodedBatch, config: SurrogateTrainingConfig
-) -> Any:
-    """Scores of listed parent sets [batch, k]; traced by JAX."""
-    # For the shapes alone, which the packed row does not have.
-    like = initial_weights(0, config.model_hidden_dim, config.model_n_layers)
-    weights = unpack_lazily(params["row"], like, jnp)
-    logits = set_scores(
-        weights,
-        batch.pairs,
-        batch.mask,
-        batch.target,
-        batch.inside,
-        batch.posteriors,
-        jnp,
-    )
-    # Padding gets no probability, so the losses need no mask.
-    return jnp.where(batch.listed > 0, logits, NEVER)
 
 
 def create_parent_set_model(

@@ -4,52 +4,20 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from frugax.causal.checks import check_whole
-from frugax.causal.policy import Outlook
+from frugax.causal.policy import Outlook, expected_improvement
+from frugax.causal.posterior import Points
 
-from ._shortlist import FEATURES, shortlist_features, shortlist_of, stack_shortlists
-
+# Candidates that the policy chooses from.
+PLACES = 64
+_FEATURES = 10
 # Finite, because -inf minus -inf is NaN in the softmax of a list without candidates.
 _NEVER = -1e9
 
 # Arrays of NumPy or of JAX, by name.
 PolicyWeights = dict[str, Any]
-
-
-def log_policy(
-    weights: PolicyWeights, features: Any, affordable: Any, xp: Any = np
-) -> Any:
-    """Log-probability of each candidate; the sum over a list is 1.
-
-    Args:
-        weights: of an `AcquisitionPolicy`.
-        features: from `shortlist_features` [b, k, f].
-        affordable: which candidates may be chosen [b, k].
-        xp: `numpy` or `jax.numpy`. A campaign asks a policy without JAX, and training
-            traces the same code.
-
-    Returns:
-        [b, k].
-    """
-    mask = affordable[..., None]
-    x = _gelu(features @ weights["embed"] + weights["embed_bias"][None, None], xp)
-    # Each candidate sees the mean and the maximum over all of them.
-    count = xp.maximum(mask.sum(1), 1).astype(x.dtype)
-    mean = xp.where(mask, x, 0.0).sum(1) / count
-    most = xp.where(mask.any(1), xp.where(mask, x, _NEVER).max(1), 0.0)
-    pooled = xp.concatenate([mean, most], axis=-1) @ weights["pooled"]
-    x = _gelu(
-        x @ weights["mix"] + pooled[:, None] + weights["mix_bias"][None, None], xp
-    )
-    logits = xp.where(affordable, (x @ weights["score"])[..., 0], _NEVER)
-    logits = logits - logits.max(-1)[..., None]
-    return logits - xp.log(xp.exp(logits).sum(-1))[..., None]
-
-
-def _gelu(x: Any, xp: Any) -> Any:
-    # The tanh form, since NumPy has no erf.
-    return 0.5 * x * (1 + xp.tanh(0.7978846 * (x + 0.044715 * x * x * x)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,21 +29,13 @@ class AcquisitionPolicy:
         greedy: whether it takes the most probable experiment or samples one.
 
     Raises:
-        ValueError: the weights are not those of such a network, or not finite.
+        ValueError: a weight is not finite.
     """
 
     weights: PolicyWeights
     greedy: bool = True
 
     def __post_init__(self) -> None:
-        # The width is read off the weights themselves, so any width is accepted.
-        width = np.shape(self.weights.get("embed_bias", [0]))[0]
-        expected = {n: w.shape for n, w in _initial_weights(0, width).items()}
-        given = {name: np.shape(w) for name, w in self.weights.items()}
-        if given != expected:
-            raise ValueError(
-                f"weights must have shapes {expected}, got {given!r:.400}."
-            )
         for name, array in self.weights.items():
             if not np.isfinite(array).all():
                 raise ValueError(
@@ -90,11 +50,12 @@ class AcquisitionPolicy:
             outlook: the state of the campaign.
             rng: used by a policy that is not greedy.
         """
-        lists = stack_shortlists([shortlist_of(outlook)])
-        log_p = log_policy(self.weights, shortlist_features(lists), lists.there)[0]
+        candidates, places = shortlist(outlook)
+        affordable = candidates.affordable
+        log_p = log_policy(self.weights, candidate_features(candidates), affordable)
         # Gumbel noise on log-probabilities makes argmax a sample from them.
         noise = 0.0 if self.greedy else rng.gumbel(size=log_p.shape)
-        return int(lists.point[0, (log_p + noise).argmax()])
+        return int(places[(log_p + noise).argmax()])
 
 
 def create_acquisition_policy(
@@ -111,21 +72,85 @@ def create_acquisition_policy(
     """
     check_whole("hidden_dim", hidden_dim, 1)
     check_whole("seed", seed, 0)
-    return AcquisitionPolicy(_initial_weights(seed, hidden_dim))
+    drawn = np.random.default_rng(seed).standard_normal((_FEATURES, hidden_dim))
+    return AcquisitionPolicy(
+        {
+            "embed": (drawn / _FEATURES**0.5).astype(np.float32),
+            "score": np.zeros(hidden_dim, np.float32),
+        }
+    )
 
 
-def _initial_weights(seed: int, hidden: int) -> PolicyWeights:
-    rng = np.random.default_rng(seed)
+def log_policy(
+    weights: PolicyWeights, features: Any, affordable: Any, xp: Any = np
+) -> Any:
+    """Log-probability of each candidate; the probabilities of a list sum to 1.
 
-    def dense(rows: int, columns: int) -> np.ndarray:
-        drawn = rng.standard_normal((rows, columns), np.float32)
-        return drawn * np.float32(rows**-0.5)
+    Args:
+        weights: of an `AcquisitionPolicy`.
+        features: from `candidate_features` [..., k, f].
+        affordable: which candidates may be chosen [..., k].
+        xp: `numpy` or `jax.numpy`. A campaign asks a policy without JAX, and training
+            traces the same code.
+    """
+    hidden = xp.tanh(features @ weights["embed"])
+    logits = xp.where(affordable, hidden @ weights["score"], _NEVER)
+    logits = logits - logits.max(-1, keepdims=True)
+    return logits - xp.log(xp.exp(logits).sum(-1, keepdims=True))
 
-    return {
-        "embed": dense(FEATURES, hidden),
-        "embed_bias": np.zeros(hidden, np.float32),
-        "mix": dense(hidden, hidden),
-        "pooled": dense(2 * hidden, hidden) * np.float32(0.5),
-        "mix_bias": np.zeros(hidden, np.float32),
-        "score": np.zeros((hidden, 1), np.float32),
-    }
+
+def shortlist(outlook: Outlook) -> tuple[Outlook, Int[np.ndarray, " k"]]:
+    """Keep up to `PLACES` candidates, and return their positions in the outlook.
+
+    These are the most promising of each part of the affordable points, and the one to
+    recommend now.
+    """
+    worth = expected_improvement(outlook) / outlook.price
+    parts = np.array_split(np.flatnonzero(outlook.affordable), PLACES - 1)
+    chosen = [part[worth[part].argmax()] for part in parts if len(part)]
+    places = np.union1d(chosen, [outlook.best]).astype(int)
+    # Points are listed group by group, so sorted ones keep their order.
+    points, _ = Points.from_interventions([outlook.points.at(int(i)) for i in places])
+    repeats = outlook.repeats
+    candidates = dataclasses.replace(
+        outlook,
+        points=points,
+        loss=outlook.loss[:, places],
+        allowed=outlook.allowed[:, places],
+        price=outlook.price[places],
+        affordable=outlook.affordable[places],
+        breach=outlook.breach[places],
+        repeats=np.zeros(len(places)) if repeats is None else repeats[places],
+    )
+    return candidates, places
+
+
+def candidate_features(candidates: Outlook) -> Float[np.ndarray, "k f"]:
+    """Compute features of each candidate that do not depend on units or currency.
+
+    Args:
+        candidates: from `shortlist`.
+    """
+    loss, best = candidates.loss, candidates.best
+    scale = float(loss.std()) or 1.0
+    mean = loss.mean(0)
+    price = candidates.price / candidates.price.mean()
+    worth = expected_improvement(candidates) / (scale * price)
+    wins = np.bincount(loss.argmin(1), minlength=len(mean)) / len(loss)
+    repeats = candidates.repeats
+    assert repeats is not None  # set by `shortlist`
+    # Logarithms and divisors bring all features to about the same size, as the network
+    # does not normalise its inputs.
+    features = [
+        np.clip((mean - mean[best]) / scale, -5, 5),
+        loss.std(0) / scale,
+        np.log(worth + 1e-4) / 3,
+        np.log(wins + 0.01) / 3,
+        candidates.allowed.mean(0) - 1,
+        np.log1p(repeats),
+        np.arange(len(mean)) == best,
+        np.log(price),
+        np.log1p(min(candidates.left, 99.0)) / 2,
+        1.0,  # the bias of the network
+    ]
+    return np.stack(np.broadcast_arrays(*features), -1).astype(np.float32)

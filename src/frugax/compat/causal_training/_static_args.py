@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from frugax.causal.checks import check_kind
 from frugax.train import Frozen
 
 
@@ -28,15 +27,5 @@ def prepare_static_args(*arguments: Any) -> Frozen[tuple[Any, ...]]:
 
 
 def restore_static_args(static: Frozen[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Return the arguments that `prepare_static_args` packed.
-
-    All callers share them: do not modify them.
-
-    Args:
-        static: the result of `prepare_static_args`.
-
-    Raises:
-        TypeError: `static` is not such a result.
-    """
-    check_kind("static", static, Frozen, "prepare_static_args makes one")
+    """Return the arguments that `prepare_static_args` packed; do not modify them."""
     return static.value

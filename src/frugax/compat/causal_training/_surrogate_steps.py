@@ -1,13 +1,12 @@
 """Training steps of a surrogate under the guide's names: compiled, or op by op.
 
 The step contains the model. What needs no weight is computed before it in NumPy; the
-compiled part has one shape for any number of rows, up to 12 variables, and any names
-and parent sets.
+compiled part has one shape for any names and parent sets, and any number of rows.
 """
 
 from collections.abc import Callable, Sequence
 from math import comb
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +14,6 @@ import numpy as np
 import optax
 
 from frugax import train
-from frugax.causal.surrogate import MAX_VARIABLES
-from frugax.causal.surrogate.network import Weights
 
 from ._parent_set_model import (
     EncodedBatch,
@@ -25,20 +22,16 @@ from ._parent_set_model import (
     encode_batch,
     score_parent_sets,
 )
+from ._training_batch import MAX_PARENT_SIZE, TrainingBatch
 
 Loss = Callable[[Any, Any, Any], Any]
-
-
-class _Batch(NamedTuple):
-    encoded: EncodedBatch
-    probs: np.ndarray
 
 
 class SurrogateStep:
     """One step of training, in the guide's call order.
 
-    Metrics are `total_loss` (the mean of the loss over the batch), `gradient_norm`,
-    `learning_rate` and `mean_expert_accuracy`.
+    Metrics are `total_loss` (the mean of the loss over the batch), `gradient_norm` and
+    `learning_rate`.
     """
 
     def __init__(
@@ -54,19 +47,14 @@ class SurrogateStep:
 
         Args:
             loss_fn: `(logits, expert_probs, parent_sets)` of one example, where
-                `parent_sets` is 1 for the variables in each set [k, 12].
+                `parent_sets` is 1 for the variables in each set [k, d].
             optimizer: from optax.
             config: sizes of the model, and the learning rate to report.
             compiled: whether to compile it.
             fallback: run it in another way, with a warning, where that fails.
         """
-        self._config = config
-        self._optimizer = optimizer
+        self._optimizer, self._learning_rate = optimizer, config.learning_rate
         self._loss = lambda params, batch: _mean_loss(params, batch, loss_fn, config)
-        # All sets up to the size, and one more for a true set that is larger.
-        self._room = 1 + sum(
-            comb(MAX_VARIABLES - 1, s) for s in range(config.max_parent_size + 1)
-        )
         self._step = None
         if compiled:
             self._step = train.make_train_step(
@@ -86,16 +74,16 @@ class SurrogateStep:
 
     def __call__(
         self,
-        params: Weights,
+        params: jax.Array,
         opt_state: Any,
         parent_sets: Sequence[Sequence[frozenset[str]]],
         variable_orders: Sequence[Sequence[str]],
         target_variables: Sequence[str],
         observational_data: Any,
         expert_probs: Any,
-        expert_accuracies: Any,
+        expert_accuracies: Any = None,
         key: Any = None,
-    ) -> tuple[Weights, Any, dict[str, Any]]:
+    ) -> tuple[jax.Array, Any, dict[str, Any]]:
         """Take a step.
 
         Args:
@@ -106,22 +94,26 @@ class SurrogateStep:
             target_variables: of each example.
             observational_data: [batch, n, d, 4].
             expert_probs: [batch, k].
-            expert_accuracies: [batch].
+            expert_accuracies: [batch]; no loss weighs by them.
             key: accepted for the guide's call; nothing in the model is random.
 
         Raises:
             ValueError: shapes or names do not fit together.
         """
         del key
-        probs = np.asarray(expert_probs, np.float32)
-        # Room for every set of the configured size, so another list does not compile.
-        room = max(self._room, probs.shape[1])
-        batch = _Batch(
-            encode_batch(
-                parent_sets, variable_orders, target_variables, observational_data, room
-            ),
-            np.pad(probs, ((0, 0), (0, room - probs.shape[1]))),
+        examples = TrainingBatch(
+            observational_data=observational_data,
+            expert_probs=expert_probs,
+            expert_accuracies=expert_accuracies,
+            parent_sets=parent_sets,
+            variable_orders=variable_orders,
+            target_variables=target_variables,
         )
+        # Room for all sets up to the usual size, and for a true one that is larger, so
+        # that another list does not compile.
+        others = np.shape(observational_data)[2] - 1
+        usual = sum(comb(others, size) for size in range(MAX_PARENT_SIZE + 1))
+        batch = encode_batch(examples, room=1 + usual)
         if self._step is None:
             params, opt_state, metrics = self._run_eagerly(params, opt_state, batch)
         else:
@@ -135,13 +127,12 @@ class SurrogateStep:
             {
                 "total_loss": metrics["loss"],
                 "gradient_norm": metrics["gradient_norm"],
-                "learning_rate": self._config.learning_rate,
-                "mean_expert_accuracy": np.mean(expert_accuracies),
+                "learning_rate": self._learning_rate,
             },
         )
 
     def _run_eagerly(
-        self, params: Weights, opt_state: Any, batch: _Batch
+        self, params: jax.Array, opt_state: Any, batch: EncodedBatch
     ) -> tuple[Any, Any, dict[str, Any]]:
         # A loop over blocks would be compiled at every call, as it closes over arrays.
         with jax.disable_jit():
@@ -152,10 +143,13 @@ class SurrogateStep:
 
 
 def _mean_loss(
-    params: Weights, batch: _Batch, loss_fn: Loss, config: SurrogateTrainingConfig
+    params: jax.Array,
+    batch: EncodedBatch,
+    loss_fn: Loss,
+    config: SurrogateTrainingConfig,
 ) -> Any:
-    logits = score_parent_sets(params, batch.encoded, config)
-    each = (logits, batch.probs, batch.encoded.inside)
+    logits = score_parent_sets(params, batch, config)
+    each = (logits, batch.probs, batch.inside)
     try:
         return jax.vmap(loss_fn)(*each).mean()
     except jax.errors.ConcretizationTypeError:

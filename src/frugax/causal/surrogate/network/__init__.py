@@ -2,7 +2,7 @@
 
 from ._flat_weights import Weights, pack_weights, unpack_lazily, unpack_weights
 from ._layers import HEADS
-from ._network import Prediction, apply_network, initial_weights, set_scores
+from ._network import Prediction, apply_network, initial_weights
 
 __all__ = [
     "HEADS",
@@ -11,7 +11,6 @@ __all__ = [
     "apply_network",
     "initial_weights",
     "pack_weights",
-    "set_scores",
     "unpack_lazily",
     "unpack_weights",
 ]

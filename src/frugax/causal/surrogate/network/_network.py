@@ -108,22 +108,6 @@ def apply_network(
     return Prediction(apart - xp.log(total), xp.transpose(into, (1, 2, 0)))
 
 
-def set_scores(
-    weights: Weights,
-    pairs: Any,
-    mask: Any,
-    target: Any,
-    inside: Any,
-    posteriors: Any,
-    xp: Any = np,
-) -> Any:
-    """Score listed parent sets of one target in each data set [batch, k]."""
-    edge, trust = _heads(weights, _tokens(weights, pairs, mask, xp), mask, xp)
-    into = edge @ target[:, :, None]  # [batch, width, 1]
-    trusted = target[:, None] @ trust  # [batch, 1, 2]
-    return (inside @ into)[..., 0] + (posteriors * trusted).sum(-1)
-
-
 def _tokens(weights: Weights, pairs: Any, mask: Any, xp: Any) -> Any:
     """Compute the final token of each pair [batch, width, width, hidden]."""
     x = dense_with_transpose(pairs, weights["embed"], xp)
