@@ -303,6 +303,24 @@ def test_what_would_only_fail_in_the_program_is_refused_where_it_is_written():
             )
 
 
+@pytest.mark.parametrize("title", [5, "a" * 101, "\ud800"])
+def test_titles_that_no_stream_can_have_are_refused_where_they_are_written(title):
+    with refuses(ValueError, repr(title)[:99]):
+        visualization.jax_log_grid(jnp.zeros((2, 2)), title=title)
+
+
+@pytest.mark.parametrize("jit", [jax.jit, watch.jit])
+def test_a_grid_without_a_title_is_recorded_too(tmp_path, jit):
+    program = jit(lambda x: (visualization.jax_log_grid(x, title=""), x + 1)[1])
+    with (
+        watch.Journal.create(tmp_path / "a", {}) as journal,
+        watch.Watcher(journal, OverheadBudget("100%"), level="full"),
+    ):
+        jax.block_until_ready(program(jnp.ones((2, 2))))
+        jax.effects_barrier()
+    assert watch.read(tmp_path / "a").streams["Grid"]["grid"].shape == (1, 2, 2)
+
+
 def test_the_statistics_are_exact():
     for seconds in (0.001, 0.003, 0.002):
         error = "E" if seconds == 0.003 else ""

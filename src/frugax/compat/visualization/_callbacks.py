@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from frugax.watch.drawing import log_grid_to_console
+from frugax.watch.journal import check_name
 from frugax.watch.probes import Probe, emit
 
 from .host_calls import HostCall
@@ -91,9 +92,16 @@ def jax_log_grid(
     Args:
         grid_data: `(rows, columns)`; leading axes are lanes, of which four are shown.
         mask: which cells count, `(rows, columns)`.
-        title: its name; also that of the watcher's stream.
+        title: its name; also that of the watcher's stream, at most 100 characters.
         show_numbers: as in `log_grid_to_console`.
+
+    Raises:
+        ValueError: a watcher could not name a stream by the title.
     """
+    stream = title or "Grid"
+    # While tracing, where an error points at the user's line: a watcher could only
+    # tell that it lost the record.
+    check_name(stream, "a grid's title")
 
     def show(arrays: Sequence[np.ndarray]) -> None:
         grid, *masks = arrays
@@ -103,7 +111,7 @@ def jax_log_grid(
     values = {"grid": grid_data} | ({} if mask is None else {"mask": mask})
     # The guide's name of these statistics; scripts that read them expect it.
     name = f"log_grid_{title}"
-    _emit(show, values, name=name, kind="frame", stream=title)
+    _emit(show, values, name=name, kind="frame", stream=stream)
 
 
 def jax_log_episode_summary(

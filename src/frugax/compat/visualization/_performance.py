@@ -3,7 +3,7 @@
 import sys
 
 from frugax.budget import table
-from frugax.watch.delivery import CallbackTotals, callback_stats
+from frugax.watch.delivery import callback_stats
 
 from .host_calls import pace_of
 
@@ -19,7 +19,22 @@ def get_callback_performance_stats() -> dict[str, dict[str, float]]:
         called back. Each of those costs about 100 microseconds more, see
         `print_callback_performance_report`.
     """
-    return {name: _to_plain(t) for name, t in callback_stats.totals().items()}
+    return {
+        name: {
+            "total_calls": totals.calls,
+            "error_count": totals.errors,
+            # A name whose calls were all skipped has totals without a call.
+            "avg_time_ms": 1000 * totals.total_s / max(totals.calls, 1),
+            "max_time_ms": 1000 * totals.longest_s,
+            # Infinity before the first call, which JSON cannot hold.
+            "min_time_ms": 1000 * totals.shortest_s if totals.calls else 0.0,
+            "total_time_ms": 1000 * totals.total_s,
+            "skipped_calls": totals.skipped,
+            "hung_calls": totals.hung,
+            "calls_from_inside": totals.from_inside,
+        }
+        for name, totals in callback_stats.totals().items()
+    }
 
 
 def reset_callback_performance_stats() -> None:
@@ -29,49 +44,26 @@ def reset_callback_performance_stats() -> None:
 
 
 def print_callback_performance_report() -> None:
-    """Print the cost of this process's callbacks as a table."""
-    sys.stdout.write(_format_report(callback_stats.totals()) + "\n")
-
-
-def _to_plain(totals: CallbackTotals) -> dict[str, float]:
-    # A name whose calls were all skipped has totals without a call.
-    average_s = totals.total_s / max(totals.calls, 1)
-    # Infinity before the first call, which JSON cannot hold.
-    shortest_s = totals.shortest_s if totals.calls else 0.0
-    return {
-        "total_calls": totals.calls,
-        "error_count": totals.errors,
-        "avg_time_ms": 1000 * average_s,
-        "max_time_ms": 1000 * totals.longest_s,
-        "min_time_ms": 1000 * shortest_s,
-        "total_time_ms": 1000 * totals.total_s,
-        "skipped_calls": totals.skipped,
-        "hung_calls": totals.hung,
-        "calls_from_inside": totals.from_inside,
-    }
-
-
-def _format_report(all_totals: dict[str, CallbackTotals]) -> str:
-    # The guide's own sentence, for which scripts search.
-    if not all_totals:
-        return "No callback performance data available"
-    rows = []
-    errors = []
-    for name, totals in all_totals.items():
-        plain = _to_plain(totals)
-        rows.append(
-            [
-                name,
-                f"{totals.calls:,}",
-                f"{plain['avg_time_ms']:.2f} ms",
-                f"{plain['max_time_ms']:.2f} ms",
-                f"{totals.errors:,}",
-                f"{totals.skipped:,}",
-            ]
-        )
-        if totals.last_error:
-            errors.append(f"{name} raised last: {totals.last_error}")
+    """Print the cost of this process's callbacks as a table, and their last errors."""
+    rows = [
+        [
+            name,
+            f"{stats['total_calls']:,}",
+            f"{stats['avg_time_ms']:.2f} ms",
+            f"{stats['max_time_ms']:.2f} ms",
+            f"{stats['error_count']:,}",
+            f"{stats['skipped_calls']:,}",
+        ]
+        for name, stats in get_callback_performance_stats().items()
+    ]
     columns = ["callback", "calls", "average", "longest", "errors", "skipped"]
+    errors = [
+        f"{name} raised last: {totals.last_error}"
+        for name, totals in callback_stats.totals().items()
+        if totals.last_error
+    ]
     lines = ["Callback Performance Report:", table(columns, rows), *errors]
+    # The guide's own sentence, for which scripts search.
+    text = "\n".join(lines) if rows else "No callback performance data available"
     entries = callback_stats.describe_entries()
-    return "\n".join([*lines, entries] if entries else lines)
+    sys.stdout.write(f"{text}\n{entries}\n" if entries else f"{text}\n")
