@@ -84,3 +84,44 @@ def test_other_figures_are_resampled():
     change = paired_difference(before, before - 0.1 + 0.01 * rng.normal(size=500))
     assert change.low < 0.1 < change.high
     assert change.noise < 0.01
+
+
+@pytest.mark.parametrize("scale", [1, 100, 0.25])
+@pytest.mark.parametrize("lost", [0, 1, 30])
+def test_answers_on_any_scale_have_the_interval_of_answers(scale, lost):
+    one = paired_difference(*answers(400, lost=lost, gained=2))
+    other = paired_difference(*(scale * x for x in answers(400, lost=lost, gained=2)))
+    assert other.mean == pytest.approx(scale * one.mean)
+    assert other.noise == pytest.approx(scale * one.noise)
+    assert other.method == one.method
+
+
+def test_unchanged_answers_in_percent_do_not_show_a_drop_of_two_hundredths():
+    right = np.r_[np.full(300, 100.0), np.zeros(100)]
+    assert paired_difference(right, right).noise == pytest.approx(0.672, abs=1e-3)
+    assert spend(right, right, 0.02).verdict is Verdict.CANNOT_TELL
+    assert spend(right, right, 0.7).verdict is Verdict.KEPT
+
+
+@pytest.mark.parametrize("all_of_them", [0.0, 1.0, 100.0])
+def test_answers_that_are_all_alike_may_still_change_elsewhere(all_of_them):
+    same = np.full(50, all_of_them)
+    assert paired_difference(same, same).noise >= (all_of_them or 1.0) / 50
+
+
+def test_figures_that_are_not_answers_do_not_get_the_interval_of_answers():
+    losses = np.random.default_rng(0).normal(size=400) * 50
+    same = paired_difference(losses, losses)
+    assert same.noise == 0
+    assert "answers" not in same.method
+    by_whole_numbers = paired_difference(losses, losses - np.arange(400) % 2)
+    assert "answers" not in by_whole_numbers.method
+
+
+def test_accuracy_may_be_a_share_for_each_example():
+    rng = np.random.default_rng(2)
+    before = rng.integers(0, 5, 200) / 4
+    after = np.clip(before - 0.25 * (rng.random(200) < 0.1), 0, 1)
+    found = spend(before, after, 0.1)
+    assert found.verdict is Verdict.KEPT
+    assert 0 < found.noise < 0.05

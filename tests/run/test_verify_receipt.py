@@ -1,8 +1,11 @@
 """`verify_receipt` finds every forged figure, and says which it cannot check."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -432,3 +435,60 @@ def test_a_folder_that_is_not_a_run_is_refused_in_one_line(tmp_path, text):
     with refuses(ConfigError, "receipt.json") as caught:
         verify_receipt(path)
     assert "\n" not in str(caught.value)
+
+
+TASK = """
+import jax, jax.numpy as jnp, numpy as np
+
+def loss(w, x):
+    value = jnp.mean((x @ w["w"]) ** 2)
+    return value, {"zeta": value, "alpha": value, "mid": value}
+
+def evaluate(w):
+    size = float(jnp.abs(w["w"]).sum())
+    shares = np.linspace(0, 1, 9) * size / (1 + size)
+    return {"worst": np.inf, "least": -np.inf, "lost": np.nan, "accuracy": shares}
+
+def task():
+    init = lambda key: {"w": jax.random.normal(key, (64, 64))}
+    return init, loss, lambda step: jnp.ones((4, 64)), evaluate
+"""
+OWN = """
+name: own
+task: verified_own_task:task
+train: {steps: 3, optimizer: sgd, learning_rate: 0.01}
+budgets: {size: 2x, accuracy_drop: 0.9}
+"""
+VERIFY = """
+import sys
+from pathlib import Path
+from frugax.run import verify_receipt
+for check in verify_receipt(Path(sys.argv[1]), trust_code=True).checks:
+    if check.finding == "differs":
+        print(check.figure)
+"""
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """A run with figures that are not finite, and several of each kind."""
+    home = tmp_path_factory.mktemp("own")
+    (home / "verified_own_task.py").write_text(TASK)
+    (home / "own.yaml").write_text(OWN)
+    folder = RunFolder(home / "runs" / "own")
+    run(load_config(home / "own.yaml"), folder, config_folder=home)
+    return folder.path
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "1", "2"])
+def test_an_unchanged_run_is_verified_with_any_hash_seed(own, hash_seed):
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    done = subprocess.run(
+        [sys.executable, "-c", VERIFY, str(own)],
+        env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == ""
+
+
+def test_a_page_names_figures_that_are_not_finite(own):
+    assert (own / "report.html").read_text().count("not finite") >= 3

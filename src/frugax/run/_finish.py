@@ -154,9 +154,11 @@ def _write_files(
         environment=describe_environment(config_folder),
         learning_rates=sample_rates(config, checked),
     )
-    write_whole(folder.report, report_page(outcome, records))
+    receipt = outcome.to_json()
+    # Drawn from the receipt, so that drawing it again gives the same page.
+    write_whole(folder.report, report_page(Outcome.from_json(receipt), records))
     # The receipt comes last: --resume takes a run that has one for finished.
-    write_whole(folder.receipt, outcome.to_json())
+    write_whole(folder.receipt, receipt)
     return outcome
 
 

@@ -4,6 +4,7 @@ Without its script, which shows values under the pointer, the page says the same
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -76,7 +77,7 @@ def _render_heading(outcome: Outcome) -> Markup:
     }
     # The accuracy if there is one, otherwise the first figure of the evaluation.
     for figure in sorted(model.after, key=lambda name: name != "accuracy")[:1]:
-        tiles[f"test {figure}, from the file"] = f"{model.after[figure]:.4g}"
+        tiles[f"test {figure}, from the file"] = _format(model.after[figure], ".4g")
     return fragment(
         element("h1", outcome.config.name),
         element("p", f"{model.summary}.", class_="sub"),
@@ -101,7 +102,7 @@ def _render_training(outcome: Outcome, records: Records) -> Markup:
     evaluated = {name for _, figures in outcome.evaluations for name in figures}
     # The loss first; every other figure of training or testing follows by name.
     names = sorted(
-        {*records.names, *evaluated} - {"seconds"}, key=lambda n: n != "loss"
+        {*records.names, *evaluated} - {"seconds"}, key=lambda n: (n != "loss", n)
     )
     charts = []
     for name in names[:_MAX_CHARTS]:
@@ -202,8 +203,8 @@ def _render_model(outcome: Outcome) -> Markup:
                 "tr",
                 element("td", name),
                 number_cells(
-                    f"{before:.5g}",
-                    f"{m.after[name]:.5g}",
+                    _format(before, ".5g"),
+                    _format(m.after[name], ".5g"),
                     _format_change(m.after[name] - before, m.noise.get(name)),
                     labels=heads,
                 ),
@@ -218,10 +219,15 @@ def _render_model(outcome: Outcome) -> Markup:
     )
 
 
+def _format(value: float, form: str) -> str:
+    # A receipt has null for infinities too, and the page shows what the receipt holds.
+    return f"{value:{form}}" if math.isfinite(value) else "not finite"
+
+
 def _format_change(change: float, noise: float | None) -> str:
     if noise is None:
-        return f"{change:+.3g}"
-    return f"{change:+.3g} ± {noise:.2g}"
+        return _format(change, "+.3g")
+    return f"{_format(change, '+.3g')} ± {_format(noise, '.2g')}"
 
 
 def _render_time(outcome: Outcome) -> Markup:

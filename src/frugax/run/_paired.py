@@ -11,6 +11,8 @@ from scipy import stats
 # holds with this confidence.
 _CONFIDENCE = 0.95
 _MAX_EXAMPLES = 10**9
+# Numbers that resampling holds at once.
+_MAX_RESAMPLED = 10**7
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,15 +44,15 @@ def paired_difference(
 ) -> PairedDifference:
     """Return the mean of `before - after` over the examples, with its interval.
 
-    Right or wrong answers are counted: the shares that were lost and gained have
-    Wilson intervals, which are combined by squares (Newcombe 1998, Statistics in
-    Medicine 17, 2635-2650). Other values are resampled (BCa bootstrap).
+    Right or wrong answers, two values on any scale, are counted: the shares that were
+    lost and gained have Wilson intervals, which are combined by squares (Newcombe 1998,
+    Statistics in Medicine 17, 2635-2650). Other values are resampled (BCa bootstrap).
     """
-    change = np.asarray(before, np.float64) - np.asarray(after, np.float64)
-    count = len(change)
-    if set(np.unique(change)) <= {-1.0, 0.0, 1.0}:
+    first, second = np.asarray(before, np.float64), np.asarray(after, np.float64)
+    change, count = first - second, len(first)
+    if scale := _scale_of_answers(np.union1d(first, second)):
         lost, gained = int((change > 0).sum()), int((change < 0).sum())
-        low, high = _bounds_of_counts(lost, gained, count)
+        low, high = (scale * x for x in _bounds_of_counts(lost, gained, count))
         method = f"{lost} answers lost, {gained} gained; Newcombe's interval"
     elif np.ptp(change) == 0:
         low = high = float(change[0])
@@ -61,6 +63,7 @@ def paired_difference(
             np.mean,
             confidence_level=2 * _CONFIDENCE - 1,
             rng=np.random.default_rng(0),  # the same receipt each time
+            batch=max(1, _MAX_RESAMPLED // count),
         ).confidence_interval
         low, high = float(interval.low), float(interval.high)
         method = "bootstrap over the examples"
@@ -80,6 +83,20 @@ def examples_that_tell(difference: PairedDifference, limit: float) -> int | None
     # hardly any answer changes with the number itself: the root is the safe estimate.
     count = difference.num_examples * (difference.noise / gap) ** 2
     return math.ceil(count) if count < _MAX_EXAMPLES else None
+
+
+def _scale_of_answers(values: Float[np.ndarray, " values"]) -> float | None:
+    """Return by how much right answers differ from wrong ones; None for other values.
+
+    Args:
+        values: the different values, in order.
+    """
+    if len(values) > 2:
+        return None
+    if len(values) == 2:
+        return float(values[1] - values[0])
+    # All answers are right, or all wrong; of wrong ones alone no scale is known.
+    return float(abs(values[0])) or 1.0
 
 
 def _bounds_of_counts(lost: int, gained: int, count: int) -> tuple[float, float]:
