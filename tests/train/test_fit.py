@@ -438,3 +438,73 @@ def test_a_damaged_checkpoint_is_not_called_intact(tmp_path):
             new_step(), start(), nan_at_5, steps=9, checkpoints=saved, save_every=2,
             on_step=damage,
         )  # fmt: skip
+
+
+def slow_batches(clock, seconds, asked):
+    """Batches that take some seconds of a fake clock, and notes of when they began."""
+
+    def batch(i):
+        asked.append(clock())
+        clock.now += seconds[i % len(seconds)]
+        return batch_of(i)
+
+    return batch
+
+
+class FakeClock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("batch_s", "limit_s", "steps"),
+    [(0.9, 2.0, 2), (0.6, 1.5, 2), (1.5, 2.0, 1), (2.0, 3.0, 1), (1.2, 5.0, 4)],
+)
+def test_no_batch_begins_that_cannot_end_in_time(batch_s, limit_s, steps, prefetch):
+    clock, asked = FakeClock(), []
+    batches = slow_batches(clock, [batch_s], asked)
+    result = fit(
+        new_step(), start(), batches, steps=100, budget=TimeBudget(seconds=limit_s),
+        clock=clock, prefetch=prefetch,
+    )  # fmt: skip
+    # In a thread, the fake clock may run ahead of the loop.
+    assert result.steps == steps if prefetch == 0 else 1 <= result.steps <= steps
+    assert result.stopped_because == "time"
+    assert max(asked) + batch_s <= limit_s
+    assert all(s.verdict is Verdict.KEPT for s in result.receipt.spends)
+
+
+def apply_if_finite_step(**options):
+    optimizer = optax.apply_if_finite(optax.adam(1e-2), 5)
+    return make_train_step(loss, optimizer, **options)
+
+
+def nan_at(*steps):
+    return lambda i: batch_of(i) * np.float32("nan" if i in steps else 1)
+
+
+def test_a_step_that_the_optimiser_skips_does_not_end_training(tmp_path):
+    step, saved = apply_if_finite_step(), Checkpoints(tmp_path)
+    first = step.init(start().params)
+    result = fit(
+        step, first, nan_at(3, 4, 9), steps=12, checkpoints=saved, save_every=3
+    )
+    assert (result.steps, result.skipped) == (12, 3)
+    assert np.isfinite(result.state.params["w"]).all()
+    assert np.isfinite(result.loss)
+
+
+def test_skipped_steps_are_limited():
+    step = apply_if_finite_step()
+    first = lambda: step.init(start().params)
+    assert fit(step, first(), nan_at(3, 5), steps=8, max_skipped=2).skipped == 2
+    with refuses(DivergedError, "step 5", "max_skipped=1"):
+        fit(step, first(), nan_at(3, 5), steps=8, max_skipped=1)
+    with refuses(ValueError, "max_skipped", -1):
+        fit(step, first(), nan_at(3), steps=8, max_skipped=-1)
+    # The optimiser itself allows five in a row.
+    with refuses(DivergedError, "params['w']"):
+        fit(step, first(), nan_at(*range(2, 20)), steps=20)

@@ -316,3 +316,16 @@ def test_threads_share_one_program():
         losses = {float(r.result()[1]["loss"]) for r in results}
     assert len(losses) == 1
     assert step.compiles == 1
+
+
+def test_the_report_is_of_the_largest_program():
+    budget = MemoryBudget("1MiB", kind="total")
+    step, state, small_batch = small(budget=budget)
+    large = {"x": jnp.ones((64, 3))}
+    needs = []
+    for batch in (small_batch, large, small_batch):
+        state, _ = step(state, batch)
+        needs.append(step.program.total_bytes)
+        (spend,) = step.report().spends
+        assert spend.measured == max(needs)
+    assert needs[1] > needs[0]

@@ -337,6 +337,11 @@ def _notes(
         notes.append(
             f"Training stopped after {done:,} of {config.train.steps:,} steps: {why}."
         )
+    if result.skipped:
+        notes.append(
+            f"The loss of {result.skipped:,} steps was infinite or NaN; the weights "
+            "stayed finite."
+        )
     # Lost records cost a part of the curves, not the model, so the run goes on.
     if len(records) < done:
         reasons = sorted({piece.reason for piece in records.lost})

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from frugax.errors import CheckpointError, DivergedError, OutputError
 from frugax.fileio import write_error_reason
@@ -26,7 +25,7 @@ from frugax.fileio import write_error_reason
 from ..compiles import Signature
 from ..options import check_integer, check_path
 from ..processes import agree_on_min, run_on_first
-from ..step import TrainState, check_is_state
+from ..step import TrainState, check_is_state, find_nonfinite_weight
 from . import _storage
 from ._arrays import read_state, start_writing, to_storable
 from ._storage import Folder
@@ -273,14 +272,12 @@ class Checkpoints:
 
 def _check_finite(state: TrainState) -> None:
     """Refuse weights that are not finite: they turn NaN a step before the loss."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state.params):
-        is_inexact = jnp.issubdtype(leaf.dtype, jnp.inexact)
-        if is_inexact and not jnp.isfinite(leaf).all():
-            raise DivergedError(
-                f"params{jax.tree_util.keystr(path)} is not finite after "
-                f"{int(state.step)} steps, so this state was not saved: lower the "
-                "learning rate or clip the gradients."
-            )
+    place = find_nonfinite_weight(state)
+    if place is not None:
+        raise DivergedError(
+            f"{place} is not finite after {int(state.step)} steps, so this state was "
+            "not saved: lower the learning rate or clip the gradients."
+        )
 
 
 def _start_thread(function: Callable[[], None]) -> concurrent.futures.Future[None]:

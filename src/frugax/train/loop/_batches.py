@@ -105,23 +105,45 @@ def index_batches(batches: Any) -> BatchFunction:
     )
 
 
+# In the place of a batch for which no time was left.
+_NOT_MADE = object()
+
+
 @contextlib.contextmanager
 def prefetch_batches(
-    batch_of: BatchFunction, count: int, *, until: int, to_device: bool
+    batch_of: BatchFunction,
+    count: int,
+    *,
+    until: int,
+    to_device: bool,
+    seconds_left: Callable[[], float | None],
 ) -> Iterator[BatchFunction]:
     """Make batches in a thread within this block, up to `count` ahead of their use.
 
     The thread makes one after the other, so `batch_of` need not be thread-safe as long
-    as nobody else calls it. It also starts their way to the device, if asked.
+    as nobody else calls it. It also starts their way to the device, if asked. A batch
+    that is not expected in time is not begun until it is asked for.
     """
     if count == 0:
         yield batch_of
         return
     futures: dict[int, Future[PyTree]] = {}
 
+    slowest_s = 0.0
+
     def make(index: int) -> PyTree:
+        nonlocal slowest_s
+        before_s = seconds_left()
         batch = batch_of(index)
+        after_s = seconds_left()
+        if before_s is not None and after_s is not None:
+            slowest_s = max(slowest_s, before_s - after_s)
         return jax.device_put(batch) if to_device else batch
+
+    def make_ahead(index: int) -> PyTree:
+        left_s = seconds_left()
+        is_late = left_s is not None and left_s < slowest_s
+        return _NOT_MADE if is_late else make(index)
 
     # One thread: batches are made in order, and `batch_of` is never called
     # concurrently.
@@ -130,10 +152,13 @@ def prefetch_batches(
         def prefetched(index: int) -> PyTree:
             for i in range(index, min(index + count + 1, until)):
                 if i not in futures:
-                    futures[i] = thread.submit(make, i)
+                    futures[i] = thread.submit(make_ahead if i > index else make, i)
             # Beyond the last batch none is made ahead, but one may be asked for.
             future = futures.pop(index, None) or thread.submit(make, index)
-            return future.result()
+            batch = future.result()
+            if batch is _NOT_MADE:
+                return thread.submit(make, index).result()
+            return batch
 
         try:
             yield prefetched

@@ -43,6 +43,7 @@ class FitResult:
         state: the state after the last step taken.
         steps: number of steps that this call took.
         loss: the last loss; None if no step was taken.
+        skipped: number of steps whose loss was not finite, although the weights were.
         history: evaluations in order.
         ledger: seconds of each part.
         stopped_because: `"steps"` all are done, `"past"` the state had taken more than
@@ -58,6 +59,7 @@ class FitResult:
     state: TrainState
     steps: int
     loss: float | None
+    skipped: int
     history: tuple[Evaluation, ...]
     ledger: TimeLedger
     stopped_because: StoppedBecause
@@ -82,6 +84,7 @@ def fit(
     before_save: Callable[[], Any] | None = None,
     stop: Callable[[], bool] | None = None,
     early_stop: EarlyStop | None = None,
+    max_skipped: int | None = None,
     prefetch: int = 0,
     compile_cache: bool = True,
     watchdog: Watchdog | bool = True,
@@ -123,6 +126,8 @@ def fit(
             should write out data that must not lag behind the checkpoint.
         stop: called before each step; returns whether to stop.
         early_stop: when to stop because evaluations no longer improve.
+        max_skipped: steps whose loss may be infinite or NaN while the weights stay
+            finite, as with `optax.apply_if_finite` or float16; None for any number.
         prefetch: number of batches made ahead in a thread, which also moves them to the
             device. JAX runs ahead of Python, so this helps only if making a batch waits
             for something, such as a disk.
@@ -147,7 +152,7 @@ def fit(
             the state was donated before.
         TypeError: an option is of the wrong kind, `batches` is an iterator, or
             `evaluate` returns something other than numbers; see also `TrainStep`.
-        DivergedError: the loss, or a state about to be saved, is not finite.
+        DivergedError: weights are not finite any more, or too many losses were not.
         InfeasibleBudgetError: the time ended before the first step; `needed` is the
             time spent by then. Or a batch exceeds the memory budget; see `TrainStep`.
         BudgetExceededError: a batch needs a compile beyond the budget; see `TrainStep`.
@@ -170,6 +175,8 @@ def fit(
     check_not_donated(state)
     check_integer("steps", steps, minimum=0)
     check_integer("prefetch", prefetch, minimum=0)
+    if max_skipped is not None:
+        check_integer("max_skipped", max_skipped, minimum=0)
     check_flag("compile_cache", compile_cache)
     watchdog_used = None
     if not isinstance(watchdog, bool):
@@ -226,6 +233,7 @@ def fit(
         before_save=before_save,
         stop=stop,
         early_stop=early_stop,
+        max_skipped=max_skipped,
         prefetch=prefetch,
         watchdog=watchdog_used,
         clock=LapClock(clock),
@@ -257,6 +265,7 @@ def fit(
         state=loop.state,
         steps=loop.num_taken - start,
         loss=loop.loss,
+        skipped=loop.num_skipped,
         history=tuple(loop.history),
         ledger=ledger,
         stopped_because=stopped_because,

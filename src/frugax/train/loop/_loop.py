@@ -20,7 +20,7 @@ from frugax.trees import PyTree
 
 from ..checkpoints import Checkpoints
 from ..processes import Watchdog, agree_on_min, is_preempted
-from ..step import Metrics, TrainState, TrainStep
+from ..step import Metrics, TrainState, TrainStep, find_nonfinite_weight
 from ._batches import BatchFunction, ResumableIterator, prefetch_batches
 from ._evaluation import EarlyStop, Evaluation, read_numbers
 from ._plan import TrainPlan, steps_within
@@ -55,6 +55,7 @@ class Loop:
     before_save: Callable[[], Any] | None
     stop: Callable[[], bool] | None
     early_stop: EarlyStop | None
+    max_skipped: int | None
     prefetch: int
     watchdog: Watchdog | None
     clock: LapClock
@@ -68,6 +69,8 @@ class Loop:
         self._start = self.num_taken
         self._pace = Pace()
         self._first_batch: list[PyTree] = []  # made for compiling, not used yet
+        self._first_batch_s = 0.0  # until its step is counted
+        self.num_skipped = 0  # steps whose loss was not finite
         self._pending: list[jax.Array] = []  # losses of steps not waited for yet
         # Duration of the latest evaluation and checkpoint.
         self._evaluate_s = self._save_s = 0.0
@@ -110,13 +113,14 @@ class Loop:
             until=self.until,
             # A layout puts each batch in its place itself.
             to_device=self.step.layout is None,
+            seconds_left=self._seconds_left,
         ) as self.batch_of:
             self._save_state()
             if self.num_taken < self.until:
                 # The batch that the step is compiled for is also trained on: `batch_of`
                 # is called once for each step.
                 self._first_batch.append(self.batch_of(self.num_taken))
-                self.clock.lap("data_s")
+                self._first_batch_s = self.clock.lap("data_s")
                 self.step.prepare(self.state, self._first_batch[0])
                 self.clock.lap("compile_s")
             self._evaluate_state()
@@ -167,9 +171,13 @@ class Loop:
         """Take some steps, then wait for them."""
         because: StoppedBecause | None = None
         compile_s = 0.0
-        before = self.clock.elapsed
+        # The first batch was made before, and tells how long others take.
+        before = self.clock.elapsed - self._first_batch_s
+        self._first_batch_s = 0.0
         is_single = jax.process_count() == 1
         while because is None and len(self._pending) < steps:
+            if is_single and self._pending and self._is_late():
+                break
             if is_single:
                 because = self._find_stop(asked)
             if because is None:
@@ -182,6 +190,11 @@ class Loop:
             self._pace.record(steps=taken, seconds=seconds)
             self._check_losses()
         return because
+
+    def _is_late(self) -> bool:
+        """Return whether another step, with its batch, is not expected in time."""
+        left_s = self._seconds_left()
+        return left_s is not None and left_s < self._pace.slowest_s
 
     def _find_stop(self, asked: threading.Event) -> StoppedBecause | None:
         if asked.is_set():
@@ -226,16 +239,27 @@ class Loop:
         losses = [float(loss) for loss in jax.device_get(self._pending)]
         self._pending.clear()
         first = self.num_taken - len(losses)
-        for number, loss in enumerate(losses, start=first):
-            if not np.isfinite(loss):
-                raise DivergedError(self._describe_divergence(number, loss))
+        skipped = {n: x for n, x in enumerate(losses, first) if not np.isfinite(x)}
+        if skipped:
+            self._check_skipped(skipped)
         self.loss = losses[-1]
 
-    def _describe_divergence(self, number: int, loss: float) -> str:
-        text = (
-            f"the loss of step {number} (counted from 0) is {loss}: lower the learning "
-            "rate, clip the gradients, or look at that batch."
-        )
+    def _check_skipped(self, losses: dict[int, float]) -> None:
+        """Refuse weights that are not finite, and too many losses that are not."""
+        # An optimiser may skip such a step, as `optax.apply_if_finite` does.
+        place = find_nonfinite_weight(self.state)
+        for number, loss in losses.items():
+            text = f"the loss of step {number} (counted from 0) is {loss}"
+            if place is not None:
+                text += f", and {place} is not finite any more"
+                raise DivergedError(self._with_checkpoint(text))
+            if self.num_skipped == self.max_skipped:
+                text += f", and max_skipped={self.max_skipped} allows no more of these"
+                raise DivergedError(self._with_checkpoint(text))
+            self.num_skipped += 1
+
+    def _with_checkpoint(self, text: str) -> str:
+        text += ": lower the learning rate, clip the gradients, or look at that batch."
         saved = self.checkpoints and self.checkpoints.latest_intact_step()
         if saved is not None:
             text += f" The checkpoint of step {saved} is intact."
@@ -317,7 +341,7 @@ class Loop:
         if self.checkpoints is not None:  # the last save is waited for
             save_s = max(save_s, self.checkpoints.last_write_s)
         reserved_s = self._evaluate_s + save_s
-        return self.budget.seconds - self.clock.elapsed - reserved_s
+        return self.budget.seconds - self.clock.now - reserved_s
 
     def _make_plan(self, left_s: float | None) -> None:
         """Plan how many steps will fit, as soon as their duration is known."""

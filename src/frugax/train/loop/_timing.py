@@ -77,6 +77,11 @@ class LapClock:
         """Seconds up to the last lap."""
         return sum(self.seconds.values())
 
+    @property
+    def now(self) -> float:
+        """Seconds up to this moment."""
+        return self.elapsed + self._clock() - self._last
+
     def to_ledger(self) -> TimeLedger:
         """Return the seconds up to the last lap."""
         return TimeLedger(**self.seconds)
@@ -105,13 +110,18 @@ class Pace:
         """Median seconds of a step; None before the third wait."""
         return statistics.median(self._seconds) if len(self._seconds) > 2 else None
 
+    @property
+    def slowest_s(self) -> float:
+        """Seconds of the slowest step remembered; 0 before the first wait."""
+        return max(self._seconds, default=0.0)
+
     def steps_ahead(self, *, left_s: float | None) -> int:
         """Return the steps to take before the next wait; 0 if not even one fits."""
         if not self._seconds:
             # The first step is taken without knowing how long it takes.
             is_over = left_s is not None and left_s <= 0
             return int(not is_over)
-        slowest = max(self._seconds)
+        slowest = self.slowest_s
         # At most twice as many as last time, so that one fast step decides little.
         ahead = min(2 * self._last_steps, max(1, int(_AHEAD_SECONDS / slowest)))
         if left_s is None:

@@ -13,6 +13,7 @@ from ._state import (
     check_call as check_call,
     check_is_state as check_is_state,
     check_not_donated as check_not_donated,
+    find_nonfinite_weight as find_nonfinite_weight,
     init_state as init_state,
 )
 from ._step import StepInfo as StepInfo, TrainStep as TrainStep

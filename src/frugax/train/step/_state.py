@@ -175,6 +175,15 @@ def check_call(state: object, batch: PyTree) -> None:
         )
 
 
+def find_nonfinite_weight(state: TrainState) -> str | None:
+    """Name the first weight that is infinite or NaN, such as `params['w']`."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state.params):
+        is_inexact = jnp.issubdtype(leaf.dtype, jnp.inexact)
+        if is_inexact and not jnp.isfinite(leaf).all():
+            return f"params{jax.tree_util.keystr(path)}"
+    return None
+
+
 def check_has_rows(batch: PyTree) -> None:
     """Refuse an empty batch, whose mean is NaN."""
     shapes = [

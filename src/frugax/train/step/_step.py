@@ -11,6 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator
+from typing import Literal
 
 import jax
 
@@ -350,19 +351,23 @@ class TrainStep:
     def report(self) -> Receipt:
         """Return memory and compiles, predicted beside measured, one row per budget.
 
-        Memory is that of the program that runs now; it is left out before a compile.
+        Memory is that of the largest program so far; it is left out before a compile.
         """
         spends: list[Spend] = []
-        has_program = self._current is not None and self._current.program is not None
-        if self._expected_memory is not None and has_program:
-            spends.append(self._memory_spend(*self._expected_memory, "on each device"))
+        where = "on each device"
+        if self._expected_memory is not None:
+            budget, predicted = self._expected_memory
+            largest = self._find_largest(budget.kind)
+            if largest is not None:
+                spends.append(_memory_spend(budget, predicted, largest, where))
         memory = self._options.memory
-        if memory is not None and self.plan is not None:
-            predicted = self.plan.predicted / self._num_planned_devices
-            where = ""
-            if self._options.layout is not None:
-                where = "on each device"
-            spends.append(self._memory_spend(memory, predicted, where))
+        if memory is not None:
+            largest = self._find_largest(memory.kind)
+            if self._options.layout is None:
+                where = ""
+            if largest is not None and largest.plan is not None:
+                planned = largest.plan.predicted / self._num_planned_devices
+                spends.append(_memory_spend(memory, planned, largest, where))
         if self._compiler.compile_limit is not None:
             spends.append(
                 Spend(
@@ -376,17 +381,11 @@ class TrainStep:
             )
         return Receipt(tuple(spends))
 
-    def _memory_spend(
-        self, budget: MemoryBudget, predicted_bytes: float, where: str
-    ) -> Spend:
-        return Spend(
-            name=f"{budget.kind} memory of one step {where}".rstrip(),
-            unit="bytes",
-            limit=budget.limit_bytes,
-            predicted=predicted_bytes,
-            measured=self.program.bytes_of(budget.kind),
-            source="memory_analysis() of the compiled step",
-        )
+    def _find_largest(self, kind: Literal["temp", "total"]) -> StepVariant | None:
+        """Return the variant whose program needs the most memory."""
+        variants = [v for v in self._variants.values() if v.program is not None]
+        size = lambda variant: variant.program.bytes_of(kind)
+        return max(variants, key=size, default=None)
 
     @contextlib.contextmanager
     def limit_compiles(self, limit: int | None) -> Iterator[None]:
@@ -447,3 +446,17 @@ class TrainStep:
         """Describe the differences from the nearest program."""
         changes = find_nearest_changes(self._variants, signature)
         return join_first(changes, separator="; ")
+
+
+def _memory_spend(
+    budget: MemoryBudget, predicted_bytes: float, variant: StepVariant, where: str
+) -> Spend:
+    assert variant.program is not None  # by `_find_largest`
+    return Spend(
+        name=f"{budget.kind} memory of one step {where}".rstrip(),
+        unit="bytes",
+        limit=budget.limit_bytes,
+        predicted=predicted_bytes,
+        measured=variant.program.bytes_of(budget.kind),
+        source="memory_analysis() of the compiled step",
+    )
