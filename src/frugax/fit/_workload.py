@@ -17,6 +17,8 @@ from frugax.train import TrainStep
 from frugax.train.distributed import Layout, LayoutKind
 from frugax.trees import changes_weights, take_arrays
 
+from ._step_of_arrays import as_shapes, holds_variables, take_step
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Workload:
@@ -84,16 +86,20 @@ class Workload:
                 donate_argnums=fn.donate_argnums,
                 **{"micro_batches": fn.accum} | options,
             )
-        if takes_value_and_grad(fn):
-            _check_arguments(args)
-            return cls(fn=fn, args=args, takes_gradient=True, is_loss=False, **options)
-        argnums = options.get("argnums", 0)
-        taken = take_arrays(fn, args, argnums, moves=False)
-        _check_arguments(taken.args)
-        _check_call(fn, args)
-        result = jax.eval_shape(taken.loss, *taken.args)
+        is_factory = takes_value_and_grad(fn)
+        if not is_factory:
+            _check_call(fn, args)
+        make_step, given = take_step(fn if is_factory else lambda _: fn, args)
+        if holds_variables(args, given):
+            options = _point_at_variables(options, len(args))
+        if is_factory:
+            return cls(
+                fn=make_step, args=given, takes_gradient=True, is_loss=False, **options
+            )
+        step = make_step(jax.value_and_grad)
+        result = jax.eval_shape(step, *given)
         is_step = False
-        if taken.has_aux:  # what it changes in objects of flax nnx comes last
+        if holds_variables(args, given):  # what it changes in them comes last
             result, changed = result
             is_step = changes_weights(changed)
         has_aux = isinstance(result, tuple) and len(result) == 2
@@ -108,10 +114,10 @@ class Workload:
             if is_whole:
                 options["batch_argnum"] = options.get("batch_argnum", -1) % len(args)
             how = {"has_aux": options.get("has_aux", False), "moves": is_whole}
-            taken = take_arrays(fn, args, argnums, **how)
+            taken = take_arrays(fn, args, options.get("argnums", 0), **how)
             options |= {"argnums": taken.argnums, "has_aux": taken.has_aux}
-        fn, args = taken.loss, taken.args
-        return cls(fn=fn, args=args, is_loss=is_loss, **options)
+            step, given = taken.loss, as_shapes(taken.args)
+        return cls(fn=step, args=given, is_loss=is_loss, **options)
 
     @property
     def can_be_planned(self) -> bool:
@@ -296,17 +302,22 @@ class Workload:
             *,
             has_aux: bool = False,
         ) -> Callable[..., Any]:
+            _check_argnums(argnums)
+
             def grad(*args: Any) -> Any:
-                shapes = jax.eval_shape(lambda *given: given, *args)
-                leaves = jax.tree.leaves(args)
+                taken = take_arrays(loss, args, argnums, has_aux=has_aux)
+                shapes = jax.eval_shape(lambda *given: given, *taken.args)
+                leaves = jax.tree.leaves(taken.args)
                 if all(id(leaf) in shardings for leaf in leaves):
                     known = [shardings[id(leaf)] for leaf in leaves]
-                    tree = jax.tree.structure(args)
+                    tree = jax.tree.structure(taken.args)
                     shapes = jax.tree.map(_put, shapes, jax.tree.unflatten(tree, known))
-                shapes = _split_shapes(shapes, -1, parts)
-                inside = self._in_mesh(loss, placed)
-                found.append(PlannedPart(inside, shapes, argnums, has_aux))
-                return jax.value_and_grad(loss, argnums, has_aux=has_aux)(*args)
+                shapes = _split_shapes(shapes, len(args) - 1, parts)
+                inside = self._in_mesh(taken.loss, placed)
+                how = {"argnums": taken.argnums, "has_aux": taken.has_aux}
+                found.append(PlannedPart(inside, shapes, **how))
+                plain = jax.value_and_grad(taken.loss, **how)
+                return taken.finish(plain(*taken.args))
 
             return grad
 
@@ -333,7 +344,12 @@ class Workload:
                 *,
                 has_aux: bool = False,
             ) -> Callable[..., Any]:
-                return accumulate(grad, parts, -1)
+                def grad_of_modules(*args: Any) -> Any:
+                    taken = take_arrays(loss, args, argnums, has_aux=has_aux)
+                    of_arrays = accumulate(grad, parts, len(args) - 1)
+                    return taken.finish(of_arrays(*taken.args))
+
+                return grad_of_modules
 
             return self._in_mesh(self.fn(planned), placed)
 
@@ -377,6 +393,24 @@ def _check_arguments(args: tuple[Any, ...]) -> None:
             )
 
 
+def _check_argnums(argnums: object) -> None:
+    numbers = argnums if isinstance(argnums, tuple | list) else (argnums,)
+    if not all(isinstance(n, int) for n in numbers):
+        raise ConfigError(
+            "the step calls value_and_grad with the arguments of its loss; it is "
+            "called as jax.value_and_grad is: value_and_grad(loss)(weights, batch)."
+        )
+
+
+def _point_at_variables(options: dict[str, Any], count: int) -> dict[str, Any]:
+    """Count arguments from the front, and donate the variables of nnx objects, too."""
+    batch = options.get("batch_argnum", -1) % count
+    donated = tuple(n % count for n in options.get("donate_argnums", ()))
+    if donated:
+        donated += (count,)
+    return {**options, "batch_argnum": batch, "donate_argnums": donated}
+
+
 def _check_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
     try:
         signature = inspect.signature(fn)
@@ -415,7 +449,11 @@ def accumulate(
 
     def accumulated(*args: Any) -> Any:
         # Rows of one part stay on the device that holds them: the parts take turns.
-        split = lambda x: jnp.swapaxes(x.reshape(-1, parts, *x.shape[1:]), 0, 1)
+        def split(x: Any) -> Any:
+            if not x.shape:
+                return jnp.broadcast_to(x, parts)
+            return jnp.swapaxes(x.reshape(-1, parts, *x.shape[1:]), 0, 1)
+
         chunks = jax.tree.map(split, args[batch_argnum])
 
         def at(chunk: Any) -> Any:
@@ -441,7 +479,9 @@ def _split_shapes(
     if parts == 1:
         return args
 
-    def split(x: Any) -> jax.ShapeDtypeStruct:
+    def split(x: Any) -> Any:
+        if not x.shape:
+            return x  # all parts share it
         if x.shape[0] % parts:
             raise ConfigError(
                 f"a batch of {x.shape[0]} rows cannot be divided into {parts} "
