@@ -99,12 +99,6 @@ CALLS = {
     ),
     "train.Checkpoints(None)": "folder must be a path, such as 'runs/one', got None.",
     "train.Checkpoints('x', keep='2')": f"keep {WHOLE}1, got '2'.",
-    "compat.monitor_memory_usage(3)": (
-        "function must be a function, called as function(*args), got 3."
-    ),
-    "compat.benchmark_sustained_performance(len, len, 3)": (
-        "args must be a tuple of arguments, such as (weights, x), got 3."
-    ),
     "train.steps_within('1s', step_seconds=1, compile_seconds=1, steps=1)": (
         "budget must be a TimeBudget, such as TimeBudget(\"10min\"), got '1s'."
     ),
@@ -144,7 +138,6 @@ CALLS = {
 BEFORE = """
 import optax
 from frugax import MemoryBudget, TimeBudget, train
-from frugax.compat import causal_training as compat
 make, loss, sgd = train.make_train_step, lambda p, b: p * b, optax.sgd(0.1)
 step = make(loss, sgd)
 state = step.init(1.0)

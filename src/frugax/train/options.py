@@ -7,7 +7,7 @@ later, in a message that names no option.
 import math
 import numbers
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 
 def join_first(
@@ -92,12 +92,3 @@ def check_path(name: str, value: object) -> None:
         )
     if "\0" in os.fspath(value):
         raise ValueError(f"{name} must not contain a null character: {value!r:.99}.")
-
-
-def check_arguments(name: str, value: object) -> None:
-    """Require a tuple or list of arguments, not a single array."""
-    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
-        raise TypeError(
-            f"{name} must be a tuple of arguments, such as (weights, x), got "
-            f"{value!r:.99}."
-        )

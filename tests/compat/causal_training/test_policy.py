@@ -8,32 +8,25 @@ import numpy as np
 import pytest
 
 from frugax import ExperimentBudget, SizeBudget, causal, compress
-from frugax.causal.policy import POLICIES, Outlook
+from frugax.causal.policy import Outlook, expected_improvement
 from frugax.causal.posterior import Points
 from frugax.compat import causal_training as guide
-from frugax.compat.causal_training._grpo import answer_experiment
-from frugax.compat.causal_training._policy import (
-    PLACES,
-    candidate_features,
-    log_policy,
-    shortlist,
-)
+from frugax.compat.causal_training._policy import PLACES, list_candidates, log_policy
 from frugax.errors import BudgetExceededError
 from refusals import refuses
 
 
-def _outlook(rng, places=24, worlds=32):
-    """A random campaign: worlds agree with each other more than with the truth."""
+def _outlook(rng=None, places=24, worlds=32):
+    """A random campaign."""
+    rng = rng or np.random.default_rng(0)
     # Smooth functions along the list: neighbours have similar effects.
     waves = np.cos(np.outer(np.arange(6), np.linspace(0, np.pi, places)))
-    drawn = rng.standard_normal((2 + worlds, 6)) @ waves / 2
-    every = np.ones(places, bool)
-    outlook = Outlook(
+    return Outlook(
         points=Points(((0,),), (np.arange(places, dtype=float)[:, None],)),
-        loss=drawn[0] + drawn[1] + drawn[2:],
+        loss=rng.standard_normal((worlds, 6)) @ waves,
         allowed=np.ones((worlds, places), bool),
         price=rng.uniform(0.5, 2, places),
-        affordable=every,
+        affordable=np.ones(places, bool),
         causes=np.zeros(worlds, int),
         reached=np.full(worlds, np.inf),
         breach=np.zeros(places),
@@ -41,13 +34,6 @@ def _outlook(rng, places=24, worlds=32):
         done=Points((), ()),
         left=2.5,
     )
-    return outlook, drawn[0]
-
-
-def _states(count, **more):
-    rng = np.random.default_rng(0)
-    pairs = [_outlook(rng, **more) for _ in range(count)]
-    return [guide.GameState(shortlist(o)[0], truth) for o, truth in pairs]
 
 
 def _weights(seed=1):
@@ -58,38 +44,42 @@ def _weights(seed=1):
     }
 
 
-def test_a_shortlist_has_the_recommendation_and_the_best_of_each_part():
-    outlook, _ = _outlook(np.random.default_rng(0), places=500)
-    affordable = np.arange(500) % 3 > 0
-    outlook = dataclasses.replace(outlook, affordable=affordable)
-    candidates, places = shortlist(outlook)
-    assert len(places) in (PLACES - 1, PLACES)
-    assert affordable[places[places != outlook.best]].all()
-    assert places[candidates.best] == outlook.best
-    np.testing.assert_array_equal(candidates.points.values[0][:, 0], places)
-    np.testing.assert_array_equal(candidates.loss, outlook.loss[:, places])
+def test_candidates_are_the_best_of_each_part_of_the_affordable_points():
+    outlook = _outlook(places=500)
+    outlook = dataclasses.replace(outlook, affordable=np.arange(500) % 3 > 0)
+    _, affordable, points = list_candidates(outlook)
+    assert affordable.all()
+    assert outlook.affordable[points].all()
+    assert len(set(points)) == PLACES
+    worth = expected_improvement(outlook) / outlook.price
+    assert worth[outlook.affordable].argmax() in np.searchsorted(
+        np.flatnonzero(outlook.affordable), points
+    )
 
 
 def test_features_do_not_depend_on_units_currency_or_order():
-    candidates = _states(1)[0].candidates
-    features = candidate_features(candidates)
+    outlook = _outlook()
+    features, affordable, points = list_candidates(outlook)
+    assert affordable.sum() == len(points) == 24
+    assert not features[24:].any()
     other = dataclasses.replace(
-        candidates,
-        loss=candidates.loss * 50 + 7,
-        noise=candidates.noise * 50,
-        price=candidates.price * 3,
+        outlook,
+        loss=outlook.loss * 50 + 7,
+        noise=outlook.noise * 50,
+        price=outlook.price * 3,
     )
-    np.testing.assert_allclose(candidate_features(other), features, atol=1e-5)
+    np.testing.assert_allclose(list_candidates(other)[0], features, atol=1e-5)
     turn = np.random.default_rng(0).permutation(24)
     turned = dataclasses.replace(
-        candidates, loss=candidates.loss[:, turn], price=candidates.price[turn]
+        outlook, loss=outlook.loss[:, turn], price=outlook.price[turn]
     )
-    np.testing.assert_allclose(candidate_features(turned), features[turn], atol=1e-6)
+    np.testing.assert_allclose(
+        list_candidates(turned)[0][:24], features[turn], atol=1e-6
+    )
 
 
 def test_numpy_and_jax_agree_and_only_affordable_candidates_are_likely():
-    features = candidate_features(_states(1)[0].candidates)
-    affordable = np.arange(24) % 2 > 0
+    features, affordable, _ = list_candidates(_outlook())
     in_numpy = log_policy(_weights(), features, affordable)
     in_jax = jax.jit(lambda *of: log_policy(*of, xp=jnp))(
         _weights(), features, affordable
@@ -99,96 +89,49 @@ def test_numpy_and_jax_agree_and_only_affordable_candidates_are_likely():
     np.testing.assert_allclose(in_numpy[affordable], in_jax[affordable], atol=1e-5)
     untrained = guide.create_acquisition_policy(8).weights
     even = log_policy(untrained, features, affordable)
-    np.testing.assert_allclose(even[affordable], -np.log(12), rtol=1e-5)
+    np.testing.assert_allclose(even[affordable], -np.log(24), rtol=1e-5)
 
 
-def test_games_stay_within_the_budget():
-    states = _states(16)
-    config = guide.GRPOConfig(group_size=4, interventions_per_state=5)
-    policy = guide.create_acquisition_policy(8)
-    games = guide.collect_experience(policy, states, config, seed=0)
-    price = np.repeat([s.candidates.price for s in states], 4, axis=0)
-    paid = np.take_along_axis(price, games.action, 1) * games.alive
-    assert (paid.sum(1) <= 2.5 * price.mean(1) + 1e-4).all()
-    assert not games.alive.all()
-    assert games.alive[:, 0].all()
-    again = guide.collect_experience(policy, states, config, seed=0)
-    np.testing.assert_array_equal(again.action, games.action)
-
-
-def test_answers_move_worlds_towards_the_truth_and_cost_their_price():
-    rng = np.random.default_rng(0)
-    states = _states(40)
-    after = [answer_experiment(s.candidates, s.truth, 3, rng) for s in states]
-    off = lambda each: np.mean(
-        [
-            abs(o.loss[:, 3].mean() - s.truth[3])
-            for o, s in zip(each, states, strict=True)
-        ]
+def _experience(policy, rng, count):
+    """Choices in groups of 8, rewarded for a low price, which is a feature."""
+    choices = [policy.choose(_outlook(rng), rng) for _ in range(count)]
+    column = lambda name: np.array([[getattr(c, name)] for c in choices])
+    features, action = column("features"), column("action")
+    return guide.Experience(
+        features=features,
+        affordable=column("affordable"),
+        action=action,
+        log_p=column("log_p"),
+        reward=-features[np.arange(count), 0, action[:, 0], 7],
     )
-    before = [s.candidates for s in states]
-    assert off(after) < 0.3 * off(before)
-    for new, old in zip(after, before, strict=True):
-        assert new.loss[:, 3].std() < 0.5 * old.loss[:, 3].std()
-        paid = (old.left - new.left) * old.price.mean()
-        assert paid == pytest.approx(old.price[3])
 
 
-@pytest.mark.slow
-def test_grpo_learns_within_groups_from_one_program():
-    config = guide.GRPOConfig(
-        group_size=8, interventions_per_state=2, learning_rate=0.05
-    )
+def test_grpo_learns_what_is_rewarded_within_groups_from_one_program():
+    config = guide.GRPOConfig(group_size=8, learning_rate=0.05)
     trainer = guide.GRPOTrainer(guide.create_acquisition_policy(8), config)
-    states = _states(16, places=60)
-    updates = []
-    for index in range(14):
-        games = guide.collect_experience(trainer.policy, states, config, seed=index)
-        # All games of a group begin at one and the same state.
-        groups = games.features.reshape(16, 8, *games.features.shape[1:])
-        np.testing.assert_array_equal(groups[:, 0, 0], groups[:, -1, 0])
-        updates.append(trainer.update(games))
-    rewards = [update["reward"] for update in updates]
+    rng = np.random.default_rng(0)
+    updates = [trainer.update(_experience(trainer.policy, rng, 64)) for _ in range(12)]
     assert trainer.step.compiles == 1
-    assert np.mean(rewards[-3:]) > np.mean(rewards[:3]) + 0.02
+    rewards = [update["reward"] for update in updates]
+    assert np.mean(rewards[-3:]) > np.mean(rewards[:3]) + 0.2
     assert updates[-1]["kl"] > 0
-    fewer = guide.collect_experience(trainer.policy, states[:3], config, seed=0)
     with pytest.raises(BudgetExceededError):
-        trainer.update(fewer)
+        trainer.update(_experience(trainer.policy, rng, 8))
 
 
-def _campaign(policy):
+def test_campaigns_of_a_group_begin_with_the_same_observations():
+    config = guide.GRPOConfig(group_size=2, interventions_per_state=1)
+    policy = guide.create_acquisition_policy(8)
+    games = guide.collect_experience(policy, [_system()], config, seed=0)
+    assert games.features.shape[:3] == (2, 1, PLACES)
+    assert games.action.shape == games.log_p.shape == (2, 1)
+    assert np.isfinite(games.log_p).all()
+    assert (games.reward <= 1e-6).all()
+
+
+def _system():
     scm = causal.SCM.linear({"a": {}, "b": {"a": 1.0}, "y": {"b": -1.0}}, target="y")
-    environment = causal.environment_from_scm(scm, (-2.0, 2.0))
-    campaign = causal.Campaign(
-        variables=environment.ranges,
-        target="y",
-        budget=ExperimentBudget(cost=2.0, costs={"a": 1.0, "b": 1.5}),
-        policy=lambda outlook, rng: policy(environment, outlook, rng),
-        num_posterior_samples=8,
-    )
-    campaign.tell_observations(causal.sample(scm, 30, seed=0))
-    while (ask := campaign.ask()) is not None:
-        done = ask.intervention
-        campaign.tell(ask, causal.sample(scm, 1, seed=1, intervention=done))
-    return campaign
-
-
-def test_a_state_of_a_campaign_has_the_true_means_of_its_candidates():
-    states = []
-
-    def record(environment, outlook, rng):
-        states.append((guide.game_state(environment, outlook), environment))
-        return POLICIES["improvement"](outlook, rng)
-
-    _campaign(record)
-    state, environment = states[0]
-    points = state.candidates.points
-    for k in range(0, len(state.truth), 9):
-        where, values = points.at(k)
-        do = {environment.variables[v]: x for v, x in zip(where, values, strict=True)}
-        expected = environment.expected(causal.intervene(**do))
-        assert state.truth[k] == pytest.approx(expected, abs=1e-4)
+    return causal.environment_from_scm(scm, (-2.0, 2.0))
 
 
 def test_campaigns_ask_a_policy_and_files_of_weights_keep_it(tmp_path):
@@ -198,14 +141,25 @@ def test_campaigns_ask_a_policy_and_files_of_weights_keep_it(tmp_path):
     kept = guide.AcquisitionPolicy(dict(compress.load(path)), greedy=False)
     asked = []
 
-    def choose(environment, outlook, rng):
+    def choose(outlook, rng):
         asked.append(
             [each(outlook, np.random.default_rng(0)) for each in (policy, kept)]
         )
         assert outlook.affordable[asked[-1]].all()
         return policy(outlook, rng)
 
-    campaign = _campaign(choose)
+    environment = _system()
+    campaign = causal.Campaign(
+        variables=environment.ranges,
+        target="y",
+        budget=ExperimentBudget(cost=2.0, costs={"a": 1.0, "b": 1.5}),
+        policy=choose,
+        num_posterior_samples=8,
+    )
+    campaign.tell_observations(environment.sample(30, seed=0))
+    while (ask := campaign.ask()) is not None:
+        done = ask.intervention
+        campaign.tell(ask, environment.sample(1, seed=1, intervention=done))
     assert 0 < campaign.spent <= 2.0
     assert asked[0][0] == asked[0][1]
 

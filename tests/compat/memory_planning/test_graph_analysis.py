@@ -49,7 +49,6 @@ def test_no_order_can_hold_less_than_the_lower_bound():
     assert found.gap == pytest.approx(160 / 120)
     assert best.peak_frontier == best.lower_bound == 120
     assert best.gap == 1.0
-    assert "1.33x" in str(found)
 
 
 def test_a_backward_pass_holds_results_of_the_forward_pass():

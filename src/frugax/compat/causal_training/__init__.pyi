@@ -1,10 +1,8 @@
 from ._grpo import (
     Experience as Experience,
-    GameState as GameState,
     GRPOConfig as GRPOConfig,
     GRPOTrainer as GRPOTrainer,
     collect_experience as collect_experience,
-    game_state as game_state,
 )
 from ._losses import (
     kl_divergence_loss as kl_divergence_loss,

@@ -1,15 +1,13 @@
 """Train a policy by group relative policy optimisation (GRPO).
 
-From each state of a campaign the policy plays a group of games, in which the truth
-answers. A game's advantage is its reward minus the mean of its group, so no value
-network is needed. Games are played in NumPy.
+The policy runs a group of campaigns on each of several systems that are known. A
+campaign's advantage is its reward minus the mean of its group, so no value network is
+needed.
 
 References:
     Shao et al. 2024, arXiv:2402.03300 (GRPO); Schulman et al. 2017, arXiv:1707.06347
     (the clipped ratio); Schulman 2020, 'Approximating KL divergence' (the estimator
-    k3); Evensen 2003, Ocean Dynamics 53:343-367; Burgers, van Leeuwen & Evensen 1998,
-    Monthly Weather Review 126:1719-1724 (the ensemble Kalman filter, and why
-    observations are perturbed).
+    k3).
 """
 
 import dataclasses
@@ -22,39 +20,33 @@ import optax
 from jaxtyping import Bool, Float, Int
 
 from frugax import train
+from frugax.budget import ExperimentBudget
+from frugax.causal.campaign import Campaign
 from frugax.causal.checks import check_kind, check_real, check_whole
 from frugax.causal.environments import Environment
-from frugax.causal.policy import Outlook
+from frugax.causal.policy import Outlook, Policy
 
-from ._policy import (
-    PLACES,
-    AcquisitionPolicy,
-    PolicyWeights,
-    candidate_features,
-    log_policy,
-    shortlist,
-)
-
-# All worlds may be wrong: they are off by this share of the loss's scale.
-_WORLD_ERROR = 0.1
+from ._policy import AcquisitionPolicy, Choice, PolicyWeights, log_policy
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GRPOConfig:
-    """The settings of learning from games.
+    """The settings of learning from campaigns.
 
     Attributes:
-        group_size: games from each state; >= 2.
-        interventions_per_state: experiments in a game, if the budget allows; >= 1.
+        group_size: campaigns on each system; >= 2.
+        interventions_per_state: experiments in a campaign; >= 1.
+        observations: rows without an experiment before each campaign; >= 2.
         clip_ratio: largest change of a choice's probability in one update, as a share.
         kl_penalty_coeff: weight of the divergence from the policy at the start.
         learning_rate: of Adam.
-        ppo_epochs: updates on each batch of games; >= 1.
-        total_steps: batches of games, for training loops to read; >= 1.
+        ppo_epochs: updates on each batch of campaigns; >= 1.
+        total_steps: batches, for training loops to read; >= 1.
     """
 
-    group_size: int = 64
+    group_size: int = 8
     interventions_per_state: int = 3
+    observations: int = 50
     clip_ratio: float = 0.2
     kl_penalty_coeff: float = 0.01
     learning_rate: float = 3e-4
@@ -62,7 +54,8 @@ class GRPOConfig:
     total_steps: int = 100
 
     def __post_init__(self) -> None:
-        check_whole("group_size", self.group_size, 2)
+        for name in ("group_size", "observations"):
+            check_whole(name, getattr(self, name), 2)
         for name in ("interventions_per_state", "ppo_epochs", "total_steps"):
             check_whole(name, getattr(self, name), 1)
         for name in ("clip_ratio", "learning_rate"):
@@ -70,158 +63,91 @@ class GRPOConfig:
         check_real("kl_penalty_coeff", self.kl_penalty_coeff, zero=True)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class GameState:
-    """A campaign before an experiment, with the truth.
-
-    Attributes:
-        candidates: the experiments to choose from.
-        truth: the target's true mean at each of them; less is better.
-    """
-
-    candidates: Outlook
-    truth: Float[np.ndarray, " k"]
-
-
-def game_state(environment: Environment, outlook: Outlook) -> GameState:
-    """Record the state of a campaign on a system that is known.
-
-    Args:
-        environment: the system, such as `causal.environment_from_scm(scm)`.
-        outlook: what a policy of a campaign on it is called with.
-
-    Raises:
-        TypeError: `environment` is not an `Environment`.
-    """
-    check_kind("environment", environment, Environment)
-    candidates, _ = shortlist(outlook)
-    points = candidates.points
-    means: list[np.ndarray] = []
-    for targets, values in zip(points.targets, points.values, strict=True):
-        names = [environment.variables[v] for v in targets]
-        mean = environment.mean(dict(zip(names, values.T, strict=True)))
-        means.append(np.broadcast_to(mean, len(values)))
-    truth = np.concatenate(means)
-    return GameState(candidates, truth if environment.minimize else -truth)
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Experience:
-    """The record of games of equal length, group after group.
+    """The record of campaigns of equal length, group after group.
 
     Attributes:
         features: of the candidates, before each experiment.
-        affordable: the candidates that could be paid for.
+        affordable: the candidates that could be chosen.
         action: the chosen candidate.
         log_p: its log-probability.
-        alive: whether the budget still allowed an experiment.
-        reward: of the whole game; 0 if the best was recommended throughout.
+        reward: of the whole campaign: minus the regret of its recommendation.
     """
 
     features: Float[np.ndarray, "n s k f"]
     affordable: Bool[np.ndarray, "n s k"]
     action: Int[np.ndarray, "n s"]
     log_p: Float[np.ndarray, "n s"]
-    alive: Bool[np.ndarray, "n s"]
     reward: Float[np.ndarray, " n"]
 
 
 def collect_experience(
     policy: AcquisitionPolicy,
-    states: Sequence[GameState],
+    environments: Sequence[Environment],
     config: GRPOConfig,
     *,
-    seed: int | list[int],
+    seed: int,
 ) -> Experience:
-    """Play `group_size` games from each state.
+    """Run `group_size` campaigns on each system, all from the same observations.
 
     Args:
-        policy: the player; it samples, even if it is greedy in campaigns.
-        states: of campaigns with known truth, from `game_state`.
+        policy: the player; it samples, even if it is greedy in campaigns of its own.
+        environments: systems that are known, such as
+            `causal.environment_from_scm(scm)`.
         config: sizes.
-        seed: of choices and answers.
+        seed: of choices and noise.
 
     Raises:
         TypeError: an argument is of another class.
     """
     check_kind("policy", policy, AcquisitionPolicy)
     check_kind("config", config, GRPOConfig)
-    rng = np.random.default_rng(seed)
-    games = [
-        _play(policy, state, config.interventions_per_state, rng)
-        for state in states
-        for _ in range(config.group_size)
-    ]
-    return Experience(**{name: np.stack([g[name] for g in games]) for name in games[0]})
-
-
-def _play(
-    policy: AcquisitionPolicy, state: GameState, steps: int, rng: np.random.Generator
-) -> dict[str, Any]:
-    """Play one game; the reward is minus the regret of what is recommended."""
-    candidates, truth = state.candidates, state.truth
-    # Lists have one length, so that games can be stacked.
-    missing = PLACES - len(truth)
-    moves: dict[str, list[Any]] = {
-        name: [] for name in ("features", "affordable", "action", "log_p", "alive")
+    seeds = np.random.default_rng(seed)
+    moves: list[list[Choice]] = []
+    rewards: list[float] = []
+    for environment in environments:
+        check_kind("environment", environment, Environment)
+        observed = environment.sample(config.observations, seed=_draw(seeds))
+        for _ in range(config.group_size):
+            game = Campaign(
+                variables=environment.ranges,
+                target=environment.target,
+                minimize=environment.minimize,
+                budget=ExperimentBudget(n=config.interventions_per_state),
+                policy=_recorded(policy, moves),
+                seed=_draw(seeds),
+            )
+            game.tell_observations(observed)
+            while (ask := game.ask()) is not None:
+                done = ask.intervention
+                answer = environment.sample(1, seed=_draw(seeds), intervention=done)
+                game.tell(ask, answer)
+            rewards.append(-environment.regret(game.recommend().intervention))
+    columns = {
+        name: np.array([[getattr(choice, name) for choice in game] for game in moves])
+        for name in ("features", "affordable", "action", "log_p")
     }
-    regrets: list[float] = []
-    for _ in range(steps):
-        features, affordable = candidate_features(candidates), candidates.affordable
-        log_p = log_policy(policy.weights, features, affordable)
-        # Gumbel noise on log-probabilities makes argmax a sample from them.
-        action = int((log_p + rng.gumbel(size=len(log_p))).argmax())
-        alive = bool(affordable.any())
-        if alive:
-            candidates = answer_experiment(candidates, truth, action, rng)
-        moves["features"].append(np.pad(features, ((0, missing), (0, 0))))
-        moves["affordable"].append(np.pad(affordable, (0, missing)))
-        moves["action"].append(action)
-        moves["log_p"].append(log_p[action])
-        moves["alive"].append(alive)
-        regrets.append(truth[candidates.best] - truth.min())
-    scale = float(state.candidates.loss.std()) or 1.0
-    # Half on the end and half on the way: with the end alone an early good choice and a
-    # late one would count the same.
-    reward = -(regrets[-1] + np.mean(regrets)) / (2 * scale)
-    return {name: np.array(each) for name, each in moves.items()} | {"reward": reward}
+    return Experience(**columns, reward=np.array(rewards))
 
 
-def answer_experiment(
-    candidates: Outlook,
-    truth: Float[np.ndarray, " k"],
-    action: int,
-    rng: np.random.Generator,
-) -> Outlook:
-    """Compute the outlook after an experiment, by an ensemble Kalman update.
+def _recorded(policy: AcquisitionPolicy, moves: list[list[Choice]]) -> Policy:
+    game: list[Choice] = []
+    moves.append(game)
 
-    A campaign would sample new graphs; this moves the worlds that there are.
-    """
-    loss, usual = candidates.loss, candidates.price.mean()
-    error = np.hypot(candidates.noise, _WORLD_ERROR * loss.std()) or 1.0
-    here = loss[:, action]
-    # Every candidate moves by its covariance with the tried one over the worlds.
-    deviations = loss - loss.mean(0)
-    gain = deviations[:, action] @ deviations / len(loss) / (here.var() + error**2)
-    # One draw for the answer itself and one for each world. Without the latter the
-    # ensemble would lose its spread too fast (Burgers et al. 1998).
-    answer = truth[action] + candidates.noise * rng.standard_normal()
-    surprise = answer + error * rng.standard_normal(len(loss)) - here
-    left = candidates.left - candidates.price[action] / usual
-    assert candidates.repeats is not None  # set by `shortlist`
-    return dataclasses.replace(
-        candidates,
-        loss=loss + np.outer(surprise, gain),
-        left=left,
-        # A share of the price for rounding, whatever the currency.
-        affordable=candidates.affordable
-        & (candidates.price * (1 - 1e-6) <= left * usual),
-        repeats=candidates.repeats + (np.arange(len(truth)) == action),
-    )
+    def choose(outlook: Outlook, rng: np.random.Generator) -> int:
+        game.append(policy.choose(outlook, rng))
+        return game[-1].point
+
+    return choose
+
+
+def _draw(seeds: np.random.Generator) -> int:
+    return int(seeds.integers(2**31))
 
 
 class GRPOTrainer:
-    """A policy that learns from games: `update` for each batch.
+    """A policy that learns from campaigns: `update` for each batch.
 
     Attributes:
         config: the settings.
@@ -250,7 +176,7 @@ class GRPOTrainer:
         self._state = self.step.init(policy.weights)
 
     def update(self, games: Experience) -> dict[str, float]:
-        """Learn from games that the current policy has played.
+        """Learn from campaigns that the current policy has run.
 
         Args:
             games: from `collect_experience`, always of the same sizes, so that one
@@ -265,7 +191,7 @@ class GRPOTrainer:
             BudgetExceededError: its sizes differ from those of the batch before.
         """
         # The group's mean is the baseline, in place of a value network. A small
-        # constant, since all games of a group may have the same reward.
+        # constant, since all of a group may have the same reward.
         groups = games.reward.reshape(-1, self.config.group_size)
         centred = groups - groups.mean(1, keepdims=True)
         advantage = centred / (groups.std(1, keepdims=True) + 1e-4)
@@ -278,13 +204,12 @@ class GRPOTrainer:
             "affordable": games.affordable,
             "action": games.action,
             "log_p": games.log_p.astype(np.float32),
-            "alive": games.alive.astype(np.float32),
-            # Every experiment of a game gets the advantage of the whole game.
+            # Every experiment of a campaign gets the advantage of the whole.
             "advantage": advantage.reshape(-1, 1).astype(np.float32),
             "reference": chosen.astype(np.float32),
         }
         metrics: Any = {}
-        # The same games several times: from the second epoch on the ratio differs from
+        # The same batch several times: from the second epoch on the ratio differs from
         # 1, and the clip has something to do.
         for _ in range(self.config.ppo_epochs):
             self._state, metrics = self.step(self._state, batch)
@@ -300,18 +225,16 @@ def _grpo_loss(config: GRPOConfig) -> Callable[[PolicyWeights, dict[str, Any]], 
     ) -> tuple[Any, dict[str, Any]]:
         every = log_policy(weights, batch["features"], batch["affordable"], xp=jnp)
         log_p = jnp.take_along_axis(every, batch["action"][..., None], 2)[..., 0]
-        count = jnp.maximum(batch["alive"].sum(), 1.0)
-        mean = lambda x: (x * batch["alive"]).sum() / count
         ratio = jnp.exp(log_p - batch["log_p"])
         bounded = jnp.clip(ratio, 1 - config.clip_ratio, 1 + config.clip_ratio)
         # The lower of both: a ratio beyond the bound gives no further gain, but a loss
         # counts in full (Schulman et al. 2017, eq. 7).
         advantage = batch["advantage"]
-        gain = mean(jnp.minimum(ratio * advantage, bounded * advantage))
+        gain = jnp.minimum(ratio * advantage, bounded * advantage).mean()
         # The estimator k3, r - 1 - log r: unbiased, never negative, and of lower
         # variance than -log r.
         apart = batch["reference"] - log_p
-        kl = mean(jnp.exp(apart) - apart - 1)
+        kl = (jnp.exp(apart) - apart - 1).mean()
         return config.kl_penalty_coeff * kl - gain, {"kl": kl}
 
     return loss

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from frugax import measure
-from frugax.train.options import check_arguments, check_function, check_integer
+from frugax.train.options import check_integer
 
 _REPEATS = 5
 
@@ -57,11 +57,7 @@ def measure_compilation_speedup(
     Args:
         step: a jitted function, not called with arguments of these shapes before.
         args: its arguments, copied for each call, so that it may donate them.
-
-    Raises:
-        TypeError: `step` is not callable.
     """
-    check_function("step", step, example="step(*args)")
     first, first_s = _time_call(step, args)
     later = [_time_call(step, args) for _ in range(_REPEATS)]
     # The fastest call: other processes can only make a call slower.
@@ -104,13 +100,9 @@ def benchmark_sustained_performance(
         n_runs: rounds after one warm-up round; >= 2.
 
     Raises:
-        TypeError: a function is not callable, `args` is not a tuple or list, or
-            `n_runs` is not an integer.
+        TypeError: `n_runs` is not an integer.
         ValueError: `n_runs` is below 2.
     """
-    check_function("fast", fast, example="fast(*args)")
-    check_function("slow", slow, example="slow(*args)")
-    check_arguments("args", args)
     check_integer("n_runs", n_runs, minimum=2)
     seconds: dict[str, list[float]] = {"fast": [], "slow": []}
     functions = {"fast": fast, "slow": slow}
@@ -157,11 +149,7 @@ def monitor_memory_usage(function: Callable[..., Any], *args: Any) -> MemoryUse:
     Args:
         function: a function that is jitted, by equinox or flax nnx too, or can be.
         args: its arguments, copied, so that it may donate them.
-
-    Raises:
-        TypeError: `function` is not callable.
     """
-    check_function("function", function, example="function(*args)")
     jitted: Any = function if hasattr(function, "lower") else jax.jit(function)
     compiled = jitted.lower(*args).compile()
     # equinox and flax wrap the object that JAX compiled.

@@ -156,7 +156,7 @@ class ParentSetModel:
         config: sizes.
     """
 
-    config: SurrogateTrainingConfig
+    config: SurrogateTrainingConfig = SurrogateTrainingConfig()
 
     def init(self, key: Any, batch: TrainingBatch | None = None) -> jax.Array:
         """Weights before training; the same for every batch.
@@ -189,12 +189,5 @@ class ParentSetModel:
         return {"parent_set_logits": logits, "parent_sets": batch.parent_sets}
 
 
-def create_parent_set_model(
-    config: SurrogateTrainingConfig | None = None,
-) -> ParentSetModel:
-    """A model to train.
-
-    Args:
-        config: its sizes.
-    """
-    return ParentSetModel(config or SurrogateTrainingConfig())
+# The guide has a function for it.
+create_parent_set_model = ParentSetModel

@@ -1,14 +1,13 @@
 """A learned policy, which campaigns accept in place of a policy's name."""
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from frugax.causal.checks import check_whole
 from frugax.causal.policy import Outlook, expected_improvement
-from frugax.causal.posterior import Points
 
 # Candidates that the policy chooses from.
 PLACES = 64
@@ -18,6 +17,24 @@ _NEVER = -1e9
 
 # Arrays of NumPy or of JAX, by name.
 PolicyWeights = dict[str, Any]
+
+
+class Choice(NamedTuple):
+    """A policy's choice among the candidates of a campaign, padded to `PLACES`.
+
+    Attributes:
+        features: of the candidates.
+        affordable: the candidates that may be chosen.
+        action: the chosen candidate.
+        log_p: its log-probability.
+        point: its position in the outlook.
+    """
+
+    features: Float[np.ndarray, "k f"]
+    affordable: Bool[np.ndarray, " k"]
+    action: int
+    log_p: float
+    point: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,12 +67,20 @@ class AcquisitionPolicy:
             outlook: the state of the campaign.
             rng: used by a policy that is not greedy.
         """
-        candidates, places = shortlist(outlook)
-        affordable = candidates.affordable
-        log_p = log_policy(self.weights, candidate_features(candidates), affordable)
+        return self.choose(outlook, rng, greedy=self.greedy).point
+
+    def choose(
+        self, outlook: Outlook, rng: np.random.Generator, *, greedy: bool = False
+    ) -> Choice:
+        """Choose a candidate, and return the choice with its input."""
+        features, affordable, points = list_candidates(outlook)
+        log_p = log_policy(self.weights, features, affordable)
         # Gumbel noise on log-probabilities makes argmax a sample from them.
-        noise = 0.0 if self.greedy else rng.gumbel(size=log_p.shape)
-        return int(places[(log_p + noise).argmax()])
+        noise = 0.0 if greedy else rng.gumbel(size=log_p.shape)
+        action = int((log_p + noise).argmax())
+        return Choice(
+            features, affordable, action, float(log_p[action]), int(points[action])
+        )
 
 
 def create_acquisition_policy(
@@ -88,7 +113,7 @@ def log_policy(
 
     Args:
         weights: of an `AcquisitionPolicy`.
-        features: from `candidate_features` [..., k, f].
+        features: of the candidates [..., k, f].
         affordable: which candidates may be chosen [..., k].
         xp: `numpy` or `jax.numpy`. A campaign asks a policy without JAX, and training
             traces the same code.
@@ -99,58 +124,47 @@ def log_policy(
     return logits - xp.log(xp.exp(logits).sum(-1, keepdims=True))
 
 
-def shortlist(outlook: Outlook) -> tuple[Outlook, Int[np.ndarray, " k"]]:
-    """Keep up to `PLACES` candidates, and return their positions in the outlook.
+def list_candidates(
+    outlook: Outlook,
+) -> tuple[
+    Float[np.ndarray, "k f"], Bool[np.ndarray, " k"], Int[np.ndarray, " candidates"]
+]:
+    """Choose candidates among the points of a campaign, and compute their features.
 
-    These are the most promising of each part of the affordable points, and the one to
-    recommend now.
+    Candidates are the most promising of each part of the affordable points. Features do
+    not depend on units or currency.
+
+    Returns:
+        Features and affordability, padded to `PLACES`, and positions in the outlook.
     """
-    worth = expected_improvement(outlook) / outlook.price
-    parts = np.array_split(np.flatnonzero(outlook.affordable), PLACES - 1)
-    chosen = [part[worth[part].argmax()] for part in parts if len(part)]
-    places = np.union1d(chosen, [outlook.best]).astype(int)
-    # Points are listed group by group, so sorted ones keep their order.
-    points, _ = Points.from_interventions([outlook.points.at(int(i)) for i in places])
-    repeats = outlook.repeats
-    candidates = dataclasses.replace(
-        outlook,
-        points=points,
-        loss=outlook.loss[:, places],
-        allowed=outlook.allowed[:, places],
-        price=outlook.price[places],
-        affordable=outlook.affordable[places],
-        breach=outlook.breach[places],
-        repeats=np.zeros(len(places)) if repeats is None else repeats[places],
-    )
-    return candidates, places
-
-
-def candidate_features(candidates: Outlook) -> Float[np.ndarray, "k f"]:
-    """Compute features of each candidate that do not depend on units or currency.
-
-    Args:
-        candidates: from `shortlist`.
-    """
-    loss, best = candidates.loss, candidates.best
+    ei, price = expected_improvement(outlook), outlook.price
+    parts = np.array_split(np.flatnonzero(outlook.affordable), PLACES)
+    points = np.array([p[(ei / price)[p].argmax()] for p in parts if len(p)], int)
+    price = price[points] / price[points].mean()
+    loss, mean = outlook.loss[:, points], outlook.loss.mean(0)
     scale = float(loss.std()) or 1.0
-    mean = loss.mean(0)
-    price = candidates.price / candidates.price.mean()
-    worth = expected_improvement(candidates) / (scale * price)
-    wins = np.bincount(loss.argmin(1), minlength=len(mean)) / len(loss)
-    repeats = candidates.repeats
-    assert repeats is not None  # set by `shortlist`
+    wins = np.bincount(loss.argmin(1), minlength=len(points)) / len(loss)
+    repeats = np.zeros(len(outlook.price))
+    if outlook.repeats is not None:
+        repeats = outlook.repeats
     # Logarithms and divisors bring all features to about the same size, as the network
     # does not normalise its inputs.
     features = [
-        np.clip((mean - mean[best]) / scale, -5, 5),
+        np.clip((mean[points] - mean[outlook.best]) / scale, -5, 5),
         loss.std(0) / scale,
-        np.log(worth + 1e-4) / 3,
+        np.log(ei[points] / (scale * price) + 1e-4) / 3,
         np.log(wins + 0.01) / 3,
-        candidates.allowed.mean(0) - 1,
-        np.log1p(repeats),
-        np.arange(len(mean)) == best,
+        outlook.allowed.mean(0)[points] - 1,
+        np.log1p(repeats[points]),
+        points == outlook.best,
         np.log(price),
-        np.log1p(min(candidates.left, 99.0)) / 2,
+        np.log1p(min(outlook.left, 99.0)) / 2,
         1.0,  # the bias of the network
     ]
-    return np.stack(np.broadcast_arrays(*features), -1).astype(np.float32)
+    stacked = np.stack(np.broadcast_arrays(*features), -1).astype(np.float32)
+    missing = PLACES - len(points)
+    return (
+        np.pad(stacked, ((0, missing), (0, 0))),
+        np.arange(PLACES) < len(points),
+        points,
+    )

@@ -4,6 +4,7 @@ The step contains the model. What needs no weight is computed before it in NumPy
 compiled part has one shape for any names and parent sets, and any number of rows.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from math import comb
 from typing import Any
@@ -36,27 +37,31 @@ class SurrogateStep:
 
     def __init__(
         self,
-        loss_fn: Loss,
+        model: ParentSetModel,
         optimizer: optax.GradientTransformation,
-        config: SurrogateTrainingConfig,
+        loss_fn: Loss,
+        config: SurrogateTrainingConfig | None = None,
         *,
-        compiled: bool,
+        use_jax_compilation: bool,
         fallback: bool = False,
     ) -> None:
         """Make a step.
 
         Args:
+            model: from `create_parent_set_model`.
+            optimizer: from optax.
             loss_fn: `(logits, expert_probs, parent_sets)` of one example, where
                 `parent_sets` is 1 for the variables in each set [k, d].
-            optimizer: from optax.
-            config: sizes of the model, and the learning rate to report.
-            compiled: whether to compile it.
-            fallback: run it in another way, with a warning, where that fails.
+            config: the learning rate to report; the model's own by default.
+            use_jax_compilation: whether to compile it, or run it op by op.
+            fallback: where JAX cannot compile it, run it op by op, with one warning
+                that names the error; the numbers are the same.
         """
-        self._optimizer, self._learning_rate = optimizer, config.learning_rate
-        self._loss = lambda params, batch: _mean_loss(params, batch, loss_fn, config)
+        self._optimizer = optimizer
+        self._learning_rate = (config or model.config).learning_rate
+        self._loss = functools.partial(_mean_loss, model.config, loss_fn)
         self._step = None
-        if compiled:
+        if use_jax_compilation:
             self._step = train.make_train_step(
                 self._loss,
                 optimizer,
@@ -143,10 +148,10 @@ class SurrogateStep:
 
 
 def _mean_loss(
+    config: SurrogateTrainingConfig,
+    loss_fn: Loss,
     params: jax.Array,
     batch: EncodedBatch,
-    loss_fn: Loss,
-    config: SurrogateTrainingConfig,
 ) -> Any:
     logits = score_parent_sets(params, batch, config)
     each = (logits, batch.probs, batch.inside)
@@ -159,55 +164,14 @@ def _mean_loss(
         return jnp.stack(losses).mean()
 
 
-def create_jax_surrogate_train_step(
-    model: ParentSetModel,
-    optimizer: optax.GradientTransformation,
-    loss_fn: Loss,
-    config: SurrogateTrainingConfig | None = None,
-) -> SurrogateStep:
-    """A compiled step: one program for all batches of one size.
-
-    Args:
-        model: from `create_parent_set_model`.
-        optimizer: from optax.
-        loss_fn: `(logits, expert_probs, parent_sets)`.
-        config: the model's own by default.
-    """
-    return SurrogateStep(loss_fn, optimizer, config or model.config, compiled=True)
-
-
-def create_surrogate_train_step(
-    model: ParentSetModel,
-    optimizer: optax.GradientTransformation,
-    loss_fn: Loss,
-    config: SurrogateTrainingConfig | None = None,
-) -> SurrogateStep:
-    """The same step, op by op: slower, for looking inside.
-
-    Args: those of `create_jax_surrogate_train_step`.
-    """
-    return SurrogateStep(loss_fn, optimizer, config or model.config, compiled=False)
-
-
-def create_adaptive_train_step(
-    model: ParentSetModel,
-    optimizer: optax.GradientTransformation,
-    loss_fn: Loss,
-    config: SurrogateTrainingConfig | None = None,
-    *,
-    use_jax_compilation: bool = True,
-) -> SurrogateStep:
-    """A compiled step, and where JAX cannot compile the loss, the same op by op.
-
-    One warning names the error; the numbers are the same.
-
-    Args: those of `create_jax_surrogate_train_step`, and
-        `use_jax_compilation`: False for op by op from the start.
-    """
-    return SurrogateStep(
-        loss_fn,
-        optimizer,
-        config or model.config,
-        compiled=use_jax_compilation,
-        fallback=True,
-    )
+# The guide has a function for each way to run a step: compiled, op by op for looking
+# inside, and compiled where JAX can.
+create_jax_surrogate_train_step = functools.partial(
+    SurrogateStep, use_jax_compilation=True
+)
+create_surrogate_train_step = functools.partial(
+    SurrogateStep, use_jax_compilation=False
+)
+create_adaptive_train_step = functools.partial(
+    SurrogateStep, use_jax_compilation=True, fallback=True
+)

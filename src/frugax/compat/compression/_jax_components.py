@@ -29,7 +29,6 @@ class JaxConfigAdapter:
     """JAX's settings by a configuration."""
 
     def __init__(self, config: SystemConfiguration) -> None:
-        self.platform = None if config.jax_backend == "auto" else config.jax_backend
         self._is_wide = config.jax_enable_x64
 
     def applied(self) -> contextlib.AbstractContextManager[Any]:
@@ -38,21 +37,17 @@ class JaxConfigAdapter:
 
 
 class JaxDeviceManager:
-    """The devices in use; `next()` hands them out in turn.
+    """The devices in use; `next()` hands them out in turn."""
 
-    Args:
-        platform: "cpu", "gpu" or "tpu"; None for JAX's own choice.
-        count: how many devices to use.
-    """
-
-    def __init__(self, platform: str | None, count: int) -> None:
+    def __init__(self, config: SystemConfiguration) -> None:
         """Look for the devices.
 
         Raises:
             ConfigError: JAX has too few of them.
             RuntimeError: JAX has none of that platform.
         """
-        found = jax.devices(platform)
+        backend, count = config.jax_backend, config.jax_parallel_devices
+        found = jax.devices(None if backend == "auto" else backend)
         if len(found) < count:
             raise ConfigError(
                 f"jax_parallel_devices is {count}, and JAX finds {len(found)} here "
@@ -90,16 +85,9 @@ class JaxMemoryPool:
         live = jax.live_arrays(self._device.platform)
         return sum(array.nbytes for array in live)
 
-
-class JaxMemoryOptimizer:
-    """Keeps from the device what does not fit the free bytes of its pool."""
-
-    def __init__(self, pool: JaxMemoryPool) -> None:
-        self._pool = pool
-
     def fits(self, nbytes: int) -> bool:
         """Whether so many bytes are free."""
-        return nbytes <= self._pool.limit_bytes - self._pool.used_bytes
+        return nbytes <= self.limit_bytes - self.used_bytes
 
 
 class JaxCompilationOptimizer:
@@ -211,11 +199,11 @@ class JaxStrategy:
     def __init__(
         self,
         devices: JaxDeviceManager,
-        memory: JaxMemoryOptimizer,
+        pool: JaxMemoryPool,
         programs: JaxCompilationOptimizer,
         monitor: JAXPerformanceMonitor,
     ) -> None:
-        self._devices, self._memory = devices, memory
+        self._devices, self._pool = devices, pool
         self._programs, self._monitor = programs, monitor
 
     def decode(self, file: CompressedFile, name: str) -> np.ndarray:
@@ -228,7 +216,7 @@ class JaxStrategy:
         """
         record, coded = file.record(name), file.integers(name)
         # The integers are shorter than the product, so twice its bytes are enough.
-        if coded is None or not self._memory.fits(2 * record.nbytes):
+        if coded is None or not self._pool.fits(2 * record.nbytes):
             return file[name]
         device, before_s = self._devices.next(), self._programs.compile_s
         with jax.enable_x64(True):  # or 64-bit weights would lose half of their bits
@@ -253,10 +241,8 @@ def _scale_to(dtype: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
 
 def make_jax_components(config: SystemConfiguration) -> dict[str, Any]:
     """Build the nine components, by the guide's names for them."""
-    adapter = JaxConfigAdapter(config)
-    devices = JaxDeviceManager(adapter.platform, config.jax_parallel_devices)
+    adapter, devices = JaxConfigAdapter(config), JaxDeviceManager(config)
     pool = JaxMemoryPool(devices.devices[0], config.jax_memory_fraction)
-    memory = JaxMemoryOptimizer(pool)
     programs = JaxCompilationOptimizer(config.jax_compilation_cache_size)
     bridge = JaxTropicalBridge(devices.devices[0])
     monitor = JAXPerformanceMonitor(programs, pool)
@@ -264,10 +250,10 @@ def make_jax_components(config: SystemConfiguration) -> dict[str, Any]:
         "jax_config_adapter": adapter,
         "jax_device_manager": devices,
         "jax_memory_pool": pool,
-        "jax_memory_optimizer": memory,
+        "jax_memory_optimizer": pool,  # it also keeps away what does not fit
         "jax_compilation_optimizer": programs,
         "jax_tropical_engine": JaxTropicalEngine(bridge, adapter),
         "jax_tropical_bridge": bridge,
-        "jax_strategy": JaxStrategy(devices, memory, programs, monitor),
+        "jax_strategy": JaxStrategy(devices, pool, programs, monitor),
         "jax_performance_monitor": monitor,
     }

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from frugax.compress import CompressedFile
 from frugax.compress.arrays import to_library
 from frugax.fileio import write_whole
@@ -51,10 +49,20 @@ class CompressedModel:
 
         Raises:
             CorruptFileError: the bytes are damaged.
-            ValueError: they are the weights of another model.
+            RuntimeError: they are the weights of another model.
         """
         model = copy.deepcopy(self._model)
-        _load_weights(model, self._selector.decode(self.data))
+        own = model.state_dict(keep_vars=True)
+        # A weight without a place is left to torch, whose error lists all of them.
+        anywhere = next(iter(own.values()), None)
+        weights = {
+            name: to_library(array, own.get(name, anywhere))
+            for name, array in self._selector.decode(self.data).items()
+        }
+        for name, first in _distinct_names(own).items():
+            if first in weights:
+                weights[name] = weights[first]
+        model.load_state_dict(weights)
         return model
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -85,7 +93,7 @@ class CompressedModel:
             CorruptFileError: the file is damaged.
             FileNotFoundError: there is no such file.
             UnsupportedFileError: it is not an `.fxz` file.
-            ValueError: the file holds the weights of another model.
+            RuntimeError: the file holds the weights of another model.
         """
         selector = SystemIntegrationCoordinator().selector_for(CompressionProfile())
         loaded = cls(Path(path).read_bytes(), build(), selector)
@@ -128,7 +136,9 @@ class ModelCompressionAPI:
                 "one tensor to SystemIntegrationCoordinator."
             )
         profile = self.profile
-        data = compress_within(_distinct_state(model), profile.budgets)
+        state = model.state_dict(keep_vars=True)
+        distinct = {name: state[name] for name in _distinct_names(state).values()}
+        data = compress_within(distinct, profile.budgets)
         ratio, target = data.report.ratio, profile.target_compression_ratio
         if ratio < target and profile.strategy != "lossless":
             warnings.warn(
@@ -141,27 +151,7 @@ class ModelCompressionAPI:
         return CompressedModel(bytes(data), copy.deepcopy(model), selector)
 
 
-def _distinct_state(model: TorchModule) -> dict[str, Any]:
-    """Return the weights of a module by name, shared ones once."""
-    state = model.state_dict(keep_vars=True)
-    first = {id(value): name for name, value in reversed(state.items())}
-    kept = set(first.values())
-    return {name: value for name, value in state.items() if name in kept}
-
-
-def _load_weights(model: TorchModule, weights: Mapping[str, np.ndarray]) -> None:
-    own = _distinct_state(model)
-    have = {name: tuple(value.shape) for name, value in own.items()}
-    found = {name: array.shape for name, array in weights.items()}
-    for name in [*found, *have]:
-        if have.get(name) != found.get(name):
-            raise ValueError(
-                f"{name!r} has the shape {found.get(name)} in the file and "
-                f"{have.get(name)} in the model: give the builder of the model that "
-                "was compressed."
-            )
-    # Not strict, because the file has shared weights under one of their names.
-    model.load_state_dict(
-        {name: to_library(array, own[name]) for name, array in weights.items()},
-        strict=False,
-    )
+def _distinct_names(state: Mapping[str, Any]) -> dict[str, str]:
+    """Return for each weight of a state the first name under which it is shared."""
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(value), name) for name, value in state.items()}

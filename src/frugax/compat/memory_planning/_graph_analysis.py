@@ -77,12 +77,6 @@ class GraphAnalysis:
             return 1.0
         return self.peak_frontier / self.lower_bound
 
-    def __str__(self) -> str:
-        return (
-            f"peak frontier {amount(self.peak_frontier, 'bytes')}, lower bound "
-            f"{amount(self.lower_bound, 'bytes')}, gap {self.gap:.2f}x"
-        )
-
 
 def capture_graph_jaxpr(
     fn: Callable[..., Any], *, example_inputs: Sequence[Any]
