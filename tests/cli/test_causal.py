@@ -12,6 +12,7 @@ from frugax.causal.campaign import (
     Campaign,
     DoneExperiment,
     FailedExperiment,
+    UnknownColumnError,
     drive,
     load_campaign_config,
 )
@@ -223,6 +224,10 @@ def test_a_misspelt_measurement_is_corrected_at_the_prompt(monkeypatch, capsys):
     said = " ".join(capsys.readouterr().err.split())
     assert "is it 'leaf'? If an earlier answer is wrong, type back." in said
     assert "replace" not in said
+    with pytest.raises(UnknownColumnError) as refused:
+        going.tell(0, {"y": 0.1, "leef": 0.2})
+    assert str(refused.value).startswith(refused.value.problem)
+    assert refused.value.problem in said
 
 
 def test_a_person_confirms_an_outlier_and_corrects_an_answer(monkeypatch, capsys):

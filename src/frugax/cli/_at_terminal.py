@@ -116,7 +116,11 @@ def _parse_answer(
     campaign: "Campaign", record: "ExperimentRecord", line: str
 ) -> "DoneExperiment | FailedExperiment | None":
     """Read an answer; None if the question must be asked again."""
-    from frugax.causal.campaign import DoneExperiment, FailedExperiment
+    from frugax.causal.campaign import (
+        DoneExperiment,
+        FailedExperiment,
+        UnknownColumnError,
+    )
 
     target = campaign.settings.target
     word, _, rest = line.partition(" ")
@@ -140,9 +144,12 @@ def _parse_answer(
                 changed.append(f"{name} was set to {actual[name]:g}, not {asked:g}")
         # Corrections are read here, too, hence `replace`; nothing is told yet.
         rows = campaign.read_answer(record, values, actual=actual, replace=True)
-    except ValueError as e:
+    except UnknownColumnError as e:
         # `replace` is an argument in Python; here a word corrects an answer.
-        _complain(str(e).replace("tell it again with replace=True", "type back"))
+        _complain(f"{e.problem} If an earlier answer is wrong, type back.")
+        return None
+    except ValueError as e:
+        _complain(str(e))
         return None
     # Before the first table the campaign accepts any column, so this is the only place
     # where a misspelt one can be noticed.

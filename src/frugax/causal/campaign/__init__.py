@@ -6,6 +6,7 @@ Guide: docs/causal_campaign.md.
 """
 
 from ._advice import Recommendation, StopAdvice, prediction_interval
+from ._answers import UnknownColumnError
 from ._audit import CampaignAudit, audit
 from ._campaign import Campaign
 from ._config import CampaignConfig, Simulator, load_campaign_config
@@ -50,6 +51,7 @@ __all__ = [
     "Recommendation",
     "Simulator",
     "StopAdvice",
+    "UnknownColumnError",
     "apply",
     "audit",
     "drive",

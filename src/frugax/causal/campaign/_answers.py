@@ -24,6 +24,20 @@ _CLOSE_NAME = 0.8
 _MAX_WIDTHS_OBSERVED = 30.0
 
 
+class UnknownColumnError(ValueError):
+    """An answer has a column that neither the campaign nor an earlier row has.
+
+    Attributes:
+        problem: the column, and the one that may be meant.
+    """
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(
+            f"{problem} If an earlier answer is wrong, tell it again with replace=True."
+        )
+        self.problem = problem
+
+
 def encode_settings(data: Any, variables: Mapping[str, Action]) -> Any:
     """Replace the names of levels in the columns of a table by their codes."""
     if isinstance(data, Samples):
@@ -141,10 +155,9 @@ def check_answer(
             hint = "leave it out."
             if close := difflib.get_close_matches(name, known, n=1):
                 hint = f"is it {close[0]!r}?"
-            raise ValueError(
+            raise UnknownColumnError(
                 f"the answer has {name!r}, which neither the campaign nor an earlier "
-                f"row has: {hint} If an earlier answer is wrong, tell it again with "
-                "replace=True."
+                f"row has: {hint}"
             )
 
 
