@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from frugax.budget import MemoryBudget, parse_bytes
 from frugax.configs import user_code
 from frugax.errors import ConfigError, InfeasibleBudgetError
 
@@ -70,6 +71,7 @@ def plan_for_targets(
         )
     if (largest_batch or search) and len(chosen) > 1:
         raise ConfigError("--largest-batch and --search are for one target at a time.")
+    limit = _read_budget(budget)
     workload = make_workload() if make_workload else call_for_workload(subject)
     show = lambda text: console.print(
         text, highlight=False, markup=False, soft_wrap=True
@@ -77,22 +79,20 @@ def plan_for_targets(
     with _Progress(progress):
         try:
             if largest_batch:
-                found = fit.find_largest_batch(workload, chosen[0], budget)
+                found = fit.find_largest_batch(workload, chosen[0], limit)
                 workload = workload.with_rows(found.rows)
                 plan, text = fit.FitPlan(rows=(found.answer,)), str(found)
             elif search:
                 over = [name.strip() for name in search.split(",")]
-                plan = fit.search(workload, chosen[0], budget, over=over)
+                plan = fit.search(workload, chosen[0], limit, over=over)
                 text = str(plan)
             else:
-                plan = fit.compare(workload, chosen, budget, prices=costs)
+                plan = fit.compare(workload, chosen, limit, prices=costs)
                 text = str(plan)
         except ConfigError:
             raise
         except (TypeError, ValueError) as e:
-            # Budgets name their own argument, which is an option here.
-            text = str(e).replace("limit_bytes:", "--budget:")
-            raise ConfigError(f"{subject}: {text}") from e
+            raise ConfigError(f"{subject}: {e}") from e
     if len(plan.rows) == 1 and plan.rows[0].problem:
         raise ConfigError(f"{subject}: {plan.rows[0].problem}")
     show(text)
@@ -183,6 +183,18 @@ def call_for_workload(subject: str) -> "fit.Workload":
         raise ConfigError(
             text if text.startswith(subject) else f"{subject}: {text}"
         ) from e
+
+
+def _read_budget(text: str) -> MemoryBudget | str:
+    """Read `--budget`: bytes of one device, or a share of its memory as text."""
+    if "%" in text:
+        return text
+    try:
+        return MemoryBudget(
+            limit_bytes=parse_bytes(text, name="--budget"), kind="total"
+        )
+    except ValueError as e:
+        raise ConfigError(str(e)) from e
 
 
 def _read_prices(text: str | None) -> dict[str, float]:
