@@ -12,7 +12,7 @@ from frugax.trees import PyTree, describe
 from ._arguments import MonotonicProgress, Progress, check_path
 from ._buckets import file_length, write_file
 from ._report import CompressedBytes, CompressReport, make_report, measure_tensors
-from .arrays import check_not_input, named_arrays, unwrap_modules
+from .arrays import check_not_input, find_ties, named_arrays, unwrap_modules
 from .codecs import Step, step_below
 from .search import (
     Calibration,
@@ -401,10 +401,20 @@ def _read_tree(
             )
     plain = unwrap_modules(tree)
     kind = LayeredSource if progressive else Source
-    sources = tuple(kind(name, array) for name, array in named_arrays(plain).items())
+    arrays = named_arrays(plain)
+    ties = find_ties(arrays)
+    places = {name: at for at, name in enumerate(arrays)}
+    sources = tuple(
+        kind(
+            *(name, array),
+            ties=tuple((places[n], n) for n, other in ties.items() if other == name),
+        )
+        for name, array in arrays.items()
+        if name not in ties
+    )
     structure = describe(plain)
     if "flat" in (structure or ()):  # without the leaves that no file has
-        structure["flat"] = [source.name for source in sources]
+        structure["flat"] = [*arrays]
     head = {"structure": structure}
     if metadata:
         head["metadata"] = dict(metadata)

@@ -50,7 +50,7 @@ class TensorReport(TensorRow):
     def of(cls, record: Record, *, rel_error: float, max_abs: float) -> "TensorReport":
         """Describe a tensor of a file, with errors that were measured or stated."""
         gap = None
-        if rel_error:
+        if rel_error and not record.tied:
             gap = gap_to_bound_db(
                 rel_error=rel_error, stored_bytes=record.stored_bytes, size=record.size
             )
@@ -58,7 +58,7 @@ class TensorReport(TensorRow):
             name=record.name,
             dtype=record.dtype,
             shape=record.shape,
-            codec=record.codec,
+            codec="tied" if record.tied else record.codec,
             bytes=record.stored_bytes,
             original_bytes=record.nbytes,
             rel_error=rel_error,

@@ -25,7 +25,8 @@ class TensorRow:
         dtype: its dtype.
         shape: its shape.
         codec: how it is stored: `"lossless"`, `"stored"` (as it is), `"quantised"`,
-            `"trellis"`, `"columns"`, `"scaled"` or `"planes"` (progressive) in files.
+            `"trellis"`, `"columns"`, `"scaled"` or `"planes"` (progressive) in files;
+            `"tied"` where another tensor has its bytes.
         bytes: its bytes there.
         rel_error: ||decoded - original|| / ||original||; 0 if exact.
         max_abs: largest |decoded - original|; 0 if exact.

@@ -27,3 +27,6 @@ from ._packed import (
     PackedArray as PackedArray,
     register_packed as register_packed,
 )
+from ._ties import (
+    find_ties as find_ties,
+)

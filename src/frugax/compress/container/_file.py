@@ -282,25 +282,30 @@ class CompressedFile(Mapping[str, np.ndarray]):
         """Decode everything, faster than one by one: small tensors go side by side.
 
         Yields:
-            Name and tensor, in the order in which they are ready.
+            Name and tensor, in the order in which they are ready; tied tensors are
+            one array.
 
         Raises:
             CorruptFileError: the file is damaged.
             UnsupportedFileError: it uses a coder of a newer version.
             ValueError: the file is closed.
         """
+        own = [record for record in self.header.tensors if not record.tied]
+        names: dict[str, list[str]] = {}
+        for record in self.header.tensors:
+            names.setdefault(record.tied or record.name, []).append(record.name)
         with name_errors(self.place):
             for record, array in decode_tensors(
-                self._content(), self.header.tensors, check_exact=self._check_exact
+                self._content(), own, check_exact=self._check_exact
             ):
-                yield record.name, array
+                yield from ((name, array) for name in names[record.name])
 
     def pieces(self) -> Iterator[tuple[str, int, np.ndarray]]:
         """Decode everything in little memory: large tensors a piece at a time.
 
         Yields:
             The tensor's name, where the piece begins in the flat tensor, its values.
-            Small tensors come first, whole.
+            Small tensors come first, whole, and tied ones under their first name.
 
         Raises:
             CorruptFileError: the file is damaged.
@@ -309,12 +314,13 @@ class CompressedFile(Mapping[str, np.ndarray]):
         """
         # Small tensors are decoded side by side; a large one has lanes enough of its
         # own.
-        small = [r for r in self.header.tensors if r.size <= BLOCK]
+        own = [r for r in self.header.tensors if not r.tied]
+        small = [r for r in own if r.size <= BLOCK]
         with name_errors(self.place):
             for record, array in decode_tensors(self._content(), small):
                 yield record.name, 0, array.reshape(-1)
                 self._release()
-        for record in self.header.tensors:
+        for record in own:
             if record.size > BLOCK:
                 for start, part in self.parts(record.name):
                     yield record.name, start, part

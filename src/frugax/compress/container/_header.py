@@ -1,6 +1,7 @@
 """Parse the JSON header of an `.fxz` file; every value in it is checked before use."""
 
 import contextlib
+import dataclasses
 import json
 import operator
 from typing import Any
@@ -22,14 +23,16 @@ def parse_header(plain: bytes, data_bytes: int) -> Header:
     """Parse and check a header."""
     match _load_json(plain):
         case {"structure": structure, "tensors": list(items), **others}:
-            records = tuple(_parse_record(item, data_bytes) for item in items)
+            records = _parse_records(items, data_bytes)
         case _:
             raise CorruptFileError("the header lacks its structure or its tensors.")
     # Names become keys of a dict, where the second tensor would replace the first.
     if len({r.name for r in records}) != len(records):
         raise CorruptFileError("the header names a tensor twice.")
     # Overlapping chunks would let a small file decode to many tensors.
-    spans = sorted((c.offset, c.length) for r in records for c in r.chunks)
+    spans = sorted(
+        (c.offset, c.length) for r in records if not r.tied for c in r.chunks
+    )
     end = 0
     for offset, length in spans:
         if offset < end:
@@ -67,6 +70,22 @@ def _load_json(plain: bytes) -> Any:
     # Nesting as deep as a forger likes exhausts the stack of the parser.
     except (ValueError, RecursionError) as e:
         raise CorruptFileError(f"the header is not valid JSON: {e}.") from e
+
+
+def _parse_records(items: list[Any], data_bytes: int) -> tuple[Record, ...]:
+    """Parse all records; one with `tied` alone has the values of another."""
+    own = {i: x for i, x in enumerate(items) if not (type(x) is dict and "tied" in x)}
+    parsed = {i: _parse_record(item, data_bytes) for i, item in own.items()}
+    by_name = {record.name: record for record in parsed.values()}
+    for i, item in enumerate(items):
+        if i in parsed:
+            continue
+        match item:
+            case {"name": str(name), "tied": str(other)} if other in by_name:
+                parsed[i] = dataclasses.replace(by_name[other], name=name, tied=other)
+            case _:
+                raise CorruptFileError(f"a tensor is tied to none: {item!r:.80}.")
+    return tuple(parsed[i] for i in range(len(items)))
 
 
 def _parse_record(item: Any, data_bytes: int) -> Record:

@@ -63,6 +63,7 @@ class Record:
         planes: how many bit planes `"planes"` has; 0 with any other codec.
         layers: one for each plane, and one more where the last makes it exact.
         norm: ||original|| of a finite float tensor in a progressive file; else None.
+        tied: the name of the tensor whose chunks these are; empty if its own.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Record:
     planes: int = 0
     layers: tuple[Layer, ...] = ()
     norm: float | None = None
+    tied: str = ""
 
     def truncate(self, layers: int) -> "Record":
         """Return the record of the tensor when only its first layers are read.
@@ -106,7 +108,9 @@ class Record:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes in the file, without header and padding."""
+        """Bytes in the file, without header and padding; those of a tie count once."""
+        if self.tied:
+            return 0
         return sum(chunk.length for chunk in self.chunks)
 
 

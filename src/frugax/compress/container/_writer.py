@@ -11,12 +11,15 @@ import io
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..codecs import compress_frame
 from ._header import FREE_BYTES, MAX_RATIO
 from ._layout import ALIGN, PRELUDE, pack_tail
 from ._metadata import Chunk, EncodedTensor, Record
+
+# The place of a tied tensor in the tree, its name, and the one that it is tied to.
+Ties: TypeAlias = Sequence[tuple[int, str, str]]
 
 
 class ContainerWriter:
@@ -43,12 +46,19 @@ class ContainerWriter:
             self._append(block)
         return tuple(chunks)
 
-    def close(self, head: Mapping[str, Any], records: Sequence[Record]) -> int:
+    def close(
+        self, head: Mapping[str, Any], records: Sequence[Record], ties: Ties = ()
+    ) -> int:
         """Write the header and the footer; the file itself stays open."""
         decoded = sum(record.nbytes for record in records)
+        nbytes = {record.name: record.nbytes for record in records}
+        decoded += sum(nbytes[other] for _, _, other in ties)
         if decoded > FREE_BYTES:  # readers refuse a file that shrinks more
             self._append(bytes(max(0, -(-decoded // MAX_RATIO) - self._position)))
-        header = _canonical_json({**head, "tensors": [*map(_to_plain, records)]})
+        tensors = [*map(_to_plain, records)]
+        for at, name, other in sorted(ties):
+            tensors.insert(at, {"name": name, "tied": other})
+        header = _canonical_json({**head, "tensors": tensors})
         # The header repeats its keys for each tensor, and is short: level 19 pays.
         packed = compress_frame(header)
         before = self._position + len(PRELUDE)
@@ -99,7 +109,7 @@ class LayeredWriter:
             self._later.write(block)
 
     def close(
-        self, head: Mapping[str, Any], weights: Mapping[str, float]
+        self, head: Mapping[str, Any], weights: Mapping[str, float], ties: Ties = ()
     ) -> tuple[int, tuple[Record, ...]]:
         """Write the finer layers and the header."""
         starts = [start for start, _ in self._finer]
@@ -115,7 +125,7 @@ class LayeredWriter:
             dataclasses.replace(record, chunks=chunks)
             for record, chunks in zip(self._records, self._chunks, strict=True)
         )
-        return self._writer.close(head, records), records
+        return self._writer.close(head, records, ties), records
 
     def _order_by_worth(
         self, weights: Mapping[str, float]

@@ -160,7 +160,8 @@ def make_draft(
                 writer.add(tensor)
                 errors.append(tensor.error)
                 done += source.array.nbytes
-            length, records = writer.close(head, worth)
+            ties = [(at, name, s.name) for s in sources for at, name in s.ties]
+            length, records = writer.close(head, worth, ties)
     # Also after Ctrl-C: the file has no name that anyone could delete, and fills the
     # disk until it is closed.
     except BaseException:

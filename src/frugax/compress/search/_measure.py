@@ -124,6 +124,8 @@ def _weights_by_sensitivity(
             f"frugax.compress.sensitivity_of gives them, got {sensitivity!r:.60}."
         )
     names = {source.name for source in sources}
+    tied = {s.name: [name for _, name in s.ties] for s in sources}
+    names.update(name for others in tied.values() for name in others)
     for name, weight in sensitivity.items():
         if name not in names:
             raise ValueError(f"sensitivity names {name!r}, which is not a tensor.")
@@ -140,7 +142,13 @@ def _weights_by_sensitivity(
         raise ValueError(
             f"sensitivity lacks {missing[0]!r}: give every float tensor one."
         )
-    return _floor_weights(sources, sensitivity)
+    # Errors of a tied tensor do what they do under each of its names.
+    total = {
+        name: sensitivity[name] + sum(sensitivity.get(other, 0) for other in others)
+        for name, others in tied.items()
+        if name in sensitivity
+    }
+    return _floor_weights(sources, total)
 
 
 def _floor_weights(

@@ -84,11 +84,13 @@ class Source:
         name: its name in the tree.
         array: its values; contiguous, little-endian; never written to.
         scaling: how the steps of its rows differ; None where one step is for all.
+        ties: places in the tree and names of tensors that are tied to it.
     """
 
     name: str
     array: np.ndarray
     scaling: RowScaling | ChannelScaling | None = None
+    ties: tuple[tuple[int, str], ...] = ()
     _step_bytes: ClassVar[int] = STEP_BYTES  # of a step, in the header
 
     @functools.cached_property
