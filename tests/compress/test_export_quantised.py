@@ -1,7 +1,6 @@
 """Files for other tools: GGUF and int8 `.safetensors`, with the error each costs."""
 
 import json
-import struct
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from frugax import SizeBudget, compress
 from frugax.cli import main
 from frugax.compress._roles import ModelConfig, Role, find_roles
 from frugax.errors import UnsupportedFileError
+from gguf_file import read_gguf
 from refusals import refuses
 
 
@@ -19,6 +19,7 @@ def saved(tmp_path):
     rng = np.random.default_rng(0)
     tree = {
         "w": rng.normal(size=(48, 64)).astype("f4"),
+        "blocks": rng.normal(size=(6, 512)).astype("f4"),
         "odd": rng.normal(size=(9, 7)).astype("f4"),
         "b": rng.normal(size=40).astype("f4"),
         "n": np.arange(5),
@@ -26,49 +27,6 @@ def saved(tmp_path):
     path = tmp_path / "w.fxz"
     compress.save(path, tree, SizeBudget(rel_error=0.01))
     return path, compress.load_weights(path), tree
-
-
-def read_gguf(path):
-    """Read a file as docs/gguf.md of ggml says, without any code of ours."""
-    data, at = path.read_bytes(), 0
-
-    def take(form):
-        nonlocal at
-        values = struct.unpack_from(f"<{form}", data, at)
-        at += struct.calcsize(f"<{form}")
-        return values
-
-    def text():
-        return bytes(take(f"{take('Q')[0]}s")[0]).decode()
-
-    magic, version, tensors, pairs = take("4sIQQ")
-    assert (magic, version, pairs) == (b"GGUF", 3, 1)
-    assert (text(), take("I"), text()) == ("general.architecture", (8,), "frugax")
-    entries = []
-    for _ in range(tensors):
-        name, axes = text(), take("I")[0]
-        entries.append((name, take(f"{axes}Q")[::-1], *take("IQ")))
-    start = -(-at // 32) * 32
-    found = {}
-    for name, shape, kind, offset in entries:
-        assert offset % 32 == 0
-        here = data[start + offset :]
-        size = int(np.prod(shape))
-        if kind == 8:
-            form = np.dtype([("d", "<f2"), ("q", "i1", 32)])
-            blocks = np.frombuffer(here, form, size // 32)
-            integers = blocks["q"].astype("f4")
-        elif kind == 2:
-            form = np.dtype([("d", "<f2"), ("q", "u1", 16)])
-            blocks = np.frombuffer(here, form, size // 32)
-            halves = blocks["q"] & 15, blocks["q"] >> 4
-            integers = np.concatenate(halves, axis=1).astype("f4") - 8
-        else:
-            plain = {0: "<f4", 27: "<i8"}[kind]
-            found[name] = np.frombuffer(here, plain, size).reshape(shape)
-            continue
-        found[name] = (integers * blocks["d"].astype("f4")[:, None]).reshape(shape)
-    return found
 
 
 def error(ours, theirs):
@@ -80,7 +38,8 @@ def test_gguf_has_the_error_that_the_report_states(saved, bits, limit):
     path, weights, originals = saved
     to = path.with_suffix(".gguf")
     report = compress.export_quantised(path, to, bits=bits)
-    found = read_gguf(to)
+    metadata, found = read_gguf(to)
+    assert metadata == {"general.architecture": "frugax"}
     assert report.file_bytes == to.stat().st_size
     for tensor in report.tensors:
         name = tensor.name
@@ -89,7 +48,13 @@ def test_gguf_has_the_error_that_the_report_states(saved, bits, limit):
         assert tensor.rel_error == pytest.approx(measured, rel=1e-4)
         assert error(found[name], originals[name]) <= tensor.total_rel_error + 1e-9
     codecs = {tensor.name: tensor.codec for tensor in report.tensors}
-    assert codecs == {"w": f"Q{bits}_0", "odd": "float32", "b": "float32", "n": "int64"}
+    assert codecs == {
+        "w": f"Q{bits}_0",
+        "blocks": {4: "Q4_K", 8: "Q8_0"}[bits],
+        "odd": "float32",
+        "b": "float32",
+        "n": "int64",
+    }
     assert 0 < report.rel_error < limit
     assert report.receipt.spends[0].measured == report.rel_error
 
@@ -111,7 +76,7 @@ def test_int8_safetensors_have_a_step_for_each_row(saved):
     for tensor in report.tensors:
         name = tensor.name
         decoded = found[name]
-        if name in ("w", "odd"):
+        if name in ("w", "blocks", "odd"):
             assert decoded.dtype == np.int8
             assert found[f"{name}_scale"].shape == (len(decoded), 1)
             decoded = decoded * found[f"{name}_scale"]

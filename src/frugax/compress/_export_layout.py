@@ -14,7 +14,7 @@ from frugax.errors import UnsupportedFileError
 from frugax.fileio import atomic_write
 
 from ._load import SAFETENSORS, load_weights
-from .arrays import dtype_from_name
+from .arrays import dtype_from_name, find_ties
 from .codecs.groups import Grouping, decode_groups, quantise_groups
 from .container import CompressedFile, open_file
 
@@ -44,12 +44,14 @@ class Entry:
         dtype: its dtype.
         shape: its shape.
         rel_error: the error that its file states; 0 of an original.
+        tied: the tensor that it is a copy of; empty if of none.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     rel_error: float = 0.0
+    tied: str = ""
 
     @property
     def nbytes(self) -> int:
@@ -80,12 +82,16 @@ class Weights:
         if Path(path).suffix == ".fxz":
             file = open_file(path)
             entries = (
-                Entry(r.name, r.dtype, r.shape, r.rel_error)
+                Entry(r.name, r.dtype, r.shape, r.rel_error, r.tied)
                 for r in file.header.tensors
             )
             return cls(place, tuple(entries), file.__getitem__, file)
         arrays: Mapping[str, np.ndarray] = load_weights(path)
-        entries = (Entry(n, a.dtype.name, a.shape) for n, a in arrays.items())
+        ties = find_ties(arrays)
+        entries = (
+            Entry(n, a.dtype.name, a.shape, tied=ties.get(n, ""))
+            for n, a in arrays.items()
+        )
         return cls(place, tuple(entries), arrays.__getitem__)
 
     def close(self) -> None:

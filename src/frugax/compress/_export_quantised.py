@@ -17,7 +17,7 @@ from ._export_layout import Entry, Item, Part, Rounded, Weights, keep as keep_de
 from ._gguf import GGUF
 from ._int8_safetensors import Int8Safetensors
 from ._limits import Limit, make_receipt
-from ._roles import ModelConfig
+from ._roles import ModelConfig, Role, find_roles
 from ._tensor_table import Columns, TensorRow, show_error, tensor_table
 from .arrays import QUANTISABLE, Distortion, relative_error
 from .search import Source
@@ -101,16 +101,20 @@ def export_quantised(
     Args:
         file: the compressed weights, or what `load_weights` reads.
         to: the file to write, whole or not at all; one that is there is replaced.
-            A `.gguf` file has float16 steps for groups of 32 (Q4_0 or Q8_0), where
-            rows are a multiple of 32 long. A `.safetensors` file has int8 tensors, and
-            beside each `NAME` float32 steps `NAME_scale`, one for each row. A name
-            without a suffix is a folder in the layout of compressed-tensors, whose
-            entry goes into the folder's `config.json`: matrices `X.weight` of 4 bits
-            have steps for groups of 128 (64 or 32, where rows need it), those of 8 bits
-            for rows, and experts stored as one tensor become matrices of each.
-            Embeddings, output heads, routers and tensors with one axis stay as they
-            are.
-        bits: of an integer, 8, or 4 but in `.safetensors`.
+            A `.gguf` file has blocks of ggml: Q4_K (with Q6_K for an output head),
+            Q6_K or Q8_0; rows that are no multiple of 256 long have Q4_0 or Q8_0, and
+            those that are none of 32 stay. With a configuration of a model type that is
+            known here, it has the names and the metadata that llama.cpp loads, and the
+            vocabulary of a `tokenizer.json` beside. A `.safetensors` file has int8
+            tensors, and beside each `NAME` float32 steps `NAME_scale`, one for each
+            row. A name without a suffix is a folder in the layout of
+            compressed-tensors, whose entry goes into the folder's `config.json`:
+            matrices `X.weight` of 4 bits have steps for groups of 128 (64 or 32, where
+            rows need it), those of 8 bits for rows, and experts stored as one tensor
+            become matrices of each. Embeddings, output heads, routers and tensors with
+            one axis stay as they are.
+        bits: of an integer: 4, 6 or 8 in `.gguf`, 8 in `.safetensors`, 4 or 8 in a
+            folder.
         keep: patterns of modules that a folder does not quantise, in place of those
             that are embeddings, heads and routers by the configuration, their shapes
             and places.
@@ -141,9 +145,12 @@ def export_quantised(
         raise ValueError(
             f"{os.fspath(to)}: name a .gguf or a .safetensors file, or a folder."
         )
-    if bits not in ((8,) if suffix == ".safetensors" else (4, 8)):
-        takes = "8" if suffix == ".safetensors" else "4 or 8"
-        raise ValueError(f"bits={bits!r}: {suffix or 'a folder'} takes {takes}.")
+    takes = {".gguf": (4, 6, 8), ".safetensors": (8,), "": (4, 8)}[suffix]
+    if bits not in takes:
+        raise ValueError(
+            f"bits={bits!r}: {suffix or 'a folder'} takes "
+            f"{' or '.join(map(str, takes))}."
+        )
     if not suffix and [*Path(to).glob("*.safetensors")]:
         raise ValueError(f"{os.fspath(to)}: weights are in this folder: name another.")
     if os.path.exists(to) and os.path.samefile(file, to):
@@ -151,17 +158,19 @@ def export_quantised(
     report = MonotonicProgress(progress)
     weights = Weights.open(file)
     try:
-        known = _find_config(file, to, config)
+        folder = _find_folder(file, to, config)
+        known = ModelConfig.read(folder)
+        entries = _leave_out_tied_heads(weights.entries, known)
         writer: _Writer
         match suffix:
             case ".gguf":
-                writer = GGUF(Path(to), bits)
+                writer = GGUF(Path(to), bits, known, folder, weights.place)
             case ".safetensors":
                 writer = Int8Safetensors(Path(to))
             case _:
-                writer = CompressedTensors(Path(to), bits, keep, known, weights.entries)
+                writer = CompressedTensors(Path(to), bits, keep, known, entries)
         exported = _Exported(weights, writer)
-        items = writer.list_items(weights.entries)
+        items = writer.list_items(entries)
         for i, item in enumerate(items):
             report(i / len(items), f"rounding {item.name or 'the array'}")
             exported.add(item)
@@ -192,16 +201,30 @@ class _Writer(Protocol):
     def write(self, parts: Sequence[Part], dense: set[str], place: str) -> None: ...
 
 
-def _find_config(
+def _find_folder(
     file: str | os.PathLike[str],
     to: str | os.PathLike[str],
     config: str | os.PathLike[str] | None,
-) -> ModelConfig:
+) -> Path:
+    """Return the folder of the model's configuration and tokeniser."""
     if config is not None:
-        return ModelConfig.read(Path(config))
-    beside = Path(file) if Path(file).is_dir() else Path(file).parent
-    found = ModelConfig.read(Path(to)) if Path(to).is_dir() else ModelConfig()
-    return found if found.entries else ModelConfig.read(beside)
+        path = Path(config)
+        return path if path.is_dir() else path.parent
+    if Path(to).is_dir() and (Path(to) / "config.json").exists():
+        return Path(to)
+    return Path(file) if Path(file).is_dir() else Path(file).parent
+
+
+def _leave_out_tied_heads(
+    entries: Sequence[Entry], config: ModelConfig
+) -> tuple[Entry, ...]:
+    """Leave out heads that are copies of embeddings, where the model shares these."""
+    if not config.has_tied_head():
+        return tuple(entries)
+    roles = find_roles({e.name: e.shape for e in entries}, config)
+    shared = {name for e in entries if e.tied for name in (e.name, e.tied)}
+    heads = {n for n in shared if roles[n] is Role.HEAD}
+    return tuple(e for e in entries if e.name not in heads)
 
 
 class _Exported:
