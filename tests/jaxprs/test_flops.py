@@ -70,6 +70,23 @@ def test_traced_and_compiled_products_agree_without_merging():
     assert jaxprs.count_heavy(traced.jaxpr.jaxpr) == left == 2
 
 
+def test_products_that_are_the_same_in_each_iteration_do_not_count():
+    """XLA computes them before the loop, and once for all loops that need them."""
+
+    def fn(x, w):
+        def loop(carry, _):
+            c, kept = carry
+            gram = lambda: jax.jit(lambda a: a.T @ a)(w) + kept @ w
+            layer = jax.checkpoint(lambda c: jnp.tanh(c @ gram()))
+            return (layer(c), kept), None
+
+        (c, _), _ = lax.scan(loop, (x, w), length=4)
+        return c
+
+    traced = jax.jit(fn).trace(X, X)
+    assert jaxprs.count_heavy(traced.jaxpr.jaxpr) == 1
+
+
 def test_a_product_that_xla_merges_is_seen_to_be_gone():
     fn = jax.jit(lambda x: (x @ x) + jnp.sin(x @ x))
     traced = fn.trace(X)

@@ -224,3 +224,20 @@ def test_rounds_that_write_to_the_outside_are_not_done_again():
 
     body = trace_loss(loss, rnn()[1], 0, has_aux=False)
     assert [level.body_plans for level in list_loop_choices(body)] == [()]
+
+
+def test_a_product_that_every_iteration_repeats_is_not_called_undone():
+    """XLA moves it out of both loops; it says nothing about the recomputation."""
+
+    def loss(ws, x, mask):
+        def body(x, w):
+            h = jnp.tanh(x @ w[0])
+            y = jnp.einsum("ikc,jkc->ijc", h, h) @ w[1]
+            return x + y / (100.0 + mask.T @ mask)[None], None
+
+        return jnp.mean(lax.scan(body, x, ws)[0] ** 2)
+
+    args = (jnp.ones((6, 2, 32, 32)) / 32, jnp.ones((32, 32, 32)), jnp.ones((8, 32)))
+    plan = plan_whole(loss, MemoryBudget.share(0.6), example_args=args)
+    assert plan.body_plans
+    assert temp_bytes(remat.apply(loss, plan), *args) == plan.predicted

@@ -3,12 +3,19 @@
 Unlike in the compiler's own count, a loop's body counts as often as it runs.
 """
 
+import itertools
 import math
 import re
 from typing import Any
 
 from ._graph import shape_of
-from ._jax_internals import Jaxpr, JaxprEqn, jaxprs_in_params, remove_dead_code
+from ._jax_internals import (
+    Jaxpr,
+    JaxprEqn,
+    Var,
+    jaxprs_in_params,
+    remove_dead_code,
+)
 
 # Operations that move or create numbers without computing on them.
 _FREE = frozenset(
@@ -105,14 +112,41 @@ def count_heavy(jaxpr: Jaxpr) -> int:
     """Matrix products and convolutions in a program, without its dead code.
 
     Each counts once, also in loops and in every branch of a `cond`: this is the number
-    to compare with `count_heavy_in_hlo`.
+    to compare with `count_heavy_in_hlo`. Products that are the same in each iteration
+    of a loop do not count: XLA computes them before the loop, once for all loops.
     """
+    return _count_heavy(jaxpr, [True] * len(jaxpr.invars))
+
+
+def _count_heavy(jaxpr: Jaxpr, varies: list[bool]) -> int:
+    """The same, of a program some of whose inputs differ between iterations."""
     # XLA removes dead code as well; the two counts would differ without this.
-    live, _ = remove_dead_code(jaxpr, [True] * len(jaxpr.outvars))
-    return sum(
-        (e.primitive.name in _HEAVY) + sum(count_heavy(j) for j in _bodies(e))
-        for e in live.eqns
-    )
+    live, used = remove_dead_code(jaxpr, [True] * len(jaxpr.outvars))
+    left = itertools.compress(varies, used)
+    changing = {v for v, yes in zip(live.invars, left, strict=True) if yes}
+    found = 0
+    for e in live.eqns:
+        reads = [isinstance(v, Var) and v in changing for v in e.invars]
+        if any(reads):
+            changing |= set(e.outvars)
+            found += e.primitive.name in _HEAVY
+        for body in _bodies(e):
+            found += _count_heavy(body, _varies_inside(e, body, reads))
+    return found
+
+
+def _varies_inside(eqn: JaxprEqn, body: Jaxpr, reads: list[bool]) -> list[bool]:
+    """Which inputs of an operation's body differ between iterations of a loop."""
+    name = eqn.primitive.name
+    if name == "scan":
+        num_consts, num_carry = split_scan(eqn)
+        carry = body.invars[num_consts : num_consts + num_carry]
+        changes = [v is not o for v, o in zip(carry, body.outvars, strict=False)]
+        rest = [True] * (len(body.invars) - num_consts - num_carry)
+        return [False] * num_consts + changes + rest
+    inputs = reads[1:] if name == "cond" else reads
+    # The bodies of a `while` and of unknown operations: anything may change.
+    return inputs if len(inputs) == len(body.invars) else [True] * len(body.invars)
 
 
 def count_heavy_in_hlo(text: str) -> int:
