@@ -49,6 +49,7 @@ class PlannedGrad:
             is_opened=plan.is_opened,
             shard_map=plan.shard_map,
             copies=plan.copies,
+            rows=plan.rows,
         )
         self._jitted = jax.jit(self._step)
 

@@ -203,6 +203,25 @@ class LateCopies:
         return f"computed again where the loss reads them late: {', '.join(parts)}"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class RowChunks:
+    """How parts of a loss that treat rows one by one run in chunks of these rows.
+
+    Attributes:
+        count: the number of chunks.
+        length: the number of rows.
+    """
+
+    count: int
+    length: int
+
+    def __str__(self) -> str:
+        return (
+            f"operations that treat the {self.length} rows one by one run in "
+            f"{self.count} chunks, all others on whole arrays"
+        )
+
+
 # No `slots`: `super()` fails in a dataclass that is built anew to have them.
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RematPlan(JsonPlan):
@@ -235,6 +254,9 @@ class RematPlan(JsonPlan):
             each device; None if the plan is one for the loss itself.
         copies: blocks that are computed again before the loss itself, which takes a
             gradient inside, reads their results late; None if nothing is.
+        rows: how parts of a loss that mixes the rows of its batch run in chunks of
+            these; None if they run whole. `segments` and `body_plans` are of the loss
+            with loops over these chunks.
         tried: the programs that were compiled to find the plan, by falling bytes.
         host_bytes: bytes that are moved to the host's memory in the forward pass and
             back in the backward pass, as XLA reported them.
@@ -259,6 +281,7 @@ class RematPlan(JsonPlan):
     shard_shapes: tuple[tuple[int, ...], ...] = ()
     shard_map: int | None = None
     copies: LateCopies | None = None
+    rows: RowChunks | None = None
     tried: tuple[TriedPlan, ...] = ()
     host_bytes: int = 0
 
@@ -356,6 +379,7 @@ class RematPlan(JsonPlan):
             *(inside if self.shard_map is not None else []),
             *batch,
             *([self.copies] if self.copies else []),
+            *([self.rows] if self.rows else []),
             *(opened if self.is_opened else []),
             *self.body_plans,
             *([moved] if self.host_bytes else []),

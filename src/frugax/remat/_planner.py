@@ -39,6 +39,7 @@ from .solver import (
     list_candidates,
     list_chunked,
     list_in_host_memory,
+    list_in_rows,
     list_named,
     reads_late,
 )
@@ -183,6 +184,7 @@ class _Stage(enum.Enum):
     WHOLE = enum.auto()  # recomputed segments and loops
     COPIED = enum.auto()  # also layers computed again where the loss reads them late
     CHUNKED = enum.auto()  # only chunks of the batch
+    IN_ROWS = enum.auto()  # chunks of parts that treat rows one by one
     ALL = enum.auto()
     IN_HOST = enum.auto()  # only values of scans in the host's memory
 
@@ -346,7 +348,8 @@ class _PlanSearch:
         if self.shard_map is None and reads_late(self.planned):
             stages += [_Stage.COPIED]
         if self.divides:
-            stages += [_Stage.CHUNKED, _Stage.ALL][self.divides == "first" :]
+            stages += [_Stage.CHUNKED] if self.divides != "first" else []
+            stages += [_Stage.IN_ROWS, _Stage.ALL]
         if self.offload is True and not self._why_no_offload():
             stages.append(_Stage.IN_HOST)
         for stage in stages:
@@ -408,6 +411,8 @@ class _PlanSearch:
         if stage is _Stage.CHUNKED:
             # Chunks that cost next to nothing, before those that recompute as well.
             return list_chunked(self.planned), []
+        if stage is _Stage.IN_ROWS:
+            return self._list_in_rows(), []
         if stage is _Stage.IN_HOST:
             return list_in_host_memory(self.planned), []
         how: dict[str, Any] = {
@@ -422,6 +427,12 @@ class _PlanSearch:
         if self.block_size is None:
             named = list_named(self.planned, **how)
         return found, named
+
+    def _list_in_rows(self) -> list[Candidate]:
+        if self.shard_map is not None or shard_shapes(self.args):
+            return list_in_rows(self.planned, self.block_size)[:1]
+        # The chunks need no regions of the user's own.
+        return list_in_rows(self.planned, self.block_size, opened=self.opened)
 
     def _parts(self, index: int) -> PlanParts:
         if not index:
@@ -448,6 +459,7 @@ class _PlanSearch:
             is_opened=parts.is_opened,
             shard_map=parts.shard_map,
             copies=parts.copies,
+            rows=parts.rows,
             prepare=self._prepare,
             **self.how,
         )
@@ -496,6 +508,7 @@ class _PlanSearch:
             is_opened=parts.is_opened,
             shard_map=parts.shard_map,
             copies=parts.copies,
+            rows=parts.rows,
             fingerprint=self.fingerprint,
             compiles=bench.compiles,
             target=self.program.target.name,

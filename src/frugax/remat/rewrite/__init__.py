@@ -25,6 +25,7 @@ from ._planned_loss import (
     chunk_batch as chunk_batch,
     prepare_loss as prepare_loss,
 )
+from ._row_segments import chunk_rows as chunk_rows, split_rows as split_rows
 from ._shard_maps import (
     call_inside as call_inside,
     find_shard_map as find_shard_map,

@@ -33,7 +33,13 @@ from .._plan import BatchChunks
 from ._batch_axis import BatchPart
 from ._batch_rules import Along, MixesBatchError, State, Value
 from ._gates import zeros_of
-from ._graph import RematGraph, is_inexact, prepare_graph
+from ._graph import (
+    RematGraph,
+    accumulator,
+    is_inexact,
+    prepare_graph,
+    replace_operations,
+)
 
 # The values and gradients of a chunk, from (values, cotangents of the sums).
 RunChunk = Callable[[Sequence[Any], Sequence[Any]], tuple[list[Any], list[Any]]]
@@ -289,30 +295,16 @@ def run_in_chunks(
     )
     loop = _ChunkLoop(body, split, run_chunk, reads, tuple(outputs), tuple(read_late))
 
-    def rewritten(*args: Any) -> list[Any]:
-        env = dict(zip(graph.inputs, args, strict=True))
-        run = graph.run(split.before, graph.inputs, [v for v in reads])
-        env |= zip(reads, run(*args), strict=True)
+    def run(env: dict[Var, Any]) -> None:
+        before = graph.run(split.before, graph.inputs, [v for v in reads])
+        inputs = [env[v] for v in graph.inputs]
+        env |= zip(reads, before(*inputs), strict=True)
         env |= zip(outputs, loop.call([env[v] for v in reads]), strict=True)
         rest = [v for v in variables(graph.outputs) if v not in env]
-        env |= zip(
-            rest, graph.run(split.before, graph.inputs, rest)(*args), strict=True
-        )
-        return graph.read_outputs(env)
+        others = graph.run(split.before, graph.inputs, rest)
+        env |= zip(rest, others(*inputs), strict=True)
 
-    new = trace(rewritten, list(map(shape_of, graph.inputs)))
-    n = len(graph.consts)
-    new = dataclasses.replace(
-        new,
-        consts=(*new.consts, *new.args[:n]),
-        args=new.args[n:],
-        const_values=(*new.const_values, *graph.const_values),
-        out_tree=graph.out_tree,
-    )
-    places = dict(
-        zip(graph.inputs, [*new.consts[len(new.consts) - n :], *new.args], strict=False)
-    )
-    return prepare_graph(new, tuple(places[v] for v in body.wrt), 1, {})
+    return replace_operations(body, run)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -379,7 +371,7 @@ class _ChunkLoop:
         outvars: Any = live.outvars
         run = graph.run(live.eqns, live.invars, outvars)
         count = sum(wanted[:num_sums])
-        start = [_accumulator(v) for v, w in zip(split.sums, wanted, strict=False) if w]
+        start = [accumulator(v) for v, w in zip(split.sums, wanted, strict=False) if w]
 
         def step(carry: list[Any], index: Any) -> Any:
             inputs = [*graph.const_values, *self._pieces(env, index)]
@@ -469,9 +461,9 @@ class _ChunkLoop:
         kind = {x: i for i, x in enumerate(names)}
         wrt = [kind[x] for x in split.chunk.wrt]
         is_whole = [i < len(split.whole) for i in wrt]
-        start = [_accumulator(v) for v in split.sums]
+        start = [accumulator(v) for v in split.sums]
         grads_start = [
-            _accumulator(read[i]) for i, w in zip(wrt, is_whole, strict=True) if w
+            accumulator(read[i]) for i, w in zip(wrt, is_whole, strict=True) if w
         ]
         count = len(split.sums)
 
@@ -511,11 +503,3 @@ class _ChunkLoop:
         moved = [v for v in self.reads if v in body.active]
         zeros = lambda v: zeros_of(shape_of(v))
         return outs, [total[v] if v in total else zeros(v) for v in moved]
-
-
-def _accumulator(v: Var) -> Any:
-    # Sums of many terms lose their last digits in half precision.
-    dtype = shape_of(v).dtype
-    if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32:
-        dtype = jnp.float32
-    return zeros_of(shape_of(v), dtype)

@@ -18,10 +18,12 @@ from frugax.jaxprs import (
     has_convolution,
     is_heavy,
     new_source_info,
+    shape_of,
     trace,
     variables,
 )
 
+from ._gates import zeros_of
 from ._traced_parts import TracedParts
 
 # An operation of these kinds that reads arguments only is recomputed wherever its
@@ -265,6 +267,50 @@ def prepare_graph(
         # Not `memo or {}`: an empty memo that was passed in must stay shared.
         {} if memo is None else memo,
     )
+
+
+def replace_operations(
+    body: RematGraph, run: Callable[[dict[Var, Any]], None]
+) -> RematGraph:
+    """The same program, whose operations are those that `run` traces.
+
+    Args:
+        body: the program.
+        run: adds the values of its results, and of any other variables, to a dict that
+            holds those of its inputs.
+    """
+    graph = body.graph
+
+    def rewritten(*args: Any) -> list[Any]:
+        env = dict(zip(graph.inputs, args, strict=True))
+        run(env)
+        return graph.read_outputs(env)
+
+    new = trace(rewritten, list(map(shape_of, graph.inputs)))
+    count, own = len(graph.consts), len(new.consts)
+    new = dataclasses.replace(
+        new,
+        consts=(*new.consts, *new.args[:count]),
+        args=new.args[count:],
+        const_values=(*new.const_values, *graph.const_values),
+        out_tree=graph.out_tree,
+    )
+    places = dict(zip(graph.inputs, [*new.consts[own:], *new.args], strict=True))
+    wrt = tuple(places[v] for v in body.wrt)
+    return prepare_graph(new, wrt, body.num_differentiated, {})
+
+
+def accumulator(v: Var) -> Any:
+    """Zeros to which values like this one are added."""
+    return zeros_of(shape_of(v), accumulator_type(v))
+
+
+def accumulator_type(v: Var) -> Any:
+    """The type in which values like this one are added."""
+    # Sums of many terms lose their last digits in half precision.
+    dtype = shape_of(v).dtype
+    is_half = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
+    return jnp.dtype("float32") if is_half else dtype
 
 
 def active_variables(

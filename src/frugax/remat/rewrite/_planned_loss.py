@@ -10,13 +10,21 @@ from jax.custom_batching import sequential_vmap
 
 from frugax.jaxprs import MARKS, is_vmapped, open_checkpoints
 
-from .._plan import BatchChunks, BodyPlan, LateCopies, Segment, check_ranges
+from .._plan import (
+    BatchChunks,
+    BodyPlan,
+    LateCopies,
+    RowChunks,
+    Segment,
+    check_ranges,
+)
 from ._backward import value_and_gradients
 from ._batch_chunks import run_in_chunks, split_batch
 from ._batch_rules import MixesBatchError
 from ._graph import RematGraph, trace_loss
 from ._late_copies import copy_late
 from ._loops import rewrite_loops
+from ._row_segments import chunk_rows
 from ._shard_maps import plan_shard_map
 
 
@@ -32,6 +40,7 @@ def build_value_and_grad(
     is_opened: bool = False,
     shard_map: int | None = None,
     copies: LateCopies | None = None,
+    rows: RowChunks | None = None,
     prepare: Callable[..., RematGraph] | None = None,
 ) -> Callable[..., Any]:
     """`jax.value_and_grad(loss, argnums, has_aux)`, run by these segments.
@@ -47,6 +56,8 @@ def build_value_and_grad(
             body = chunk_batch(body, batch)
         if copies:
             body = copy_late(body, copies)
+        if rows:
+            body = chunk_rows(body, rows)
         body = rewrite_loops(body, body_plans)
         return body, _place_segments(body, segments)
 
@@ -59,7 +70,7 @@ def build_value_and_grad(
                 "Plan again with remat.plan, with these shapes in example_args and in "
                 "`within`."
             )
-        if not (segments or batch or copies):
+        if not (segments or batch or copies or rows):
             return jax.value_and_grad(loss, argnums, has_aux=has_aux)(*args)
         if is_opened:
             body = prepare(args, is_opened=True)
@@ -84,7 +95,7 @@ def build_value_and_grad(
         return step(*args)
 
     # Without a plan it is the program of the user, who chose to run all rows at once.
-    return call if segments or batch or copies else step
+    return call if segments or batch or copies or rows else step
 
 
 def prepare_loss(

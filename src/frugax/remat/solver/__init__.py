@@ -15,6 +15,7 @@ from ._candidates import (
     list_candidates as list_candidates,
     list_chunked as list_chunked,
     list_in_host_memory as list_in_host_memory,
+    list_in_rows as list_in_rows,
     list_named as list_named,
     reads_late as reads_late,
 )

@@ -6,8 +6,14 @@ from collections.abc import Iterator
 
 from frugax.jaxprs import bytes_of, flops_of, shape_of
 
-from .._plan import BatchChunks
-from ..rewrite import BatchSplit, MixesBatchError, RematGraph, split_batch
+from .._plan import BatchChunks, RowChunks
+from ..rewrite import (
+    BatchSplit,
+    MixesBatchError,
+    RematGraph,
+    split_batch,
+    split_rows,
+)
 from ._divisors import divisors
 from ._segment_costs import whole_body_costs
 
@@ -19,6 +25,11 @@ SMALL_SHARE = 0.1
 _LARGE_SHARE = 0.75
 # What follows the chunks is computed more than once, so it must be this small a share.
 _MAX_AFTER = 0.05
+# Below this share of the flops, segments that treat rows one by one are not worth it.
+_LEAST_IN_ROWS = 0.3
+_CLEARLY_MORE = 1.5
+# Numbers of chunks of rows that are tried.
+_ROW_CHUNKS = (4, 16, 64)
 # More numbers of chunks than this give no finer steps between limits.
 _MAX_COUNTS = 12
 # A step of a loop costs a device microseconds, and XLA minutes to compile where there
@@ -70,6 +81,33 @@ def _find_batch(body: RematGraph) -> FoundBatch | None:
         if share < SMALL_SHARE:
             break
     return best
+
+
+def find_row_count(body: RematGraph) -> int | None:
+    """The number of rows that most of the loss's work treats one by one, or None."""
+    wrt, best, most = set(body.wrt), None, _LEAST_IN_ROWS
+    total = max(sum(map(flops_of, body.eqns)), 1)
+    tried: set[int] = set()
+    for operand, _, length in _possible_batches(body):
+        if length in tried or body.graph.inputs[operand] in wrt:
+            continue
+        tried.add(length)
+        try:
+            split = split_rows(body, RowChunks(_smallest_factor(length), length))
+        except MixesBatchError:
+            continue
+        inside = sum(flops_of(e) for s in split.segments for e in s.eqns)
+        # The likeliest come first: the numbers of a row are treated alike as well.
+        if inside / total > (_CLEARLY_MORE * most if best else most):
+            best, most = length, inside / total
+    return best
+
+
+def spread_counts(length: int) -> list[int]:
+    """A few numbers of chunks of this many rows, from few chunks to many."""
+    counts = [c for c in chunk_counts(length) if c > 1]
+    near = lambda wanted: min(counts, key=lambda c: abs(math.log(c / wanted)))
+    return sorted({near(wanted) for wanted in _ROW_CHUNKS})
 
 
 def chunk_counts(batch: int) -> list[int]:

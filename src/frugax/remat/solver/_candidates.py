@@ -9,11 +9,12 @@ from typing import Any
 
 from frugax.jaxprs import MARKS, JaxprEqn, flops_of, is_heavy
 
-from .._plan import BatchChunks, BodyPlan, LateCopies, Segment
+from .._plan import BatchChunks, BodyPlan, LateCopies, RowChunks, Segment
 from ..rewrite import (
     RematGraph,
     choose_gate,
     chunk_batch,
+    chunk_rows,
     copy_late,
     reads_late_from,
     rewrite_loops,
@@ -24,7 +25,9 @@ from ._batch_choices import (
     FoundBatch,
     chunk_counts,
     find_batch,
+    find_row_count,
     plain_peak,
+    spread_counts,
 )
 from ._chain_dp import (
     DraftPlan,
@@ -70,6 +73,7 @@ class Candidate:
         is_opened: whether the loss's own `jax.checkpoint` regions are opened.
         copies: blocks that are computed again before the loss reads them late.
         copied_flops: flops of these.
+        rows: the chunks of parts that treat rows one by one; None if they run whole.
     """
 
     loops: LoopChoices
@@ -82,6 +86,7 @@ class Candidate:
     is_opened: bool = False
     copies: LateCopies | None = None
     copied_flops: int = 0
+    rows: RowChunks | None = None
 
     @property
     def body_plans(self) -> tuple[BodyPlan, ...]:
@@ -231,6 +236,33 @@ def list_chunked(body: RematGraph) -> list[Candidate]:
     return _keep_optimal(body, plain, cheap)
 
 
+def list_in_rows(
+    body: RematGraph, block_size: int | None, *, opened: RematGraph | None = None
+) -> list[Candidate]:
+    """Plans that run parts of the loss in chunks of rows, the plain plan first.
+
+    The plain plan is alone if the loss can run in chunks of its batch as a whole, or if
+    nothing in it treats rows one by one.
+    """
+    plain = Candidate(
+        LoopChoices(), body, _NO_COSTS, DraftPlan((), plain_peak(body), 0)
+    )
+    source = opened or body
+    found = find_batch(source)
+    length = None
+    if found is None or found.whole_share >= SMALL_SHARE:
+        length = find_row_count(source)
+    if length is None:
+        return [plain]
+    rest: list[Candidate] = []
+    for count in spread_counts(length):
+        rows = RowChunks(count, length)
+        for c in _list_whole(chunk_rows(source, rows), block_size):
+            is_opened = opened is not None
+            rest.append(dataclasses.replace(c, rows=rows, is_opened=is_opened))
+    return _keep_optimal(body, plain, rest)
+
+
 def list_in_host_memory(body: RematGraph) -> list[Candidate]:
     """Plans that keep values of scans in the host's memory, the plain plan first."""
     peak = plain_peak(body)
@@ -328,6 +360,7 @@ class PlanParts:
     is_opened: bool = False
     shard_map: int | None = None
     copies: LateCopies | None = None
+    rows: RowChunks | None = None
 
     @property
     def moves_to_host(self) -> bool:
@@ -345,6 +378,8 @@ class PlanParts:
         words = [f"{batch.count} chunks of the batch"] if batch else []
         if self.copies:
             words.append(f"{sum(len(r) - 1 for r in self.copies.runs)} layers copied")
+        if self.rows:
+            words.append(f"{self.rows.count} chunks of parts")
         if again:
             words.append(f"{again} segments" + f" but for {kept} results" * (kept > 0))
         if loops:
@@ -364,6 +399,7 @@ def build_parts(candidate: Candidate, platform: str) -> PlanParts:
             candidate.batch,
             candidate.is_opened,
             copies=candidate.copies,
+            rows=candidate.rows,
         )
     if all(s.gate is None for s in segments):
         segments = ()

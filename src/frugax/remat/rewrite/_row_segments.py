@@ -1,0 +1,309 @@
+"""Run the parts of a loss that treat rows one by one in chunks, if it mixes them later.
+
+Batch statistics, contrastive losses, sorted times: such a loss cannot run on one chunk
+of its batch after another. Most of its memory still lies in segments that treat each
+row alone. Here each of these becomes a `lax.scan` over chunks of its rows, and all else
+runs on whole arrays. A plan that recomputes the iterations of these scans then holds
+the results of whole operations, the rows that pass between segments, and one chunk. For
+contrastive losses this is GradCache (Gao et al. 2021, "Scaling deep contrastive
+learning batch size under memory limited setup").
+
+Operations are sorted into levels: those of a segment read the rows of their own level,
+and whole arrays of it and of lower ones.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from frugax.jaxprs import Graph, JaxprEqn, Var, bytes_of, shape_of, trace, variables
+
+from .._plan import RowChunks
+from ._batch_axis import BatchPart
+from ._batch_rules import Along, MixesBatchError, Value
+from ._graph import RematGraph, accumulator, accumulator_type, replace_operations
+
+# A segment that makes less than this share of all bytes runs whole.
+_WORTHWHILE = 0.02
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RowSegment:
+    """Operations that treat rows one by one, and what they read.
+
+    Attributes:
+        eqns: the operations.
+        read_whole: for each of them, what it reads whole, although it has rows.
+        sliced: values of which a chunk reads its own rows.
+        rows: its results that are read outside and have a row for each row.
+        sums: its results that are sums over all rows.
+    """
+
+    eqns: list[JaxprEqn] = dataclasses.field(default_factory=list)
+    read_whole: list[frozenset[Var]] = dataclasses.field(default_factory=list)
+    sliced: dict[Var, Along] = dataclasses.field(default_factory=dict)
+    rows: dict[Var, Along] = dataclasses.field(default_factory=dict)
+    sums: list[Var] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RowSplit:
+    """A loss as levels of whole operations, each followed by a segment.
+
+    Attributes:
+        whole: the operations of each level that run whole.
+        segments: the segment of each level, which may be empty.
+    """
+
+    whole: list[list[JaxprEqn]]
+    segments: list[RowSegment]
+
+
+def split_rows(body: RematGraph, chunks: RowChunks) -> RowSplit:
+    """Sort the operations of a loss into segments of rows and whole operations.
+
+    Raises:
+        MixesBatchError: no operation treats rows of this number one by one.
+    """
+    graph = body.graph
+    if chunks.length % chunks.count:
+        raise MixesBatchError(f"{chunks.length} rows are not {chunks.count} chunks")
+    names = [*graph.inputs, *(v for e in graph.eqns for v in e.outvars)]
+    sorter = _Sorter(body, chunks)
+
+    def sort(index: Any, wholes: Sequence[Any]) -> None:
+        sorter.run(index, dict(zip(names, wholes, strict=True)))
+
+    index = jax.ShapeDtypeStruct((), jnp.int32)
+    trace(sort, (index, list(map(shape_of, names))))
+    return sorter.finish()
+
+
+def chunk_rows(body: RematGraph, chunks: RowChunks) -> RematGraph:
+    """The same loss, whose segments of rows run in chunks.
+
+    Raises:
+        ValueError: the plan does not fit this loss.
+    """
+    try:
+        split = split_rows(body, chunks)
+    except MixesBatchError as e:
+        raise ValueError(
+            f"damaged plan: this loss has no segments of {chunks.length} rows that can "
+            f"run in {chunks.count} chunks ({e}). Plan again with remat.plan."
+        ) from e
+
+    def run(env: dict[Var, Any]) -> None:
+        for whole, segment in zip(split.whole, split.segments, strict=True):
+            _run_whole(body.graph, whole, env)
+            if segment.eqns:
+                _run_chunks(body.graph, segment, chunks, env)
+
+    return replace_operations(body, run)
+
+
+class _Sorter:
+    """Sorts operations into levels, by running each of them on a chunk of rows."""
+
+    def __init__(self, body: RematGraph, chunks: RowChunks) -> None:
+        self._body, self._chunks = body, chunks
+        inputs, wrt = body.graph.inputs, set(body.wrt)
+        # Only data has rows: a weight of as many rows is a coincidence.
+        self._reached = {
+            v for v in inputs if v not in wrt and _axis_of(v, chunks.length) is not None
+        }
+        self._level = dict.fromkeys(inputs, 0)
+        self._rows: dict[Var, Value] = {}
+        self._whole: dict[int, list[JaxprEqn]] = {}
+        self._segments: dict[int, RowSegment] = {}
+
+    def run(self, index: Any, wholes: dict[Var, Any]) -> None:
+        """Sort all operations; `wholes` are the whole values of all variables."""
+        part = BatchPart(self._chunks.length, self._chunks.count, index)
+        for e in self._body.graph.eqns:
+            if not self._reached & set(variables(e.invars)):
+                self._add_whole(e)
+                continue
+            self._reached |= set(e.outvars)
+            if not any(self._try_rows(part, wholes, e, w) for w in _whole_reads(e)):
+                self._add_whole(e)
+
+    def _try_rows(
+        self,
+        part: BatchPart,
+        wholes: dict[Var, Any],
+        e: JaxprEqn,
+        read_whole: frozenset[Var],
+    ) -> bool:
+        """Add an operation to a segment, if it treats rows one by one."""
+        env: dict[Var, Value] = {}
+        sliced: dict[Var, Along] = {}
+        for v in variables(e.invars):
+            along = self._along(v)
+            if along is None or v in read_whole:
+                env[v] = Value(None, wholes[v])
+                continue
+            sliced[v] = along
+            env[v] = Value(along, part.slice(wholes[v], along))
+        if not sliced:
+            return False
+        try:
+            part.run(self._body.graph, [e], env)
+        except MixesBatchError:
+            return False
+        states = [env[v].state for v in e.outvars]
+        if not all(isinstance(s, Along) or s == "sum" for s in states):
+            return False
+        ready = lambda v: self._level[v] + (v in self._rows and v not in sliced)
+        level = max(map(ready, variables(e.invars)))
+        segment = self._segments.setdefault(level, RowSegment())
+        segment.eqns.append(e)
+        segment.read_whole.append(read_whole)
+        own = lambda v: v in self._rows and self._level[v] == level
+        segment.sliced.update({v: a for v, a in sliced.items() if not own(v)})
+        for v in e.outvars:
+            if env[v].state == "sum":
+                segment.sums.append(v)
+                self._level[v] = level + 1
+            else:
+                self._rows[v] = env[v]
+                self._level[v] = level
+        return True
+
+    def _along(self, v: Var) -> Along | None:
+        """Where a value has rows; None if it has none."""
+        if v in self._rows:
+            state = self._rows[v].state
+            assert isinstance(state, Along)  # by _try_rows
+            return state
+        axis = _axis_of(v, self._chunks.length) if v in self._reached else None
+        return None if axis is None else Along(axis)
+
+    def _add_whole(self, e: JaxprEqn) -> None:
+        reads = variables(e.invars)
+        level = max((self._level[v] + (v in self._rows) for v in reads), default=0)
+        self._whole.setdefault(level, []).append(e)
+        self._level |= dict.fromkeys(e.outvars, level)
+
+    def finish(self) -> RowSplit:
+        """The levels, without segments that are not worth a loop."""
+        graph = self._body.graph
+        total = sum(bytes_of(v) for e in graph.eqns for v in e.outvars)
+        read: dict[Var, list[JaxprEqn]] = {}
+        for e in graph.eqns:
+            for v in variables(e.invars):
+                read.setdefault(v, []).append(e)
+        results = set(variables(graph.outputs))
+        last = max([*self._whole, *self._segments], default=0)
+        whole = [list(self._whole.get(i, ())) for i in range(last + 1)]
+        segments: list[RowSegment] = []
+        for i in range(last + 1):
+            segment = self._segments.get(i, RowSegment())
+            made = sum(bytes_of(v) for e in segment.eqns for v in e.outvars)
+            if made < _WORTHWHILE * total:
+                whole[i] += segment.eqns
+                segment = RowSegment()
+            forced = {
+                id(e): w for e, w in zip(segment.eqns, segment.read_whole, strict=True)
+            }
+            for v in [v for e in segment.eqns for v in e.outvars]:
+                is_outside = v in results or any(
+                    id(e) not in forced or v in forced[id(e)] for e in read.get(v, ())
+                )
+                if is_outside and v not in segment.sums:
+                    state = self._along(v)
+                    assert state is not None  # by _try_rows
+                    segment.rows[v] = state
+            segments.append(segment)
+        if not any(s.eqns for s in segments):
+            raise MixesBatchError("no segment treats rows one by one")
+        return RowSplit(whole, segments)
+
+
+def _whole_reads(e: JaxprEqn) -> Iterator[frozenset[Var]]:
+    """What an operation may read whole: nothing, or one operand of a product."""
+    yield frozenset()
+    operands = variables(e.invars)
+    if e.primitive.name == "dot_general" and len(set(operands)) == 2:
+        yield from (frozenset({v}) for v in reversed(operands))
+
+
+def _axis_of(v: Var, length: int) -> int | None:
+    shape = getattr(v.aval, "shape", ())
+    return shape.index(length) if length in shape else None
+
+
+def _run_whole(graph: Graph, eqns: Sequence[JaxprEqn], env: dict[Var, Any]) -> None:
+    own = [v for e in eqns for v in e.outvars]
+    reads = list(dict.fromkeys(v for e in eqns for v in variables(e.invars)))
+    reads = [v for v in reads if v in env]
+    values = graph.run(eqns, reads, own)(*(env[v] for v in reads))
+    env |= zip(own, values, strict=True)
+
+
+def _run_chunks(
+    graph: Graph, segment: RowSegment, chunks: RowChunks, env: dict[Var, Any]
+) -> None:
+    """Run a segment chunk by chunk, adding its results to `env`."""
+    reads = {v for e in segment.eqns for v in variables(e.invars) if v in env}
+    # The gradients of whole values are sums over the chunks, in the type that the loop
+    # reads them in: sums of many terms lose their last digits in half precision.
+    whole = {v: env[v].astype(accumulator_type(v)) for v in reads if _is_summed(v)}
+    as_read = lambda v: whole[v].astype(env[v].dtype) if v in whole else env[v]
+
+    def step(sums: list[Any], given: Any) -> Any:
+        index, pieces = given
+        part = BatchPart(chunks.length, chunks.count, index)
+        own: dict[Var, Value] = {
+            v: Value(along, piece)
+            for (v, along), piece in zip(segment.sliced.items(), pieces, strict=True)
+        }
+        for e, read_whole in zip(segment.eqns, segment.read_whole, strict=True):
+            local = {
+                v: own[v]
+                if v in own and v not in read_whole
+                else Value(None, as_read(v))
+                for v in variables(e.invars)
+            }
+            part.run(graph, [e], local)
+            own |= {v: local[v] for v in e.outvars}
+        added = [
+            s + own[v].array.astype(s.dtype)
+            for s, v in zip(sums, segment.sums, strict=True)
+        ]
+        return added, [own[v].array for v in segment.rows]
+
+    pieces = [_split(env[v], a, chunks.count) for v, a in segment.sliced.items()]
+    indices = jnp.arange(chunks.count, dtype=jnp.int32)
+    start = list(map(accumulator, segment.sums))
+    sums, rows = lax.scan(step, start, (indices, pieces))
+    for v, total in zip(segment.sums, sums, strict=True):
+        env[v] = total.astype(shape_of(v).dtype)
+    for (v, along), parts in zip(segment.rows.items(), rows, strict=True):
+        env[v] = _join(parts, along, shape_of(v).shape)
+
+
+def _is_summed(v: Var) -> bool:
+    return accumulator_type(v) != shape_of(v).dtype
+
+
+def _split(array: Any, along: Along, count: int) -> Any:
+    """The rows of each chunk, with the chunks as the first axis."""
+    axis, shape = along.axis, array.shape
+    mine = shape[axis] // (along.outer * count)
+    rest = shape[axis + 1 :]
+    split = array.reshape(*shape[:axis], along.outer, count, mine, *rest)
+    split = jnp.moveaxis(split, axis + 1, 0)
+    return split.reshape(count, *shape[:axis], along.outer * mine, *rest)
+
+
+def _join(parts: Any, along: Along, shape: Sequence[int]) -> Any:
+    """A whole array from the rows of each chunk: the inverse of `_split`."""
+    axis, count, rest = along.axis, len(parts), shape[along.axis + 1 :]
+    mine = shape[axis] // (along.outer * count)
+    split = parts.reshape(count, *shape[:axis], along.outer, mine, *rest)
+    return jnp.moveaxis(split, 0, axis + 1).reshape(shape)

@@ -1,0 +1,129 @@
+"""Parts of a loss that treat rows one by one run in chunks; the rest mixes the rows."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from frugax import MemoryBudget, remat
+from frugax.remat import RowChunks
+from frugax.remat.rewrite import (
+    MixesBatchError,
+    build_value_and_grad,
+    split_rows,
+    trace_loss,
+)
+from refusals import refuses
+
+from .checks import assert_same, temp_bytes
+
+ROWS, WIDTH = 64, 16
+WS = list(jax.random.normal(jax.random.key(0), (4, WIDTH, WIDTH)) / 4)
+X = jax.random.normal(jax.random.key(1), (ROWS, WIDTH))
+
+
+def encode(ws, x):
+    for w in ws:
+        x = jnp.tanh(x @ w)
+    return x
+
+
+def sorted_times(ws, x):
+    """Causal weights over sorted times, as in physics-informed nets."""
+    order = jnp.concatenate([x[:, :1].sort(0), x[:, 1:]], axis=1)
+    residual = jax.vmap(jax.grad(lambda row: encode(ws, row).sum()))(order)
+    losses = jnp.mean(residual.reshape(8, -1) ** 2, axis=1)
+    return jnp.mean(losses * lax.stop_gradient(jnp.exp(-jnp.cumsum(losses))))
+
+
+def contrastive(ws, x):
+    z = encode(ws, x)
+    scores = z @ z.T
+    return -jnp.mean(jnp.diagonal(jax.nn.log_softmax(scores, axis=1)))
+
+
+def batch_norm(ws, x):
+    for w in ws:
+        h = x @ w
+        x = x + jnp.tanh((h - h.mean(0)[None]) / jnp.sqrt(h.var(0)[None] + 1e-5))
+    return jnp.mean(x**2)
+
+
+def normalised_advantages(ws, x):
+    policy, value = encode(ws[:2], x), encode(ws[2:], x).mean(1)
+    advantage = x[:, 0] - value
+    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    picked = jnp.take_along_axis(jax.nn.log_softmax(policy), _ACTIONS[:, None], 1)[:, 0]
+    return -jnp.mean(picked * lax.stop_gradient(advantage)) + jnp.var(value)
+
+
+_ACTIONS = jax.random.randint(jax.random.key(2), (ROWS,), 0, WIDTH)
+
+
+def with_metrics(ws, x):
+    y = encode(ws, x)
+    loss = jnp.var(y) + jnp.max(jnp.mean(y, axis=1))
+    return loss, {"rows": y[:, 0], "largest": y.max(), "positive": (y > 0).sum()}
+
+
+def half_precision(ws, x):
+    y = encode([w.astype(jnp.bfloat16) for w in ws], x.astype(jnp.bfloat16))
+    return jnp.log(jnp.sum(y.astype(jnp.float32) ** 2, axis=0)).sum()
+
+
+LOSSES = [sorted_times, contrastive, batch_norm, normalised_advantages, with_metrics]
+LOSSES += [half_precision]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("count", [4, 64])
+def test_a_loss_in_chunks_of_rows_has_the_same_gradients(loss, count):
+    has_aux = loss is with_metrics
+    how = {"argnums": 0, "has_aux": has_aux}
+    body = trace_loss(loss, (WS, X), **how)
+    step = build_value_and_grad(
+        loss, (), (), body.graph.fingerprint, rows=RowChunks(count, ROWS), **how
+    )
+    scans = [e for e in jax.make_jaxpr(step)(WS, X).eqns if e.primitive.name == "scan"]
+    assert scans
+    want = jax.jit(jax.value_and_grad(loss, **how))(WS, X)
+    assert_same(jax.jit(step)(WS, X), want, 2e-2 if loss is half_precision else 1e-4)
+
+
+def test_gradients_of_the_rows_themselves_are_the_same():
+    how = {"argnums": (0, 1), "has_aux": False}
+    body = trace_loss(batch_norm, (WS, X), **how)
+    # Differentiated inputs are no data: nothing is known to hold rows.
+    with pytest.raises(MixesBatchError):
+        split_rows(body, RowChunks(4, ROWS))
+
+
+def test_a_weight_as_long_as_the_batch_is_not_taken_for_rows():
+    square = list(jax.random.normal(jax.random.key(0), (3, ROWS, ROWS)) / 8)
+    x = jax.random.normal(jax.random.key(1), (ROWS, ROWS))
+    how = {"argnums": 0, "has_aux": False}
+    body = trace_loss(batch_norm, (square, x), **how)
+    rows = RowChunks(4, ROWS)
+    step = build_value_and_grad(
+        batch_norm, (), (), body.graph.fingerprint, rows=rows, **how
+    )
+    want = jax.jit(jax.value_and_grad(batch_norm))(square, x)
+    assert_same(jax.jit(step)(square, x), want, 1e-4)
+
+
+def test_a_budget_that_only_chunks_of_rows_can_keep_is_met():
+    x = jax.random.normal(jax.random.key(1), (2048, WIDTH))
+    how = {"first_fit": True, "cache": False}
+    plan = remat.plan(sorted_times, MemoryBudget.share(0.3), (WS, x), **how)
+    assert plan.rows is not None
+    assert str(plan.rows) in plan.explain()
+    assert remat.RematPlan.from_json(plan.to_json()) == plan
+    step = remat.apply(sorted_times, plan)
+    assert temp_bytes(step, WS, x) == plan.predicted <= plan.budget.limit_bytes
+    want = jax.jit(jax.value_and_grad(sorted_times))(WS, x)
+    assert_same(step(WS, x), want, 1e-4)
+    damaged = remat.RematPlan.from_json(
+        plan.to_json().replace('"length": 2048', '"length": 2047')
+    )
+    with refuses(ValueError, "2047"):
+        remat.apply(sorted_times, damaged)(WS, x)
