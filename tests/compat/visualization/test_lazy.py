@@ -49,28 +49,17 @@ def test_it_is_kept_while_it_is_used():
         time.sleep(0.005)
 
 
-def test_a_timer_that_ends_while_data_is_loaded_again_is_replaced():
-    loading = threading.Event()
-    go_on = threading.Event()
-
-    def load():
-        loading.set()
-        assert go_on.wait(20)
-        return 1
-
-    loader = LazyLoader(load, max_idle_time=0.05)
-    go_on.set()
+def test_a_timer_that_is_about_to_end_is_not_trusted():
+    loader = LazyLoader(lambda: 1, max_idle_time=3600)
     loader.get()
-    loader.release()
-    loading.clear()
-    go_on.clear()
-    thread = threading.Thread(target=loader.get)
-    thread.start()
-    assert loading.wait(20)
-    time.sleep(0.1)  # the first timer is due meanwhile, and waits for the load
-    go_on.set()
-    thread.join()
-    wait_until(lambda: not loader.is_loaded())
+    timer = loader._timer
+    assert timer is not None
+    loader.last_used -= 3600
+    timer.function(*timer.args)  # what it calls when it is due, while it is alive
+    assert not loader.is_loaded()
+    loader.get()
+    assert loader._timer not in (None, timer)
+    timer.cancel()
 
 
 def test_a_loader_that_is_thrown_away_takes_data_and_timer_with_it():

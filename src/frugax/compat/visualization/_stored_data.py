@@ -24,7 +24,6 @@ import jax
 import numpy as np
 
 from frugax.errors import CorruptFileError
-from frugax.watch.journal import fits_array
 from frugax.watch.journal.framing import FORMAT, decode_header, encode_frame
 from frugax.watch.journal.packing import (
     DTYPES,
@@ -96,7 +95,8 @@ def decode(data: bytes) -> Any:
     arrays = _Arrays(memoryview(raw)[split:])
     try:
         found = _from_tree(json.loads(raw[:split]), arrays)
-    # From forged files only: no JSON, a key that is a list, or brackets without end.
+    # From forged files only: no JSON, a key that is a list, brackets without end, or a
+    # shape that NumPy refuses.
     except (ValueError, TypeError, RecursionError) as e:
         raise CorruptFileError(f"its tree cannot be read: {e}") from e
     if arrays.rest:
@@ -190,13 +190,10 @@ class _Arrays:
 
     def take(self, code: Any, shape: list[Any]) -> np.ndarray:
         """The next array, of its own memory."""
-        sizes_fit = all(type(side) is int and side >= 0 for side in shape)
-        if code not in DTYPES or not sizes_fit:
+        if code not in DTYPES or min(shape, default=0) < 0:
             raise CorruptFileError("it holds an array of an unknown kind.")
         nbytes = math.prod(shape) * DTYPES[code].itemsize
-        # The second term concerns empty arrays, which NumPy refuses if their other
-        # sides are huge.
-        if nbytes > len(self.rest) or not (nbytes or fits_array(shape)):
+        if nbytes > len(self.rest):
             raise CorruptFileError("it holds fewer bytes than its arrays take.")
         piece, self.rest = self.rest[:nbytes], self.rest[nbytes:]
         return unshuffle(piece, DTYPES[code]).reshape(shape)
