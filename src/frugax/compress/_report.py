@@ -121,7 +121,9 @@ class CompressReport:
         }
         return to_json(plain, indent=1)
 
-    def __str__(self) -> str:
+    @property
+    def tensor_summary(self) -> str:
+        """The table of tensors, and the line about the file."""
         columns = {
             "relative error": lambda t: show_error(t.rel_error, 2),
             "from bound": show_gap,
@@ -132,6 +134,11 @@ class CompressReport:
             + f"\nfile: {format_bytes(self.file_bytes)}, {self.ratio:.4g}x smaller, "
             f"relative error {self.rel_error:.3g}, largest {self.max_abs:.3g}"
             + ("" if gap is None else f", {gap:.2f} dB from the bound")
+        )
+
+    def __str__(self) -> str:
+        return (
+            self.tensor_summary
             + format_below_bound(self.tensors)
             + format_gap(self.allocation_gap)
             + f"\n{self.receipt}"

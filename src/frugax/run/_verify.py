@@ -68,8 +68,6 @@ _STEPS = 3
 _NUMBERS = ("limit", "predicted", "measured", "noise")
 _TEXTS = ("unit", "source", "problems")
 _NO_WEIGHTS = "no intact checkpoint with the trained weights is in the folder."
-# Lines around those of a table of tensors: its head, and the line about the file.
-_AROUND_TABLE = 3
 # Rows whose expense nobody can derive; their limits follow from the config.
 _MEASURED_ROWS = ("time of the whole run", "time spent watching")
 
@@ -521,8 +519,7 @@ def _measure_file(
         rel_error=_relative_error(tree, decoded),
         max_abs=max((row.max_abs for row in rows), default=0.0),
     )
-    lines = str(report).splitlines()[: len(rows) + _AROUND_TABLE]
-    return "\n".join(lines), report.rel_error, report.max_abs
+    return report.tensor_summary, report.rel_error, report.max_abs
 
 
 def _relative_error(original: PyTree, decoded: PyTree) -> float:
