@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from frugax import ExperimentBudget, SizeBudget, causal, compress
-from frugax.causal.policy import Outlook, expected_improvement
+from frugax.causal.policy import POLICIES, Outlook
 from frugax.causal.posterior import Points
 from frugax.compat import causal_training as guide
-from frugax.compat.causal_training._policy import PLACES, list_candidates, log_policy
+from frugax.compat.causal_training._policy import log_policy, outlook_features
 from frugax.errors import BudgetExceededError
 from refusals import refuses
 
@@ -44,65 +44,51 @@ def _weights(seed=1):
     }
 
 
-def test_candidates_are_the_best_of_each_part_of_the_affordable_points():
-    outlook = _outlook(places=500)
-    outlook = dataclasses.replace(outlook, affordable=np.arange(500) % 3 > 0)
-    _, affordable, points = list_candidates(outlook)
-    assert affordable.all()
-    assert outlook.affordable[points].all()
-    assert len(set(points)) == PLACES
-    worth = expected_improvement(outlook) / outlook.price
-    assert worth[outlook.affordable].argmax() in np.searchsorted(
-        np.flatnonzero(outlook.affordable), points
-    )
-
-
 def test_features_do_not_depend_on_units_currency_or_order():
     outlook = _outlook()
-    features, affordable, points = list_candidates(outlook)
-    assert affordable.sum() == len(points) == 24
-    assert not features[24:].any()
+    turn = np.random.default_rng(0).permutation(24)
     other = dataclasses.replace(
         outlook,
-        loss=outlook.loss * 50 + 7,
+        loss=outlook.loss[:, turn] * 50 + 7,
         noise=outlook.noise * 50,
-        price=outlook.price * 3,
-    )
-    np.testing.assert_allclose(list_candidates(other)[0], features, atol=1e-5)
-    turn = np.random.default_rng(0).permutation(24)
-    turned = dataclasses.replace(
-        outlook, loss=outlook.loss[:, turn], price=outlook.price[turn]
+        price=outlook.price[turn] * 3,
     )
     np.testing.assert_allclose(
-        list_candidates(turned)[0][:24], features[turn], atol=1e-6
+        outlook_features(other), outlook_features(outlook), atol=1e-5
     )
 
 
-def test_numpy_and_jax_agree_and_only_affordable_candidates_are_likely():
-    features, affordable, _ = list_candidates(_outlook())
-    in_numpy = log_policy(_weights(), features, affordable)
-    in_jax = jax.jit(lambda *of: log_policy(*of, xp=jnp))(
-        _weights(), features, affordable
-    )
+def test_numpy_and_jax_agree_and_all_rules_are_likely_at_first():
+    features = outlook_features(_outlook())
+    in_numpy = log_policy(_weights(), features)
+    in_jax = jax.jit(lambda *of: log_policy(*of, xp=jnp))(_weights(), features)
     assert np.exp(in_numpy).sum() == pytest.approx(1, rel=1e-5)
-    assert np.exp(in_numpy)[~affordable].max() == 0
-    np.testing.assert_allclose(in_numpy[affordable], in_jax[affordable], atol=1e-5)
-    untrained = guide.create_acquisition_policy(8).weights
-    even = log_policy(untrained, features, affordable)
-    np.testing.assert_allclose(even[affordable], -np.log(24), rtol=1e-5)
+    np.testing.assert_allclose(in_numpy, in_jax, atol=1e-5)
+    even = log_policy(guide.create_acquisition_policy(8).weights, features)
+    np.testing.assert_allclose(even, -np.log(len(POLICIES)), rtol=1e-5)
+
+
+def test_the_chosen_rule_chooses_the_point():
+    outlook = _outlook()
+    chosen = set()
+    for seed in range(20):
+        policy = guide.AcquisitionPolicy(_weights(seed))
+        choice = policy.choose(outlook, np.random.default_rng(0), greedy=True)
+        rule = tuple(POLICIES)[choice.action]
+        assert choice.point == POLICIES[rule](outlook, np.random.default_rng(0))
+        chosen.add(rule)
+    assert len(chosen) > 1
 
 
 def _experience(policy, rng, count):
-    """Choices in groups of 8, rewarded for a low price, which is a feature."""
+    """Choices in groups of 8, rewarded for two of the rules."""
     choices = [policy.choose(_outlook(rng), rng) for _ in range(count)]
     column = lambda name: np.array([[getattr(c, name)] for c in choices])
-    features, action = column("features"), column("action")
     return guide.Experience(
-        features=features,
-        affordable=column("affordable"),
-        action=action,
+        features=column("features"),
+        action=column("action"),
         log_p=column("log_p"),
-        reward=-features[np.arange(count), 0, action[:, 0], 7],
+        reward=np.isin(column("action")[:, 0], (1, 3)).astype(float),
     )
 
 
@@ -123,7 +109,7 @@ def test_campaigns_of_a_group_begin_with_the_same_observations():
     config = guide.GRPOConfig(group_size=2, interventions_per_state=1)
     policy = guide.create_acquisition_policy(8)
     games = guide.collect_experience(policy, [_system()], config, seed=0)
-    assert games.features.shape[:3] == (2, 1, PLACES)
+    assert games.features.shape[:2] == (2, 1)
     assert games.action.shape == games.log_p.shape == (2, 1)
     assert np.isfinite(games.log_p).all()
     assert (games.reward <= 1e-6).all()

@@ -17,7 +17,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from frugax import train
 from frugax.budget import ExperimentBudget
@@ -68,15 +68,13 @@ class Experience:
     """The record of campaigns of equal length, group after group.
 
     Attributes:
-        features: of the candidates, before each experiment.
-        affordable: the candidates that could be chosen.
-        action: the chosen candidate.
+        features: of the state before each experiment.
+        action: the rule that chose it.
         log_p: its log-probability.
         reward: of the whole campaign: minus the regret of its recommendation.
     """
 
-    features: Float[np.ndarray, "n s k f"]
-    affordable: Bool[np.ndarray, "n s k"]
+    features: Float[np.ndarray, "n s f"]
     action: Int[np.ndarray, "n s"]
     log_p: Float[np.ndarray, "n s"]
     reward: Float[np.ndarray, " n"]
@@ -126,7 +124,7 @@ def collect_experience(
             rewards.append(-environment.regret(game.recommend().intervention))
     columns = {
         name: np.array([[getattr(choice, name) for choice in game] for game in moves])
-        for name in ("features", "affordable", "action", "log_p")
+        for name in ("features", "action", "log_p")
     }
     return Experience(**columns, reward=np.array(rewards))
 
@@ -195,13 +193,10 @@ class GRPOTrainer:
         groups = games.reward.reshape(-1, self.config.group_size)
         centred = groups - groups.mean(1, keepdims=True)
         advantage = centred / (groups.std(1, keepdims=True) + 1e-4)
-        reference = log_policy(
-            self._reference.weights, games.features, games.affordable
-        )
+        reference = log_policy(self._reference.weights, games.features)
         chosen = np.take_along_axis(reference, games.action[..., None], 2)[..., 0]
         batch = {
             "features": games.features,
-            "affordable": games.affordable,
             "action": games.action,
             "log_p": games.log_p.astype(np.float32),
             # Every experiment of a campaign gets the advantage of the whole.
@@ -223,7 +218,7 @@ def _grpo_loss(config: GRPOConfig) -> Callable[[PolicyWeights, dict[str, Any]], 
     def loss(
         weights: PolicyWeights, batch: dict[str, Any]
     ) -> tuple[Any, dict[str, Any]]:
-        every = log_policy(weights, batch["features"], batch["affordable"], xp=jnp)
+        every = log_policy(weights, batch["features"], xp=jnp)
         log_p = jnp.take_along_axis(every, batch["action"][..., None], 2)[..., 0]
         ratio = jnp.exp(log_p - batch["log_p"])
         bounded = jnp.clip(ratio, 1 - config.clip_ratio, 1 + config.clip_ratio)

@@ -1,37 +1,40 @@
-"""A learned policy, which campaigns accept in place of a policy's name."""
+"""A learned policy, which campaigns accept in place of a policy's name.
+
+It is a portfolio: at each experiment a network chooses which of the rules of
+`frugax.causal.policy` chooses the experiment.
+
+References:
+    Hoffman, Brochu & de Freitas 2011, UAI ("Portfolio allocation for Bayesian
+    optimization").
+"""
 
 import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 
 from frugax.causal.checks import check_whole
-from frugax.causal.policy import Outlook, expected_improvement
+from frugax.causal.policy import POLICIES, Outlook, expected_improvement
 
-# Candidates that the policy chooses from.
-PLACES = 64
-_FEATURES = 10
-# Finite, because -inf minus -inf is NaN in the softmax of a list without candidates.
-_NEVER = -1e9
+_RULES = tuple(POLICIES)
+_FEATURES = 5
 
 # Arrays of NumPy or of JAX, by name.
 PolicyWeights = dict[str, Any]
 
 
 class Choice(NamedTuple):
-    """A policy's choice among the candidates of a campaign, padded to `PLACES`.
+    """A policy's choice in one state of a campaign.
 
     Attributes:
-        features: of the candidates.
-        affordable: the candidates that may be chosen.
-        action: the chosen candidate.
-        log_p: its log-probability.
-        point: its position in the outlook.
+        features: of the state.
+        action: the rule that chose.
+        log_p: the log-probability of the rule.
+        point: the chosen experiment's position in the outlook.
     """
 
-    features: Float[np.ndarray, "k f"]
-    affordable: Bool[np.ndarray, " k"]
+    features: Float[np.ndarray, " f"]
     action: int
     log_p: float
     point: int
@@ -43,7 +46,7 @@ class AcquisitionPolicy:
 
     Attributes:
         weights: of the network, NumPy arrays by name.
-        greedy: whether it takes the most probable experiment or samples one.
+        greedy: whether it takes the most probable rule or samples one.
 
     Raises:
         ValueError: a weight is not finite.
@@ -65,31 +68,30 @@ class AcquisitionPolicy:
 
         Args:
             outlook: the state of the campaign.
-            rng: used by a policy that is not greedy.
+            rng: used by a policy that is not greedy, and by rules that are random.
         """
         return self.choose(outlook, rng, greedy=self.greedy).point
 
     def choose(
         self, outlook: Outlook, rng: np.random.Generator, *, greedy: bool = False
     ) -> Choice:
-        """Choose a candidate, and return the choice with its input."""
-        features, affordable, points = list_candidates(outlook)
-        log_p = log_policy(self.weights, features, affordable)
+        """Choose a rule and a point, and return them with the network's input."""
+        features = outlook_features(outlook)
+        log_p = log_policy(self.weights, features)
         # Gumbel noise on log-probabilities makes argmax a sample from them.
         noise = 0.0 if greedy else rng.gumbel(size=log_p.shape)
         action = int((log_p + noise).argmax())
-        return Choice(
-            features, affordable, action, float(log_p[action]), int(points[action])
-        )
+        point = POLICIES[_RULES[action]](outlook, rng)
+        return Choice(features, action, float(log_p[action]), point)
 
 
 def create_acquisition_policy(
     hidden_dim: int = 32, *, seed: int = 0
 ) -> AcquisitionPolicy:
-    """Make a policy before training: all candidates are equally likely.
+    """Make a policy before training: all rules are equally likely.
 
     Args:
-        hidden_dim: channels of a candidate; >= 1.
+        hidden_dim: channels of the network; >= 1.
         seed: of the weights; >= 0.
 
     Raises:
@@ -101,70 +103,35 @@ def create_acquisition_policy(
     return AcquisitionPolicy(
         {
             "embed": (drawn / _FEATURES**0.5).astype(np.float32),
-            "score": np.zeros(hidden_dim, np.float32),
+            "score": np.zeros((hidden_dim, len(_RULES)), np.float32),
         }
     )
 
 
-def log_policy(
-    weights: PolicyWeights, features: Any, affordable: Any, xp: Any = np
-) -> Any:
-    """Log-probability of each candidate; the probabilities of a list sum to 1.
+def log_policy(weights: PolicyWeights, features: Any, xp: Any = np) -> Any:
+    """Log-probability of each rule [..., rules].
 
     Args:
         weights: of an `AcquisitionPolicy`.
-        features: of the candidates [..., k, f].
-        affordable: which candidates may be chosen [..., k].
+        features: of states of campaigns [..., f].
         xp: `numpy` or `jax.numpy`. A campaign asks a policy without JAX, and training
             traces the same code.
     """
-    hidden = xp.tanh(features @ weights["embed"])
-    logits = xp.where(affordable, hidden @ weights["score"], _NEVER)
+    logits = xp.tanh(features @ weights["embed"]) @ weights["score"]
     logits = logits - logits.max(-1, keepdims=True)
     return logits - xp.log(xp.exp(logits).sum(-1, keepdims=True))
 
 
-def list_candidates(
-    outlook: Outlook,
-) -> tuple[
-    Float[np.ndarray, "k f"], Bool[np.ndarray, " k"], Int[np.ndarray, " candidates"]
-]:
-    """Choose candidates among the points of a campaign, and compute their features.
-
-    Candidates are the most promising of each part of the affordable points. Features do
-    not depend on units or currency.
-
-    Returns:
-        Features and affordability, padded to `PLACES`, and positions in the outlook.
-    """
-    ei, price = expected_improvement(outlook), outlook.price
-    parts = np.array_split(np.flatnonzero(outlook.affordable), PLACES)
-    points = np.array([p[(ei / price)[p].argmax()] for p in parts if len(p)], int)
-    price = price[points] / price[points].mean()
-    loss, mean = outlook.loss[:, points], outlook.loss.mean(0)
-    scale = float(loss.std()) or 1.0
-    wins = np.bincount(loss.argmin(1), minlength=len(points)) / len(loss)
-    repeats = np.zeros(len(outlook.price))
-    if outlook.repeats is not None:
-        repeats = outlook.repeats
-    # Logarithms and divisors bring all features to about the same size, as the network
-    # does not normalise its inputs.
+def outlook_features(outlook: Outlook) -> Float[np.ndarray, " f"]:
+    """Describe the state of a campaign, in no unit and no currency."""
+    scale = float(outlook.loss.std()) or 1.0
+    # Logarithms bring all features to about the same size, as the network does not
+    # normalise its inputs.
     features = [
-        np.clip((mean[points] - mean[outlook.best]) / scale, -5, 5),
-        loss.std(0) / scale,
-        np.log(ei[points] / (scale * price) + 1e-4) / 3,
-        np.log(wins + 0.01) / 3,
-        outlook.allowed.mean(0)[points] - 1,
-        np.log1p(repeats[points]),
-        points == outlook.best,
-        np.log(price),
-        np.log1p(min(outlook.left, 99.0)) / 2,
+        np.log1p(min(outlook.left, 99.0)),
+        np.log(outlook.noise / scale + 1e-3) / 3,
+        np.log(outlook.loss[:, outlook.best].std() / scale + 1e-3) / 3,
+        np.log(expected_improvement(outlook).max() / scale + 1e-3) / 3,
         1.0,  # the bias of the network
     ]
-    stacked = np.stack(np.broadcast_arrays(*features), -1).astype(np.float32)
-    missing = PLACES - len(points)
-    return (
-        np.pad(stacked, ((0, missing), (0, 0))),
-        np.arange(PLACES) < len(points),
-        points,
-    )
+    return np.array(features, np.float32)

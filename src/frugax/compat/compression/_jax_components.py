@@ -25,17 +25,6 @@ from ._monitor import MetricType, PipelineType, UnifiedPerformanceMonitor
 from ._settings import SystemConfiguration
 
 
-class JaxConfigAdapter:
-    """JAX's settings by a configuration."""
-
-    def __init__(self, config: SystemConfiguration) -> None:
-        self._is_wide = config.jax_enable_x64
-
-    def applied(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a block in which numbers have the configured width."""
-        return jax.enable_x64(self._is_wide)
-
-
 class JaxDeviceManager:
     """The devices in use; `next()` hands them out in turn."""
 
@@ -160,7 +149,11 @@ class JaxTropicalEngine:
     argument is one, else as arrays of JAX.
     """
 
-    def __init__(self, bridge: JaxTropicalBridge, settings: JaxConfigAdapter) -> None:
+    def __init__(
+        self,
+        bridge: JaxTropicalBridge,
+        settings: Callable[[], contextlib.AbstractContextManager[Any]],
+    ) -> None:
         self._bridge, self._settings = bridge, settings
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -170,7 +163,7 @@ class JaxTropicalEngine:
 
     def _run(self, operation: Callable[..., Any], *values: Any, **options: Any) -> Any:
         arrays = [self._bridge.to_jax(value) for value in values]
-        with self._settings.applied():
+        with self._settings():
             found = operation(*arrays, **options)
         is_torch = hasattr(values[0], "detach")
         return self._bridge.to_torch(found) if is_torch else found
@@ -241,7 +234,9 @@ def _scale_to(dtype: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
 
 def make_jax_components(config: SystemConfiguration) -> dict[str, Any]:
     """Build the nine components, by the guide's names for them."""
-    adapter, devices = JaxConfigAdapter(config), JaxDeviceManager(config)
+    # Opens a block in which numbers have the configured width.
+    adapter = functools.partial(jax.enable_x64, config.jax_enable_x64)
+    devices = JaxDeviceManager(config)
     pool = JaxMemoryPool(devices.devices[0], config.jax_memory_fraction)
     programs = JaxCompilationOptimizer(config.jax_compilation_cache_size)
     bridge = JaxTropicalBridge(devices.devices[0])
