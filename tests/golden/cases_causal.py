@@ -45,7 +45,6 @@ def cases() -> Iterator[Case]:
             yield Case(
                 f"{kind} {problem.name}",
                 lambda p=problem: _run_campaign(p),
-                quick=problem.name == "plateau 1",
                 machine=_CELLS,
             )
     for mechanisms, noise in itertools.product(_MECHANISMS, _NOISES):

@@ -50,7 +50,7 @@ SETTINGS = [
 
 @pytest.mark.parametrize("backend", backends(), ids=lambda b: b.name)
 @pytest.mark.parametrize(
-    "settings", mostly_thorough(SETTINGS, in_ci=lambda s: len(s) != 1), ids=str
+    "settings", mostly_thorough(SETTINGS, in_ci=lambda s: len(s) == 3), ids=str
 )
 def test_decoding_equals_the_whole_sequence(backend, settings):
     model = llama(**settings)
@@ -176,10 +176,14 @@ def dense_experts(x, scores, up, down, gate, chosen):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "experts", "chosen"),
-    [(1, 4, 2), (7, 3, 1), (5, 5, 5), (40, 4, 2), (300, 2, 1)],
+    "case",
+    mostly_thorough(
+        [(1, 4, 2), (7, 3, 1), (5, 5, 5), (40, 4, 2), (300, 2, 1)],
+        in_ci=lambda case: case[0] in (7, 40),
+    ),
 )
-def test_experts_equal_all_of_them_weighted(tokens, experts, chosen):
+def test_experts_equal_all_of_them_weighted(case):
+    tokens, experts, chosen = case
     draw = lambda *shape: jnp.asarray(RNG.normal(size=shape), "float32")
     args = [draw(tokens, 6), draw(tokens, experts), draw(experts, 8, 6),
             draw(experts, 6, 8), draw(experts, 8, 6)]  # fmt: skip

@@ -22,7 +22,7 @@ def loss(ws, x):
     return jnp.mean(x**2)
 
 
-ARGS = ([(f32(64, 256), f32(256, 64))] * 4, f32(1024, 64))
+ARGS = ([(f32(64, 256), f32(256, 64))] * 3, f32(1024, 64))
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from frugax import compress, models, watch
 from frugax.run import load_config
 from frugax.run._data import load_images
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 

@@ -365,7 +365,7 @@ _CACHED = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_second_process_finds_the_programs_in_the_compile_cache(tmp_path):
     def run():
         env = os.environ | {

@@ -25,6 +25,7 @@ from frugax.watch.overhead import (
     confidence_interval,
 )
 from refusals import refuses
+from tiers import mostly_thorough
 
 
 def run_units(experiment, *, added, pairs, noise=0.0, call_s=0.01, seed=0):
@@ -278,7 +279,9 @@ _KILLED = """
 """
 
 
-@pytest.mark.parametrize("seconds", [0.005, 0.4])
+@pytest.mark.parametrize(
+    "seconds", mostly_thorough([0.005, 0.4], in_ci=lambda s: s == 0.005)
+)
 def test_rows_are_in_the_file_soon_and_kill_9_loses_a_second_at_most(tmp_path, seconds):
     path = tmp_path / "journal"
     code = textwrap.dedent(_KILLED)

@@ -29,6 +29,7 @@ def campaign_on(simulate, variables, n, **more):
     return campaign
 
 
+@pytest.mark.thorough
 def test_an_effect_that_begins_outside_of_the_data_is_found():
     def simulate(do, n, rng):
         x = np.full(n, do["x"]) if "x" in do else rng.standard_normal(n)
@@ -73,6 +74,7 @@ def test_no_draw_goes_further_than_four_deviations_or_twice_an_outcome():
     assert farthest() == pytest.approx(10.0, rel=1e-2)
 
 
+@pytest.mark.thorough
 def test_variables_beyond_max_parents_are_tried_too():
     names = [f"x{i:02d}" for i in range(14)]
 
