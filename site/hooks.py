@@ -256,7 +256,7 @@ def table_of(heads: list[str], rows: list[list[str]]) -> str:
 def commands() -> Iterator[tuple[str, ast.FunctionDef, dict[str, str]]]:
     """The words that follow `frugax`, the function, and the types its module names."""
     groups = {"_watch_commands": "watch ", "_causal_commands": "causal "}
-    for name in ("", "_weights", "_watch", "_causal"):
+    for name in ("", "_script", "_weights", "_watch", "_causal"):
         stem = f"{name}_commands" if name else "_commands"
         body = ast.parse(read(f"src/frugax/cli/{stem}.py")).body
         named = {
@@ -267,7 +267,7 @@ def commands() -> Iterator[tuple[str, ast.FunctionDef, dict[str, str]]]:
         for node in body:
             is_function = isinstance(node, ast.FunctionDef)
             if is_function and "For example:" in (ast.get_docstring(node) or ""):
-                word = node.name.replace("_", "-")
+                word = node.name.rstrip("_").replace("_", "-")
                 yield groups.get(stem, "") + word, node, named
 
 

@@ -1,6 +1,7 @@
 from . import (
     allocate as allocate,
     budget as budget,
+    capture as capture,
     causal as causal,
     cli as cli,
     compat as compat,
@@ -28,6 +29,7 @@ from .budget import (
     SizeBudget as SizeBudget,
     TimeBudget as TimeBudget,
 )
+from .capture import jit as jit, planned as planned
 from .errors import (
     CorruptFileError as CorruptFileError,
     FrugaxError as FrugaxError,

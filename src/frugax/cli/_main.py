@@ -15,7 +15,13 @@ from typing import NoReturn
 import frugax
 from frugax.errors import ConfigError, FrugaxError
 
-from . import _causal_commands, _commands, _watch_commands, _weights_commands
+from . import (
+    _causal_commands,
+    _commands,
+    _script_commands,
+    _watch_commands,
+    _weights_commands,
+)
 from ._commands import EXIT_PEER_LOST, is_joined
 from ._consoles import console, errors, print_error
 from ._parse import parse
@@ -58,6 +64,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         if args and args[0] in _GROUPS:
             commands, about = _GROUPS[args[0]]
             prog, args = f"frugax {args[0]}", args[1:]
+        args = _script_commands.mark_script(args)
         code = parse(commands, args or ["--help"], prog=prog, about=about)()
     except FrugaxError as e:
         print_error(e)
@@ -122,6 +129,7 @@ def _commands_by_name() -> dict[str, Callable[..., int]]:
             name: getattr(_commands, name)
             for name in ("init", "run", "plan", "compare", "launch")
         },
+        **_script_commands.COMMANDS,
         **_weights_commands.COMMANDS,
         "verify-receipt": _commands.verify_receipt,
         "doctor": _commands.doctor,

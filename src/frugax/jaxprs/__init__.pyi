@@ -40,6 +40,8 @@ from ._jax_internals import (
     Var as Var,
     close as close,
     debug_effect as debug_effect,
+    intercept_vjp as intercept_vjp,
+    is_staging as is_staging,
     is_tracing as is_tracing,
     is_vmapped as is_vmapped,
     jaxpr_as_fun as jaxpr_as_fun,
@@ -48,6 +50,7 @@ from ._jax_internals import (
     new_source_info as new_source_info,
     remove_dead_code as remove_dead_code,
     static_names as static_names,
+    static_positions as static_positions,
     user_context as user_context,
     varying_axes as varying_axes,
 )

@@ -1,12 +1,21 @@
 """The only module that imports `jax._src` or `jax.extend`: re-exports and wrappers."""
 
+import contextlib
 import ctypes
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-from jax._src import xla_bridge  # noqa: PLC2701 - see `keep_clients`
-from jax._src.core import trace_state_clean  # noqa: PLC2701 - no public name has it
+from jax._src import (  # noqa: PLC2701 - `grad` looks up `vjp`; see `keep_clients`
+    api as jax_api,
+    xla_bridge,
+)
+from jax._src.core import (  # noqa: PLC2701 - no public names tell the trace
+    trace_ctx,
+    trace_state_clean,
+)
+from jax._src.interpreters.partial_eval import DynamicJaxprTrace  # noqa: PLC2701
 from jax.extend.core import (
     ClosedJaxpr,
     Jaxpr,
@@ -30,6 +39,8 @@ __all__ = [
     "close",
     "debug_effect",
     "fresh_var",
+    "intercept_vjp",
+    "is_staging",
     "is_tracing",
     "is_vmapped",
     "jaxpr_as_fun",
@@ -38,6 +49,7 @@ __all__ = [
     "new_source_info",
     "remove_dead_code",
     "static_names",
+    "static_positions",
     "user_context",
     "varying_axes",
 ]
@@ -76,6 +88,52 @@ def keep_clients() -> None:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
 
 
+def is_staging() -> bool:
+    """Whether operations are now written into a traced program, not transformed."""
+    return isinstance(trace_ctx.trace, DynamicJaxprTrace)
+
+
+_interception = threading.local()
+_patches = threading.Lock()
+_open_patches: list[object] = []
+_plain_vjp = jax_api.vjp
+
+
+@contextlib.contextmanager
+def intercept_vjp(intercept: Callable[..., Any]) -> Iterator[None]:
+    """Call `intercept` in the place of `jax.vjp` in this thread, inside of the block.
+
+    `jax.grad`, `jax.value_and_grad` and `jax.jacrev` look `vjp` up when they are
+    called, so those that were made or imported before the block are seen as well.
+
+    Args:
+        intercept: called as `intercept(vjp, function, *primals, has_aux=...)`, where
+            `vjp` is JAX's own.
+    """
+    outer = getattr(_interception, "call", None)
+    token = object()
+    with _patches:
+        if not _open_patches:
+            jax_api.vjp = jax.vjp = _vjp
+        _open_patches.append(token)
+    _interception.call = intercept
+    try:
+        yield
+    finally:
+        _interception.call = outer
+        with _patches:
+            _open_patches.remove(token)
+            if not _open_patches:
+                jax_api.vjp = jax.vjp = _plain_vjp
+
+
+def _vjp(fun: Any, *primals: Any, has_aux: bool = False, **options: Any) -> Any:
+    intercept = getattr(_interception, "call", None)
+    if intercept is None or options:
+        return _plain_vjp(fun, *primals, has_aux=has_aux, **options)
+    return intercept(_plain_vjp, fun, *primals, has_aux=has_aux)
+
+
 def is_vmapped(value: Any) -> bool:
     """Whether a value stands for a whole axis of values, inside of `jax.vmap`."""
     # The class has no public name.
@@ -85,6 +143,12 @@ def is_vmapped(value: Any) -> bool:
 def fresh_var(aval: Any) -> Var:
     """A new variable of this shape and type."""
     return Var(aval)
+
+
+def static_positions(jitted: Any) -> tuple[int, ...]:
+    """The static positional arguments of a jitted function."""
+    info = getattr(jitted, "_jit_info", None)
+    return tuple(getattr(info, "static_argnums", None) or ())
 
 
 def static_names(jitted: Any) -> frozenset[str]:

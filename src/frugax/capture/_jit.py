@@ -1,0 +1,484 @@
+"""`fx.jit`: `jax.jit`, with a compiled program that keeps to a memory budget."""
+
+import dataclasses
+import functools
+import inspect
+import time
+import types
+from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax import jit as jax_jit  # kept where `jax.jit` is replaced
+
+from frugax import measure
+from frugax.budget import MemoryBudget, MemoryShare, format_bytes
+from frugax.jaxprs import is_tracing, static_names, static_positions
+from frugax.train.compiles import (
+    Signature,
+    find_call_site,
+    find_nearest_changes,
+    is_user_file,
+    warn_at_call_site,
+)
+
+from ._gradients import mark_gradients
+from ._plan import Chosen, JitPlan, plan_program
+from ._report import CallRecord, Compile, JitReport
+from ._staged import StagedProgram
+
+Memory = MemoryBudget | MemoryShare | str | None
+
+
+class UnplannedWarning(UserWarning):
+    """A jitted function runs without a plan, or above its budget; names the cause."""
+
+
+class _OtherSignatureError(Exception):
+    """A program was called with arguments that it was not traced for."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Call:
+    """The arguments of one call, divided as `jax.jit` divides them.
+
+    Attributes:
+        leaves: the traced arguments, flat.
+        tree: their structure, with None in the place of static arguments.
+        static: the static arguments, by position or name.
+    """
+
+    leaves: list[Any]
+    tree: Any
+    static: tuple[tuple[int | str, Any], ...]
+
+    @functools.cached_property
+    def key(self) -> Hashable:
+        """Equal for calls that share a program."""
+        return self.tree, tuple(map(_type_of, self.leaves)), self.static
+
+    @property
+    def shapes(self) -> list[Any]:
+        """The leaves as shapes, where a committed array keeps its place."""
+        return list(map(_shape, self.leaves))
+
+    def rebuild(self, leaves: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of a call with these leaves and the same static arguments."""
+        args, kwargs = self.tree.unflatten(leaves)
+        args, kwargs = list(args), dict(kwargs)
+        for place, value in self.static:
+            if isinstance(place, int):
+                args[place] = value
+            else:
+                kwargs[place] = value
+        return args, kwargs
+
+
+def _type_of(leaf: Any) -> Hashable:
+    aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
+    if not hasattr(aval, "dtype") or not hasattr(aval, "shape"):
+        return aval
+    # The mesh is left out: a tracer knows only those axes that belong to its type.
+    spec = None
+    if not isinstance(leaf, jax.ShapeDtypeStruct):
+        spec = getattr(getattr(aval, "sharding", None), "spec", None)
+    if spec is not None and not any(spec):
+        spec = None
+    return aval.shape, aval.dtype, bool(getattr(aval, "weak_type", False)), spec
+
+
+def _shape(leaf: Any) -> Any:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    aval = jax.typeof(leaf)
+    if not hasattr(aval, "dtype") or not hasattr(aval, "shape"):
+        return leaf
+    options: dict[str, Any] = {"weak_type": getattr(aval, "weak_type", False)}
+    if isinstance(leaf, jax.Array) and leaf.committed:
+        options["sharding"] = leaf.sharding
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, **options)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _FlatProgram:
+    """A jitted program as a function of flat arguments."""
+
+    jitted: Any
+    call: _Call
+
+    def __call__(self, *leaves: Any) -> Any:
+        args, kwargs = self.call.rebuild(leaves)
+        return self.jitted(*args, **kwargs)
+
+    def trace(self, *leaves: Any) -> Any:
+        args, kwargs = self.call.rebuild(leaves)
+        return self.jitted.trace(*args, **kwargs)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Program:
+    """What runs for one signature."""
+
+    jitted: Any
+    call: _Call
+    plan: JitPlan | None
+    staged: StagedProgram
+
+
+class PlannedFunction:
+    """A jitted function within a memory budget; made by `jit`.
+
+    It is called as the result of `jax.jit` is, and has its methods.
+
+    Attributes:
+        record: the calls and compilations so far.
+    """
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        budget: MemoryBudget | MemoryShare | None,
+        options: dict[str, Any],
+        *,
+        needs_gradient: bool = True,
+    ) -> None:
+        functools.update_wrapper(self, fun, updated=())
+        name = getattr(fun, "__name__", type(fun).__name__)
+        self.record = CallRecord(name, _find_place(fun))
+        self._fun, self._budget, self._options = fun, budget, options
+        self._needs_gradient = needs_gradient
+        # This one is a part of other programs, and traces as JAX does.
+        self._plain: Any = jax_jit(fun, **options)
+        self._positions = static_positions(self._plain)
+        self._names = static_names(self._plain)
+        self._watched: Any = None
+        if budget is None:
+            self._watched = jax_jit(self._note_traces(fun), **options)
+        self._programs: dict[Hashable, _Program] = {}
+        self._latest: _Program | None = None
+        self._latest_call: _Call | None = None
+        self._signatures: list[Signature] = []
+        self._causes: list[str] = []
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function; for shapes that are new it is planned first."""
+        if is_tracing() or _is_jit_disabled():
+            return self._plain(*args, **kwargs)
+        began = self.record.start_call()
+        if self._budget is None:
+            result = self._watched(*args, **kwargs)
+            if self._causes:
+                self._latest_call = self._split(args, kwargs)
+                self._note_compile(began)
+            return result
+        latest = self._latest
+        if latest is not None and len(self._programs) == 1:
+            try:
+                return latest.jitted(*args, **kwargs)
+            except _OtherSignatureError:
+                pass  # it is planned below
+        program = self._program_for(args, kwargs)
+        try:
+            result = program(*args, **kwargs)
+        except _OtherSignatureError:
+            # A setting of JAX that the key does not hold has changed.
+            result = self._plain(*args, **kwargs)
+        if self._causes:
+            self._note_compile(began)
+        return result
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    # Compiled programs can neither be copied nor pickled: a copy shares them, and what
+    # is unpickled makes its own.
+    def __copy__(self) -> "PlannedFunction":
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "PlannedFunction":
+        return self
+
+    def __reduce__(self) -> Any:
+        make = functools.partial(PlannedFunction, needs_gradient=self._needs_gradient)
+        return make, (self._fun, self._budget, self._options)
+
+    def __getattr__(self, name: str) -> Any:
+        # What JAX gives its jitted functions beside the methods below.
+        if name.startswith("__") or "_plain" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._plain, name)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """Lower the planned program, as the result of `jax.jit` does."""
+        return self._jitted_for(args, kwargs).lower(*args, **kwargs)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        """Trace the planned program, as the result of `jax.jit` does."""
+        return self._jitted_for(args, kwargs).trace(*args, **kwargs)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """The shapes of the results, as the result of `jax.jit` does."""
+        if self._latest is not None and not is_tracing():
+            return self._jitted_for(args, kwargs).eval_shape(*args, **kwargs)
+        return self._plain.eval_shape(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """Forget all programs and their plans."""
+        self._plain.clear_cache()
+        if self._watched is not None:
+            self._watched.clear_cache()
+        self._programs.clear()
+        self._latest = None
+
+    @property
+    def plan(self) -> JitPlan | None:
+        """The plan of the program that ran last; None if there is none."""
+        return self._latest.plan if self._latest is not None else None
+
+    @property
+    def program(self) -> StagedProgram | None:
+        """The traced program that ran last, with its gradients."""
+        return self._latest.staged if self._latest is not None else None
+
+    @property
+    def compiles(self) -> list[Compile]:
+        """One entry for each compilation, with its cause."""
+        return self.record.compiles
+
+    def report(self) -> JitReport:
+        """Calls, compilations and their causes, the time of a step, and its memory.
+
+        Raises:
+            ValueError: the function was not called yet.
+        """
+        if self._latest is not None:
+            jitted, call = self._latest.jitted, self._latest.call
+        elif self._latest_call is not None:
+            jitted, call = self._watched, self._latest_call
+        else:
+            raise ValueError(f"{self.record.name} was not called yet: call it first.")
+        # JAX finds the program that has run: nothing is compiled.
+        compiled = _FlatProgram(jitted, call).trace(*call.shapes).lower().compile()
+        return self.record.report(measure.program(compiled), self.plan)
+
+    # --- planning -----------------------------------------------------------------
+
+    def _jitted_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if is_tracing() or self._budget is None:
+            return self._plain if self._watched is None else self._watched
+        return self._program_for(args, kwargs)
+
+    def _program_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        call = self._split(args, kwargs)
+        try:
+            program = self._programs.get(call.key)
+        except TypeError:
+            return self._plain  # JAX names the argument that cannot be hashed
+        if program is None:
+            program = self._prepare(call, args, kwargs)
+            self._programs[call.key] = program
+        self._latest = program
+        return program.jitted
+
+    def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+        static: list[tuple[int | str, Any]] = []
+        dynamic = list(args)
+        for n in sorted({n % len(args) for n in self._positions if n < len(args)}):
+            static.append((n, args[n]))
+            dynamic[n] = None
+        named = {n: v for n, v in kwargs.items() if n not in self._names}
+        static += [(n, kwargs[n]) for n in sorted(kwargs) if n in self._names]
+        leaves, tree = jax.tree.flatten((tuple(dynamic), named))
+        return _Call(leaves, tree, tuple(static))
+
+    def _prepare(
+        self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> _Program:
+        """Trace the function, the only time for these shapes, and plan the program."""
+        self._note_signature(args, kwargs)
+        # A new function: JAX must not find a trace without marks.
+        fresh = functools.wraps(self._fun)(lambda *a, **k: self._fun(*a, **k))
+        with mark_gradients() as marker:
+            traced = jax_jit(fresh, **self._options).trace(*args, **kwargs)
+        out_tree = jax.tree.structure(traced.out_info)
+        staged = StagedProgram.of(traced.jaxpr, marker.unmarked)
+
+        def build(chosen: Chosen) -> _FlatProgram:
+            @functools.wraps(self._fun)
+            def replay(*args: Any, **kwargs: Any) -> Any:
+                given = self._split(args, kwargs)
+                if given.key != call.key:
+                    raise _OtherSignatureError
+                return out_tree.unflatten(staged.run(chosen, given.leaves))
+
+            return _FlatProgram(jax_jit(replay, **self._options), call)
+
+        shapes = call.shapes
+        # The arrays themselves may be large, and be donated.
+        call = dataclasses.replace(call, leaves=shapes)
+        if not staged.sites:
+            causes = list(staged.unplanned)
+            if self._needs_gradient and not causes:
+                causes = ["it takes no gradient"]
+            self._warn(causes)
+            return _Program(build({}).jitted, call, None, staged)
+        assert self._budget is not None
+        try:
+            found = plan_program(staged, build, shapes, self._budget)
+        except Exception as e:
+            # Whatever fails in planning, the user's program runs.
+            cause = str(e).partition("\n")[0]
+            self._warn([f"{type(e).__name__}: {cause:.300}"])
+            return _Program(build({}).jitted, call, None, staged)
+        if not found.plan.fits:
+            plan = found.plan
+            self._warn(
+                [
+                    f"it needs {format_bytes(plan.predicted)}, but the budget is "
+                    f"{plan.budget}",
+                    *plan.problems,
+                ]
+            )
+        return _Program(found.jitted.jitted, call, found.plan, staged)
+
+    def _warn(self, causes: Sequence[str]) -> None:
+        if causes:
+            what = f"{self.record.name} ({self.record.place})"
+            text = f"{what} runs as it is: {'; '.join(causes)}."
+            warn_at_call_site(text, UnplannedWarning)
+
+    # --- compilations ---------------------------------------------------------------
+
+    def _note_traces(self, fun: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, which notes why JAX traces it."""
+
+        @functools.wraps(fun)
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            self._note_signature(args, kwargs)
+            return fun(*args, **kwargs)
+
+        return traced
+
+    def _note_signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            bound = inspect.signature(self._fun).bind(*args, **kwargs).arguments
+        except (TypeError, ValueError):  # JAX reports wrong arguments itself
+            bound = {**{f"args[{i}]": x for i, x in enumerate(args)}, **kwargs}
+        names = [*bound]
+        static = {n for n in names if n in self._names}
+        static |= {names[n % len(args)] for n in self._positions if n < len(args)}
+        try:
+            new = Signature.read(
+                {n: v for n, v in bound.items() if n not in static},
+                static=_Static((n, bound[n]) for n in names if n in static),
+                placement=False,
+            )
+        except TypeError:  # an argument that JAX refuses as well
+            return
+        cause = "the first call"
+        if self._signatures:
+            changes = find_nearest_changes(self._signatures, new)
+            cause = "; ".join(map(str, changes)) or "traced again, for equal arguments"
+        self._signatures.append(new)
+        self._causes.append(cause)
+
+    def _note_compile(self, began: float) -> None:
+        cause, place = self._causes[-1], find_call_site()
+        self._causes.clear()
+        seconds = time.perf_counter() - began
+        is_first = not self.record.compiles
+        self.record.add(
+            Compile(cause=cause, place=place, seconds=seconds, is_first=is_first)
+        )
+
+
+def _find_place(fun: Callable[..., Any]) -> str:
+    code = getattr(inspect.unwrap(fun), "__code__", None)
+    if code is None or not is_user_file(code.co_filename):
+        # A library wraps the user's function in one of its own.
+        return find_call_site()
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno}"
+
+
+def _is_jit_disabled() -> bool:
+    config: Any = jax.config  # its attributes are created at run time
+    return config.jax_disable_jit
+
+
+class _Static(dict[str, Any]):
+    """Static arguments by name, compared as `jax.jit` compares them."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(self.items()))
+
+
+def to_budget(memory: Memory) -> MemoryBudget | MemoryShare | None:
+    """The limit that a text states.
+
+    Args:
+        memory: bytes such as "40GiB" limit arguments, results and temporaries; a share
+            such as "60%" is one of the temporaries that the program needs without a
+            plan.
+
+    Raises:
+        TypeError: it is neither a text nor a memory budget.
+        ValueError: it is out of range, or not a number with its unit.
+    """
+    if memory is None or isinstance(memory, MemoryShare | MemoryBudget):
+        return memory
+    if not isinstance(memory, str):
+        raise TypeError(
+            f'memory must be a text such as "40GiB" or "60%", a MemoryBudget or None, '
+            f"got {memory!r:.80}."
+        )
+    try:
+        if memory.strip().endswith("%"):
+            return MemoryBudget.share(memory)
+        return MemoryBudget(memory, kind="total")
+    except ValueError as e:
+        raise ValueError(f"memory={memory!r}: {e}") from e
+
+
+def jit(fun: Any = None, /, *, memory: Memory = None, **options: Any) -> Any:
+    """`jax.jit`, with the gradients inside planned to fit a memory budget.
+
+    At the first call with new shapes the function is traced once. Each gradient that
+    it takes (by `jax.grad`, `jax.value_and_grad` or `jax.vjp`, directly or inside of a
+    library) is planned so that the whole compiled program fits, and that program is
+    called from then on. What cannot be planned runs as it is, and a warning says why.
+
+    Args:
+        fun: the function; without it, `jit` is a decorator with options.
+        memory: the most memory of the whole program: "40GiB" for arguments, results
+            and temporaries; "60%" of the temporaries that it needs without a plan; or a
+            `MemoryBudget`. None only counts calls and compilations, see `report`.
+        options: as for `jax.jit`: `static_argnums`, `donate_argnums` and so on.
+
+    Returns:
+        A `PlannedFunction`, which is called as the result of `jax.jit` is.
+
+    Raises:
+        TypeError: `fun` is not callable, or `memory` is not a budget.
+        ValueError: `memory` is not a number of bytes or a share in (0%, 100%].
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> def loss(w, x):
+        ...     for _ in range(8):
+        ...         x = jnp.tanh(x @ w)
+        ...     return jnp.mean(x**2)
+        >>> @jit(memory="60%")
+        ... def step(w, x):
+        ...     value, grad = jax.value_and_grad(loss)(w, x)
+        ...     return w - 0.1 * grad, value
+        >>> w, _ = step(jnp.eye(64), jnp.ones((512, 64)))
+        >>> step.plan.predicted <= 0.6 * step.plan.unplanned_bytes
+        True
+    """
+    budget = to_budget(memory)
+    if fun is None:
+        return lambda fun: jit(fun, memory=memory, **options)
+    if not callable(fun):
+        raise TypeError(f"jit needs a function, got {fun!r:.80}.")
+    return PlannedFunction(fun, budget, options)

@@ -1,0 +1,90 @@
+"""Run a person's script under `python`, with frugax called as soon as it imports JAX.
+
+The script is run by a new Python in this process's place, so its exit status, streams,
+signals, `sys.argv` and `__main__` are those of `python script.py`. Python finds our
+`sitecustomize` first, as with `opentelemetry-instrument`.
+"""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+_BOOTSTRAP = Path(__file__).parent / "bootstrap"
+
+
+def run_script(
+    command: Sequence[str], *, start: str, settings: Mapping[str, Any]
+) -> NoReturn:
+    """Become `python command`, and call a function once the script has imported JAX.
+
+    Args:
+        command: the script and its arguments, or -m, a module and its arguments.
+        start: the function, as "module:name"; it is called with the settings.
+        settings: what it needs, as JSON can hold it.
+    """
+    environment = dict(os.environ)
+    environment["FRUGAX_SCRIPT"] = json.dumps(
+        {"start": start, "command": list(command), **settings}
+    )
+    before = environment.get("PYTHONPATH")
+    if before is not None:
+        environment["FRUGAX_SCRIPT_PYTHONPATH"] = before
+    paths = [str(_BOOTSTRAP), *([before] if before else [])]
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, [sys.executable, *command], environment)
+
+
+def start_in_script(text: str) -> None:
+    """Wait for the import of JAX, then call the function that `run_script` names."""
+    settings = json.loads(text)
+    module, _, name = settings.pop("start").partition(":")
+
+    def start() -> None:
+        getattr(importlib.import_module(module), name)(settings)
+
+    sys.meta_path.insert(0, _AfterImport("jax", start))
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Calls a function once, after a module was imported."""
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name, self._then = name, then
+
+    def find_spec(
+        self, name: str, path: Any, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The spec of that module, with a loader that calls the function."""
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self._then)
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, loader: Any, then: Callable[[], None]) -> None:
+        self._loader, self._then = loader, then
+
+    def create_module(self, spec: Any) -> Any:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The module is to have its own loader, which also finds its data files.
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._then()

@@ -1,0 +1,341 @@
+"""`StagedProgram`: a traced function whose marked gradients can be replaced."""
+
+import dataclasses
+import functools
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from frugax.jaxprs import (
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Var,
+    close,
+    jaxpr_as_fun,
+    jaxprs_in_params,
+    shape_of,
+    variables,
+)
+
+from ._gradients import MarkedGradient, gradient_p
+
+# Called as `jax.value_and_grad(loss, has_aux=True)` of `GradientSite.loss` is.
+ValueAndGrad = Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GradientSite:
+    """A place in a program that takes a gradient which can be planned.
+
+    Attributes:
+        gradient: the differentiated function.
+        forward: the operation of the forward pass.
+        backward: that of the backward pass.
+        depth: the number of loops, branches and calls around it.
+    """
+
+    gradient: MarkedGradient
+    forward: JaxprEqn
+    backward: JaxprEqn
+    depth: int
+
+    @functools.cached_property
+    def cotangents(self) -> list[Any]:
+        """The cotangents that the backward pass reads."""
+        count = self.gradient.num_outputs
+        return self.backward.invars[len(self.backward.invars) - count :]
+
+    @functools.cached_property
+    def is_unit(self) -> bool:
+        """Whether it is the gradient of one number, as `jax.grad` takes it."""
+        if self.gradient.num_outputs != 1:
+            return False
+        (ct,) = self.cotangents
+        return isinstance(ct, Literal) and shape_of(ct).shape == () and ct.val == 1
+
+    def loss(self, leaves: Sequence[Any], rest: tuple[Any, Any]) -> tuple[Any, Any]:
+        """A number whose gradients are those of this place, and all results.
+
+        Args:
+            leaves: the arguments that are differentiated.
+            rest: the constants and the cotangents.
+        """
+        consts, cotangents = rest
+        results = jaxpr_as_fun(self.gradient.function)(*consts, *leaves)
+        outs = results[: self.gradient.num_outputs]
+        if self.is_unit:
+            return outs[0], results
+        # The gradient of a product with the cotangents is their pullback.
+        products = [
+            jnp.sum(out.astype(jnp.float32) * jax.lax.stop_gradient(ct))
+            for out, ct in zip(outs, cotangents, strict=True)
+        ]
+        return functools.reduce(jnp.add, products), results
+
+    def split(self, values: Sequence[Any]) -> tuple[Any, Any]:
+        """Constants and arguments, from the operands of the forward pass."""
+        count = self.gradient.num_consts
+        return list(values[:count]), list(values[count:])
+
+    def run(
+        self, grad: ValueAndGrad, operands: Sequence[Any], cotangents: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """The results and the gradients by `grad`."""
+        consts, leaves = self.split(operands)
+        cotangents = [] if self.is_unit else _widen(cotangents)
+        (_, results), grads = grad(leaves, (consts, cotangents))
+        return list(results), list(grads)
+
+
+def _widen(cotangents: Sequence[Any]) -> list[Any]:
+    return [jnp.asarray(ct, jnp.float32) for ct in cotangents]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StagedProgram:
+    """A function traced once, with its gradients marked.
+
+    Attributes:
+        traced: the whole function, with flat inputs and outputs.
+        sites: the gradients that can be planned.
+        unplanned: for each other gradient, where it is and why it cannot be planned.
+    """
+
+    traced: ClosedJaxpr
+    sites: tuple[GradientSite, ...]
+    unplanned: tuple[str, ...]
+
+    @classmethod
+    def of(cls, traced: ClosedJaxpr, unmarked: Sequence[str] = ()) -> "StagedProgram":
+        """Look for the gradients of a program."""
+        sites: list[GradientSite] = []
+        unplanned = list(unmarked)
+        _find_sites(traced.jaxpr, 0, sites, unplanned)
+        sites.sort(key=lambda s: -s.gradient.residual_bytes)
+        return cls(traced, tuple(sites), tuple(dict.fromkeys(unplanned)))
+
+    def run(
+        self, chosen: Mapping[MarkedGradient, ValueAndGrad], inputs: Sequence[Any]
+    ) -> list[Any]:
+        """The flat results, with some gradients replaced.
+
+        Args:
+            chosen: what computes a marked gradient; others run as JAX writes them.
+            inputs: the flat arguments.
+        """
+        return _evaluate(self.traced.jaxpr, self.traced.consts, inputs, chosen)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Step:
+    """One operation, or both passes of one gradient, which run together."""
+
+    eqns: tuple[JaxprEqn, ...]
+    site: GradientSite | None = None
+
+
+def _is_marked(eqn: JaxprEqn) -> bool:
+    return eqn.primitive is gradient_p
+
+
+def _has_marks(jaxpr: Jaxpr) -> bool:
+    return any(
+        _is_marked(e) or any(map(_has_marks, jaxprs_in_params(e.params)))
+        for e in jaxpr.eqns
+    )
+
+
+def _find_sites(
+    jaxpr: Jaxpr, depth: int, sites: list[GradientSite], unplanned: list[str]
+) -> None:
+    steps, reasons = _pair(jaxpr, depth)
+    unplanned += reasons
+    sites += [s.site for s in steps if s.site is not None]
+    for eqn in jaxpr.eqns:
+        if _is_marked(eqn):
+            continue
+        for value in eqn.params.values():
+            for part in value if isinstance(value, tuple | list) else (value,):
+                if isinstance(part, ClosedJaxpr):
+                    _find_sites(part.jaxpr, depth + 1, sites, unplanned)
+                elif isinstance(part, Jaxpr) and _has_marks(part):
+                    unplanned.append(
+                        f"a gradient is inside of {eqn.primitive.name}, whose body is "
+                        "left as it is"
+                    )
+
+
+def _pair(jaxpr: Jaxpr, depth: int = 0) -> tuple[list[_Step], list[str]]:
+    """The operations in order, with both passes of a gradient as one where possible."""
+    backwards: dict[MarkedGradient, list[int]] = {}
+    forwards: dict[MarkedGradient, list[int]] = {}
+    for i, eqn in enumerate(jaxpr.eqns):
+        if _is_marked(eqn):
+            kind = forwards if eqn.params["is_forward"] else backwards
+            kind.setdefault(eqn.params["gradient"], []).append(i)
+    steps = [_Step((e,)) for e in jaxpr.eqns]
+    reasons: list[str] = []
+    for gradient, places in forwards.items():
+        pulled = backwards.get(gradient, [])
+        if len(places) != 1 or len(pulled) != 1:
+            times = "never" if not pulled else f"{len(pulled)} times"
+            if len(places) != 1:
+                times = f"in {len(places)} copies of its function"
+            reasons.append(
+                f"the pullback of the function at {gradient.source} is called {times} "
+                "where the function is"
+            )
+            continue
+        merged = _merge(jaxpr, steps, places[0], pulled[0], gradient, depth)
+        if merged is None:
+            reasons.append(
+                f"the cotangent of the gradient at {gradient.source} is computed from "
+                "the results of its function"
+            )
+        else:
+            steps = merged
+    return steps, reasons
+
+
+def _merge(
+    jaxpr: Jaxpr,
+    steps: list[_Step],
+    forward: int,
+    backward: int,
+    gradient: MarkedGradient,
+    depth: int,
+) -> list[_Step] | None:
+    """The same steps with two of them as one, in a new order; None if there is none."""
+    first, last = jaxpr.eqns[forward], jaxpr.eqns[backward]
+    residuals = set(first.outvars[gradient.num_results :])
+    readers = [e for e in jaxpr.eqns if residuals & {*variables(e.invars)}]
+    if readers != [last] or residuals & {*variables(jaxpr.outvars)}:
+        return None
+    site = GradientSite(gradient, first, last, depth)
+    rest = [s for s in steps if first not in s.eqns and last not in s.eqns]
+    at = next(i for i, s in enumerate(steps) if first in s.eqns)
+    rest.insert(at, _Step((first, last), site))
+    return _sort(rest)
+
+
+def _sort(steps: list[_Step]) -> list[_Step] | None:
+    """Steps in an order in which each variable is defined before it is read.
+
+    Operations with effects keep their order. Kahn 1962, doi:10.1145/368996.369025.
+    """
+    defined = {v: i for i, s in enumerate(steps) for e in s.eqns for v in e.outvars}
+    needs: list[set[int]] = []
+    effectful: int | None = None
+    for i, step in enumerate(steps):
+        read = {v for e in step.eqns for v in variables(e.invars)}
+        before = {defined[v] for v in read if v in defined} - {i}
+        if any(e.effects for e in step.eqns):
+            if effectful is not None:
+                before.add(effectful)
+            effectful = i
+        needs.append(before)
+    readers: dict[int, list[int]] = {}
+    for i, before in enumerate(needs):
+        for n in before:
+            readers.setdefault(n, []).append(i)
+    missing = [len(n) for n in needs]
+    ready = [i for i, n in enumerate(missing) if not n]
+    ordered: list[_Step] = []
+    while ready:
+        i = heapq.heappop(ready)
+        ordered.append(steps[i])
+        for reader in readers.get(i, ()):
+            missing[reader] -= 1
+            if not missing[reader]:
+                heapq.heappush(ready, reader)
+    return ordered if len(ordered) == len(steps) else None
+
+
+def _evaluate(
+    jaxpr: Jaxpr,
+    consts: Sequence[Any],
+    inputs: Sequence[Any],
+    chosen: Mapping[MarkedGradient, ValueAndGrad],
+) -> list[Any]:
+    env: dict[Var, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+    env.update(zip(jaxpr.invars, inputs, strict=True))
+    read = lambda atoms: [v.val if isinstance(v, Literal) else env[v] for v in atoms]
+    pending: list[JaxprEqn] = []
+    # Some results have no reader, and no variable that could be returned.
+    used = {v for e in jaxpr.eqns for v in variables(e.invars)}
+    used.update(variables(jaxpr.outvars))
+
+    def flush() -> None:
+        if pending:
+            needed, made, run = _function_of(jaxpr, pending, used)
+            env.update(zip(made, run(*read(needed)), strict=True))
+            pending.clear()
+
+    for step in _pair(jaxpr)[0]:
+        site = step.site
+        if site is not None and site.gradient in chosen:
+            flush()
+            grad = chosen[site.gradient]
+            operands, cotangents = read(site.forward.invars), read(site.cotangents)
+            results, grads = site.run(grad, operands, cotangents)
+            # Nothing else reads the residuals, which a plan does not have.
+            env.update(zip(site.forward.outvars, results, strict=False))
+            env.update(zip(site.backward.outvars, grads, strict=True))
+            continue
+        for eqn in step.eqns:
+            if _is_marked(eqn):
+                flush()
+                outs = jaxpr_as_fun(eqn.params["call"])(*read(eqn.invars))
+                env.update(zip(eqn.outvars, outs, strict=True))
+            else:
+                pending.append(_replace_inside(eqn, chosen))
+    flush()
+    return read(jaxpr.outvars)
+
+
+def _function_of(
+    jaxpr: Jaxpr, eqns: Sequence[JaxprEqn], used: set[Var]
+) -> tuple[list[Var], list[Var], Callable[..., list[Any]]]:
+    """The variables that operations read, those that they define, and a function."""
+    defined = {v for e in eqns for v in e.outvars}
+    made = [v for e in eqns for v in e.outvars if v in used]
+    read = dict.fromkeys(v for e in eqns for v in variables(e.invars))
+    needed = [v for v in read if v not in defined]
+    part = jaxpr.replace(
+        constvars=[],
+        invars=needed,
+        outvars=made,
+        eqns=list(eqns),
+        effects=frozenset().union(*(e.effects for e in eqns)),
+    )
+    return needed, made, jaxpr_as_fun(close(part))
+
+
+def _replace_inside(
+    eqn: JaxprEqn, chosen: Mapping[MarkedGradient, ValueAndGrad]
+) -> JaxprEqn:
+    """The same operation with the gradients inside of its bodies replaced."""
+    params = dict(eqn.params)
+    for name, value in params.items():
+        if isinstance(value, ClosedJaxpr):
+            params[name] = _rewrite(value, chosen)
+        elif type(value) is tuple:  # a named tuple is a value of another kind
+            params[name] = tuple(
+                _rewrite(p, chosen) if isinstance(p, ClosedJaxpr) else p for p in value
+            )
+    return eqn.replace(params=params)
+
+
+def _rewrite(
+    closed: ClosedJaxpr, chosen: Mapping[MarkedGradient, ValueAndGrad]
+) -> ClosedJaxpr:
+    if not _has_marks(closed.jaxpr):
+        return closed
+    run = functools.partial(_evaluate, closed.jaxpr, closed.consts, chosen=chosen)
+    shapes = list(map(shape_of, closed.jaxpr.invars))
+    return jax.make_jaxpr(lambda *inputs: run(inputs))(*shapes)

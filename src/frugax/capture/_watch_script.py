@@ -1,0 +1,171 @@
+"""Plan and watch every function that a script jits, and write a receipt at its end."""
+
+import atexit
+import contextlib
+import dataclasses
+import os
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from frugax.budget import (
+    format_bytes,
+    format_seconds,
+    format_share,
+    table,
+    to_json,
+    to_plain,
+)
+from frugax.errors import OutputError
+from frugax.fileio import write_whole
+
+from ._jit import PlannedFunction, to_budget
+from ._replace_jit import replace_jit
+from ._report import CallRecord, JitReport
+
+# Functions and compilations that a receipt names; its JSON has all.
+_MAX_LISTED, _MAX_COMPILES = 12, 5
+_DEFINED_AGAIN = (
+    "the function was defined or jitted again, which JAX takes for another one: do so "
+    "once, outside of the loop"
+)
+
+
+def watch_script(settings: dict[str, Any]) -> None:
+    """Let `fx.jit` take the place of `jax.jit` for the rest of this process.
+
+    Args:
+        settings: `command`, the script with its arguments; `memory`, its budget or
+            None; `watch`, whether each compilation is told when it happens; `receipt`,
+            the file to write, or None.
+    """
+    script = ScriptWatch(settings)
+    # Held by `atexit`: a block that is collected as garbage would end.
+    block = contextlib.ExitStack()
+    block.enter_context(replace_jit(script.jit, everywhere=True))
+    atexit.register(lambda: (script.finish(), block.close()))
+
+
+class ScriptWatch:
+    """The jitted functions of one script."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
+        self._budget = to_budget(settings["memory"])
+        self._process = os.getpid()
+        # A script may jit a function in each step, and drop it: only the record stays.
+        self._records: list[tuple[CallRecord, weakref.ref[PlannedFunction]]] = []
+
+    def jit(self, fun: Callable[..., Any], options: dict[str, Any]) -> PlannedFunction:
+        """Take the place of `jax.jit(fun, **options)`."""
+        made = PlannedFunction(fun, self._budget, options, needs_gradient=False)
+        if self._settings["watch"]:
+            made.record.on_compile = _tell_compile
+        self._records.append((made.record, weakref.ref(made)))
+        return made
+
+    def reports(self) -> list[JitReport]:
+        """The functions that were called, those of one line of source as one."""
+        found: dict[tuple[str, str], JitReport] = {}
+        for record, reference in self._records:
+            if not record.calls:
+                continue
+            key, function = (record.name, record.place), reference()
+            new = record.report() if function is None else _report(function)
+            if (earlier := found.get(key)) is not None:
+                again = (
+                    dataclasses.replace(c, cause=_DEFINED_AGAIN) if c.is_first else c
+                    for c in new.compiles
+                )
+                compiles = (*earlier.compiles, *again)
+                calls = earlier.calls + new.calls
+                new = dataclasses.replace(new, calls=calls, compiles=compiles)
+            found[key] = new
+        # Those that were planned, then those that took the longest time.
+        return sorted(found.values(), key=lambda r: (r.plan is None, -_cost(r)))
+
+    def finish(self) -> None:
+        """Write the receipt, at the end of the process that started the script."""
+        if os.getpid() != self._process:
+            return  # a child that was forked
+        reports, settings = self.reports(), self._settings
+        _tell(describe(reports, settings["command"]))
+        if settings["receipt"] is None:
+            return
+        document = {
+            "command": settings["command"],
+            "memory": settings["memory"],
+            "functions": [to_plain(r) for r in reports],
+        }
+        try:
+            write_whole(Path(settings["receipt"]), to_json(document, indent=1) + "\n")
+        except OutputError as e:
+            # The script is done: its exit status stays.
+            _tell(f"frugax: {e}")
+        else:
+            _tell(f"receipt: {settings['receipt']}")
+
+
+def _report(function: PlannedFunction) -> JitReport:
+    try:
+        return function.report()
+    except Exception:
+        # Such as a function that the script left in the middle of its first call.
+        return function.record.report()
+
+
+def _cost(report: JitReport) -> float:
+    compiled = sum(c.seconds for c in report.compiles)
+    return compiled + report.calls * (report.step_seconds or 0.0)
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def _tell_compile(record: CallRecord) -> None:
+    _tell(f"frugax: {record.name} ({record.place}) {record.compiles[-1]}")
+
+
+def describe(reports: Sequence[JitReport], command: Sequence[str]) -> str:
+    """The receipt of a script, as text.
+
+    Args:
+        reports: its functions, the most important first.
+        command: the script and its arguments.
+    """
+    title = f"frugax: receipt of {' '.join(command)}"
+    if not reports:
+        return f"{title}: it called no jitted function"
+    head = ["function", "calls", "each", "compiles", "memory", "plain", "verdict"]
+    rows, notes = [], []
+    for r in reports[:_MAX_LISTED]:
+        plan, receipt = r.plan, r.receipt
+        kind = "temp" if plan is None else plan.budget.kind
+        rows.append(
+            [
+                f"{r.name} ({r.place})",
+                f"{r.calls:,}",
+                "-" if r.step_seconds is None else format_seconds(r.step_seconds),
+                str(len(r.compiles)),
+                "-" if r.memory is None else format_bytes(r.memory.bytes_of(kind)),
+                "-" if plan is None else format_bytes(plan.unplanned_bytes),
+                "-" if receipt is None else receipt.spends[0].verdict.value,
+            ]
+        )
+        if plan is not None and plan.gradients:
+            notes.append(
+                f"{r.name}: {plan.budget}; +{format_share(plan.extra_share)} flops"
+            )
+        if plan is not None:
+            notes += [f"{r.name}: {problem}" for problem in plan.problems]
+        if len(r.compiles) > 1:
+            notes += [f"{r.name} {c}" for c in r.compiles[:_MAX_COMPILES]]
+            if (more := len(r.compiles) - _MAX_COMPILES) > 0:
+                notes.append(f"{r.name} was compiled {more} more times")
+    if (more := len(reports) - _MAX_LISTED) > 0:
+        notes.append(f"{more} more functions were called")
+    return "\n".join([title, table(head, rows), *notes])

@@ -1,0 +1,99 @@
+"""The commands that take a person's own script: `frugax exec`."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from frugax.errors import ConfigError
+
+# The options of `exec` that take a value; the first word that is neither an option nor
+# such a value is the script.
+_WITH_VALUE = ("--memory", "--receipt")
+Command = Annotated[
+    tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SCRIPT ...")
+]
+
+
+def exec_(
+    command: Command,
+    /,
+    *,
+    memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None,
+    watch: tyro.conf.FlagCreatePairsOff[bool] = False,
+    receipt: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+) -> int:
+    """Run a training script as it is, with its jitted steps planned to fit a budget.
+
+    It runs as under python, with fx.jit in the place of jax.jit. At its end a receipt
+    follows on stderr: calls, seconds of a step, compilations and their causes, bytes
+    with and without the plan. The exit status is the script's.
+
+    For example:
+
+    frugax exec train.py --lr 3e-4
+
+    frugax exec --memory 60% train.py --lr 3e-4
+
+    frugax exec --memory 40GiB --receipt receipt.json -m package.train
+
+    Args:
+        command: the script and its arguments, or -m, a module and its arguments.
+        memory: the most memory of each jitted function that takes a gradient: bytes
+            such as 40GiB for arguments, results and temporaries, or 60% of the
+            temporaries that it needs without a plan. By default nothing is planned.
+        watch: tell each compilation and its cause when it happens.
+        receipt: write the receipt into this JSON file.
+
+    Raises:
+        ConfigError: the script is missing, or an option has a wrong value.
+    """
+    from frugax.capture import run_script
+
+    if not command or list(command) == ["-m"]:
+        raise ConfigError("frugax exec: name a script, such as frugax exec train.py.")
+    if memory is not None:
+        _check_memory(memory)
+    if receipt is not None and not receipt.absolute().parent.is_dir():
+        raise ConfigError(
+            f"--receipt {receipt}: there is no folder {receipt.absolute().parent}."
+        )
+    run_script(
+        command,
+        start="frugax.capture:watch_script",
+        settings={
+            "memory": memory,
+            "watch": watch,
+            "receipt": None if receipt is None else str(receipt.absolute()),
+        },
+    )
+
+
+def _check_memory(text: str) -> None:
+    """Refuse a wrong budget before the script starts, without importing JAX."""
+    from frugax.budget import MemoryBudget
+
+    try:
+        if text.strip().endswith("%"):
+            MemoryBudget.share(text)
+        else:
+            MemoryBudget(text)
+    except ValueError as e:
+        raise ConfigError(f"--memory {text}: {e}") from e
+
+
+def mark_script(args: Sequence[str]) -> list[str]:
+    """Write "--" before the script of `frugax exec`: the rest is not for frugax."""
+    args = list(args)
+    if args[:1] != ["exec"]:
+        return args
+    at = 1
+    while at < len(args) and args[at].startswith("-") and args[at] not in ("-m", "--"):
+        at += 2 if args[at] in _WITH_VALUE else 1
+    if at < len(args) and args[at] != "--":
+        args.insert(at, "--")
+    return args
+
+
+COMMANDS: dict[str, Callable[..., int]] = {"exec": exec_}

@@ -1,0 +1,166 @@
+"""`frugax exec`: a script under python, with its jitted functions planned."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from frugax.cli import main
+from refusals import assert_names
+
+FRUGAX = [sys.executable, "-m", "frugax.cli"]
+
+
+def run(command, folder, **options):
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, **options
+    )
+
+
+def write(folder: Path, name: str, code: str) -> None:
+    file = folder / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(textwrap.dedent(code))
+
+
+def test_a_script_sees_what_it_sees_under_python(tmp_path):
+    write(
+        tmp_path,
+        "script.py",
+        """
+        import multiprocessing, os, sys
+        import __main__
+
+        def child():
+            print("child", __name__, sys.path[0], flush=True)
+            print(os.environ.get("PYTHONPATH"), flush=True)
+
+        if __name__ == "__main__":
+            print(sys.argv, sys.path, __file__, __main__.__spec__, sys.flags)
+            print(sorted(os.environ), os.environ.get("PYTHONPATH"), flush=True)
+            print(sys.stdin.read(), file=sys.stderr)
+            process = multiprocessing.get_context("spawn").Process(target=child)
+            process.start()
+            process.join()
+            sys.exit(7)
+        """,
+    )
+    arguments = ["script.py", "--memory", "x", "--", "-m"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "own")}
+    options = {"input": "typed", "env": environment}
+    expected = run([sys.executable, *arguments], tmp_path, **options)
+    found = run([*FRUGAX, "exec", *arguments], tmp_path, **options)
+    assert (found.returncode, found.stdout) == (7, expected.stdout)
+    assert found.stderr == expected.stderr
+
+
+def test_a_module_and_the_sitecustomize_of_the_user_run_as_under_python(tmp_path):
+    write(tmp_path, "sitecustomize.py", "print('customized')")
+    write(tmp_path, "package/__init__.py", "")
+    write(
+        tmp_path, "package/train.py", "import sys; print(__spec__.name, sys.argv[1:])"
+    )
+    options = {"env": {**os.environ, "PYTHONPATH": str(tmp_path)}}
+    arguments = ["-m", "package.train", "--memory", "3", "-m"]
+    expected = run([sys.executable, *arguments], tmp_path, **options)
+    ours = ["--memory=60%", "--watch", *arguments]  # what follows is the script's
+    found = run([*FRUGAX, "exec", *ours], tmp_path, **options)
+    assert found.stdout == "customized\n" * 2 + expected.stdout.split("\n", 1)[1]
+
+
+def test_errors_and_signals_end_it_as_under_python(tmp_path):
+    write(tmp_path, "fails.py", "raise KeyError('of the script')")
+    expected = run([sys.executable, "fails.py"], tmp_path)
+    found = run([*FRUGAX, "exec", "fails.py"], tmp_path)
+    assert (found.returncode, found.stderr) == (1, expected.stderr)
+    missing = run([*FRUGAX, "exec", "missing.py"], tmp_path)
+    assert missing.returncode == 2
+    write(
+        tmp_path, "waits.py", "import time; print('ready', flush=True); time.sleep(600)"
+    )
+    waits = [*FRUGAX, "exec", "waits.py"]
+    with subprocess.Popen(waits, cwd=tmp_path, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == -signal.SIGTERM
+
+
+TRAIN = """
+    import jax
+    import jax.numpy as jnp
+    from jax import jit
+
+    def loss(w, x):
+        for _ in range(8):
+            x = jnp.tanh(x @ w)
+        return jnp.mean(x**2)
+
+    @jit
+    def step(w, x):
+        value, grad = jax.value_and_grad(loss)(w, x)
+        return w - 0.1 * grad, value
+
+    w, x = jnp.eye(64), jnp.ones((512, 64))
+    for rows in (512, 512, 512, 256):
+        w, value = step(w, x[:rows])
+        print(f"{value:.4f}")
+    for _ in range(2):
+        jit(lambda x: x + 1)(x)
+    """
+
+
+def test_a_step_is_planned_and_the_receipt_says_what_it_took(tmp_path):
+    write(tmp_path, "train.py", TRAIN)
+    expected = run([sys.executable, "train.py"], tmp_path)
+    options = ["--memory", "60%", "--watch", "--receipt", "receipt.json"]
+    found = run([*FRUGAX, "exec", *options, "train.py"], tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout == expected.stdout
+    receipt = json.loads((tmp_path / "receipt.json").read_text())
+    assert receipt["command"] == ["train.py"]
+    step, double = receipt["functions"]
+    assert (step["name"], step["place"], step["calls"]) == ("step", "train.py:11", 4)
+    causes = [c["cause"] for c in step["compiles"]]
+    assert causes[1] == "x: float32[512,64] -> float32[256,64]"
+    plan = step["plan"]
+    assert step["memory"]["temp_bytes"] == plan["predicted"]
+    assert plan["predicted"] <= 0.6 * plan["unplanned_bytes"]
+    assert double["calls"] == len(double["compiles"]) == 2
+    assert_names(found.stderr, "step", "train.py:11", "kept", causes[1])
+
+
+def test_without_a_budget_it_only_watches(tmp_path):
+    write(tmp_path, "train.py", TRAIN)
+    found = run([*FRUGAX, "exec", "--receipt", "receipt.json", "train.py"], tmp_path)
+    assert found.returncode == 0, found.stderr
+    receipt = json.loads((tmp_path / "receipt.json").read_text())
+    step = next(f for f in receipt["functions"] if f["name"] == "step")
+    assert step["plan"] is None
+    assert len(step["compiles"]) == 2
+    assert step["memory"]["temp_bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--memory", "600", "train.py"], "600"),
+        (["--memory", "0%", "train.py"], "0%"),
+        (["--receipt", "nowhere/receipt.json", "train.py"], "nowhere"),
+        ([], "frugax exec"),
+        (["-m"], "frugax exec"),
+        (["--memroy", "60%", "train.py"], "--memory"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_in_one_line(arguments, named, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["exec", *arguments])
+    assert left.value.code == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert named in message

@@ -1,0 +1,547 @@
+"""`fx.jit`: the function of `jax.jit`, within a memory budget."""
+
+import copy
+import functools
+import pickle
+import threading
+import warnings
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from jax import lax
+
+import frugax as fx
+from frugax.capture import UnplannedWarning
+from frugax.jaxprs import intercept_vjp
+from frugax.train.compiles import CompileLedger
+from refusals import refuses, warns
+
+WEIGHTS = 0.1 * jax.random.normal(jax.random.key(0), (64, 64))
+ROWS = jax.random.normal(jax.random.key(1), (512, 64))
+
+
+def loss(w, x):
+    for _ in range(8):
+        x = jnp.tanh(x @ w)
+    return jnp.mean(x**2)
+
+
+def sgd(w, x):
+    value, grad = jax.value_and_grad(loss)(w, x)
+    return w - 0.1 * grad, value
+
+
+def assert_same(found, expected):
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert jnp.asarray(a).dtype == jnp.asarray(b).dtype
+        size = max(float(jnp.abs(b).max()), 1.0) if jnp.size(b) else 1.0
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6 * size)
+
+
+def assert_planned(fun, *args, memory="60%", **options):
+    """The step gives the results of `jax.jit`, and its program fits; return it."""
+    expected = jax.jit(fun, **options)(*args)
+    step = fx.jit(fun, memory=memory, **options)
+    assert_same(step(*args), expected)
+    assert_same(step(*args), expected)
+    assert step.plan is not None
+    assert step.plan.gradients
+    assert step.plan.predicted <= step.plan.budget.usable_bytes
+    assert step.plan.predicted < step.plan.unplanned_bytes
+    assert step.report().receipt.spends[0].measured == step.plan.predicted
+    return step
+
+
+def test_a_step_fits_and_gives_the_results_of_jax_jit():
+    step = assert_planned(sgd, WEIGHTS, ROWS)
+    assert step.plan.budget.limit_bytes == int(0.6 * step.plan.unplanned_bytes)
+
+
+def test_bytes_limit_everything_that_the_program_holds():
+    plain = fx.measure.program(jax.jit(sgd).lower(WEIGHTS, ROWS).compile())
+    limit = plain.total_bytes - plain.temp_bytes // 3
+    step = fx.jit(sgd, memory=f"{limit}B")
+    step(WEIGHTS, ROWS)
+    assert step.plan.budget == fx.MemoryBudget(limit_bytes=limit, kind="total")
+    assert step.report().memory.total_bytes <= limit < plain.total_bytes
+
+
+def test_a_program_that_fits_stays_as_it_is():
+    step = fx.jit(sgd, memory=fx.MemoryBudget("1GiB"))
+    np.testing.assert_array_equal(
+        step(WEIGHTS, ROWS)[0], jax.jit(sgd)(WEIGHTS, ROWS)[0]
+    )
+    assert step.plan.gradients == ()
+    assert step.plan.predicted == step.plan.unplanned_bytes
+
+
+def test_the_function_is_traced_once_for_each_signature():
+    traces = []
+
+    def counted(w, x):
+        traces.append(x.shape)
+        return sgd(w, x)
+
+    step = fx.jit(counted, memory="60%")
+    for rows in (512, 512, 256, 512, 256):
+        step(WEIGHTS, ROWS[:rows])
+    assert traces == [(512, 64), (256, 64)]
+    assert [c.cause for c in step.compiles] == [
+        "the first call",
+        "x: float32[512,64] -> float32[256,64]",
+    ]
+    assert step.report().calls == 5
+
+
+def test_the_program_that_was_planned_is_the_one_that_runs():
+    step = fx.jit(sgd, memory="60%")
+    step.lower(WEIGHTS, ROWS)  # plans it
+    with CompileLedger() as ledger:
+        jax.block_until_ready(step(WEIGHTS, ROWS))
+        step(WEIGHTS, ROWS)
+        step.report()
+    assert ledger.functions["sgd"].compiles == 0
+
+
+def test_options_of_jax_jit_keep_their_meaning():
+    def step(w, x, kind, *, lr, extra=None):
+        value, grad = jax.value_and_grad(loss)(w, x)
+        assert kind in ("sgd", "none")
+        return (w - lr * grad if kind == "sgd" else w), {"loss": value, "extra": extra}
+
+    options = {
+        "static_argnums": 2,
+        "static_argnames": "extra",
+        "donate_argnames": "w",
+    }
+    ours, theirs = fx.jit(step, memory="60%", **options), jax.jit(step, **options)
+    for kind, lr, extra in (("sgd", 0.1, None), ("none", 0.2, None), ("sgd", 0.3, 7)):
+        given = WEIGHTS + 0, WEIGHTS + 0
+        assert_same(
+            ours(given[0], ROWS, kind, lr=lr, extra=extra),
+            theirs(given[1], ROWS, kind, lr=lr, extra=extra),
+        )
+        assert given[0].is_deleted() == given[1].is_deleted()
+    assert len(ours.compiles) == 3
+    assert "kind: 'sgd' -> 'none'" in ours.compiles[1].cause
+
+
+def test_it_decorates_functions_with_and_without_options_and_methods():
+    @fx.jit
+    def plain(x):
+        return x + 1
+
+    @fx.jit(memory="60%", donate_argnums=0)
+    def with_options(w, x):
+        return sgd(w, x)
+
+    class Trainer:
+        @functools.partial(fx.jit, static_argnums=0, memory="60%")
+        def step(self, w, x):
+            return sgd(w, x)
+
+    assert plain(1) == 2
+    assert with_options(WEIGHTS + 0, ROWS)[1] == Trainer().step(WEIGHTS, ROWS)[1]
+    assert with_options.__name__ == "with_options"
+
+
+def test_the_methods_of_a_jitted_function_are_there():
+    step, plain = fx.jit(sgd, memory="60%"), jax.jit(sgd)
+    shapes = jax.eval_shape(lambda: (WEIGHTS, ROWS))
+    assert step.eval_shape(*shapes) == plain.eval_shape(*shapes)
+    lowered = step.lower(*shapes)
+    compiled = lowered.compile()
+    assert_same(compiled(WEIGHTS, ROWS), plain(WEIGHTS, ROWS))
+    assert fx.measure.program(compiled).temp_bytes == step.plan.predicted
+    assert step.trace(*shapes).out_info == plain.trace(*shapes).out_info
+    assert step.eval_shape(*shapes) == plain.eval_shape(*shapes)
+    step.clear_cache()
+    assert step.plan is None
+    assert isinstance(step, jax.stages.Wrapped)
+
+
+def test_it_is_copied_and_pickled_as_a_jitted_function():
+    step = fx.jit(sgd, memory="60%")
+    step(WEIGHTS, ROWS)
+    assert copy.copy(step) is copy.deepcopy({"step": step})["step"] is step
+    found = pickle.loads(pickle.dumps(step))
+    assert_same(found(WEIGHTS, ROWS), step(WEIGHTS, ROWS))
+    assert found.plan == step.plan
+
+
+def test_inside_another_program_it_is_a_part_of_it():
+    inner = fx.jit(sgd, memory="60%")
+    looped = lambda w, x: lax.fori_loop(0, 3, lambda _, w: inner(w, x)[0], w)
+    expected = lax.fori_loop(0, 3, lambda _, w: sgd(w, ROWS)[0], WEIGHTS)
+    assert_same(jax.jit(looped)(WEIGHTS, ROWS), expected)
+    assert inner.plan is None
+    step = assert_planned(looped, WEIGHTS, ROWS)
+    assert len(step.plan.gradients) == 1
+
+
+@pytest.mark.parametrize("memory", ["60%", None])
+def test_transformations_and_disabled_jit_give_their_results(memory):
+    step = fx.jit(sgd, memory=memory)
+    stacked = jnp.stack([WEIGHTS, 2 * WEIGHTS])
+    assert_same(
+        jax.vmap(step, (0, None))(stacked, ROWS),
+        jax.vmap(sgd, (0, None))(stacked, ROWS),
+    )
+    with jax.disable_jit():
+        assert_same(step(WEIGHTS, ROWS), sgd(WEIGHTS, ROWS))
+
+
+# --- gradients that are found -------------------------------------------------------
+
+made_before = jax.value_and_grad(loss)
+
+
+def in_scan(w, x):
+    def body(w, rows):
+        value, grad = made_before(w, rows)
+        return w - 0.1 * grad, value
+
+    return lax.scan(body, w, x.reshape(4, -1, 64))
+
+
+def in_branch(w, x):
+    return lax.cond(x[0, 0] > 1e9, lambda w: w, lambda w: jax.grad(loss)(w, x), w)
+
+
+def in_nested_jit(w, x):
+    return jax.jit(lambda w: jax.grad(loss)(w, x))(w) * 2.0
+
+
+def of_closed_over(w, x):
+    doubled = 2 * x
+    return jax.grad(lambda w: loss(w, doubled))(w)
+
+
+def with_aux(w, x):
+    def with_text(w):
+        value = loss(w, x)
+        return value, {"text": "kept", "number": 3, "value": value, "array": ROWS[0]}
+
+    (_, aux), grad = jax.value_and_grad(with_text, has_aux=True)(w)
+    assert aux.pop("text") == "kept"
+    assert aux["number"] + 1 == 4
+    return aux, grad
+
+
+def by_pullback(w, x):
+    value, pull = jax.vjp(lambda w: loss(w, x), w)
+    (grad,) = pull(jnp.float32(3.0))
+    return value, grad
+
+
+def by_pullback_of_an_array(w, x):
+    def outputs(w, x):
+        for _ in range(8):
+            x = jnp.tanh(x @ w)
+        return {"a": x, "b": x.sum()}
+
+    out, pull = jax.vjp(outputs, w, x)
+    return out["b"], pull({"a": jnp.ones_like(x) * 0.5, "b": jnp.float32(2.0)})
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        in_scan,
+        in_branch,
+        in_nested_jit,
+        of_closed_over,
+        with_aux,
+        by_pullback,
+        by_pullback_of_an_array,
+    ],
+)
+def test_a_gradient_is_found_and_planned(fun):
+    assert len(assert_planned(fun, WEIGHTS, ROWS).plan.gradients) == 1
+
+
+def test_the_gradients_of_two_nets_are_planned_for_one_program():
+    def both(w, v, x):
+        fake = jnp.tanh(x @ w)
+        critic = lambda v: loss(v, fake) - loss(v, x)
+        v = v - 0.1 * jax.grad(critic)(v)
+        w = w - 0.1 * jax.grad(lambda w: loss(w, x))(w)
+        return w, v
+
+    assert_planned(both, WEIGHTS, WEIGHTS.T, ROWS, memory="50%")
+
+
+def test_many_losses_in_one_program_and_effects_keep_their_order():
+    seen = []
+
+    def step(w, x):
+        jax.debug.callback(lambda: seen.append("before"), ordered=True)
+        value, grad = jax.value_and_grad(loss)(w, x)
+        jax.debug.callback(lambda v: seen.append("after"), value, ordered=True)
+        return w - grad
+
+    planned = fx.jit(step, memory="60%")
+    planned(WEIGHTS, ROWS)
+    jax.effects_barrier()
+    assert seen == ["before", "after"]
+
+
+def test_nnx_state_is_updated_as_by_nnx_jit():
+    class Net(nnx.Module):
+        def __init__(self):
+            rngs = nnx.Rngs(0)
+            self.layers = nnx.List([nnx.Linear(64, 64, rngs=rngs) for _ in range(6)])
+            self.norm, self.drop = (
+                nnx.BatchNorm(64, rngs=rngs),
+                nnx.Dropout(0.1, rngs=rngs),
+            )
+
+        def __call__(self, x):
+            for layer in self.layers:
+                x = self.drop(jnp.tanh(layer(x)))
+            return self.norm(x)
+
+    def make():
+        net = Net()
+        optimizer = nnx.Optimizer(net, optax.sgd(0.1, momentum=0.9), wrt=nnx.Param)
+
+        @nnx.jit
+        def step(net, optimizer, x):
+            def mean_square(net):
+                return jnp.mean((net(x) - x) ** 2)
+
+            value, grads = nnx.value_and_grad(mean_square)(net)
+            optimizer.update(net, grads)
+            return value
+
+        return net, optimizer, step
+
+    net, optimizer, step = make()
+    with fx.planned(memory="60%"):
+        planned_net, planned_optimizer, planned_step = make()
+    for _ in range(3):
+        expected = step(net, optimizer, ROWS)
+        found = planned_step(planned_net, planned_optimizer, ROWS)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    jitted: Any = planned_step
+    assert jitted.jitted_fn.plan.gradients
+    assert_same(
+        jax.tree.map(jax.random.key_data, nnx.state(planned_net, nnx.RngKey)),
+        jax.tree.map(jax.random.key_data, nnx.state(net, nnx.RngKey)),
+    )
+    kinds = (nnx.Param, nnx.BatchStat, nnx.RngCount)
+    assert_same(nnx.state(planned_net, kinds), nnx.state(net, kinds))
+
+
+def test_equinox_modules_are_trained_as_by_filter_jit():
+    def make():
+        net = eqx.nn.MLP(64, 1, 64, 6, key=jax.random.key(0))
+
+        @eqx.filter_value_and_grad
+        def mean_square(net, x):
+            return jnp.mean(jax.vmap(net)(x) ** 2)
+
+        @eqx.filter_jit
+        def step(net, x):
+            value, grads = mean_square(net, x)
+            return eqx.apply_updates(
+                net, jax.tree.map(lambda g: -0.1 * g, grads)
+            ), value
+
+        return net, step
+
+    net, step = make()
+    with fx.planned(memory="60%"):
+        planned_net, planned_step = make()
+    for _ in range(3):
+        (net, value), (planned_net, found) = (
+            step(net, ROWS),
+            planned_step(planned_net, ROWS),
+        )
+        np.testing.assert_allclose(found, value, rtol=1e-5)
+    jitted: Any = planned_step
+    assert jitted._cached.plan.gradients
+
+
+def test_arrays_on_several_devices_keep_their_places():
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.NamedSharding(mesh, jax.P("data"))
+    everywhere = jax.NamedSharding(mesh, jax.P())
+    w, x = jax.device_put(WEIGHTS, everywhere), jax.device_put(ROWS, rows)
+    step = assert_planned(sgd, w, x)
+    assert step(w, x)[0].sharding.is_equivalent_to(everywhere, 2)
+
+
+# --- what stays as it is ------------------------------------------------------------
+
+
+def per_example(w, x):
+    return jax.vmap(jax.grad(loss), (None, 0))(w, x[:4, None])
+
+
+def hessian_product(w, x):
+    return jax.jvp(jax.grad(lambda w: loss(w, x)), (w,), (w,))
+
+
+def jacobian(w, x):
+    return jax.jacrev(lambda w: jnp.tanh(x[:3] @ w).sum(1))(w)
+
+
+def pulled_twice(w, x):
+    value, pull = jax.vjp(lambda w: loss(w, x), w)
+    return pull(value), pull(2 * value)
+
+
+def pulled_by_its_value(w, x):
+    value, pull = jax.vjp(lambda w: loss(w, x), w)
+    return pull(jnp.sin(value))
+
+
+def summed_over_a_name(w, x):
+    def one(x):
+        return jax.grad(lambda w: lax.psum(loss(w, x), "rows"))(w)
+
+    return jax.vmap(one, axis_name="rows")(x.reshape(2, -1, 64))
+
+
+def mapped_later(w, x):
+    step = jax.jit(lambda w, x: jax.grad(loss)(w, x))
+    return jax.vmap(step, (None, 0))(w, x.reshape(2, -1, 64))
+
+
+def differentiated_later(w, x):
+    step = jax.jit(lambda w: w - jax.grad(loss)(w, x))
+    return jax.grad(lambda w: loss(step(w), x))(w), jax.jvp(step, (w,), (w,))
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        per_example,
+        hessian_product,
+        jacobian,
+        pulled_twice,
+        pulled_by_its_value,
+        summed_over_a_name,
+        mapped_later,
+        differentiated_later,
+    ],
+)
+def test_a_gradient_of_another_kind_keeps_its_results(fun):
+    step = fx.jit(fun, memory="60%")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnplannedWarning)
+        found = step(WEIGHTS, ROWS)
+    assert_same(found, jax.jit(fun)(WEIGHTS, ROWS))
+
+
+@pytest.mark.parametrize("fun", [per_example, pulled_twice, pulled_by_its_value])
+def test_a_warning_names_what_is_not_planned(fun):
+    with warns(UnplannedWarning, fun.__name__, "test_jit.py"):
+        fx.jit(fun, memory="60%")(WEIGHTS, ROWS)
+
+
+def test_a_function_without_a_gradient_runs_and_warns():
+    def double(x):
+        return 2 * x
+
+    with warns(UnplannedWarning, "double"):
+        assert fx.jit(double, memory="60%")(1.0) == 2.0
+
+
+def test_where_nothing_fits_the_step_runs_as_it_is_and_a_warning_says_so():
+    step = fx.jit(sgd, memory=fx.MemoryBudget("1KiB"))
+    with warns(UnplannedWarning, "sgd", "1 KiB"):
+        found = step(WEIGHTS, ROWS)
+    assert_same(found, jax.jit(sgd)(WEIGHTS, ROWS))
+    assert not step.plan.fits
+    assert step.plan.gradients == ()
+    assert step.report().memory.temp_bytes == step.plan.unplanned_bytes
+
+
+def test_a_failure_of_the_planner_is_not_one_of_the_step(monkeypatch):
+    def fail(*_, **__):
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr(fx.remat, "plan", fail)
+    with warns(UnplannedWarning, "sgd", "AssertionError"):
+        found = fx.jit(sgd, memory="60%")(WEIGHTS, ROWS)
+    assert_same(found, jax.jit(sgd)(WEIGHTS, ROWS))
+
+
+def test_errors_of_the_function_are_its_own():
+    def wrong(w, x):
+        return jax.grad(lambda w: x @ w)(w)
+
+    with pytest.raises(TypeError) as expected:
+        jax.jit(wrong)(WEIGHTS, ROWS)
+    with pytest.raises(TypeError) as found:
+        fx.jit(wrong, memory="60%")(WEIGHTS, ROWS)
+    assert str(found.value) == str(expected.value)
+    assert jax.vjp(jnp.sin, 1.0)[0] == jnp.sin(1.0)  # nothing stays replaced
+
+
+# --- what is replaced, and where ----------------------------------------------------
+
+
+def test_other_threads_and_later_calls_are_not_affected():
+    seen, plain_vjp, plain_jit = [], jax.vjp, jax.jit
+
+    def elsewhere():
+        jax.grad(jnp.sin)(1.0)
+        seen.append(type(jax.jit(jnp.sin)).__name__)
+
+    def count(vjp, *args, **options):
+        seen.append("here")
+        return vjp(*args, **options)
+
+    with fx.planned("60%"), intercept_vjp(count):
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        jax.grad(jnp.sin)(1.0)
+        seen.append(type(jax.jit(jnp.sin)).__name__)
+    assert seen == ["PjitFunction", "here", "PlannedFunction"]
+    assert jax.vjp is plain_vjp
+    assert jax.jit is plain_jit
+
+
+def test_without_a_budget_it_only_watches():
+    step = fx.jit(sgd)
+    for rows in (512, 512, 256):
+        step(WEIGHTS, ROWS[:rows])
+    np.testing.assert_array_equal(
+        step(WEIGHTS, ROWS)[0], jax.jit(sgd)(WEIGHTS, ROWS)[0]
+    )
+    report = step.report()
+    assert step.plan is None
+    assert report.receipt is None
+    assert report.calls == 4
+    assert len(report.compiles) == 2
+    assert report.memory.temp_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("memory", "error", "named"),
+    [
+        (5, TypeError, "5"),
+        ("40", ValueError, "40"),
+        ("0%", ValueError, "0%"),
+        ("140%", ValueError, "140%"),
+    ],
+)
+def test_a_wrong_budget_is_refused(memory, error, named):
+    with refuses(error, "memory", named):
+        fx.jit(sgd, memory=memory)
+
+
+def test_what_is_not_a_function_is_refused():
+    with refuses(TypeError, "7"):
+        fx.jit(7)
