@@ -102,6 +102,49 @@ def test_a_table_a_picture_and_a_file(plan, tmp_path):
     assert json.loads((tmp_path / "a.json").read_text())
 
 
+def test_answers_of_a_search_are_printed_before_the_table(plan):
+    code, out, err = plan(":small", "--budget", "1MiB", "--search", "batch,remat")
+    assert code == 0
+    rows = [line for line in err.splitlines() if line.endswith(": fits")]
+    assert len(rows) == 4  # 1, 2, 4 and 8 micro-batches
+    assert "8 micro-batches" in rows[-1]
+    assert "fits" in out
+
+
+def test_a_share_is_one_of_the_program(plan):
+    """A hundredth of the memory of any device is more than this program needs."""
+    code, out, _ = plan(":small", "--budget", "1%")
+    assert code == 1
+    assert "does not fit" in out
+    code, _, err = plan(":small", "--budget", "50% of nothing")
+    assert code == 2
+    assert "50% of nothing" in err
+
+
+CONFIG = """
+name: digits
+seed: 0
+data: {name: digits, batch: 16}
+model: {name: residual_mlp, width: 16, depth: 2}
+train: {steps: 2, learning_rate: 2e-3, optimizer: adam}
+budgets: {memory: BUDGET}
+"""
+
+
+@pytest.mark.parametrize(
+    ("stated", "option", "fits"),
+    [("1KiB", (), False), ("1GiB", (), True), ("1KiB", ("--budget", "1GiB"), True)],
+)
+def test_a_config_states_its_own_budget(tmp_path, capsys, stated, option, fits):
+    config = tmp_path / "run.yaml"
+    config.write_text(CONFIG.replace("BUDGET", stated))
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", str(config), "--target", "cpu", *option])
+    out = capsys.readouterr().out
+    assert ended.value.code == int(not fits), out
+    assert ("does not fit" in out) is not fits
+
+
 def test_a_program_without_a_plan_is_reported_as_such(plan):
     code, out, _ = plan(":vector", "--budget", "1MiB")
     assert code == 0

@@ -59,7 +59,7 @@ def temp(share, args=ARGS):
 
 def test_a_loss_is_planned_and_applied():
     plan = fx.plan(loss, ARGS, temp(0.6), target=ONE)
-    assert plan.predicted <= plan.budget.usable_bytes < plan.rows[0].unplanned_bytes
+    assert plan.predicted <= temp(0.6).usable_bytes < plan.rows[0].unplanned_bytes
     assert plan.rows[0].answer.startswith("fits at +")
     assert fit.FitPlan.from_json(plan.to_json()) == plan
     arrays = jax.tree.map(lambda s: jnp.full(s.shape, 0.1, s.dtype), ARGS)
@@ -248,7 +248,7 @@ def test_a_refusal_lists_the_largest_arrays_and_their_source_lines():
     with pytest.raises(InfeasibleBudgetError) as caught:
         fx.plan(loss, ARGS, "100KiB", target=ONE)
     text = str(caught.value)
-    assert re.search(r"At the peak the largest: f32\[.*test_fit.py:\d+", text)
+    assert re.search(r"At the peak the largest: .*f32\[.*test_fit.py:\d+", text)
     assert "\n" not in text
 
 
@@ -275,10 +275,101 @@ def test_a_batch_that_fails_to_compile_is_not_reported_as_a_lack_of_memory():
         fit.find_largest_batch(workload, EIGHT, "1GiB")
 
 
-@pytest.mark.parametrize("budget", ["0%", "101%"])
-def test_a_share_must_be_one_of_the_memory(budget):
+@pytest.mark.parametrize("budget", ["0%", "101%", "101% of device", "90% of h100"])
+def test_a_share_must_be_one_of_the_program_or_the_device(budget):
     with refuses(ValueError, "budget"):
         fx.plan(loss, ARGS, budget, target=ONE)
+
+
+def test_a_share_of_the_program_is_not_one_of_the_device():
+    target = Target.of_devices(jax.devices()[:1])
+    object.__setattr__(target, "memory_bytes", 10**9)
+    plain = fx.plan(loss, ARGS, "1GiB", target=ONE).predicted
+    half = fx.plan(loss, ARGS, "50%", target=target).budget
+    of_device = fx.plan(loss, ARGS, "50% of device", target=target).budget
+    assert half == fx.MemoryBudget(limit_bytes=plain // 2, kind="total")
+    assert of_device == fx.MemoryBudget(limit_bytes=10**9 // 2, kind="total")
+    temporaries = fx.MemoryBudget.share(0.8, kind="temp")
+    assert fx.plan(loss, ARGS, temporaries, target=target).budget == temp(0.8)
+
+
+WIDE = ([f32(256, 256)] * 6, f32(64, 256))
+WIDE_STEP = (WIDE[0], jax.eval_shape(OPTIMIZER.init, WIDE[0]), WIDE[1])
+
+
+@pytest.mark.parametrize(
+    ("donated", "advised", "placed"),
+    [((), "arguments 0, 1:", "3 MiB"), ((0,), "argument 1:", "1.5 MiB")],
+)
+def test_a_refusal_names_the_arguments_that_could_be_donated(donated, advised, placed):
+    workload = fit.Workload.of(make_step, WIDE_STEP, donate_argnums=donated)
+    (row,) = fit.compare(workload, [ONE], "4.5MiB").rows
+    assert not row.fits
+    assert advised in row.caveat
+    assert row.caveat.endswith(placed)
+    with refuses(InfeasibleBudgetError, advised, placed, unit="bytes"):
+        fx.plan(workload, (), "4.5MiB", target=ONE)
+    # The advice, followed.
+    both = dataclasses.replace(workload, donate_argnums=(0, 1))
+    assert fx.plan(both, (), "4.5MiB", target=ONE).rows[0].fits
+    (refused,) = fit.compare(both, [ONE], "1MiB").rows
+    assert "donate" not in refused.caveat
+
+
+def test_a_batch_is_not_advised_to_be_donated():
+    step = lambda w, x: (w - 0.1, x * 2)
+    (row,) = fit.compare(
+        fit.Workload.of(step, (f32(8, 8), f32(64, 8))), [ONE], "1KiB"
+    ).rows
+    assert "argument 0:" in row.caveat
+
+
+def test_arguments_beyond_the_budget_are_refused_after_one_compilation():
+    workload = fit.Workload.of(make_step, WIDE_STEP)
+    fixed = 2 * 12 * 256 * 256 * 4  # weights and momenta, as arguments and results
+    with refuses(InfeasibleBudgetError, unit="bytes") as caught:
+        fx.plan(workload, (), "5MiB", target=ONE)
+    # A CPU's compiler is asked once more, without its quick options.
+    assert caught.value.best.compiles <= 2
+    assert [tried.levers for tried in caught.value.best.tried] == ["nothing"]
+    assert caught.value.lower_bound >= fixed
+    (row,) = fit.compare(workload, [ONE], "5MiB").rows
+    assert row.lower_bound == caught.value.lower_bound
+    assert fit.FitPlan.from_json(fit.FitPlan(rows=(row,)).to_json()).rows == (row,)
+    enough = fx.MemoryBudget(limit_bytes=int(caught.value.needed), kind="total")
+    assert fx.plan(workload, (), enough, target=ONE).rows[0].fits
+    # Temporaries alone can be planned, whatever the arguments are.
+    assert fit.compare(workload, [ONE], temp(0.01, WIDE)).rows[0].lower_bound is None
+
+
+def test_each_row_is_told_before_the_next_target_is_asked(monkeypatch):
+    told = []
+
+    def try_target(workload, target, budget):
+        told.append(("asked", target.name))
+        return fit.FitRow(
+            target=target.name, budget=budget, fits=True, predicted=0, unplanned_bytes=0
+        )
+
+    monkeypatch.setattr("frugax.fit._plan.try_target", try_target)
+    fit.compare(
+        fit.Workload.of(loss, ARGS),
+        [ONE, EIGHT],
+        temp(1),
+        on_row=lambda row: told.append(("answered", row.target)),
+    )
+    names = [ONE.name, EIGHT.name]
+    assert told == [(what, n) for n in names for what in ("asked", "answered")]
+
+
+def test_a_target_without_an_answer_does_not_take_those_of_the_others():
+    failing = Target.of_devices(jax.devices()[:3])  # 512 rows over 3 devices
+    workload = fit.Workload.of(loss, ARGS)
+    table = fit.compare(workload, [failing, ONE], "90%")
+    assert table.rows[0].problem
+    assert table.rows[0].budget is None
+    assert table.chosen == table.rows[1]
+    assert "cannot tell" in str(table)
 
 
 @pytest.mark.parametrize(("shift", "share"), [(0, 0.6), (1, 0.8)])

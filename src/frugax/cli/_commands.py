@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from frugax.budget import MemoryBudget, Receipt, Verdict
+from frugax.budget import MemoryBudget, MemoryShare, Receipt, Verdict
 from frugax.errors import ConfigError, FrugaxError
 
 from ._consoles import console, errors, print_error
@@ -285,8 +285,9 @@ def plan(
     Args:
         subject: YAML file of a run; or a function, by its module's name or file.
         set: with a config: replace single values, as key=value with a dotted key.
-        budget: with a function: the most memory that its gradient may need, such as
-            2GiB, or 50% of what it needs without a plan.
+        budget: the most memory that the gradient or, with a target, the program may
+            need, such as 2GiB, or 50% of what it needs without a plan; with a target
+            also 90% of device. By default that of the config, or 90% of device.
         kind: with a function: the bytes that count. temp: temporaries only; total:
             arguments and results, too.
         headroom: with a function: share of the budget to keep free, such as 5%.
@@ -296,8 +297,7 @@ def plan(
             compiled, and draw them into this .svg file.
         json: write the plan into this file.
         target: plan for these devices, which need not be here: one row for each. The
-            function may also return a step, and a budget may be a share of a device's
-            memory (by default 90%); see docs/targets.md.
+            function may also return a step; see docs/targets.md.
         why: with a target: the largest arrays at the peak, with their source lines.
         largest_batch: with a target: the most rows of a batch that fit.
         search: with a target: search over layout, batch (micro-batches) and remat.
@@ -340,7 +340,7 @@ def plan(
             subject,
             make_workload=make_workload,
             targets=target,
-            budget=budget or "90%",
+            budget=budget,
             prices=price,
             search=search,
             why=why,
@@ -387,14 +387,22 @@ def _first_given(options: Mapping[str, object]) -> str | None:
     return next((name for name, value in options.items() if value is not None), None)
 
 
-def _workload_of_run(config: Path, changes: tuple[str, ...]) -> "fit.Workload":
+def _workload_of_run(
+    config: Path, changes: tuple[str, ...]
+) -> "tuple[fit.Workload, MemoryBudget | MemoryShare | None]":
+    """The step of a run, and its memory budget, if it has one."""
     from frugax import fit, run as package
 
     settings = package.load_config(config, overrides=changes)
     step, args = package.describe_step(settings, config_folder=config.parent)
     layout = settings.train.layout
     where = {} if layout is None else {"layout": layout.kind, "shape": layout.shape}
-    return fit.Workload.of(step, args, **where)
+    memory, limit = settings.budgets.memory, None
+    if memory is not None and memory.share is not None:
+        limit = MemoryBudget.share(memory.share, kind=memory.kind)
+    elif memory is not None and memory.limit_bytes is not None:
+        limit = MemoryBudget(limit_bytes=memory.limit_bytes, kind=memory.kind)
+    return fit.Workload.of(step, args, **where), limit
 
 
 def _plan_run(config: Path, changes: tuple[str, ...]) -> int:

@@ -1,6 +1,7 @@
 """`frugax plan ... --target`: whether a program fits devices that are not here."""
 
 import dataclasses
+import functools
 import inspect
 import time
 from collections.abc import Callable, Mapping
@@ -29,9 +30,9 @@ _EXPECTED = (
 def plan_for_targets(
     subject: str,
     *,
-    make_workload: Callable[[], "fit.Workload"] | None,
+    make_workload: Callable[[], tuple["fit.Workload", "fit.Budget | None"]] | None,
     targets: str,
-    budget: str,
+    budget: str | None,
     prices: str | None,
     search: str | None,
     why: bool,
@@ -71,11 +72,17 @@ def plan_for_targets(
         )
     if (largest_batch or search) and len(chosen) > 1:
         raise ConfigError("--largest-batch and --search are for one target at a time.")
-    limit = _read_budget(budget)
-    workload = make_workload() if make_workload else call_for_workload(subject)
+    if make_workload is None:
+        workload, of_config = call_for_workload(subject), None
+    else:
+        workload, of_config = make_workload()
+    limit = of_config or fit.DEFAULT_BUDGET
+    if budget is not None:
+        limit = _read_budget(budget)
     show = lambda text: console.print(
         text, highlight=False, markup=False, soft_wrap=True
     )
+    show_row = functools.partial(_print_row, progress)
     with _Progress(progress):
         try:
             if largest_batch:
@@ -84,10 +91,16 @@ def plan_for_targets(
                 plan, text = fit.FitPlan(rows=(found.answer,)), str(found)
             elif search:
                 over = [name.strip() for name in search.split(",")]
-                plan = fit.search(workload, chosen[0], limit, over=over)
+                plan = fit.search(
+                    workload, chosen[0], limit, over=over, on_row=show_row
+                )
                 text = str(plan)
             else:
-                plan = fit.compare(workload, chosen, limit, prices=costs)
+                # A single row is printed at once, as the table.
+                one_by_one = show_row if len(chosen) > 1 else None
+                plan = fit.compare(
+                    workload, chosen, limit, prices=costs, on_row=one_by_one
+                )
                 text = str(plan)
         except ConfigError:
             raise
@@ -112,6 +125,17 @@ def plan_for_targets(
             write_whole(picture, fit.draw_memory(plan, peaks))
             show(f"Picture: {picture}")
     return int(plan.chosen is None)
+
+
+def _print_row(progress: Console, row: "fit.FitRow") -> None:
+    """Print an answer that others are still waited for."""
+    how = [row.target, row.layout]
+    if row.micro_batches > 1:
+        how.append(f"{row.micro_batches} micro-batches")
+    progress.print(
+        f"{', '.join(filter(None, how))}: {row.answer}",
+        highlight=False, markup=False, soft_wrap=True,
+    )  # fmt: skip
 
 
 def _find_peak(

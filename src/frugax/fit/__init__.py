@@ -6,12 +6,24 @@ Start at `plan` for one target, or `compare` for several; `find_largest_batch` a
 
 from ._batch import BatchAnswer, find_largest_batch
 from ._picture import draw_memory
-from ._plan import FitPlan, FitRow, apply, compare, layout_kinds, plan, show_why
+from ._plan import (
+    DEFAULT_BUDGET,
+    Budget,
+    FitPlan,
+    FitRow,
+    apply,
+    compare,
+    layout_kinds,
+    plan,
+    show_why,
+)
 from ._search import cost, search
 from ._workload import Workload, accumulate
 
 __all__ = [
+    "DEFAULT_BUDGET",
     "BatchAnswer",
+    "Budget",
     "FitPlan",
     "FitRow",
     "Workload",

@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from frugax.budget import MemoryBudget, format_bytes, table
+from frugax.budget import format_bytes, table
 from frugax.errors import ConfigError, InfeasibleBudgetError
 from frugax.targets import Target
 
-from ._plan import FitRow, to_budget, try_target
+from ._plan import DEFAULT_BUDGET, Budget, FitRow, to_budget, try_target
 from ._workload import Workload
 
 # Guesses from what larger batches need; then the search goes on by halves.
@@ -28,6 +28,8 @@ class BatchAnswer:
     tried: tuple[tuple[int, bool], ...]
 
     def __str__(self) -> str:
+        budget = self.answer.budget
+        assert budget is not None  # it fits
         rows = [
             [f"{n:,}", "fits" if fits else "does not fit"]
             for n, fits in sorted(self.tried)
@@ -35,7 +37,7 @@ class BatchAnswer:
         return (
             f"largest batch on {self.answer.target}: {self.rows:,} rows, "
             f"{format_bytes(self.answer.predicted)} of "
-            f"{format_bytes(self.answer.budget.usable_bytes)}, "
+            f"{format_bytes(budget.usable_bytes)}, "
             f"{self.answer.answer}\n{table(['rows', 'answer'], rows)}"
         )
 
@@ -64,7 +66,7 @@ def _guess_more(holds: list[tuple[int, int]], limit: int) -> int:
 def find_largest_batch(
     workload: Workload,
     target: Target,
-    budget: MemoryBudget | str = "90%",
+    budget: Budget = DEFAULT_BUDGET,
     *,
     precision: float = 0.05,
 ) -> BatchAnswer:
@@ -84,7 +86,7 @@ def find_largest_batch(
         ConfigError: the program cannot be compiled for the target.
         InfeasibleBudgetError: one row for each device does not fit.
     """
-    limit = to_budget(budget, target)
+    limit = to_budget(budget, workload, target)
     # Each device and each micro-batch has the same number of rows.
     step = target.num_devices * workload.micro_batches
     tried: list[tuple[int, bool]] = []

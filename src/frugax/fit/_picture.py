@@ -33,13 +33,14 @@ def draw_memory(plan: FitPlan, peaks: Sequence[PeakMemory | None]) -> str:
     """
     bars: list[Bar] = []
     for row, peak in zip(plan.rows, peaks, strict=True):
+        limit = 0 if row.budget is None else row.budget.usable_bytes
         sizes = _sums(row, peak)
         largest = peak.largest[:_LISTED] if peak else ()
         bars.append(
             Bar(
                 label=row.target,
                 parts=tuple((k, size, _COLOURS[k]) for k, size in sizes.items()),
-                limit=row.budget.usable_bytes,
+                limit=limit,
                 remark=f", {row.answer}",
                 notes=tuple(_describe(held) for held in largest),
             )

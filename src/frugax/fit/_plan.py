@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import jax
 
@@ -12,6 +12,7 @@ from frugax import measure, remat
 from frugax.budget import (
     JsonPlan,
     MemoryBudget,
+    MemoryShare,
     format_bytes,
     format_share,
     parse_share,
@@ -23,11 +24,16 @@ from frugax.targets import CompiledAnswer, Target
 from frugax.train import TrainStep
 from frugax.train.distributed import LayoutKind
 
+from ._donation import advise_donation
 from ._workload import Workload, takes_value_and_grad
+
+# The most bytes on one device; a share without "of" is one of the program.
+Budget: TypeAlias = MemoryBudget | MemoryShare | str
 
 # Of a device's memory, where no budget is stated: CUDA's context, libraries and
 # fragmentation need some. (JAX itself takes 75 % of a GPU at its start.)
-_DEFAULT_SHARE = "90%"
+DEFAULT_BUDGET = "90% of device"
+_DEVICE = "device"
 # Share of recomputed flops above which chunks of the batch are compared.
 _DEAR_SHARE = 0.1
 
@@ -38,7 +44,8 @@ class FitRow:
 
     Attributes:
         target: its name.
-        budget: the limit on one device.
+        budget: the limit on one device; None where it is a share of a program that
+            cannot be compiled.
         fits: whether the program, planned if that was needed, keeps to it.
         predicted: bytes of one device, by the target's compiler; where nothing fits,
             the least that was found.
@@ -53,10 +60,11 @@ class FitRow:
         caveat: how a real device may differ, and the parts that were not planned.
         remat: the plan of the backward pass; None if there is nothing to plan.
         problem: why there is no answer; "" if there is one.
+        lower_bound: bytes of arguments and results, where they alone exceed the budget.
     """
 
     target: str
-    budget: MemoryBudget
+    budget: MemoryBudget | None
     fits: bool
     predicted: int
     unplanned_bytes: int
@@ -71,12 +79,16 @@ class FitRow:
     caveat: str = ""
     remat: "remat.RematPlan | None" = None
     problem: str = ""
+    lower_bound: int | None = None
 
     @property
     def answer(self) -> str:
         """The answer in a few words."""
         if self.problem:
             return f"cannot tell: {self.problem}"
+        if self.lower_bound is not None:
+            fixed = format_bytes(self.lower_bound)
+            return f"does not fit, arguments and results alone are {fixed}"
         if not self.fits:
             return f"does not fit, needs {format_bytes(self.predicted)}"
         chunks = ""
@@ -104,7 +116,7 @@ class FitPlan(JsonPlan):
         return min(fitting, key=lambda r: r.price or 0.0, default=None)
 
     @property
-    def budget(self) -> MemoryBudget:
+    def budget(self) -> MemoryBudget | None:
         """The limit of the chosen row."""
         return (self.chosen or self.rows[0]).budget
 
@@ -125,7 +137,7 @@ class FitPlan(JsonPlan):
         head += ["layout"] * wide + ["price/h"] * priced
         rows = []
         for r in self.rows:
-            row = [r.target, format_bytes(r.budget.usable_bytes)]
+            row = [r.target, format_bytes(r.budget.usable_bytes) if r.budget else "-"]
             known = not r.problem
             row += [format_bytes(r.unplanned_bytes) if known else "-"]
             row += [format_bytes(r.predicted) if known else "-", r.answer]
@@ -141,7 +153,7 @@ class FitPlan(JsonPlan):
             rows.append(row)
         notes = sorted({f"{r.target}: {r.caveat}" for r in self.rows if r.caveat})
         kind = "of temporaries"
-        if self.budget.kind == "total":
+        if any(r.budget.kind == "total" for r in self.rows if r.budget):
             kind = "of arguments, results and temporaries"
         return "\n".join(
             [table(head, rows), f"bytes {kind} and flops, of one device", *notes]
@@ -151,7 +163,7 @@ class FitPlan(JsonPlan):
 def plan(
     fn: Callable[..., Any] | Workload,
     args: Sequence[Any] = (),
-    budget: MemoryBudget | str = _DEFAULT_SHARE,
+    budget: Budget = DEFAULT_BUDGET,
     *,
     target: Target | str = "here",
     **options: Any,
@@ -166,8 +178,9 @@ def plan(
     Args:
         fn: a loss, a step, or a function of `value_and_grad` that returns a step.
         args: a tuple of arguments; arrays or `jax.ShapeDtypeStruct`.
-        budget: the most bytes on one device; text such as "70GiB" or, of the device's
-            memory, "90%" limits arguments and results, too.
+        budget: the most bytes on one device; text such as "70GiB", "50%" of what the
+            program needs without a plan, or "90% of device", limits arguments and
+            results, too.
         target: a target or its name.
         options: other attributes of a `Workload`, such as `specs`, `axes`,
             `donate_argnums`, `has_aux`, `layout` or `micro_batches`.
@@ -191,21 +204,24 @@ def plan(
     """
     workload = fn if isinstance(fn, Workload) else Workload.of(fn, args, **options)
     chosen = Target(target) if isinstance(target, str) else target
-    limit = to_budget(budget, chosen)
+    limit = to_budget(budget, workload, chosen)
     try:
         return FitPlan(rows=(_answer(workload, chosen, limit),))
     except InfeasibleBudgetError as e:
         best = e.best if isinstance(e.best, remat.RematPlan) else None
-        e.hint = " ".join([e.hint, _largest(workload, chosen, best)]).strip()
+        donation = advise_donation(workload, chosen)
+        remedies = f"{donation}; or {e.hint}" if donation else e.hint
+        e.hint = f"{remedies} {_largest(workload, chosen, best)}".strip()
         raise
 
 
 def compare(
     workload: Workload,
     targets: Sequence[Target],
-    budget: MemoryBudget | str = _DEFAULT_SHARE,
+    budget: Budget = DEFAULT_BUDGET,
     *,
     prices: Mapping[str, float] | None = None,
+    on_row: Callable[[FitRow], Any] | None = None,
 ) -> FitPlan:
     """Plan the same program for several targets; what does not fit is a row, too.
 
@@ -214,20 +230,23 @@ def compare(
         targets: the targets.
         budget: the most bytes on one device, for each target.
         prices: cost of one device for an hour, by the name of the device or target.
+        on_row: called with each answer as soon as it is known.
     """
     rows = []
     for target in targets:
-        limit = to_budget(budget, target)
-        row = try_target(workload, target, limit)
+        row = try_target(workload, target, budget)
         rows.append(dataclasses.replace(row, price=_price_of(target, prices or {})))
+        if on_row is not None:
+            on_row(rows[-1])
     return FitPlan(rows=tuple(rows))
 
 
-def try_target(workload: Workload, target: Target, limit: MemoryBudget) -> FitRow:
+def try_target(workload: Workload, target: Target, budget: Budget) -> FitRow:
     """The answer for one target, also where nothing fits."""
     started = time.perf_counter()
-    shared: dict[str, Any] = {"target": target.name, "budget": limit}
+    shared: dict[str, Any] = {"target": target.name, "budget": None}
     try:
+        limit = shared["budget"] = to_budget(budget, workload, target)
         return _answer(workload, target, limit)
     except InfeasibleBudgetError as e:
         best = e.best
@@ -237,9 +256,12 @@ def try_target(workload: Workload, target: Target, limit: MemoryBudget) -> FitRo
             predicted=int(e.needed),
             unplanned_bytes=best.unplanned_bytes if found else int(e.needed),
             extra_share=best.extra_share if found else 0.0,
-            caveat=target.caveat,
+            caveat="; ".join(
+                filter(None, (advise_donation(workload, target), target.caveat))
+            ),
             seconds=time.perf_counter() - started,
             remat=best if found else None,
+            lower_bound=None if e.lower_bound is None else int(e.lower_bound),
             **shared,
         )
     except FrugaxError as e:
@@ -249,25 +271,46 @@ def try_target(workload: Workload, target: Target, limit: MemoryBudget) -> FitRo
         )
 
 
-def to_budget(budget: MemoryBudget | str, target: Target) -> MemoryBudget:
-    """A budget for one device; a share is one of its memory."""
+def to_budget(budget: Budget, workload: Workload, target: Target) -> MemoryBudget:
+    """Convert to bytes of one device; a share of the program compiles it once."""
     if isinstance(budget, MemoryBudget):
         return budget
+    if isinstance(budget, MemoryShare):
+        return budget.of(_plain_bytes(workload, target, budget.kind))
     if not isinstance(budget, str):
         raise TypeError(
-            f'a budget is a text such as "70GiB" or "90%", or '
+            f'a budget is a text such as "70GiB", "50%" or "90% of device", or '
             f"MemoryBudget(limit_bytes=...), got {budget!r}."
         )
-    if "%" not in budget:
+    text, _, whole = map(str.strip, budget.partition(" of "))
+    if "%" not in text:
         return MemoryBudget(budget, kind="total")
-    share = parse_share(budget, name="budget")
+    share = parse_share(text, name="budget")
     if not 0 < share <= 1:
         raise ValueError(f"budget must be in (0%, 100%], got {budget!r}.")
+    if not whole:
+        part = MemoryBudget.share(share, kind="total")
+        return part.of(_plain_bytes(workload, target, "total"))
+    if whole not in (_DEVICE, target.name, target.device_name):
+        raise ValueError(
+            f'budget is a share of the program ("50%") or of the device ("90% of '
+            f'{_DEVICE}"), got {budget!r}.'
+        )
     if target.memory_bytes is None:
         raise ValueError(
             f"the memory of {target} is not known: state the budget in bytes."
         )
     return MemoryBudget(limit_bytes=int(target.memory_bytes * share), kind="total")
+
+
+def _plain_bytes(
+    workload: Workload, target: Target, kind: Literal["temp", "total"]
+) -> int:
+    """Bytes that the program needs without a plan."""
+    compiled = _compile(
+        target, workload.plain(target), workload.place(target), workload.donate_argnums
+    )
+    return measure.program(compiled).bytes_of(kind)
 
 
 def _answer(workload: Workload, target: Target, limit: MemoryBudget) -> FitRow:
@@ -311,7 +354,7 @@ def _answer(workload: Workload, target: Target, limit: MemoryBudget) -> FitRow:
             needed=whole,
             limit=memory,
             unit="bytes",
-            hint=f"state a budget for all that it holds, such as {_DEFAULT_SHARE!r}.",
+            hint=f"state a budget for all that it holds, such as {DEFAULT_BUDGET!r}.",
             best=plan_found,
         )
     if predicted > limit.usable_bytes:

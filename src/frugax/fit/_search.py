@@ -2,13 +2,21 @@
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from frugax.budget import MemoryBudget
 from frugax.errors import ConfigError, InfeasibleBudgetError
 from frugax.targets import Target
 
-from ._plan import FitPlan, FitRow, layout_kinds, to_budget, try_target
+from ._plan import (
+    DEFAULT_BUDGET,
+    Budget,
+    FitPlan,
+    FitRow,
+    layout_kinds,
+    to_budget,
+    try_target,
+)
 from ._workload import Workload
 
 _DIMENSIONS = ("layout", "batch", "remat")
@@ -20,11 +28,12 @@ _FLOPS_PER_BYTE = 2200.0
 def search(
     workload: Workload,
     target: Target,
-    budget: MemoryBudget | str = "90%",
+    budget: Budget = DEFAULT_BUDGET,
     *,
     over: Sequence[str] = _DIMENSIONS,
     micro_batches: Sequence[int] = (1, 2, 4, 8),
     flops_per_byte: float = _FLOPS_PER_BYTE,
+    on_row: Callable[[FitRow], Any] | None = None,
 ) -> FitPlan:
     """Find the cheapest layout, micro-batches and recomputation that fit.
 
@@ -39,6 +48,7 @@ def search(
         over: the parts that vary: "layout", "batch" (micro-batches) and "remat".
         micro_batches: numbers of micro-batches to try.
         flops_per_byte: the price of moving a byte.
+        on_row: called with each answer as soon as it is known.
 
     Returns:
         All rows, the cheapest that fits first.
@@ -62,7 +72,7 @@ def search(
     if "batch" in over:
         rows = workload.rows
         parts = [n for n in micro_batches if rows % (n * target.num_devices) == 0]
-    limit = to_budget(budget, target)
+    limit = to_budget(budget, workload, target)
     found: list[FitRow] = []
     for kind, count in itertools.product(kinds, parts or [1]):
         variant = dataclasses.replace(workload, layout=kind, micro_batches=count)
@@ -70,6 +80,8 @@ def search(
         if "remat" not in over and row.fits and row.extra_share > 0:
             row = dataclasses.replace(row, fits=False, predicted=row.unplanned_bytes)
         found.append(dataclasses.replace(row, layout=kind, micro_batches=count))
+        if on_row is not None:
+            on_row(found[-1])
     ranked = sorted(found, key=lambda r: (not r.fits, cost(r, flops_per_byte)))
     if not ranked[0].fits:
         answered = [r for r in found if not r.problem]

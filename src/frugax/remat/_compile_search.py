@@ -5,9 +5,11 @@ they look for the program that needs the fewest bytes, wherever the model places
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
+import jax
 import numpy as np
 
 from frugax.errors import InfeasibleBudgetError, RematUndoneError
@@ -141,6 +143,15 @@ class CompileBench:
                 "plan keeps in the host's memory; plan with offload=False."
             )
         return costs.bytes_of(self.kind), undone, compiled.flops, costs.host_bytes
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Bytes of arguments and results on one device, which no plan changes."""
+        if self._plain is not None:
+            costs = program(self._plain.executable)
+            return costs.total_bytes - costs.temp_bytes
+        # The compiler for TPUs refused the program, and tells nothing of its results.
+        return sum(map(_shard_bytes, jax.tree.leaves(self.program.args)))
 
     @property
     def compiled(self) -> list[tuple[int, int]]:
@@ -376,3 +387,11 @@ def _count_undone(plain: CompiledCandidate, found: CompiledCandidate) -> int:
     left = found.heavy_compiled - plain.heavy_compiled
     usual = max(plain.heavy_traced - plain.heavy_compiled, 0)
     return max(planned - left - usual, 0)
+
+
+def _shard_bytes(leaf: Any) -> int:
+    """Bytes of an argument on one device."""
+    sharding, shape = getattr(leaf, "sharding", None), getattr(leaf, "shape", ())
+    if sharding is not None:
+        shape = sharding.shard_shape(shape)
+    return math.prod(shape) * getattr(getattr(leaf, "dtype", None), "itemsize", 0)

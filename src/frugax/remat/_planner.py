@@ -10,7 +10,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 import jax
 from jax.core import Tracer
 
-from frugax.budget import MemoryBudget, MemoryShare, check_budget
+from frugax.budget import MemoryBudget, MemoryShare, check_budget, format_bytes
 from frugax.errors import InfeasibleBudgetError, RematUndoneError
 from frugax.jaxprs import flops, flops_of, has_checkpoints
 from frugax.targets import Target
@@ -339,6 +339,8 @@ class _PlanSearch:
             )
         if bench.fits(plain):
             return bench.confirm(plain)
+        if self._is_hopeless(bench):
+            return None
         # Sums over chunks round differently, so the batch is divided only where
         # recomputation does not fit or costs much, or by wish.
         stages = [_Stage.CHUNKED] if self.divides == "first" else []
@@ -360,6 +362,10 @@ class _PlanSearch:
             if found:
                 return found
         return None
+
+    def _is_hopeless(self, bench: CompileBench) -> bool:
+        """Whether arguments and results alone exceed the limit."""
+        return self.budget.kind == "total" and bench.fixed_bytes > bench.limit
 
     def _search(
         self, bench: CompileBench, plain: Measurement, stage: _Stage, *, thorough: bool
@@ -523,6 +529,7 @@ class _PlanSearch:
     def _raise_infeasible(self, bench: CompileBench) -> NoReturn:
         measured, budget = bench.compiled, self.budget
         assert isinstance(budget, MemoryBudget)  # by `_find`
+        is_hopeless = self._is_hopeless(bench)
         intact = [(size, undone) for size, undone in measured if not undone]
         if len(intact) == 1 < len(measured):
             raise RematUndoneError(
@@ -547,7 +554,11 @@ class _PlanSearch:
         self.budget = enough(needed)
         best = self._build_plan(bench, found)
         attempt = f"by the best of {bench.compiles} compiled programs"
-        if len(measured) == 1:
+        lower_bound = bench.fixed_bytes if is_hopeless else None
+        if lower_bound is not None:
+            fixed = format_bytes(lower_bound)
+            attempt = f"in a program whose arguments and results alone take {fixed}"
+        elif len(measured) == 1:
             attempt = "in which recomputing would save nothing"
         raise InfeasibleBudgetError(
             f"the backward pass, {attempt},",
@@ -557,6 +568,7 @@ class _PlanSearch:
             hint=_hint(best, self.planned),
             best=best,
             proven=False,  # the least of those that were tried
+            lower_bound=lower_bound,
         )
 
 
