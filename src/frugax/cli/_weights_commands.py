@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +20,7 @@ from ._run_view import print_receipt
 File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
 Files = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
 Output = Annotated[Path | None, tyro.conf.arg(metavar="FILE", aliases=["-o"])]
+To = Annotated[str | None, tyro.conf.arg(metavar="FORMAT|FILE", aliases=["-o"])]
 Flag = tyro.conf.FlagCreatePairsOff[bool]
 Target = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
 # Read as text, so that a value that is not a number becomes one line of error.
@@ -53,7 +56,7 @@ def compress(
     files: Files,
     /,
     *,
-    to: Output = None,
+    to: To = None,
     limits: LimitOptions = NO_LIMITS,
     progressive: Flag = False,
     workers: Annotated[int, tyro.conf.arg(metavar="N")] = 1,
@@ -78,10 +81,17 @@ def compress(
 
     frugax compress Qwen3-8B/ --size 4bpw --workers 8 --resume
 
+    frugax compress Qwen3-8B/ --size 4bpw --to gguf
+
+    frugax compress Qwen3-8B/ --size 4bpw --to compressed-tensors
+
     Args:
         files: .safetensors or .npz files, or folders of .safetensors files such as
             Hugging Face's. Each is compressed within the limits by itself.
-        to: the compressed file, if there is one; by default the same name with .fxz.
+        to: fxz, gguf or compressed-tensors, or the file to write, if there is one: its
+            ending says which, and a name without one is a folder of
+            compressed-tensors. By default it is the same name with .fxz. In the other
+            two, 4bpw are integers of 4 bits, and steps and dense tensors come on top.
         limits: the largest size or error.
         progressive: store layers, so that decompress can read any part of the file.
         workers: how many processes code tensors; the file is the same.
@@ -97,7 +107,7 @@ def compress(
         raise ConfigError(_LIMITS.format("compress"))
     if not files:
         raise ConfigError("frugax compress: name a file or a folder of weights.")
-    if to is not None and len(files) > 1:
+    if to is not None and to not in _FORMATS and len(files) > 1:
         raise ConfigError(
             f"--to {to}: one name cannot be that of {len(files)} files: leave it out."
         )
@@ -105,6 +115,16 @@ def compress(
     targets = [_compressed_name(file, to, force=force) for file in files]
     if len(set(targets)) < len(targets):
         raise ConfigError("frugax compress: two of the files have one name for .fxz.")
+    if targets[0].suffix != ".fxz":
+        for name, given in (
+            ("--progressive", progressive),
+            ("--workers", workers > 1),
+            ("--resume", resume),
+        ):
+            if given:
+                raise ConfigError(f"--to {to}: {name} is for .fxz files alone.")
+        pairs = zip(files, targets, strict=True)
+        return int(not all([_round_one(*pair, budget) for pair in pairs]))
     if workers < 1:
         raise ConfigError(f"--workers {workers}: one process or more codes tensors.")
     kept = [
@@ -119,27 +139,82 @@ def compress(
     return int(not all(kept))
 
 
-def _compressed_name(file: Path, to: Path | None, *, force: bool) -> Path:
-    """Return the file to write for some weights."""
+def _compressed_name(file: Path, to: str | None, *, force: bool) -> Path:
+    """Return the file to write for some weights, or the folder."""
     if not file.is_dir() or file == Path():
         _must_exist(file)
     # By default the target would be the file itself.
-    if to is None and file.suffix == ".fxz":
+    by_default = to is None or to in _FORMATS
+    ending = _FORMATS[to or "fxz"] if by_default else ""
+    if ending == ".fxz" and file.suffix == ".fxz":
         raise ConfigError(
             f"{file}: these weights are compressed already; name a new file with --to."
         )
-    target = to or file.with_suffix(".fxz")
-    if to is None and file.is_dir():  # Qwen3-0.6B has a dot that is not a suffix
-        whole = file.resolve()
-        target = whole.with_name(f"{whole.name}.fxz")
+    # Qwen3-0.6B has a dot that is not a suffix.
+    whole = file.resolve() if file.is_dir() else file.with_suffix("")
+    target = whole.with_name(f"{whole.name}{ending}") if by_default else Path(to or "")
     # `samefile` also notices links and other spellings of the same path.
-    if target.suffix != ".fxz" or (target.exists() and target.samefile(file)):
+    suffix = "" if target.is_dir() else target.suffix
+    known = ending or suffix in _SUFFIXES
+    if not known or (target.exists() and target.samefile(file)):
         raise ConfigError(
             f"--to {target}: compressed weights need a separate file that ends in "
-            ".fxz; the original is never replaced."
+            ".fxz or .gguf, or a folder; the original is never replaced."
         )
-    _must_be_free(target, force=force)
+    if not (target.is_dir() and not any(target.iterdir())):
+        _must_be_free(target, force=force)
     return target
+
+
+def _round_one(file: Path, target: Path, budget: SizeBudget) -> bool:
+    """Write weights as integers: the coarsest within an error, the finest in a size."""
+    from frugax import compress as package
+
+    is_folder = target.suffix != ".gguf"
+    choices = [4, 8] if is_folder else [4, 6, 8]
+    asked, limit = budget.bits_per_weight, budget
+    if asked is not None:
+        choices = [bits for bits in choices if bits <= asked]
+        if not choices:
+            raise ConfigError(
+                f"--size {asked:g}bpw: these integers have 4 bits at least."
+            )
+        # The bits of an integer are the choice itself, and no limit of the file.
+        limit = None
+        if not budget.is_only_size:
+            limit = dataclasses.replace(budget, bits_per_weight=None)
+    if asked is not None or budget.is_only_size:
+        choices.reverse()
+    # What stands there is replaced by weights within the limits, or not at all.
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".frugax-") as scratch:
+        made = Path(scratch) / target.name
+        for bits in choices:
+            shutil.rmtree(made, ignore_errors=True)
+            if is_folder:
+                made.mkdir()
+            with _bar(f"rounding to {bits} bits") as progress:
+                try:
+                    report = package.export_quantised(
+                        file, made, bits=bits, budget=limit, progress=progress
+                    )
+                except ValueError as e:
+                    raise ConfigError(f"frugax compress: {e}") from e
+            is_kept = limit is None or report.verdict is Verdict.KEPT
+            if is_kept or bits == choices[-1]:
+                break
+        else:
+            raise AssertionError("there is a number of bits to choose")
+        _print(report.summary())
+        if not is_kept:
+            return False
+        if is_folder:
+            target.mkdir(exist_ok=True)
+            for part in sorted(made.iterdir()):
+                part.replace(target / part.name)
+        else:
+            made.replace(target)
+    _print_size(target)
+    return report.quantised > 0
 
 
 def _compress_one(
@@ -168,7 +243,7 @@ def _compress_one(
             workers=workers,
             resume=resume,
         )
-    console.print(str(saved), highlight=False, markup=False, soft_wrap=True)
+    _print(saved.summary())
     _print_size(target)
     return saved.receipt.verdict is Verdict.KEPT
 
@@ -357,6 +432,13 @@ def inspect(file: File, /, *, plot: Output = None, force: Flag = False) -> int:
     return 0
 
 
+# The formats of compress, and the endings that they give a name.
+_FORMATS = {
+    "fxz": ".fxz",
+    "gguf": ".gguf",
+    "compressed-tensors": "-compressed-tensors",
+}
+_SUFFIXES = (".fxz", ".gguf", "")
 _LIMITS = (
     "frugax {}: give one size (--ratio 8, --size 2MiB or --size 4bpw) or one error "
     "(--rel-error 0.01 or --max-abs 0.001), or one of each."
@@ -405,6 +487,10 @@ def _must_be_free(target: Path, *, force: bool, option: str = "--to") -> None:
             f"{target}: this file exists already; choose another with {option}, "
             "or replace it with --force."
         )
+
+
+def _print(text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _print_size(path: Path) -> None:

@@ -9,6 +9,7 @@ import dataclasses
 import fnmatch
 import functools
 import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -25,12 +26,14 @@ from ._export_layout import (
     round_to_groups,
     write_parts,
 )
+from ._folder import is_index
 from ._roles import WEIGHT, ModelConfig, Role, find_roles
 from .codecs.groups import Grouping, pack_nibbles
 
 _GROUPS = (128, 64, 32)
 # The words of compressed-tensors for ours.
 _FORMATS = {4: "pack-quantized", 8: "int-quantized"}
+_COPIED = (".jinja", ".json", ".model", ".txt")
 _GATE_UP = "gate_up_proj"
 
 
@@ -44,6 +47,7 @@ class CompressedTensors:
         keep: patterns of modules that are not quantised; None to go by their roles.
         config: the model's configuration.
         entries: the tensors.
+        source: the folder of the model's configuration and tokeniser.
     """
 
     folder: Path
@@ -51,6 +55,7 @@ class CompressedTensors:
     keep: Sequence[str] | None
     config: ModelConfig
     entries: Sequence[Entry]
+    source: Path
 
     @property
     def file(self) -> Path:
@@ -116,6 +121,8 @@ class CompressedTensors:
     def write(self, parts: Sequence[Part], dense: set[str], place: str) -> None:
         """Write the file, and the entry into `config.json`, which may be there already.
 
+        The other files of a model, such as its tokeniser's, are copied.
+
         Args:
             parts: the tensors of the file.
             dense: the names of those that are not quantised.
@@ -126,6 +133,10 @@ class CompressedTensors:
             UnsupportedFileError: the file cannot hold a tensor.
         """
         write_parts(self.file, parts, place)
+        if self.config.entries and self.source != self.folder:
+            for file in sorted(self.source.iterdir()):
+                if file.suffix in _COPIED and not is_index(file):
+                    shutil.copyfile(file, self.folder / file.name)
         path = self.folder / "config.json"
         config = ModelConfig.read(path).entries or self.config.entries
         weights = {

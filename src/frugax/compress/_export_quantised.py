@@ -18,7 +18,14 @@ from ._gguf import GGUF
 from ._int8_safetensors import Int8Safetensors
 from ._limits import Limit, make_receipt
 from ._roles import ModelConfig, Role, find_roles
-from ._tensor_table import Columns, TensorRow, show_error, tensor_table
+from ._tensor_table import (
+    Columns,
+    TensorRow,
+    show_error,
+    show_spends,
+    summary_table,
+    tensor_table,
+)
 from .arrays import QUANTISABLE, Distortion, relative_error
 from .search import Source
 
@@ -70,19 +77,29 @@ class ExportReport:
         total = sum(math.prod(t.shape) for t in floats)
         return sum(math.prod(t.shape) for t in floats if t.why_dense) / max(1, total)
 
+    def summary(self) -> str:
+        """Return one table with a row for each kind of tensor, and what stays."""
+        whole = {"file_bytes": self.file_bytes, "rel_error": self.rel_error}
+        return (
+            f"{summary_table(self.tensors, **whole)}\n{self._shares}"
+            f"{show_spends(self.receipt)}"
+        )
+
     def __str__(self) -> str:
         columns: Columns = {
             "error of the export": lambda t: show_error(t.rel_error, 2),
             "in all, at most": lambda t: show_error(t.total_rel_error, 2),
             "stays, being": lambda t: t.why_dense,
         }
+        return f"{tensor_table(self.tensors, columns)}\n{self._shares}\n{self.receipt}"
+
+    @property
+    def _shares(self) -> str:
         weights = sum(math.prod(t.shape) for t in self.tensors)
         return (
-            f"{tensor_table(self.tensors, columns)}\n{self.quantised} of "
-            f"{len(self.tensors)} tensors are rounded, and "
+            f"{self.quantised} of {len(self.tensors)} tensors are rounded, and "
             f"{100 * self.dense_share:.3g}% of the weights stay as they are; "
-            f"{8 * self.file_bytes / max(1, weights):.3g} bits per weight in all\n"
-            f"{self.receipt}"
+            f"{8 * self.file_bytes / max(1, weights):.3g} bits per weight in all"
         )
 
 
@@ -120,8 +137,8 @@ def export_quantised(
             and places.
         config: the model's `config.json`, or the folder that has one; by default that
             in `to`, or beside `file`.
-        budget: a relative error or a size to hold the file against; it changes nothing
-            but the verdict.
+        budget: a relative error, a size or both to hold the file against; it changes
+            nothing but the verdict.
         progress: called with the share that is done, in [0, 1], and the name of the
             work.
 
@@ -134,12 +151,17 @@ def export_quantised(
         FileNotFoundError: there is no such file.
         OutputError: `to` cannot be written.
         UnsupportedFileError: the format cannot hold a tensor.
-        ValueError: `to` is of another kind, or the format has no integers of so many
-            bits.
+        ValueError: `to` is of another kind, the format has no integers of so many
+            bits, or the budget limits another error.
     """
     check_path(to, local=True)
     if budget is not None:
         check_budget(budget, SizeBudget)
+        for name in ("max_abs", "output_error"):
+            if getattr(budget, name) is not None:
+                raise ValueError(
+                    f"{name} is not measured of integers: state rel_error or a size."
+                )
     suffix = Path(to).suffix if not Path(to).is_dir() else ""
     if suffix not in ("", ".gguf", ".safetensors"):
         raise ValueError(
@@ -168,7 +190,9 @@ def export_quantised(
             case ".safetensors":
                 writer = Int8Safetensors(Path(to))
             case _:
-                writer = CompressedTensors(Path(to), bits, keep, known, entries)
+                writer = CompressedTensors(
+                    *(Path(to), bits, keep, known, entries, folder)
+                )
         exported = _Exported(weights, writer)
         items = writer.list_items(entries)
         for i, item in enumerate(items):

@@ -20,6 +20,8 @@ from ._tensor_table import (
     TensorRow,
     format_gap,
     show_error,
+    show_spends,
+    summary_table,
     tensor_table,
     used_share,
 )
@@ -111,6 +113,11 @@ class CompressReport:
     def verdict(self) -> Verdict:
         """Whether the budget was kept."""
         return self.receipt.verdict
+
+    def summary(self) -> str:
+        """Return one table with a row for each kind of tensor, and the verdicts."""
+        whole = {"file_bytes": self.file_bytes, "rel_error": self.rel_error}
+        return summary_table(self.tensors, **whole) + show_spends(self.receipt)
 
     def to_json(self) -> str:
         """Return the report as JSON text."""

@@ -2,12 +2,13 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
-from frugax.budget import SizeBudget, table
+from frugax.budget import Receipt, SizeBudget, amount, table
 
 from .arrays import Distortion, relative_error
 
@@ -82,6 +83,47 @@ def tensor_table(tensors: Sequence[TensorRow], columns: Columns) -> str:
         for t in tensors
     ]
     return table(["tensor", "weights", "codec", "bytes", *columns], rows)
+
+
+def summary_table(
+    tensors: Sequence[TensorRow], *, file_bytes: int, rel_error: float
+) -> str:
+    """Show one row for each kind of tensor, whose names differ in numbers, and all."""
+    kinds: dict[tuple[str, str, str], list[TensorRow]] = {}
+    for t in tensors:
+        name = re.sub(r"\d+", "*", t.name) or "(the array)"
+        kinds.setdefault((name, f"{t.dtype}{list(t.shape)}", t.codec), []).append(t)
+    rows = [
+        [
+            name,
+            str(len(same)),
+            weights,
+            codec,
+            *_amounts(sum(t.bytes for t in same), same),
+            show_error(max(t.rel_error for t in same), 2),
+        ]
+        for (name, weights, codec), same in kinds.items()
+    ]
+    whole = ["all", str(len(tensors)), "", "", *_amounts(file_bytes, tensors)]
+    heads = ["tensors", "how many", "weights", "codec", "bytes", "bits each"]
+    rows.append([*whole, show_error(rel_error, 2)])
+    return table([*heads, "relative error"], rows)
+
+
+def _amounts(length: int, tensors: Sequence[TensorRow]) -> list[str]:
+    numbers = sum(math.prod(t.shape) for t in tensors)
+    return [f"{length:,}", f"{8 * length / max(1, numbers):.2f}"]
+
+
+def show_spends(receipt: Receipt) -> str:
+    """Show each limit with its verdict on a line."""
+    lines = [
+        f"{s.name}: {s.measured_text}, at most {amount(s.limit, s.unit)}: {s.verdict}"
+        + (f". {s.problems}" if s.problems else "")
+        for s in receipt.spends
+        if math.isfinite(s.limit)
+    ]
+    return "".join(f"\n{line}" for line in lines)
 
 
 def used_share(of: Any) -> float:
