@@ -176,3 +176,129 @@ def test_gradients_and_keys_of_another_type_are_refused():
     for key in ("a", 1.5):
         with refuses(TypeError, key):
             layer.randomize_params(key)  # pyright: ignore[reportArgumentType]
+
+
+# --- draws, masks and statistics ----------------------------------------------------
+
+
+def half(backend, dtype):
+    return type(backend)(dtype=dtype)
+
+
+@both
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_draws_of_16_bits_are_spread_as_those_of_32(backend, dtype):
+    b = half(backend, dtype)
+    wide = lambda x: b.to_numpy(b.cast(x, "float32"))
+    uniform, normal = wide(b.rand(20_000)), wide(b.randn(20_000))
+    assert len(np.unique(uniform)) > 700
+    assert 0 <= uniform.min() < uniform.max() < 1
+    assert abs(uniform.mean() - 0.5) < 0.01
+    assert abs(normal).max() > 3.3  # 3.9 or more in 999 of 1,000 such samples
+    assert wide(b.rand(20_000, dtype=dtype)).max() < 1
+
+
+@both
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_each_of_many_classes_is_drawn(backend, dtype):
+    b = half(backend, dtype)
+    shares = b.ones(1000) / 1000
+    drawn = b.to_numpy(b.multinomial(shares, 20_000, replacement=True))
+    assert len(np.unique(drawn)) == 1000
+    assert abs(drawn.mean() - 499.5) < 10
+
+
+@both
+def test_multinomial_draws_without_replacement_as_torchs(backend):
+    shares = backend.array(np.array([[0.0, 1, 2, 7], [4, 0, 1, 1]], "f4"))
+    drawn = backend.to_numpy(backend.multinomial(shares, 3))
+    assert [sorted(row) for row in drawn.tolist()] == [[1, 2, 3], [0, 2, 3]]
+    many = backend.array(np.tile(np.array([1, 2, 7], "f4"), (20_000, 1)))
+    first = backend.to_numpy(backend.multinomial(many, 2))[:, 0]
+    np.testing.assert_allclose(np.bincount(first) / 20_000, [0.1, 0.2, 0.7], atol=0.02)
+    with refuses(ValueError, 5):
+        backend.multinomial(shares, 5)
+
+
+@both
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_running_totals_of_16_bits_do_not_stop(backend, dtype):
+    b = half(backend, dtype)
+    total = b.to_numpy(b.cast(b.cumsum(b.ones(1000) / 10), "float32"))
+    exact = np.cumsum(b.to_numpy(b.cast(b.ones(1000) / 10, "float32")))
+    np.testing.assert_allclose(total, exact, 0.005)
+    factors = b.to_numpy(b.cast(b.cumprod(b.ones(200) * 1.0078125), "float32"))
+    np.testing.assert_allclose(factors, np.cumprod(np.full(200, 1.0078125)), 0.01)
+
+
+@both
+def test_a_mask_of_three_axes_is_of_the_batch(backend):
+    generator = np.random.default_rng(0)
+    q, k, v = (generator.normal(size=(2, 3, 2, 4)).astype("f4") for _ in range(3))
+    mask = generator.random((2, 3, 3)) < 0.6
+    run = lambda m: backend.to_numpy(
+        backend.attention(*map(backend.array, (q, k, v)), backend.array(m))
+    )
+    np.testing.assert_array_equal(run(mask), run(mask[:, None]))
+    with refuses(ValueError, (3, 3, 3), 2):
+        run(np.ones((3, 3, 3), bool))
+
+
+@both
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (models.BatchNorm(), (1, 4)),
+        (models.BatchNorm(), (1, 1, 1, 4)),
+        (models.InstanceNorm(), (3, 1, 4)),
+        (models.GroupNorm(4), (3, 1, 4)),
+    ],
+)
+def test_statistics_of_one_value_are_refused(backend, layer, shape):
+    with refuses(ShapeError, shape):
+        ml.compile(layer, backend, shapes={"input": shape})
+
+
+@both
+@pytest.mark.parametrize("name", ["weight", "pos_weight"])
+def test_a_number_weighs_a_loss_as_an_array_does(backend, name):
+    x, y = IOKey("x", shape=(3, 2)), IOKey("y", shape=(3, 2))
+    loss = op("binary_cross_entropy")
+    model = Model.create(
+        number=loss(x, y, **{name: 2.5}),
+        array=loss(x, y, **{name: np.full(2, 2.5, "f4")}),
+    )
+    data = {"x": X[0, :, :2], "y": (X[0, :, :2] > 4).astype("f4")}
+    got = ml.compile(model, backend).evaluate({}, data)
+    assert float(got["number"]) == pytest.approx(float(got["array"]), rel=1e-6)
+
+
+@both
+def test_a_number_is_no_loss_target_and_no_class_weights(backend):
+    x = IOKey("x", shape=(3, 2))
+    for layer, wires in (("mse", {"target": 0.0}), ("hinge", {"labels": 1.0})):
+        with refuses(ShapeError, (3, 2)):
+            ml.compile(Model.create(y=op(layer)(x, **wires)), backend)
+    labels = IOKey("labels", shape=(3,), dtype="int32")
+    with refuses(ShapeError, 2):
+        loss = op("cross_entropy")(x, labels, weight=2.0)
+        ml.compile(Model.create(y=loss), backend)
+
+
+@both
+def test_a_seed_is_a_key(backend):
+    model = Model.create(y=op("dropout", rate=0.5)(IOKey("x", shape=(4, 50))))
+    compiled = ml.compile(model, backend)
+    run = lambda key: np.asarray(
+        compiled.evaluate({}, {"x": np.ones((4, 50), "f4"), "key": key})["y"]
+    )
+    assert (run(3) == run(np.int32(3))).all()
+    assert (run(3) != run(4)).any()
+
+
+def test_flatten_merges_up_to_its_end_as_torchs():
+    x = np.zeros((2, 3, 4, 5), "f4")
+    for bounds in ((), (1, 2), (0, 1), (2,), (1, -2), (-2, -1), (0, -1)):
+        compiled = ml.compile(models.Flatten(*bounds), JAX, shapes={"input": x.shape})
+        got = compiled.evaluate({}, {"input": x})["output"]
+        assert got.shape == torch.nn.Flatten(*bounds)(torch.tensor(x)).shape

@@ -512,11 +512,30 @@ def interp(b: Any, x: Any, xp: Any, fp: Any) -> Any:
 
 
 @_eager
-def multinomial(b: Any, probabilities: Any, num_samples: int) -> Any:
-    # Class numbers (..., num_samples), drawn with replacement.
+def multinomial(
+    b: Any,
+    probabilities: Any,
+    num_samples: int,
+    replacement: bool = False,  # noqa: FBT001, FBT002 - torch's signature
+) -> Any:
+    # Class numbers (..., num_samples). 16 bits do not tell many classes apart.
+    wide = "float64" if b.dtype.itemsize == 8 else "float32"
+    probabilities = b.cast(probabilities, wide)
+    if not replacement:
+        classes = probabilities.shape[-1]
+        if num_samples > classes:
+            raise ValueError(
+                f"multinomial: {num_samples} of {classes} classes cannot be drawn "
+                "without replacement; give replacement=True."
+            )
+        # The classes with the largest noisy logarithms, in order, are draws without
+        # replacement (Efraimidis & Spirakis 2006): log p - log of an exponential one.
+        uniform = b.rand(*probabilities.shape, dtype=wide)
+        waits = b.negative(b.log1p(b.negative(uniform)))
+        return b.top_k(b.log(probabilities) - b.log(waits), num_samples)[1]
     shares = probabilities / b.sum(probabilities, -1, keepdims=True)
     ends = b.expand_dims(b.cumsum(shares, -1), -2)
-    drawn = b.rand(*probabilities.shape[:-1], num_samples, 1)
+    drawn = b.rand(*probabilities.shape[:-1], num_samples, 1, dtype=wide)
     # Inverse transform sampling: the first class whose cumulated share exceeds it. The
     # last end is left out, as rounding may leave it below 1.
     return b.sum(b.greater_equal(drawn, ends)[..., :-1], -1)

@@ -1,7 +1,7 @@
 """Layers for pooling, upsampling and flattening of channels-last data."""
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -140,11 +140,14 @@ class Flatten(Weightless):
 
     Attributes:
         start: the first of the axes.
-        stop: the axis after the last, one more than torch's `end_dim`; None: to the
-            end.
+        end: the last of the axes, which is merged as well.
     """
 
     start: int = 1
-    stop: int | None = None
+    end: int = -1
 
     op = "flatten"
+
+    def attrs(self) -> dict[str, Any]:
+        # The op takes Python's bounds, whose end is not included.
+        return {"start": self.start, "stop": self.end + 1 if self.end != -1 else None}

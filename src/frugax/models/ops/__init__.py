@@ -24,8 +24,10 @@ from . import (
 from ._promote import (
     FLOAT_DTYPE,
     as_dtype,
+    drawing_dtype,
     int_dtype,
     is_floating,
+    largest_below,
     result_dtype,
     sum_dtype,
 )
@@ -54,9 +56,11 @@ __all__ = [
     "_windows",
     "as_dtype",
     "custom_op",
+    "drawing_dtype",
     "find",
     "int_dtype",
     "is_floating",
+    "largest_below",
     "op",
     "op_from_function",
     "result_dtype",

@@ -29,7 +29,8 @@ def attention(
     queries then share one.
 
     The mask is boolean, True where a query may look, or numbers that are added to the
-    products; it is broadcast to (batch, heads, queries, keys). A query that may look
+    products: (queries, keys), (batch, queries, keys), or what broadcasts to (batch,
+    heads, queries, keys). A query that may look
     nowhere gets zeros. With `causal` the last query sees all keys, and each query
     before it one key less; with a `window` as well, it sees the last `window` of these
     (Beltagy et al. 2020, arXiv:2004.05150). `scale` is 1 / sqrt(features) by default.
@@ -71,6 +72,14 @@ def attention(
             f"attention: a mask of {dtype} could mean two things: for 1 where a query "
             "may look, write mask != 0, and cast numbers to add to float32."
         )
+    if mask is not None and len(mask.shape) == 3:
+        if mask.shape[0] not in (1, query.shape[0]):
+            raise ValueError(
+                "attention: a mask of three axes is (batch, queries, keys), not "
+                f"{tuple(mask.shape)} for a batch of {query.shape[0]}; one for each "
+                "head has four, (1, heads, queries, keys)."
+            )
+        mask = xp.expand_dims(mask, 1)
     # Products of independent features have a variance that grows with their number, and
     # saturate the softmax (Vaswani et al., sec. 3.2.1).
     if scale is None:

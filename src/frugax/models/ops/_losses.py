@@ -76,7 +76,7 @@ def cross_entropy(
     highest = xp.stop_gradient(xp.max(z, axis=-1, keepdims=True))
     total = xp.log(xp.sum(xp.exp(z - highest), axis=-1))
     weight = _class_weights(xp, "cross_entropy", input, weight)
-    if tuple(target.shape) == tuple(input.shape):
+    if _shape(target) == tuple(input.shape):
         if ignore_index is not None:
             raise ValueError(
                 "cross_entropy: ignore_index needs labels that are classes, not "
@@ -256,10 +256,10 @@ def _weighted_mean(xp: Any, op: str, losses: Any, counts: Any, reduction: str) -
 def _class_weights(xp: Any, op: str, scores: Any, weight: Any) -> Any:
     if weight is None:
         return None
-    if tuple(weight.shape) != (scores.shape[-1],):
+    if _shape(weight) != (scores.shape[-1],):
         raise ValueError(
             f"{op}: weight must be one number for each of {scores.shape[-1]} classes, "
-            f"not of shape {tuple(weight.shape)}."
+            f"not of shape {_shape(weight)}."
         )
     return xp.widened(weight)
 
@@ -274,10 +274,10 @@ def _classes(xp: Any, labels: Any, ignore_index: int | None) -> tuple[Any, Any]:
 
 
 def _check_labels(xp: Any, op: str, scores: Any, labels: Any) -> None:
-    if tuple(labels.shape) != tuple(scores.shape[:-1]):
+    if _shape(labels) != tuple(scores.shape[:-1]):
         raise ValueError(
             f"{op}: scores of shape {tuple(scores.shape)} need labels of shape "
-            f"{tuple(scores.shape[:-1])}, not {tuple(labels.shape)}."
+            f"{tuple(scores.shape[:-1])}, not {_shape(labels)}."
         )
     require_whole(xp, op, "target", labels)
 
@@ -285,11 +285,17 @@ def _check_labels(xp: Any, op: str, scores: Any, labels: Any) -> None:
 def _same(op: str, left: Any, right: Any) -> None:
     # (n, 1) and (n,) broadcast to (n, n): the loss would compare each prediction with
     # all targets, and train towards their mean.
-    if tuple(left.shape) != tuple(right.shape):
+    first, second = _shape(left), _shape(right)
+    if first != second:
         raise ValueError(
-            f"{op}: the shapes must be equal, not {tuple(left.shape)} and "
-            f"{tuple(right.shape)}; a loss does not broadcast."
+            f"{op}: the shapes must be equal, not {first} and {second}; a loss does "
+            "not broadcast."
         )
+
+
+def _shape(array: Any) -> tuple[Any, ...]:
+    """The shape of an array, or of a number."""
+    return tuple(getattr(array, "shape", ()))
 
 
 def _error(xp: Any, op: str, input: Any, target: Any) -> Any:

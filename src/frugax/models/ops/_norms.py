@@ -3,6 +3,7 @@
 Statistics of float16 and bfloat16 are computed in float32.
 """
 
+import math
 from typing import Any
 
 from jaxtyping import Shaped
@@ -76,6 +77,9 @@ def group_norm(
             f"group_norm: {channels} channels cannot be divided into {groups} groups."
         )
     axes = tuple(range(1, len(input.shape) - 1))
+    _require_several(
+        "group_norm", (*input.shape[1:-1], channels // groups), input.shape
+    )
     # Each example has its own statistics, so training and inference agree at any batch
     # size.
     return _normalise(xp, input, weight, bias, epsilon, axes, groups)[0]
@@ -95,6 +99,7 @@ def instance_norm(
     The input is (batch, *space, channels); weight and bias are (channels,).
     Ulyanov, Vedaldi & Lempitsky 2016, arXiv:1607.08022.
     """
+    _require_several("instance_norm", input.shape[1:-1], input.shape)
     # A group norm with one group for each channel.
     axes = tuple(range(1, len(input.shape) - 1))
     return _normalise(xp, input, weight, bias, epsilon, axes)[0]
@@ -131,6 +136,7 @@ def batch_norm(
             running_mean,
             running_var,
         )
+    _require_several("batch_norm", input.shape[:-1], input.shape)
     axes = tuple(range(len(input.shape) - 1))
     out, mean, variance = _normalise(xp, input, weight, bias, epsilon, axes)
     # torch normalises by the biased variance, but keeps the unbiased one (Bessel).
@@ -142,6 +148,15 @@ def batch_norm(
         return xp.cast_like(xp.reshape(kept, old.shape), old)
 
     return out, update(running_mean, mean), update(running_var, variance)
+
+
+def _require_several(op: str, lengths: Any, shape: Any) -> None:
+    """Refuse statistics of a single value, which would be normalised to 0."""
+    if math.prod(lengths) == 1:
+        raise ValueError(
+            f"{op}: each mean would be of one value, in an input of shape "
+            f"{tuple(shape)}; give more examples or positions."
+        )
 
 
 def _normalise(

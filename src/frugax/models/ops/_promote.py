@@ -129,3 +129,20 @@ def require_whole(xp: Any, op: str, name: str, array: Any) -> None:
     dtype = xp.dtype_of(array)
     if dtype.kind not in "iu":
         raise ValueError(f"{op}: {name} must be integers, such as int32, not {dtype}.")
+
+
+def drawing_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype that random numbers of a dtype are drawn in, before they are rounded.
+
+    16 bits hold a few hundred different uniform numbers, and normal ones from these
+    would end below 3.
+    """
+    return FLOAT_DTYPE if _is_half(dtype) else dtype
+
+
+def largest_below(high: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The largest number of a dtype that is below `high`."""
+    rounded = high.astype(dtype)
+    if rounded.astype(high.dtype) < high:
+        return rounded
+    return np.nextafter(rounded, np.asarray(-np.inf, dtype))

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from frugax.models.ops import drawing_dtype, largest_below
+
 from ._dtypes import Array, Dtypes
 
 
@@ -60,27 +62,41 @@ class Creation(Dtypes):
         self, key: Array, shape: Any, low: Any, high: Any, dtype: np.dtype
     ) -> Array:
         """Uniform in [low, high)."""
-        low, high = (np.asarray(v, dtype) for v in (low, high))
-        return jax.random.uniform(key, tuple(shape), dtype, low, high)
+        wide = drawing_dtype(dtype)
+        low, high = (np.asarray(v, wide) for v in (low, high))
+        drawn = jax.random.uniform(_as_key(key), tuple(shape), wide, low, high)
+        if wide == dtype:
+            return drawn
+        return jnp.minimum(drawn.astype(dtype), largest_below(high, dtype))
 
     def random_normal(self, key: Array, shape: Any, dtype: np.dtype) -> Array:
         """Standard normal."""
-        return jax.random.normal(key, tuple(shape), dtype)
+        drawn = jax.random.normal(_as_key(key), tuple(shape), drawing_dtype(dtype))
+        return drawn.astype(dtype)
 
     def bernoulli(self, key: Array, p: float, shape: Any) -> Array:
         """True with probability p."""
-        return jax.random.bernoulli(key, p, tuple(shape))
+        return jax.random.bernoulli(_as_key(key), p, tuple(shape))
 
     def random_integers(
         self, key: Array, shape: Any, low: int, high: int, dtype: np.dtype
     ) -> Array:
         """Uniform integers in [low, high)."""
-        return jax.random.randint(key, tuple(shape), low, high, dtype)
+        return jax.random.randint(_as_key(key), tuple(shape), low, high, dtype)
 
     def fold_in(self, key: Array, index: Any) -> Array:
         """Derive a key from each number."""
-        return jax.random.fold_in(key, index)
+        return jax.random.fold_in(_as_key(key), index)
 
     def split_key(self, key: Array, count: int = 2) -> tuple[Array, ...]:
         """Split a key."""
-        return tuple(jax.random.split(key, count))
+        return tuple(jax.random.split(_as_key(key), count))
+
+
+def _as_key(key: Array) -> Array:
+    """A key, or that of a seed: a whole number without axes, as on torch."""
+    if isinstance(key, int):
+        return jax.random.key(key)
+    if jnp.issubdtype(key.dtype, jnp.integer) and not key.shape:
+        return jax.random.key(key)
+    return key

@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ._dtypes import Dtypes
 from ._grouped_linear import grouped_linear
 from ._kernels_conv import ConvolutionKernels
 
 
-class Kernels(ConvolutionKernels):
+class Kernels(ConvolutionKernels, Dtypes):
     """Methods that `JaxNamespace` inherits."""
 
     precision: Any
@@ -64,8 +65,9 @@ class Kernels(ConvolutionKernels):
         picked = jnp.take_along_axis(scores, at[..., None], axis=-1)[..., 0]
         return jnp.where(at == labels, picked, jnp.nan)
 
-    def widened(self, input: jax.Array) -> jax.Array:
+    def widened(self, input: jax.Array | float) -> jax.Array:
         """Convert half precision to float32 for sums and exponentials."""
+        input = self.asarray(input)
         if input.dtype in (jnp.bfloat16, jnp.float16):
             return input.astype(jnp.float32)
         return input

@@ -1,12 +1,12 @@
 """The JAX implementation of reductions, cumulative sums and softmax, for ops."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from frugax.models.ops import is_floating, sum_dtype
+from frugax.models.ops import drawing_dtype, is_floating, sum_dtype
 
 from ._dtypes import Array, Dtypes
 
@@ -26,11 +26,20 @@ class Reductions(Dtypes):
 
     def cumsum(self, x: Array, axis: int | None = None) -> Array:
         """Running sum; of the flattened array without an axis."""
-        return jnp.cumsum(x, axis, dtype=self._sum_dtype(x))
+        return self._running(jnp.cumsum, x, axis)
 
     def cumprod(self, x: Array, axis: int | None = None) -> Array:
         """Running product; of the flattened array without an axis."""
-        return jnp.cumprod(x, axis, dtype=self._sum_dtype(x))
+        return self._running(jnp.cumprod, x, axis)
+
+    def _running(
+        self, function: Callable[..., Array], x: Array, axis: int | None
+    ) -> Array:
+        # jnp adds halves up in their own dtype here: a running total of 16 bits stops
+        # to grow after a few hundred entries.
+        dtype = self._sum_dtype(x) or drawing_dtype(self.dtype_of(x))
+        total = function(x, axis, dtype=dtype)
+        return self.cast(total, self._sum_dtype(x) or self.dtype_of(x))
 
     def _sum_dtype(self, x: Array) -> np.dtype | None:
         # None for floats, because jnp accumulates half precision in float32 by itself.

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from frugax.models.ops import FLOAT_DTYPE, as_dtype
+from frugax.models.ops import FLOAT_DTYPE, as_dtype, drawing_dtype, largest_below
 
 from ._dtypes import TO_TORCH, Array, Dtypes
 
@@ -75,11 +75,17 @@ class Creation(Dtypes):
         self, key: Array, shape: Any, low: Any, high: Any, dtype: np.dtype
     ) -> torch.Tensor:
         """Uniform in [low, high)."""
-        return low + (high - low) * torch.rand(shape, **self._draw(key, dtype))
+        wide = drawing_dtype(dtype)
+        drawn = low + (high - low) * torch.rand(shape, **self._draw(key, wide))
+        if wide == dtype:
+            return drawn
+        most = float(largest_below(np.asarray(high, wide), dtype))
+        return drawn.to(TO_TORCH[dtype]).clamp_max(most)
 
     def random_normal(self, key: Array, shape: Any, dtype: np.dtype) -> torch.Tensor:
         """Standard normal."""
-        return torch.randn(shape, **self._draw(key, dtype))
+        wide = drawing_dtype(dtype)
+        return torch.randn(shape, **self._draw(key, wide)).to(TO_TORCH[dtype])
 
     def bernoulli(self, key: Array, p: float, shape: Any) -> torch.Tensor:
         """True with probability p."""

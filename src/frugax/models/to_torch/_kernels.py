@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from ._dtypes import Dtypes
 from ._kernels_conv import ConvolutionKernels
 
 
-class Kernels(ConvolutionKernels):
+class Kernels(ConvolutionKernels, Dtypes):
     """Methods that `TorchNamespace` inherits."""
 
     # Run step by step, each step is cheaper the less is done in it.
@@ -48,10 +49,10 @@ class Kernels(ConvolutionKernels):
         picked = scores.gather(-1, at[..., None].long())[..., 0]
         return picked.where(at == labels, math.nan)
 
-    def widened(self, input: torch.Tensor) -> torch.Tensor:
+    def widened(self, input: torch.Tensor | float) -> torch.Tensor:
         """Convert half precision to float32 for sums and exponentials."""
-        narrow = input.dtype in (torch.bfloat16, torch.float16)
-        if narrow:
+        input = self.asarray(input)
+        if input.dtype in (torch.bfloat16, torch.float16):
             return input.float()
         return input
 
