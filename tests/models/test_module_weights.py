@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import frugax as ml
-from frugax.errors import ShapeError
+from frugax.errors import ShapeError, UnsupportedModuleError
 from frugax.models import (
     GRU,
     LSTM,
@@ -15,6 +15,7 @@ from frugax.models import (
     Conv2D,
     ConvTranspose2D,
     Flatten,
+    GroupNorm,
     GRUCell,
     LayerNorm,
     Linear,
@@ -22,6 +23,7 @@ from frugax.models import (
     Model,
     MultiHeadAttention,
     Relu,
+    RMSNorm,
     from_equinox,
     from_flax,
 )
@@ -190,3 +192,62 @@ def test_the_pattern_that_states_most_matches():
     params, _ = ml.models.load_state_dict(compiled, theirs, names)
     assert params["layer0.weight"].all()
     assert not params["back0.weight"].any()
+
+
+# --- settings -----------------------------------------------------------------------
+
+
+def load_equinox(layer, module, shape):
+    return from_equinox(ml.compile(layer, BACKEND, shapes={"input": shape}), module)
+
+
+def test_a_setting_that_differs_from_an_equinox_module_is_named():
+    nn = pytest.importorskip("equinox").nn
+    key = jax.random.key(0)
+    conv = lambda **settings: nn.Conv2d(4, 4, 3, key=key, **settings)
+    mlp = nn.MLP(8, 2, 6, 1, activation=jax.nn.gelu, key=key)
+    ours = MLP(input_size=8, hidden_sizes=[6], output_size=2)
+    rows, images = (2, 6), (2, 8, 8, 4)
+    for layer, module, shape, named in (
+        (LayerNorm(), nn.LayerNorm(6, eps=1e-2), rows, (0.01, 1e-05)),
+        (RMSNorm(), nn.RMSNorm(6, eps=1e-3, use_bias=False), rows, (0.001, 1e-06)),
+        (GroupNorm(2), nn.GroupNorm(3, 6), (2, 4, 6), (2, 3)),
+        (Conv2D(4), conv(stride=2), images, ("stride", "padding")),
+        (Conv2D(4, stride=2), conv(stride=2, padding=1), images, ("padding",)),
+        (Conv2D(4), conv(padding=1, padding_mode="CIRCULAR"), images, ("CIRCULAR",)),
+        (
+            MultiHeadAttention(8, heads=4, bias=False),
+            nn.MultiheadAttention(2, 8, key=key),
+            (2, 3, 8),
+            (4, 2),
+        ),
+    ):
+        with refuses(UnsupportedModuleError, *named):
+            load_equinox(layer, module, shape)
+    compiled = ml.compile(ours, BACKEND, shapes={"input": (2, 8)})
+    with refuses(UnsupportedModuleError, "relu"):
+        from_equinox(compiled, mlp, {"layers.{i}": "linear_{i}"})
+
+
+def test_a_setting_that_is_equal_is_loaded():
+    nn = pytest.importorskip("equinox").nn
+    load_equinox(LayerNorm(epsilon=1e-2), nn.LayerNorm(6, eps=1e-2), (2, 6))
+    load_equinox(GroupNorm(3), nn.GroupNorm(3, 6), (2, 4, 6))
+
+
+def test_a_setting_that_differs_from_a_flax_module_is_named():
+    nnx = pytest.importorskip("flax.nnx")
+    rngs = nnx.Rngs(0)
+    compiled = ml.compile(LayerNorm(), BACKEND, shapes={"input": (2, 6)})
+    with refuses(UnsupportedModuleError, 1e-06, 1e-05):
+        from_flax(compiled, nnx.LayerNorm(6, rngs=rngs))
+    from_flax(compiled, nnx.LayerNorm(6, epsilon=1e-5, rngs=rngs))
+    # The weights alone: flax's own default, unless the caller states another.
+    weights = {"scale": np.ones(6, "f4"), "bias": np.zeros(6, "f4")}
+    with refuses(UnsupportedModuleError, 1e-06, 1e-05):
+        from_flax(compiled, weights)
+    from_flax(compiled, weights, epsilon=1e-5)
+    compiled = ml.compile(Conv2D(4), BACKEND, shapes={"input": (2, 8, 8, 3)})
+    with refuses(UnsupportedModuleError, "stride", 2):
+        from_flax(compiled, nnx.Conv(3, 4, (3, 3), strides=2, rngs=rngs))
+    from_flax(compiled, nnx.Conv(3, 4, (3, 3), rngs=rngs))

@@ -1,14 +1,25 @@
 """`from_flax`, `from_equinox`: load a module's weights into a compiled model."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
 
-from frugax.errors import MissingExtraError, ShapeError
+from frugax.errors import MissingExtraError, ShapeError, UnsupportedModuleError
 
 from ._compiled_model import CompiledModel
+from ._module_settings import (
+    compare_activation,
+    compare_dropouts,
+    compare_heads,
+    compare_settings,
+    dropout_rates,
+    flax_epsilon,
+    modules_of,
+    read_settings,
+    readers_of,
+)
 from ._state_dict import Matches, Names, Rule, Weights
 from .dtypes import to_numpy
 from .serialization import (
@@ -16,6 +27,9 @@ from .serialization import (
     expected_weights,
     find_mismatches,
 )
+
+# The arrays whose module is compared: of one that has several, the first.
+_WEIGHTS = ("weight", "kernel", "scale")
 
 Leaves = dict[tuple[str, ...], np.ndarray]
 
@@ -57,7 +71,11 @@ _GATES = {"lstm": ("i", "f", "g", "o"), "gru": ("r", "z", "n")}
 
 
 def from_flax(
-    compiled: CompiledModel, variables: Any, names: Names | None = None
+    compiled: CompiledModel,
+    variables: Any,
+    names: Names | None = None,
+    *,
+    epsilon: float | None = None,
 ) -> Weights:
     """Load the weights of a flax module into a compiled model.
 
@@ -71,6 +89,8 @@ def from_flax(
         variables: what `module.init` returns, or its `"params"`; or an `nnx.Module`.
         names: maps paths of modules or of arrays, as in `load_state_dict`, such as
             `{"encoder.layer{i}": "block_{i}"}`.
+        epsilon: of the module's normalisations, where weights alone are given, which
+            do not tell it; flax's own defaults if not given.
 
     Returns:
         The parameters, and the weights that go in with the data.
@@ -78,6 +98,8 @@ def from_flax(
     Raises:
         ShapeError: names are missing, unknown or matched twice, or shapes do not fit;
             all are named at once.
+        UnsupportedModuleError: a layer has another setting than the module, such as its
+            epsilon, stride or number of heads; all are named at once.
         TypeError: `variables` are not weights.
         MissingExtraError: it is an `nnx.Module`, and flax is not installed.
 
@@ -90,14 +112,17 @@ def from_flax(
         >>> params["weight"].shape
         (3, 4)
     """
+    root = None
     if not isinstance(variables, Mapping):
-        variables = _read_nnx(variables)
+        root, variables = variables, _read_nnx(variables)
     leaves: Leaves = {}
     collections = [k for k in ("params", "batch_stats") if k in variables]
     for tree in [variables[k] for k in collections] or [variables]:
         leaves |= dict(_flatten(tree))
     leaves = _stack_gates(leaves)
-    return _load(compiled, leaves, names, _FLAX_LEAVES, _flax_layout, "flax")
+    weights, pairs = _load(compiled, leaves, names, _FLAX_LEAVES, _flax_layout, "flax")
+    _check_settings(compiled, root, pairs, "flax", epsilon)
+    return weights
 
 
 def from_equinox(
@@ -121,6 +146,8 @@ def from_equinox(
     Raises:
         ShapeError: names are missing, unknown or matched twice, or shapes do not fit;
             all are named at once.
+        UnsupportedModuleError: a layer has another setting than the module, such as its
+            epsilon, stride or number of heads; all are named at once.
         TypeError: the module holds no arrays.
     """
     import jax  # here, since models run in torch without it
@@ -134,7 +161,11 @@ def from_equinox(
     for path in [p for p in leaves if p[-1] == "bias_n"]:
         last = leaves[path]
         leaves[path] = np.concatenate([np.zeros(2 * len(last), last.dtype), last])
-    return _load(compiled, leaves, names, _EQUINOX_LEAVES, _equinox_layout, "equinox")
+    weights, pairs = _load(
+        compiled, leaves, names, _EQUINOX_LEAVES, _equinox_layout, "equinox"
+    )
+    _check_settings(compiled, module, pairs, "equinox")
+    return weights
 
 
 def _load(
@@ -144,7 +175,9 @@ def _load(
     renamed: Mapping[str, str],
     layout: Callable[..., np.ndarray],
     library: str,
-) -> Weights:
+) -> tuple[Weights, list[tuple[tuple[str, ...], str]]]:
+    """The weights, and pairs of the path of an array and the key that it became."""
+    pairs: list[tuple[tuple[str, ...], str]] = []
     if not leaves:
         raise TypeError(f"from_{library}: there are no arrays in what was given.")
     needed = cast("dict[str, Any]", expected_weights(compiled))
@@ -184,6 +217,7 @@ def _load(
                     transposed="Transpose" in owners[target],
                 )
             matches.take(key, fitted, target, change)
+            pairs.append((path, target))
     matches.report_unused(rules, used)
     problems = [
         *matches.problems,
@@ -193,7 +227,7 @@ def _load(
         raise ShapeError(
             f"the {library} module does not fit the model: {'; '.join(problems)}."
         )
-    return Weights(
+    weights = Weights(
         *assign_weights(
             compiled,
             matches.found,
@@ -203,6 +237,56 @@ def _load(
             allow_non_finite=False,
         )
     )
+    return weights, pairs
+
+
+def _check_settings(
+    compiled: CompiledModel,
+    root: Any,
+    pairs: Iterable[tuple[tuple[str, ...], str]],
+    library: str,
+    epsilon: float | None = None,
+) -> None:
+    """Refuse a module whose settings are at hand and differ from the model's."""
+    graph = compiled.graph
+    readers = readers_of(graph)
+    problems: dict[str, None] = {}
+    seen: set[Any] = set()
+    for path, key in pairs:
+        layer = key.rpartition(".")[0]
+        owner = f"layer {layer!r}" if layer else "the layer"
+        for node in readers.get(key, ()):
+            kernel = graph.weights[key].shape[:-2] if key in graph.weights else ()
+            if root is None:
+                theirs = flax_epsilon(node, epsilon)
+            else:
+                *_, (_, module) = modules_of(root, path)
+                theirs = read_settings(module)
+            if path[-1] in _WEIGHTS:
+                for problem in compare_settings(theirs, node, kernel):
+                    problems[f"{owner} has {problem}"] = None
+        if root is None:
+            continue
+        # The modules around it: an attention's heads, an MLP's activation.
+        parts = key.split(".")
+        for place, module in modules_of(root, path):
+            outer = ".".join(parts[: max(len(parts) - len(path) + len(place), 0)])
+            if (place, outer) in seen:
+                continue
+            seen.add((place, outer))
+            theirs = read_settings(module)
+            found = compare_heads(graph, outer, theirs)
+            found += compare_activation(graph, outer, theirs)
+            for problem in found:
+                problems[f"the model has {problem} at {'.'.join(place)!r}"] = None
+    if root is not None:
+        for problem in compare_dropouts(graph, dropout_rates(root)):
+            problems[f"the model has {problem}"] = None
+    if problems:
+        raise UnsupportedModuleError(
+            f"the {library} module has other settings than the model: "
+            f"{'; '.join(problems)}."
+        )
 
 
 def _kind_of(part: str, axes: int) -> str:

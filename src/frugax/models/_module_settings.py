@@ -1,0 +1,245 @@
+"""Compare the settings of a flax or equinox module with those of a model's layers.
+
+Weights fit a layer with another epsilon, stride or number of heads as well, and then
+give other numbers.
+"""
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .graph import LoopNode, ModelGraph, OpNode, join
+from .ops import OPS
+
+# Settings by our name, each with the names that the libraries have for it.
+_NAMES = {
+    "epsilon": ("eps", "epsilon"),
+    "groups": ("groups", "num_groups", "feature_group_count"),
+    "stride": ("stride", "strides"),
+    "dilation": ("dilation", "kernel_dilation"),
+    "padding": ("padding",),
+    "output_padding": ("output_padding",),
+    "momentum": ("momentum",),
+}
+# What a layer of a model does not have, and the only value that it then may have.
+_ABSENT = {
+    "padding_mode": "ZEROS",
+    "input_dilation": 1,
+    "normalize_qk": False,
+    "transpose_kernel": False,
+    "reduction_axes": -1,
+    "feature_axes": -1,
+}
+# flax's own, where nothing but the weights is at hand.
+_FLAX_EPSILON = {"batch_norm": 1e-5}
+_FLAX_NORMS = ("layer_norm", "rms_norm", "group_norm", "instance_norm", "batch_norm")
+
+
+def read_settings(module: Any) -> dict[str, Any]:
+    """The settings of one module: its attributes, and its heads and activation."""
+    if dataclasses.is_dataclass(module):
+        names = [f.name for f in dataclasses.fields(module)]
+    else:
+        names = list(getattr(module, "__dict__", ()))
+    return {name: getattr(module, name, None) for name in names}
+
+
+def modules_of(root: Any, path: Sequence[str]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The modules on the way to a leaf, outermost first, each with its path."""
+    module = root
+    for i, part in enumerate(path):
+        yield tuple(path[:i]), module
+        if isinstance(module, Mapping):
+            module = module.get(part)
+        elif isinstance(module, (list, tuple)) or part.isdigit():
+            module = module[int(part)]
+        else:
+            module = getattr(module, part, None)
+        if module is None:
+            return
+
+
+def readers_of(graph: ModelGraph, place: str = "") -> dict[str, list[OpNode]]:
+    """The ops that read each weight, by its key; those of loops block by block."""
+    found: dict[str, list[OpNode]] = {}
+    for node in graph.nodes:
+        if isinstance(node, LoopNode):
+            for name in node.names:
+                inner = readers_of(node.body, join(place, name))
+                found |= {join(name, key): nodes for key, nodes in inner.items()}
+            continue
+        for key in node.inputs.values():
+            if key in graph.weights:
+                found.setdefault(key, []).append(node)
+    return found
+
+
+def compare_settings(
+    theirs: Mapping[str, Any], node: OpNode, kernel: Sequence[int] = ()
+) -> list[str]:
+    """How the settings of a module differ from those of the op that has its weights.
+
+    Args:
+        theirs: the settings of the module.
+        node: the op.
+        kernel: the lengths of its window, if it is a convolution.
+    """
+    ours, problems = dict(node.attrs), []
+    for name, others in _NAMES.items():
+        if name not in ours or (name == "momentum" and ours.get("inference")):
+            continue
+        for other in others:
+            if other not in theirs or (theirs[other] is None and other != "strides"):
+                continue
+            value, own = theirs[other], ours[name]
+            if name == "momentum":  # the share that is kept, and ours that is new
+                value = 1 - value
+            same = _is_same(name, value, own, theirs, ours, kernel)
+            if not same:
+                problems.append(f"{name} {own!r} where the module has {value!r}")
+    for name, only in _ABSENT.items():
+        value = theirs.get(name, only)
+        if value is not None and not _equal(value, only):
+            problems.append(f"no {name}, which is {value!r} in the module")
+    return problems
+
+
+def _is_same(
+    name: str,
+    value: Any,
+    own: Any,
+    theirs: Mapping[str, Any],
+    ours: Mapping[str, Any],
+    kernel: Sequence[int],
+) -> bool:
+    if name in ("epsilon", "momentum"):
+        return bool(np.isclose(value, own, rtol=1e-6, atol=0))
+    if name == "padding":
+        stride = np.atleast_1d(ours.get("stride", 1))
+        is_text = (isinstance(value, str), isinstance(own, str))
+        if all(is_text):
+            return value.lower() == own.lower()
+        is_same = "same" in (str(value).lower(), str(own).lower())
+        if is_same and (stride != 1).any():
+            return False  # it depends on the length of the input
+        spread = np.broadcast_to(ours.get("dilation", 1), len(kernel))
+        reach = [int(d * (k - 1)) for d, k in zip(spread, kernel, strict=True)]
+        return _pairs(value, reach) == _pairs(own, reach)
+    if value is None:
+        value = 1
+    return _equal(value, own)
+
+
+def _pairs(padding: Any, reach: Sequence[int]) -> list[tuple[int, int]]:
+    """What is added before and after, by axis, for windows that reach so far."""
+    if isinstance(padding, str):
+        if padding.lower() == "valid":
+            return [(0, 0)] * len(reach)
+        return [(r // 2, r - r // 2) for r in reach]
+    if isinstance(padding, int):
+        return [(padding, padding)] * len(reach)
+    return [tuple(p) if np.ndim(p) else (int(p), int(p)) for p in padding]
+
+
+def _equal(left: Any, right: Any) -> bool:
+    left, right = np.atleast_1d(left), np.atleast_1d(right)
+    if len(left) == 1 or len(right) == 1 or len(left) == len(right):
+        return bool((left == right).all())
+    return False
+
+
+def compare_heads(
+    graph: ModelGraph, layer: str, theirs: Mapping[str, Any]
+) -> list[str]:
+    """Whether the attention at a place has the heads of the module."""
+    heads = theirs.get("num_heads")
+    for node in _within(graph, layer):
+        if node.op == "attention" and isinstance(heads, int):
+            shape = graph.specs[node.inputs["query"]].shape
+            own = shape[2] if len(shape) == 4 else 1
+            if own != heads:
+                return [f"{own!r} heads where the module has {heads!r}"]
+    return []
+
+
+_ACTIVATIONS = (
+    *("relu", "gelu", "silu", "tanh", "sigmoid", "elu", "selu", "celu", "softplus"),
+    *("leaky_relu", "mish", "relu6", "hard_swish", "hard_sigmoid", "hard_tanh"),
+    *("log_sigmoid", "softsign"),
+)
+
+
+def compare_activation(
+    graph: ModelGraph, layer: str, theirs: Mapping[str, Any]
+) -> list[str]:
+    """Whether the activation of an MLP is among those at a place, by its values."""
+    function = theirs.get("activation")
+    own = [n for n in _within(graph, layer) if n.op in _ACTIVATIONS]
+    if not callable(function) or not own:
+        return []
+    x = np.linspace(-4, 4, 33, dtype=np.float32)
+    try:
+        wanted = np.asarray(function(x))
+    except Exception:  # one with weights of its own, which are compared as such
+        return []
+    for node in own:
+        if np.allclose(_apply(node, x), wanted, rtol=1e-5, atol=1e-5):
+            return []
+    names = ", ".join(dict.fromkeys(n.op for n in own))
+    return [f"the activation {names}, which differs from the module's"]
+
+
+def _apply(node: OpNode, x: np.ndarray) -> np.ndarray:
+    import jax.numpy as jnp  # here, since models run in torch without it
+
+    from .to_jax import JaxNamespace
+
+    return np.asarray(OPS[node.op](JaxNamespace(), jnp.asarray(x), **dict(node.attrs)))
+
+
+def _within(graph: ModelGraph, layer: str) -> Iterator[OpNode]:
+    for node in graph.nodes:
+        if isinstance(node, OpNode) and (
+            not layer or node.path == layer or node.path.startswith(f"{layer}.")
+        ):
+            yield node
+
+
+def compare_dropouts(graph: ModelGraph, rates: Collection[float]) -> list[str]:
+    """Whether the dropouts of a model have the rates of the module."""
+    drops = [n for n in graph.walk() if isinstance(n, OpNode) and n.op == "dropout"]
+    own = {float(dict(n.attrs)["rate"]) for n in drops} - {0.0}
+    if own and own != set(rates):
+        return [f"dropouts of {sorted(own)}, the module's are {sorted(rates)}"]
+    return []
+
+
+def dropout_rates(root: Any) -> set[float]:
+    """The rates of the dropouts in a module, without those that let all pass."""
+    rates: set[float] = set()
+    stack, seen = [root], set[int]()
+    while stack:
+        value = stack.pop()
+        if id(value) in seen or hasattr(value, "shape"):
+            continue
+        seen.add(id(value))
+        if isinstance(value, (list, tuple)):
+            stack += value
+        elif isinstance(value, Mapping):
+            stack += value.values()
+        else:
+            settings = read_settings(value)
+            if type(value).__name__ == "Dropout":
+                rates.add(float(settings.get("p", settings.get("rate", 0.0)) or 0.0))
+            elif not isinstance(value, type):
+                stack += settings.values()
+    return rates - {0.0}
+
+
+def flax_epsilon(node: OpNode, stated: float | None) -> dict[str, Any]:
+    """The epsilon of a norm of which the weights alone are at hand."""
+    if node.op not in _FLAX_NORMS:
+        return {}
+    return {"epsilon": stated or _FLAX_EPSILON.get(node.op, 1e-6)}
