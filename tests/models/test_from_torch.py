@@ -1,11 +1,13 @@
 """Torch modules as models: structure, weights, ties and buffers, on both libraries."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import frugax as ml
-from frugax.errors import UnsupportedModuleError
-from frugax.models import IOKey, Model, from_torch, op
+from frugax.errors import ShapeError, UnsupportedModuleError
+from frugax.models import IOKey, Model, aten, from_torch, op
 from refusals import refuses
 
 torch = pytest.importorskip("torch")
@@ -138,6 +140,15 @@ def _write(x):
     return x
 
 
+def _write_at(x):
+    x = x.clone()
+    x[:, 0] = 1
+    x[x > 1] = 0.5
+    x[torch.tensor([0, 1]), torch.tensor([2, 3])] = x[0, 0]
+    x[..., torch.tensor([1, 1])] += 2
+    return x.index_fill(3, torch.tensor([4]), 7.0).masked_scatter(x < -1, x * 2)
+
+
 F = nn.functional
 FUNCTIONS = {
     "ceil pool": lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True),
@@ -155,6 +166,36 @@ FUNCTIONS = {
     "shrinks": lambda x: F.softshrink(x) + F.hardshrink(x) + F.softsign(x)
     + F.threshold(x, 0.1, 2.0),
     "moments": lambda x: sum(torch.var_mean(x, dim=(2, 3), keepdim=True)),
+    "bits": lambda x: torch.where(((x > 0) & (x < 1)) ^ ~(x < 2) | (x < -1), x, 0.0),
+    "whole bits": lambda x: (x * 9).int() & 6 | (x * 5).int() ^ 3,
+    "differences": lambda x: x.diff(dim=-1, append=x[..., :1]),
+    "extremes": lambda x: torch.min(x, -x) + torch.max(x, x.mean()),
+    "outer": lambda x: torch.outer(x[0, 0, 0], x[0, 0, 1]),
+    "writes at indices": _write_at,
+    "scatters": lambda x: torch.zeros_like(x).scatter(1, (x > 0).long(), x)
+    + x.scatter_add(0, (x > 0).long(), x)
+    + x.scatter_reduce(2, (x > 0).long(), x, "amax", include_self=False),
+    "one-hot": lambda x: F.one_hot((x > 0).long(), 2) + x[..., None],
+    "cosine": lambda x: F.cosine_similarity(x, x + 1, dim=1),
+    "losses": lambda x: F.cross_entropy(x, (x[:, 0] > 0).long(), label_smoothing=0.1)
+    + F.binary_cross_entropy_with_logits(x, (x > 0).float())
+    + F.smooth_l1_loss(x, 2 * x) + F.kl_div(x, x.softmax(1)),
+    "three axes": lambda x: F.conv3d(x[None], x[:, :, None, :2, :2], padding=1),
+    "patches": lambda x: F.fold(F.unfold(x, 3, padding=1), (7, 6), 3, padding=1),
+    "bicubic": lambda x: F.interpolate(x, scale_factor=1.7, mode="bicubic"),
+    "bilinear": lambda x: F.interpolate(x, scale_factor=0.6, mode="bilinear"),
+    "nearest": lambda x: F.interpolate(x, scale_factor=1.5),
+    "grid": lambda x: F.grid_sample(x, x[:, :2, :, :5].movedim(1, -1).tanh()),
+    "rotated": lambda x: torch.view_as_real(
+        torch.view_as_complex(x.reshape(2, 4, 7, 3, 2))
+        * torch.polar(torch.ones(7, 3), torch.arange(21.0).reshape(7, 3))
+    ),
+    "halves": lambda x: (x.half() * 4e4).float(),
+    "brains": lambda x: (x.bfloat16() + 1).float(),
+    "spectrum": lambda x: torch.fft.rfft(x).abs() + torch.fft.fft(x).real[..., :4],
+    "running": lambda x: x.cumsum(1) + x.cummax(-1)[0] + x.logcumsumexp(2),
+    "dilated pool": lambda x: F.max_pool2d(x, 2, 1, dilation=2),
+    "own divisor": lambda x: F.avg_pool2d(x, 3, 2, 1, True, True, 5),
 }  # fmt: skip
 
 
@@ -208,10 +249,16 @@ def test_a_module_that_cannot_be_converted_is_named_with_its_place():
         from_torch(abs, (torch.ones(2),))
 
 
-def test_a_setting_that_cannot_be_converted_is_named_with_its_place():
-    net = nn.Sequential(nn.ReLU(), nn.Sequential(nn.MaxPool2d(2, dilation=2)))
-    with refuses(UnsupportedModuleError, 1):
-        from_torch(net, (torch.randn(1, 2, 8, 8),))
+def test_a_setting_that_cannot_be_converted_is_named_with_its_source_line():
+    class Drops(nn.Module):
+        def forward(self, x):
+            return F.dropout(x, 0.5, training=True)
+
+    net = nn.Sequential(nn.ReLU(), nn.Sequential(Drops()))
+    with refuses(UnsupportedModuleError, "1.0", __file__) as caught:
+        from_torch(net, (torch.randn(1, 2),))
+    line = Drops.forward.__code__.co_firstlineno + 1
+    assert f"{__file__}:{line}" in str(caught.value)
 
 
 def test_a_module_that_torch_cannot_trace_is_reported_by_name():
@@ -249,3 +296,156 @@ def test_a_trainable_key_is_a_parameter_of_its_shape():
         assert compiled.randomize_params(0)["net.scale"].shape == (3,)
     with refuses(ValueError, "shape", "('batch', 3)"):
         IOKey("w", shape=("batch", 3), trainable=True)
+
+
+# --- masks, dtypes and inputs -----------------------------------------------------
+
+
+class Attends(nn.Module):
+    def forward(self, q, k, v, mask):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+class Pads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x, mask):
+        return self.a(x, x, x, key_padding_mask=mask, need_weights=False)[0]
+
+
+def evaluate(imported, *inputs, backend=None):
+    compiled = ml.compile(imported.model, backend or ml.JaxBackend())
+    data = dict(zip(imported.shapes, (t.numpy() for t in inputs), strict=True))
+    return np.asarray(compiled.evaluate(imported.params, data)["output"])
+
+
+@pytest.mark.parametrize("kind", ["bool", "float"])
+def test_a_row_whose_keys_are_all_masked_is_torchs(kind):
+    torch.manual_seed(0)
+    q = torch.randn(2, 4, 6, 8)
+    mask = torch.ones(2, 1, 6, 6, dtype=torch.bool)
+    padded = mask.clone()
+    padded[1] = False
+    if kind == "float":
+        mask, padded = (torch.where(m, 0.0, -torch.inf) for m in (mask, padded))
+    imported = from_torch(Attends(), (q, q + 1, q - 1, mask))
+    args = (q, q + 1, q - 1, padded)
+    for backend in (ml.JaxBackend(), ml.TorchBackend()):
+        got = evaluate(imported, *args, backend=backend)
+        np.testing.assert_allclose(got, Attends()(*args), 1e-5, 1e-6)
+
+
+def test_a_padded_row_of_multi_head_attention_is_torchs():
+    torch.manual_seed(0)
+    x, none = torch.randn(2, 4, 8), torch.zeros(2, 4, dtype=torch.bool)
+    full = none.clone()
+    full[1] = True
+    module = Pads().eval()
+    imported = from_torch(module, (x, none))
+    got = evaluate(imported, x, full)
+    np.testing.assert_allclose(got, module(x, full).detach(), 1e-5, 1e-6)
+
+
+def test_the_certificate_varies_masks_and_their_edge_rows(monkeypatch):
+    # Wrong for rows that are masked entirely, and nowhere else.
+    def plain(xp, q, k, v, mask, **_):
+        scores = q @ k.swapaxes(-2, -1) / np.sqrt(q.shape[-1])
+        return jax.nn.softmax(jnp.where(mask, scores, -1e30)) @ v
+
+    monkeypatch.setitem(aten.FUNCTIONS, "scaled_dot_product_attention", plain)
+    q, mask = torch.randn(3, 4, 8), torch.ones(3, 4, 4, dtype=torch.bool)
+    with refuses(UnsupportedModuleError):
+        from_torch(Attends(), (q, q + 1, q - 1, mask))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+def test_a_module_in_another_dtype_says_which_were_compared(dtype):
+    net = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8))
+    net, x = net.to(getattr(torch, dtype)), torch.randn(3, 8)
+    imported = from_torch(net, (x.to(getattr(torch, dtype)),))
+    wide = dtype == "float64"
+    assert imported.certificate.dtype == ("float64" if wide else "float32")
+    assert imported.certificate.max_error < (1e-13 if wide else 1e-5)
+
+
+def test_a_cast_that_the_backend_cannot_compute_is_refused():
+    with refuses(UnsupportedModuleError, "float64"):
+        from_torch(Function(lambda x: x.double() * 3), (torch.randn(2),))
+
+
+def test_a_cast_to_half_overflows_as_torchs():
+    imported = from_torch(Function(lambda x: (x.half() * 3).float()), (torch.randn(2),))
+    assert np.isinf(evaluate(imported, torch.full((2,), 3e4))).all()
+
+
+class Crosses(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.spare = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x, y, ignored=None):
+        return self.a(x) + 2 * self.b(y)
+
+
+def test_one_tensor_as_two_inputs_may_differ_later():
+    module, x = Crosses(), torch.randn(3, 4)
+    imported = from_torch(module, (x, x))
+    got = evaluate(imported, x, x + 1)
+    np.testing.assert_allclose(got, module(x, x + 1).detach(), 1e-5, 1e-6)
+
+
+def test_what_no_output_needs_is_named_or_kept_as_an_input():
+    module, x = Crosses(), torch.randn(3, 4)
+    imported = from_torch(module, (x,), {"ignored": torch.ones(2), "y": x})
+    assert imported.unused == ("spare.weight", "spare.bias")
+    assert list(imported.shapes) == ["x", "y", "ignored"]
+    got = evaluate(imported, x, x, torch.zeros(2))
+    np.testing.assert_allclose(got, module(x, x).detach(), 1e-5, 1e-6)
+
+
+class Embeds(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(20, 8)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+    def forward(self, tokens):
+        length = tokens.shape[1]
+        mask = torch.ones(length, length, dtype=torch.bool).triu(1)
+        places = torch.arange(length)[None].expand(tokens.shape[0], -1)
+        x = self.table(tokens) + self.table(places % 20)
+        return self.layer(x, mask).reshape(-1, 8)
+
+
+@pytest.mark.parametrize("library", [ml.JaxBackend, ml.TorchBackend])
+def test_batch_and_length_are_free(library):
+    torch.manual_seed(0)
+    module = Embeds().eval()
+    imported = from_torch(module, (torch.randint(0, 20, (2, 5)),))
+    assert imported.free_shapes == {"tokens": ("tokens_0", "tokens_1")}
+    assert imported.certificate.other_lengths == 1
+    tokens = torch.randint(0, 20, (3, 7), dtype=torch.int32)
+    got = evaluate(imported, tokens, backend=library())
+    np.testing.assert_allclose(got, module(tokens).detach(), 1e-4, 1e-5)
+
+
+def test_a_length_that_was_traced_is_not_free():
+    class Fixed(nn.Module):
+        def forward(self, x):
+            return x.reshape(2, 6) if x.shape[0] == 2 else x * 2
+
+    imported = from_torch(Fixed(), (torch.randn(2, 6),))
+    assert imported.free_shapes["x"][0] == 2
+    for backend in (ml.JaxBackend(), ml.TorchBackend()):
+        for shape in (("batch", 6), (3, 6)):
+            with refuses(ShapeError, "x", 2):
+                ml.compile(imported.model, backend, shapes={"x": shape})
+
+
+def test_a_saved_model_names_operations_of_the_table_only():
+    for backend in (ml.JaxBackend(), ml.TorchBackend()):
+        layer = op("aten", function="from_file.default", arguments=("@0",))
+        with refuses(ShapeError, "from_file.default"):
+            ml.compile(Model.create(y=layer(IOKey("x", shape=(2,)))), backend)

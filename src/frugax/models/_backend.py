@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from frugax.errors import ShapeError
+
 from ._eager import EAGER
 from .dtypes import as_dtype, as_float, to_numpy
 from .graph import OpLayer, op as op_layer
@@ -291,4 +293,25 @@ def check_shape_keys(shapes: Mapping[str, Any], inputs: Mapping[str, Any]) -> No
         raise ValueError(
             f"shapes: there is no input {unknown[0]!r}; there are: "
             f"{', '.join(sorted(inputs)) or 'none'}."
+        )
+
+
+def check_declared_shape(
+    key: str, shape: Sequence[Any], declared: Sequence[Any] | None
+) -> None:
+    """Check that a shape has the lengths that the model declares for an input.
+
+    Raises:
+        ShapeError: it has not: a model that was traced for one batch has no other.
+    """
+    if declared is None:
+        return
+    fits = len(shape) == len(declared) and all(
+        not isinstance(wanted, int) or wanted == length
+        for wanted, length in zip(declared, shape, strict=True)
+    )
+    if not fits:
+        raise ShapeError(
+            f"shapes[{key!r}] is {tuple(shape)}, but the model was made for "
+            f"{tuple(declared)}: only lengths that are names there are free."
         )

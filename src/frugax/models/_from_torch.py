@@ -1,12 +1,14 @@
 """`from_torch`: convert a torch module to a model, and measure how much they differ."""
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from frugax.errors import MissingExtraError, UnsupportedModuleError
+from frugax.errors import MissingExtraError, ShapeError, UnsupportedModuleError
 
 from ._compile import compile
 from .graph import Model
@@ -14,18 +16,20 @@ from .graph import Model
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Certificate:
-    """How far an imported model is from its module, as measured.
+    """How far an imported model is from its module, as measured under JAX.
 
     Attributes:
-        max_error: the largest difference of an output, over the largest output, for the
-            given inputs and for random ones of their shapes.
-        samples: the number of inputs that were compared.
+        max_error: the largest difference of an output, over the largest output.
+        samples: the number of inputs of the example's shapes that were compared: the
+            example and random ones, which have rows that are masked entirely.
         dtype: the dtype that both were computed in.
+        other_lengths: the number of inputs of other lengths that were compared.
     """
 
     max_error: float
     samples: int
     dtype: str
+    other_lengths: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,39 +40,51 @@ class ImportedModule:
         model: the description, for `compile`, `save` and budgets.
         params: NumPy arrays for `evaluate`, by key; a weight with several owners in
             torch is one array.
-        shapes: the shape of each input, for which the module was traced.
+        shapes: the shape of each input in the example.
         certificate: the measured difference of the two.
+        free_shapes: the shape of each input, with names for lengths that may differ
+            from the example's; equal names are equal lengths.
+        unused: the parameters that no output depends on, which are left out.
     """
 
     model: Model
     params: Mapping[str, np.ndarray]
     shapes: Mapping[str, tuple[int, ...]]
     certificate: Certificate
+    free_shapes: Mapping[str, tuple[int | str, ...]] = dataclasses.field(
+        default_factory=dict
+    )
+    unused: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         count = sum(array.size for array in self.params.values())
         return (
             f"ImportedModule({len(self.params)} arrays of {count:,} numbers, "
-            f"shapes={dict(self.shapes)}, {self.certificate})"
+            f"shapes={dict(self.free_shapes)}, {self.certificate})"
         )
 
 
 def from_torch(
     module: Any,
     example_inputs: Sequence[Any],
+    example_kwargs: Mapping[str, Any] | None = None,
     *,
     random_samples: int = 2,
     tolerance: float = 1e-3,
 ) -> ImportedModule:
     """Import a torch module: its structure, weights and buffers.
 
-    The module is traced in evaluation mode by `torch.export`, for the shapes of the
-    example inputs. Parameters keep torch's names; buffers become constants. The result
-    is compared with the module before it is returned.
+    The module is traced in evaluation mode by `torch.export`. Lengths stay free where
+    torch and JAX can both leave them open: of all axes, else of the first axis, else
+    none. Parameters keep torch's names; buffers become constants. A module in 16 bits
+    is imported in float32. The result is compared with the module, under JAX, before
+    it is returned.
 
     Args:
         module: any `torch.nn.Module` that `torch.export` can trace.
-        example_inputs: the positional arguments of its `forward`: tensors.
+        example_inputs: the positional arguments of its `forward`: tensors, or
+            containers of them.
+        example_kwargs: the arguments of its `forward` by name.
         random_samples: the number of random inputs that are compared as well.
         tolerance: the largest difference, over the largest output, that is accepted.
 
@@ -82,13 +98,15 @@ def from_torch(
         >>> import torch, frugax as ml
         >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU())
         >>> imported = ml.models.from_torch(net, (torch.ones(2, 4),))
+        >>> imported.free_shapes
+        {'input': ('input_0', 4)}
         >>> compiled = ml.compile(imported.model, ml.JaxBackend())
-        >>> data = {key: torch.ones(2, 4).numpy() for key in imported.shapes}
+        >>> data = {key: torch.ones(3, 4).numpy() for key in imported.shapes}
         >>> compiled.evaluate(imported.params, data)["output"].shape
-        (2, 8)
+        (3, 8)
     """
     try:
-        from .to_torch import convert_module
+        from .to_torch import FREEDOMS, prepare
     except ImportError as e:
         raise MissingExtraError(
             'from_torch needs torch: pip install "frugax[torch]".'
@@ -101,13 +119,28 @@ def from_torch(
             "from_torch: example_inputs must be a tuple of tensors, such as (x,), got "
             f"{type(example_inputs).__name__}."
         )
-    was_training, args = module.training, tuple(example_inputs)
-    module.eval()
+    traced = prepare(module, example_inputs, example_kwargs or {})
+    *freer, fixed = FREEDOMS
+    for freedom in freer:
+        # With fewer free lengths less may be in the way.
+        with contextlib.suppress(UnsupportedModuleError):
+            return _convert(traced, freedom, random_samples, tolerance)
+    return _convert(traced, fixed, random_samples, tolerance)
+
+
+def _convert(
+    traced: Any, freedom: str, random_samples: int, tolerance: float
+) -> ImportedModule:
+    from .to_jax import JaxBackend
+    from .to_torch import convert_module
+
+    backend = JaxBackend(dtype=traced.float_dtype)
+    converted = convert_module(traced, freedom, _inference(backend))
     try:
-        model, params, inputs = convert_module(module, args)
-        certificate = _compare(module, args, model, params, inputs, random_samples)
-    finally:
-        module.train(was_training)
+        compiled = compile(converted.model, backend)
+    except ShapeError as e:
+        raise UnsupportedModuleError(f"JAX cannot leave a length open: {e}") from e
+    certificate = _compare(traced, compiled, converted, random_samples)
     if not certificate.max_error <= tolerance:
         raise UnsupportedModuleError(
             f"the model differs from the module by {certificate.max_error:.1e} of its "
@@ -115,36 +148,184 @@ def from_torch(
             "converted wrongly, or is not a function of its inputs; from_torch returns "
             "no model that it could not confirm."
         )
-    shapes = {key: array.shape for key, array in inputs.items()}
-    return ImportedModule(model, params, shapes, certificate)
+    shapes = {key: array.shape for key, array in converted.inputs.items()}
+    return ImportedModule(
+        converted.model,
+        converted.params,
+        shapes,
+        certificate,
+        converted.free_shapes,
+        converted.unused,
+    )
+
+
+def _inference(backend: Any) -> Any:
+    """Shapes and dtypes of the results of ATen's operations, as JAX computes them."""
+    import jax  # here, since describing a model needs no array library
+
+    from .aten import evaluate
+
+    # Equal layers ask the same questions. The text tells 2 from 2.0.
+    @functools.cache
+    def infer(name: str, specs: Any, arguments: Any, named: Any, _text: str) -> Any:
+        arrays = [jax.ShapeDtypeStruct(*spec) for spec in specs]
+        xp = backend.xp
+        with backend.scope():
+            results = jax.eval_shape(
+                lambda *tensors: evaluate(xp, name, tensors, arguments, named), *arrays
+            )
+        results = results if isinstance(results, tuple) else (results,)
+        return tuple((r.shape, r.dtype) for r in results)
+
+    return lambda name, specs, arguments, named: infer(
+        name, tuple(specs), arguments, named, repr((arguments, named))
+    )
+
+
+# --- the certificate --------------------------------------------------------------
 
 
 def _compare(
-    module: Any,
-    args: tuple[Any, ...],
-    model: Model,
-    params: Mapping[str, np.ndarray],
-    inputs: Mapping[str, np.ndarray],
-    random_samples: int,
+    traced: Any, compiled: Any, converted: Any, random_samples: int
 ) -> Certificate:
     """Run module and model on the given inputs and on random ones."""
-    from .to_torch import TorchBackend, run_module
+    worst, counts = 0.0, {True: 0, False: 0}
+    for drafts in _samples(converted, random_samples):
+        data, wanted = _first_accepted(traced, drafts)
+        if wanted is None:
+            continue
+        got = compiled.evaluate(converted.params, data).values()
+        error = max(
+            (_error(w, np.asarray(g)) for w, g in zip(wanted, got, strict=True)),
+            key=lambda e: np.inf if np.isnan(e) else e,
+            default=0.0,
+        )
+        # max() of a number and NaN depends on their order.
+        worst = error if np.isnan(error) else max(worst, error)
+        has_shapes = all(
+            v.shape == converted.inputs[key].shape for key, v in data.items()
+        )
+        counts[has_shapes] += 1
+    dtype = np.dtype(traced.float_dtype).name
+    return Certificate(worst, counts[True], dtype, counts[False])
 
-    compiled = compile(model, TorchBackend())
+
+def _first_accepted(
+    traced: Any, drafts: Sequence[Mapping[str, np.ndarray]]
+) -> tuple[Mapping[str, np.ndarray], list[np.ndarray] | None]:
+    """The first of some inputs that the module takes, and its outputs."""
+    for data in drafts:
+        try:
+            return data, traced.run(list(data.values()))
+        except Exception:  # whatever the module raises on inputs that were made up
+            continue
+    return drafts[-1], None
+
+
+def _error(want: np.ndarray, found: np.ndarray) -> float:
+    """The largest difference over the largest number; infinite where one is not one."""
+    if want.shape != found.shape:
+        return float("inf")
+    kind = np.complex128 if want.dtype.kind == "c" else np.float64
+    want, found = want.astype(kind), found.astype(kind)
+    is_finite = np.isfinite(want)
+    same = np.where(is_finite, np.isfinite(found), _same_limit(want, found))
+    if not same.all():
+        return float("inf")
+    if not is_finite.any():
+        return 0.0
+    gap = np.abs(want[is_finite] - found[is_finite]).max()
+    return float(gap / max(np.abs(want[is_finite]).max(), 1e-30))
+
+
+def _same_limit(want: np.ndarray, found: np.ndarray) -> np.ndarray:
+    return (want == found) | (np.isnan(want) & np.isnan(found))
+
+
+def _samples(
+    converted: Any, random_samples: int
+) -> Iterator[Sequence[Mapping[str, np.ndarray]]]:
+    """The example, random inputs of its shapes, and some of other lengths.
+
+    Each is drawn twice, since the module may refuse the first.
+    """
+    inputs = converted.inputs
+    yield (inputs,)
     generator = np.random.default_rng(0)
-    worst = 0.0
-    for sample in range(1 + random_samples):
-        data = dict(inputs)
-        for key, array in inputs.items():
-            # Integers stay, since random ones need not be valid indices.
-            if sample and array.dtype.kind == "f":
-                data[key] = generator.normal(size=array.shape).astype(array.dtype)
-        wanted = run_module(module, args, list(data.values()))
-        got = [np.asarray(v) for v in compiled.evaluate(params, data).values()]
-        for want, found in zip(wanted, got, strict=True):
-            if want.size:
-                gap = np.abs(want.astype(np.float64) - found.astype(np.float64)).max()
-                error = float(gap / max(np.abs(want).max(), 1e-30))
-                # max() of a number and NaN depends on their order.
-                worst = error if np.isnan(error) else max(worst, error)
-    return Certificate(worst, 1 + random_samples, "float32")
+    shapes = {key: array.shape for key, array in inputs.items()}
+    for number in range(random_samples):
+        yield tuple(
+            _draw_all(inputs, shapes, generator, has_edges=number % 2 == 1, bold=bold)
+            for bold in (True, False)
+        )
+    free = converted.free_shapes
+    if any(isinstance(n, str) for shape in free.values() for n in shape):
+        yield tuple(
+            _draw_all(
+                inputs, _other_shapes(inputs, free, bold=bold), generator, bold=bold
+            )
+            for bold in (True, False)
+        )
+
+
+def _other_shapes(
+    inputs: Mapping[str, np.ndarray],
+    free: Mapping[str, tuple[int | str, ...]],
+    *,
+    bold: bool,
+) -> dict[str, tuple[int, ...]]:
+    """Shapes whose free lengths differ from the example's.
+
+    Lengths of different names differ, or are equal where those of the example are,
+    which is less `bold`.
+    """
+    lengths: dict[str, int] = {}
+    for key, shape in free.items():
+        for name, length in zip(shape, inputs[key].shape, strict=True):
+            if isinstance(name, str):
+                lengths.setdefault(name, length + 1 + bold * len(lengths))
+    return {
+        key: tuple(lengths[n] if isinstance(n, str) else n for n in shape)
+        for key, shape in free.items()
+    }
+
+
+def _draw_all(
+    inputs: Mapping[str, np.ndarray],
+    shapes: Mapping[str, tuple[int, ...]],
+    generator: np.random.Generator,
+    *,
+    has_edges: bool = False,
+    bold: bool,
+) -> dict[str, np.ndarray]:
+    return {
+        key: _draw(array, shapes[key], generator, has_edges=has_edges, bold=bold)
+        for key, array in inputs.items()
+    }
+
+
+def _draw(
+    example: np.ndarray,
+    shape: tuple[int, ...],
+    generator: np.random.Generator,
+    *,
+    has_edges: bool,
+    bold: bool,
+) -> np.ndarray:
+    """A random input such as the example.
+
+    Integers are drawn from those of the example, since others need not be valid
+    indices; so are the numbers of a float mask, which has two different ones. Zeros or
+    ones alone are a mask too, of zeros and ones, unless that is too `bold`.
+    """
+    values = np.unique(example)
+    if example.dtype.kind == "f" and len(values) != 2:
+        return generator.normal(size=shape).astype(example.dtype)
+    if not values.size:
+        return np.zeros(shape, example.dtype)
+    if example.dtype == np.bool_ or (bold and set(values.tolist()) <= {0, 1}):
+        values = np.array([0, 1])
+    drawn = generator.choice(values, size=shape)
+    if has_edges and len(values) == 2 and drawn.ndim and drawn.shape[0]:
+        drawn[0], drawn[-1] = values[1], values[0]
+    return drawn.astype(example.dtype)

@@ -180,6 +180,9 @@ class OpLayer(Primitive):
         found = OPS.get(self.operation)
         if found is None:
             return ("output",)
+        count = self.attrs().get("results", 1)  # of ATen's operations
+        if count > 1:
+            return tuple(f"output{i}" for i in range(count))
         return found.outputs
 
     def attrs(self) -> dict[str, Any]:

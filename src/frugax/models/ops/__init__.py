@@ -6,6 +6,7 @@ dtype of a result. Shapes in annotations are those of arrays of either library.
 
 from . import (
     _activations,
+    _aten,
     _attention,
     _elementwise,
     _embeddings,
@@ -40,6 +41,7 @@ __all__ = [
     "REQUIRED",
     "Op",
     "_activations",
+    "_aten",
     "_attention",
     "_elementwise",
     "_embeddings",

@@ -5,13 +5,14 @@ operands of different ranks or dtypes; the namespace makes the conversion explic
 equal ones it adds nothing, so a traced body is as small as if written by hand.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
 
+from frugax.models.aten import evaluate
 from frugax.models.ops import FLOAT_DTYPE, as_dtype
 
 from ._creation import Creation
@@ -55,3 +56,13 @@ class JaxNamespace(Elementwise, Reductions, Shapes, Products, Creation, Kernels)
     ) -> tuple[Any, Any]:
         """Run `carry, y = step(carry, x)` along the first axis; carry and all y."""
         return lax.scan(step, carry, xs, reverse=reverse)
+
+    def aten(
+        self,
+        function: str,
+        tensors: Sequence[Array],
+        arguments: tuple[Any, ...],
+        named: Sequence[tuple[str, Any]],
+    ) -> Any:
+        """An operation of torch's ATen library; see the op `aten`."""
+        return evaluate(self, function, tensors, arguments, named)

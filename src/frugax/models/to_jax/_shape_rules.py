@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from frugax.models._backend import check_shape_keys
+from frugax.models._backend import check_declared_shape, check_shape_keys
 from frugax.models.graph import BackendRules, ModelGraph, Spec
 from frugax.models.ops import Op
 
@@ -69,7 +69,7 @@ def _infer_shapes(
     # eval_shape they would become tracers, which the dtype rules take for arrays.
     results = jax.eval_shape(body, *arrays)
     # An op with one output returns a bare array, all others a tuple.
-    if len(op.outputs) == 1:
+    if not isinstance(results, (tuple, list)):
         results = (results,)
     return tuple(Spec(tuple(r.shape), r.dtype) for r in results)
 
@@ -106,7 +106,9 @@ def input_specs(
         # It takes precedence over the dtype that the model declares.
         if hasattr(shape, "shape") and hasattr(shape, "dtype"):
             shape, dtype = shape.shape, shape.dtype
-        specs[key] = Spec(dimensions.parse_shape(key, shape), dtype)
+        parsed = dimensions.parse_shape(key, shape)
+        check_declared_shape(key, parsed, about.known_shape)
+        specs[key] = Spec(parsed, dtype)
     return specs
 
 

@@ -1,218 +1,697 @@
-"""Convert a torch module's exported graph to a model, op by op, for `from_torch`."""
+"""Convert a torch module's exported graph to a model of ATen's operations."""
 
+import copy
+import dataclasses
+import inspect
 import operator
+import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch._decomp import decomposition_table  # noqa: PLC2701 - it has no public name
+from torch.utils import _pytree as pytree  # noqa: PLC2701 - the same
 
 from frugax.errors import UnsupportedModuleError
-from frugax.models.graph import Connection, IOKey, Model, op
+from frugax.models.aten import find_function
+from frugax.models.graph import (
+    Connection,
+    IOKey,
+    LayerOutput,
+    Model,
+    as_connection,
+    describe_lengths,
+    op,
+)
 
-from .aten import CONVERSIONS, TRACED, note
+from ._dtypes import TO_NUMPY
+
+# From the name of an operation, specs of its tensors, arguments and named arguments to
+# the specs of its results, as the library computes them that will run the model.
+Inference = Callable[..., Sequence[tuple[tuple[int, ...], np.dtype]]]
+
+# How much of the shapes of inputs stays free, from most to least.
+FREEDOMS = ("all axes", "first axis", "none")
+
+
+@dataclasses.dataclass(frozen=True)
+class TracedModule:
+    """A module on its way to a model: its copy, and what its forward was given.
+
+    Attributes:
+        module: a copy, in float32 if it has 16 bits.
+        args: the positional arguments of its forward.
+        kwargs: the others.
+        float_dtype: the dtype of its numbers.
+    """
+
+    module: torch.nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    float_dtype: np.dtype
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors among the arguments, in the order of torch.export's inputs."""
+        leaves = pytree.tree_leaves((self.args, self.kwargs))
+        return [v for v in leaves if isinstance(v, torch.Tensor)]
+
+    def run(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The outputs of the module for other values of these tensors."""
+        rest = iter(zip(values, self.tensors, strict=True))
+
+        def replace(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return leaf
+            value, old = next(rest)
+            return torch.as_tensor(value).to(old.dtype)
+
+        args, kwargs = pytree.tree_map(replace, (self.args, self.kwargs))
+        # A forward may change its arguments and buffers in place.
+        buffers = {name: b.clone() for name, b in self.module.named_buffers()}
+        # The fast path of torch's attention gives NaN where all keys are masked, and
+        # that which torch.export follows gives 0.
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            with torch.no_grad():
+                outputs = pytree.tree_leaves(self.module(*args, **kwargs))
+                return [to_numpy(t.clone()) for t in outputs if torch.is_tensor(t)]
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
+            with torch.no_grad():
+                for name, buffer in self.module.named_buffers():
+                    buffer.copy_(buffers[name])
+
+
+def prepare(
+    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> TracedModule:
+    """Copy a module and its arguments; numbers of 16 bits become float32."""
+    numbers = [*module.parameters(), *module.buffers()]
+    leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
+    numbers += [v for v in leaves if isinstance(v, torch.Tensor)]
+    dtypes = [t.dtype for t in numbers if t.is_floating_point()]
+    dtype = dtypes[0] if dtypes else torch.float32
+    module = copy.deepcopy(module).eval()
+    if dtype.itemsize == 2:
+        module, half, dtype = module.float(), dtype, torch.float32
+    else:
+        half = None
+
+    def own(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        # Each a tensor of its own: torch.export takes equal ones for one input.
+        leaf = leaf.detach().clone()
+        return leaf.float() if leaf.dtype == half else leaf
+
+    own_args: tuple[Any, ...]
+    own_args, kwargs = pytree.tree_map(own, (tuple(args), dict(kwargs)))
+    # torch.export lists inputs in the order of the signature.
+    order = list(inspect.signature(module.forward).parameters)
+    place = lambda item: order.index(item[0]) if item[0] in order else len(order)
+    kwargs = dict(sorted(kwargs.items(), key=place))
+    return TracedModule(module, own_args, kwargs, TO_NUMPY[dtype])
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertedModule:
+    """A module as a model.
+
+    Attributes:
+        model: the model.
+        params: its parameters, by key.
+        inputs: the value of each input in the example, by key.
+        unused: the names of the parameters that no output depends on.
+        free_shapes: the shape of each input, with names of free lengths.
+    """
+
+    model: Model
+    params: dict[str, np.ndarray]
+    inputs: dict[str, np.ndarray]
+    unused: tuple[str, ...]
+    free_shapes: dict[str, tuple[int | str, ...]]
 
 
 def convert_module(
-    module: torch.nn.Module, args: tuple[Any, ...]
-) -> tuple[Model, dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The model of a module in evaluation mode, its parameters and its inputs."""
+    traced: TracedModule, freedom: str, infer: Inference
+) -> ConvertedModule:
+    """Convert a module to a model.
+
+    Args:
+        traced: the module.
+        freedom: one of `FREEDOMS`.
+        infer: computes the specs of the results of an operation.
+
+    Raises:
+        UnsupportedModuleError: torch cannot trace it, or it has operations without a
+            conversion.
+    """
+    exported = _export(traced, freedom)
+    walk = _Walk(exported, traced, infer)
+    model = walk.convert()
+    inputs = dict(zip(walk.inputs, map(to_numpy, traced.tensors), strict=True))
+    params = {name: to_numpy(walk.params[name]) for name in walk.used_params}
+    unused = tuple(name for name in walk.params if name not in params)
+    shapes: Any = {name: key.known_shape for name, key in walk.inputs.items()}
+    return ConvertedModule(model, params, inputs, unused, shapes)
+
+
+# --- tracing ----------------------------------------------------------------------
+
+
+def _export(traced: TracedModule, freedom: str) -> Any:
+    args, kwargs = traced.args, traced.kwargs
+    shapes = None
+    if freedom != "none":
+        free = pytree.tree_map(lambda leaf: _dynamic(leaf, freedom), (args, kwargs))
+        shapes = _by_argument(traced, *free)
     try:
-        with warnings.catch_warnings():  # about torch's own use of its own names
-            warnings.simplefilter("ignore")
-            try:
-                exported = torch.export.export(module, args).run_decompositions({})
-            except Exception as e:
-                problem = "torch.export cannot trace this module"
-                try:
-                    run_module(module, args, [_to_numpy(t) for t in _tensors(args)])
-                except Exception:  # whatever the user's module raises
-                    problem = "the module does not run on the example inputs"
-                raise UnsupportedModuleError(
-                    f"{problem}: {str(e).strip().splitlines()[0]:.300}"
-                ) from e
-        walk = _Walk(exported, module)
-        model = walk.convert()
-    finally:
-        TRACED.clear()
-    inputs = dict(zip(walk.inputs, map(_to_numpy, _tensors(args)), strict=True))
-    return model, {k: _to_numpy(t) for k, t in walk.params.items()}, inputs
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about torch's own use of its own names
+            exported = torch.export.export(
+                traced.module,
+                args,
+                kwargs,
+                dynamic_shapes=shapes,
+            ).run_decompositions({})
+            return _decompose(exported)
+    except Exception as e:
+        problem = "torch.export cannot trace this module"
+        try:
+            traced.run([to_numpy(t) for t in traced.tensors])
+        except Exception:  # whatever the user's module raises
+            problem = "the module does not run on the example inputs"
+        raise UnsupportedModuleError(f"{problem}: {_first_line(e)}") from e
 
 
-def run_module(
-    module: torch.nn.Module, args: tuple[Any, ...], values: Sequence[np.ndarray]
-) -> list[np.ndarray]:
-    """The outputs of a module for other values of the tensors among its arguments."""
-    given, rest = _tensors(args), iter(values)
-    tensors = {id(t): torch.as_tensor(next(rest)).to(t.dtype) for t in given}
-    filled = tree_map(lambda x: tensors.get(id(x), x), args)
-    with torch.no_grad():
-        return [_to_numpy(t) for t in _tensors(module(*filled))]
+def _by_argument(traced: TracedModule, args: Any, kwargs: Any) -> tuple[Any, ...]:
+    """The shapes of each argument of `forward`, in the order of its signature."""
+    signature = inspect.signature(traced.module.forward)
+    return tuple(signature.bind(*args, **kwargs).arguments.values())
+
+
+def _dynamic(leaf: Any, freedom: str) -> Any:
+    if not isinstance(leaf, torch.Tensor) or leaf.ndim == 0:
+        return None
+    free, fixed = torch.export.Dim.AUTO, torch.export.Dim.STATIC
+    return {
+        # torch fixes lengths of 0 and 1, with a warning.
+        axis: free if length > 1 and (freedom == "all axes" or axis == 0) else fixed
+        for axis, length in enumerate(leaf.shape)
+    }
+
+
+def _decompose(exported: Any) -> Any:
+    """Let torch write operations that the table lacks by others, as far as it can."""
+    core = torch.export.default_decompositions()
+    known = {**decomposition_table, **{k: core[k] for k in core}}
+    tried: set[Any] = set()
+    while True:
+        missing = {
+            node.target
+            for graph in _graphs(exported.graph_module)
+            for node in graph.nodes
+            if isinstance(node.target, torch._ops.OpOverload)
+            and _table_name(node.target) is None
+        }
+        new = {target: known[target] for target in missing - tried if target in known}
+        if not new:
+            return exported
+        tried |= set(new)
+        exported = exported.run_decompositions(new)
+
+
+def _graphs(module: torch.fx.GraphModule) -> Iterator[torch.fx.Graph]:
+    for part in module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            yield part.graph
+
+
+def _table_name(target: Any) -> str | None:
+    """The name of an operation in the table; None if the table does not have it."""
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+        return None
+    name = target._schema.name.partition("::")[2]
+    name = f"{name}.{target._overloadname}"
+    if find_function(name) is None:
+        return None
+    return name
+
+
+# --- the walk ---------------------------------------------------------------------
+
+_LENGTH_ARITHMETIC = (
+    operator.add,
+    operator.sub,
+    operator.mul,
+    operator.floordiv,
+    operator.mod,
+    operator.neg,
+)
+# What checks a program and computes nothing.
+_CHECKS = (
+    "_assert_async", "_assert_scalar", "_assert_tensor_metadata",
+    "sym_constrain_range", "sym_constrain_range_for_size",
+)  # fmt: skip
+_CASTS = ("to", "_to_copy")
 
 
 class _Walk:
     """Values of the nodes of an exported program: connections, tensors and numbers."""
 
-    def __init__(self, exported: Any, module: torch.nn.Module) -> None:
-        self.exported, self.values = exported, dict[Any, Any]()
+    def __init__(self, exported: Any, traced: TracedModule, infer: Inference) -> None:
+        self.exported, self.infer = exported, infer
+        self.float_dtype = traced.float_dtype
         self.inputs: dict[str, IOKey] = {}
         self.params: dict[str, torch.Tensor] = {}
+        self.used_params: dict[str, None] = {}
+        self.keys: dict[str, IOKey] = {}
+        self.free: dict[str, str] = {}  # names of free lengths, by torch's symbol
         # One tensor under several names is one weight.
         self.tied: dict[int, str] = {}
+        module = traced.module
         self.tensors = {
             **dict(module.named_parameters(remove_duplicate=False)),
             **dict(module.named_buffers(remove_duplicate=False)),
             **exported.constants,
         }
+        self.missing: dict[str, str] = {}
+        # What torch traced, by the id of a connection.
+        self.traced: dict[int, torch.Tensor] = {}
+        self.lengths: dict[int, int] = {}
+        self.alive: list[Connection] = []
+        self.constants: dict[int, tuple[torch.Tensor, Any]] = {}
 
     def convert(self) -> Model:
-        self._check_supported()
         signature = self.exported.graph_signature
         weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
         weights |= signature.inputs_to_lifted_tensor_constants
-        trained = signature.inputs_to_parameters
-        outputs: Sequence[Any] = ()
+        values: dict[Any, Any] = {}
         for node in self.exported.graph.nodes:
-            if node.op == "placeholder":
-                self.values[node] = self._placeholder(
-                    node, weights, node.name in trained
-                )
-            elif node.op == "call_function":
-                self.values[node] = self._call(node)
-            elif node.op == "output":
-                outputs = node.args[0]
-            if node in self.values:
-                _note(self.values[node], node.meta.get("val"))
+            if node.op != "placeholder":
+                continue
+            if node.name in weights:
+                name = weights[node.name]
+                is_trained = node.name in signature.inputs_to_parameters
+                values[node] = self._weight(name, is_trained=is_trained)
+            elif isinstance(node.meta.get("val"), torch.Tensor):
+                values[node] = self._input(node)
+            else:
+                values[node] = node.meta.get("val")
+            self._note(values[node], node.meta.get("val"))
+        outputs = self._run(self.exported.graph_module, values)
+        self._raise_missing()
         user = set(signature.user_outputs)
-        kept = [self._value(n) for n in outputs if getattr(n, "name", None) in user]
-        names = (
+        names = self.exported.graph.output_node().args[0]
+        kept = [
+            (node, value)
+            for node, value in zip(names, outputs, strict=True)
+            if getattr(node, "name", None) in user and _is_tensor(node)
+        ]
+        if not kept:
+            raise UnsupportedModuleError("the module returns no tensor.")
+        connections = [op("identity")(self._as_wire(value)) for _, value in kept]
+        # An input that no output needs is an input nevertheless.
+        read = _read_keys(connections)
+        ignored = [key for key in self.inputs.values() if key.name not in read]
+        if ignored:
+            pass_on = op("aten", function="alias.default", arguments=("@0",))
+            connections[0] = pass_on(connections[0], *ignored)
+        self.used_params = {k: None for k in self.params if k in read}
+        labels = (
             ["output"] if len(kept) == 1 else [f"output{i}" for i in range(len(kept))]
         )
-        results: Any = dict(zip(names, map(_as_connection, kept), strict=True))
+        results: Any = dict(zip(labels, connections, strict=True))
         return Model.create(**results)
 
-    def _check_supported(self) -> None:
-        missing: dict[str, str] = {}
-        for node in self.exported.graph.nodes:
-            if node.op != "call_function" or node.target in CONVERSIONS:
-                continue
-            if node.target is operator.getitem or not _reads_data(node):
-                continue
-            missing.setdefault(str(node.target), _place_of(node))
-        if missing:
-            listed = "; ".join(f"{name} in {place}" for name, place in missing.items())
+    # --- values from outside --------------------------------------------------------
+
+    def _input(self, node: Any) -> IOKey:
+        value = node.meta["val"]
+        if value.is_complex():
+            raise UnsupportedModuleError(
+                f"the input {node.name!r} is complex; give its two parts, as of "
+                "torch.view_as_real."
+            )
+        dtype: str | None = self._dtype_text(value.dtype).removeprefix("dtype:")
+        dtype = {"int": "int32", "float": None}.get(dtype, dtype)
+        shape = tuple(
+            length if isinstance(length, int) else self._free_name(node.name, i, length)
+            for i, length in enumerate(value.shape)
+        )
+        key = self.inputs[node.name] = IOKey(node.name, shape, dtype)
+        return key
+
+    def _free_name(self, name: str, axis: int, length: Any) -> Any:
+        symbol = length.node.expr
+        if not symbol.is_Symbol:
+            # It follows from others, such as twice as many; torch checks it.
+            raise UnsupportedModuleError(f"{name!r} has a length of {symbol}.")
+        return self.free.setdefault(str(symbol), f"{name}_{axis}")
+
+    def _weight(self, name: str, *, is_trained: bool) -> Any:
+        tensor = self.tensors[name]
+        if not is_trained:
+            return tensor.detach()
+        name = self.tied.setdefault(id(tensor), name)
+        if tensor.is_complex():
+            raise UnsupportedModuleError(f"the parameter {name!r} is complex.")
+        self.params[name] = tensor
+        key = IOKey(name, tuple(tensor.shape), trainable=True)
+        return self.keys.setdefault(name, key)
+
+    # --- nodes ----------------------------------------------------------------------
+
+    def _run(self, module: torch.fx.GraphModule, values: dict[Any, Any]) -> list[Any]:
+        """The outputs of a graph, whose placeholders have values."""
+        for node in module.graph.nodes:
+            if node.op == "get_attr":
+                values[node] = _attribute(module, node.target)
+            elif node.op == "call_function":
+                values[node] = self._call(node, values)
+                self._note(values[node], node.meta.get("val"))
+            elif node.op == "output":
+                outputs = node.args[0]
+                return [
+                    values[n] if isinstance(n, torch.fx.Node) else n for n in outputs
+                ]
+        raise AssertionError("a graph has an output")
+
+    def _call(self, node: Any, values: Mapping[Any, Any]) -> Any:
+        known = lambda v: values[v] if isinstance(v, torch.fx.Node) else v
+        args = torch.fx.map_arg(node.args, known)
+        named = torch.fx.map_arg(node.kwargs, known)
+        held = [args, named]
+        if _holds(held, _Missing):
+            return _MISSING
+        if node.target is operator.getitem and isinstance(args[0], (list, tuple)):
+            return args[0][args[1]]
+        if str(node.target) in _SUBMODULES:
+            return self._inline(node, args)
+        is_aten = isinstance(node.target, torch._ops.OpOverload)
+        packet = node.target._schema.name.partition("::")[2] if is_aten else ""
+        if packet in _CHECKS:
+            return None
+        # What no input and no parameter reaches is computed here and now.
+        if not _holds(held, Connection):
+            return self._compute(node, args, named)
+        if packet == "sym_size":
+            return op("size", axis=args[1])(args[0])
+        if node.target in _LENGTH_ARITHMETIC:
+            return node.target(*args)
+        name = _table_name(node.target)
+        if name is None:
+            self.missing.setdefault(str(node.target), _place_of(node))
+            return _MISSING
+        try:
+            return self._convert(node, name, args, named)
+        except (NotImplementedError, TypeError, ValueError) as e:
+            self._raise_missing()
+            raise UnsupportedModuleError(
+                f"from_torch cannot convert {node.target} in {_place_of(node)}: "
+                f"{_first_line(e)}. Replace this layer, or build this part of the "
+                "model in frugax."
+            ) from e
+
+    def _compute(self, node: Any, args: Any, named: Any) -> Any:
+        tags = getattr(node.target, "tags", ())
+        if torch.Tag.nondeterministic_seeded in tags and not _is_off_dropout(node):
+            raise UnsupportedModuleError(
+                f"{node.target} in {_place_of(node)} draws random numbers, so that the "
+                "module is not a function of its inputs."
+            )
+        return node.target(*args, **named)
+
+    def _inline(self, node: Any, args: Any) -> Any:
+        """Run the body of a region, such as one without gradients, as if outside."""
+        at = next(i for i, a in enumerate(args) if isinstance(a, torch.fx.GraphModule))
+        flags, body, given = args[:at], args[at], args[at + 1 :]
+        if "autocast" in str(node.target) and flags[2]:
+            raise UnsupportedModuleError(
+                f"torch.autocast in {_place_of(node)}: cast the module beforehand."
+            )
+        places = [n for n in body.graph.nodes if n.op == "placeholder"]
+        outputs = self._run(body, dict(zip(places, given, strict=True)))
+        if "grad" in str(node.target) and not flags[0]:
+            pass_on = op("aten", function="detach.default", arguments=("@0",))
+            outputs = [pass_on(v) if isinstance(v, Connection) else v for v in outputs]
+        return outputs
+
+    def _convert(self, node: Any, name: str, args: Any, named: Any) -> Any:
+        """The operation as a layer, whose results are those that torch traced."""
+        if name.partition(".")[0] in _CASTS:
+            # Where and how it is stored changes no number.
+            dtype = node.meta["val"].dtype
+            name, args, named = "_to_copy.default", args[:1], {"dtype": dtype}
+        elif name.startswith("as_strided") and not (
+            node.args[0].meta["val"].is_contiguous()
+        ):
+            raise NotImplementedError("strides over a tensor in another order")
+        tensors: list[Any] = []
+        lengths: list[Connection] = []
+
+        def describe(value: Any) -> Any:
+            if isinstance(value, torch.Tensor) or (
+                isinstance(value, Connection) and id(value) not in self.lengths
+            ):
+                value = self._as_wire(value)
+                place = next((i for i, t in enumerate(tensors) if t is value), None)
+                if place is None:
+                    place = len(tensors)
+                    tensors.append(value)
+                return f"@{place}"
+            if isinstance(value, Connection):
+                lengths.append(value)
+                return value
+            if isinstance(value, torch.dtype):
+                return self._dtype_text(value)
+            if isinstance(value, (list, tuple)):
+                return tuple(map(describe, value))
+            if value is None or isinstance(value, (bool, int, float, str)):
+                return value
+            raise TypeError(f"an argument of the kind {type(value).__name__}")
+
+        arguments = tuple(map(describe, args))
+        keywords = tuple(
+            (key, describe(value))
+            for key, value in named.items()
+            if key not in _STORAGE_ARGUMENTS
+        )
+        traced = node.meta["val"]
+        if not tensors:  # a new tensor, whose dtype torch may take from its settings
+            keywords = (
+                *(p for p in keywords if p[0] != "dtype"),
+                ("dtype", self._dtype_text(traced.dtype)),
+            )
+        many = isinstance(traced, (list, tuple))
+        self._check(node, name, tensors, arguments, keywords)
+        layer = op(
+            "aten", function=name, arguments=arguments, named=keywords,
+            results=len(traced) if many else 1,
+        )  # fmt: skip
+        # A new tensor reads the array of which it takes a length.
+        wires = tensors or _sources(lengths)
+        results = layer(*wires)
+        if many:
+            return list(results) if isinstance(results, tuple) else [results]
+        return results
+
+    def _check(
+        self,
+        node: Any,
+        name: str,
+        tensors: Sequence[Any],
+        arguments: Any,
+        keywords: Any,
+    ) -> None:
+        """Compare shapes and dtypes of the results that are read with torch's."""
+        specs = [self._spec(t) for t in tensors]
+        fill = lambda v: self._fill_lengths(v)
+        found = self.infer(name, specs, fill(arguments), fill(keywords))
+        traced = node.meta["val"]
+        if not isinstance(traced, (list, tuple)):
+            traced, read = [traced], {0}
+        else:
+            read = {u.args[1] for u in node.users if u.target is operator.getitem}
+        for i in sorted(read):
+            wanted = self._spec(traced[i])
+            shape, dtype = found[i]
+            if (shape, _INT if dtype == np.int64 else dtype) != wanted:
+                raise ValueError(
+                    f"JAX's result is {_format(found[i])}, torch's {_format(wanted)}"
+                )
+
+    def _spec(self, value: Any) -> tuple[tuple[int, ...], np.dtype]:
+        """Shape and dtype of a value in the example, in the model's dtypes."""
+        if isinstance(value, Connection):
+            value = self.traced[id(value)]
+        shape = tuple(map(_hint, value.shape))
+        dtype = TO_NUMPY[value.dtype]
+        return shape, _INT if dtype == np.int64 else dtype
+
+    def _fill_lengths(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(self._fill_lengths, value))
+        return self.lengths.get(id(value), value)
+
+    def _note(self, value: Any, traced: Any) -> None:
+        """Remember what torch traced of a connection."""
+        if isinstance(traced, (list, tuple)) and isinstance(value, (list, tuple)):
+            for one, other in zip(value, traced, strict=False):
+                self._note(one, other)
+        if not isinstance(value, Connection):
+            return
+        if isinstance(traced, torch.SymInt):
+            self.lengths[id(value)] = _hint(traced)
+        elif isinstance(traced, torch.Tensor):
+            self.traced[id(value)] = traced
+        self.alive.append(value)  # an id may be used again
+
+    def _dtype_text(self, dtype: torch.dtype) -> str:
+        """A dtype as an argument: `"float"` where the backend decides how wide."""
+        known = TO_NUMPY.get(dtype)
+        if known is None:
+            raise TypeError(f"the dtype {dtype}")
+        if known == self.float_dtype:
+            return "dtype:float"
+        if known == np.int64:
+            return "dtype:int"
+        if known == np.result_type(self.float_dtype, np.complex64):
+            return "dtype:complex"
+        return f"dtype:{known.name}"
+
+    def _as_wire(self, value: Any) -> Any:
+        """A tensor as a constant, which of complex numbers is made of two."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        before = self.constants.get(id(value))
+        if before is not None:
+            return before[1]
+        if value.is_complex():
+            parts = to_numpy(torch.view_as_real(value.resolve_conj()))
+            wire = op("aten", function="view_as_complex.default", arguments=("@0",))(
+                parts
+            )
+        else:
+            wire = as_connection(to_numpy(value))
+        self.constants[id(value)] = (value, wire)
+        self._note(wire, value)
+        return wire
+
+    def _raise_missing(self) -> None:
+        if self.missing:
+            listed = "; ".join(f"{op} in {at}" for op, at in self.missing.items())
             raise UnsupportedModuleError(
                 f"from_torch has no conversion for {listed}: replace these layers, or "
                 "build this part of the model in frugax."
             )
 
-    def _placeholder(self, node: Any, weights: Mapping[str, str], trained: bool) -> Any:  # noqa: FBT001
-        if node.name not in weights:
-            value = node.meta["val"]
-            dtype = str(value.dtype).removeprefix("torch.")
-            dtype = {"int64": "int32"}.get(dtype, dtype)
-            if dtype.startswith("float") or dtype == "bfloat16":
-                dtype = None
-            key = IOKey(node.name, tuple(value.shape), dtype)
-            self.inputs[node.name] = key
-            return key
-        tensor = self.tensors[weights[node.name]]
-        if not trained:
-            return tensor.detach()
-        name = self.tied.setdefault(id(tensor), weights[node.name])
-        self.params[name] = tensor
-        return IOKey(name, tuple(tensor.shape), trainable=True)
 
-    def _value(self, argument: Any) -> Any:
-        if isinstance(argument, torch.fx.Node):
-            return self.values[argument]
-        if isinstance(argument, (list, tuple)):
-            return [self._value(a) for a in argument]
-        return argument
-
-    def _call(self, node: Any) -> Any:
-        args = [self._value(a) for a in node.args]
-        named = {k: self._value(v) for k, v in node.kwargs.items()}
-        if node.target is operator.getitem:
-            return args[0][args[1]]
-        # What no input and no parameter reaches is computed here and now.
-        if not _holds_connection([args, named]):
-            return node.target(*args, **named)
-        convert: Callable[..., Any] = CONVERSIONS[node.target]
-        try:
-            return convert(
-                *map(_to_host, args), **{k: _to_host(v) for k, v in named.items()}
-            )
-        except (NotImplementedError, TypeError, ValueError) as e:
-            raise UnsupportedModuleError(
-                f"from_torch cannot convert {node.target} in {_place_of(node)}: {e}. "
-                "Replace this layer, or build this part of the model in frugax."
-            ) from e
+def _sources(lengths: Sequence[Connection]) -> list[Connection]:
+    """The arrays that lengths are taken from."""
+    ports: dict[str, Connection] = {}
+    for length in lengths:
+        describe_lengths(length, ports)
+    return list(ports.values())
 
 
-def _place_of(node: Any) -> str:
-    """The path of the module in which an operation is called."""
-    stack = node.meta.get("nn_module_stack") or {}
-    return next(reversed(list(stack.values())), ("", None))[0] or "the module"
+class _Missing:
+    """The value of an operation that the table lacks."""
 
 
-def _note(value: Any, traced: Any) -> None:
-    """Remember the shapes of connections, as torch traced them."""
-    if isinstance(traced, (list, tuple)) and isinstance(value, (list, tuple)):
-        for one, other in zip(value, traced, strict=False):
-            _note(one, other)
-    if isinstance(value, Connection) and isinstance(traced, torch.Tensor):
-        note(value, tuple(traced.shape), is_bool=traced.dtype == torch.bool)
+_MISSING = _Missing()
+_INT = np.dtype(np.int32)
+_SUBMODULES = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+# Arguments that say where and how a result is stored, and change no number.
+_STORAGE_ARGUMENTS = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
 
 
-def _reads_data(node: Any) -> bool:
-    return bool(node.all_input_nodes)
+def _is_tensor(node: Any) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
 
 
-def _holds_connection(value: Any) -> bool:
+def _holds(value: Any, kind: type) -> bool:
     if isinstance(value, dict):
         value = list(value.values())
-    if isinstance(value, list):
-        return any(map(_holds_connection, value))
-    return isinstance(value, Connection)
+    if isinstance(value, (list, tuple)):
+        return any(_holds(v, kind) for v in value)
+    return isinstance(value, kind)
 
 
-def _to_host(value: Any) -> Any:
-    """Tensors as NumPy arrays, which models take as constants."""
-    if isinstance(value, torch.Tensor):
-        return _to_numpy(value)
-    if isinstance(value, list):
-        return [_to_host(v) for v in value]
+def _hint(length: Any) -> int:
+    """A length in the example."""
+    if isinstance(length, int):
+        return length
+    hint = length.node.hint
+    if hint is None:
+        raise NotImplementedError("a shape that depends on data")
+    return int(hint)
+
+
+def _attribute(module: torch.fx.GraphModule, path: str) -> Any:
+    value: Any = module
+    for name in path.split("."):
+        value = getattr(value, name)
     return value
 
 
-def _to_numpy(tensor: torch.Tensor) -> np.ndarray:
+def _is_off_dropout(node: Any) -> bool:
+    """Whether it is a dropout that lets everything pass."""
+    return "dropout" in node.target._schema.name and not all(node.args[1:3])
+
+
+def _read_keys(connections: Sequence[Connection]) -> set[str]:
+    """The names of the inputs and parameters that connections depend on."""
+    names: set[str] = set()
+    seen: set[int] = set()
+    stack: list[Any] = list(connections)
+    while stack:
+        wire = stack.pop()
+        if isinstance(wire, IOKey):
+            names.add(wire.name)
+        if isinstance(wire, LayerOutput) and id(wire.call) not in seen:
+            seen.add(id(wire.call))
+            stack += wire.call.wires.values()
+    return names
+
+
+def _format(spec: tuple[tuple[int, ...], np.dtype]) -> str:
+    return f"{spec[1].name}{list(spec[0])}"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{(lines or [type(error).__name__])[0]:.300}".rstrip(".")
+
+
+def _place_of(node: Any) -> str:
+    """The path of the module in which an operation is called, and its source line."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = next(reversed(list(stack.values())), ("", None))[0] or "the module"
+    trace = node.meta.get("stack_trace") or ""
+    calls = re.findall(r'File "([^"]+)", line (\d+)', trace)
+    if not calls:
+        return path
+    file, line = calls[-1]
+    return f"{path} ({file}:{line})"
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor as an array; of integers with 64 bits the array has 32."""
     tensor = tensor.detach().cpu()
-    if tensor.dtype == torch.int64:
-        tensor = tensor.to(torch.int32)
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()
-    return np.array(tensor.numpy())
-
-
-def _as_connection(value: Any) -> Connection:
-    if isinstance(value, Connection):
-        return value
-    return op("identity")(_to_host(value))
-
-
-def _tensors(args: Any) -> list[torch.Tensor]:
-    """The tensors among arguments, in the order in which torch.export lists them."""
-    found: list[torch.Tensor] = []
-    tree_map(lambda x: found.append(x) if isinstance(x, torch.Tensor) else None, args)
-    return found
-
-
-def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
-    """A function applied to the leaves of tuples, lists and dicts."""
-    if isinstance(tree, dict):
-        return type(tree)((k, tree_map(function, v)) for k, v in tree.items())
-    if isinstance(tree, (tuple, list)):
-        return tuple(tree_map(function, v) for v in tree)
-    return function(tree)
+    array = np.array(tensor.resolve_conj().resolve_neg().numpy())
+    if array.dtype != np.int64:
+        return array
+    # The largest numbers are bounds that nothing reaches.
+    least, most = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+    ends = np.iinfo(np.int64)
+    array = np.where(array == ends.max, most, np.where(array == ends.min, least, array))
+    if array.size and not (array.min() >= least and array.max() <= most):
+        raise OverflowError(f"the integer {np.abs(array).max()} needs 64 bits.")
+    return array.astype(np.int32)

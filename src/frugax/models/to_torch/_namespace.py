@@ -5,7 +5,7 @@ int64 indices, and its refusals (several axes, negative steps, empty arrays) end
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 
 from frugax.models.ops import FLOAT_DTYPE, as_dtype
 
+from ._aten import evaluate
 from ._creation import Creation
 from ._dtypes import Array
 from ._elementwise import Elementwise
@@ -44,6 +45,16 @@ class TorchNamespace(
     def stop_gradient(self, x: Array) -> Array:
         """`x`, constant for differentiation."""
         return x.detach()
+
+    def aten(
+        self,
+        function: str,
+        tensors: Sequence[Array],
+        arguments: tuple[Any, ...],
+        named: Sequence[tuple[str, Any]],
+    ) -> Any:
+        """An operation of torch's ATen library; see the op `aten`."""
+        return evaluate(self, function, tensors, arguments, named)
 
     def scan(
         self,

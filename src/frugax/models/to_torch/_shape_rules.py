@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from frugax.models._backend import check_shape_keys
+from frugax.models._backend import check_declared_shape, check_shape_keys
 from frugax.models.graph import BackendRules, ModelGraph, Spec
 from frugax.models.ops import Op
 
@@ -120,11 +120,14 @@ def input_specs(
             shape, dtype = shape.shape, shape.dtype
         elif hasattr(shape, "shape") and hasattr(shape, "dtype"):
             specs[key] = spec_of(shape, backend.xp)
+            check_declared_shape(key, specs[key].shape, about.known_shape)
             continue
         if isinstance(shape, str) or not isinstance(shape, Sequence):
             raise ValueError(
                 f"shapes[{key!r}] must be a sequence such as [32, 128] or "
                 f'["batch", 128], got {shape!r:.60}.'
             )
-        specs[key] = Spec(tuple(dimension(key, n, unnamed) for n in shape), dtype)
+        parsed = tuple(dimension(key, n, unnamed) for n in shape)
+        check_declared_shape(key, parsed, about.known_shape)
+        specs[key] = Spec(parsed, dtype)
     return specs

@@ -1,0 +1,18 @@
+"""ATen's operations in JAX, by torch's names, for models that `from_torch` imported.
+
+`evaluate` computes one; `find_function` tells whether the table has it.
+"""
+
+from . import _elementwise, _nets, _reductions, _shapes
+from ._table import FUNCTIONS, evaluate, fill_argument, find_function
+
+__all__ = [
+    "FUNCTIONS",
+    "_elementwise",
+    "_nets",
+    "_reductions",
+    "_shapes",
+    "evaluate",
+    "fill_argument",
+    "find_function",
+]

@@ -1,0 +1,711 @@
+"""ATen's products, convolutions, pools, normalisations and recurrences in JAX."""
+
+# ruff: noqa: FBT001, FBT002 - the signatures are torch's own
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ._elementwise import safe_softmax
+from ._reductions import vector_norm
+from ._table import Array, as_array, aten, in_float32
+
+# --- products ---------------------------------------------------------------------
+
+
+def _matmul(xp: Any, x: Array, other: Array) -> Array:
+    return jnp.matmul(x, other, precision=xp.precision)
+
+
+aten("matmul", "mm", "bmm", "mv", "dot", "linalg_matmul")(_matmul)
+
+
+@aten("outer", "ger")
+def _outer(xp: Any, x: Array, vec2: Array) -> Array:
+    return x[:, None] * vec2[None, :]
+
+
+@aten("linear")
+def _linear(xp: Any, x: Array, weight: Array, bias: Array | None = None) -> Array:
+    out = _matmul(xp, x, jnp.swapaxes(weight, -2, -1) if weight.ndim > 1 else weight)
+    return out if bias is None else out + bias
+
+
+def _add_product(xp: Any, x: Array, product: Array, beta: Any, alpha: Any) -> Array:
+    product = product if alpha == 1 else product * as_array(xp, alpha, product.dtype)
+    if beta == 0:
+        return product  # without the NaN of the first
+    return (x if beta == 1 else x * as_array(xp, beta, x.dtype)) + product
+
+
+@aten("addmm", "addmv", "baddbmm")
+def _addmm(
+    xp: Any, x: Array, mat1: Array, mat2: Array, *, beta: Any = 1, alpha: Any = 1
+) -> Array:
+    return _add_product(xp, x, _matmul(xp, mat1, mat2), beta, alpha)
+
+
+@aten("einsum")
+def _einsum(xp: Any, equation: str, tensors: Any, *, path: Any = None) -> Array:
+    return jnp.einsum(equation.replace(" ", ""), *tensors, precision=xp.precision)
+
+
+@aten("scaled_dot_product_attention")
+def _attention(
+    xp: Any,
+    query: Array,
+    key: Array,
+    value: Array,
+    attn_mask: Array | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Array:
+    if dropout_p > 0:
+        raise NotImplementedError("attention with a dropout: call module.eval()")
+    if enable_gqa:
+        times = query.shape[-3] // key.shape[-3]
+        key, value = (jnp.repeat(v, times, -3) for v in (key, value))
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = _matmul(xp, query, jnp.swapaxes(key, -2, -1)) * scale
+    if is_causal:
+        shape = scores.shape[-2:]
+        rows = lax.broadcasted_iota(np.int32, shape, 0)
+        mask = rows >= lax.broadcasted_iota(np.int32, shape, 1)
+        scores = jnp.where(mask, scores, -jnp.inf)
+    if attn_mask is not None and attn_mask.dtype == bool:
+        scores = jnp.where(attn_mask, scores, -jnp.inf)
+    elif attn_mask is not None:
+        scores = scores + xp.cast(attn_mask, scores.dtype)
+    weights = in_float32(lambda _, x: safe_softmax(x, -1))(xp, scores)
+    return _matmul(xp, weights, value)
+
+
+# --- convolutions -----------------------------------------------------------------
+
+
+def _each_axis(value: Any, axes: int) -> tuple[int, ...]:
+    value = value if isinstance(value, tuple) else (value,)
+    return value * (axes if len(value) == 1 else 1)
+
+
+def _convolve(
+    xp: Any,
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: int,
+    output_padding: Any = None,
+) -> Array:
+    """A convolution, or a transposed one if there is an output padding."""
+    axes = weight.ndim - 2
+    is_single = x.ndim == axes + 1  # an image without a batch
+    x = x[None] if is_single else x
+    stride, dilation = _each_axis(stride, axes), _each_axis(dilation, axes)
+    reach = [d * (n - 1) for d, n in zip(dilation, weight.shape[2:], strict=True)]
+    if padding == "valid":
+        padding = 0
+    if padding == "same":
+        pairs = [(r // 2, r - r // 2) for r in reach]
+    else:
+        pairs = [(p, p) for p in _each_axis(padding, axes)]
+    steps, spread = stride, (1,) * axes
+    if output_padding is not None:
+        # The gradient of a convolution: spread the input, and turn the kernel around.
+        extra = _each_axis(output_padding, axes)
+        pairs = [
+            (r - p, r - p + e) for r, (p, _), e in zip(reach, pairs, extra, strict=True)
+        ]
+        steps, spread = (1,) * axes, stride
+        weight = jnp.flip(weight, tuple(range(2, 2 + axes)))
+        count, out = weight.shape[:2]
+        weight = weight.reshape((groups, count // groups, out, *weight.shape[2:]))
+        weight = jnp.swapaxes(weight, 1, 2)
+        weight = weight.reshape((groups * out, count // groups, *weight.shape[3:]))
+    letters = "DHW"[-axes:] if axes <= 3 else "ABCDEFG"[:axes]
+    result = lax.conv_general_dilated(
+        x,
+        weight,
+        steps,
+        pairs,
+        lhs_dilation=spread,
+        rhs_dilation=dilation,
+        dimension_numbers=(f"NC{letters}", f"OI{letters}", f"NC{letters}"),
+        feature_group_count=groups,
+        precision=xp.precision,
+    )
+    if bias is not None:
+        result = result + bias.reshape((-1, *[1] * axes))
+    return result[0] if is_single else result
+
+
+@aten("conv1d", "conv2d", "conv3d")
+def _conv(
+    xp: Any,
+    x: Array,
+    weight: Array,
+    bias: Array | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Array:
+    return _convolve(xp, x, weight, bias, stride, padding, dilation, groups)
+
+
+@aten("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def _conv_transpose(
+    xp: Any,
+    x: Array,
+    weight: Array,
+    bias: Array | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Array:
+    return _convolve(
+        xp, x, weight, bias, stride, padding, dilation, groups, output_padding
+    )
+
+
+@aten("convolution")
+def _convolution(
+    xp: Any,
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Array:
+    extra = output_padding if transposed else None
+    return _convolve(xp, x, weight, bias, stride, padding, dilation, groups, extra)
+
+
+@aten("im2col")
+def _im2col(
+    xp: Any, x: Array, kernel_size: Any, dilation: Any, padding: Any, stride: Any
+) -> Array:
+    sizes = [_each_axis(v, 2) for v in (kernel_size, dilation, padding, stride)]
+    kernel, dilation, padding, stride = sizes
+    is_single = x.ndim == 3
+    patches = lax.conv_general_dilated_patches(
+        x[None] if is_single else x,
+        kernel,
+        stride,
+        [(p, p) for p in padding],
+        rhs_dilation=dilation,
+        precision=lax.Precision.HIGHEST,  # they are copies
+    )
+    patches = patches.reshape((*patches.shape[:2], math.prod(patches.shape[2:])))
+    return patches[0] if is_single else patches
+
+
+@aten("col2im")
+def _col2im(
+    xp: Any, x: Array, output_size: Any, kernel_size: Any, dilation: Any, padding: Any,
+    stride: Any,
+) -> Array:  # fmt: skip
+    channels = x.shape[-2] // math.prod(kernel_size)
+    shape = (*x.shape[:-2], channels, *output_size)
+    take = lambda image: _im2col(xp, image, kernel_size, dilation, padding, stride)
+    # Fold adds up what unfold copies, so it is its transpose.
+    (folded,) = jax.linear_transpose(take, jax.ShapeDtypeStruct(shape, x.dtype))(x)
+    return folded
+
+
+# --- pools ------------------------------------------------------------------------
+
+
+def _windows(
+    x: Array, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
+    axes: int,
+) -> Any:  # fmt: skip
+    """Window, strides, padding and dilation of `reduce_window`, by axis of `x`."""
+    kernel = _each_axis(kernel, axes)
+    stride = _each_axis(stride, axes) if stride not in (None, ()) else kernel
+    dilation = _each_axis(dilation, axes)
+    pairs: list[tuple[int, int]] = []
+    for i, pad in enumerate(_each_axis(padding, axes)):
+        extra = 0
+        if ceil_mode:
+            length = x.shape[i - axes]
+            reach = dilation[i] * (kernel[i] - 1) + 1
+            steps = -(-(length + 2 * pad - reach) // stride[i])
+            # torch leaves out a window that would begin behind the input.
+            if steps * stride[i] >= length + pad:
+                steps -= 1
+            extra = max(steps * stride[i] + reach - length - 2 * pad, 0)
+        pairs.append((pad, pad + extra))
+    lead = x.ndim - axes
+    return (
+        (*[1] * lead, *kernel),
+        (*[1] * lead, *stride),
+        [*[(0, 0)] * lead, *pairs],
+        (*[1] * lead, *dilation),
+    )
+
+
+def _add_max_pool(axes: int) -> None:
+    def pool(
+        xp: Any,
+        x: Array,
+        kernel_size: Any,
+        stride: Any = (),
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+    ) -> Array:
+        window, strides, pads, dilations = _windows(
+            x, kernel_size, stride, padding, dilation, ceil_mode, axes
+        )
+        least = -np.inf if x.dtype.kind != "i" else np.iinfo(x.dtype).min
+        return lax.reduce_window(
+            x, np.asarray(least, x.dtype), lax.max, window, strides, pads,
+            window_dilation=dilations,
+        )  # fmt: skip
+
+    def with_indices(xp: Any, x: Array, *settings: Any, **named: Any) -> Any:
+        best = pool(xp, x, *settings, **named)
+        # The place of an entry among those of its channel.
+        lengths = x.shape[-axes:]
+        places = jnp.arange(math.prod(lengths), dtype=np.int32).reshape(lengths)
+        places = jnp.broadcast_to(places, x.shape)
+        names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
+        given = dict(zip(names, settings, strict=False)) | named
+        window, strides, pads, dilations = _windows(
+            x, given["kernel_size"], given.get("stride", ()), given.get("padding", 0),
+            given.get("dilation", 1), given.get("ceil_mode", False), axes,
+        )  # fmt: skip
+
+        def better(left: Any, right: Any) -> Any:
+            later = (right[0] > left[0]) | (
+                (right[0] == left[0]) & (right[1] < left[1])
+            )
+            return tuple(
+                jnp.where(later, b, a) for a, b in zip(left, right, strict=True)
+            )
+
+        start = (np.asarray(-np.inf, x.dtype), np.int32(2**31 - 1))
+        _, at = lax.reduce_window(
+            (lax.stop_gradient(x), places), start, better, window, strides, pads,
+            window_dilation=dilations,
+        )  # fmt: skip
+        return best, xp.cast(at, xp.int_dtype)
+
+    aten(f"max_pool{axes}d")(pool)
+    aten(f"max_pool{axes}d_with_indices")(with_indices)
+
+
+def _add_avg_pool(axes: int) -> None:
+    def pool(
+        xp: Any,
+        x: Array,
+        kernel_size: Any,
+        stride: Any = (),
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: Any = None,
+    ) -> Array:
+        window, strides, pads, _ = _windows(
+            x, kernel_size, stride, padding, 1, ceil_mode, axes
+        )
+        total = lax.reduce_window(x, np.asarray(0, x.dtype), lax.add, window, strides,
+                                  pads)  # fmt: skip
+        if divisor_override is not None:
+            return total / divisor_override
+        # torch counts the padding if told so, but never what ceil_mode adds to it.
+        ones, pairs = jnp.ones(x.shape[-axes:], x.dtype), pads[-axes:]
+        if count_include_pad:
+            own = _each_axis(padding, axes)
+            ones = jnp.pad(ones, [(p, p) for p in own], constant_values=1)
+            pairs = [(0, high - p) for (_, high), p in zip(pairs, own, strict=True)]
+        count = lax.reduce_window(
+            ones, np.asarray(0, x.dtype), lax.add, window[-axes:], strides[-axes:],
+            pairs,
+        )  # fmt: skip
+        return total / count
+
+    aten(f"avg_pool{axes}d")(pool)
+
+
+def _adaptive(xp: Any, x: Array, output_size: Any, reduce: Any, axes: int) -> Any:
+    # One axis after the other; pieces are slices, as lengths need not divide.
+    for i, size in enumerate(_each_axis(output_size, axes)):
+        axis = x.ndim + i - axes
+        length = x.shape[axis]
+        if size == length or size is None:
+            continue
+        if size == 1:
+            x = reduce(x, axis, keepdims=True)
+        elif length % size == 0:
+            shape = (*x.shape[:axis], size, length // size, *x.shape[axis + 1 :])
+            x = reduce(x.reshape(shape), axis + 1)
+        else:
+            bounds = [(n * length // size, -(-(n + 1) * length // size))
+                      for n in range(size)]  # fmt: skip
+            pieces = [lax.slice_in_dim(x, *b, axis=axis) for b in bounds]
+            x = jnp.concatenate([reduce(p, axis, keepdims=True) for p in pieces], axis)
+    return x
+
+
+def _add_adaptive(axes: int) -> None:
+    def mean(xp: Any, x: Array, output_size: Any) -> Array:
+        return _adaptive(xp, x, output_size, jnp.mean, axes)
+
+    def largest(xp: Any, x: Array, output_size: Any) -> Any:
+        # The places of the maxima are read by unpooling only, which is refused.
+        return _adaptive(xp, x, output_size, jnp.max, axes), None
+
+    aten(f"adaptive_avg_pool{axes}d", f"_adaptive_avg_pool{axes}d")(mean)
+    aten(f"adaptive_max_pool{axes}d")(largest)
+
+
+for _axes in (1, 2, 3):
+    _add_max_pool(_axes)
+    _add_avg_pool(_axes)
+    _add_adaptive(_axes)
+
+
+# --- normalisations ---------------------------------------------------------------
+
+
+def _column(v: Array, rank: int) -> Array:
+    return v.reshape((-1, *[1] * (rank - 2)))
+
+
+def _scale_and_shift(
+    x: Array, weight: Array | None, bias: Array | None, rank: int | None = None
+) -> Array:
+    column = lambda v: v if rank is None else _column(v, rank)
+    x = x if weight is None else x * column(weight)
+    return x if bias is None else x + column(bias)
+
+
+def _standardize(x: Array, axes: tuple[int, ...], eps: float) -> Any:
+    mean = jnp.mean(x, axes, keepdims=True)
+    centred = x - mean
+    rstd = lax.rsqrt(jnp.mean(jnp.square(centred), axes, keepdims=True) + eps)
+    return centred * rstd, mean, rstd
+
+
+def _batch_norm_all(
+    xp: Any, x: Array, weight: Any, bias: Any, mean: Any, var: Any, training: bool,
+    momentum: float, eps: float,
+) -> Any:  # fmt: skip
+    """The output, the statistics used, and the running ones after this batch."""
+    half = x.dtype
+    wide = lambda v: v if v is None or v.dtype.itemsize > 2 else xp.cast(v, np.float32)
+    x, weight, bias, mean, var = map(wide, (x, weight, bias, mean, var))
+    if not (training or mean is None):
+        rstd = lax.rsqrt(var + eps)
+        out = (x - _column(mean, x.ndim)) * _column(rstd, x.ndim)
+        used: tuple[Any, ...] = (jnp.zeros(0, x.dtype), jnp.zeros(0, x.dtype))
+    else:
+        axes = (0, *range(2, x.ndim))
+        out, batch_mean, batch_rstd = _standardize(x, axes, eps)
+        used = (batch_mean.reshape(-1), batch_rstd.reshape(-1))
+        if mean is not None:
+            count = math.prod(x.shape[a] for a in axes)
+            batch_var = jnp.var(x, axes) * (count / jnp.maximum(count - 1, 1))
+            mean = mean * (1 - momentum) + used[0] * momentum
+            var = var * (1 - momentum) + batch_var * momentum
+    out = _scale_and_shift(out, weight, bias, x.ndim)
+    return xp.cast(out, half), *used, mean, var
+
+
+@aten("batch_norm")
+def _batch_norm(
+    xp: Any, x: Array, weight: Any, bias: Any, running_mean: Any, running_var: Any,
+    training: bool, momentum: float, eps: float, cudnn_enabled: bool,
+) -> Array:  # fmt: skip
+    stats = (running_mean, running_var, training, momentum, eps)
+    return _batch_norm_all(xp, x, weight, bias, *stats)[0]
+
+
+@aten("native_batch_norm", "_native_batch_norm_legit")
+def _native_batch_norm(
+    xp: Any, x: Array, weight: Any, bias: Any, running_mean: Any, running_var: Any,
+    training: bool, momentum: float, eps: float,
+) -> Any:  # fmt: skip
+    stats = (running_mean, running_var, training, momentum, eps)
+    return _batch_norm_all(xp, x, weight, bias, *stats)[:3]
+
+
+@aten("_native_batch_norm_legit_functional")
+def _functional_batch_norm(
+    xp: Any, x: Array, weight: Any, bias: Any, running_mean: Any, running_var: Any,
+    training: bool, momentum: float, eps: float,
+) -> Any:  # fmt: skip
+    stats = (running_mean, running_var, training, momentum, eps)
+    return _batch_norm_all(xp, x, weight, bias, *stats)
+
+
+@aten("_native_batch_norm_legit.no_stats")
+def _batch_norm_no_stats(
+    xp: Any, x: Array, weight: Any, bias: Any, training: bool, momentum: float,
+    eps: float,
+) -> Any:  # fmt: skip
+    stats = (None, None, training, momentum, eps)
+    return _batch_norm_all(xp, x, weight, bias, *stats)[:3]
+
+
+@aten("_native_batch_norm_legit_no_training")
+def _batch_norm_no_training(
+    xp: Any, x: Array, weight: Any, bias: Any, running_mean: Any, running_var: Any,
+    momentum: float, eps: float,
+) -> Any:  # fmt: skip
+    stats = (running_mean, running_var, False, momentum, eps)
+    return _batch_norm_all(xp, x, weight, bias, *stats)[:3]
+
+
+@aten("instance_norm")
+def _instance_norm(
+    xp: Any, x: Array, weight: Any, bias: Any, running_mean: Any, running_var: Any,
+    use_input_stats: bool, momentum: float, eps: float, cudnn_enabled: bool,
+) -> Array:  # fmt: skip
+    if not use_input_stats:
+        stats = (running_mean, running_var, False, momentum, eps)
+        return _batch_norm_all(xp, x, weight, bias, *stats)[0]
+    if running_mean is not None:
+        raise NotImplementedError("an instance norm that updates running statistics")
+    out = _standardize(x, tuple(range(2, x.ndim)), eps)[0]
+    return _scale_and_shift(out, weight, bias, x.ndim)
+
+
+@in_float32
+def _layer_norm_all(
+    xp: Any, x: Array, shape: Any, weight: Any, bias: Any, eps: float
+) -> Any:
+    out, mean, rstd = _standardize(x, tuple(range(-len(shape), 0)), eps)
+    return _scale_and_shift(out, weight, bias), mean, rstd
+
+
+@aten("native_layer_norm")
+def _native_layer_norm(
+    xp: Any, x: Array, normalized_shape: Any, weight: Any, bias: Any, eps: float
+) -> Any:
+    return _layer_norm_all(xp, x, normalized_shape, weight, bias, eps)
+
+
+@aten("layer_norm")
+def _layer_norm(
+    xp: Any, x: Array, normalized_shape: Any, weight: Any = None, bias: Any = None,
+    eps: float = 1e-5, cudnn_enable: bool = True,
+) -> Array:  # fmt: skip
+    return _layer_norm_all(xp, x, normalized_shape, weight, bias, eps)[0]
+
+
+@aten("rms_norm")
+@in_float32
+def _rms_norm(
+    xp: Any, x: Array, normalized_shape: Any, weight: Any = None, eps: Any = None
+) -> Array:
+    axes = tuple(range(-len(normalized_shape), 0))
+    eps = float(jnp.finfo(x.dtype).eps) if eps is None else eps
+    rstd = lax.rsqrt(jnp.mean(jnp.square(x), axes, keepdims=True) + eps)
+    return _scale_and_shift(x * rstd, weight, None)
+
+
+@aten("group_norm")
+@in_float32
+def _group_norm(
+    xp: Any, x: Array, num_groups: int, weight: Any = None, bias: Any = None,
+    eps: float = 1e-5, cudnn_enabled: bool = True,
+) -> Array:  # fmt: skip
+    batch, channels, *lengths = x.shape
+    split = x.reshape((batch, num_groups, channels // num_groups, *lengths))
+    out = _standardize(split, tuple(range(2, split.ndim)), eps)[0]
+    return _scale_and_shift(out.reshape(x.shape), weight, bias, x.ndim)
+
+
+@aten("native_group_norm")
+def _native_group_norm(
+    xp: Any, x: Array, weight: Any, bias: Any, N: Any, C: Any, HxW: Any, group: int,
+    eps: float,
+) -> Any:  # fmt: skip
+    out = _group_norm(xp, x, group, weight, bias, eps)
+    return out, None, None
+
+
+@aten("_weight_norm")
+def _weight_norm(xp: Any, v: Array, g: Array, dim: int = 0) -> Array:
+    axes = tuple(a for a in range(v.ndim) if a != dim % v.ndim)
+    return v * (g / vector_norm(xp, v, 2, axes, True))
+
+
+@aten("embedding")
+def _embedding(
+    xp: Any, weight: Array, indices: Array, padding_idx: int = -1,
+    scale_grad_by_freq: bool = False, sparse: bool = False,
+) -> Array:  # fmt: skip
+    # NaN for an index out of range: a compiled program cannot raise.
+    rows = jnp.take(weight, indices, 0, mode="fill")
+    if padding_idx < 0:  # there is none
+        return rows
+    # torch reads the row of padding, and does not train it.
+    is_padding = (indices == padding_idx)[..., None]
+    return jnp.where(is_padding, lax.stop_gradient(rows), rows)
+
+
+# --- losses -----------------------------------------------------------------------
+
+
+@aten("nll_loss_forward", "nll_loss2d_forward")
+def _nll_loss(
+    xp: Any, x: Array, target: Array, weight: Any, reduction: int, ignore_index: int
+) -> Any:
+    axis = 0 if x.ndim == 1 else 1
+    counts = target != ignore_index
+    safe = jnp.where(counts, target, 0)
+    loss = -jnp.take_along_axis(x, jnp.expand_dims(safe, axis), axis).squeeze(axis)
+    share = jnp.ones((), x.dtype) if weight is None else weight[safe]
+    share = jnp.where(counts, share, 0).astype(x.dtype)
+    loss, total = loss * share, jnp.sum(share)
+    if reduction == 0:
+        return loss, jnp.zeros((), x.dtype)
+    if reduction == 1:
+        return jnp.sum(loss) / total, total
+    return jnp.sum(loss), total
+
+
+# --- recurrences ------------------------------------------------------------------
+
+
+def _lstm_step(xp: Any, state: Any, gates: Array, hidden: Array) -> Any:
+    i, f, g, o = jnp.split(gates + hidden, 4, -1)
+    cell = jax.nn.sigmoid(f) * state[1] + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return jax.nn.sigmoid(o) * jnp.tanh(cell), cell
+
+
+def _gru_step(xp: Any, state: Any, gates: Array, hidden: Array) -> Any:
+    (r, z, n), (hr, hz, hn) = jnp.split(gates, 3, -1), jnp.split(hidden, 3, -1)
+    update = jax.nn.sigmoid(z + hz)
+    new = jnp.tanh(n + jax.nn.sigmoid(r + hr) * hn)
+    return (new + update * (state[0] - new),)
+
+
+def _rnn_step(activation: Callable[..., Array]) -> Callable[..., Any]:
+    return lambda xp, state, gates, hidden: (activation(gates + hidden),)
+
+
+def _add_recurrence(name: str, step: Callable[..., Any]) -> None:
+    def convert(
+        xp: Any,
+        x: Array,
+        hx: Any,
+        params: Sequence[Array],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> Any:
+        if train and dropout > 0 and num_layers > 1:
+            raise NotImplementedError("a dropout between layers: call module.eval()")
+        states = hx if isinstance(hx, tuple) else (hx,)
+        x = jnp.swapaxes(x, 0, 1) if batch_first else x
+        sides = 1 + bool(bidirectional)
+        per_side = len(params) // (num_layers * sides)
+        last: list[Any] = []
+        for _ in range(num_layers):
+            outputs = []
+            for reverse in (False, True)[:sides]:
+                number = len(last)
+                own = params[number * per_side : (number + 1) * per_side]
+                start = tuple(s[number] for s in states)
+                out, end = _scan(
+                    xp, step, x, start, own, has_biases=has_biases, reverse=reverse
+                )
+                outputs.append(out)
+                last.append(end)
+            x = jnp.concatenate(outputs, -1)
+        x = jnp.swapaxes(x, 0, 1) if batch_first else x
+        ends = (jnp.stack(e) for e in zip(*last, strict=True))
+        return x, *ends
+
+    aten(f"{name}.input")(convert)
+
+
+def _scan(
+    xp: Any, step: Any, x: Array, start: Any, own: Sequence[Array], *,
+    has_biases: bool, reverse: bool,
+) -> Any:  # fmt: skip
+    """One layer in one direction: all outputs, and the last states."""
+    biases = own[2:4] if has_biases else (None, None)
+    # An LSTM with a projection has one more weight, at the end.
+    projection = own[-1] if len(own) in (3, 5) else None
+    gates = _linear(xp, x, own[0], biases[0])
+
+    def advance(state: Any, gate: Array) -> Any:
+        hidden = _linear(xp, state[0], own[1], biases[1])
+        new, *rest = step(xp, state, gate, hidden)
+        if projection is not None:
+            new = _linear(xp, new, projection)
+        return (new, *rest), new
+
+    end, out = lax.scan(advance, start, gates, reverse=reverse)
+    return out, end
+
+
+_add_recurrence("lstm", _lstm_step)
+_add_recurrence("gru", _gru_step)
+_add_recurrence("rnn_tanh", _rnn_step(jnp.tanh))
+_add_recurrence("rnn_relu", _rnn_step(jax.nn.relu))
+
+
+# --- Fourier transforms -----------------------------------------------------------
+
+
+def _normalized(x: Array, lengths: Sequence[int], normalization: int) -> Array:
+    """Torch's three ways to scale: 0 not at all, 1 by the root, 2 by the length."""
+    count = math.prod(lengths)
+    return x if normalization == 0 else x / (
+        math.sqrt(count) if normalization == 1 else count
+    )  # fmt: skip
+
+
+@aten("_fft_r2c")
+def _fft_r2c(
+    xp: Any, x: Array, dim: tuple[int, ...], normalization: int, onesided: bool
+) -> Array:
+    lengths = [x.shape[d] for d in dim]
+    out = jnp.fft.rfftn(x, axes=dim) if onesided else jnp.fft.fftn(x, axes=dim)
+    return _normalized(out, lengths, normalization)
+
+
+@aten("_fft_c2c")
+def _fft_c2c(
+    xp: Any, x: Array, dim: tuple[int, ...], normalization: int, forward: bool
+) -> Array:
+    lengths = [x.shape[d] for d in dim]
+    if forward:
+        return _normalized(jnp.fft.fftn(x, axes=dim), lengths, normalization)
+    out = jnp.fft.ifftn(x, axes=dim, norm="forward")
+    return _normalized(out, lengths, normalization)
+
+
+@aten("_fft_c2r")
+def _fft_c2r(
+    xp: Any, x: Array, dim: tuple[int, ...], normalization: int, last_dim_size: int
+) -> Array:
+    lengths = [*(x.shape[d] for d in dim[:-1]), last_dim_size]
+    out = jnp.fft.irfftn(x, lengths, dim, norm="forward")
+    return _normalized(out, lengths, normalization)

@@ -1,0 +1,349 @@
+"""ATen's sums, means, maxima, sorting and cumulated sums in JAX."""
+
+# ruff: noqa: FBT001, FBT002 - the signatures are torch's own
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.scipy.special import logsumexp
+
+from frugax.models.ops import is_floating
+
+from ._table import Array, aten, axes_of, in_float32, to_float
+
+
+def _keep(x: Array, dim: Any) -> Any:
+    """The axes for jnp; a tensor without axes has none to reduce."""
+    return axes_of(dim, x.ndim) if x.ndim else ()
+
+
+def _summed(xp: Any, x: Array, dtype: Any) -> Array:
+    """`x` in the dtype of its sum: torch sums booleans and integers as int64."""
+    if dtype is not None:
+        return xp.cast(x, dtype)
+    return x if is_floating(np.dtype(x.dtype)) else xp.cast(x, xp.int_dtype)
+
+
+@aten("sum")
+def _sum(
+    xp: Any, x: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Array:
+    return jnp.sum(_summed(xp, x, dtype), _keep(x, dim), keepdims=keepdim)
+
+
+@aten("nansum")
+def _nansum(
+    xp: Any, x: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Array:
+    return jnp.nansum(_summed(xp, x, dtype), _keep(x, dim), keepdims=keepdim)
+
+
+@aten("mean")
+def _mean(
+    xp: Any, x: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Array:
+    return jnp.mean(_summed(xp, x, dtype), _keep(x, dim), keepdims=keepdim)
+
+
+@aten("prod")
+def _prod(
+    xp: Any, x: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Array:
+    return jnp.prod(_summed(xp, x, dtype), _keep(x, dim), keepdims=keepdim)
+
+
+@aten("count_nonzero")
+def _count_nonzero(xp: Any, x: Array, dim: Any = None) -> Array:
+    return xp.cast(jnp.count_nonzero(x, _keep(x, dim)), xp.int_dtype)
+
+
+@aten("amax", "max")
+def _amax(xp: Any, x: Array, dim: Any = None, keepdim: bool = False) -> Array:
+    return jnp.max(x, _keep(x, dim), keepdims=keepdim)
+
+
+@aten("amin", "min")
+def _amin(xp: Any, x: Array, dim: Any = None, keepdim: bool = False) -> Array:
+    return jnp.min(x, _keep(x, dim), keepdims=keepdim)
+
+
+@aten("aminmax")
+def _aminmax(xp: Any, x: Array, *, dim: Any = None, keepdim: bool = False) -> Any:
+    return _amin(xp, x, dim, keepdim), _amax(xp, x, dim, keepdim)
+
+
+@aten("any")
+def _any(xp: Any, x: Array, dim: Any = None, keepdim: bool = False) -> Array:
+    return jnp.any(x, _keep(x, dim), keepdims=keepdim)
+
+
+@aten("all")
+def _all(xp: Any, x: Array, dim: Any = None, keepdim: bool = False) -> Array:
+    return jnp.all(x, _keep(x, dim), keepdims=keepdim)
+
+
+def _index_of(
+    find: Callable[..., Array], xp: Any, x: Array, dim: int | None, keepdim: bool
+) -> Array:
+    if x.ndim == 0:
+        return jnp.zeros((), xp.int_dtype)
+    return xp.cast(find(x, dim, keepdims=keepdim), xp.int_dtype)
+
+
+@aten("argmax")
+def _argmax(xp: Any, x: Array, dim: Any = None, keepdim: bool = False) -> Array:
+    return _index_of(jnp.argmax, xp, x, dim, keepdim)
+
+
+@aten("argmin")
+def _argmin(xp: Any, x: Array, dim: Any = None, keepdim: bool = False) -> Array:
+    return _index_of(jnp.argmin, xp, x, dim, keepdim)
+
+
+def _add_extremum(name: str, find: Callable[..., Array]) -> None:
+    def compute(xp: Any, x: Array, dim: int, keepdim: bool = False) -> Any:
+        if x.ndim == 0:
+            return x, jnp.zeros((), xp.int_dtype)
+        at = find(x, dim, keepdims=True)
+        values = jnp.take_along_axis(x, at, dim)
+        if not keepdim:
+            at, values = jnp.squeeze(at, dim), jnp.squeeze(values, dim)
+        return values, xp.cast(at, xp.int_dtype)
+
+    aten(name)(compute)
+
+
+_add_extremum("max.dim", jnp.argmax)
+_add_extremum("min.dim", jnp.argmin)
+
+
+# --- moments ----------------------------------------------------------------------
+
+
+@in_float32
+def _variance(xp: Any, x: Array, dim: Any, correction: Any, keepdim: bool) -> Array:
+    axes = _keep(x, dim)
+    count = 1
+    for axis in axes:
+        count = count * x.shape[axis]
+    centred = x - jnp.mean(x, axes, keepdims=True)
+    total = jnp.sum(jnp.real(centred * jnp.conj(centred)), axes, keepdims=keepdim)
+    # 0 / 0 is NaN, as torch gives for one value.
+    return total / jnp.maximum(count - correction, 0)
+
+
+def _correction(dim: Any, unbiased: Any, correction: Any) -> tuple[Any, Any]:
+    """The axes and the correction; of some overloads a flag stands for it."""
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    if unbiased is not None:
+        correction = int(unbiased)
+    return dim, 1 if correction is None else correction
+
+
+def _add_moments(name: str, finish: Callable[..., Any]) -> None:
+    def with_flag(
+        xp: Any, x: Array, dim: Any = None, unbiased: Any = None, keepdim: Any = False
+    ) -> Any:
+        axes, correction = _correction(dim, unbiased, None)
+        return finish(xp, x, axes, correction, keepdim)
+
+    def with_number(
+        xp: Any,
+        x: Array,
+        dim: Any = None,
+        *,
+        correction: Any = None,
+        keepdim: bool = False,
+    ) -> Any:
+        axes, correction = _correction(dim, None, correction)
+        return finish(xp, x, axes, correction, keepdim)
+
+    aten(name)(with_flag)
+    aten(f"{name}.correction")(with_number)
+
+
+_add_moments("var", _variance)
+_add_moments("std", lambda *a: jnp.sqrt(_variance(*a)))
+_add_moments(
+    "var_mean", lambda xp, x, dim, c, keep: (
+        _variance(xp, x, dim, c, keep), _mean(xp, x, dim, keep)
+    )
+)  # fmt: skip
+_add_moments(
+    "std_mean", lambda xp, x, dim, c, keep: (
+        jnp.sqrt(_variance(xp, x, dim, c, keep)), _mean(xp, x, dim, keep)
+    )
+)  # fmt: skip
+
+
+@aten("logsumexp")
+@in_float32
+def _logsumexp(xp: Any, x: Array, dim: Any, keepdim: bool = False) -> Array:
+    return logsumexp(to_float(xp, x), _keep(x, dim), keepdims=keepdim)
+
+
+@aten("linalg_vector_norm", "norm")
+@in_float32
+def vector_norm(
+    xp: Any,
+    x: Array,
+    ord: Any = 2,
+    dim: Any = None,
+    keepdim: bool = False,
+    dtype: Any = None,
+) -> Array:
+    """The norm of the entries, whose gradient is 0 at 0, as torch's."""
+    x = x if dtype is None else xp.cast(x, dtype)
+    axes, ord = _keep(x, dim), 2 if ord is None else ord
+    size = jnp.abs(x)
+    if ord in (float("inf"), float("-inf")):
+        return (jnp.max if ord > 0 else jnp.min)(size, axes, keepdims=keepdim)
+    if ord == 0:
+        return jnp.sum((x != 0).astype(size.dtype), axes, keepdims=keepdim)
+    if ord == 1:
+        return jnp.sum(size, axes, keepdims=keepdim)
+    powers = lax.integer_pow(size, 2) if ord == 2 else size**ord
+    total = jnp.sum(powers, axes, keepdims=keepdim)
+    is_zero = total == 0
+    root = jnp.where(is_zero, 1, total)
+    root = jnp.sqrt(root) if ord == 2 else root ** (1 / ord)
+    return jnp.where(is_zero, 0, root)
+
+
+# --- order ------------------------------------------------------------------------
+
+
+@aten("topk")
+def _topk(
+    xp: Any, x: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> Any:
+    if x.ndim == 0:
+        return x, jnp.zeros((), xp.int_dtype)
+    at = jnp.argsort(x, dim, stable=True, descending=largest)
+    at = lax.slice_in_dim(at, 0, k, axis=dim % x.ndim)
+    return jnp.take_along_axis(x, at, dim), xp.cast(at, xp.int_dtype)
+
+
+def _sorted(xp: Any, x: Array, dim: int, descending: bool) -> Any:
+    if x.ndim == 0:
+        return x, jnp.zeros((), xp.int_dtype)
+    at = jnp.argsort(x, dim, stable=True, descending=descending)
+    return jnp.take_along_axis(x, at, dim), xp.cast(at, xp.int_dtype)
+
+
+@aten("sort")
+def _sort(xp: Any, x: Array, dim: int = -1, descending: bool = False) -> Any:
+    return _sorted(xp, x, dim, descending)
+
+
+@aten("sort.stable")
+def _sort_stable(
+    xp: Any, x: Array, *, stable: Any = None, dim: int = -1, descending: bool = False
+) -> Any:
+    return _sorted(xp, x, dim, descending)
+
+
+@aten("argsort")
+def _argsort(xp: Any, x: Array, dim: int = -1, descending: bool = False) -> Array:
+    return _sorted(xp, x, dim, descending)[1]
+
+
+@aten("argsort.stable")
+def _argsort_stable(
+    xp: Any, x: Array, *, stable: Any = None, dim: int = -1, descending: bool = False
+) -> Array:
+    return _sorted(xp, x, dim, descending)[1]
+
+
+@aten("kthvalue")
+def _kthvalue(xp: Any, x: Array, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    values, at = _sorted(xp, x, dim, descending=False)
+    pick = lambda v: lax.index_in_dim(v, k - 1, dim % x.ndim, keepdims=keepdim)
+    return pick(values), pick(at)
+
+
+@aten("median.dim")
+def _median_dim(xp: Any, x: Array, dim: int, keepdim: bool = False) -> Any:
+    return _kthvalue(xp, x, (x.shape[dim] + 1) // 2, dim, keepdim)
+
+
+@aten("median")
+def _median(xp: Any, x: Array) -> Array:
+    return _median_dim(xp, x.reshape(-1), 0)[0]
+
+
+@aten("searchsorted.Tensor")
+def _searchsorted(
+    xp: Any, sequence: Array, x: Array, *, right: bool = False, side: Any = None,
+    out_int32: bool = False, sorter: Any = None,
+) -> Array:  # fmt: skip
+    if sorter is not None:
+        raise NotImplementedError("a search with a sorter")
+    side = side or ("right" if right else "left")
+    search = lambda s, v: jnp.searchsorted(s, v, side=side, method="compare_all")
+    flat, rows = sequence.reshape(-1, sequence.shape[-1]), x
+    if sequence.ndim > 1:
+        rows = jax.vmap(search)(flat, x.reshape(-1, x.shape[-1])).reshape(x.shape)
+    else:
+        rows = search(sequence, x)
+    return xp.cast(rows, np.int32 if out_int32 else xp.int_dtype)
+
+
+@aten("bucketize")
+def _bucketize(
+    xp: Any, x: Array, boundaries: Array, *, out_int32: bool = False,
+    right: bool = False,
+) -> Array:  # fmt: skip
+    return _searchsorted(xp, boundaries, x, right=right, out_int32=out_int32)
+
+
+# --- cumulated --------------------------------------------------------------------
+
+
+@aten("cumsum")
+def _cumsum(xp: Any, x: Array, dim: int, *, dtype: Any = None) -> Array:
+    return _cumulate(xp, jnp.cumsum, _summed(xp, x, dtype), dim)
+
+
+@aten("cumprod")
+def _cumprod(xp: Any, x: Array, dim: int, *, dtype: Any = None) -> Array:
+    return _cumulate(xp, jnp.cumprod, _summed(xp, x, dtype), dim)
+
+
+@aten("logcumsumexp")
+def _logcumsumexp(xp: Any, x: Array, dim: int) -> Array:
+    run = lambda x, dim: lax.cumlogsumexp(x, axis=dim % x.ndim)
+    return _cumulate(xp, run, x, dim)
+
+
+def _cumulate(xp: Any, function: Callable[..., Array], x: Array, dim: int) -> Array:
+    if x.ndim == 0:
+        return x
+    # Running totals of 16 bits would stop to grow after a few hundred entries.
+    return in_float32(lambda _, x: function(x, dim))(xp, x)
+
+
+def _add_running_extremum(name: str, is_better: Callable[..., Array]) -> None:
+    def compute(xp: Any, x: Array, dim: int) -> Any:
+        if x.ndim == 0:
+            return x, jnp.zeros((), xp.int_dtype)
+        places = lax.broadcasted_iota(xp.int_dtype, x.shape, dim % x.ndim)
+
+        def later(left: Any, right: Any) -> Any:
+            take = is_better(right[0], left[0]) | jnp.isnan(right[0])
+            return tuple(
+                jnp.where(take, b, a) for a, b in zip(left, right, strict=True)
+            )
+
+        return lax.associative_scan(later, (x, places), axis=dim % x.ndim)
+
+    aten(name)(compute)
+
+
+_add_running_extremum("cummax", jnp.greater_equal)
+_add_running_extremum("cummin", jnp.less_equal)

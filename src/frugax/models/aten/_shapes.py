@@ -1,0 +1,645 @@
+"""ATen's reshapes, indexing, scattering and new tensors in JAX."""
+
+# ruff: noqa: FBT001, FBT002 - the signatures are torch's own
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ._table import Array, as_array, aten, axes_of, is_number, same_dtype
+
+_END = 2**31 - 1  # torch writes the largest int64 where there is no end
+
+
+# --- reordering -------------------------------------------------------------------
+
+
+@aten("view", "reshape", "_unsafe_view", "view_copy", "_reshape_copy", "reshape_as")
+def _reshape(xp: Any, x: Array, shape: Any) -> Array:
+    if not isinstance(shape, tuple):
+        raise NotImplementedError("a view of the same bits as another dtype")
+    return jnp.reshape(x, shape)
+
+
+@aten("flatten")
+def _flatten(xp: Any, x: Array, start_dim: int = 0, end_dim: int = -1) -> Array:
+    if x.ndim == 0:
+        return x.reshape(1)
+    start, end = start_dim % x.ndim, end_dim % x.ndim
+    joined = math.prod(x.shape[start : end + 1])
+    return x.reshape((*x.shape[:start], joined, *x.shape[end + 1 :]))
+
+
+@aten("unflatten")
+def _unflatten(xp: Any, x: Array, dim: int, sizes: tuple[int, ...]) -> Array:
+    dim = dim % x.ndim
+    known = math.prod(n for n in sizes if not _is_open(n))
+    sizes = tuple(x.shape[dim] // known if _is_open(n) else n for n in sizes)
+    return x.reshape((*x.shape[:dim], *sizes, *x.shape[dim + 1 :]))
+
+
+def _is_open(length: Any) -> bool:
+    return isinstance(length, int) and length == -1
+
+
+@aten("permute", "permute_copy")
+def _permute(xp: Any, x: Array, dims: tuple[int, ...]) -> Array:
+    return jnp.transpose(x, dims)
+
+
+@aten("transpose", "transpose_copy", "swapaxes", "swapdims")
+def _transpose(xp: Any, x: Array, dim0: int, dim1: int) -> Array:
+    return x if x.ndim == 0 else jnp.swapaxes(x, dim0, dim1)
+
+
+@aten("t", "t_copy", "mT")
+def _t(xp: Any, x: Array) -> Array:
+    return jnp.swapaxes(x, -2, -1) if x.ndim >= 2 else x
+
+
+@aten("movedim", "moveaxis")
+def _movedim(xp: Any, x: Array, source: Any, destination: Any) -> Array:
+    return jnp.moveaxis(x, source, destination)
+
+
+@aten("unsqueeze", "unsqueeze_copy")
+def _unsqueeze(xp: Any, x: Array, dim: int) -> Array:
+    return jnp.expand_dims(x, dim)
+
+
+@aten("squeeze", "squeeze_copy")
+def _squeeze(xp: Any, x: Array, dim: Any = None) -> Array:
+    axes = axes_of(dim, x.ndim) if dim != () else ()
+    # A free length is not 1, or torch would have fixed it.
+    axes = tuple(a for a in axes if x.ndim and _is_one(x.shape[a]))
+    return jnp.squeeze(x, axes)
+
+
+def _is_one(length: Any) -> bool:
+    return isinstance(length, int) and length == 1
+
+
+@aten("expand", "expand_copy")
+def _expand(xp: Any, x: Array, size: tuple[Any, ...], *, implicit: Any = False) -> Any:
+    new = len(size) - x.ndim
+    shape = tuple(x.shape[i - new] if _is_open(n) else n for i, n in enumerate(size))
+    return jnp.broadcast_to(x, shape)
+
+
+@aten("expand_as")
+def _expand_as(xp: Any, x: Array, other: Array) -> Array:
+    return jnp.broadcast_to(x, other.shape)
+
+
+@aten("broadcast_to")
+def _broadcast_to(xp: Any, x: Array, size: tuple[Any, ...]) -> Array:
+    return _expand(xp, x, size)
+
+
+@aten("broadcast_tensors")
+def _broadcast_tensors(xp: Any, tensors: Sequence[Array]) -> Any:
+    shape = jnp.broadcast_shapes(*(t.shape for t in tensors))
+    return tuple(jnp.broadcast_to(t, shape) for t in tensors)
+
+
+@aten("repeat")
+def _repeat(xp: Any, x: Array, repeats: tuple[Any, ...]) -> Array:
+    # Each axis beside a new one of that length; jnp.tile needs known lengths.
+    lengths = (1,) * (len(repeats) - x.ndim) + tuple(x.shape)
+    pairs = [n for pair in zip([1] * len(lengths), lengths, strict=True) for n in pair]
+    x = x.reshape(pairs)
+    wide = [n for pair in zip(repeats, lengths, strict=True) for n in pair]
+    x = jnp.broadcast_to(x, wide)
+    return x.reshape([r * n for r, n in zip(repeats, lengths, strict=True)])
+
+
+@aten("tile")
+def _tile(xp: Any, x: Array, dims: tuple[Any, ...]) -> Array:
+    return _repeat(xp, x, (1,) * (x.ndim - len(dims)) + tuple(dims))
+
+
+@aten("repeat_interleave.self_int")
+def _repeat_interleave(
+    xp: Any, x: Array, repeats: int, dim: int | None = None, *, output_size: Any = None
+) -> Array:
+    return jnp.repeat(x, repeats, dim)
+
+
+@aten("cat", "concat", "concatenate")
+def _cat(xp: Any, tensors: Sequence[Array], dim: int = 0) -> Array:
+    # torch leaves out the empty list that some programs start from.
+    kept = [t for t in tensors if not (t.ndim == 1 and _is_empty(t.shape[0]))]
+    kept = kept or list(tensors)
+    return jnp.concatenate(_alike(xp, kept), dim)
+
+
+def _is_empty(length: Any) -> bool:
+    return isinstance(length, int) and length == 0
+
+
+def _alike(xp: Any, tensors: Sequence[Array]) -> list[Array]:
+    """Tensors of one dtype, without a change of their axes."""
+    dtype = same_dtype(xp, *tensors)[0].dtype
+    return [xp.cast(t, dtype) for t in tensors]
+
+
+@aten("stack")
+def _stack(xp: Any, tensors: Sequence[Array], dim: int = 0) -> Array:
+    return jnp.stack(_alike(xp, tensors), dim)
+
+
+@aten("roll")
+def _roll(xp: Any, x: Array, shifts: Any, dims: Any = ()) -> Array:
+    dims = dims if dims != () else None
+    one = isinstance(shifts, tuple) and len(shifts) == 1 and dims is None
+    return jnp.roll(x, shifts[0] if one else shifts, dims)
+
+
+@aten("flip")
+def _flip(xp: Any, x: Array, dims: Any) -> Array:
+    return jnp.flip(x, dims)
+
+
+@aten("rot90")
+def _rot90(xp: Any, x: Array, k: int = 1, dims: Any = (0, 1)) -> Array:
+    return jnp.rot90(x, k, dims)
+
+
+def _pairs(x: Array, pad: tuple[Any, ...]) -> list[tuple[Any, Any]]:
+    """Torch's padding, which begins with the last axis, by axis."""
+    pairs = list(zip(pad[::2], pad[1::2], strict=True))[::-1]
+    return [(0, 0)] * (x.ndim - len(pairs)) + pairs
+
+
+@aten("constant_pad_nd")
+def _constant_pad(xp: Any, x: Array, pad: tuple[Any, ...], value: Any = 0) -> Array:
+    filling = as_array(xp, value, np.dtype(x.dtype))
+    return lax.pad(x, filling, [(*pair, 0) for pair in _pairs(x, pad)])
+
+
+def _add_padding(name: str, mode: str) -> None:
+    def compute(xp: Any, x: Array, padding: tuple[Any, ...]) -> Array:
+        pairs = _pairs(x, padding)
+        # Negative padding cuts off.
+        for axis, (low, high) in enumerate(pairs):
+            end = x.shape[axis] + min(high, 0)
+            x = lax.slice_in_dim(x, max(-low, 0), end, axis=axis)
+        return jnp.pad(x, [(max(a, 0), max(b, 0)) for a, b in pairs], mode=mode)
+
+    aten(*(f"{name}{n}d" for n in (1, 2, 3)))(compute)
+
+
+_add_padding("reflection_pad", "reflect")
+_add_padding("replication_pad", "edge")
+_PAD_MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+
+
+@aten("pad")
+def _pad(
+    xp: Any, x: Array, pad: tuple[Any, ...], mode: str = "constant", value: Any = None
+) -> Array:
+    if mode == "constant":
+        return _constant_pad(xp, x, pad, 0 if value is None else value)
+    return jnp.pad(x, _pairs(x, pad), mode=_PAD_MODES[mode])
+
+
+@aten("tril")
+def _tril(xp: Any, x: Array, diagonal: int = 0) -> Array:
+    return jnp.tril(x, diagonal)
+
+
+@aten("triu")
+def _triu(xp: Any, x: Array, diagonal: int = 0) -> Array:
+    return jnp.triu(x, diagonal)
+
+
+@aten("diagonal", "diagonal_copy")
+def _diagonal(
+    xp: Any, x: Array, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Array:
+    return jnp.diagonal(x, offset, dim1, dim2)
+
+
+@aten("diag")
+def _diag(xp: Any, x: Array, diagonal: int = 0) -> Array:
+    return jnp.diag(x, diagonal)
+
+
+@aten("diag_embed")
+def _diag_embed(
+    xp: Any, x: Array, offset: int = 0, dim1: int = -2, dim2: int = -1
+) -> Array:
+    size = x.shape[-1] + abs(offset)
+    rows = jnp.arange(x.shape[-1]) + max(-offset, 0)
+    columns = jnp.arange(x.shape[-1]) + max(offset, 0)
+    full = jnp.zeros((*x.shape[:-1], size, size), x.dtype).at[..., rows, columns].set(x)
+    return jnp.moveaxis(full, (-2, -1), (dim1, dim2))
+
+
+@aten("unfold", "unfold_copy")
+def _unfold(xp: Any, x: Array, dimension: int, size: int, step: int) -> Array:
+    if x.ndim == 0:
+        return x.reshape(1)
+    axis = dimension % x.ndim
+    count = (x.shape[axis] - size) // step + 1
+    starts = lax.mul(jnp.arange(count), step)
+    windows = jnp.take(x, starts[:, None] + jnp.arange(size), axis)
+    return jnp.moveaxis(windows, axis + 1, -1)
+
+
+@aten("as_strided", "as_strided_copy")
+def _as_strided(
+    xp: Any,
+    x: Array,
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    storage_offset: int | None = None,
+) -> Array:
+    # `from_torch` refuses it for tensors that torch stores in another order.
+    at = jnp.full((), storage_offset or 0, np.int32)
+    for axis, step in enumerate(stride):
+        at = at + step * lax.broadcasted_iota(np.int32, size, axis)
+    return x.reshape(-1)[at]
+
+
+@aten("pixel_shuffle")
+def _pixel_shuffle(xp: Any, x: Array, upscale_factor: int) -> Array:
+    r, (*batch, channels, height, width) = upscale_factor, x.shape
+    n = len(batch)
+    x = x.reshape((*batch, channels // r**2, r, r, height, width))
+    x = x.transpose((*range(n), n, n + 3, n + 1, n + 4, n + 2))
+    return x.reshape((*batch, channels // r**2, height * r, width * r))
+
+
+@aten("pixel_unshuffle")
+def _pixel_unshuffle(xp: Any, x: Array, downscale_factor: int) -> Array:
+    r, (*batch, channels, height, width) = downscale_factor, x.shape
+    n = len(batch)
+    x = x.reshape((*batch, channels, height // r, r, width // r, r))
+    x = x.transpose((*range(n), n, n + 2, n + 4, n + 1, n + 3))
+    return x.reshape((*batch, channels * r**2, height // r, width // r))
+
+
+@aten("channel_shuffle", "native_channel_shuffle")
+def _channel_shuffle(xp: Any, x: Array, groups: int) -> Array:
+    split = x.reshape((x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
+    return jnp.swapaxes(split, 1, 2).reshape(x.shape)
+
+
+# --- slices -----------------------------------------------------------------------
+
+
+def _slices(x: Array, dim: int, start: Any, end: Any, step: int) -> Any:
+    """The index of a slice; torch clips its ends as Python does."""
+    length = x.shape[dim]
+    if isinstance(length, int):
+        picked = slice(start, end, step)
+    else:
+        # Whether a free length is above the other bound is not known.
+        is_open = end is None or (isinstance(end, int) and end >= _END)
+        picked = slice(start, None if is_open else end, step)
+    return (*[slice(None)] * (dim % x.ndim), picked)
+
+
+@aten("slice", "slice_copy")
+def _slice(
+    xp: Any, x: Array, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Array:
+    if step == 1 and not (isinstance(end, int) or end is None):
+        # torch found this free length to be within that of the axis.
+        start = 0 if start is None else start
+        return jnp.take(x, jnp.arange(end - start) + start, dim)
+    return x[_slices(x, dim, start, end, step)]
+
+
+@aten("slice_scatter")
+def _slice_scatter(
+    xp: Any, x: Array, src: Array, dim: int = 0, start: Any = None, end: Any = None,
+    step: int = 1,
+) -> Array:  # fmt: skip
+    return x.at[_slices(x, dim, start, end, step)].set(xp.cast(src, x.dtype))
+
+
+@aten("select", "select_copy")
+def _select(xp: Any, x: Array, dim: int, index: Any) -> Array:
+    return x[(*[slice(None)] * (dim % x.ndim), index)]
+
+
+@aten("select_scatter")
+def _select_scatter(xp: Any, x: Array, src: Array, dim: int, index: Any) -> Array:
+    return x.at[(*[slice(None)] * (dim % x.ndim), index)].set(xp.cast(src, x.dtype))
+
+
+@aten("diagonal_scatter")
+def _diagonal_scatter(
+    xp: Any, x: Array, src: Array, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Array:
+    moved = jnp.moveaxis(x, (dim1, dim2), (-2, -1))
+    rows = jnp.arange(src.shape[-1]) + max(-offset, 0)
+    columns = jnp.arange(src.shape[-1]) + max(offset, 0)
+    return jnp.moveaxis(moved.at[..., rows, columns].set(src), (-2, -1), (dim1, dim2))
+
+
+@aten("narrow")
+def _narrow(xp: Any, x: Array, dim: int, start: Any, length: Any) -> Array:
+    return x[(*[slice(None)] * (dim % x.ndim), slice(start, start + length))]
+
+
+@aten("unbind", "unbind_copy")
+def _unbind(xp: Any, x: Array, dim: int = 0) -> Any:
+    return tuple(_select(xp, x, dim, i) for i in range(x.shape[dim]))
+
+
+def _split_sizes(xp: Any, x: Array, sizes: Sequence[Any], dim: int) -> Any:
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(_narrow(xp, x, dim, start, size))
+        start = start + size
+    return tuple(parts)
+
+
+@aten("split", "split_copy", "split_with_sizes", "split_with_sizes_copy")
+def _split(xp: Any, x: Array, split_size: Any, dim: int = 0) -> Any:
+    if isinstance(split_size, tuple):
+        return _split_sizes(xp, x, split_size, dim)
+    length = x.shape[dim]
+    starts = range(0, length, split_size) or [0]
+    sizes = [min(split_size, length - s) for s in starts]
+    return _split_sizes(xp, x, sizes, dim)
+
+
+@aten("chunk")
+def _chunk(xp: Any, x: Array, chunks: int, dim: int = 0) -> Any:
+    length = x.shape[dim]
+    if not isinstance(length, int):  # the number of pieces was traced, so it divides
+        return _split_sizes(xp, x, [length // chunks] * chunks, dim)
+    return _split(xp, x, max(-(-length // chunks), 1), dim)
+
+
+@aten("tensor_split")
+def _tensor_split(xp: Any, x: Array, sections: Any, dim: int = 0) -> Any:
+    return tuple(jnp.array_split(x, sections, dim))
+
+
+# --- gathering --------------------------------------------------------------------
+
+
+@aten("index_select")
+def _index_select(xp: Any, x: Array, dim: int, index: Array) -> Array:
+    return jnp.take(x, index, dim)
+
+
+@aten("gather")
+def _gather(
+    xp: Any, x: Array, dim: int, index: Array, *, sparse_grad: bool = False
+) -> Array:
+    return x if x.ndim == 0 else x[_along(x, dim, index)]
+
+
+@aten("take_along_dim")
+def _take_along_dim(xp: Any, x: Array, indices: Array, dim: Any = None) -> Array:
+    return jnp.take_along_axis(x, indices, dim)
+
+
+@aten("take")
+def _take(xp: Any, x: Array, index: Array) -> Array:
+    return x.reshape(-1)[index]
+
+
+def _along(x: Array, dim: int, index: Array) -> tuple[Array, ...]:
+    """The index of one entry of `x` for each entry of `index`, along an axis."""
+    places: list[Array] = [
+        lax.broadcasted_iota(index.dtype, index.shape, axis) for axis in range(x.ndim)
+    ]
+    places[dim % x.ndim] = index
+    return tuple(places)
+
+
+def _full_index(indices: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(slice(None) if i is None else i for i in indices)
+
+
+@aten("index", "_unsafe_index", "index.Tensor_hacked_twin")
+def _index(xp: Any, x: Array, indices: Sequence[Any]) -> Array:
+    if any(i is not None and i.dtype == bool for i in indices):
+        raise NotImplementedError("an index by a mask, whose length depends on data")
+    return x[_full_index(indices)]
+
+
+@aten("_unsafe_masked_index")
+def _masked_index(xp: Any, x: Array, mask: Array, indices: Any, fill: Any) -> Array:
+    indices = tuple(None if i is None else jnp.where(mask, i, 0) for i in indices)
+    return jnp.where(mask, _index(xp, x, indices), as_array(xp, fill, x.dtype))
+
+
+@aten("index_put", "_unsafe_index_put")
+def _index_put(
+    xp: Any, x: Array, indices: Sequence[Any], values: Array, accumulate: bool = False
+) -> Array:
+    values = xp.cast(values, x.dtype)
+    first = indices[0]
+    if first is not None and first.dtype == bool:
+        if len(indices) > 1 or accumulate:
+            raise NotImplementedError("a write to a mask and other indices")
+        mask = first.reshape(first.shape + (1,) * (x.ndim - first.ndim))
+        if values.ndim > x.ndim - first.ndim:  # one row for each entry of the mask
+            if not _is_one(values.shape[0]):
+                at = jnp.cumsum(first.reshape(-1)).reshape(first.shape) - 1
+                return jnp.where(mask, values[jnp.maximum(at, 0)], x)
+            values = values[0]
+        return jnp.where(mask, values, x)
+    place = x.at[_full_index(indices)]
+    return place.add(values) if accumulate else place.set(values)
+
+
+@aten("masked_scatter")
+def _masked_scatter(xp: Any, x: Array, mask: Array, source: Array) -> Array:
+    x, mask = jnp.broadcast_arrays(x, mask)
+    at = jnp.cumsum(mask.reshape(-1)).reshape(mask.shape) - 1
+    return jnp.where(mask, source.reshape(-1)[jnp.maximum(at, 0)], x)
+
+
+# --- scattering -------------------------------------------------------------------
+
+
+def _updates(xp: Any, x: Array, index: Array, src: Any) -> Array:
+    """What is written: as much of the source as the index says."""
+    if is_number(src) or src.ndim == 0:
+        return jnp.broadcast_to(as_array(xp, src, x.dtype), index.shape)
+    return xp.cast(src[tuple(slice(0, n) for n in index.shape)], x.dtype)
+
+
+@aten("scatter")
+def _scatter(
+    xp: Any, x: Array, dim: int, index: Array, src: Any = None, *, value: Any = None,
+    reduce: str | None = None,
+) -> Array:  # fmt: skip
+    updates = _updates(xp, x, index, value if src is None else src)
+    if x.ndim == 0:
+        return updates
+    place = x.at[_along(x, dim, index)]
+    if reduce == "add":
+        return place.add(updates)
+    return place.multiply(updates) if reduce == "multiply" else place.set(updates)
+
+
+@aten("scatter_add")
+def _scatter_add(xp: Any, x: Array, dim: int, index: Array, src: Array) -> Array:
+    return x.at[_along(x, dim, index)].add(_updates(xp, x, index, src))
+
+
+@aten("scatter_reduce")
+def _scatter_reduce(
+    xp: Any, x: Array, dim: int, index: Array, src: Array, reduce: str, *,
+    include_self: bool = True,
+) -> Array:  # fmt: skip
+    at, updates = _along(x, dim, index), _updates(xp, x, index, src)
+    kind = {"sum": "add", "mean": "add", "prod": "multiply", "amax": "max",
+            "amin": "min"}[reduce]  # fmt: skip
+    start = x
+    if not include_self:
+        least, most = _extremes(np.dtype(x.dtype))
+        neutral = {"add": 0, "multiply": 1, "max": least, "min": most}[kind]
+        start = x.at[at].set(jnp.asarray(neutral, x.dtype))
+    result = getattr(start.at[at], kind)(updates)
+    if reduce != "mean":
+        return result
+    count = jnp.full(x.shape, int(include_self), x.dtype).at[at].add(1)
+    count = jnp.maximum(count, 1)
+    return result / count if x.dtype.kind != "i" else result // count
+
+
+def _extremes(dtype: np.dtype) -> tuple[Any, Any]:
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min, np.iinfo(dtype).max
+    return -np.inf, np.inf
+
+
+def _rows(x: Array, dim: int, index: Array) -> Any:
+    return x.at[(*[slice(None)] * (dim % x.ndim), index)]
+
+
+@aten("index_add")
+def _index_add(
+    xp: Any, x: Array, dim: int, index: Array, source: Array, *, alpha: Any = 1
+) -> Array:
+    return _rows(x, dim, index).add(xp.cast(source * alpha, x.dtype))
+
+
+@aten("index_copy")
+def _index_copy(xp: Any, x: Array, dim: int, index: Array, source: Array) -> Array:
+    return _rows(x, dim, index).set(source)
+
+
+@aten("index_fill")
+def _index_fill(xp: Any, x: Array, dim: int, index: Array, value: Any) -> Array:
+    return _rows(x, dim, index).set(as_array(xp, value, x.dtype))
+
+
+@aten("copy")
+def _copy(xp: Any, x: Array, src: Array, non_blocking: bool = False) -> Array:
+    return jnp.broadcast_to(xp.cast(src, x.dtype), x.shape)
+
+
+@aten("fill")
+def _fill(xp: Any, x: Array, value: Any) -> Array:
+    return jnp.broadcast_to(as_array(xp, value, x.dtype), x.shape)
+
+
+@aten("one_hot")
+def _one_hot(xp: Any, x: Array, num_classes: int = -1) -> Array:
+    if num_classes < 0:
+        raise NotImplementedError(
+            "a one-hot without num_classes has a shape that depends on data"
+        )
+    return jax.nn.one_hot(x, num_classes, dtype=xp.int_dtype)
+
+
+# --- new tensors ------------------------------------------------------------------
+
+
+@aten("arange")
+def _arange(xp: Any, *bounds: Any, dtype: Any = None) -> Array:
+    if dtype is None:
+        is_float = any(isinstance(b, float) for b in bounds)
+        dtype = np.dtype(xp.float_dtype if is_float else xp.int_dtype)
+    start, end, step = 0, bounds[0], 1
+    if len(bounds) > 1:
+        start, end, step = *bounds[:2], (*bounds, 1)[2]
+    if isinstance(step, int) and step == 1 and not isinstance(start, float):
+        return xp.cast(jnp.arange(end - start) + start, dtype)
+    # From whole steps and not by adding up, as torch.
+    count = -((start - end) // step)
+    steps = jnp.arange(int(count) if isinstance(count, float) else count)
+    return xp.cast(start + steps * step, dtype)
+
+
+@aten("linspace")
+def _linspace(xp: Any, start: Any, end: Any, steps: int, *, dtype: Any = None) -> Any:
+    return jnp.linspace(start, end, steps, dtype=dtype or xp.float_dtype)
+
+
+@aten("eye")
+def _eye(xp: Any, n: int, m: int | None = None, *, dtype: Any = None) -> Array:
+    return jnp.eye(n, m, dtype=dtype or xp.float_dtype)
+
+
+@aten("tril_indices")
+def _tril_indices(
+    xp: Any, row: int, col: int, offset: int = 0, *, dtype: Any = None
+) -> Array:
+    return jnp.stack(jnp.tril_indices(row, offset, col)).astype(dtype or xp.int_dtype)
+
+
+@aten("triu_indices")
+def _triu_indices(
+    xp: Any, row: int, col: int, offset: int = 0, *, dtype: Any = None
+) -> Array:
+    return jnp.stack(jnp.triu_indices(row, offset, col)).astype(dtype or xp.int_dtype)
+
+
+@aten("full")
+def _full(xp: Any, size: Any, fill_value: Any, *, dtype: Any = None) -> Array:
+    return jnp.broadcast_to(as_array(xp, fill_value, dtype), size)
+
+
+@aten("full_like")
+def _full_like(xp: Any, x: Array, fill_value: Any, *, dtype: Any = None) -> Array:
+    return _full(xp, x.shape, fill_value, dtype=dtype or np.dtype(x.dtype))
+
+
+@aten("new_full")
+def _new_full(
+    xp: Any, x: Array, size: Any, fill_value: Any, *, dtype: Any = None
+) -> Array:
+    return _full(xp, size, fill_value, dtype=dtype or np.dtype(x.dtype))
+
+
+def _add_new(name: str, value: int) -> None:
+    def of_shape(xp: Any, size: Any, *, dtype: Any = None) -> Array:
+        return _full(xp, size, value, dtype=dtype or np.dtype(xp.float_dtype))
+
+    def of_tensor(xp: Any, x: Array, *, dtype: Any = None) -> Array:
+        return _full_like(xp, x, value, dtype=dtype)
+
+    def new(xp: Any, x: Array, size: Any, *, dtype: Any = None) -> Array:
+        return _new_full(xp, x, size, value, dtype=dtype)
+
+    aten(name)(of_shape)
+    aten(f"{name}_like")(of_tensor)
+    aten(f"new_{name}")(new)
+
+
+_CREATED: dict[str, int] = {"zeros": 0, "ones": 1, "empty": 0}
+for _name, _value in _CREATED.items():
+    _add_new(_name, _value)
+
+
+@aten("new_empty_strided")
+def _new_empty(xp: Any, x: Array, size: Any, stride: Any, *, dtype: Any = None) -> Any:
+    return _new_full(xp, x, size, 0, dtype=dtype)
