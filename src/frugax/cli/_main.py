@@ -79,7 +79,10 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         code = 130
     except Exception as e:  # anything else is shown in full, with its own exit code
         has_failed = True
-        if _is_peer_lost(e):
+        if _is_of_interrupt(e):
+            errors.print("Interrupted.")
+            code, has_failed = 130, False
+        elif _is_peer_lost(e):
             print_error(FrugaxError("another process of this run is gone."))
             code = EXIT_PEER_LOST
         elif _is_of_jax_start(e):
@@ -104,6 +107,14 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         sys.stderr.flush()
         os._exit(code)
     raise SystemExit(code)
+
+
+def _is_of_interrupt(error: BaseException) -> bool:
+    """Whether Ctrl-C is behind it: extension modules give it as another error."""
+    cause = error.__cause__
+    return isinstance(cause, KeyboardInterrupt) or (
+        cause is not None and _is_of_interrupt(cause)
+    )
 
 
 def _is_of_jax_start(error: Exception) -> bool:
