@@ -66,6 +66,7 @@ def test_apply_begins_the_campaign_of_a_plan_and_its_receipt_shows_the_spend(
         campaign.tell(experiment, 1.0)
     saved = tmp_path / "campaign"
     campaign.save(saved)
+    now = campaign.recommend().expected_regret
     number, cost, seconds, regret = campaign.receipt.spends
     assert (number.limit, number.predicted) == (4, 4)
     assert number.measured == len(campaign.experiments)
@@ -77,7 +78,6 @@ def test_apply_begins_the_campaign_of_a_plan_and_its_receipt_shows_the_spend(
     # Six rows leave a forecast that any outcome would keep.
     assert regret.verdict == Verdict.CANNOT_TELL
     assert regret.measured is None
-    now = campaign.recommend().expected_regret
     assert f"today the distance is {now:.3g} ±" in regret.problems
     again = causal.Campaign.load(saved)
     assert again.receipt.spends[3].predicted == regret.predicted

@@ -299,13 +299,14 @@ class Campaign:
         """The limits of the budget beside the spending, with a verdict for each.
 
         The distance from the best that was forecast before the first experiment stands
-        beside that by today's posterior. A forecast that goes beyond the target's
-        standard deviation says nothing, so its verdict is `cannot tell`.
+        beside that by today's posterior, once `recommend`, `advise` or `ask` has
+        computed it: reading a receipt computes nothing. A forecast that goes beyond the
+        target's standard deviation says nothing, so its verdict is `cannot tell`.
         """
         planned, regret, scale = self._state.planned, None, 0.0
-        if planned and self.measured:
-            inference = self.infer()
-            regret, scale = estimate_regret(inference), inference.scale
+        known = self._inferred
+        if planned and self.measured and known is not None and known[0] is self._state:
+            regret, scale = estimate_regret(known[1]), known[1].scale
         return make_receipt(self.settings, self.experiments, planned, regret, scale)
 
     @property
@@ -756,15 +757,7 @@ class Campaign:
             known=self._inferred[1].passive if self._inferred else None,
         )
         if not full:
-            # Not on disk yet: the next question or answer writes them.
-            found = dict(inference.ensemble.hyperparameters)
-            if state.hyperparameter_names == inference.names:
-                # Causes that no sample had this time may come back.
-                found = {**state.hyperparameters, **found}
-            self._state = dataclasses.replace(
-                state, hyperparameters=found, hyperparameter_names=inference.names
-            )
-            self._inferred = self._state, inference
+            self._inferred = state, inference
         return inference
 
     def _mark_affordable(self, inference: Inference) -> Outlook:

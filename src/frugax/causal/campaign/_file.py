@@ -14,7 +14,6 @@ import numpy as np
 
 from frugax.budget import WrongValueError, from_plain, to_plain
 from frugax.causal.data import Samples
-from frugax.causal.posterior import HyperparameterPosterior, Hyperparameters
 from frugax.errors import (
     CorruptFileError,
     FrugaxError,
@@ -152,18 +151,6 @@ def write_state(path: str | os.PathLike[str], state: CampaignState) -> None:
         "began_s": state.began_s,
         "experiments": to_plain(state.experiments),
         "columns": None if table is None else list(table.variables),
-        "hyperparameters": [
-            {
-                "variable": variable,
-                "parents": parents,
-                "candidates": to_plain(found.candidates),
-                "probs": found.probs.tolist(),
-                "num_rows": found.num_rows,
-                "support": [list(ends) for ends in found.support],
-            }
-            for (variable, parents), found in state.hyperparameters.items()
-        ],
-        "hyperparameter_names": list(state.hyperparameter_names),
         "planned": to_plain(state.planned),
     }
     # The JSON is an array of bytes: one file, one checksum, and no second format.
@@ -256,15 +243,5 @@ def _parse(
         experiments=experiments,
         table=table,
         experiment_ids=ids,
-        hyperparameters={
-            (int(one["variable"]), int(one["parents"])): HyperparameterPosterior(
-                tuple(from_plain(Hyperparameters, each) for each in one["candidates"]),
-                np.array(one["probs"], np.float64),
-                int(one["num_rows"]),
-                tuple((float(low), float(high)) for low, high in one["support"]),
-            )
-            for one in content["hyperparameters"]
-        },
-        hyperparameter_names=tuple(content["hyperparameter_names"]),
         planned=tuple(from_plain(ExpectedRegret, e) for e in content["planned"]),
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from frugax.causal.data import Samples
 from frugax.causal.policy import Outlook
@@ -195,6 +195,9 @@ def infer(
     # nothing of mechanisms; their means still count as outcomes.
     others = [i for i, name in enumerate(table.variables) if name not in names]
     modelled = np.asarray(~table.intervened[:, others].any(1))
+    order = _sort_rows(table, ids)
+    table, ids, observed = table.rows(order), ids[order], observed[order]
+    modelled = modelled[order]
     table = table.select(levers)
     values = table.values.astype(np.float64)
     ids, experiments = number_past_experiments(
@@ -230,11 +233,6 @@ def infer(
         domain,
         count=count * _PROPOSALS if incomplete else count,
         rng=rng,
-        # Their keys hold positions, which would mean other variables after another
-        # selection.
-        hyperparameters=(
-            state.hyperparameters if state.hyperparameter_names == names else None
-        ),
         outputs=None if full else outputs,
         row_weights=graph_row_weights(ids[used]),
         **edges,
@@ -390,6 +388,18 @@ def infer(
         passive=passive,
         mean_range=mean_range,
     )
+
+
+def _sort_rows(table: Samples, ids: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    """Order rows by their experiment and values, in whatever order they were told.
+
+    The order decides how sums are rounded and which rows are drawn, and with these the
+    next question: equal rows must give equal figures whatever their history.
+    """
+    names = sorted(table.variables, reverse=True)
+    columns = [table.index(name) for name in names]
+    marks = [table.intervened[:, j] for j in columns]
+    return np.lexsort((*marks, *(table.values[:, j] for j in columns), ids))
 
 
 def _separate_levels(

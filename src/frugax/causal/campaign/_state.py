@@ -1,13 +1,11 @@
 """The state of a campaign, immutable: its settings, its experiments and all rows."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from frugax.causal.data import Samples
-from frugax.causal.posterior import HyperparameterPosterior
 
 from ._experiments import ExperimentRecord
 from ._settings import CampaignSettings
@@ -27,8 +25,6 @@ class CampaignState:
         table: all rows; None before there are any.
         experiment_ids: id of the experiment of each row; -1 for observations, and
             -2 - id for rows that a correction has replaced.
-        hyperparameters: those of mechanisms, which save the search for them.
-        hyperparameter_names: the variables whose positions are in their keys.
         planned: the regret that was forecast before the first experiment.
     """
 
@@ -39,10 +35,6 @@ class CampaignState:
     experiment_ids: np.ndarray = dataclasses.field(
         default_factory=lambda: np.empty(0, np.int64)
     )
-    hyperparameters: Mapping[tuple[int, int], HyperparameterPosterior] = (
-        dataclasses.field(default_factory=dict)
-    )
-    hyperparameter_names: tuple[str, ...] = ()
     planned: tuple[ExpectedRegret, ...] = ()
 
     @property
@@ -90,12 +82,8 @@ class CampaignState:
         if record.status != "pending":
             changes["corrections"] = (*record.corrections, self._describe(record))
             ids = self.experiment_ids
-            # Hyperparameters found with the mistake would otherwise outlast it.
             state = dataclasses.replace(
-                self,
-                experiment_ids=np.where(ids == record.id, -2 - record.id, ids),
-                hyperparameters={},
-                hyperparameter_names=(),
+                self, experiment_ids=np.where(ids == record.id, -2 - record.id, ids)
             )
         if rows is not None:
             state = state.add_rows(rows, record.id)

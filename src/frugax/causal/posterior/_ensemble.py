@@ -2,7 +2,7 @@
 
 import dataclasses
 import graphlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -29,14 +29,11 @@ class PosteriorEnsemble:
         samples: the structural causal models.
         graphs: graph of each sample; bit masks of every variable's parents.
         edges: share of samples with each edge, `[parent, child]`.
-        hyperparameters: result of the search for each variable and parent set, which
-            saves it the next time.
     """
 
     samples: tuple[PosteriorSample, ...]
     graphs: Int[np.ndarray, "samples d"]
     edges: Float[np.ndarray, "d d"]
-    hyperparameters: Mapping[tuple[int, int], HyperparameterPosterior]
 
     def select(self, indices: Int[np.ndarray, " selected"]) -> "PosteriorEnsemble":
         """Return the ensemble of these samples; one may be selected several times."""
@@ -59,7 +56,6 @@ def sample_posterior(
     max_parents: int = 3,
     required: Collection[tuple[int, int]] = (),
     forbidden: Collection[tuple[int, int]] = (),
-    hyperparameters: Mapping[tuple[int, int], HyperparameterPosterior] | None = None,
     curved: bool = True,
     outputs: Collection[int] | None = None,
     row_weights: Float[np.ndarray, " n"] | None = None,
@@ -98,9 +94,7 @@ def sample_posterior(
             key = v, parents | companions << d
             if key not in fitted:
                 # Samples with the same parents share the fit, and differ in the draw.
-                found[key], fitted[key] = _fit(
-                    values, intervened, domain, key, (hyperparameters or {}).get(key)
-                )
+                found[key], fitted[key] = _fit(values, intervened, domain, key)
             which = rng.choice(len(fitted[key]), p=found[key].probs)
             drawn.append(fitted[key][which].sample(rng))
         samples.append(PosteriorSample(domain, tuple(drawn), _sort(before)))
@@ -108,7 +102,6 @@ def sample_posterior(
         samples=tuple(samples),
         graphs=graphs,
         edges=adjacency(graphs).mean(0),
-        hyperparameters=found,
     )
 
 
@@ -117,7 +110,6 @@ def _fit(
     intervened: Bool[np.ndarray, "n d"],
     domain: Domain,
     key: tuple[int, int],
-    cached: HyperparameterPosterior | None,
 ) -> tuple[HyperparameterPosterior, tuple[Mechanism, ...]]:
     v, mask = key
     d = values.shape[1]
@@ -134,7 +126,6 @@ def _fit(
         values[rows][:, list(parents)],
         parents,
         domain,
-        cached=cached,
         companions=np.stack(columns, axis=1) if columns else None,
     )
 

@@ -14,8 +14,6 @@ _GAINS = (0.3, 3.0, 30.0, 300.0)
 _LINE_GAINS = (1.0, 10.0, 100.0, 1000.0)
 _NUM_CANDIDATES = 6  # enough that only some bend where there are no data
 _MAX_LOG_ODDS = 4.0  # against the best, beyond which a candidate is dropped
-_MIN_ROWS_FRAC = 0.8  # share of today's rows from which an earlier search still holds
-_MARGIN = 0.1  # half-widths outside of its rows where an earlier search still holds
 
 
 @functools.cache
@@ -49,32 +47,17 @@ class HyperparameterPosterior:
 
     candidates: tuple[Hyperparameters, ...]
     probs: Float[np.ndarray, " candidates"]  # they sum to 1
-    num_rows: int  # with which they were found
-    support: tuple[tuple[float, float], ...]  # of each parent
 
     @classmethod
     def from_log_odds(
-        cls, log_odds: dict[Hyperparameters, float], u: Float[np.ndarray, "n p"]
+        cls, log_odds: dict[Hyperparameters, float]
     ) -> "HyperparameterPosterior":
         """Keep the most likely of the hyperparameters that a search has visited."""
         best = sorted(log_odds, key=lambda one: -log_odds[one])[:_NUM_CANDIDATES]
         least = log_odds[best[0]] - _MAX_LOG_ODDS
         best = [one for one in best if log_odds[one] > least]
         odds = np.exp(np.array([log_odds[one] - log_odds[best[0]] for one in best]))
-        support = tuple((float(x.min()), float(x.max())) for x in u.T if len(u))
-        return cls(tuple(best), odds / odds.sum(), len(u), support)
-
-    def covers(self, u: Float[np.ndarray, "n p"]) -> bool:
-        """Return whether a search on these normalised rows can be saved."""
-        if not len(u) or self.num_rows < _MIN_ROWS_FRAC * len(u):
-            return False
-        # One row far outside says more about the shape of a mechanism than all rows
-        # before it. Without this check, a bend found near the observations was kept
-        # when an experiment went far beyond them (docs/causal_campaign.md).
-        return all(
-            x.min() > low - _MARGIN and x.max() < high + _MARGIN
-            for x, (low, high) in zip(u.T, self.support, strict=True)
-        )
+        return cls(tuple(best), odds / odds.sum())
 
 
 def search_hyperparameters(

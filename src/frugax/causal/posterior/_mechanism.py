@@ -110,7 +110,6 @@ def fit_mechanism(
     parents: tuple[int, ...],
     domain: Domain,
     *,
-    cached: HyperparameterPosterior | None = None,
     companions: Float[np.ndarray, "n c"] | None = None,
 ) -> tuple[HyperparameterPosterior, tuple[Mechanism, ...]]:
     """Fit a variable as a function of its parents."""
@@ -121,8 +120,7 @@ def fit_mechanism(
     if not spread > ROUNDING * np.abs(y).max(initial=0.0):
         spread = 1.0
     scaled = (y - offset) / spread
-    # A generator of their own: the same parents have the same waves in every fit, so
-    # that hyperparameters found earlier stay valid.
+    # A generator of their own: the same parents have the same waves in every fit.
     num_waves = _NUM_WAVES if p > 1 else 0
     directions = np.random.default_rng([7, *parents]).standard_normal((num_waves, p))
     u = np.empty((n, p))
@@ -144,23 +142,22 @@ def fit_mechanism(
             cache[wave_length] = columns, power * gram, power * against
         return cache[wave_length]
 
-    if cached is None or not cached.covers(u):
-        visited: dict[Hyperparameters, float] = {}
-        for wave_length in range(len(_WAVE_LENGTHS) if num_waves else 1):
-            _, gram, against = sufficient_statistics(wave_length)
-            visited |= search_hyperparameters(
-                gram,
-                against,
-                square,
-                power * n,
-                p,
-                num_waves,
-                wave_length,
-                companion_prior,
-            )
-        cached = HyperparameterPosterior.from_log_odds(visited, u)
+    visited: dict[Hyperparameters, float] = {}
+    for wave_length in range(len(_WAVE_LENGTHS) if num_waves else 1):
+        _, gram, against = sufficient_statistics(wave_length)
+        visited |= search_hyperparameters(
+            gram,
+            against,
+            square,
+            power * n,
+            p,
+            num_waves,
+            wave_length,
+            companion_prior,
+        )
+    found = HyperparameterPosterior.from_log_odds(visited)
     mechanisms: list[Mechanism] = []
-    for candidate in cached.candidates:
+    for candidate in found.candidates:
         columns, gram, against = sufficient_statistics(candidate.waves[0])
         own_prior = candidate.prior_variances(p, num_waves)
         prior = np.concatenate([own_prior, companion_prior])
@@ -201,7 +198,7 @@ def fit_mechanism(
                 frequencies=directions / _WAVE_LENGTHS[candidate.waves[0]],
             )
         )
-    return cached, tuple(mechanisms)
+    return found, tuple(mechanisms)
 
 
 def _solve_lower(

@@ -1,0 +1,119 @@
+"""Equal rows give equal figures, whatever their history; reading changes nothing."""
+
+import numpy as np
+import pytest
+
+from frugax import ExperimentBudget, causal
+from frugax.causal.campaign import Campaign
+
+CHAIN = causal.SCM.linear({"x": {}, "z": {"x": 1.0}, "y": {"z": -1.0}}, noise_scale=0.1)
+
+
+def begin(seed=0, **more):
+    settings = {
+        "variables": {"x": (-2.0, 2.0), "z": (-3.0, 3.0)},
+        "target": "y",
+        "budget": ExperimentBudget(n=4),
+        "num_posterior_samples": 8,
+        "seed": seed,
+    }
+    return Campaign(**settings | more)
+
+
+def rows(experiment):
+    return causal.sample(
+        CHAIN, 1, seed=experiment.id, intervention=experiment.intervention
+    )
+
+
+def figures(campaign):
+    question, best = campaign.ask(), campaign.recommend()
+    assert question is not None
+    return dict(question.intervention.values), question.expected, best
+
+
+def tell_twice(campaign, experiment):
+    campaign.tell(experiment, rows(experiment))
+    campaign.tell(experiment.id, rows(experiment), replace=True)
+
+
+def tell_wrong_first(campaign, experiment):
+    campaign.tell(experiment, 42.0)
+    campaign.recommend()  # what was found with the mistake must not outlast it
+    campaign.tell(experiment.id, rows(experiment), replace=True)
+
+
+def tell_failed_first(campaign, experiment):
+    campaign.tell_failed(experiment, "spilt")
+    campaign.tell(experiment.id, rows(experiment), replace=True)
+
+
+def read_in_between(campaign, experiment):
+    for _ in range(2):
+        campaign.recommend()
+        campaign.advise()
+        campaign.forecast_regret()
+        str(campaign.receipt)
+    campaign.tell(experiment, rows(experiment))
+
+
+@pytest.mark.parametrize(
+    "tell", [tell_twice, tell_wrong_first, tell_failed_first, read_in_between]
+)
+def test_the_same_rows_give_the_same_figures(tell):
+    found = []
+    for how in (lambda c, e: c.tell(e, rows(e)), tell):
+        campaign = begin()
+        campaign.tell_observations(causal.sample(CHAIN, 30, seed=0))
+        for number in range(2):
+            experiment = campaign.ask()
+            assert experiment is not None
+            if number == 0:
+                how(campaign, experiment)
+            else:
+                campaign.tell(experiment, rows(experiment))
+        found.append(figures(campaign))
+    assert found[0] == found[1]
+
+
+def test_the_order_of_rows_and_columns_and_a_file_in_between_change_nothing(tmp_path):
+    seen = causal.sample(CHAIN, 30, seed=0)
+    turned = seen.rows(slice(None, None, -1)).select(["y", "z", "x"])
+    first, second = begin(), begin()
+    first.tell_observations(seen)
+    second.tell_observations(turned.rows(slice(10)))
+    second.tell_observations(turned.rows(slice(10, None)))
+    one, other = first.ask(), second.ask()
+    assert one is not None
+    assert one == other
+    first.tell(one, rows(one))
+    second.recommend()
+    second.save(tmp_path / "campaign")
+    second = Campaign.load(tmp_path / "campaign")
+    second.tell(one.id, rows(one))
+    assert figures(first) == figures(second)
+
+
+def test_reading_writes_nothing_and_a_receipt_computes_nothing(tmp_path, monkeypatch):
+    campaign = begin()
+    campaign.tell_observations(causal.sample(CHAIN, 30, seed=0))
+    experiment = campaign.ask()
+    assert experiment is not None
+    campaign.keep(tmp_path / "campaign")
+    campaign.tell(experiment, rows(experiment))
+    before = (tmp_path / "campaign").read_bytes()
+    state = campaign._state
+    known = campaign.receipt.spends[-1]
+    assert known.measured is None  # nothing has judged the answer yet
+    with monkeypatch.context() as patched:
+        patched.setattr(Campaign, "infer", lambda *_, **__: pytest.fail("inferred"))
+        for name in ("receipt", "left", "spent", "pending", "samples", "unmeasured"):
+            getattr(campaign, name)
+    campaign.recommend()
+    campaign.advise()
+    assert campaign.receipt.spends[-1].measured is not None or (
+        campaign.receipt.spends[-1].problems
+    )
+    assert campaign._state is state
+    assert (tmp_path / "campaign").read_bytes() == before
+    campaign.close()
