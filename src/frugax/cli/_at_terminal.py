@@ -82,8 +82,8 @@ def read_values(line: str, target: str) -> dict[str, list[float]]:
         # into two rows.
         if "," in word:
             raise ValueError(
-                f"{word!r} has a comma: write {word.replace(',', '.')!r} for a decimal "
-                "number, and blanks between the values of several rows."
+                f"{word!r} has a comma: put blanks between the values of several rows. "
+                f"{suggest_number(word.rpartition('=')[2])}".strip()
             )
         name, sign, number = word.rpartition("=")
         try:
@@ -97,6 +97,8 @@ def read_values(line: str, target: str) -> dict[str, list[float]]:
         found.setdefault(name or target, []).append(value)
     if not found:
         raise ValueError(_help(target))
+    from frugax.causal.data import suggest_number
+
     # The n-th values of all variables form one row, so their counts must agree.
     lengths = {len(values) for values in found.values()}
     if len(lengths) > 1:

@@ -5,6 +5,7 @@ import pytest
 
 from frugax import ExperimentBudget, causal
 from frugax.causal.campaign import Campaign
+from refusals import warns
 
 CHAIN = causal.SCM.linear({"x": {}, "z": {"x": 1.0}, "y": {"z": -1.0}}, noise_scale=0.1)
 
@@ -117,3 +118,20 @@ def test_reading_writes_nothing_and_a_receipt_computes_nothing(tmp_path, monkeyp
     assert campaign._state is state
     assert (tmp_path / "campaign").read_bytes() == before
     campaign.close()
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3])
+def test_missing_values_of_a_mediator_count_as_if_the_rows_were_not_there(share):
+    seen = causal.sample(CHAIN, 300, seed=0)
+    values = seen.values.copy()
+    hole = np.random.default_rng(0).random(300) < share
+    values[hole, seen.index("z")] = np.nan
+    gaps, left = begin(num_posterior_samples=64), begin(num_posterior_samples=64)
+    with warns(UserWarning, int(hole.sum()), "z"):
+        gaps.tell_observations(causal.Samples.observed(seen.variables, values))
+    left.tell_observations(seen.rows(~hole))
+    direct = [
+        one.ensemble.edges[one.names.index("x"), one.names.index("y")]
+        for one in (gaps.infer(), left.infer())
+    ]
+    assert direct[0] == pytest.approx(direct[1], abs=0.3)

@@ -34,7 +34,8 @@ def test_units_are_converted_and_levels_are_read_by_name(tmp_path):
     path = tmp_path / "past.csv"
     path.write_text(FILE)
     campaign = campaign_of()
-    campaign.tell_csv(path, intervened="changed", units=UNITS)
+    with warns(UserWarning, 1, "heat"):
+        campaign.tell_csv(path, intervened="changed", units=UNITS)
     rows = campaign.samples
     assert rows is not None
     assert rows["heat"] == pytest.approx([25, 40, np.nan], nan_ok=True)
@@ -133,6 +134,7 @@ def test_a_past_experiment_whose_setting_is_lost_gives_no_nan():
         num_posterior_samples=8,
     )
     values = np.stack([heat, rng.standard_normal(20)], axis=1)
-    campaign.tell_observations(Samples(("heat", "yield"), values, mask))
+    with warns(UserWarning, 4, "heat"):
+        campaign.tell_observations(Samples(("heat", "yield"), values, mask))
     best = campaign.recommend()
     assert np.isfinite([best.expected, best.low, best.high]).all()

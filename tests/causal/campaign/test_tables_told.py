@@ -121,7 +121,7 @@ def test_wild_observations_are_named_and_count(column, named):
         variables={"a": (0.0, 1.0)}, target="y", budget=ExperimentBudget(n=3)
     )
     a = np.linspace(0.0, 1.0, 40)
-    table = {"a": a, "harm": 5 + a, "y": np.linspace(0.5, 1.0, 40)}
+    table = {"a": a, "harm": 5 + a**2, "y": 0.5 + a**3}
     made.tell_observations(table)
     for name, value in column.items():
         table[name] = np.where(np.arange(40) == 7, value, table[name])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from frugax.causal.data import FLOAT32_STEPS, Samples
+from frugax.causal.data import FLOAT32_STEPS, Samples, describe_oddities, find_wild
 
 from ._experiments import ExperimentRecord
 from ._settings import CampaignSettings
@@ -19,9 +19,6 @@ _MAX_SIZES = 1e6  # times 1, or the largest of too few values to see their range
 # Similarity, by difflib, of a column that may be a variable misspelt: of `nitrgen` and
 # `nitrogen` it is 0.93, of `heat` and `heating`, two variables, 0.73.
 _CLOSE_NAME = 0.8
-# Wider for observations, which nobody confirms one by one: a lognormal target has large
-# values without any error.
-_MAX_WIDTHS_OBSERVED = 30.0
 
 
 class UnknownColumnError(ValueError):
@@ -212,7 +209,7 @@ def find_outliers(
             seen = others[name].astype(np.float64)
             seen = seen[np.isfinite(seen)]
             # One slip must not hide the next, neither here nor in the forecast.
-            usual = seen[~_find_wild(seen)]
+            usual = seen[~find_wild(seen)]
             wild, seen = len(seen) - len(usual), usual
         ends = list(settings.ranges.get(name, ()))
         if len(seen) >= _MIN_SEEN:
@@ -249,7 +246,7 @@ def _is_misspelt(name: str, other: str) -> bool:
 def describe_wild(
     settings: CampaignSettings, before: Samples | None, rows: Samples
 ) -> tuple[str, ...]:
-    """Describe observations that are so far from the others that they may be slips."""
+    """Describe observations that may be slips, or may mislead in another way."""
     found: list[str] = []
     have = {*rows.variables, *(() if before is None else before.variables)}
     for name in settings.variables.keys() - have:
@@ -262,36 +259,12 @@ def describe_wild(
         ]
     for name in rows.variables:
         values = rows[name].astype(np.float64)
-        earlier = np.empty(0)
-        if before is not None and name in before.variables:
-            earlier = before[name].astype(np.float64)
-        every = np.concatenate([earlier, values])
-        wild = _find_wild(every)
-        here = np.flatnonzero(wild[len(earlier) :])
-        usual = every[~wild & np.isfinite(every)]
-        if len(here):
-            found.append(
-                f"{name} is {values[here[0]]:g} in row {here[0]}, but "
-                f"{usual.min():.4g} to {usual.max():.4g} in nearly all others"
-            )
-        elif name in settings.ranges and len(usual):
+        usual = values[np.isfinite(values) & ~find_wild(values)]
+        if name in settings.ranges and len(usual):
             low, high = settings.ranges[name]
             if usual.min() > 2 * high - low or usual.max() < 2 * low - high:
                 found.append(
                     f"{name} is {usual.min():.4g} to {usual.max():.4g}, far from its "
                     f"range {low:g} to {high:g} (another unit?)"
                 )
-    return tuple(found)
-
-
-def _find_wild(values: np.ndarray) -> np.ndarray:
-    """Find values that are far from nine tenths of the others."""
-    known = np.isfinite(values)
-    seen = values[known]
-    if len(seen) <= _MIN_SEEN:
-        return np.zeros(len(values), bool)
-    apart = np.abs(seen - np.median(seen))
-    usual = seen[np.argsort(apart)[: len(seen) - max(1, len(seen) // 10)]]
-    far = _MAX_WIDTHS_OBSERVED * np.ptp(usual)
-    beyond = np.maximum(usual.min() - values, values - usual.max())
-    return known & (far > 0) & (beyond > far)
+    return (*found, *describe_oddities(rows, before=before, campaign=True))

@@ -18,24 +18,26 @@ from .actions import Action, Binary, Categorical
 _HEADER = re.compile(r"(?P<name>.*\S)\s*(?:\[(?P<square>.+)\]|\((?P<round>.+)\))")
 # Factor and offset from each unit to one of its kind: base = factor * (x + offset).
 _TEMPERATURE = {"K": (1, 0), "°C": (1, 273.15), "°F": (5 / 9, 459.67)}
-_KINDS = [
-    {"s": 1, "min": 60, "h": 3600, "d": 86400},
-    {"ng": 1e-9, "µg": 1e-6, "mg": 1e-3, "g": 1, "kg": 1e3},
-    {"µL": 1e-6, "mL": 1e-3, "L": 1, "m³": 1e3},
-    {"nm": 1e-9, "µm": 1e-6, "mm": 1e-3, "cm": 1e-2, "m": 1},
-    {"µmol": 1e-6, "mmol": 1e-3, "mol": 1},
-    {"nM": 1e-9, "µM": 1e-6, "mM": 1e-3, "M": 1, "mmol/L": 1e-3, "mol/L": 1},
-    {"µg/L": 1e-6, "mg/L": 1e-3, "g/L": 1, "mg/mL": 1, "g/mL": 1e3},
-    {"Pa": 1, "mbar": 100, "hPa": 100, "kPa": 1e3, "bar": 1e5, "MPa": 1e6}
+_KINDS = {
+    "time": {"ms": 1e-3, "s": 1, "min": 60, "h": 3600, "d": 86400},
+    "mass": {"ng": 1e-9, "µg": 1e-6, "mg": 1e-3, "g": 1, "kg": 1e3, "t": 1e6},
+    "volume": {"nL": 1e-9, "µL": 1e-6, "mL": 1e-3, "cL": 1e-2, "dL": 0.1, "L": 1}
+    | {"mm³": 1e-6, "cm³": 1e-3, "dm³": 1, "m³": 1e3},
+    "length": {"nm": 1e-9, "µm": 1e-6, "mm": 1e-3, "cm": 1e-2, "m": 1, "km": 1e3},
+    "area": {"mm²": 1e-6, "cm²": 1e-4, "m²": 1, "ha": 1e4},
+    "amount": {"nmol": 1e-9, "µmol": 1e-6, "mmol": 1e-3, "mol": 1},
+    "pressure": {"Pa": 1, "mbar": 100, "hPa": 100, "kPa": 1e3, "bar": 1e5, "MPa": 1e6}
     | {"atm": 101325, "Torr": 101325 / 760, "psi": 6894.757},
-    {"1": 1, "%": 1e-2, "‰": 1e-3, "ppm": 1e-6},
-    {"mL/min": 1, "L/min": 1e3, "L/h": 1e3 / 60, "mL/h": 1 / 60},
-    {"mW": 1e-3, "W": 1, "kW": 1e3},
-    {"J": 1, "kJ": 1e3, "kcal": 4184},
-]
-_UNITS = [_TEMPERATURE, *({unit: (f, 0) for unit, f in k.items()} for k in _KINDS)]
+    "share": {"1": 1, "%": 1e-2, "‰": 1e-3, "ppm": 1e-6},
+    "power": {"mW": 1e-3, "W": 1, "kW": 1e3},
+    "energy": {"J": 1, "kJ": 1e3, "kcal": 4184},
+}
+_PLAIN = {u: (k, float(f)) for k, units in _KINDS.items() for u, f in units.items()}
+# Units that stand for a ratio of others.
+_RATIOS = {"nM": "nmol/L", "µM": "µmol/L", "mM": "mmol/L", "M": "mol/L"}
 _SPELLINGS = {"degC": "°C", "C": "°C", "degF": "°F", "F": "°F", "hr": "h", "sec": "s"}
-_SPELLINGS |= {"m3": "m³", "torr": "Torr", "l": "L", "ml": "mL"}
+_SPELLINGS |= {"torr": "Torr", "day": "d", "days": "d", "hour": "h", "minute": "min"}
+_SPELLINGS |= {"second": "s", "seconds": "s", "cc": "cm³"}
 _SPELLINGS |= {"kelvin": "K", "celsius": "°C", "hours": "h", "minutes": "min"}
 _SPELLINGS |= {name.capitalize(): _SPELLINGS[name] for name in ("kelvin", "celsius")}
 _ON, _OFF = ("true", "yes", "on", "1", "1.0"), ("false", "no", "off", "0", "0.0")
@@ -133,19 +135,51 @@ def convert(values: np.ndarray, unit: str, wanted: str, name: str) -> np.ndarray
     one, other = map(_spell, (unit, wanted))
     if one == other:
         return values
-    for kind in _UNITS:
-        if one in kind and other in kind:
-            (factor, offset), (per, zero) = kind[one], kind[other]
-            return (values + offset) * (factor / per) - zero
+    if one in _TEMPERATURE and other in _TEMPERATURE:
+        (factor, offset), (per, zero) = _TEMPERATURE[one], _TEMPERATURE[other]
+        return (values + offset) * (factor / per) - zero
+    sizes = _measure(one), _measure(other)
+    if sizes[0] is not None and sizes[1] is not None and sizes[0][0] == sizes[1][0]:
+        return values * (sizes[0][1] / sizes[1][1])
     raise ValueError(
         f"{name!r} is in {unit!r}, which cannot be converted to {wanted!r}: convert "
         "the column, or write both units in the same way."
     )
 
 
+def _measure(unit: str) -> tuple[tuple[str, ...], float] | None:
+    """Return the kind of a unit and its size; None if it is unknown.
+
+    A ratio, such as kg/m³, has the kinds of its parts.
+    """
+    found = [_PLAIN.get(part) for part in _RATIOS.get(unit, unit).split("/")]
+    known = [part for part in found if part is not None]
+    if len(known) < len(found) or len(known) > 2:
+        return None
+    size = known[0][1]
+    if len(known) == 2:
+        size /= known[1][1]
+    return tuple(kind for kind, _ in known), size
+
+
 def _spell(unit: str) -> str:
+    """Return a unit in one way of writing it: `ul` as µL, `kg m-3` as kg/m³."""
     unit = unit.strip()
+    if ratio := re.fullmatch(r"(\S+?)[ *·.](\S+?)(?:\^?-([123])|⁻([¹²³]))", unit):
+        power = ratio[3] or str("¹²³".index(ratio[4]) + 1)
+        unit = f"{ratio[1]}/{ratio[2]}{power if power != '1' else ''}"
+    return "/".join(map(_spell_part, unit.split("/")))
+
+
+def _spell_part(unit: str) -> str:
+    unit = unit.strip()
+    if unit in _SPELLINGS:
+        return _SPELLINGS[unit]
+    unit = re.sub(r"(?<=m)\^?([23])$", lambda m: "²³"[int(m[1]) - 2], unit)
     # u and the Greek letter stand for the micro sign.
-    if unit[:1] in ("u", "\u03bc"):
+    if unit[:1] in ("u", "\u03bc") and unit[1:]:
         unit = "\u00b5" + unit[1:]
-    return _SPELLINGS.get(unit, unit)
+    # A litre is l or L, with any prefix.
+    if re.fullmatch("[n\u00b5mcd]?l", unit):
+        unit = unit[:-1] + "L"
+    return unit

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,6 +92,7 @@ class Samples:
         *,
         intervened: Any = None,
         variables: Sequence[str] | None = None,
+        levels: Mapping[str, Sequence[str]] | None = None,
     ) -> "Samples":
         """Convert a dict, or a frame of pandas, polars, narwhals or pyarrow.
 
@@ -103,6 +104,7 @@ class Samples:
                 for observations.
             variables: the columns to take; by default all but those that `intervened`
                 names.
+            levels: the names in columns of text, in their order: they become 0, 1, ...
 
         Raises:
             TypeError: the frame has no named columns, or is lazy.
@@ -114,7 +116,7 @@ class Samples:
             >>> Samples.from_frame(table, intervened="changed").intervened.tolist()
             [[False, False], [True, False]]
         """
-        return cls(*arrays_from_frame(frame, intervened, variables))
+        return cls(*arrays_from_frame(frame, intervened, variables, levels))
 
     @classmethod
     def from_csv(
@@ -123,6 +125,7 @@ class Samples:
         *,
         intervened: Any = None,
         variables: Sequence[str] | None = None,
+        levels: Mapping[str, Sequence[str]] | None = None,
         delimiter: str = ",",
     ) -> "Samples":
         """Read a UTF-8 text file whose first line names the columns.
@@ -132,6 +135,7 @@ class Samples:
             intervened: see `from_frame`.
             variables: the columns to take; by default all but those that `intervened`
                 names.
+            levels: see `from_frame`.
             delimiter: between the cells.
 
         Raises:
@@ -139,7 +143,9 @@ class Samples:
         """
         columns = read_csv_columns(path, delimiter)
         try:
-            return cls.from_frame(columns, intervened=intervened, variables=variables)
+            return cls.from_frame(
+                columns, intervened=intervened, variables=variables, levels=levels
+            )
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 

@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from jaxtyping import Bool, Float
 _MISSING = {"", "na", "n/a", "nan", "null", "none", "<na>", "nat"}
 # Marks of a row without intervention in an intervention column.
 _NO_INTERVENTION = {*_MISSING, "-", "observational", "observation", "obs", "control"}
+# A number with commas between groups of three digits.
+_GROUPED = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?")
+_MAX_NAMES = 12  # of a column that may be a category
 # Below this many float32 steps per standard deviation, rounding adds more than 1 %.
 FLOAT32_STEPS = 30
 
@@ -23,6 +27,7 @@ def arrays_from_frame(
     frame: Any,
     intervened: Any = None,
     variables: Sequence[str] | None = None,
+    levels: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[tuple[str, ...], Float[np.ndarray, "n d"], Bool[np.ndarray, "n d"]]:
     """Convert named columns to variables, values and the mask of interventions."""
     names = _column_names(frame)
@@ -41,7 +46,11 @@ def arrays_from_frame(
             )
     if not variables:
         raise ValueError("no column is left for a variable: name some in variables=.")
-    columns = [_numbers(frame[name], name) for name in variables]
+    levels = levels or {}
+    for name in levels:
+        if name not in variables:
+            raise ValueError(f"levels has {name!r}, which is not a variable.")
+    columns = [_numbers(frame[name], name, levels.get(name, ())) for name in variables]
     n = len(columns[0])
     for name, column in zip(variables, columns, strict=True):
         if len(column) != n:
@@ -146,8 +155,10 @@ def _cells(column: Any) -> list[Any]:
     return list(column)
 
 
-def _numbers(column: Any, name: str) -> Float[np.ndarray, " n"]:
-    """Convert a column to numbers, with NaN for missing values."""
+def _numbers(
+    column: Any, name: str, levels: Sequence[str] = ()
+) -> Float[np.ndarray, " n"]:
+    """Convert a column to numbers, NaN if missing; levels become 0, 1, ... in order."""
     if np.ndim(column) != 1:
         raise ValueError(f"{name!r} is not a column: it needs one value for each row.")
     # An array of numbers needs no loop over its cells in Python.
@@ -159,16 +170,43 @@ def _numbers(column: Any, name: str) -> Float[np.ndarray, " n"]:
     numbers = np.empty(len(cells))
     for row, cell in enumerate(cells):
         number = parse_number(cell)
+        if levels and not is_missing(cell):
+            number = None
+            if str(cell).strip() in levels:
+                number = float(list(levels).index(str(cell).strip()))
         if number is None:
-            hint = "Leave the column out, or mark missing values with NaN."
-            point = str(cell).replace(",", ".")
-            if parse_number(point) is not None:
-                hint = f"For a decimal number write {point!r}."
+            known = f", not one of {', '.join(levels):.200}" if levels else ""
             raise ValueError(
-                f"{name!r} is not a number in row {row}: {cell!r:.60}. {hint}"
+                f"{name!r} is not a number in row {row}: {cell!r:.60}{known}. "
+                f"{suggest_number(str(cell)) or _suggest_levels(cells, name)}"
             )
         numbers[row] = number
     return numbers
+
+
+def suggest_number(text: str) -> str:
+    """Suggest how to write a number with commas; empty for any other text."""
+    text = text.strip()
+    point, whole = text.replace(",", "."), text.replace(",", "")
+    if not _GROUPED.fullmatch(text):
+        is_decimal = text.count(",") == 1 and parse_number(point) is not None
+        return f"For a decimal number write {point!r}." if is_decimal else ""
+    if text.count(",") > 1 or "." in text:
+        return f"Write it without commas between thousands: {whole!r}."
+    # 1,500 is one and a half thousand in one country, one and a half in another.
+    return f"Write {whole!r} if the comma groups thousands, or else {point!r}."
+
+
+def _suggest_levels(cells: Sequence[Any], name: str) -> str:
+    """Suggest what to do with a column that has other text than numbers."""
+    names = list(dict.fromkeys(str(c).strip() for c in cells if not is_missing(c)))
+    if len(names) <= _MAX_NAMES and all(parse_number(n) is None for n in names):
+        return (
+            f"If its {len(names)} names have an order, state it, such as levels="
+            f"{{{name!r}: {names!r}}}; otherwise give a column of 0 and 1 for each, or "
+            "leave the column out."
+        )
+    return "Leave the column out, or mark missing values with NaN."
 
 
 def _flags(column: Any, name: str) -> list[bool]:

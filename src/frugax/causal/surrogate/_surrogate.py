@@ -3,12 +3,12 @@
 import dataclasses
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from ..data import Samples
+from ..data import Samples, complete_rows, describe_oddities
 from ._parent_set_posterior import ParentSetPosterior
 from .evidence import compute_evidence, moments, other_variables, set_members
 from .network import Prediction, Weights, apply_network
@@ -63,21 +63,30 @@ class Surrogate:
 
         Raises:
             TypeError: `samples` is not a `Samples`.
-            ValueError: a variable has fewer than two values.
+            ValueError: fewer than two rows have a value of each variable.
+
+        Warns:
+            UserWarning: values may be slips, rows lack values or repeat others, or
+                variables are constant or the same.
         """
         values, intervened, present = table_arrays(samples)
-        _warn_about_constants(samples, values)
         d = values.shape[1]
-        if d == 1:
-            return np.zeros((1, 1), np.float32)
-        if d <= MAX_VARIABLES:
-            return self.predict(values[None], intervened[None], present[None]).edges[0]
         result = np.zeros((d, d), np.float32)
+        if 1 < d <= MAX_VARIABLES:
+            every = list(range(d))
+            result = self._predict_columns(
+                every, samples.variables, values, intervened, present
+            ).edges[0]
+        _warn(samples)
+        if d <= MAX_VARIABLES:
+            return result
         # Each child is predicted among its own 12 columns. Two children are then judged
         # in different contexts, and the results may contain an edge and its reverse.
         near = nearest_variables(values, intervened, present)
         for child, columns in enumerate(near):
-            prediction = self._predict_columns(columns, values, intervened, present)
+            prediction = self._predict_columns(
+                columns, samples.variables, values, intervened, present
+            )
             result[columns, child] = prediction.edges[0][:, columns.index(child)]
         return _exclude_two_cycles(result)
 
@@ -102,7 +111,10 @@ class Surrogate:
         Raises:
             TypeError: `samples` is not a `Samples`.
             ValueError: a name is unknown, both required and forbidden, or the target
-                itself; or a variable has fewer than two values.
+                itself; or fewer than two rows have a value of each variable.
+
+        Warns:
+            UserWarning: as for `edge_probabilities`.
         """
         required, forbidden = frozenset(required), frozenset(forbidden)
         check_samples(samples)
@@ -119,7 +131,6 @@ class Surrogate:
                 f"{len(required)} parents are required, the most is {MAX_VARIABLES - 1}"
             )
         values, intervened, present = table_arrays(samples)
-        _warn_about_constants(samples, values)
         if values.shape[1] == 1:
             return ParentSetPosterior(
                 target=target, parent_sets=(frozenset(),), probs=np.ones(1)
@@ -134,7 +145,10 @@ class Surrogate:
             columns = sorted(
                 [column, *needed, *free[: MAX_VARIABLES - 1 - len(needed)]]
             )
-        prediction = self._predict_columns(columns, values, intervened, present)
+        prediction = self._predict_columns(
+            columns, samples.variables, values, intervened, present
+        )
+        _warn(samples)
         place, width = columns.index(column), len(columns)
         names = [samples.variables[columns[j]] for j in other_variables(width)[place]]
         sets = set_members(width) > 0
@@ -177,8 +191,17 @@ class Surrogate:
         )
         return prediction._replace(edges=_exclude_two_cycles(prediction.edges))
 
-    def _predict_columns(self, columns: list[int], *arrays: np.ndarray) -> Prediction:
-        return self.predict(*(array[None][..., columns] for array in arrays))
+    def _predict_columns(
+        self, columns: list[int], names: Sequence[str], *arrays: np.ndarray
+    ) -> Prediction:
+        """Run the network on the complete rows of some columns.
+
+        A value in place of a missing one, whatever it is, does not block the path
+        through its variable: causes of causes would look like causes.
+        """
+        chosen = [array[:, columns] for array in arrays]
+        rows = complete_rows(chosen[-1] > 0, [names[j] for j in columns])
+        return self.predict(*(array[None, rows] for array in chosen))
 
 
 def _exclude_two_cycles(
@@ -195,7 +218,8 @@ def select_graph(edges: Float[np.ndarray, "d d"]) -> Bool[np.ndarray, "d d"]:
     """Select the edges that maximize the expected F1 under their probabilities.
 
     Of two directions only the more probable one is selected. If little is certain, the
-    selection includes edges with a probability below one half.
+    selection includes edges with a probability below one half. The empty graph is
+    selected if it is probable enough, as its F1 is 1 where there are no edges.
 
     Args:
         edges: from `Surrogate.edge_probabilities`.
@@ -308,17 +332,9 @@ def check_samples(samples: Samples) -> None:
         )
 
 
-def _warn_about_constants(samples: Samples, values: np.ndarray) -> None:
-    moved = np.atleast_1d(values.any(axis=0))  # they are centred
-    names = [n for n, m in zip(samples.variables, moved, strict=True) if not m]
-    if names:
-        warnings.warn(
-            f"{', '.join(names):.200}: constant in every row, so the data contain "
-            "neither its causes nor its effects, and the result is the prior. Leave it "
-            "out with `select`.",
-            UserWarning,
-            stacklevel=3,
-        )
+def _warn(samples: Samples) -> None:
+    for oddity in describe_oddities(samples):
+        warnings.warn(f"{oddity}.", UserWarning, stacklevel=3)
 
 
 def nearest_variables(
@@ -338,9 +354,15 @@ def nearest_variables(
     near = []
     for child in range(d):
         use = natural[:, child : child + 1]
-        gram = (z * use).T @ z
-        scale = np.sqrt(np.maximum(np.diag(gram), 1e-6))
+        # Products of observed pairs only: a mean in place of a missing value would
+        # weaken its relations.
+        gram = (z * use).T @ z / np.maximum((present * use).T @ present, 1)
+        scale = np.sqrt(np.maximum(np.diag(gram), 1e-6 / max(float(use.sum()), 1)))
         r = gram / scale[:, None] / scale
+        if not present.all():
+            # Pairs from different rows need not fit together.
+            sizes, axes = np.linalg.eigh(r)
+            r = (axes * np.maximum(sizes, 0)) @ axes.T
         # The ridge turns partial correlations into plain ones if rows are few.
         inverse = np.linalg.inv(r + np.eye(d) * (0.05 + d / max(float(use.sum()), 1)))
         # Partial correlations are the scaled entries of the inverse, up to the sign

@@ -1,0 +1,209 @@
+"""Describe what is odd in a table: slips, missing rows, constants, duplicates.
+
+The checks of discovery and of campaigns, so that both say the same of the same table.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from ._samples import Samples
+
+# Values from which the usual range can be seen, and from which tails can.
+_MIN_SEEN, _MIN_TAIL = 3, 30
+# Widths of nine tenths of the values beyond which a value is far in any distribution: a
+# lognormal variable has large values without any error.
+_MAX_WIDTHS = 30.0
+# A single slip in a distribution without heavy tails: in robust standard deviations
+# from the median, and beyond all others by this many times the mean by which the outer
+# fifth of them exceeds the rest. Of an exponential tail one in 150 largest values is.
+_MAX_STDS, _MIN_GAP = 5.5, 5.0
+# More than one value in a hundred is a tail and not a slip.
+_MAX_SLIPS = 0.01
+# Of a missing value's dependence on another column: a p-value of 1e-7.
+_MAX_DIFFERENCE = 5.3
+_MIN_MISSING = 5
+# Equal correlations within the rounding of float32.
+_SAME = 1 - 1e-6
+
+
+def describe_oddities(
+    samples: Samples, *, before: Samples | None = None, campaign: bool = False
+) -> tuple[str, ...]:
+    """Describe what in a table makes a graph wrong without any error, each in words.
+
+    Args:
+        samples: the table.
+        before: earlier rows, beside which its values are judged.
+        campaign: whether experiments will follow, which vary what is constant.
+    """
+    found = [
+        f"{name} is {value:g} in row {row}, but {low:.4g} to {high:.4g} in nearly all "
+        "others"
+        for name, row, value, low, high in _list_slips(samples, before)
+    ]
+    constant = [
+        name
+        for name in samples.variables
+        if (seen := _seen(samples[name])).size and not np.ptp(seen)
+    ]
+    if constant and not campaign:
+        found.append(
+            f"{', '.join(constant):.200} is constant in every row, so that the data "
+            "contain neither its causes nor its effects, and the result is the prior: "
+            "leave it out with `select`"
+        )
+    found += _describe_copies(samples)
+    return (*found, *_describe_missing(samples))
+
+
+def _list_slips(
+    samples: Samples, before: Samples | None
+) -> list[tuple[str, int, float, float, float]]:
+    found: list[tuple[str, int, float, float, float]] = []
+    for name in samples.variables:
+        values = _natural(samples, name)
+        earlier = np.empty(0)
+        if before is not None and name in before.variables:
+            earlier = _natural(before, name)
+        every = np.concatenate([earlier, values])
+        wild = find_wild(every)
+        here = np.flatnonzero(wild[len(earlier) :])
+        if len(here):
+            usual = every[np.isfinite(every) & ~wild]
+            row = int(here[0])
+            ends = float(usual.min()), float(usual.max())
+            found.append((name, row, float(values[row]), *ends))
+    return found
+
+
+def _natural(samples: Samples, name: str) -> Float[np.ndarray, " n"]:
+    """Return the values that were not set: set ones are far from others on purpose."""
+    values = samples[name].astype(np.float64)
+    return np.where(samples.intervened[:, samples.index(name)], np.nan, values)
+
+
+def find_wild(values: Float[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
+    """Find values that are so far from nearly all others that they may be slips."""
+    known = np.isfinite(values)
+    seen = values[known]
+    if len(seen) <= _MIN_SEEN:
+        return np.zeros(len(values), bool)
+    median = np.median(seen)
+    apart = np.abs(seen - median)
+    usual = seen[np.argsort(apart)[: len(seen) - max(1, len(seen) // 10)]]
+    far = _MAX_WIDTHS * np.ptp(usual)
+    beyond = np.maximum(usual.min() - values, values - usual.max())
+    wild = known & (far > 0) & (beyond > far)
+    # 0.6745 makes the median deviation that of a normal distribution's standard one.
+    limit = _MAX_STDS * float(np.median(apart)) / 0.6745
+    if len(seen) < _MIN_TAIL or not limit:
+        return wild
+    slips = known & (np.abs(values - median) > limit)
+    if not 0 < slips.sum() <= max(1, _MAX_SLIPS * len(seen)):
+        return wild
+    others = np.sort(values[known & ~slips])
+    tail = len(others) // 5
+    above = others[-tail:].mean() - others[-tail - 1]
+    below = others[tail] - others[:tail].mean()
+    is_beyond = (values - others[-1] > _MIN_GAP * above) | (
+        others[0] - values > _MIN_GAP * below
+    )
+    return wild | (slips & is_beyond)
+
+
+def _describe_copies(samples: Samples) -> list[str]:
+    """Describe rows and columns that stand twice."""
+    found: list[str] = []
+    values, names = samples.values.astype(np.float64), samples.variables
+    # Of switches and categories equal rows are expected, of measurements they are not.
+    rows = np.isfinite(values).all(1) & ~samples.intervened.all(1)
+    kinds = [len(np.unique(values[rows, j])) for j in range(len(names))]
+    num_rows = int(rows.sum())
+    if num_rows < _MIN_TAIL:
+        return []
+    if max(kinds) > num_rows / 4:
+        marked = np.concatenate([values[rows], samples.intervened[rows]], axis=1)
+        copies = num_rows - len(np.unique(marked, axis=0))
+        if copies:
+            found.append(
+                f"{copies} of {num_rows} rows repeat another exactly: each counts as "
+                "one more observation, so leave copies out"
+            )
+    moving = np.flatnonzero(values[rows].std(0) > 0)
+    if len(moving) > 1:
+        related = np.abs(np.corrcoef(values[rows][:, moving].T))
+        twins = np.argwhere(np.triu(related > _SAME, 1))
+        found += [
+            f"{names[moving[i]]} and {names[moving[j]]} hold the same values, perhaps "
+            "in two units: no data say which of them causes what, so leave one out"
+            for i, j in twins[:3]
+        ]
+    return found
+
+
+def _describe_missing(samples: Samples) -> list[str]:
+    """Describe how many rows are left, and whether they are a random part."""
+    missing = np.isnan(samples.values)
+    rows = np.asarray(missing.any(1))
+    if not rows.any():
+        return []
+    counts = sorted(zip(-missing.sum(axis=0), samples.variables, strict=True))
+    lacking = ", ".join(f"{name} ({-k})" for k, name in counts[:3] if k)
+    found = [
+        f"{rows.sum()} of {len(rows)} rows lack a value, most often of {lacking}: "
+        "where such a variable is judged these rows are left out"
+    ]
+    values = samples.values.astype(np.float64)
+    for j, name in enumerate(samples.variables):
+        if missing[:, j].sum() < _MIN_MISSING:
+            continue
+        related = [
+            other
+            for i, other in enumerate(samples.variables)
+            if i != j and _is_related(missing[:, j], values[:, i])
+        ]
+        if related:
+            found.append(
+                f"whether {name} is missing depends on {', '.join(related):.200}: the "
+                "rows that are left are not a random part, and may show relations that "
+                "the whole does not have"
+            )
+    return found
+
+
+def _is_related(missing: Bool[np.ndarray, " n"], values: np.ndarray) -> bool:
+    """Whether the mean of a column differs between rows with and without a value."""
+    groups = [_seen(values[missing]), _seen(values[~missing])]
+    if min(map(len, groups)) < _MIN_MISSING:
+        return False
+    error = np.sqrt(sum(g.var() / len(g) for g in groups))
+    return bool(abs(groups[0].mean() - groups[1].mean()) > _MAX_DIFFERENCE * error > 0)
+
+
+def _seen(values: np.ndarray) -> np.ndarray:
+    # In float64, as differences of two float32 may not fit into one.
+    return values[np.isfinite(values)].astype(np.float64)
+
+
+def complete_rows(
+    present: Bool[np.ndarray, "n d"], variables: Sequence[str]
+) -> Bool[np.ndarray, " n"]:
+    """Return the rows with a value of each variable.
+
+    Raises:
+        ValueError: fewer than two rows are complete.
+    """
+    rows = np.asarray(present.all(1))
+    if rows.sum() >= 2:
+        return rows
+    # What leaving a variable out would give back.
+    gains = [np.delete(present, j, axis=1).all(1).sum() for j in range(len(variables))]
+    best = int(np.argmax(gains))
+    raise ValueError(
+        f"{rows.sum()} of {len(rows)} rows have a value of each of "
+        f"{', '.join(variables):.200}: at least two must. Without "
+        f"{variables[best]!r} there would be {gains[best]}: leave it out with "
+        "`select`, or give rows in which all were measured."
+    )
