@@ -36,6 +36,7 @@ campaign:
   target: y
   budget: {cost: 5, costs: {x: 1, z: 2}}
   num_posterior_samples: 8
+  minimize: true
 simulator:
   linear: {x: {}, z: {x: 1.0}, y: {z: -1.0}}
   noise_scale: 0.1
@@ -53,7 +54,7 @@ def config(tmp_path):
 def test_a_campaign_runs_to_its_report(config, tmp_path):
     done = frugax("causal", "run", config, "--set", "audit=1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "Recommended: do(z = " in done.stdout
+    assert "Recommended: for a small y, do(z = " in done.stdout
     assert "True mean -2.9" in done.stdout or "True mean -3" in done.stdout
     page = (tmp_path / "runs" / "chain" / "report.html").read_text()
     for part in ("What causes what", "true regret", "graph + regression", "z to y"):
@@ -71,6 +72,32 @@ def test_a_campaign_runs_to_its_report(config, tmp_path):
         Campaign.load(tmp_path / "runs" / "chain" / "campaign").experiments
         == campaign.experiments
     )
+
+
+def test_the_direction_is_stated_or_asked_for(config, tmp_path, monkeypatch):
+    config.write_text(CONFIG.replace("  minimize: true\n", ""))
+    run = ["causal", "run", config, "--set", "campaign.budget.cost=1"]
+    words: list[str] = []
+
+    def prompt(_):
+        if not words:
+            raise EOFError
+        return words.pop(0)
+
+    monkeypatch.setattr(_at_terminal, "_prompt", prompt)
+    unasked = frugax(*run, cwd=tmp_path)
+    assert unasked.returncode != 0
+    assert "campaign.minimize" in unasked.stderr
+    for goal, change, typed in (
+        ("large", [], ["up", "large"]),
+        ("small", ["campaign.minimize=true"], []),
+    ):
+        words[:] = typed
+        done = frugax(*run, *change, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert f"Recommended: for a {goal} y, " in done.stdout
+        assert f" for a {goal} y: " in done.stdout.partition("Advice:")[2]
+    assert "minimize: false" in (tmp_path / "runs/chain/config.yaml").read_text()
 
 
 def test_a_campaign_refuses_a_changed_config(config, tmp_path):
@@ -399,12 +426,13 @@ def test_actions_are_read_from_a_config_and_a_function_gets_their_names(tmp_path
         "  target: y\n"
         "  budget: {n: 3}\n"
         "  num_posterior_samples: 8\n"
+        "  minimize: true\n"
         'simulator: {function: "lab.py:lab"}\n'
         "observations: 40\n"
     )
     done = frugax("causal", "run", config, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Recommended: do(kind = b)" in done.stdout
+    assert "Recommended: for a small y, do(kind = b)" in done.stdout
     ended = frugax("causal", "run", "--resume", "runs/lab", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
 

@@ -1,7 +1,10 @@
 """Ask a person at the terminal for the outcomes of a campaign's experiments."""
 
 import math
+import os
 from typing import TYPE_CHECKING, Any
+
+from frugax.errors import ConfigError
 
 from ._consoles import console, errors
 
@@ -13,6 +16,24 @@ if TYPE_CHECKING:
         ExperimentRecord,
         FailedExperiment,
     )
+
+
+def ask_direction(target: str, config: "os.PathLike[str]") -> bool:
+    """Ask whether to make the target small; a config must say so, or a person.
+
+    Raises:
+        ConfigError: nobody answers.
+    """
+    while True:
+        try:
+            word = _prompt(f"Should {target} become small or large? ").lower()
+        except EOFError:
+            raise ConfigError(
+                f"{config}: campaign.minimize is missing: write minimize: true to make "
+                f"{target!r} small, or minimize: false to make it large."
+            ) from None
+        if word in ("small", "large"):
+            return word == "small"
 
 
 def ask_person(
@@ -76,6 +97,8 @@ def print_outliers(campaign: "Campaign", record: "ExperimentRecord") -> None:
 
 def read_values(line: str, target: str) -> dict[str, list[float]]:
     """Read the values that a person typed, by name."""
+    from frugax.causal.data import suggest_number
+
     found: dict[str, list[float]] = {}
     for word in line.split():
         # Much of the world writes decimals with a comma. Splitting there would turn 4,2
@@ -97,8 +120,6 @@ def read_values(line: str, target: str) -> dict[str, list[float]]:
         found.setdefault(name or target, []).append(value)
     if not found:
         raise ValueError(_help(target))
-    from frugax.causal.data import suggest_number
-
     # The n-th values of all variables form one row, so their counts must agree.
     lengths = {len(values) for values in found.values()}
     if len(lengths) > 1:

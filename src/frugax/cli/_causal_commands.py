@@ -9,7 +9,7 @@ import tyro
 
 from frugax.errors import ConfigError
 
-from ._at_terminal import ask_person, print_answer, print_outliers
+from ._at_terminal import ask_direction, ask_person, print_answer, print_outliers
 from ._consoles import console, errors
 from ._user_experiment import OwnExperiment, load_experiment
 
@@ -54,6 +54,9 @@ def run(
     "nan" is a value that was not measured: the experiment took place and is paid.
     "back" corrects the last answer, "back 3" that of experiment 3.
 
+    Whether the target shall become small or large is asked for, unless the config says
+    "minimize: true" or "minimize: false" under "campaign".
+
     Rows in which nothing was set are read from a CSV file that the config names, as in
     "observations: field.csv" (docs/causal_campaign.md).
 
@@ -64,8 +67,9 @@ def run(
         set: replace single values, as key=value with a dotted key.
 
     Raises:
-        ConfigError: neither a config nor a campaign to resume is given, or both; or the
-            config's function cannot be called.
+        ConfigError: neither a config nor a campaign to resume is given, or both; the
+            config's function cannot be called; or nobody says whether the target shall
+            become small or large.
     """
     from frugax.causal import campaign as package
 
@@ -88,6 +92,10 @@ def run(
     else:
         assert config is not None  # one of the two, by the check above
         settings = package.load_campaign_config(config, overrides=set)
+        if not package.states_direction(config, set):
+            minimize = ask_direction(settings.campaign.target, config)
+            change = f"campaign.minimize={str(minimize).lower()}"
+            settings = package.load_campaign_config(config, overrides=(*set, change))
         # A function that cannot be called is refused before a folder is made for it.
         make_runner = _prepare_runner(settings)
         campaign, folder = _begin(settings, config, runs)

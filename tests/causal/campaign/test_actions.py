@@ -70,7 +70,7 @@ def test_experiments_and_recommendations_use_only_settable_values(tmp_path):
         campaign.tell(one, answer(one.actions, one.id))
     best = campaign.recommend()
     assert best.actions == {"kind": "acid"}
-    assert str(best).startswith("do(kind = acid)")
+    assert str(best).startswith("for a small y, do(kind = acid)")
     assert best.prob_better is not None
     assert best.prob_better > 0.8
     assert best.nothing == pytest.approx(np.mean(natural()["y"]), abs=0.2)

@@ -120,7 +120,7 @@ def test_no_intervention_is_recommended_where_every_dose_does_harm():
     campaign = campaign_on(simulate, {"dose": (-2.0, 2.0)}, 6)
     best = campaign.recommend()
     assert best.actions == {}
-    assert str(best).startswith("do nothing: ")
+    assert str(best).startswith("for a small y, do nothing: ")
     assert best.prob_better == 0.0
     assert best.expected == pytest.approx(best.nothing)
 

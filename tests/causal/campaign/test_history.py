@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from frugax import ExperimentBudget, causal
-from frugax.causal.campaign import Campaign
+from frugax.causal.campaign import Binary, Campaign, Categorical, Integer
 from refusals import warns
 
 CHAIN = causal.SCM.linear({"x": {}, "z": {"x": 1.0}, "y": {"z": -1.0}}, noise_scale=0.1)
@@ -118,6 +118,35 @@ def test_reading_writes_nothing_and_a_receipt_computes_nothing(tmp_path, monkeyp
     assert campaign._state is state
     assert (tmp_path / "campaign").read_bytes() == before
     campaign.close()
+
+
+def test_a_batch_has_no_experiment_twice():
+    campaign = begin(
+        variables={"k": Integer(1, 4), "s": Categorical(("a", "b"))},
+        budget=ExperimentBudget(n=12),
+    )
+    batch = campaign.ask(6)
+    assert len({str(one.actions) for one in batch}) == len(batch) == 6
+    # None is left that is not pending: one may repeat, but not two of a batch.
+    assert len(campaign.ask(2)) == 1
+    assert campaign.ask() is not None
+
+
+def test_a_batch_over_ranges_has_different_experiments():
+    campaign = begin(variables={"x": (-2.0, 2.0), "on": Binary()}, max_targets=2)
+    batch = campaign.ask(4)
+    assert len({str(one.actions) for one in batch}) == 4
+
+
+@pytest.mark.parametrize(("minimize", "goal"), [(True, "small"), (False, "large")])
+def test_each_answer_states_the_direction(minimize, goal):
+    campaign = begin(minimize=minimize)
+    campaign.tell_observations(causal.sample(CHAIN, 30, seed=0))
+    answers = campaign.ask(), campaign.recommend(), campaign.advise()
+    for one in answers:
+        assert one is not None
+        assert one.goal == f"a {goal} y"
+        assert f"for a {goal} y" in str(one)
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3])

@@ -9,7 +9,12 @@ from ._advice import Recommendation, StopAdvice, prediction_interval
 from ._answers import UnknownColumnError
 from ._audit import CampaignAudit, audit
 from ._campaign import Campaign
-from ._config import CampaignConfig, Simulator, load_campaign_config
+from ._config import (
+    CampaignConfig,
+    Simulator,
+    load_campaign_config,
+    states_direction,
+)
 from ._drive import (
     DoneExperiment,
     ExperimentRunner,
@@ -62,4 +67,5 @@ __all__ = [
     "plan",
     "prediction_interval",
     "report_page",
+    "states_direction",
 ]

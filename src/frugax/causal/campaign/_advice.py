@@ -45,6 +45,7 @@ class Recommendation:
             observations.
         prob_better: probability that the recommendation is better than doing nothing;
             None without observations.
+        goal: the goal of the campaign, such as "a small pain".
     """
 
     intervention: Intervention
@@ -58,6 +59,7 @@ class Recommendation:
     actions: dict[str, Setting]
     nothing: float | None
     prob_better: float | None
+    goal: str
 
     @property
     def value(self) -> dict[str, float]:
@@ -66,7 +68,8 @@ class Recommendation:
 
     def __str__(self) -> str:
         text = (
-            f"{describe_settings(self.actions)}: {self.expected:.4g} ({self.low:.4g} "
+            f"for {self.goal}, {describe_settings(self.actions)}: "
+            f"{self.expected:.4g} ({self.low:.4g} "
             f"to {self.high:.4g}); as good as the best with probability "
             f"{self.prob_optimal:.0%}"
         )
@@ -89,15 +92,17 @@ class StopAdvice:
         value: expected improvement from the most valuable experiment that the budget
             pays for; None if it pays for none.
         prob_optimal: probability that the recommendation is good enough.
+        goal: the goal of the campaign, such as "a small pain".
     """
 
     stop: bool
     reason: str
     value: Value | None
     prob_optimal: float
+    goal: str
 
     def __str__(self) -> str:
-        return f"{'stop' if self.stop else 'go on'}: {self.reason}"
+        return f"{'stop' if self.stop else 'go on'} for {self.goal}: {self.reason}"
 
 
 def make_recommendation(
@@ -133,6 +138,7 @@ def make_recommendation(
         actions=to_settings(values, settings.variables),
         nothing=nothing,
         prob_better=prob_better,
+        goal=settings.goal,
     )
 
 
@@ -181,7 +187,11 @@ def give_advice(
         if is_late:
             reason = "the time is over."
         return StopAdvice(
-            stop=True, reason=reason + notes, value=None, prob_optimal=prob
+            stop=True,
+            reason=reason + notes,
+            value=None,
+            prob_optimal=prob,
+            goal=settings.goal,
         )
     # The advice judges by the most valuable experiment, whichever policy chooses the
     # next one: a policy that explores at random must not end a campaign.
@@ -210,7 +220,13 @@ def give_advice(
         reason = (
             f"the best experiment is worth {value.total:.3g} and costs {value.cost:g}."
         )
-    return StopAdvice(stop=stop, reason=reason + notes, value=value, prob_optimal=prob)
+    return StopAdvice(
+        stop=stop,
+        reason=reason + notes,
+        value=value,
+        prob_optimal=prob,
+        goal=settings.goal,
+    )
 
 
 def _estimate_prob_optimal(

@@ -462,7 +462,8 @@ class Campaign:
 
         Args:
             n: number of experiments to do at the same time. The result is then a tuple
-                of as many, or of fewer if the budget does not pay for them.
+                of as many different ones, or of fewer if there are no more or the
+                budget does not pay for them.
 
         Raises:
             FrugaxError: the policy is a function that was not passed to `load`.
@@ -471,14 +472,18 @@ class Campaign:
                 a candidate that is not affordable.
         """
         if n is None:
-            return self._ask()
+            return self._ask(may_repeat=True)
         check_whole("n", n, 1)
         found: list[Experiment] = []
-        while len(found) < n and (one := self._ask()) is not None:
+        while len(found) < n:
+            one = self._ask(may_repeat=not found)
+            if one is None:
+                break
             found.append(one)
         return tuple(found)
 
-    def _ask(self) -> Experiment | None:
+    def _ask(self, *, may_repeat: bool) -> Experiment | None:
+        """Ask for an experiment that is not pending; for one that is, if need be."""
         records, budget = self.experiments, self.settings.budget
         policy = self.policy
         sets = self.settings.allowed_sets()
@@ -487,6 +492,9 @@ class Campaign:
             return None
         inference = self.infer()
         outlook = self._mark_affordable(inference)
+        new = self._without_pending(inference, outlook)
+        if new.affordable.any() or not may_repeat:
+            outlook = new
         # All affordable sets may hold variables that were not selected for the models.
         if not outlook.affordable.any():
             return None
@@ -549,6 +557,7 @@ class Campaign:
             high=high,
             value=value,
             actions=to_settings(values, self.settings.variables),
+            goal=self.settings.goal,
         )
 
     def tell(
@@ -759,6 +768,20 @@ class Campaign:
         if not full:
             self._inferred = state, inference
         return inference
+
+    def _without_pending(self, inference: Inference, outlook: Outlook) -> Outlook:
+        """Leave out the experiments that wait for their answers."""
+        affordable = outlook.affordable.copy()
+        points = outlook.points
+        for record in self.pending:
+            targets = tuple(inference.levers.index(n) for n in record.values)
+            if targets not in points.targets:
+                continue
+            group = points.targets.index(targets)
+            asked = np.array([*record.values.values()])
+            same = np.isclose(points.values[group], asked, rtol=1e-9).all(1)
+            affordable[np.flatnonzero(points.group == group)[same]] = False
+        return dataclasses.replace(outlook, affordable=affordable)
 
     def _mark_affordable(self, inference: Inference) -> Outlook:
         budget, records = self.settings.budget, self.experiments

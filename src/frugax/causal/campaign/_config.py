@@ -5,6 +5,8 @@ import os
 import re
 from collections.abc import Sequence
 
+import yaml
+
 from frugax.causal.environments import (
     Environment,
     environment_from_scm,
@@ -147,6 +149,14 @@ class CampaignConfig:
             self.campaign.check_columns(truth.variables, complete=True)
         elif self.observations is None:
             self.campaign.check_columns(self.campaign.constraints)
+
+
+def states_direction(path: str | os.PathLike[str], overrides: Sequence[str]) -> bool:
+    """Return whether a config, or an override, says what to do with the target."""
+    content = yaml.safe_load(read_text(path))
+    return "minimize" in content["campaign"] or any(
+        change.partition("=")[0].strip() == "campaign.minimize" for change in overrides
+    )
 
 
 def load_campaign_config(

@@ -29,6 +29,7 @@ class Experiment:
         value: expected improvement from the answer, in the target's unit.
         actions: the variables to set, and their values as the laboratory sets them:
             names of levels, True or False, whole or other numbers.
+        goal: the goal of the campaign, such as "a small pain".
     """
 
     id: int
@@ -39,11 +40,13 @@ class Experiment:
     high: float
     value: Value
     actions: dict[str, Setting] = dataclasses.field(default_factory=dict)
+    goal: str = ""
 
     def __str__(self) -> str:
         done = describe_settings(self.actions or self.intervention.values)
+        goal = f" for {self.goal}" if self.goal else ""
         return (
-            f"#{self.id} {done} costs {self.cost:g}; expected "
+            f"#{self.id} {done}{goal} costs {self.cost:g}; expected "
             f"{self.expected:.4g} ({self.low:.4g} to {self.high:.4g}); worth "
             f"{self.value.total:.3g} (learn {self.value.learn:.2g}, exploit "
             f"{self.value.exploit:.2g})"

@@ -236,6 +236,11 @@ class CampaignSettings:
                 "remove an edge."
             )
 
+    @property
+    def goal(self) -> str:
+        """The goal in words, such as "a small pain"."""
+        return f"a {'small' if self.minimize else 'large'} {self.target}"
+
     def allowed_sets(self) -> tuple[tuple[str, ...], ...]:
         """Return the sets of variables that one experiment may set, small sets first.
 
