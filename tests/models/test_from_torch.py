@@ -180,7 +180,7 @@ FUNCTIONS = {
     "losses": lambda x: F.cross_entropy(x, (x[:, 0] > 0).long(), label_smoothing=0.1)
     + F.binary_cross_entropy_with_logits(x, (x > 0).float())
     + F.smooth_l1_loss(x, 2 * x) + F.kl_div(x, x.softmax(1)),
-    "three axes": lambda x: F.conv3d(x[None], x[:, :, None, :2, :2], padding=1),
+    "three axes": lambda x: F.conv3d(x.transpose(0, 1)[None], x[:, :, None, :2, :2]),
     "patches": lambda x: F.fold(F.unfold(x, 3, padding=1), (7, 6), 3, padding=1),
     "bicubic": lambda x: F.interpolate(x, scale_factor=1.7, mode="bicubic"),
     "bilinear": lambda x: F.interpolate(x, scale_factor=0.6, mode="bilinear"),
