@@ -122,6 +122,8 @@ def test_a_child_neither_hangs_nor_changes_what_its_parent_records(tmp_path, chi
         assert own["child"].tolist() == [1.0]
 
 
+# JAX warns where an earlier test of this process has begun it.
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 def test_a_journal_is_free_once_its_writer_has_ended_though_a_child_lives(tmp_path):
     journal = watch.Journal.create(tmp_path / "journal", {})
     child = os.fork()
