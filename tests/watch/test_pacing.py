@@ -1,8 +1,5 @@
 """The cost of watching is measured in the run, and records thinned until it fits."""
 
-import functools
-import math
-import random
 import signal
 import subprocess
 import sys
@@ -17,131 +14,57 @@ import pytest
 
 from frugax import OverheadBudget, watch
 from frugax.budget import Verdict
-from frugax.watch.overhead import (
-    Estimate,
-    Experiment,
-    Pace,
-    combine,
-    confidence_interval,
-)
+from frugax.watch._pace import Pace
+from frugax.watch._rate import Rate
 from refusals import refuses
 from tiers import mostly_thorough
 
 
-def run_units(experiment, *, added, pairs, noise=0.0, call_s=0.01, seed=0):
-    """Let a loop pass whose watched calls take `added` longer; return its end."""
-    rng = random.Random(seed)
-    now = first = done = 0
-    while done < pairs:
-        unit = experiment.begin(first, now=now)
-        each = call_s * (1 + added * unit.watched) * math.exp(rng.gauss(0, noise))
-        if rng.random() < 0.05:
-            each *= 1 + 3 * noise  # now and then something else holds it up
-        now += each * unit.calls
-        first = unit.last + 1
-        done += experiment.add(unit, each * unit.calls)
-    return now, first
+def finish_calls(rate, *, call_s, seconds, first=0, now=0.0, **options):
+    """Let calls end one after the other, looked at every 0.4 s; return the last."""
+    rate.begin(first, now)
+    done, end = first, now + seconds
+    while now < end:
+        now += 0.4
+        done = first + int((now - (end - seconds)) / call_s)
+        rate.measure(done, now, **options)
+    return done, now
 
 
-@pytest.mark.parametrize("added", [0.0, 0.005, 0.05])
-def test_the_experiment_measures_the_overhead_on_a_noisy_machine(added):
-    experiment = Experiment(seed=1)
-    run_units(experiment, added=added, pairs=400, noise=0.05)
-    found = experiment.estimate
-    assert found.low < added < found.high
-    assert found.high - found.low < 0.02
-    assert found.middle == pytest.approx(added, abs=0.006)
+@pytest.mark.parametrize(
+    ("call_s", "stride"),
+    [(60e-6, 128), (1e-3, 8), (2.6e-3, 2), (4.9e-3, 2), (5.1e-3, 1), (0.04, 1), (2, 1)],
+)
+def test_steps_of_5_ms_are_all_kept_and_shorter_ones_evenly(call_s, stride):
+    rate = Rate()
+    finish_calls(rate, call_s=call_s, seconds=4.0, factor=1)
+    assert rate.stride == stride
+    assert rate.call_s == pytest.approx(call_s, rel=0.02) or call_s == 2
 
 
-def test_the_interval_has_its_stated_coverage():
-    rng = np.random.default_rng(0)
-    hits = 0
-    for _ in range(400):
-        # Heavy tails, as on a machine that others use.
-        low, _, high = confidence_interval(0.02 + 0.05 * rng.standard_t(2, 20))
-        hits += low <= 0.02 <= high
-    assert 0.92 < hits / 400 < 0.98
+def test_a_pause_changes_no_stride_and_longer_steps_do():
+    rate = Rate()
+    last, now = finish_calls(rate, call_s=1e-3, seconds=2.0)
+    assert rate.stride == 8
+    assert not rate.measure(last + 1, now + 60.0)  # an evaluation of a minute
+    assert rate.stride == 8
+    last, now = finish_calls(rate, call_s=0.04, seconds=4.0, first=last, now=now + 60.0)
+    assert rate.stride == 1
 
 
-def test_a_quarter_of_the_time_is_bare_and_little_once_the_verdict_is_clear():
-    experiment = Experiment(seed=2)
-
-    def bare_share(units):
-        first = now = bare = calls = 0
-        for _ in range(units):
-            unit = experiment.begin(first, now=now)
-            first, now = unit.last + 1, now + 0.01 * unit.calls
-            calls += unit.calls
-            bare += unit.calls * (not unit.watched)
-        return bare / calls
-
-    bare_share(40)  # until the units have their length
-    assert bare_share(400) == pytest.approx(0.25, abs=0.01)
-    experiment.is_clear = True
-    assert bare_share(640) < 0.05
+def test_the_cost_of_collecting_thins_short_steps_only():
+    short, long = Rate(), Rate()
+    finish_calls(short, call_s=1e-3, seconds=2.0, factor=4, gap_s=0.06)
+    finish_calls(long, call_s=6e-3, seconds=2.0, factor=4, gap_s=0.06)
+    assert (short.stride, long.stride) == (256, 1)
 
 
-def test_a_call_is_timed_alone_where_the_loop_does_other_work():
-    experiment = Experiment(seed=0)
-    assert experiment.own_s is None
-    now = first = 0
-    for _ in range(400):
-        unit = experiment.begin(first, now=now)
-        # 0.2 ms a call, and 80 ms of something else before every 200th.
-        others = unit.last // 200 - (unit.first - 1) // 200
-        took = 0.2e-3 * unit.calls + 0.08 * others
-        first, now = unit.last + 1, now + took
-        experiment.add(unit, took)
-    assert experiment.call_s == pytest.approx(0.6e-3, rel=0.1)
-    assert experiment.own_s == pytest.approx(0.2e-3)
-
-
-def test_with_few_pairs_it_cannot_tell_and_states_the_steps_needed():
-    experiment = Experiment(seed=0)
-    assert experiment.estimate.pairs == 0
-    run_units(experiment, added=0.0, pairs=3)
-    early = experiment.estimate
-    assert (early.low, early.high) == (-1.0, math.inf)
-    assert early.more_calls(0.01) == pytest.approx(3 * early.calls_per_pair)
-    # Four times as many pairs halve the interval.
-    wide = Estimate(-0.02, 0.0, 0.02, 10, 100.0)
-    assert wide.more_calls(0.01) == pytest.approx(3000)
-    assert Estimate(-0.001, 0.0, 0.001, 10, 100.0).more_calls(0.01) == 0
-    assert Estimate(0.0, 0.01, 0.02, 10, 100.0).more_calls(0.01) == math.inf
-
-
-def test_a_unit_with_a_compilation_is_not_counted():
-    experiment = Experiment(seed=0)
-    run_units(experiment, added=0.0, pairs=6)
-    first, now, spoilt = 10_000, 100.0, 0
-    while spoilt < 20:
-        unit = experiment.begin(first, now=now)
-        unit.spoilt = unit.pair is not None and not unit.watched
-        spoilt += unit.spoilt
-        experiment.add(unit, 60.0 if unit.spoilt else 0.01 * unit.calls)
-        first, now = unit.last + 1, now + 0.01 * unit.calls
-    assert experiment.estimate.pairs == 6
-
-
-def test_functions_in_turns_add_up():
-    a, b = Estimate(0.0, 0.01, 0.02, 9, 5.0), Estimate(0.005, 0.01, 0.015, 7, 9.0)
-    both = combine([a, b], [1.0, 0.5])
-    assert both.middle == pytest.approx(0.015)
-    assert both.high - both.middle == pytest.approx(math.hypot(0.01, 0.0025))
-    assert both.pairs == 7
-
-
-def test_the_pace_halves_the_records_while_they_cost_too_much():
+def test_the_pace_rises_while_collecting_costs_too_much_and_falls_later():
     pace = Pace(0.01)
-    assert not pace.judged(Estimate(-1.0, 0.05, 2.0, 3, 1.0))  # too few pairs
-    assert pace.judged(Estimate(0.02, 0.05, 0.09, 12, 1.0))
-    assert pace.factor == 2
-    assert not pace.judged(Estimate(0.002, 0.008, 0.02, 12, 1.0))
     for second in range(20):
         pace.collected(0.05, float(second))  # a twentieth of a processor
     assert pace.factor > 64
     factor = pace.factor
-    pace.judged(Estimate(-0.003, 0.001, 0.004, 30, 1.0))
     for second in range(20, 60):
         pace.collected(1e-6, float(second))
     assert pace.factor < factor  # it recovers when collecting is cheap again
@@ -178,40 +101,84 @@ def journal_steps(watcher, path):
     return watch.read(path).steps.tolist()
 
 
-def test_the_receipt_is_the_experiment_with_its_interval(tmp_path):
-    """Calls that take longer while watched break the budget; the truth is given."""
-    for added, verdict in ((0.0, Verdict.KEPT), (0.3, Verdict.BROKEN)):
-        with watch.Journal.create(tmp_path / f"{added}", {}) as journal:
-            # A real clock would add what `record` takes on a busy machine.
-            watcher = watch.Watcher(journal, OverheadBudget("5%"), clock=Clock())
-            schedule = watcher.schedule((0.0, 0.0))
-            run_units(schedule.experiment, added=added, pairs=60, noise=0.01)
-            watcher.record(0, {"x": 1.0})
-            (spend,) = watcher.report().spends
-            assert spend.measured == pytest.approx(added, abs=0.02)
-            assert spend.verdict is verdict
-            assert "60 pairs" in spend.source
-            watcher.finish()
+@pytest.mark.parametrize("level", ["standard", "verbose", "full"])
+@pytest.mark.parametrize("how", ["jit", "donate", "record", "norms"])
+@pytest.mark.parametrize(("calls", "seconds"), [(25, 0.0), (40, 0.012), (4001, 0.0)])
+def test_the_last_call_is_kept_and_of_long_steps_each(
+    tmp_path, level, how, calls, seconds
+):
+    # Short steps for long enough that they are thinned; long ones for longer than that.
+    if calls > 1000 and level == "verbose":
+        pytest.skip("as standard")
+    with (
+        watch.Journal.create(tmp_path / "a", {}) as journal,
+        watch.Watcher(journal, OverheadBudget("1%"), level=level) as watcher,
+    ):
 
+        def count(x):
+            if how != "record":
+                watch.record("x", x[0])
+            if how == "norms":
+                watch.norms("n", [x] * 20)
+            return x + 1
 
-def test_a_run_that_records_every_step_reports_cannot_tell(tmp_path):
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        with watch.Watcher(journal, OverheadBudget("1%"), level="full") as watcher:
-
-            @watch.jit
-            def step(x):
-                watch.record("x", x)
-                return x + 1
-
-            x = jnp.zeros(())
-            for _ in range(50):
-                x = step(x)
+        donated = 0 if how == "donate" else ()
+        step = jax.jit(count)
+        if how != "record":
+            step = watch.jit(count, donate_argnums=donated)
+        x = jnp.zeros(3)
+        for i in range(calls):
+            if how == "record":
+                watcher.record(i, {"x": i})
+            x = step(x)
+            if seconds:
+                time.sleep(seconds)
+        assert float(x[0]) == calls
         (spend,) = watcher.report().spends
-    assert spend.verdict is Verdict.CANNOT_TELL
-    assert "Every step is recorded" in spend.source
-    # Compiling has its own line: it is not in the share.
-    assert "Compiling the programs to compare took" in spend.source
-    assert watch.read(tmp_path / "a")["x"].tolist() == [*range(50)]
+    back = watch.read(tmp_path / "a", strict=True)
+    np.testing.assert_array_equal(back["x"], back.steps)
+    assert back.steps[-1] == calls - 1
+    if level == "full" or seconds or calls < 30:
+        assert back.steps.tolist() == [*range(calls)]
+    assert spend.measured is not None
+    assert watcher.losses.tally("scalar").lost == 0
+
+
+def test_thinning_is_even_from_the_first_row_and_said(tmp_path):
+    """A clock on which each step takes 1 ms, however busy the machine is."""
+    clock = Clock()
+    with watch.Journal.create(tmp_path / "a", {}) as journal:
+        watcher = watch.Watcher(journal, OverheadBudget("1%"), clock=clock)
+        for step in range(0, 3000, 3):  # steps of the caller are not calls
+            clock.now += 1e-3
+            watcher.record(step, {"x": 1.0})
+            if step == 1500:
+                watcher.collector.tick()
+        watcher.finish()
+        (spend,) = watcher.report().spends
+    steps = watch.read(tmp_path / "a").steps
+    assert set(np.diff(steps[:-1])) == {3 * 8}
+    assert steps[-1] == 2997
+    assert " 8th " in spend.source
+    assert watch.read(tmp_path / "a").streams["watch"]["stride"][-1] == 8
+    tally = watcher.losses.tally("scalar")
+    assert (tally.given, tally.waiting) == (1000, 0)
+
+
+def test_a_busy_machine_is_not_the_cost_of_watching(journal):
+    """A record takes 1 ms of the clock, but the thread has the processor for none."""
+    watcher = watch.Watcher(journal, OverheadBudget("1%"))
+    account = watcher._account
+    account.call_clock = lambda: 0.0  # the processor time of the thread
+    account._held_up_s = Clock()  # all that passes in a block is a wait for a processor
+    for step in range(20):
+        time.sleep(0.001)
+        watcher.record(step, {"x": 1.0})
+    assert account.record_s == 0.0
+    with watcher.overhead():
+        account._held_up_s.now += 100.0
+    assert account._inside_s == 0.0
+    assert watcher.can_afford(0.0)
 
 
 @pytest.mark.parametrize("option", ["max_pending", "max_frames_per_s"])
@@ -325,25 +292,31 @@ def test_a_slow_metric_is_not_waited_for(journal):
     assert time.perf_counter() > began
 
 
-def test_numbers_recorded_by_hand_are_thinned_by_the_price_of_recording(tmp_path):
-    """A record takes a tenth of a step: the rate falls until all take 0.5%."""
+@pytest.mark.parametrize(("step_s", "thinned"), [(1e-3, True), (10.0, False)])
+def test_a_record_that_costs_a_tenth_of_a_step_thins_short_steps(
+    tmp_path, step_s, thinned
+):
     clock = Clock()
     with watch.Journal.create(tmp_path / "a", {}) as journal:
-        watcher = watch.Watcher(
-            journal, OverheadBudget("1%"), clock=clock, asynchronous=False
-        )
-        costly = CostlyNumber(clock, seconds=1.0)
-        for step in range(4000):
-            clock.now += 10.0
+        watcher = watch.Watcher(journal, OverheadBudget("1%"), clock=clock)
+        watcher.collector.has_started = True  # no thread: collected below
+        costly = CostlyNumber(clock, seconds=step_s / 10)
+        for step in range(40_000 if thinned else 400):
+            clock.now += step_s
             watcher.record(step, {"x": costly})
-        late = [s for s in journal_steps(watcher, tmp_path / "a") if s >= 3000]
+            if not step % max(int(0.5 / step_s), 1):
+                watcher.collector._last_tick = 0.0
+                watcher.collector.tick()
+        steps = journal_steps(watcher, tmp_path / "a")
         (spend,) = watcher.report().spends
-    assert watcher.stride == 32
-    assert len(late) == pytest.approx(1000 / watcher.stride, abs=2)
-    assert late[-1] == 3999  # the newest is always kept
-    assert "Thinned to every" in spend.source
-    assert watcher.losses.tally("scalar").waiting == 0
-    assert watcher.losses.tally("scalar").given == 4000
+    assert steps[-1] in (39_999, 399)
+    if thinned:
+        assert watcher.record_every >= 32
+        assert spend.measured is not None
+        assert spend.measured < 0.01
+    else:
+        assert steps == [*range(400)]
+        assert spend.verdict is Verdict.BROKEN
 
 
 def test_records_are_thinned_at_once_where_they_cost_far_too_much():
@@ -358,27 +331,43 @@ def test_records_are_thinned_at_once_where_they_cost_far_too_much():
 
 
 @pytest.mark.parametrize(
-    ("call_s", "extra_work", "factor"),
+    ("call_s", "extra_work", "stride"),
     [
-        (80e-6, 0, 128),
-        (250e-6, 0, 32),
-        (1.5e-3, 0, 4),
-        (10e-3, 0, 1),
-        (1.5e-3, 0.05, 8),
+        (80e-6, 0, 1024),
+        (250e-6, 0, 256),
+        (1.5e-3, 0, 64),
+        (3e-3, 0, 2),
+        (4e-3, 0.05, 16),
     ],
 )
-def test_short_calls_are_thinned_before_they_are_compared(call_s, extra_work, factor):
+def test_costly_recording_of_short_calls_runs_bare_in_between(
+    journal, call_s, extra_work, stride
+):
+    watcher = watch.Watcher(journal, OverheadBudget("1%"))
     variants = watch.jit(lambda x: watch.record("x", x.sum()) or x).variants()
     variants.trace((jnp.ones(3),), {})
     variants._extra_work = extra_work
-    cost_s = functools.partial(variants.recording_s, call_s=call_s)
-    pace = Pace(0.01)
-    assert pace.foresee(call_s, 10, cost_s) is (factor > 1)
-    assert pace.factor == factor
-    assert not pace.foresee(call_s, 10, cost_s)  # nothing new
-    for second in range(20):  # collecting costs nothing, which says little
-        pace.collected(1e-6, now=2.5 * second)
-    assert pace.factor == factor
+    schedule = watcher.schedule((0.0, 0.0), variants)
+    schedule.rate.call_s = call_s
+    finish_calls(schedule.rate, call_s=call_s, seconds=1.0, gap_s=schedule.gap_s)
+    assert schedule.stride == stride
+    assert schedule.switches is (stride > 2)
+    watcher.level = "full"
+    assert (schedule.stride, schedule.switches) == (1, False)
+
+
+def test_the_last_call_is_kept_though_the_stride_grows_after_it(journal):
+    watcher = watch.Watcher(journal, OverheadBudget("1%"))
+    watcher.collector.has_started = True  # no thread: taken below
+    variants = watch.jit(lambda x: watch.record("x", x.sum()) or x).variants()
+    variants.trace((jnp.ones(3),), {})
+    schedule = watcher.schedule((0.0, 0.0), variants)
+    _, records = variants.recording(jnp.ones(3))
+    for step in range(6):
+        schedule.keep(step, records, watcher.wanted_kinds())
+    schedule.keep_last()
+    schedule.rate.stride = 64
+    assert [step for step, *_ in schedule.take(6)] == [0, 5]
 
 
 def test_a_watcher_at_level_full_keeps_every_number(tmp_path):
@@ -387,13 +376,15 @@ def test_a_watcher_at_level_full_keeps_every_number(tmp_path):
         watcher.pace.factor = 8
         for step in range(20):
             watcher.record(step, {"x": 1.0})
+            for series in watcher._series.values():
+                series.rate.stride = 8
         assert journal_steps(watcher, tmp_path / "a") == [*range(20)]
 
 
 def test_a_short_run_that_records_by_hand_is_decided_by_the_time_that_was_counted(
     tmp_path,
 ):
-    """No pair of stretches is complete, and nothing but the calls costs anything."""
+    """Nothing but the calls costs anything."""
     for seconds, verdict in ((0.0, Verdict.KEPT), (0.5, Verdict.BROKEN)):
         clock = Clock()
         with watch.Journal.create(tmp_path / f"{seconds}", {}) as journal:

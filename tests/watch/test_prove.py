@@ -1,8 +1,6 @@
 """A receipt for the cost of watching, and `cannot tell` on a restless machine."""
 
-import contextlib
 import random
-import time
 from typing import Any
 
 import jax
@@ -11,7 +9,7 @@ import pytest
 
 from frugax import OverheadBudget
 from frugax.budget import Verdict
-from frugax.watch import Watcher, jit, prove
+from frugax.watch import jit, prove
 from frugax.watch.probes import record
 from refusals import refuses
 
@@ -102,26 +100,6 @@ def test_a_real_function_that_donates_is_measured_and_its_argument_kept():
     assert not x.is_deleted()
     assert len(receipt.spends) == 1
     assert receipt.verdict in set(Verdict)
-
-
-@pytest.mark.parametrize("given", [True, False])
-def test_prove_suspends_bare_units_of_the_watcher(given):
-    def step(x):
-        record("sum", x.sum())
-        return x * 2
-
-    watcher, compares = Watcher(None, OverheadBudget("1%")), []
-
-    def clock():
-        compares.append(watcher.can_compare())
-        return time.perf_counter()
-
-    with contextlib.nullcontext() if given else watcher:
-        watched = jit(step, watcher=watcher if given else None)
-        prove(watched, X, seconds=0.05, chunk_s=1e-3, clock=clock)
-        assert watcher.can_compare()
-    assert compares
-    assert not any(compares)
 
 
 def test_only_watched_functions_can_be_proven():

@@ -1,152 +1,201 @@
-"""Choose which calls of a function run watched or bare, to measure the overhead."""
+"""Which program each call of a watched function runs, and the records that it keeps."""
 
-import threading
+import itertools
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
-from ._program_variants import ProgramVariants
-from .overhead import Experiment, Unit
+from ._program_variants import BARE, LOUD, QUIET, ProgramVariants
+from ._rate import LONG_STEP_S, Rate
 from .probes import PackedRecords
 from .sinks import Kind
 
 # A call that no run reaches.
 NEVER = 1 << 62
-# Records that a function may keep before it asks again, where nothing is compared.
+# Records that a function may keep before it asks again.
 _MAX_REST = 64
+
+_Kept = tuple[int, PackedRecords, frozenset[Kind]]
 
 
 class CallSchedule:
-    """The units of one function under one watcher.
+    """The calls of one function under one watcher.
 
     Attributes:
-        experiment: compares its units.
-        gate_s: seconds that every call spends to find its program, watched or bare:
-            with warm and with cold caches.
+        rate: which calls are kept.
+        gate_s: seconds that every call spends to find its program: with warm and with
+            cold caches.
         calls: calls counted so far.
-        is_bare: whether the current unit is bare.
-        variants: the programs of the function; None for `Watcher.record`.
-        fresh: records that the function has kept since the last collection: the number
-            of the call, its records, and the classes that were asked for.
+        variants: the programs of the function.
+        fresh: records that were kept since the last collection: the number of the
+            call, its records, and the classes that were asked for.
+        newest: the same of the newest call that was thinned out; None if there was
+            none since a call that was kept.
     """
 
     def __init__(
-        self,
-        owner: Any,
-        gate_s: tuple[float, float],
-        variants: ProgramVariants | None = None,
+        self, owner: Any, gate_s: tuple[float, float], variants: ProgramVariants
     ) -> None:
-        self.experiment = Experiment()
+        self.rate = Rate()
         self.gate_s = gate_s
-        self.fresh: deque[tuple[int, PackedRecords, frozenset[Kind]]] = deque()
-        self.variants = variants
         self.calls = 0
-        self.is_bare = False
+        self.variants = variants
+        self.fresh: deque[_Kept] = deque()
+        self.newest: _Kept | None = None
         self._owner = owner
-        self._unit: Unit | None = None
-        # Two threads may make the last call of a unit at once.
-        self._lock = threading.Lock()
+        self._last: _Kept | None = None  # kept whatever the stride is
+        # Step and arguments of the newest call that ran bare.
+        self._bare_call: tuple[int, tuple[Any, ...], dict[str, Any]] | None = None
 
     @property
-    def seconds(self) -> float:
-        """The time that its finished units have taken."""
-        return self.experiment.seconds
+    def stride(self) -> int:
+        """Calls between two whose numbers are kept now."""
+        return 1 if self._owner.keeps_all else self.rate.stride
 
-    def unit_at(self, step: int, *, multiple: int) -> Unit | None:
-        """Return the unit of a call, begun if necessary; None if nothing is compared.
+    @property
+    def switches(self) -> bool:
+        """Whether calls that are not kept run the bare program.
 
-        The length of a unit is a multiple of `multiple`.
+        Where recording takes too much of a short call, and the arguments of the last
+        call stay valid: its records are made from them in the end.
         """
+        variants, call_s = self.variants, self.rate.call_s
+        if call_s is None or call_s >= LONG_STEP_S or self._owner.keeps_all:
+            return False
+        if self._owner.flight is not None or not self._owner.numbers_wanted:
+            return False
+        if variants.donates or variants.records_always or not variants.has_numbers:
+            return False
+        # Processes of one program must all run the same one at each call.
+        if jax.process_count() > 1:
+            return False
+        return variants.recording_s(call_s) > self._owner.pace.limit / 2 * call_s
+
+    @property
+    def gap_s(self) -> float:
+        """The least time between two kept calls, where others run bare."""
+        limit = self._owner.pace.limit / 2
+        return self.variants.switch_s / limit if limit and self.switches else 0.0
+
+    @property
+    def recording_s(self) -> float:
+        """Estimate the seconds that its programs have spent on making records."""
+        call_s = self.rate.call_s or 0.0
+        each_s = self.variants.recording_s(call_s)
+        if self.switches:
+            each_s = (self.variants.switch_s + each_s) / self.stride
+        return self.calls * each_s
+
+    def level_at(self, step: int) -> int:
+        """Return which program a call runs: `BARE`, `QUIET` or `LOUD`."""
         self.calls = max(self.calls, step + 1)
-        if not self._owner.can_compare():
-            self.is_bare, self._unit = False, None
-            return None
-        with self._lock:
-            if self._unit is None:
-                self._owner.foresee(self)
-                self._unit = self.experiment.begin(
-                    step, now=self._owner.clock(), multiple=max(multiple, 1)
-                )
-                self.is_bare = not self._unit.watched
-            return self._unit
+        level = self._owner.due(step)
+        if level == QUIET and self.switches and step % self.stride:
+            level = BARE
+        return self.variants.reduce_level(level)
 
-    def end(self, unit: Unit, outputs: Any) -> None:
-        """Have the time taken at which the last call of a unit ends."""
-        with self._lock:
-            if self._unit is not unit:
-                return
-            self._unit = None
-            # The next unit is drawn at the next call; until then nothing is bare.
-            self.is_bare = False
-        token = _end_of(outputs)
-        if token is None:
-            unit.spoilt = True
-        self._owner.collector.add_mark(self.experiment, unit, token)
+    def call_bare(self, step: int, args: Any, kwargs: Any) -> Any:
+        """Run the bare program, and hold the arguments if its records may be wanted."""
+        if self.switches:
+            self._bare_call = step, args, kwargs
+        return self.variants.bare(*args, **kwargs)
 
-    def rest(self, step: int, unit: Unit | None) -> tuple[int, int]:
-        """Return which call asks next, and what the function does until then.
+    def keep(self, step: int, records: PackedRecords, kinds: frozenset[Kind]) -> None:
+        """Keep the records of a call, or remember them as the newest."""
+        if step % self.stride:
+            self.newest = step, records, kinds
+        else:
+            self.fresh.append((step, records, kinds))
+            self.newest = None
+        self._bare_call = None
 
-        Returns:
-            The next call that asks; and the stride at which records are kept until
-            then, 0 to run bare.
+    def keep_last(self) -> None:
+        """Keep the records of the last call, also if it ran bare.
+
+        What is in `fresh` already may still be thinned, but not the last of it.
         """
-        owner, variants = self._owner, self.variants
-        every = owner.record_every
-        if owner.flight is not None or variants is None:
-            return 0, 0
-        if unit is not None and step >= unit.last:
-            return 0, 0
-        if not every:
-            return NEVER, 0
-        last = step + _MAX_REST * every if unit is None else unit.last
-        if unit is not None and not unit.watched:
-            return last, 0
-        is_loud = variants.has_frames
-        if variants.is_cheap(every) and not (is_loud and owner.level == "full"):
-            if is_loud:
-                gap = owner.frame_gap_s / max(self.experiment.call_s, 1e-9)
-                last = min(last, step + every * max(1, round(gap / every)))
-            return last, every
-        return min(last, step - step % every + every), 0
+        held, self._bare_call = self._bare_call, None
+        if held is not None:
+            step, args, kwargs = held
+            arrays = [
+                x for x in jax.tree.leaves((args, kwargs)) if isinstance(x, jax.Array)
+            ]
+            # Deleted by the caller, who needed the memory.
+            if not any(x.is_deleted() for x in arrays):
+                _, records = self.variants.recording(*args, **kwargs)
+                self.newest = step, records, self._owner.wanted_kinds()
+        newest, self.newest = self.newest, None
+        if newest is not None:
+            self.fresh.append(newest)
+        if self.fresh:
+            self._last = self.fresh[-1]
 
-    def count(self, number: int, metrics: Mapping[str, Any]) -> int:
-        """Count a call of `Watcher.record`, whose metrics end with their step.
+    def take(self, count: int) -> list[_Kept]:
+        """Take the first records, thinned by the stride as it is now."""
+        taken: list[_Kept] = []
+        for _ in range(count):
+            kept = self.fresh.popleft()
+            if kept is self._last or not kept[0] % self.stride:
+                taken.append(kept)
+            elif not self.fresh and self.newest is None:
+                self.newest = kept
+        return taken
 
-        Returns:
-            The next call that must be counted: the last one of the unit.
+    def rest(self, step: int) -> tuple[int, Callable[[int], Callable[..., Any]]]:
+        """Return which call asks next, and what makes the program until then."""
+        owner, variants, stride = self._owner, self.variants, self.stride
+        if owner.flight is not None or variants.records_always:
+            return 0, self._make_bare
+        if not owner.numbers_wanted:
+            return NEVER, lambda first: variants.bare
+        last = step + _MAX_REST * stride
+        if variants.has_frames and owner.keeps_all:
+            return 0, self._make_bare
+        if variants.has_frames:
+            gap = owner.frame_gap_s / max(self.rate.call_s or np.inf, 1e-9)
+            every = owner.frames_every
+            last = min(last, step - step % every + every * max(1, round(gap / every)))
+        if not variants.has_numbers:
+            return last, lambda first: variants.bare
+        if self.switches:
+            return min(last, step - step % stride + stride), self._make_bare
+        return last, self._make_recording
+
+    def _make_bare(self, first: int) -> Callable[..., Any]:
+        bare, next_step = self.variants.bare, itertools.count(first).__next__
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            # Before the call: the arguments of the call before it are freed now.
+            self._bare_call = next_step(), args, kwargs
+            return bare(*args, **kwargs)
+
+        return call
+
+    def _make_recording(self, first: int) -> Callable[..., Any]:
+        """Return a program that records each call and keeps some.
+
+        What runs at each call stays in the caches of the processor; another program now
+        and then finds its code cold, and takes some hundred microseconds.
         """
-        unit = self.unit_at(number, multiple=self._owner.stride)
-        if unit is None:
-            return number + self._owner.stride
-        if number < unit.last:
-            return unit.last
-        with self._lock:
-            self._unit, self.is_bare = None, False
-        arrays = [v for v in metrics.values() if isinstance(v, jax.Array)]
-        self._owner.collector.add_mark(self.experiment, unit, arrays)
-        return number + 1
+        recording, keep = self.variants.recording, self.fresh.append
+        stride, kinds = self.stride, self._owner.wanted_kinds()
+        next_step = itertools.count(first).__next__
+        self._bare_call = None
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            step = next_step()
+            out, records = recording(*args, **kwargs)
+            if step % stride:
+                self.newest = step, records, kinds
+            else:
+                keep((step, records, kinds))
+                self.newest = None
+            return out
+
+        return call
 
 
-def _end_of(outputs: Any) -> Any:
-    """Return an array that is ready when the call is, whatever is done to its outputs.
-
-    An output may be donated to the next call before anybody has looked at it. One small
-    program for each unit reads a single number of it instead.
-    """
-    best = None
-    for leaf in jax.tree.leaves(outputs):
-        if not isinstance(leaf, jax.Array) or leaf.is_deleted() or not leaf.size:
-            continue
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
-            continue
-        if best is None or leaf.size < best.size:
-            best = leaf
-    return None if best is None else _first_number(best)
-
-
-@jax.jit
-def _first_number(array: Any) -> Any:
-    return array[(0,) * array.ndim]
+__all__ = ["BARE", "LOUD", "NEVER", "QUIET", "CallSchedule"]

@@ -2,12 +2,10 @@
 
 Everything that a program or a caller records is appended to one queue and returns at
 once. The thread collects once or twice a second: the entries that the device has
-finished are fetched together, become a few columns, and are written. A bare unit of the
-experiment delays this by up to 0.8 s, so that the cost of collecting is measured too.
+finished are fetched together, become a few columns, and are written.
 """
 
 import bisect
-import queue
 import threading
 import time
 import weakref
@@ -21,18 +19,17 @@ from frugax.errors import OutputError
 
 from ._call_schedule import CallSchedule
 from ._dispatch import Dispatch
-from ._entry_reader import Entry, EntryReader, ProgramRecords
+from ._entry_reader import Entry, EntryReader, ProgramRecords, StepMetrics
 from ._flight_recorder import FlightRecorder
+from ._pace import Pace
+from ._rate import Rate
 from ._row_batch import RowBatch
-from .overhead import Experiment, Pace, Unit
 
 # Between two looks at the queue, and between two collections: each finds its code cold,
 # and costs some hundred microseconds whatever it carries.
 _TICK_S = 0.2
 _MIN_GAP_S = 0.4
 _MAX_GAP_FACTOR = 2
-# A bare unit of a slow loop may last minutes: records do not wait longer than this.
-_MAX_DEFERRAL_S = 0.8
 # How long a step waits for more numbers of the same step.
 _MIN_STEP_AGE_S = 0.1
 # Device memory that records of programs may hold while they wait. Without a cap in
@@ -43,7 +40,7 @@ _MAX_PENDING_BYTES = 256 * 2**20
 class Collector:
     """Owns the queue of records and the thread that empties it.
 
-    `add` and `add_mark` are for any thread and return at once.
+    `add` is for any thread and returns at once.
 
     Attributes:
         reader: reads the entries from the device.
@@ -51,8 +48,7 @@ class Collector:
         added: entries that were added.
         forced: collections made because too many entries waited.
         cpu_s: processor time that collecting has taken.
-        is_bare: whether a bare unit is running, in which nothing is collected.
-        judge: called when a pair of units is complete.
+        changed: called when a stride has changed.
         caller_s: returns the seconds that callers have spent on handing over records.
         write_status: called after each collection.
         closed: set to end the thread.
@@ -74,8 +70,7 @@ class Collector:
         self.latest_step: int | None = None
         self.added = self._passed_on = self.forced = 0
         self.cpu_s = 0.0
-        self.is_bare: Callable[[], bool] = lambda: False
-        self.judge: Callable[[Experiment], None] = lambda experiment: None
+        self.changed: Callable[[], None] = lambda: None
         self.caller_s: Callable[[], float] = lambda: 0.0
         self._caller_seen_s = 0.0
         self.write_status: Callable[[], None] = lambda: None
@@ -94,8 +89,8 @@ class Collector:
         self._make_locks()
         self._last_tick = 0.0
         self._has_open_rows = False
-        self._marks: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._timing = False
+        # The newest metrics of `Watcher.record` that were thinned out here.
+        self._newest: dict[Rate, StepMetrics] = {}
 
     def _make_locks(self) -> None:
         self._queue_lock = threading.Lock()
@@ -107,12 +102,19 @@ class Collector:
         """Leave all entries to the parent of a forked child."""
         self._make_locks()
         self._entries, self._rows, self._bytes = deque(), deque(), 0
+        self._newest = {}
         self.closed = self.has_started = True
 
     def __len__(self) -> int:
         fresh = sum(len(schedule.fresh) for schedule in self.schedules)
         # Copied in one step: the other thread adds to it.
-        return fresh + len(self._entries) + sum(map(len, tuple(self._rows)))
+        queued = len(self._entries) + len(self._newest)
+        return fresh + queued + sum(map(len, tuple(self._rows)))
+
+    @property
+    def limit(self) -> float:
+        """The budget, a share of the running time."""
+        return self._pace.limit
 
     @property
     def written(self) -> int:
@@ -133,12 +135,6 @@ class Collector:
         if not self.has_started:
             self.start()
 
-    def add_mark(self, experiment: Experiment, unit: Unit, token: Any) -> None:
-        """Have the time taken at which the device finishes a unit."""
-        if not self._timing:
-            self._timing = _start_thread(_take_times, (self._marks, self._clock))
-        self._marks.put((experiment, unit, token, weakref.ref(self)))
-
     def start(self) -> None:
         """Start the thread; without one, collecting is left to `collect`."""
         self.has_started = True
@@ -150,16 +146,18 @@ class Collector:
         self._news.set()
 
     def tick(self) -> None:
-        """Collect entries that the device has finished, unless a bare unit runs."""
+        """Collect entries that the device has finished."""
         now = time.monotonic()
         gap_s = _MIN_GAP_S * min(self._pace.factor, _MAX_GAP_FACTOR)
-        if self.is_bare():
-            gap_s = max(gap_s, _MAX_DEFERRAL_S)
         if now - self._last_tick < gap_s or not (len(self) or self._has_open_rows):
             return
         journal = self._dispatch.journal
         # Without a budget nothing is collected before the end.
         if not self._pace.limit or (journal is not None and journal.closed):
+            return
+        # First rows wait until the rate is known, so that a curve is even from its
+        # beginning.
+        if any(rate.is_early(self._clock()) for rate in self._rates_with_entries()):
             return
         self._last_tick = now
         if self._owner.acquire(timeout=_TICK_S):
@@ -169,6 +167,13 @@ class Collector:
                 self._writer.note_failure(e)
             finally:
                 self._owner.release()
+
+    def _rates_with_entries(self) -> list[Rate]:
+        rates = [schedule.rate for schedule in self.schedules if schedule.fresh]
+        entry = next(iter(tuple(self._entries)), None)
+        if isinstance(entry, StepMetrics) and entry.rate is not None:
+            rates.append(entry.rate)
+        return rates
 
     def collect(self, *, rest: int = 0) -> None:
         """Collect all entries but the newest `rest`, waiting for the device.
@@ -181,7 +186,22 @@ class Collector:
             with self._queue_lock:
                 count = max(len(self._entries) - rest, 0)
                 taken += [self._entries.popleft() for _ in range(count)]
+            taken = self._thin(taken)
+            if not rest:
+                last = max((e.step for e in taken), default=-(2**63))
+                newest = sorted(self._newest.values(), key=lambda entry: entry.step)
+                self._newest.clear()
+                kept = [entry for entry in newest if entry.step >= last]
+                self._leave_out(len(newest) - len(kept))
+                taken += kept
             self._collect(taken, writes_open=not rest, wait=True)
+
+    def keep_last(self) -> None:
+        """Have the records of the last call of each function kept."""
+        # The thread, which thins what it takes, waits.
+        with self._owner:
+            for schedule in self.schedules:
+                schedule.keep_last()
 
     def make_room(self) -> None:
         """Collect half of the entries, because too many wait."""
@@ -239,9 +259,12 @@ class Collector:
                     True,
                     key=lambda i: not schedule.fresh[i][1].is_ready(),
                 )
-            for _ in range(count):
-                step, records, wanted = schedule.fresh.popleft()
-                taken.append(ProgramRecords(step, records.probes, records, wanted))
+            if count:
+                self._measure(schedule.rate, schedule.fresh[count - 1][0], schedule)
+            taken += [
+                ProgramRecords(step, records.probes, records, wanted)
+                for step, records, wanted in schedule.take(count)
+            ]
         self.added += len(taken)
         return taken
 
@@ -251,7 +274,53 @@ class Collector:
         with self._queue_lock:
             while self._entries and self._entries[0].is_ready():
                 taken.append(self._entries.popleft())
-        return taken
+        return self._thin(taken)
+
+    def _measure(
+        self, rate: Rate, number: int, schedule: CallSchedule | None = None
+    ) -> None:
+        gap_s = 0.0 if schedule is None else schedule.gap_s
+        if rate.measure(number, self._clock(), factor=self._pace.factor, gap_s=gap_s):
+            self.changed()
+
+    def _thin(self, taken: list[Entry]) -> list[Entry]:
+        """Leave out metrics of steps that the stride as it is now does not keep.
+
+        The last of them stays aside, in case no further one comes.
+        """
+        last: dict[Rate, StepMetrics] = {}
+        for entry in taken:
+            if isinstance(entry, StepMetrics) and entry.rate is not None:
+                last[entry.rate] = entry
+        for rate, entry in last.items():
+            self._measure(rate, entry.number)
+        metrics = [entry for entry in taken if isinstance(entry, StepMetrics)]
+        # Numbers of an evaluation: those of its step must not be missing.
+        whole = {e.step for e in metrics if e.rate is None or e.rate.stride == 1}
+        out = {
+            entry
+            for entry in metrics
+            if entry.rate is not None
+            and entry.number % entry.rate.stride
+            and entry.step not in whole
+        }
+        for rate, entry in [*self._newest.items()]:
+            if entry.step in whole:
+                first = next(e for e in metrics if e.step == entry.step)
+                taken.insert(taken.index(first), self._newest.pop(rate))
+        count = len(out) + len(self._newest.keys() & last.keys())
+        for rate, entry in last.items():
+            self._newest.pop(rate, None)
+            if entry in out:
+                self._newest[rate] = entry
+                count -= 1
+        self._leave_out(count)
+        return [entry for entry in taken if entry not in out]
+
+    def _leave_out(self, count: int) -> None:
+        if count:
+            self._writer.leave_out("scalar", count)
+            self.added -= count
 
     def _collect(
         self, taken: list[Entry], *, writes_open: bool, wait: bool = False
@@ -313,31 +382,3 @@ def _collect_regularly(owner: "weakref.ref[Collector]", news: threading.Event) -
         except Exception as e:
             collector._writer.note_failure(e)
         del collector
-
-
-def _take_times(marks: "queue.SimpleQueue[Any]", clock: Callable[[], float]) -> None:
-    """Wait for the end of each unit and add its duration to its experiment."""
-    ended: weakref.WeakKeyDictionary[Experiment, float]
-    ended = weakref.WeakKeyDictionary()
-    while True:
-        mark = marks.get()
-        if mark is None:
-            return
-        experiment, unit, token, owner = mark
-        try:
-            # Releases the lock of the interpreter while it waits.
-            jax.block_until_ready(token)
-        except Exception:  # the program failed: this unit and the next say nothing
-            unit.spoilt = True
-        now = clock()
-        before = ended.get(experiment)
-        ended[experiment] = now
-        if before is not None:
-            is_pair = experiment.add(unit, now - before)
-            collector = owner()
-            if collector is not None:
-                if is_pair:
-                    collector.judge(experiment)
-                collector.wake()
-                del collector
-        del experiment, unit, token, mark

@@ -6,7 +6,6 @@ each call, so no choice compiles anything. None of them has an effect: they keep
 fast call path and are found in the compile cache.
 """
 
-import itertools
 import time
 import types
 import weakref
@@ -22,7 +21,6 @@ from ._current import changes, current
 from ._program_queue import ProgramQueue, queue_seconds
 from ._program_variants import BARE, LOUD, QUIET, ProgramVariants
 from .probes import MaskedValues, NestedCall, Probe, deliver
-from .sinks import Kind
 
 
 @runtime_checkable
@@ -130,32 +128,10 @@ def watch_variants(
     ahead: bool,
 ) -> Any:
     """Return the callable that chooses among a function's programs at each call."""
-    bare, recording = variants.bare, variants.recording
     nested = NestedCall(getattr(fn, "__name__", "fn"), variants.probes)
     schedules: weakref.WeakKeyDictionary[Any, CallSchedule] = (
         weakref.WeakKeyDictionary()
     )
-
-    def record_all(every: int, keep: Any, wanted: frozenset[Kind]) -> Any:
-        """Return what makes the program that records each call and keeps some.
-
-        What runs at each call stays in the caches of the processor; another program now
-        and then finds its code cold, and takes some hundred microseconds.
-        """
-
-        def make(first: int) -> Callable[..., Any]:
-            next_step = itertools.count(first).__next__
-
-            def call(*args: Any, **kwargs: Any) -> Any:
-                step = next_step()
-                out, records = recording(*args, **kwargs)
-                if not step % every:
-                    keep((step, records, wanted))
-                return out
-
-            return call
-
-        return make
 
     def ask(*args: Any, **kwargs: Any) -> Any:
         step = queue.count()
@@ -174,18 +150,22 @@ def watch_variants(
         if consumer is None:
             consumer = _NoWatcher(variants.probes)
         schedule = schedule_of(consumer)
-        unit = None
-        if schedule is not None:
-            unit = schedule.unit_at(step, multiple=consumer.record_every)
-        level = BARE
-        if unit is None or unit.watched:
+        if schedule is None:
             level = variants.reduce_level(_due_level(consumer, step))
+        else:
+            level = schedule.level_at(step)
         if level == BARE and not variants.records_always:
-            out = bare(*args, **kwargs)
+            if schedule is None:
+                out = variants.bare(*args, **kwargs)
+            else:
+                out = schedule.call_bare(step, args, kwargs)
         else:
             stride = getattr(consumer, "stride", 1)
             out, records = variants.call(level, stride, args, kwargs)
-            consumer.ingest(step, records.probes, records)
+            if schedule is None:
+                consumer.ingest(step, records.probes, records)
+            else:
+                consumer.ingest(step, records.probes, records, schedule)
         if variants.is_new:
             # After the call: its own program has just been compiled, and the run waits
             # for the others once, here, and never in the middle.
@@ -193,21 +173,14 @@ def watch_variants(
             began = time.perf_counter()
             if ahead:
                 variants.compile(args, kwargs)
-            if unit is not None:
-                unit.spoilt = True
             if schedule is not None:
                 consumer.compile_s += time.perf_counter() - began
-        if unit is not None and schedule is not None and step >= unit.last:
-            schedule.end(unit, out)
-        make_program, until = lambda _: bare, 0
         if schedule is not None:
-            until, every = schedule.rest(step, unit)
-            if every:
-                make_program = record_all(
-                    every, schedule.fresh.append, consumer.wanted_kinds(0)
-                )
-        elif isinstance(consumer, _NoWatcher):
-            until = NEVER
+            schedule.rate.begin(step, consumer.clock())
+            until, make_program = schedule.rest(step)
+        else:
+            until = NEVER if isinstance(consumer, _NoWatcher) else 0
+            make_program = lambda _: variants.bare
         if not variants.records_always:
             queue.run_until(until, make_program, seen=now_seen)
         return out

@@ -45,6 +45,8 @@ class JournalWriter:
         self.rows_written = 0
         self._journal = journal
         self._open: _OpenStep | None = None
+        # The last row of training steps: step and values.
+        self._last_row: tuple[int, dict[str, Any]] | None = None
         self._sources: set[str | None] = set()
         self._kinds: dict[str, dict[str, Any]] = {}  # dtypes and shapes by stream
         self._announced: set[str] = set()
@@ -79,8 +81,8 @@ class JournalWriter:
     def write_numbers(self, rows: RowBatch) -> None:
         """Write numbers of training steps; the newest step stays open for a moment.
 
-        The journal takes a step once: numbers of several programs and of
-        `Watcher.record` that belong to one step must be written together.
+        Numbers of several programs and of `Watcher.record` that belong to one step are
+        one record. Those that come after it was written are added to it.
 
         Raises:
             OutputError: the journal cannot be written; `rows_written` rows are taken.
@@ -93,6 +95,7 @@ class JournalWriter:
                 self.close_step()
             head, rows = rows.split(count - 1)
             self.write(head, "scalar")
+            self._last_row = None
         for i, step in enumerate(rows.steps):
             at = int(step)
             values = {name: column[i] for name, column in rows.columns.items()}
@@ -102,6 +105,10 @@ class JournalWriter:
                 open_step.step < at or not open_step.values.keys().isdisjoint(values)
             ):
                 self.close_step()
+            if self._open is None and self._extend_last(at, values):
+                self.losses.keep("scalar")
+                self.rows_written = count - len(rows) + i + 1
+                continue
             if self._open is None:
                 last = None if self._journal is None else self._journal.last_step
                 at = at if last is None else max(at, last + 1)
@@ -119,6 +126,20 @@ class JournalWriter:
         self.write(row, "scalar", count=step.records)
         self.rows_written = written
         self._open = None
+        self._last_row = step.step, step.values
+
+    def _extend_last(self, step: int, values: dict[str, Any]) -> bool:
+        """Add numbers to the record of their step, if that was the last one written."""
+        if self._last_row is None or self._journal is None:
+            return False
+        last, known = self._last_row
+        if step != last or self._journal.last_step != last:
+            return False
+        if not known.keys().isdisjoint(values):
+            return False
+        self._journal.extend_last(known | values)
+        self._last_row = last, known | values
+        return True
 
     def write(
         self, rows: RowBatch, kind: Kind | None, *, count: int | None = None

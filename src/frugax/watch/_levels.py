@@ -1,4 +1,4 @@
-"""The five watch levels: how much is recorded; a change of level compiles nothing."""
+"""The five watch levels: what is recorded; a change of level compiles nothing."""
 
 from typing import Literal, TypeAlias
 
@@ -6,8 +6,8 @@ from .sinks import Kind
 
 Level: TypeAlias = Literal["off", "minimal", "standard", "verbose", "full"]
 
-# Reading numbers is the main cost of watching, so the levels differ in how often it is
-# done. Steps between two steps whose numbers are kept; 0 for never.
+# Steps between two frames at least; 0 for neither frames nor numbers. Numbers are kept
+# as often as `Rate` says at every level that keeps them.
 _STEPS_BETWEEN: dict[Level, int] = {
     "off": 0,
     "minimal": 0,
@@ -17,7 +17,6 @@ _STEPS_BETWEEN: dict[Level, int] = {
 }
 _NO_KINDS: frozenset[Kind] = frozenset()
 _SUMMARIES: frozenset[Kind] = frozenset({"summary"})
-_SUMMARIES_AND_FRAMES: frozenset[Kind] = frozenset({"summary", "frame"})
 _ALL_KINDS: frozenset[Kind] = frozenset({"summary", "frame", "scalar"})
 
 
@@ -26,7 +25,7 @@ class LevelDial:
 
     Attributes:
         level: the current level.
-        every: steps between two steps whose numbers are kept; 0 for never.
+        every: steps between two frames, at least; 0 for no frames and no numbers.
     """
 
     def __init__(self, level: str) -> None:
@@ -43,12 +42,12 @@ class LevelDial:
         known_levels = ", ".join(_STEPS_BETWEEN)
         raise ValueError(f"level must be one of {known_levels}, got {level!r}.")
 
-    def wanted_kinds(self, step: int) -> frozenset[Kind]:
-        """Return the classes of records that are wanted at this step.
+    def wanted_kinds(self) -> frozenset[Kind]:
+        """Return the classes of records that are wanted.
 
         Frames are wanted from "standard" on; whether they are affordable is a question
         for `Watcher.wants_frames`.
         """
         if not self.every:
             return _NO_KINDS if self.level == "off" else _SUMMARIES
-        return _SUMMARIES_AND_FRAMES if step % self.every else _ALL_KINDS
+        return _ALL_KINDS

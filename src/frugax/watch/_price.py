@@ -17,10 +17,10 @@ from frugax.measure import InterleavedTimes, copy_args, time_interleaved
 from ._collector import Collector
 from ._dispatch import Dispatch
 from ._entry_reader import ProgramRecords
+from ._pace import Pace
 from ._program_variants import ProgramVariants
 from .delivery import KINDS
 from .journal import Journal
-from .overhead import Pace
 from .probes import Probe
 
 # Calls whose records are read in one timed batch, as a drain reads many at a time.

@@ -19,17 +19,13 @@ from .probes import PackedRecords, Probe, TracedFunction, pack_records, trace_fu
 BARE, QUIET, LOUD = 0, 1, 2
 # Recorded by no program.
 NEVER = 3
-# Another program than in the last call finds its code and buffers cold. That costs more
-# than an output that nobody reads, up to this many calls between two records.
-_MAX_ALWAYS = 32
 # Seconds that a call takes longer in the program that records, and that a record costs
-# where another program ran before it, its collection included; on two cores of 2026: 5
-# to 10 and 100 to 330 microseconds. Too long a stride costs a run of short steps some
-# of its thousands of rows, one that is too short its budget.
+# where another program ran before it and its code and buffers are cold, its collection
+# included; on two cores of 2026: 5 to 10 and 100 to 330 microseconds. Too long a stride
+# costs a run of short steps some of its thousands of rows, one that is too short its
+# budget.
 _RECORDING_S = 10e-6
 _SWITCH_S = 300e-6
-# Share of a step's operations that may be done for records that are dropped.
-_MAX_EXTRA_WORK = 0.002
 # Summaries may not be lost, and a call is an explicit wish of the user: these are in
 # every program, even the bare one.
 _LEVELS_BY_KIND = {"summary": BARE, "call": BARE, "scalar": QUIET, "frame": LOUD}
@@ -106,17 +102,23 @@ class ProgramVariants:
         self._extra_work = 0.0
         self.recording: Any = self._quiet[QUIET]
 
-    def is_cheap(self, every: int) -> bool:
-        """Whether to run the recording program in all calls, and keep some records."""
-        if not 0 < every <= _MAX_ALWAYS or self._extra_work > _MAX_EXTRA_WORK:
-            return False
+    @property
+    def has_numbers(self) -> bool:
+        """Whether some probes are numbers, which each call may record."""
         return self.reduce_level(QUIET) == QUIET
 
-    def recording_s(self, every: int, call_s: float) -> float:
-        """Estimate the seconds that recording adds to a call, on average."""
-        if self.is_cheap(every):
-            return _RECORDING_S
-        return (_SWITCH_S + max(self._extra_work, 0.0) * call_s) / max(every, 1)
+    def recording_s(self, call_s: float) -> float:
+        """Estimate the seconds that the recording program takes longer than the bare.
+
+        `call_s` is the time of a call; the probes' share of it is that of the
+        operations that XLA counts.
+        """
+        return _RECORDING_S + max(self._extra_work, 0.0) * call_s
+
+    @property
+    def switch_s(self) -> float:
+        """Estimate the seconds of a record where the bare program ran before it."""
+        return _SWITCH_S
 
     @property
     def has_frames(self) -> bool:

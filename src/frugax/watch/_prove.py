@@ -1,6 +1,5 @@
 """`watch.prove`: measure the overhead of watching against the bare program."""
 
-import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +17,6 @@ from frugax.budget import (
 )
 from frugax.measure import time_interleaved
 
-from ._current import current
 from ._price import variants_of
 
 # Two runs of the same program may differ by at most this much; on a machine that is
@@ -72,15 +70,14 @@ def prove(
         differing = float(_count_differing(watched(*args), bare(*args)))
     # In turns, because the speed of a machine drifts by more than the one percent in
     # question; neighbours in time share the drift.
-    with _hold_watched(watched):
-        times = time_interleaved(
-            {"watched": watched, "bare": bare, "again": bare},
-            args,
-            seconds=seconds,
-            chunk_s=chunk_s,
-            donates=variants.donates,
-            clock=clock,
-        )
+    times = time_interleaved(
+        {"watched": watched, "bare": bare, "again": bare},
+        args,
+        seconds=seconds,
+        chunk_s=chunk_s,
+        donates=variants.donates,
+        clock=clock,
+    )
     ratio = times.ratio("watched", "bare")
     control = times.ratio("again", "bare")
     control_error = max(control.high - 1, 1 - control.low)
@@ -116,16 +113,6 @@ def prove(
         source="one call of each, compared bit by bit",
     )
     return Receipt((overhead, same_bits))
-
-
-def _hold_watched(watched: Any) -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which the watcher of a function runs no bare units.
-
-    A watcher runs some calls bare to measure itself. Here they would stand on the
-    watched side, and the overhead would come out too low.
-    """
-    watcher = getattr(watched, "watcher", None) or current()
-    return getattr(watcher, "hold_watched", contextlib.nullcontext)()
 
 
 def _count_differing(first: Any, second: Any) -> int:

@@ -5,7 +5,7 @@ import functools
 import os
 import time
 import timeit
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -24,14 +24,15 @@ from ._dispatch import Dispatch
 from ._entry_reader import ProgramRecords, StepMetrics
 from ._flight_recorder import FlightRecorder
 from ._levels import Level, LevelDial
+from ._metric_series import MetricSeries
 from ._metrics import check_metric
 from ._overhead_account import OverheadAccount
+from ._pace import Pace
 from ._plan import WatchPlan
 from ._program_variants import ProgramVariants
 from ._row_batch import class_of
 from .delivery import Losses, SinkWorker, callback_stats
 from .journal import RECORDS_PER_BLOCK, Journal, as_step, check_names
-from .overhead import Estimate, Pace
 from .probes import Probe
 from .sinks import Kind, Sink
 
@@ -73,14 +74,15 @@ class Watcher(AbstractContextManager["Watcher"]):
                 `finish`, which flushes it and leaves it open. None for the sinks only.
             budget: share of the running time that watching may add.
             plan: a plan from `watch.plan`: the receipt shows its prediction.
-            clock: a monotonic clock in seconds, by which the overhead is measured.
-                `time.process_time` counts the work of all threads, and is calmer where
-                other programs run.
+            clock: a monotonic clock in seconds, by which the run is measured. Calls of
+                the watcher are measured in processor time, unless another clock than
+                `time.perf_counter` is given.
             max_pending: most records that may wait; >= 1. Beyond it the caller waits.
             level: how many of the records of programs are kept. "off" keeps none,
-                "minimal" summaries, "standard" also frames and the numbers of every
-                10th step, "verbose" of every 5th, both less often where the budget
-                asks for it; "full" every step, with frames, whatever they cost.
+                "minimal" summaries, "standard" also numbers, and frames of every 10th
+                step at most, "verbose" of every 5th. Numbers are those of every step
+                that takes 5 ms or more; shorter steps are thinned evenly, and the last
+                is always kept. "full" keeps every step, with frames, whatever it costs.
             sinks: further consumers. Each has a thread of its own; pass a
                 `delivery.SinkWorker` to choose its limits.
             max_frames_per_s: most frames per second below "full"; > 0.
@@ -124,33 +126,24 @@ class Watcher(AbstractContextManager["Watcher"]):
             flight=flight,
             inspect=self._inspect,
         )
-        self.collector.is_bare = self._is_bare
-        self.collector.judge = self._judge
+        self.collector.changed = self._change_rates
         self.collector.caller_s = lambda: self._account.record_s
         self.collector.write_status = self._write_status
         self._schedules: list[CallSchedule] = []
-        self._own_schedule = CallSchedule(self, (0.0, 0.0))
         self._account = OverheadAccount(
             clock,
-            limit=budget.share,
             schedules=self._schedules,
-            own_schedule=self._own_schedule,
             collector=self.collector,
             dispatch=self._dispatch,
         )
         self._min_frame_gap_s = 1.0 / max_frames_per_s
         self._next_frame = 0.0
         self._last_recorded: int | None = None
-        self._next_ask = 0  # the call of `record` at which a unit begins or ends
-        # Calls of `record` before this one only remember their metrics.
-        self._next_look = 0
-        self._last_look = -1
-        self._skipped: tuple[int, Mapping[str, Any]] | None = None  # thinned out
-        self._skips = 0  # calls that were thinned out since the last record
+        self._last_names: set[str] = set()  # of that step
+        # By the names of the metrics: those of a validation come at their own rate.
+        self._series: dict[tuple[str, ...], MetricSeries] = {}
         self._next_status = 0.0
         self._status_step: int | None = None
-        self._calls = 0
-        self._holds_watched = False
         self._parent_id: int | None = None  # of a forked child
         close_at_exit(self)
         abandon_in_children(self)
@@ -163,8 +156,8 @@ class Watcher(AbstractContextManager["Watcher"]):
         """
         self._parent_id = os.getppid()
         self._dial.set("off")
-        self._next_look = 0
-        self._skipped = self._journal = None
+        self._series.clear()
+        self._journal = None
         self.collector.abandon()
 
     @property
@@ -180,31 +173,41 @@ class Watcher(AbstractContextManager["Watcher"]):
     @level.setter
     def level(self, level: str) -> None:
         self._dial.set(level)
-        self._next_look = 0
-        announce_change()
+        self._change_rates()
 
     @property
-    def record_every(self) -> int:
-        """Steps between two steps whose numbers are kept now; 0 for never."""
-        if self._dial.level == "full" or self._is_one_of_many:
-            return self._dial.every
-        return self._dial.every * self.pace.factor
+    def keeps_all(self) -> bool:
+        """Whether the level asks for every step."""
+        return self._dial.level == "full"
+
+    @property
+    def numbers_wanted(self) -> bool:
+        """Whether the level asks for numbers."""
+        return self._dial.every > 0
+
+    @property
+    def frames_every(self) -> int:
+        """Steps between two frames, at least; 0 for no frames."""
+        return self._dial.every
 
     @property
     def stride(self) -> int:
-        """Current stride of frames in a loop, and of what `record` is given."""
-        return 1 if self._dial.level == "full" else self.pace.factor
+        """Current stride of frames in a loop."""
+        return 1 if self.keeps_all else self.pace.factor
 
     @property
-    def _current_stride(self) -> int:
-        return self.record_every if self._schedules else self.stride
+    def record_every(self) -> int:
+        """Calls between two whose numbers are kept now, the most of all functions."""
+        if self.keeps_all:
+            return 1
+        strides = [schedule.stride for schedule in self._schedules]
+        strides += [series.rate.stride for series in tuple(self._series.values())]
+        return max(strides, default=1)
 
-    @functools.cached_property
-    def _is_one_of_many(self) -> bool:
-        # Processes of one program must all run the same one at each call, and their
-        # clocks differ: nothing is compared, nor thinned by one process's measurement.
-        # Asked late: it starts JAX's backend, and `jax.distributed` must come before.
-        return jax.process_count() > 1
+    def _change_rates(self) -> None:
+        for series in tuple(self._series.values()):
+            series.next_look = 0
+        announce_change()
 
     @property
     def latest(self) -> dict[str, float]:
@@ -248,19 +251,15 @@ class Watcher(AbstractContextManager["Watcher"]):
         """Counts of the records by class: given, kept, left out and lost."""
         return self._dispatch.writer.losses
 
-    @property
-    def overhead_estimate(self) -> Estimate:
-        """The share of time that watching adds, from the experiment in the run."""
-        return self._account.estimate
-
     def record(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Record the metrics of one step; returns at once.
 
-        Where records cost over half of the budget, only every n-th is kept, and always
-        the newest before `collect` and `finish`; `stride` is n, and "full" keeps all.
+        Steps of 5 ms or more are all kept. Of shorter ones every n-th is, and always
+        the newest before `collect` and `finish`; level "full" keeps all.
 
         Args:
-            step: the training step; higher than the one before.
+            step: the training step; not lower than the one before. Other numbers of the
+                same step, such as those of a validation, join its record.
             metrics: numbers by name: JAX arrays of shape `()` that are not donated to
                 any later call, or plain numbers.
 
@@ -270,45 +269,44 @@ class Watcher(AbstractContextManager["Watcher"]):
             TypeError: JAX is tracing, `metrics` is not a mapping, a metric is not a
                 real number, or the step is not an integer.
             ValueError: a metric is not a single number or does not fit in int64, a
-                name is empty or too long, there are over 1000, the step is not higher,
-                or the journal is closed. An integer on the device that does not fit in
-                int64 is found only when it is read, perhaps calls later; only that
-                record is refused.
+                name is empty or too long, there are over 1000, the step is lower or has
+                one of the metrics already, or the journal is closed. An integer on the
+                device that does not fit in int64 is found only when it is read, perhaps
+                calls later; only that record is refused.
         """
-        number = self._calls
-        if number < self._next_look:
-            # Most calls, where records are thinned: they take 0.1 us.
-            self._calls = number + 1
-            self._skipped = step, metrics
-            return
+        if type(metrics) is dict:
+            series = self._series.get(tuple(metrics))
+            if series is not None and series.calls < series.next_look:
+                # Most calls, where records are thinned: they take 0.2 us.
+                series.calls += 1
+                series.skipped = step, metrics
+                return
         if self._parent_id is not None:
             raise ValueError(
                 f"this watcher belongs to process {self._parent_id}, of which this one "
                 "is a fork: begin a run of its own here, by watch.run."
             )
-        entered = self.clock()
+        entered = self._account.call_clock()
         self._check_open()
         if not isinstance(metrics, Mapping):
             raise TypeError(
                 f"metrics must be numbers by name, such as {{'loss': loss}}, got "
                 f"{metrics!r:.99}."
             )
-        self._count_skipped()
-        self._calls, self._last_look = number + 1, number
-        stride = self.stride
-        is_thinned_out = number % stride > 0
+        series = self._series.setdefault(tuple(metrics), MetricSeries())
+        self._count_skipped(series)
+        now = self.clock()
+        self._account.touch(now)
+        is_thinned_out = series.count(now, keeps_all=self.keeps_all)
         if is_thinned_out:
-            self._skipped = step, metrics
-            self._skips += 1
+            series.skipped = step, metrics
+            series.skips += 1
         else:
-            self._add(step, metrics)
-        self._account.touch(entered)
-        self._next_look = number - number % stride + stride
-        if not self._schedules:
-            if number >= self._next_ask:
-                self._next_ask = self._own_schedule.count(number, metrics)
-            self._next_look = min(self._next_look, self._next_ask)
-        self._account.record_s += self.clock() - entered
+            self._add(step, metrics, series, may_be_thinned=not self.keeps_all)
+            if series.rate.stride == 1:
+                # Numbers of an evaluation: those of its step must not be missing.
+                self._keep_skipped(before=step)
+        self._account.record_s += self._account.call_clock() - entered
         if is_thinned_out:
             return
         failure = self._dispatch.writer.failure
@@ -322,50 +320,79 @@ class Watcher(AbstractContextManager["Watcher"]):
         if not self._asynchronous:
             self.collect()
 
-    def _add(self, step: int, metrics: Mapping[str, Any]) -> None:
-        step = as_step(step, after=self._previous_step())
-        check_names(metrics)
+    def _add(
+        self,
+        step: int,
+        metrics: Mapping[str, Any],
+        series: MetricSeries,
+        *,
+        may_be_thinned: bool,
+    ) -> None:
+        names = {*metrics}
+        if step is not None and step == self._last_recorded:
+            if repeated := self._last_names & names:
+                raise ValueError(
+                    f"step {step} has {min(repeated)!r} already: give a higher step, "
+                    "or another name."
+                )
+            names |= self._last_names
+        else:
+            step = as_step(step, after=self._previous_step())
+        check_names(names)
         # Checked here and not when it is collected, so that the error points at the
         # line that records the value.
         kept = {name: check_metric(name, value) for name, value in metrics.items()}
-        self._last_recorded = step
-        self._drop_skipped()
-        self.collector.add(StepMetrics(step, kept))
+        self._last_recorded, self._last_names = int(step), names
+        if series.skips:
+            self._dispatch.writer.leave_out("scalar", series.skips)
+        series.skipped, series.skips = None, 0
+        rate = series.rate if may_be_thinned else None
+        self.collector.add(StepMetrics(int(step), kept, series.calls - 1, rate))
 
-    def _count_skipped(self) -> None:
+    def _count_skipped(self, series: MetricSeries) -> None:
         """Count the calls of `record` that did no more than remember."""
-        skipped = self._calls - self._last_look - 1
+        skipped = series.calls - series.counted
         if skipped:
-            self._skips += skipped
-            self._last_look += skipped
+            series.skips += skipped
+            series.counted += skipped
             self._account.record_s += skipped * _skip_seconds()
 
-    def _drop_skipped(self) -> None:
-        self._skipped = None
-        if self._skips:
-            self._dispatch.writer.leave_out("scalar", self._skips)
-            self._skips = 0
-
-    def _keep_skipped(self) -> None:
+    def _keep_skipped(self, *, before: int | None = None) -> None:
         """Keep the newest metrics although they were thinned out.
 
         A checkpoint and the end of a run need the record of their own step.
         """
-        self._count_skipped()
-        self._next_look = 0
-        if self._skipped is None:
-            return
-        entered = self.clock()
-        (step, metrics), self._skipped = self._skipped, None
-        self._skips -= 1
-        try:
-            self._add(step, metrics)
-        except (TypeError, ValueError) as e:
-            self._dispatch.writer.losses.give("scalar")
-            self._dispatch.writer.refuse("scalar", 1, e)
-        self._account.record_s += self.clock() - entered
+        for series in self._series.values():
+            self._count_skipped(series)
+        waiting = [
+            (*series.skipped, series)
+            for series in self._series.values()
+            if series.skipped is not None
+        ]
+        for step, metrics, series in sorted(waiting, key=lambda one: one[0]):
+            if before is None:
+                series.next_look = 0
+            if before is not None and step != before:
+                continue
+            if self._last_recorded is not None and step < self._last_recorded:
+                continue
+            entered = self._account.call_clock()
+            series.skips -= 1
+            try:
+                self._add(step, metrics, series, may_be_thinned=False)
+            except (TypeError, ValueError) as e:
+                series.skipped = None
+                self._dispatch.writer.losses.give("scalar")
+                self._dispatch.writer.refuse("scalar", 1, e)
+            self._account.record_s += self._account.call_clock() - entered
 
-    def ingest(self, step: int, probes: Mapping[str, Probe], records: Any) -> None:
+    def ingest(
+        self,
+        step: int,
+        probes: Mapping[str, Probe],
+        records: Any,
+        schedule: CallSchedule | None = None,
+    ) -> None:
         """Accept the records of one call; returns at once.
 
         Never raises for bad records or for a journal that cannot be written: records
@@ -378,12 +405,14 @@ class Watcher(AbstractContextManager["Watcher"]):
                 `is_ready()`, which returns whether reading would not wait, `fetch()`,
                 which returns NumPy arrays, and `axes`, the meaning of the leading axes
                 of each record, such as "steps" of a loop.
+            schedule: the function that was called, whose rate may leave the records
+                out; None to keep them.
         """
         if self._parent_id is not None:
             return
         if self._flight is not None:
             self._flight.keep(step, records)
-        wanted = self._dial.wanted_kinds(step)
+        wanted = self._dial.wanted_kinds()
         self._account.touch(self.clock())
         # User callbacks run regardless of the level.
         if not any(
@@ -392,7 +421,10 @@ class Watcher(AbstractContextManager["Watcher"]):
             for probe in probes.values():
                 self._dispatch.writer.leave_out(class_of(probe))
             return
-        self.collector.add(ProgramRecords(step, probes, records, wanted))
+        if schedule is None:
+            self.collector.add(ProgramRecords(step, probes, records, wanted))
+        else:
+            schedule.keep(step, records, wanted)
         if self.collector.is_over_limit:
             try:
                 self._make_room()
@@ -420,7 +452,7 @@ class Watcher(AbstractContextManager["Watcher"]):
             return
         buffer = self._dispatch.callback_buffer
         step = buffer.next_step(stream)
-        is_wanted = kind in self._dial.wanted_kinds(step)
+        is_wanted = kind in self._dial.wanted_kinds()
         if is_wanted and kind == "frame" and self._dial.level != "full":
             is_wanted = self.wants_frames()
         if not is_wanted:
@@ -439,14 +471,14 @@ class Watcher(AbstractContextManager["Watcher"]):
             self.collector.write_callback_records(wait_s)
 
     def schedule(
-        self, gate_s: tuple[float, float], variants: ProgramVariants | None = None
+        self, gate_s: tuple[float, float], variants: ProgramVariants
     ) -> CallSchedule:
         """Return the bookkeeping of one watched function.
 
         Args:
             gate_s: seconds that the function spends at each call to find its
                 program, with warm and with cold caches.
-            variants: the programs of the function; None if they are not known.
+            variants: the programs of the function.
         """
         schedule = CallSchedule(self, gate_s, variants)
         self._account.touch(self.clock())
@@ -456,9 +488,9 @@ class Watcher(AbstractContextManager["Watcher"]):
             self.collector.start()
         return schedule
 
-    def wanted_kinds(self, step: int) -> frozenset[Kind]:
-        """Return the classes of records that the level asks for at this step."""
-        return self._dial.wanted_kinds(step)
+    def wanted_kinds(self) -> frozenset[Kind]:
+        """Return the classes of records that the level asks for."""
+        return self._dial.wanted_kinds()
 
     @property
     def frame_gap_s(self) -> float:
@@ -471,41 +503,25 @@ class Watcher(AbstractContextManager["Watcher"]):
         Returns:
             0 nothing, 1 records without frames, 2 also frames.
         """
-        every = self.record_every
-        if every and not step % every:
-            return 1 + self.wants_frames()
-        # A flight recorder wants every step, whatever the level is.
-        return int(self._flight is not None)
+        if not self._dial.every:
+            # A flight recorder wants every step, whatever the level is.
+            return int(self._flight is not None)
+        return 1 + (not step % self._dial.every and self.wants_frames())
 
     def wants_frames(self) -> bool:
         """Return whether the level asks for a frame now; the next one comes later."""
         if not self._dial.every:
             return False
-        if self._dial.level == "full":
+        if self.keeps_all:
             return True
         now = self.clock()
-        if now < self._next_frame or self._is_one_of_many:
+        # Processes of one program must all run the same one at each call, and their
+        # clocks differ. Asked late: it starts JAX's backend, and `jax.distributed` must
+        # come before.
+        if now < self._next_frame or jax.process_count() > 1:
             return False
-        # Frames are thinned by the same factor as numbers.
         self._next_frame = now + self.frame_gap_s
         return True
-
-    def can_compare(self) -> bool:
-        """Return whether calls may run bare, so that the overhead can be measured."""
-        if self._is_one_of_many or self._flight is not None or self._holds_watched:
-            return False
-        return self._dial.every > 0 and self._dial.level != "full"
-
-    @contextlib.contextmanager
-    def hold_watched(self) -> Iterator[None]:
-        """Run no bare unit in this block, so that somebody else can compare."""
-        self._holds_watched = True
-        announce_change()
-        try:
-            yield
-        finally:
-            self._holds_watched = False
-            announce_change()
 
     def can_afford(self, seconds: float) -> bool:
         """Return whether these seconds can be spent now within the budget."""
@@ -594,17 +610,18 @@ class Watcher(AbstractContextManager["Watcher"]):
 
     def report(self) -> Receipt:
         """Report the cost of watching up to the last call, beside the budget."""
-        self._count_skipped()
+        for series in self._series.values():
+            self._count_skipped(series)
         writer = self._dispatch.writer
-        notes, measured, noise = self._describe_overhead()
+        notes, measured, noise = self._account.describe()
         if self.compile_s:
             notes.append(
-                f"Compiling the programs to compare took {self.compile_s:.1f} s, once "
-                "and not part of the share."
+                f"Compiling the programs took {self.compile_s:.1f} s, once and not "
+                "part of the share."
             )
-        if self.pace.factor > 1:
+        if self.record_every > 1:
             notes.append(
-                f"Thinned to every {self._current_stride}th step to keep the budget."
+                f"Of steps shorter than 5 ms every {self.record_every}th is kept."
             )
         if self.forced:
             notes.append(f"{self.forced} collections were forced.")
@@ -642,35 +659,6 @@ class Watcher(AbstractContextManager["Watcher"]):
         )
         return Receipt((spend,))
 
-    def _describe_overhead(self) -> tuple[list[str], float | None, float]:
-        return self._account.describe(
-            calls=self._calls,
-            records_all=self._dial.level == "full" or self._flight is not None,
-        )
-
-    def _is_bare(self) -> bool:
-        return any(
-            schedule.is_bare for schedule in (*self._schedules, self._own_schedule)
-        )
-
-    def foresee(self, schedule: CallSchedule) -> None:
-        """Thin the numbers of programs with short calls, before they are measured."""
-        call_s, variants = schedule.experiment.own_s, schedule.variants
-        if call_s is None or variants is None:
-            return
-        cost_s = functools.partial(variants.recording_s, call_s=call_s)
-        if self.pace.foresee(call_s, self._dial.every, cost_s):
-            schedule.experiment.restart_recent()
-            announce_change()
-
-    def _judge(self, experiment: Any) -> None:
-        """Adapt the pace, and the share of bare units, to a pair that is complete."""
-        if self.pace.judged(experiment.recent):
-            experiment.restart_recent()
-            announce_change()
-        found = experiment.estimate
-        experiment.is_clear = found.high <= self._limit or found.low > self._limit
-
     def _inspect(self, step: int, columns: Mapping[str, np.ndarray]) -> None:
         if self._alerts is not None:
             self._alerts.inspect(step, columns)
@@ -684,7 +672,7 @@ class Watcher(AbstractContextManager["Watcher"]):
             return
         self._next_status, self._status_step = now + _STATUS_INTERVAL_S, step
         # The share that the receipt would state now; left out while it is unknown.
-        _, share, noise = self._describe_overhead()
+        _, share, noise = self._account.describe()
         values: dict[str, float] = {}
         if share is not None:
             values["overhead"] = share
@@ -692,7 +680,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         values |= {
             "budget": self._limit,
             "collecting": self._account.collecting_share,
-            "stride": float(self._current_stride),
+            "stride": float(self.record_every),
             # By it a page can place steps on the clock.
             "time": time.time(),
         }
@@ -709,6 +697,7 @@ class Watcher(AbstractContextManager["Watcher"]):
     def _collect_all(self) -> None:
         self._check_open()
         self._keep_skipped()
+        self.collector.keep_last()
         # Not inside `overhead`: the program needs that time with or without a watcher.
         self.collector.wait_for_device()
         writer = self._dispatch.writer
@@ -751,8 +740,9 @@ class Watcher(AbstractContextManager["Watcher"]):
 def _skip_seconds() -> float:
     """Measure the time of a call of `record` that is thinned out."""
     watcher = object.__new__(Watcher)
-    watcher._calls, watcher._next_look = 0, NEVER
-    metrics: dict[str, Any] = {}
+    watcher._series = {("loss",): MetricSeries()}
+    watcher._series["loss",].next_look = NEVER
+    metrics: dict[str, Any] = {"loss": 0.0}
     return min(timeit.repeat(lambda: watcher.record(0, metrics), number=200)) / 200
 
 

@@ -53,7 +53,8 @@ def test_tables_texts_and_system_metrics_have_their_own_panels(browser, tmp_path
     with Journal.create(tmp_path / "journal", {}) as journal:
         journal.write_many(steps, {"loss": np.ones(100)})
         times = 1.8e9 + 0.25 * steps[::4]
-        journal.write_many(steps[::4], {"time": times}, "watch")
+        strides = np.full(25, 16.0)
+        journal.write_many(steps[::4], {"time": times, "stride": strides}, "watch")
         rows = {"index": np.tile([3, 1], (5, 1)), "loss": np.tile([0.5, 0.25], (5, 1))}
         journal.write_many(steps[:5], rows, "worst")
         memory = {"peak memory of the process, bytes": np.full(4, 2.0**28)}
@@ -70,6 +71,9 @@ def test_tables_texts_and_system_metrics_have_their_own_panels(browser, tmp_path
         assert browser.run(cells) == ["index\tloss", "3\t0.5", "1\t0.25"]
         tiles = "document.querySelector('#tiles').innerText"
         browser.wait_for(f"{tiles}.includes('256 MiB')")
+        # Short steps are thinned, and the curve says so.
+        caption = "document.querySelector('.chart .read').innerText"
+        browser.wait_for(f"{caption}.includes('every 16th step')")
         assert "0.25 s" in browser.run(tiles) or "250 ms" in browser.run(tiles)
         assert browser.complaints == []
         browser.open("about:blank")

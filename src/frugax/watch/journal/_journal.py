@@ -229,6 +229,41 @@ class Journal:
         block.add(step, row, size)
 
     @_locked
+    def extend_last(self, values: Mapping[str, Any]) -> None:
+        """Write the last training step anew, with more values.
+
+        Numbers of a step may come late, such as those of a validation. A record that is
+        in the file is made void by a mark, as by `rewind`.
+
+        Args:
+            values: all values of the step, as for `write`.
+
+        Raises:
+            OutputError: the mark or a block cannot be written.
+            TypeError: as for `write`.
+            ValueError: as for `write`, or there is no record yet.
+        """
+        self._refuse_closed()
+        block = self._streams[""]
+        step = block.last_step
+        if step is None:
+            raise ValueError(f"{self._path} has no record to extend.")
+        check_names(values)
+        block.convert(values)  # refused before anything is void
+        is_written = not len(block)
+        block.cut(step - 1)
+        if is_written:
+            # Other streams keep all their records.
+            others = {
+                name: other.last_step
+                for name, other in self._streams.items()
+                if name and other.last_step is not None
+            }
+            mark = {"kind": "rewind", "first": self._written, "step": step - 1}
+            self._write_mark(mark | ({"others": others} if others else {}))
+        self.write(step, values)
+
+    @_locked
     def write_many(
         self, steps: Any, columns: Mapping[str, Any], stream: str = ""
     ) -> None:

@@ -108,6 +108,7 @@ function limits(facts) {
   const of = (unit) => facts.budgets.find((b) => b.unit === unit)?.limit;
   const watch = state.streams.watch?.latest ?? {};
   board.limits = {};
+  board.stride = watch.stride ?? 1;
   const share = facts.budgets.find((b) => b.unit === "share" && /watching/.test(b.name))?.limit;
   if (watch.budget ?? share) board.limits["watch/overhead"] = watch.budget ?? share;
   for (const name of ["host", "device"]) {

@@ -290,6 +290,8 @@ class Chart {
     const data = this.#plot.data;
     const there = at !== null && at !== undefined;
     if (there) parts.push(span((this.isTimed ? duration(data[0][at]) : "step " + number(data[0][at])) + "  "));
+    // Short steps are thinned: the curve says so.
+    else if (!this.stream && this.board.stride > 1) parts.push(span(`every ${number(this.board.stride)}th step  `));
     [...this.lines].forEach(([label, line], i) => {
       const value = there ? data[i + 1][at] : last(line.series.y);
       if (this.lines.size > 1) {
@@ -395,6 +397,8 @@ export class Board {
     if (stream && /episode|summary/.test(stream)) return;
     // Of a histogram they are its edges, which its own picture shows.
     if (stream && /^(low|high|not_finite)$/.test(column) && this.histograms.has(stream)) return;
+    // Pictures that lost no pixel to clipping need no chart that says so.
+    if (stream && column === "clipped" && !series.y.some((share) => share > 0)) return;
     if (stream === "watch" && (!/overhead$|bytes|seconds per step/.test(column) || /limit/.test(column))) return;
     if (stream === "watch" && column === STEP_SECONDS && this.store.get("")?.has(STEP_SECONDS)) return;
     const key = stream + "/" + family(column);

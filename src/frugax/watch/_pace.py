@@ -1,16 +1,13 @@
-"""Adapt how often to record to an overhead budget, by costs measured during the run."""
+"""Thin frames and short steps by the processor time that collecting them takes."""
 
 import math
 import threading
-from collections.abc import Callable
-
-from ._experiment import MIN_PAIRS, Estimate
 
 # A factor of more would leave a run with next to no record; the receipt then says that
 # the limit is broken.
 _MAX_FACTOR = 1024
 # Of the limit, the share that collecting may use of a processor: the rest is for the
-# extra work of the recording program, which only the A/B sees.
+# calls of the watcher and the extra work of the recording program.
 _COLLECTING_SHARE = 0.5
 _WINDOW_S = 2.0
 _SHORTEST_S = 0.25
@@ -20,10 +17,11 @@ _LONGEST_LEAP = 16
 
 
 class Pace:
-    """The factor by which records are thinned: multiplicative up, slowly down.
+    """The factor by which frames and short steps are thinned: up fast, down slowly.
 
     Attributes:
-        factor: record every `factor`-th of the steps that the level asks for.
+        limit: the budget, a share of the running time.
+        factor: record every `factor`-th of the steps that would be recorded otherwise.
         changes: how often it has changed.
     """
 
@@ -32,32 +30,9 @@ class Pace:
         self.limit = limit
         self.factor = 1
         self.changes = 0
-        self._floor = 1
         self._cpu_s = 0.0
         self._since: float | None = None
         self._lock = threading.Lock()
-
-    def foresee(
-        self, call_s: float, every: int, cost_s: Callable[[int], float]
-    ) -> bool:
-        """Thin the records of a program before the A/B can tell; says whether it did.
-
-        Recording may be dear where collecting is cheap, so the factor does not fall
-        below this one again.
-
-        Args:
-            call_s: seconds of one call of the program, watched.
-            every: calls between two records where nothing is thinned.
-            cost_s: returns the seconds that recording adds to a call, on average, for
-                the calls between two records.
-        """
-        with self._lock:
-            allowed_s = self.limit / 2 * call_s
-            if not allowed_s:
-                return False
-            while cost_s(every * self._floor) > allowed_s and self._floor < _MAX_FACTOR:
-                self._floor *= 2
-            return self.factor < self._floor and self._scale(1.0)
 
     def collected(self, cpu_s: float, now: float) -> bool:
         """Add the time of a collection; returns whether the factor changed."""
@@ -80,24 +55,12 @@ class Pace:
                 self._since = None
                 return self._scale(_steps_up(share, allowed))
             # A gap of eight between up and down keeps the factor from oscillating.
-            if share < allowed / 8 and not self._held:
+            if share < allowed / 8:
                 return self._scale(0.5)
             return False
 
-    _held = False
-
-    def judged(self, recent: Estimate) -> bool:
-        """Consider the A/B since the last change; tells whether the factor changed."""
-        with self._lock:
-            if recent.pairs < MIN_PAIRS:
-                return False
-            self._held = recent.middle > self.limit / 4
-            if recent.low > self.limit:
-                return self._scale(_steps_up(recent.low, self.limit))
-            return False
-
     def _scale(self, by: float) -> bool:
-        wanted = int(min(max(self.factor * by, self._floor), _MAX_FACTOR))
+        wanted = int(min(max(self.factor * by, 1), _MAX_FACTOR))
         changed = wanted != self.factor
         self.factor = wanted
         self.changes += changed
