@@ -330,6 +330,16 @@ def test_the_memory_budget_holds_for_a_module():
     )
 
 
+def test_a_share_is_one_of_what_each_shape_needs_without_a_plan():
+    step = train.make_train_step(lookup_loss, SGD, budget=MemoryBudget("100%"))
+    state = step.init(Lookup())
+    for rows in (batch(), jax.tree.map(lambda x: jnp.concatenate([x, x]), batch())):
+        state, _ = step(state, rows)
+        (spend,) = step.report().spends
+        assert spend.limit == step.unplanned_bytes
+        assert spend.verdict == "kept"
+
+
 def test_a_module_is_laid_out_on_devices():
     layout = train.distributed.Layout.over((4, 2), "data")
     step = train.make_train_step(lookup_loss, SGD, layout=layout)

@@ -78,13 +78,14 @@ class Workload:
         args = tuple(args)
         if isinstance(fn, TrainStep):
             _check_arguments(args)
+            options.setdefault("micro_batches", fn.accum)
             return cls(
                 fn=fn,
                 args=jax.eval_shape(lambda *arrays: arrays, *args),
                 takes_gradient=True,
                 is_loss=False,
                 donate_argnums=fn.donate_argnums,
-                **{"micro_batches": fn.accum} | options,
+                **options,
             )
         is_factory = takes_value_and_grad(fn)
         if not is_factory:
@@ -115,7 +116,7 @@ class Workload:
                 options["batch_argnum"] = options.get("batch_argnum", -1) % len(args)
             how = {"has_aux": options.get("has_aux", False), "moves": is_whole}
             taken = take_arrays(fn, args, options.get("argnums", 0), **how)
-            options |= {"argnums": taken.argnums, "has_aux": taken.has_aux}
+            options.update(argnums=taken.argnums, has_aux=taken.has_aux)
             step, given = taken.loss, as_shapes(taken.args)
         return cls(fn=step, args=given, is_loss=is_loss, **options)
 
@@ -278,11 +279,11 @@ class Workload:
         if isinstance(self.fn, TrainStep):
             try:
                 with target.tracing():
-                    step = self._step_on(target).describe(*placed)
+                    described = self._step_on(target).describe(*placed)
             except ValueError as e:
                 raise ConfigError(f"{target}: {e}") from e
-            part = PlannedPart(step.objective, step.args, 0, has_aux=True)
-            return part, step.program
+            part = PlannedPart(described.objective, described.args, 0, has_aux=True)
+            return part, described.program
         if self.is_loss:
             shapes = _split_shapes(placed, self.batch_argnum, parts)
             fn = self._in_mesh(self.fn, placed)

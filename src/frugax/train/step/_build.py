@@ -11,7 +11,7 @@ import optax
 from jax import lax
 
 from frugax import remat
-from frugax.budget import MemoryBudget
+from frugax.budget import MemoryBudget, MemoryShare
 from frugax.errors import InfeasibleBudgetError
 from frugax.targets import find_platform
 from frugax.trees import PyTree
@@ -50,7 +50,7 @@ class StepOptions:
     precision: Precision
     donate: bool
     layout: Layout | None
-    memory: MemoryBudget | None
+    memory: MemoryBudget | MemoryShare | None
     compile_budget: int | None
     on_excess: OnExcess
     fallback: bool

@@ -107,8 +107,8 @@ class StepCompiler:
         self.compiles += 1
         compiled = traced.lower().compile()
         program = measure.program(compiled)
-        if self.options.memory is not None:
-            self._check_memory(program, self.options.memory)
+        if plan is not None:
+            self._check_memory(program, plan.budget)
         run: StepFunction = compiled
         if layout is not None:
             run = _place_batch_first(run, layout)

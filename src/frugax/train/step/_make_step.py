@@ -5,7 +5,13 @@ from typing import Any, TypeAlias, get_args
 
 import optax
 
-from frugax.budget import MemoryBudget, TimeBudget, check_budget, format_seconds
+from frugax.budget import (
+    MemoryBudget,
+    MemoryShare,
+    TimeBudget,
+    check_budget,
+    format_seconds,
+)
 
 from .._frozen import Frozen
 from ..options import (
@@ -23,7 +29,11 @@ from ._state import check_optimizer
 from ._step import TrainStep
 
 StepBudgets: TypeAlias = (
-    MemoryBudget | TimeBudget | Sequence["MemoryBudget | TimeBudget"] | None
+    MemoryBudget
+    | MemoryShare
+    | TimeBudget
+    | Sequence["MemoryBudget | MemoryShare | TimeBudget"]
+    | None
 )
 
 
@@ -59,7 +69,8 @@ def make_train_step(
             that accepts extra arguments receives the loss as `value=`, the gradient as
             `grad=`, and the loss function of the weights as `value_fn=`, which
             `optax.lbfgs` and other line searches need.
-        budget: a limit on the memory of the compiled step, on each device; a
+        budget: a limit on the memory of the compiled step, on each device, in bytes or
+            as a share of what it needs without a plan; a
             `TimeBudget` of `compiles` alone, because only `fit` can keep seconds; or
             one of each.
         static: Python values that the program is compiled for: see `Frozen`.
@@ -144,16 +155,19 @@ def make_train_step(
     )
 
 
-def _split_budgets(budget: StepBudgets) -> tuple[MemoryBudget | None, int | None]:
+def _split_budgets(
+    budget: StepBudgets,
+) -> tuple[MemoryBudget | MemoryShare | None, int | None]:
     """Return the memory budget and the number of compiles among some budgets."""
-    memory: MemoryBudget | None = None
+    memory: MemoryBudget | MemoryShare | None = None
     time: TimeBudget | None = None
     for one in budget if isinstance(budget, (tuple, list)) else [budget]:
         if one is None:
             continue
         if not isinstance(one, TimeBudget):
-            check_budget(one, MemoryBudget)
-            assert isinstance(one, MemoryBudget)  # for the type checker: just checked
+            if not isinstance(one, MemoryShare):
+                check_budget(one, MemoryBudget)
+                assert isinstance(one, MemoryBudget)  # for the type checker
             if memory is not None:
                 raise TypeError(f"two memory budgets were given: {memory} and {one}.")
             memory = one

@@ -367,7 +367,9 @@ class TrainStep:
                 where = ""
             if largest is not None and largest.plan is not None:
                 planned = largest.plan.predicted / self._num_planned_devices
-                spends.append(_memory_spend(memory, planned, largest, where))
+                spends.append(
+                    _memory_spend(largest.plan.budget, planned, largest, where)
+                )
         if self._compiler.compile_limit is not None:
             spends.append(
                 Spend(
