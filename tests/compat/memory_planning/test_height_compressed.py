@@ -22,9 +22,9 @@ def loss(ws, x):
     return jnp.mean(x**2)
 
 
-def total_bytes(fn):
+def temp_bytes(fn):
     jitted = fn if hasattr(fn, "lower") else jax.jit(fn)
-    return measure.program(jitted.lower(WS, X).compile()).total_bytes
+    return measure.program(jitted.lower(WS, X).compile()).temp_bytes
 
 
 def assert_same(got, want):
@@ -33,9 +33,7 @@ def assert_same(got, want):
         np.testing.assert_allclose(g, w, rtol=0, atol=1e-5 * np.abs(w).max())
 
 
-@pytest.mark.parametrize(
-    "block_size", [None, 12, pytest.param(9, marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("block_size", [None, 9])
 def test_a_compressed_gradient_executes_its_plan(block_size):
     gradient = height_compressed_grad(loss, block_size)
     assert_same(gradient(WS, X), jax.grad(loss)(WS, X))
@@ -45,8 +43,8 @@ def test_a_compressed_gradient_executes_its_plan(block_size):
     blocks = [s.stop - s.start for s in plan.segments if s.gate]
     assert 0 < max(blocks) <= meta["block_size"]
     assert block_size in (None, meta["block_size"])
-    assert meta["peak_frontier"] == total_bytes(executor.value_and_grad)
-    assert meta["peak_frontier"] < 0.8 * total_bytes(jax.value_and_grad(loss))
+    assert meta["peak_frontier"] == temp_bytes(executor.value_and_grad)
+    assert meta["peak_frontier"] < 0.8 * temp_bytes(jax.value_and_grad(loss))
 
 
 def test_a_block_without_a_cut_is_not_recomputed():
@@ -58,7 +56,7 @@ def test_a_block_without_a_cut_is_not_recomputed():
 
 
 def test_it_plans_inside_a_jit_of_the_caller():
-    gradient = height_compressed_grad(loss, block_size=12)
+    gradient = height_compressed_grad(loss, block_size=9)
     assert_same(jax.jit(gradient)(WS, X), jax.grad(loss)(WS, X))
     assert gradient.last_executor is not None
 

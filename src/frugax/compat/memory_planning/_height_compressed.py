@@ -12,8 +12,10 @@ from frugax.errors import FrugaxError, InfeasibleBudgetError
 from frugax.remat import PlannedGrad, RematPlan, apply, plan
 from frugax.remat.solver import check_block_size
 
-# No program fits in one byte, so the search goes on to the smallest program.
-_LEAST = MemoryBudget(limit_bytes=1, kind="total")
+# No program fits in one byte of temporaries, so the search goes on to the smallest one.
+# A limit on all bytes would be refused before the search: below the arguments and
+# results it is hopeless.
+_LEAST = MemoryBudget(limit_bytes=1)
 # The errors of a loss that cannot be planned. Any other error is a bug and is raised.
 _CANNOT = (
     TypeError,
@@ -31,7 +33,7 @@ class CheckpointPlan:
         plan: the parts of the loss that are kept and recomputed.
         meta: `block_size`, as asked for, or the operations in the largest recomputed
             block if there was no limit; and `peak_frontier`, bytes of the compiled
-            program as XLA measures them, with its arguments and results.
+            program as XLA measures them, without its arguments and results.
     """
 
     plan: RematPlan

@@ -90,7 +90,8 @@ def draft_plans(
         choices = tables.cheapest(limit)
         if choices is None:
             break
-        choices = _absorb(body, costs, _relax(costs, choices, limit))
+        choices = _relax(costs, choices, limit)
+        choices = _absorb(body, costs, choices, block_size)
         draft = evaluate_choices(costs, choices)
         if draft.peak_bytes < found[-1].peak_bytes:
             found.append(draft)
@@ -366,7 +367,10 @@ def _relax(
 
 
 def _absorb(
-    body: RematGraph, costs: SegmentCosts, choices: tuple[SegmentChoice, ...]
+    body: RematGraph,
+    costs: SegmentCosts,
+    choices: tuple[SegmentChoice, ...],
+    block_size: int | None,
 ) -> tuple[SegmentChoice, ...]:
     """Let recomputed segments end after the light operations that follow for free.
 
@@ -379,7 +383,10 @@ def _absorb(
             continue
         i, longer = found.index(rest), found
         peak = evaluate_choices(costs, tuple(found)).peak_bytes
-        for stop in [p for p in body.cuts if c.stop < p <= rest.stop]:
+        last = rest.stop
+        if block_size is not None:
+            last = min(last, c.start + block_size)
+        for stop in [p for p in body.cuts if c.stop < p <= last]:
             cost = costs.of[c.start, stop, c.mode]
             is_free = cost.possible and cost.flops <= _cost(costs, c).flops
             if not is_free or any(map(is_heavy, body.eqns[c.stop : stop])):
