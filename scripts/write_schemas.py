@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from frugax import causal, compress, fit, models, remat, run, train, watch
+from frugax import capture, causal, compress, fit, models, remat, run, train, watch
 from frugax.budget import Receipt, Verdict, json_schema
 from frugax.train import distributed
 
@@ -20,6 +20,7 @@ PLANS: dict[str, type] = {
     "compress-plan": compress.CompressPlan,
     "dtype-plan": models.DtypePlan,
     "fit-plan": fit.FitPlan,
+    "jit-plan": capture.JitPlan,
     "layout-plan": distributed.LayoutPlan,
     "model-memory-plan": models.MemoryPlan,
     "remat-plan": remat.RematPlan,

@@ -103,7 +103,7 @@ WRONG = [
         "another length than the layer says",
         lambda _: compile(MLP(input_size=5, hidden_sizes=[4], output_size=2)),
         ShapeError,
-        "linear_0",
+        "'input'",
     ),
     (
         "no axis at all",
