@@ -299,6 +299,11 @@ def _type_as(xp: Any, x: Array, other: Array) -> Array:
 def _cast(xp: Any, x: Array, dtype: np.dtype) -> Array:
     if dtype.kind in "iu" and x.dtype.kind == "c":
         x = jnp.real(x)
+    # XLA leaves out a rounding to bfloat16 that a wider dtype follows, if it may.
+    if dtype == jnp.bfloat16 and x.dtype in (np.float32, np.float64):
+        x = lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
+    if x.dtype == jnp.bfloat16 and dtype in (np.float32, np.float64):
+        return lax.reduce_precision(xp.cast(x, dtype), exponent_bits=8, mantissa_bits=7)
     return xp.cast(x, dtype)
 
 
