@@ -291,7 +291,7 @@ def test_inside_another_program_the_records_go_to_its_collector():
 
 def test_without_a_watcher_handlers_are_called_and_records_dropped():
     seen = []
-    probe = probes.Probe.of("call", "call", lambda x: None, X)
+    probe = probes.Probe.of("call", "call", lambda x: seen.append(x.tolist()), X)
 
     def fn(x):
         def step(x, t):
@@ -300,14 +300,25 @@ def test_without_a_watcher_handlers_are_called_and_records_dropped():
 
         return jax.lax.scan(step, x, jnp.arange(3))[0]
 
-    before = probes.set_receiver(
-        lambda probe, value: seen.append(value.values.tolist())
-    )
-    try:
-        jit(fn)(jnp.zeros(4))
-    finally:
-        probes.set_receiver(before)
+    jit(fn)(jnp.zeros(4))
     assert seen == [[0.0] * 4, [2.0] * 4]
+
+
+@pytest.mark.parametrize("compiled_by", [jax.jit, jit])
+def test_a_handler_gets_its_fields_one_by_one_in_every_program(compiled_by):
+    seen = []
+    example = {"a": 0.0, "b": 0.0}
+    handler = lambda a, b: seen.append((a.tolist(), b.tolist()))
+    probe = probes.Probe.of("call", "call", handler, example)
+
+    @jax.vmap
+    def fn(x):
+        probes.emit(probe, x, 2 * x, when=x > 1)
+        return x
+
+    compiled_by(fn)(jnp.arange(3.0))
+    jax.effects_barrier()
+    assert seen == [([0, 1, 2], [0, 2, 4])]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 from ._current import current
 from ._row_batch import fields_of
-from .delivery import HostHandler, Interrupts, Runner, callback_stats, error_text
+from .delivery import Interrupts, Runner, callback_stats, error_text
 from .probes import Probe, set_receiver
 
 # A handler that hangs is abandoned after this time, and the program goes on.
@@ -18,28 +18,31 @@ _interrupts = Interrupts()
 
 
 def receive(probe: Probe, value: Any) -> None:
-    """Pass a record to its handler, or else to the current watcher.
+    """Pass a record that a program called back with to a watcher, or to its handler.
 
     Nothing is raised except a second Ctrl-C.
     """
-    handler = probe.handler
-    name = probe.name
-    if isinstance(handler, HostHandler):
-        name = handler.name
     with _interrupts:
+        callback_stats.record_entry(probe.label)
         try:
-            callback_stats.record_entry(name)
-            values = fields_of(probe, value)
-            if isinstance(handler, HostHandler):
-                handler.handle_callback(list(values.values()))
-            elif handler is not None:
-                outcome = _runner.run(lambda: handler(value), wait_s=_MAX_WAIT_S)
-                callback_stats.record(name, outcome.seconds, error=outcome.error)
-            elif probe.kind != "call" and (watcher := current()) is not None:
+            watcher = current()
+            if probe.kind == "call" or watcher is None:
+                call_handler(probe, value)
+            else:
+                values = fields_of(probe, value)
                 watcher.ingest_callback(probe.kind, probe.name, values)
         # An exception that leaves a callback makes JAX end the whole program.
         except Exception as e:
-            callback_stats.record(name, 0.0, error=error_text(e))
+            callback_stats.record(probe.label, 0.0, error=error_text(e))
+
+
+def call_handler(probe: Probe, value: Any) -> None:
+    """Call a probe's handler, if it has one, in a thread that may be abandoned."""
+    handler = probe.handler
+    if handler is not None:
+        arrays = list(fields_of(probe, value).values())[: len(probe.fields)]
+        outcome = _runner.run(lambda: handler(*arrays), wait_s=_MAX_WAIT_S)
+        callback_stats.record_outcome(probe.label, outcome)
 
 
 set_receiver(receive)

@@ -1,8 +1,8 @@
 """Dispatch records that are on the host to the journal, the sinks and the handlers."""
 
+import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,12 +13,14 @@ from ._row_batch import RowBatch
 from .delivery import (
     KINDS,
     EventQueue,
-    HostHandler,
     Losses,
     SinkReport,
     SinkWorker,
+    callback_stats,
+    run_inline,
 )
 from .journal import Journal
+from .probes import Probe
 from .sinks import Event, Kind, Sink
 
 # A loop of 10,000 rounds must not become 10,000 events: each sink gets at most this
@@ -33,11 +35,16 @@ class _HandlerSink:
     name = "callbacks"
 
     def __init__(self) -> None:
-        self.calls: dict[str, Callable[[Sequence[np.ndarray]], object]] = {}
+        self.probes: dict[str, Probe] = {}
 
     def write(self, events: Sequence[Event]) -> None:
         for event in events:
-            self.calls[event.stream](list(event.values.values()))
+            probe = self.probes[event.stream]
+            assert probe.handler is not None
+            # A mark of the lanes that recorded may follow the probe's own values.
+            arrays = list(event.values.values())[: len(probe.fields)]
+            outcome = run_inline(functools.partial(probe.handler, *arrays))
+            callback_stats.record_outcome(probe.label, outcome)
 
     def close(self) -> None:
         """Do nothing: there is nothing to close."""
@@ -170,7 +177,6 @@ class Dispatch:
 
         The error is in `writer.failure`; the rows are to be passed again later.
         """
-        handler = None if rows.probe is None else rows.probe.handler
         unwritten: RowBatch | None = None
         try:
             if rows.kind is not None and rows.stream == "":
@@ -187,8 +193,12 @@ class Dispatch:
             if rows.kind != "summary" and rows.stream:
                 thin = rows.thin(_MAX_EVENTS_PER_BATCH)
             self._feed(self._workers, thin.to_events(rows.kind))
-        if len(rows) and handler is not None:
-            self._call_handler(handler, rows)
+        probe = rows.probe
+        # A handler of a record shows it where no journal and no sink does.
+        is_shown = rows.kind is not None and self.has_consumers
+        if len(rows) and probe is not None and probe.handler and not is_shown:
+            self._handler_sink.probes[rows.stream] = probe
+            self._feed([self._handler_worker], rows.to_events(rows.kind or "scalar"))
         return unwritten
 
     def write_open_rows(self, min_step_age_s: float) -> None:
@@ -196,16 +206,6 @@ class Dispatch:
         self.writer.close_step(min_age_s=min_step_age_s)
         if self.journal is not None and not self.journal.closed:
             self.journal.write_open_blocks()
-
-    def _call_handler(self, handler: Callable[..., Any], rows: RowBatch) -> None:
-        if isinstance(handler, HostHandler):
-            # A display repeats the journal and the sinks in the terminal.
-            if handler.is_display and self.has_consumers:
-                return
-            self._handler_sink.calls[rows.stream] = handler.handle_output
-        else:
-            self._handler_sink.calls[rows.stream] = lambda arrays: handler(*arrays)
-        self._feed([self._handler_worker], rows.to_events(rows.kind or "scalar"))
 
     def dispatch_status(self, step: int, values: Mapping[str, float]) -> None:
         """Write the overhead and the losses so far to the journal and the sinks."""

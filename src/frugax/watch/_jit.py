@@ -17,10 +17,11 @@ import jax
 from frugax.jaxprs import is_tracing
 
 from ._call_schedule import NEVER, CallSchedule
+from ._callback_receiver import call_handler
 from ._current import changes, current
 from ._program_queue import ProgramQueue, queue_seconds
 from ._program_variants import BARE, LOUD, QUIET, ProgramVariants
-from .probes import MaskedValues, NestedCall, Probe, deliver
+from .probes import MaskedValues, NestedCall, Probe
 
 
 @runtime_checkable
@@ -225,7 +226,7 @@ class _NoWatcher:
         for name, probe in probes.items():
             if probe.handler is not None:
                 for value in _iterate_loops(records[name], records.rounds[name]):
-                    deliver(probe, value)
+                    call_handler(probe, value)
 
 
 def _iterate_loops(value: Any, loops: int) -> Any:

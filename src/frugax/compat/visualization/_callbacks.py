@@ -6,7 +6,7 @@ fast path and keeps it out of the compile cache.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,9 +15,9 @@ import numpy as np
 
 from frugax.watch.drawing import log_grid_to_console
 from frugax.watch.journal import check_name
-from frugax.watch.probes import Probe, emit
+from frugax.watch.probes import Kind, Probe, emit
 
-from .host_calls import HostCall
+from ._pace import limit_pace
 
 # As many lanes as pictures and grids show.
 _MOST_LANES = 4
@@ -31,10 +31,10 @@ def jax_debug_callback(
 ) -> None:
     """Call a function on the host with values of a running program.
 
-    It runs in a thread of its own, on NumPy copies. Its errors are counted,
-    and the program goes on. In a program that nobody collects from, the program
-    waits until it ends, at most 10 s; then it is left to itself, and its name rests
-    for 30 s.
+    It runs in a thread of its own, on NumPy copies. Its errors are counted, and the
+    program goes on. In a program that nobody collects from, the program waits until it
+    ends, at most 10 s; then it is left to itself. While four calls hang, no callback is
+    started.
 
     Args:
         callback_func: what to call. It must not call JAX, which may be waiting for it.
@@ -103,15 +103,12 @@ def jax_log_grid(
     # tell that it lost the record.
     check_name(stream, "a grid's title")
 
-    def show(arrays: Sequence[np.ndarray]) -> None:
-        grid, *masks = arrays
-        mask = masks[0] if masks else None
+    def show(grid: np.ndarray, mask: np.ndarray | None = None) -> None:
         log_grid_to_console(grid, title, mask=mask, show_numbers=show_numbers)
 
     values = {"grid": grid_data} | ({} if mask is None else {"mask": mask})
     # The guide's name of these statistics; scripts that read them expect it.
-    name = f"log_grid_{title}"
-    _emit(show, values, name=name, kind="frame", stream=stream)
+    _emit(stream, "frame", show, values, label=f"log_grid_{title}")
 
 
 def jax_log_episode_summary(
@@ -140,16 +137,11 @@ def jax_log_episode_summary(
         "final_similarity": final_similarity,
         "success": success,
     }
-    _emit(
-        _print_episodes,
-        values,
-        name="log_episode_summary",
-        kind="summary",
-        stream="episode_summary",
-    )
+    label = "log_episode_summary"
+    _emit("episode_summary", "summary", _print_episodes, values, label=label)
 
 
-def _print_episodes(arrays: Sequence[np.ndarray]) -> None:
+def _print_episodes(*arrays: np.ndarray) -> None:
     """Print how an episode went, one line each; of many lanes the first four."""
     # Under `vmap` some values may be batched and others shared by all lanes.
     lanes = [array.ravel().tolist() for array in np.broadcast_arrays(*arrays)]
@@ -184,31 +176,35 @@ def _call(
     places = list(moving)
     fixed = [None if i in moving else leaf for i, leaf in enumerate(leaves)]
 
-    def act(arrays: Sequence[np.ndarray]) -> object:
+    def act(*arrays: np.ndarray) -> None:
         both = list(fixed)
         for i, array in zip(places, arrays, strict=False):
             both[i] = array
         given, named = jax.tree.unflatten(tree, both)
-        return fn(*given, **named)
+        fn(*given, **named)
 
     # A partial or an object with `__call__` has no name, and its class stands in.
-    own = getattr(fn, "__name__", type(fn).__name__)
+    label: str = name or getattr(fn, "__name__", type(fn).__name__)
     # A probe has at least one value; a function without any is called all the same.
     values = {f"arg{i}": leaf for i, leaf in moving.items()} or {"nothing": 0}
-    name = own if name is None else name
-    _emit(act, values, name=name, stream=name, max_avg_s=max_avg_s)
+    handler = act if max_avg_s is None else limit_pace(act, label, max_avg_s)
+    _emit(label, "call", handler, values, label=label)
 
 
 def _emit(
-    act: Callable[[Sequence[np.ndarray]], object], values: dict[str, Any], **how: Any
+    stream: str,
+    kind: Kind,
+    handler: Callable[..., None],
+    values: dict[str, Any],
+    *,
+    label: str,
 ) -> None:
     """Leave a probe in the program that hands these values over."""
     arrays = tuple(_as_data(value) for value in values.values())
-    call = HostCall(act=act, fields=tuple(values), **how)
     # Built from the arrays as they leave the program, which is the form in which the
     # receiver gets them.
     tree = jax.tree.structure(arrays)
-    emit(Probe(call.stream, call.kind or "call", call, tree, call.fields), *arrays)
+    emit(Probe(stream, kind, handler, tree, tuple(values), label), *arrays)
 
 
 def _as_data(value: Any) -> jax.Array:

@@ -5,7 +5,7 @@ import sys
 from frugax.budget import table
 from frugax.watch.delivery import callback_stats
 
-from .host_calls import pace_of
+from ._pace import pace_of
 
 
 def get_callback_performance_stats() -> dict[str, dict[str, float]]:

@@ -7,19 +7,18 @@ on, memory stays below a cap, and `Losses` counts the lost records by reason.
 from ._callback_stats import CallbackStats, CallbackTotals, callback_stats
 from ._circuit_breaker import CircuitBreaker, State
 from ._event_queue import EventQueue, QueuedEvent, charge_bytes
-from ._host_handler import HostHandler
 from ._interrupts import Interrupts
 from ._losses import KINDS, Losses, Tally, Why
-from ._runner import Outcome, Runner, error_text, run_inline
+from ._runner import CallSkipped, Outcome, Runner, error_text, run_inline
 from ._sink_worker import SinkReport, SinkWorker
 
 __all__ = [
     "KINDS",
+    "CallSkipped",
     "CallbackStats",
     "CallbackTotals",
     "CircuitBreaker",
     "EventQueue",
-    "HostHandler",
     "Interrupts",
     "Losses",
     "Outcome",

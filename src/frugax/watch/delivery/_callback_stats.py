@@ -7,6 +7,8 @@ import threading
 
 from frugax.fileio import abandon_in_children
 
+from ._runner import Outcome
+
 # A program may make up a new name at every call, such as one with the step in it: from
 # then on names are counted together, so that the totals cannot fill the memory.
 _MAX_NAMES = 1000
@@ -70,16 +72,18 @@ class CallbackStats:
         if is_first_error:
             _print_failure(name, error)
 
-    def record_hang(self, name: str, seconds: float) -> None:
-        """Count a call that was abandoned after these seconds."""
+    def record_outcome(self, name: str, outcome: Outcome) -> None:
+        """Count a call by how it has ended."""
+        error = outcome.error
         with self._lock:
-            self._totals_of(name).hung += 1
-        self.record(name, seconds, error="it did not end in time")
-
-    def record_skip(self, name: str) -> None:
-        """Count a call that the host left out."""
-        with self._lock:
-            self._totals_of(name).skipped += 1
+            totals = self._totals_of(name)
+            if outcome.ended in ("skipped", "not started"):
+                totals.skipped += 1
+                return
+            if outcome.ended == "hung":
+                totals.hung += 1
+                error = "it did not end in time"
+        self.record(name, outcome.seconds, error=error)
 
     def record_entry(self, name: str) -> None:
         """Count that a running program called back to the host."""

@@ -9,7 +9,11 @@ from typing import Literal, TypeAlias
 
 from frugax.fileio import abandon_in_children
 
-Ended: TypeAlias = Literal["done", "failed", "hung", "not started"]
+Ended: TypeAlias = Literal["done", "failed", "hung", "not started", "skipped"]
+
+
+class CallSkipped(Exception):
+    """Raised by a function that has decided not to run this time."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -18,7 +22,7 @@ class Outcome:
 
     Attributes:
         ended: "not started" means that too many other calls hang, or that no thread was
-            available.
+            available; "skipped", that it raised `CallSkipped`.
         seconds: duration of the call, or of the wait for it.
         error: text of the error that it raised; empty if it did not raise.
     """
@@ -116,6 +120,8 @@ def run_inline(call: Callable[[], object]) -> Outcome:
     began = time.perf_counter()
     try:
         call()
+    except CallSkipped:
+        return Outcome("skipped", time.perf_counter() - began)
     # Any exception of a user's function, SystemExit too, is reported to whoever asked
     # for the call; it must not end the program that is watched.
     except BaseException as e:

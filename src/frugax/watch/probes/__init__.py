@@ -5,7 +5,7 @@ into an output. Only the delivery of probes that nobody collects runs on the hos
 """
 
 from ._collect import NestedCall, TracedFunction, collect, trace_function
-from ._delivery import deliver, receiver_errors, set_receiver
+from ._delivery import receiver_errors, set_receiver
 from ._packed_records import PackedRecords, pack_records
 from ._primitive import ambient_stride
 from ._probe import KINDS, Kind, Probe
@@ -25,7 +25,6 @@ __all__ = [
     "TracedFunction",
     "ambient_stride",
     "collect",
-    "deliver",
     "emit",
     "frame",
     "name_results",

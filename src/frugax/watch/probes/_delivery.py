@@ -34,26 +34,19 @@ def receiver_errors() -> int:
     return _errors
 
 
-def deliver(probe: Probe, value: Any) -> None:
-    """Pass a value to the receiver; never raises."""
+def deliver_callback(probe: Probe, mark_kind: str, mark: Any, *values: Any) -> None:
+    """Pass the values of a callback to the receiver; never raises."""
     global _errors
     # Read once: another thread may set it to None between the test and the call.
     receiver = _receiver
     if receiver is None:
         return
-    try:
-        receiver(probe, value)
-    except BaseException:  # counted for the receipt
-        with _lock:
-            _errors += 1
-
-
-def deliver_callback(probe: Probe, mark_kind: str, mark: Any, *values: Any) -> None:
-    """Pass the values of a callback to the receiver; never raises."""
-    if _receiver is None:
-        return
     # Copied: an array of the callback would keep the memory of the device alive.
     arrays = [np.array(v) for v in values]
     if mark is not None:
         mark = np.array(mark)
-    deliver(probe, to_value(ProbeResult(probe, mark_kind, mark, arrays)))
+    try:
+        receiver(probe, to_value(ProbeResult(probe, mark_kind, mark, arrays)))
+    except BaseException:  # counted for the receipt
+        with _lock:
+            _errors += 1

@@ -23,10 +23,11 @@ class Probe:
         name: the name of its records.
         kind: `"scalar"` (numbers of each step), `"summary"` (never lost), `"frame"` (an
             array, dropped first) or `"call"` (for a function on the host).
-        handler: the function on the host for the values, or None; it is called by
-            the receiver of the records.
+        handler: the function on the host that gets the values of its fields, one by
+            one, or None. That of a record shows it where no watcher does.
         tree: the tree structure of the values.
         fields: the names of the leaves; `("",)` for a single one.
+        label: the name of its handler in the statistics of callbacks.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Probe:
     handler: Callable[..., Any] | None
     tree: Any  # a PyTreeDef: pyright does not know that class
     fields: tuple[str, ...]
+    label: str
 
     @classmethod
     def of(
@@ -67,7 +69,7 @@ class Probe:
             for field in fields:
                 label = f"{name}/{field}" if len(fields) > 1 else name
                 check_name(label, "a probe's name")
-        return cls(name, cast(Kind, kind), handler, tree, fields)
+        return cls(name, cast(Kind, kind), handler, tree, fields, name)
 
     def unflatten(self, values: Sequence[Any]) -> Any:
         """Return the values of its fields in the structure of `example`."""
