@@ -92,17 +92,19 @@ def trained_step(config_file, changes, monkeypatch):
 
 
 def planned_step(config_file, changes, monkeypatch):
-    """The program that `frugax plan` compiles for a target, and its bytes."""
+    """The program that `frugax plan` compiles for a target, its bytes, their kind."""
     seen = []
     compare = fit.compare
 
-    def remember(workload, targets, budget, prices):
+    def remember(workload, targets, budget, **options):
         # Without a layout a run of one process trains on one device.
         has_layout = any("layout" in change for change in changes)
         target = targets[0] if has_layout else Target.of_devices(jax.devices()[:1])
-        plan = compare(workload, [target], budget, prices=prices)
+        plan = compare(workload, [target], budget, **options)
         jaxpr = jax.make_jaxpr(workload.plain(target))(*workload.place(target))
-        seen.extend([jaxpr, plan.rows[0].predicted])
+        (row,) = plan.rows
+        kind = row.budget.kind if row.budget else "total"
+        seen.extend([jaxpr, row.predicted, kind])
         return plan
 
     monkeypatch.setattr(fit, "compare", remember)
@@ -125,18 +127,18 @@ def test_every_key_of_train_is_changed_here(config_file):
 def test_the_planned_step_is_the_one_that_is_trained(changes, config_file, monkeypatch):
     changes = changes.split()
     step, state, batch = trained_step(config_file, changes, monkeypatch)
-    planned, predicted_bytes = planned_step(config_file, changes, monkeypatch)
-    assert predicted_bytes == step.program.bytes_of("total")
+    planned, predicted_bytes, kind = planned_step(config_file, changes, monkeypatch)
+    assert predicted_bytes == step.program.bytes_of(kind)
     if not any("layout" in change for change in changes):
         traced = step.trace(state, batch).jaxpr
         assert without_addresses(planned) == without_addresses(traced)
 
 
 def test_a_key_that_changes_the_step_changes_its_plan(config_file, monkeypatch):
-    plain, _ = planned_step(config_file, ["train.accum=1"], monkeypatch)
+    plain, *_ = planned_step(config_file, ["train.accum=1"], monkeypatch)
     assert "scan" not in str(plain)
     assert "bf16" not in str(plain)
     changes = ["train.accum=4", "train.precision=bf16"]
-    planned, _ = planned_step(config_file, changes, monkeypatch)
+    planned, *_ = planned_step(config_file, changes, monkeypatch)
     assert "scan" in str(planned)
     assert "bf16" in str(planned)

@@ -228,7 +228,8 @@ def test_carried_arrays_that_turn_nan_are_named_and_not_kept(tmp_path):
         "  return {'accuracy': np.argmax(X - np.asarray(c['mean']), 1) == 0}\n"
     )
     budgets = "}, budgets: {size: {rel_error: 0.01}, accuracy_drop: 0.1"
-    found = run(tmp_path, task, budgets)
+    with pytest.warns(UserWarning, match=re.escape("'carried.mean' (4)")):
+        found = run(tmp_path, task, budgets)
     assert found.returncode == 1, found.stderr
     receipt = json.loads((tmp_path / "runs" / "f" / "receipt.json").read_text())
     spends = {spend["name"]: spend for spend in receipt["spends"]}

@@ -1,4 +1,5 @@
 import concurrent.futures
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -245,7 +246,8 @@ def test_a_step_larger_than_its_plan_is_refused_and_not_run(monkeypatch):
     true_plan = remat.plan
 
     def plan_for_more(loss, budget, **options):
-        return true_plan(loss, MemoryBudget("1GiB"), **options)
+        plan = true_plan(loss, MemoryBudget("1GiB"), **options)
+        return dataclasses.replace(plan, budget=budget)
 
     monkeypatch.setattr(remat, "plan", plan_for_more)
     step = make_train_step(mlp_loss, optimizer, budget=MemoryBudget("1KiB"))

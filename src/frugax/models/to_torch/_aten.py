@@ -32,6 +32,9 @@ def evaluate(
     if operation is None or find_function(name) is None:
         raise NotImplementedError(f"there is no function for aten.{name}.")
     given = [_as_index(xp.asarray(t)) for t in tensors]
+    if packet.startswith("view"):
+        # A view needs strides as they were at the traced lengths.
+        given = [t.contiguous() for t in given]
     fill = lambda value: _to_torch(fill_argument(value, given, xp))
     filled = [fill(value) for value in arguments]
     keywords = {key: fill(value) for key, value in named}
