@@ -106,11 +106,10 @@ def assert_same_state(got, want):
     assert got.keys() == want.keys()
     assert [kind for kind, _ in got.values()] == [kind for kind, _ in want.values()]
     for kind in {kind for kind, _ in want.values()}:
-        values = [
-            _joined([v for k, v in state.values() if k == kind])
-            for state in (got, want)
-        ]
-        assert_same(*values)
+        of_kind = lambda state, kind=kind: _joined(
+            [v for k, v in state.values() if k == kind]
+        )
+        assert_same(of_kind(got), of_kind(want))
 
 
 def _joined(tree):

@@ -113,8 +113,9 @@ def test_a_weight_as_long_as_the_batch_is_not_taken_for_rows():
 
 def test_a_budget_that_only_chunks_of_rows_can_keep_is_met():
     x = jax.random.normal(jax.random.key(1), (2048, WIDTH))
-    how = {"first_fit": True, "cache": False}
-    plan = remat.plan(sorted_times, MemoryBudget.share(0.3), (WS, x), **how)
+    plan = remat.plan(
+        sorted_times, MemoryBudget.share(0.3), (WS, x), first_fit=True, cache=False
+    )
     assert plan.rows is not None
     assert str(plan.rows) in plan.explain()
     assert remat.RematPlan.from_json(plan.to_json()) == plan

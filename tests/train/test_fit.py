@@ -494,6 +494,7 @@ def test_a_step_that_the_optimiser_skips_does_not_end_training(tmp_path):
     )
     assert (result.steps, result.skipped) == (12, 3)
     assert np.isfinite(result.state.params["w"]).all()
+    assert result.loss is not None
     assert np.isfinite(result.loss)
 
 
