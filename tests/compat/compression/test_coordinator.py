@@ -122,13 +122,27 @@ def test_the_second_tensor_of_a_shape_reuses_the_program():
     assert latest(MetricType.JAX_COMPILATION) > 0
 
 
-def test_the_engine_is_exact_for_torch_and_numpy():
-    engine = coordinator_of(jax_enable_x64=True).components["jax_tropical_engine"]
+def test_jax_decodes_weights_at_the_end_of_their_range():
+    largest = float(np.finfo("float16").max)
+    array = np.clip(normal(300, 300) * (largest / 2), -largest, largest)
+    array = array.astype("float16")
+    coordinator = coordinator_of()
+    result = coordinator.compress(array)
+    assert result.success
+    back = coordinator.decompress(result.compressed_data)
+    assert np.abs(back).max() == largest
+
+
+def test_arrays_go_from_torch_to_jax_to_the_engine_and_back():
+    parts = coordinator_of(jax_enable_x64=True).components
     a, b = normal(30, 20, dtype="float64"), normal(20, 25, dtype="float64")
-    want = (a[:, :, None] + b[None]).max(1)
-    np.testing.assert_array_equal(np.asarray(engine.matmul(a, b)), want)
-    got = engine.matmul(torch.from_numpy(a), torch.from_numpy(b))
-    assert torch.equal(got, torch.from_numpy(want))
+    to_jax = parts["jax_tropical_bridge"].to_jax
+    with parts["jax_config_adapter"]():
+        product = parts["jax_tropical_engine"].matmul(
+            to_jax(torch.from_numpy(a)), to_jax(b)
+        )
+    got = parts["jax_tropical_bridge"].to_torch(product)
+    assert torch.equal(got, torch.from_numpy((a[:, :, None] + b[None]).max(1)))
 
 
 def test_alerts_are_about_thresholds():

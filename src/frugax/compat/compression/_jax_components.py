@@ -5,7 +5,6 @@ to a device, where one product makes them weights; their digest is compared with
 file's, which the NumPy decoder wrote.
 """
 
-import contextlib
 import functools
 import itertools
 import os
@@ -14,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from frugax import tropical
@@ -142,50 +142,6 @@ class JaxTropicalBridge:
         return torch.from_dlpack(array).clone()
 
 
-class JaxTropicalEngine:
-    """The operations of `frugax.tropical` on the device, under their own names.
-
-    They take arrays of any library. Results come back as torch tensors where the first
-    argument is one, else as arrays of JAX.
-    """
-
-    def __init__(
-        self,
-        bridge: JaxTropicalBridge,
-        settings: Callable[[], contextlib.AbstractContextManager[Any]],
-    ) -> None:
-        self._bridge, self._settings = bridge, settings
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name not in tropical.__all__:
-            raise AttributeError(f"frugax.tropical has no operation {name!r}.")
-        return functools.partial(self._run, getattr(tropical, name))
-
-    def _run(self, operation: Callable[..., Any], *values: Any, **options: Any) -> Any:
-        arrays = [self._bridge.to_jax(value) for value in values]
-        with self._settings():
-            found = operation(*arrays, **options)
-        is_torch = hasattr(values[0], "detach")
-        return self._bridge.to_torch(found) if is_torch else found
-
-
-class JAXPerformanceMonitor(UnifiedPerformanceMonitor):
-    """A monitor that also records what JAX compiled, reused and holds."""
-
-    def __init__(self, programs: JaxCompilationOptimizer, pool: JaxMemoryPool) -> None:
-        super().__init__()
-        self._programs, self._pool = programs, pool
-
-    def record_operation(self, compile_s: float) -> None:
-        """Record an operation on JAX that compiled for so many seconds."""
-        for metric, value in (
-            (MetricType.JAX_COMPILATION, 1e3 * compile_s),
-            (MetricType.JAX_CACHE_HITS, self._programs.hit_rate),
-            (MetricType.JAX_MEMORY_POOL, self._pool.used_bytes / 1e6),
-        ):
-            self.record_metric(metric, value, PipelineType.JAX)
-
-
 class JaxStrategy:
     """Decodes tensors of files on JAX's devices."""
 
@@ -194,7 +150,7 @@ class JaxStrategy:
         devices: JaxDeviceManager,
         pool: JaxMemoryPool,
         programs: JaxCompilationOptimizer,
-        monitor: JAXPerformanceMonitor,
+        monitor: UnifiedPerformanceMonitor,
     ) -> None:
         self._devices, self._pool = devices, pool
         self._programs, self._monitor = programs, monitor
@@ -216,7 +172,12 @@ class JaxStrategy:
             on_device = jax.device_put(coded, device)
             product = self._programs.run(_scale_to(record.dtype), *on_device)
         tensor = np.asarray(product)
-        self._monitor.record_operation(self._programs.compile_s - before_s)
+        for metric, value in (
+            (MetricType.JAX_COMPILATION, 1e3 * (self._programs.compile_s - before_s)),
+            (MetricType.JAX_CACHE_HITS, self._programs.hit_rate),
+            (MetricType.JAX_MEMORY_POOL, self._pool.used_bytes / 1e6),
+        ):
+            self._monitor.record_metric(metric, value, PipelineType.JAX)
         if compute_digest(tensor) != record.digest:
             raise CorruptFileError(
                 f"tensor {name!r}: {device} makes other bits of it than NumPy; decode "
@@ -227,9 +188,15 @@ class JaxStrategy:
 
 @functools.cache
 def _scale_to(dtype: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    # docs/container.md defines decoding in the dtype of the steps; another width would
-    # round to other bits.
-    return lambda levels, steps: (levels.astype(steps.dtype) * steps).astype(dtype)
+    largest = float(jnp.finfo(dtype).max)
+
+    # docs/container.md defines decoding in the dtype of the steps, where another width
+    # would round to other bits, and clips products beyond the range of the weights.
+    def scale(levels: jax.Array, steps: jax.Array) -> jax.Array:
+        products = levels.astype(steps.dtype) * steps
+        return jnp.clip(products, -largest, largest).astype(dtype)
+
+    return scale
 
 
 def make_jax_components(config: SystemConfiguration) -> dict[str, Any]:
@@ -239,16 +206,15 @@ def make_jax_components(config: SystemConfiguration) -> dict[str, Any]:
     devices = JaxDeviceManager(config)
     pool = JaxMemoryPool(devices.devices[0], config.jax_memory_fraction)
     programs = JaxCompilationOptimizer(config.jax_compilation_cache_size)
-    bridge = JaxTropicalBridge(devices.devices[0])
-    monitor = JAXPerformanceMonitor(programs, pool)
+    monitor = UnifiedPerformanceMonitor()
     return {
         "jax_config_adapter": adapter,
         "jax_device_manager": devices,
         "jax_memory_pool": pool,
         "jax_memory_optimizer": pool,  # it also keeps away what does not fit
         "jax_compilation_optimizer": programs,
-        "jax_tropical_engine": JaxTropicalEngine(bridge, adapter),
-        "jax_tropical_bridge": bridge,
+        "jax_tropical_engine": tropical,  # computes with JAX on arrays of JAX
+        "jax_tropical_bridge": JaxTropicalBridge(devices.devices[0]),
         "jax_strategy": JaxStrategy(devices, pool, programs, monitor),
         "jax_performance_monitor": monitor,
     }

@@ -3,7 +3,7 @@
 import copy
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -38,7 +38,9 @@ class CompressedModel:
         self.data, self._model, self._selector = data, model, selector
         self._decoded: TorchModule = None
         with CompressedFile(data, place="the compressed model") as file:
-            self._original_bytes = sum(r.nbytes for r in file.header.tensors)
+            # A tied weight has no bytes of its own.
+            own = [r for r in file.header.tensors if not r.tied]
+            self._original_bytes = sum(r.nbytes for r in own)
             self.strategy_map = {
                 record.name: selector.select_strategy(record)
                 for record in file.header.tensors
@@ -52,16 +54,13 @@ class CompressedModel:
             RuntimeError: they are the weights of another model.
         """
         model = copy.deepcopy(self._model)
-        own = model.state_dict(keep_vars=True)
+        own = model.state_dict()
         # A weight without a place is left to torch, whose error lists all of them.
         anywhere = next(iter(own.values()), None)
         weights = {
             name: to_library(array, own.get(name, anywhere))
             for name, array in self._selector.decode(self.data).items()
         }
-        for name, first in _distinct_names(own).items():
-            if first in weights:
-                weights[name] = weights[first]
         model.load_state_dict(weights)
         return model
 
@@ -136,9 +135,7 @@ class ModelCompressionAPI:
                 "one tensor to SystemIntegrationCoordinator."
             )
         profile = self.profile
-        state = model.state_dict(keep_vars=True)
-        distinct = {name: state[name] for name in _distinct_names(state).values()}
-        data = compress_within(distinct, profile.budgets)
+        data = compress_within(model, profile.budgets)
         ratio, target = data.report.ratio, profile.target_compression_ratio
         if ratio < target and profile.strategy != "lossless":
             warnings.warn(
@@ -149,9 +146,3 @@ class ModelCompressionAPI:
             )
         selector = SystemIntegrationCoordinator().selector_for(profile)
         return CompressedModel(bytes(data), copy.deepcopy(model), selector)
-
-
-def _distinct_names(state: Mapping[str, Any]) -> dict[str, str]:
-    """Return for each weight of a state the first name under which it is shared."""
-    first: dict[int, str] = {}
-    return {name: first.setdefault(id(value), name) for name, value in state.items()}

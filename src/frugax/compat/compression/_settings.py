@@ -74,8 +74,8 @@ class SystemConfiguration:
         jax_memory_fraction: share of the device's memory that tensors may take there;
             in (0, 1].
         jax_compilation_cache_size: compiled programs to keep; >= 1.
-        jax_enable_x64: let the tropical engine compute in 64 bits. Weights of 64 bits
-            are always decoded in 64 bits.
+        jax_enable_x64: numbers of 64 bits in a block of the component
+            `jax_config_adapter`. Weights of 64 bits are always decoded in 64 bits.
         jax_parallel_devices: devices to use in turn; >= 1.
     """
 
