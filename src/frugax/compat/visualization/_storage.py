@@ -19,8 +19,8 @@ _LONGEST_NAME = 200
 class CompressedStorage:
     """Keeps nested data under names, each in a file of its own.
 
-    Data are dicts, lists, tuples, numbers, text, None, truth values, bytes, and arrays
-    of NumPy or JAX (which come back as NumPy's); all come back exactly. No code
+    Data are dicts with text keys, lists, tuples, numbers, text, None, truth values, and
+    arrays of NumPy or JAX (which come back as NumPy's); all come back exactly. No code
     is ever run from a file: a damaged or foreign file is an error.
 
     Attributes:

@@ -74,8 +74,10 @@ def decode_frame(
     return value, start + length
 
 
-def encode_header(meta: dict[str, Any], *, salt: int = 0) -> bytes:
-    """Encode the first bytes of a journal."""
+def encode_header(
+    meta: dict[str, Any], *, salt: int = 0, magic: bytes = MAGIC
+) -> bytes:
+    """Encode the first bytes of a journal, or of another file with such a header."""
     framed = encode_frame({"format": FORMAT, "salt": salt, "meta": meta})
     try:
         # Decoded again, since repetitive text is short only while it is deflated.
@@ -84,7 +86,7 @@ def encode_header(meta: dict[str, Any], *, salt: int = 0) -> bytes:
         raise ValueError(
             f"meta is too long: it may take {MAX_META_BYTES:,} bytes as JSON."
         ) from e
-    return MAGIC + framed
+    return magic + framed
 
 
 def decode_header(
