@@ -10,9 +10,8 @@ import optax
 import pytest
 
 from frugax import causal
-from frugax.causal.surrogate.evidence import set_membership
+from frugax.causal.surrogate.network import initial_weights, unpack_weights
 from frugax.compat import causal_training as guide
-from frugax.compat.causal_training._parent_set_model import encode_batch
 from refusals import refuses
 
 _PROBS = np.array([0.5, 0.3, 0.2], np.float32)
@@ -38,14 +37,17 @@ def test_losses_equal_their_formulas(loss, weight):
     assert jnp.isfinite(jax.grad(loss)(*padded)).all()
 
 
-def _problem(d=3, batch_size=4, rows=40):
+def _samples(d=3, rows=40):
     names = [f"v{i}" for i in range(d)]
     equations = {
         n: {m: 1.0} if m else {} for m, n in zip(["", *names], names, strict=False)
     }
     scm = causal.SCM.linear(equations, noise_scale=0.5)
-    samples = causal.collect_observational_data(scm, rows, seed=0)
-    return guide.create_training_batch(samples, scm, batch_size)
+    return causal.collect_observational_data(scm, rows, seed=0), scm
+
+
+def _problem(d=3, batch_size=4, rows=40):
+    return guide.create_training_batch(*_samples(d, rows), batch_size)
 
 
 def test_a_batch_lists_the_truth():
@@ -72,15 +74,31 @@ def test_scores_depend_on_the_set_and_not_on_its_place():
     model = guide.create_parent_set_model(_SMALL)
     params = model.init(jax.random.key(0))
     logits = model.apply(params, batch)["parent_set_logits"]
-    assert logits.shape == (5, 15)
+    # 15 sets of up to three of four others, and room for a larger true one.
+    assert logits.shape == (5, 16)
     again = model.apply(params, turned)["parent_set_logits"]
-    np.testing.assert_allclose(again, logits[:, ::-1], rtol=1e-5)
-    encoded = encode_batch(batch)
-    numbered = set_membership(5)  # child, variable, set
-    for child, codes, inside in zip(
-        encoded.child, encoded.code, encoded.inside, strict=True
+    np.testing.assert_allclose(again[:, :15], logits[:, 14::-1], rtol=1e-5)
+    assert (logits[:, 15] < -1e8).all()
+
+
+def test_scores_are_those_of_a_surrogate_with_the_same_weights():
+    batch = _problem(5, 5)
+    model = guide.create_parent_set_model(_SMALL)
+    params = model.init(jax.random.key(0))
+    weights = unpack_weights(np.asarray(params), initial_weights(0, 4, 0))
+    surrogate, (samples, _) = causal.Surrogate(weights), _samples(5)
+    logits = np.asarray(model.apply(params, batch)["parent_set_logits"])
+    for target, sets, found in zip(
+        batch.target_variables, batch.parent_sets, logits, strict=True
     ):
-        np.testing.assert_array_equal(numbered[child][:, codes].T, inside)
+        posterior = surrogate.posterior(samples, target)
+        known = dict(zip(posterior.parent_sets, posterior.probs, strict=True))
+        expected = np.log([known[names] for names in sets])
+        scores = found[: len(sets)]
+        assert np.ptp(expected) > 1
+        np.testing.assert_allclose(
+            scores - scores[0], expected - expected[0], atol=1e-4
+        )
 
 
 def test_of_many_variables_the_related_ones_and_the_parents_are_taken():

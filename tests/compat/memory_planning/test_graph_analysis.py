@@ -39,7 +39,7 @@ def test_the_frontier_holds_results_that_are_still_needed():
     held = summarize_frontier(capture(branches))
     assert held.widths == (40, 80, 120, 160, 120)
     assert held.peak_bytes == 160
-    assert str(held).splitlines()[5].split() == ["3", "mul", "160", "B"]
+    assert held.names == ("sin", "cos", "tan", "mul", "add")
 
 
 def test_no_order_can_hold_less_than_the_lower_bound():
@@ -67,4 +67,3 @@ def test_an_empty_program_holds_zero_bytes():
     found, held = analyze_graph(empty), summarize_frontier(empty)
     assert (found.peak_frontier, found.gap) == (0, 1.0)
     assert held.widths == ()
-    assert str(held)

@@ -11,11 +11,11 @@ import pytest
 
 from frugax import InfeasibleBudgetError
 from frugax.compat.visualization import (
-    GarbageCollectionOptimizer,
     LazyLoader,
     MemoryManager,
     create_lazy_visualization_loader,
     get_memory_manager,
+    optimize_garbage_collection,
 )
 from refusals import refuses
 
@@ -241,8 +241,8 @@ def thresholds():
 
 
 def test_settings_are_restored_by_the_last_block_in_any_order(thresholds):
-    a, b = GarbageCollectionOptimizer(), GarbageCollectionOptimizer()
-    with a:
+    a, b = optimize_garbage_collection(), optimize_garbage_collection()
+    with optimize_garbage_collection():
         fewer = gc.get_threshold()
         assert fewer[:2] == (1000, 15)
     assert gc.get_threshold() == thresholds
@@ -252,10 +252,3 @@ def test_settings_are_restored_by_the_last_block_in_any_order(thresholds):
     assert gc.get_threshold() == fewer
     b.__exit__(None, None, None)
     assert gc.get_threshold() == thresholds
-
-
-def test_settings_of_others_are_left_alone(thresholds):
-    with GarbageCollectionOptimizer():
-        gc.set_threshold(123, 4)
-        theirs = gc.get_threshold()
-    assert gc.get_threshold() == theirs

@@ -82,12 +82,8 @@ class EncodedBatch(NamedTuple):
     probs: np.ndarray
 
 
-def encode_batch(examples: TrainingBatch, room: int = 0) -> EncodedBatch:
+def encode_batch(examples: TrainingBatch) -> EncodedBatch:
     """Compute everything that needs no weight, in NumPy.
-
-    Args:
-        examples: names and arrays, of NumPy or JAX.
-        room: the least number of sets that the arrays have room for.
 
     Raises:
         ValueError: there are more than 12 variables, or names do not fit together.
@@ -101,11 +97,10 @@ def encode_batch(examples: TrainingBatch, room: int = 0) -> EncodedBatch:
             f"{MAX_VARIABLES}: `select` those that matter."
         )
     probs = np.asarray(examples.expert_probs, np.float32)
-    k = max(room, probs.shape[1])
     mask = np.zeros((batch, width), np.float32)
     child = np.zeros(batch, int)
-    inside = np.zeros((batch, k, width), np.float32)
-    listed = np.zeros((batch, k), np.float32)
+    inside = np.zeros((*probs.shape, width), np.float32)
+    listed = np.zeros_like(probs)
     names_of = (
         examples.variable_orders,
         examples.target_variables,
@@ -129,7 +124,7 @@ def encode_batch(examples: TrainingBatch, room: int = 0) -> EncodedBatch:
         code=(among << np.arange(width - 1)).sum(2),
         inside=inside,
         listed=listed,
-        probs=np.pad(probs, ((0, 0), (0, k - probs.shape[1]))),
+        probs=probs,
     )
 
 

@@ -6,12 +6,10 @@ compiled part has one shape for any names and parent sets, and any number of row
 
 import functools
 from collections.abc import Callable, Sequence
-from math import comb
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from frugax import train
@@ -23,7 +21,7 @@ from ._parent_set_model import (
     encode_batch,
     score_parent_sets,
 )
-from ._training_batch import MAX_PARENT_SIZE, TrainingBatch
+from ._training_batch import TrainingBatch
 
 Loss = Callable[[Any, Any, Any], Any]
 
@@ -114,11 +112,7 @@ class SurrogateStep:
             variable_orders=variable_orders,
             target_variables=target_variables,
         )
-        # Room for all sets up to the usual size, and for a true one that is larger, so
-        # that another list does not compile.
-        others = np.shape(observational_data)[2] - 1
-        usual = sum(comb(others, size) for size in range(MAX_PARENT_SIZE + 1))
-        batch = encode_batch(examples, room=1 + usual)
+        batch = encode_batch(examples)
         if self._step is None:
             params, opt_state, metrics = self._run_eagerly(params, opt_state, batch)
         else:

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from itertools import combinations
+from math import comb
 from typing import Any
 
 import jax.numpy as jnp
@@ -29,7 +30,9 @@ class TrainingBatch:
     Attributes:
         observational_data: [batch, n, d, 4]: value, whether it was set, whether this is
             the target, whether there is a value.
-        expert_probs: [batch, k]; each row sums to 1.
+        expert_probs: [batch, k]; each row sums to 1. In a batch of
+            `create_training_batch`, k has room for all sets of up to three parents and
+            a larger true one, so that it is the same for all data of as many variables.
         expert_accuracies: [batch].
         parent_sets: of each example, as many as it has; the rest of k is padding.
         variable_orders: names of each example's variables, 2 to 12.
@@ -49,8 +52,8 @@ class TrainingBatch:
         return len(self.target_variables)
 
 
-class TrainingBatchJAX(TrainingBatch):
-    """The same with arrays of JAX."""
+# The guide's name for a batch with arrays of JAX.
+TrainingBatchJAX = TrainingBatch
 
 
 def convert_to_jax_batch(batch: TrainingBatch) -> TrainingBatchJAX:
@@ -59,14 +62,9 @@ def convert_to_jax_batch(batch: TrainingBatch) -> TrainingBatchJAX:
     Args:
         batch: from `create_training_batch`.
     """
-    return TrainingBatchJAX(
-        observational_data=jnp.asarray(batch.observational_data),
-        expert_probs=jnp.asarray(batch.expert_probs),
-        expert_accuracies=jnp.asarray(batch.expert_accuracies),
-        parent_sets=batch.parent_sets,
-        variable_orders=batch.variable_orders,
-        target_variables=batch.target_variables,
-    )
+    names = ("observational_data", "expert_probs", "expert_accuracies")
+    arrays = {name: jnp.asarray(getattr(batch, name)) for name in names}
+    return dataclasses.replace(batch, **arrays)
 
 
 def create_training_batch(
@@ -93,6 +91,9 @@ def create_training_batch(
     check_kind("scm", scm, SCM)
     check_whole("batch_size", batch_size, 1)
     rng, rows = np.random.default_rng(seed), len(samples)
+    # All sets up to the usual size, and the true one if it is larger.
+    others_count = min(len(samples.variables), MAX_VARIABLES) - 1
+    room = 1 + sum(comb(others_count, size) for size in range(MAX_PARENT_SIZE + 1))
     data: list[np.ndarray] = []
     orders: list[list[str]] = []
     listed: list[list[frozenset[str]]] = []
@@ -116,7 +117,7 @@ def create_training_batch(
         sets = [frozenset(s) for size in sizes for s in combinations(others, size)]
         # The true set first, where it is found in all lists.
         listed.append([parents, *(s for s in sets if s != parents)])
-    probs = np.zeros((batch_size, max(map(len, listed))), np.float32)
+    probs = np.zeros((batch_size, room), np.float32)
     probs[:, 0] = 1
     return TrainingBatch(
         observational_data=np.stack(data),

@@ -8,7 +8,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from frugax.budget import amount, table
 from frugax.jaxprs import Graph, bytes_of, live_bytes, trace, variables
 
 
@@ -44,13 +43,6 @@ class FrontierSummary:
     def peak_bytes(self) -> int:
         """Most bytes held at once; 0 for an empty program."""
         return max(self.widths, default=0)
-
-    def __str__(self) -> str:
-        rows = [
-            [str(i), name, amount(width, "bytes")]
-            for i, (name, width) in enumerate(zip(self.names, self.widths, strict=True))
-        ]
-        return table(["operation", "name", "held while it runs"], rows)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from ._config import (
     load_config,
     register_with_hydra,
 )
-from ._garbage_collection import GarbageCollectionOptimizer
+from ._garbage_collection import optimize_garbage_collection
 from ._lazy import LazyLoader
 from ._memory import (
     MemoryManager,
@@ -40,7 +40,6 @@ __all__ = [
     "CompressedStorage",
     "Config",
     "DebugConfig",
-    "GarbageCollectionOptimizer",
     "LazyLoader",
     "MemoryConfig",
     "MemoryManager",
@@ -56,6 +55,7 @@ __all__ = [
     "load_config",
     "log_grid_to_console",
     "optimize_array_memory",
+    "optimize_garbage_collection",
     "print_callback_performance_report",
     "register_with_hydra",
     "reset_callback_performance_stats",

@@ -6,7 +6,7 @@
 import numpy as np
 
 # Signed first where two are equally small: differences of them may be negative.
-_INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
+_INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 
 
 def optimize_array_memory(
@@ -15,8 +15,8 @@ def optimize_array_memory(
     """The array in the smallest type that holds every value.
 
     Whole numbers go to the smallest integer type. `float64` goes to `float32` if every
-    value comes back bit for bit: NaN payloads, negative zeros and infinities included.
-    `float16` is never chosen unless an error is allowed: it is slow on CPUs.
+    value comes back equal, negative zeros, infinities and NaN included. `float16` is
+    never chosen: it is slow on CPUs.
 
     Args:
         arr: any array. What cannot be made smaller comes back as it is, not copied;
@@ -47,44 +47,19 @@ def optimize_array_memory(
         )
     if not 0 <= relative_error < 1:
         raise ValueError(f"relative_error must be in [0, 1), got {relative_error}.")
+    small = arr
     if type(arr) is not np.ndarray or not arr.size:
         return arr
-    for name in _smaller_types(arr, exact=not relative_error):
-        with np.errstate(all="ignore"):  # what overflows is found by the comparison
-            small = arr.astype(name)
-        if _fits(arr, small, relative_error):
-            return small
-    return arr
-
-
-def _smaller_types(arr: np.ndarray, *, exact: bool) -> list[str]:
-    """The types to try, smallest first."""
     if arr.dtype.kind in "iu":
         # As Python integers, because uint64 and int64 have no common integer type.
         low, high = int(arr.min()), int(arr.max())
-        names = [
-            name
-            for name in _INTEGERS
-            if np.iinfo(name).min <= low and high <= np.iinfo(name).max
-        ][:1]
+        types = [np.iinfo(name) for name in _INTEGERS]
+        fitting = [t.dtype for t in types if t.min <= low and high <= t.max]
+        small = arr.astype(fitting[0])
     elif arr.dtype.kind == "f":
-        names = ["float32"] if exact else ["float16", "float32"]
-    else:
-        names = []
-    return [name for name in names if np.dtype(name).itemsize < arr.dtype.itemsize]
-
-
-def _fits(arr: np.ndarray, small: np.ndarray, relative: float) -> bool:
-    old = np.ascontiguousarray(arr, arr.dtype.newbyteorder("="))
-    with np.errstate(all="ignore"):
-        new = np.ascontiguousarray(small, old.dtype)
-    # Bytes and not values: `==` takes -0.0 for 0.0, and NaN for different from itself.
-    if old.tobytes() == new.tobytes():
-        return True
-    if not relative:
-        return False
-    finite = np.isfinite(old)
-    if not np.array_equal(old[~finite], new[~finite], equal_nan=True):
-        return False
-    old, new = old[finite], new[finite]
-    return bool((np.abs(new - old) <= relative * np.abs(old)).all())
+        with np.errstate(all="ignore"):  # what overflows is found by the comparison
+            rounded = arr.astype(np.float32)
+            is_same = (rounded == arr) | (np.isnan(rounded) & np.isnan(arr))
+            is_near = np.abs(rounded - arr) <= relative_error * np.abs(arr)
+        small = rounded if (is_same | is_near).all() else arr
+    return small if small.nbytes < arr.nbytes else arr

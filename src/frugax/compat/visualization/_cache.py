@@ -45,7 +45,6 @@ class VisualizationCache:
         self._lock = threading.RLock()
         self._items: OrderedDict[str, _Item] = OrderedDict()  # oldest use first
         self._bytes = 0
-        self._counts = dict.fromkeys(("hits", "misses", "refused", "evicted"), 0)
 
     def put(self, key: str, value: Any) -> bool:
         """Keep a value, in place of any that has the same key.
@@ -57,7 +56,6 @@ class VisualizationCache:
         with self._lock:
             self.remove(key)
             if nbytes > self._limit_bytes:
-                self._counts["refused"] += 1
                 return False
             self._items[key] = _Item(value, nbytes, time.monotonic())
             self._bytes += nbytes
@@ -71,9 +69,7 @@ class VisualizationCache:
         with self._lock:
             item = self._items.get(key)
             if item is None:
-                self._counts["misses"] += 1
                 return default
-            self._counts["hits"] += 1
             self._items[key] = item._replace(used=time.monotonic())
             self._items.move_to_end(key)
             return item.value
@@ -88,10 +84,7 @@ class VisualizationCache:
     def evict_oldest(self) -> bool:
         """Forget the least recently used item; returns whether there was one."""
         with self._lock:
-            if not self._items:
-                return False
-            self._counts["evicted"] += 1
-            return self.remove(next(iter(self._items)))
+            return bool(self._items) and self.remove(next(iter(self._items)))
 
     @property
     def nbytes(self) -> int:
@@ -108,22 +101,12 @@ class VisualizationCache:
             return next((item.used for item in self._items.values()), math.inf)
 
     def get_stats(self) -> dict[str, float]:
-        """Return what is kept, and counts of what was.
-
-        Returns:
-            `items_in_memory`, `memory_usage_mb`, `max_memory_mb`, and how many `hits`,
-            `misses`, `refused` (larger than the limit) and `evicted` there were.
-        """
-        with self._lock:
-            return {
-                "items_in_memory": len(self._items),
-                "memory_usage_mb": self._bytes / BYTES_PER_MB,
-                "max_memory_mb": self._limit_bytes / BYTES_PER_MB,
-                **self._counts,
-            }
-
-    def __len__(self) -> int:
-        return len(self._items)
+        """Return `items_in_memory`, `memory_usage_mb` and `max_memory_mb`."""
+        return {
+            "items_in_memory": len(self._items),
+            "memory_usage_mb": self._bytes / BYTES_PER_MB,
+            "max_memory_mb": self._limit_bytes / BYTES_PER_MB,
+        }
 
     def __contains__(self, key: str) -> bool:
         return key in self._items

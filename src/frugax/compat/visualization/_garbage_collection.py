@@ -1,49 +1,36 @@
-"""Run Python's garbage collector less often for a while.
+"""Run Python's garbage collector less often for a while."""
 
-Its thresholds belong to the whole process, so nothing in frugax changes them outside
-of a `GarbageCollectionOptimizer` block.
-"""
-
+import contextlib
 import gc
 import threading
-from types import TracebackType
+from collections.abc import Iterator
 
 # The guide's thresholds; Python's own depend on its version, hence `_before`.
 _FEWER_PASSES = (1000, 15, 15)
 
-# The thresholds belong to the process, so these do too.
+# The thresholds belong to the whole process, and so do these.
 _lock = threading.Lock()
 _blocks = 0
-_before = _while_open = gc.get_threshold()
+_before = gc.get_threshold()
 
 
-class GarbageCollectionOptimizer:
-    """Lets the garbage collector run less often inside a `with` block.
+@contextlib.contextmanager
+def optimize_garbage_collection() -> Iterator[None]:
+    """Let the garbage collector run less often inside a `with` block.
 
     The thresholds are 1000, 15, 15. The last block to end sets them back, in whatever
-    order blocks of several threads end. Thresholds that somebody else has set meanwhile
-    are left alone.
+    order blocks of several threads end.
     """
-
-    def __enter__(self) -> "GarbageCollectionOptimizer":
-        global _before, _blocks, _while_open
-        with _lock:
-            if _blocks == 0:
-                _before = gc.get_threshold()
-                gc.set_threshold(*_FEWER_PASSES)
-                # Read back: some versions of Python ignore the last threshold.
-                _while_open = gc.get_threshold()
-            _blocks += 1
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        global _blocks
+    global _before, _blocks
+    with _lock:
+        if _blocks == 0:
+            _before = gc.get_threshold()
+            gc.set_threshold(*_FEWER_PASSES)
+        _blocks += 1
+    try:
+        yield
+    finally:
         with _lock:
             _blocks -= 1
-            if _blocks == 0 and gc.get_threshold() == _while_open:
+            if _blocks == 0:
                 gc.set_threshold(*_before)
