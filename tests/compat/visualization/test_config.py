@@ -161,12 +161,6 @@ def test_a_config_from_a_mapping():
         Config.of({"debug": {"levle": "full"}})
 
 
-def test_a_file_of_comments_has_the_defaults(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text("# nothing yet\n")
-    assert load_config(path) == Config()
-
-
 # --- every key is read by something ---------------------------------------------------
 
 

@@ -5,13 +5,12 @@ Five files come with frugax, `debug_off` to `debug_full`. Every key is read by w
 """
 
 import dataclasses
-import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from frugax.budget import OverheadBudget, WrongValueError, from_plain
+from frugax.budget import OverheadBudget, WrongValueError, from_plain, suggest
 from frugax.configs import parse_config, read_text
 from frugax.errors import ConfigError, MissingExtraError
 from frugax.watch import Journal, Level, Watcher
@@ -148,18 +147,12 @@ def load_config(name_or_path: str | os.PathLike[str], *overrides: str) -> Config
     name, path = os.fspath(name_or_path), Path(name_or_path)
     if not name.endswith((".yaml", ".yml")):
         if name not in _NAMES:
-            close = difflib.get_close_matches(name, _NAMES, n=1)
-            hint = f"Did you mean {close[0]!r}? " if close else ""
             raise ConfigError(
-                f"{name}: unknown config. {hint}There are {', '.join(_NAMES)}, and "
-                "files that end in .yaml."
+                f"{name}: unknown config.{suggest(name, _NAMES)} There are "
+                f"{', '.join(_NAMES)}, and files that end in .yaml."
             )
         path = _FOLDER / f"{name}.yaml"
-    text = read_text(path)
-    # YAML reads a file of comments as null, which is not a mapping.
-    if all(line.lstrip()[:1] in ("", "#") for line in text.splitlines()):
-        text = "{}"  # nothing but comments: every key has its default
-    return parse_config(Config, text, name, overrides=overrides)
+    return parse_config(Config, read_text(path), name, overrides=overrides)
 
 
 def register_with_hydra(group: str = "visualization") -> None:
