@@ -51,8 +51,8 @@ def test_features_do_not_depend_on_units_currency_or_order():
         price=outlook.price[turn] * 3,
     )
     policy, rng = guide.create_acquisition_policy(8), np.random.default_rng(0)
-    features = [policy.choose(each, rng).features for each in (outlook, other)]
-    np.testing.assert_allclose(*features, atol=1e-5)
+    one, same = (policy.choose(each, rng).features for each in (outlook, other))
+    np.testing.assert_allclose(one, same, atol=1e-5)
 
 
 def test_numpy_and_jax_agree_and_all_rules_are_likely_at_first():
