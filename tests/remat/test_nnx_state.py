@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from frugax import MemoryBudget, remat
-from frugax.trees import take_arrays
+from frugax.jaxprs import take_arrays
 from refusals import refuses
 
 from .checks import assert_same

@@ -1,13 +1,11 @@
 """`ExperimentBudget`: limits on experiments: their total cost, number and wall time."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
-from decimal import Decimal
 from fractions import Fraction
-from numbers import Integral, Real
+from numbers import Integral
 
-from ._quantities import format_seconds, parse_seconds
+from ._quantities import check_amount, format_seconds, parse_seconds
 
 
 @dataclasses.dataclass(frozen=True, slots=True, init=False)
@@ -46,12 +44,12 @@ class ExperimentBudget:
                 "ExperimentBudget needs a limit: one or more of cost=, n=, seconds=."
             )
         if cost is not None:
-            cost = _amount(cost, "cost")
+            cost = check_amount(cost, "cost")
         if n is not None and (
             isinstance(n, bool) or not isinstance(n, Integral) or n < 1
         ):
             raise ValueError(f"n must be a whole number >= 1, got {n!r}.")
-        prices = {k: _amount(v, f"costs[{k!r}]") for k, v in dict(costs).items()}
+        prices = {k: check_amount(v, f"costs[{k!r}]") for k, v in dict(costs).items()}
         # A frozen class refuses to set its own fields; the `__init__` that dataclasses
         # generate goes past it in the same way.
         put = object.__setattr__
@@ -91,17 +89,3 @@ class ExperimentBudget:
         if self.seconds is not None:
             parts.append(format_seconds(self.seconds))
         return ", ".join(parts)
-
-
-def _amount(value: object, name: str) -> float:
-    """Check a price and convert it to a float."""
-    if isinstance(value, bool) or not isinstance(value, Real | Decimal):
-        raise TypeError(f"{name} must be a number, got {value!r:.80}.")
-    try:
-        number = float(value)
-    # Whole numbers from about 1.8e308 on do not fit a float.
-    except OverflowError:
-        number = math.inf
-    if not 0 < number < math.inf:
-        raise ValueError(f"{name} must be > 0 and finite, got {value!s:.20}.")
-    return number

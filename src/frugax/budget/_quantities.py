@@ -7,8 +7,10 @@ share of 1); text needs a unit, so that `"90"` is never taken for minutes.
 # Callers are checked at run time, whatever their annotations say.
 # pyright: reportUnnecessaryIsInstance=false
 
+import math
 import numbers
 import re
+from decimal import Decimal
 from fractions import Fraction
 
 _BYTES = {"B": 1} | {
@@ -98,10 +100,8 @@ def parse_seconds(value: float | str, *, name: str = "value") -> float:
                 )
             total += number * _SECONDS[unit]
         value = float(total)
-    number = _real(value, name, 'a number of seconds or text such as "10min"')
-    if not 0 < number < float("inf"):
-        raise ValueError(f"{name} must be > 0 and finite, got {number}.")
-    return number
+    expected = 'a number of seconds or text such as "10min"'
+    return check_amount(value, name, expected=expected)
 
 
 def parse_share(value: float | str, *, name: str = "value") -> float:
@@ -134,12 +134,36 @@ def parse_share(value: float | str, *, name: str = "value") -> float:
             raise ValueError(f"{name} must be at most 100%, got {value!r}.")
         value = float(number / 100)
     number = _real(value, name, 'a number in [0, 1] or text such as "1%"')
-    if not 0 <= number <= 1:
+    if number < 0:
+        raise ValueError(f"{name} must be in [0, 1], got {number:g}.")
+    if number > 1:
         raise ValueError(
             f"{name} must be in [0, 1], got {number:g}. It is a share, not a "
             f'percentage: write {number / 100:g} or "{number:g}%" for '
             f"{number:g}%."
         )
+    return number
+
+
+def check_amount(
+    value: object, name: str, *, expected: str = "a number", zero: bool = False
+) -> float:
+    """Check that a limit is a positive number, and convert it to a float.
+
+    Args:
+        value: the number; NumPy's, fractions and decimals, too.
+        name: of the value; used in error messages only.
+        expected: of a value that is not a number, for its message.
+        zero: whether 0 is allowed.
+
+    Raises:
+        TypeError: `value` is not a number.
+        ValueError: `value` is not finite, or not positive.
+    """
+    number = _real(value, name, expected)
+    if not 0 <= number < math.inf or not (zero or number):
+        bound = ">= 0" if zero else "> 0"
+        raise ValueError(f"{name} must be {bound} and finite, got {value!s:.20}.")
     return number
 
 
@@ -183,15 +207,20 @@ def format_share(share: float) -> str:
 
 
 def _real(value: object, name: str, expected: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real | Decimal):
         raise TypeError(
-            f"{name} must be {expected}, got {value!r} of type {type(value).__name__}."
+            f"{name} must be {expected}, got {value!r:.80} of type "
+            f"{type(value).__name__}."
         )
-    # NaN alone differs from itself. Each comparison with it is False, so a limit of NaN
-    # could be neither kept nor broken.
-    if value != value:
+    try:
+        number = float(value)
+    except OverflowError:  # whole numbers from about 1.8e308 on
+        number = math.inf
+    # Each comparison with NaN is False, so such a limit could be neither kept nor
+    # broken.
+    if math.isnan(number):
         raise ValueError(f"{name} must be a number, got nan.")
-    return float(value)
+    return number
 
 
 def _terms(text: str) -> list[tuple[Fraction, str]]:

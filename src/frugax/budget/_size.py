@@ -2,10 +2,9 @@
 
 import dataclasses
 import math
-import numbers
 import re
 
-from ._quantities import format_bytes, parse_bytes
+from ._quantities import check_amount, format_bytes, parse_bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True, init=False)
@@ -94,11 +93,12 @@ class SizeBudget:
         if bytes is not None:
             bytes = parse_bytes(bytes, name="bytes")
         put(self, "bytes", bytes)
-        for name in ("ratio", "bits_per_weight"):
-            put(self, name, _check_number(name, sizes[name], zero=False))
-        # An error of 0 asks for the exact weights; a size of 0 could not be kept.
-        for name, value in errors.items():
-            put(self, name, _check_number(name, value, zero=True))
+        for name in ("ratio", "bits_per_weight", *errors):
+            value = (sizes | errors)[name]
+            if value is not None:
+                # An error of 0 asks for the exact weights; a size of 0 cannot be kept.
+                value = check_amount(value, name, zero=name in errors)
+            put(self, name, value)
         for name in ("rel_error", "output_error"):
             if (getattr(self, name) or 0) > 1:
                 raise ValueError(
@@ -142,18 +142,3 @@ class SizeBudget:
         if self.output_error is not None:
             limits.append(f"output error {self.output_error:g}")
         return ", ".join(limits)
-
-
-def _check_number(name: str, value: object, *, zero: bool) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(
-            f"{name} must be a number, got {value!r} of type {type(value).__name__}."
-        )
-    number = float(value)
-    if zero and not 0 <= number < math.inf:
-        raise ValueError(f"{name} must be >= 0 and finite, got {value}.")
-    if not zero and not 0 < number < math.inf:
-        raise ValueError(f"{name} must be > 0 and finite, got {value}.")
-    return number

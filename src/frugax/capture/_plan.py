@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from frugax import measure, remat
-from frugax.budget import JsonPlan, MemoryBudget, MemoryShare, format_bytes
+from frugax.budget import MemoryBudget, MemoryShare, Plan, format_bytes
 from frugax.errors import InfeasibleBudgetError
 from frugax.jaxprs import shape_of
 
@@ -18,7 +18,7 @@ Chosen = Mapping[MarkedGradient, ValueAndGrad]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class JitPlan(JsonPlan):
+class JitPlan(Plan):
     """How one compiled program is fitted into a memory budget.
 
     Attributes:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from frugax.budget import MemoryBudget, parse_bytes
-from frugax.configs import user_code
 from frugax.errors import ConfigError, InfeasibleBudgetError
+from frugax.run import user_code
 
 from ._user_function import load_function, spin
 

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from frugax.budget import MemoryBudget, MemoryShare
-from frugax.configs import user_code
 from frugax.errors import ConfigError
+from frugax.run import user_code
 
 # The arguments of `remat.plan` that a function may return besides the loss.
 _OPTIONS = ("argnums", "has_aux", "within", "block_size")

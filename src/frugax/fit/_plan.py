@@ -10,9 +10,9 @@ import jax
 
 from frugax import measure, remat
 from frugax.budget import (
-    JsonPlan,
     MemoryBudget,
     MemoryShare,
+    Plan,
     format_bytes,
     format_share,
     parse_share,
@@ -100,7 +100,7 @@ class FitRow:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class FitPlan(JsonPlan):
+class FitPlan(Plan):
     """The answers for all targets; `chosen` is the first that fits.
 
     Attributes:

@@ -11,7 +11,8 @@ from typing import Any
 import jax
 from jax.tree_util import DictKey, SequenceKey
 
-from frugax.trees import is_array, take_variables
+from frugax.jaxprs import take_variables
+from frugax.trees import is_array
 
 Factory = Callable[[Callable[..., Any]], Callable[..., Any]]
 

@@ -12,10 +12,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from frugax import remat
 from frugax.errors import ConfigError
+from frugax.jaxprs import changes_weights, take_arrays
 from frugax.targets import Target
 from frugax.train import TrainStep
 from frugax.train.distributed import Layout, LayoutKind
-from frugax.trees import changes_weights, take_arrays
 
 from ._step_of_arrays import as_shapes, holds_variables, take_step
 

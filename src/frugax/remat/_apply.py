@@ -9,9 +9,9 @@ from jax.core import Tracer
 
 from frugax.budget import Receipt, Spend
 from frugax.errors import RematUndoneError
+from frugax.jaxprs import LossOfArrays, take_arrays
 from frugax.measure import program
 from frugax.targets import find_platform
-from frugax.trees import LossOfArrays, take_arrays
 
 from ._enclosing_program import EnclosingProgram, compile_program
 from ._plan import RematPlan

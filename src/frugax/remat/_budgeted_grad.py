@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from frugax.budget import MemoryBudget, MemoryShare, check_budget
-from frugax.trees import take_arrays
+from frugax.jaxprs import take_arrays
 
 from ._apply import PlannedGrad, apply
 from ._planner import check_arrays, plan

@@ -10,8 +10,7 @@ import jax
 
 from frugax import measure
 from frugax.budget import MemoryBudget, format_bytes, format_share
-from frugax.jaxprs import live_bytes, trace
-from frugax.trees import take_arrays
+from frugax.jaxprs import live_bytes, take_arrays, trace
 
 from ._apply import apply
 from ._enclosing_program import EnclosingProgram, compile_program

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from frugax.budget import (
-    JsonPlan,
     MemoryBudget,
+    Plan,
     amount,
     format_bytes,
     format_share,
@@ -224,7 +224,7 @@ class RowChunks:
 
 # No `slots`: `super()` fails in a dataclass that is built anew to have them.
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RematPlan(JsonPlan):
+class RematPlan(Plan):
     """How a backward pass is fitted into a memory budget.
 
     Attributes:

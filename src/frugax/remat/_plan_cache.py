@@ -20,9 +20,8 @@ from jax.core import Tracer
 
 from frugax.budget import MemoryBudget, MemoryShare, to_plain
 from frugax.fileio import DiskCache, cache_folder
-from frugax.jaxprs import constants, digest
+from frugax.jaxprs import LossOfArrays, constants, digest
 from frugax.targets import Target
-from frugax.trees import LossOfArrays
 
 from ._enclosing_program import EnclosingProgram
 from ._plan import RematPlan

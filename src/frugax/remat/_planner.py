@@ -12,9 +12,14 @@ from jax.core import Tracer
 
 from frugax.budget import MemoryBudget, MemoryShare, check_budget, format_bytes
 from frugax.errors import InfeasibleBudgetError, RematUndoneError
-from frugax.jaxprs import flops, flops_of, has_checkpoints
+from frugax.jaxprs import (
+    LossOfArrays,
+    flops,
+    flops_of,
+    has_checkpoints,
+    take_arrays,
+)
 from frugax.targets import Target
-from frugax.trees import LossOfArrays, take_arrays
 
 from ._added_time import guess_added_seconds
 from ._compile_search import CompileBench, Measurement, search

@@ -61,6 +61,9 @@ from ._task import (
 from ._trained import (
     load_trained as load_trained,
 )
+from ._user_code import (
+    user_code as user_code,
+)
 from ._verify import (
     verify_receipt as verify_receipt,
 )

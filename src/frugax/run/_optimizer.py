@@ -12,12 +12,12 @@ from optax import contrib
 
 from frugax import train
 from frugax.budget import suggest
-from frugax.configs import user_code
 from frugax.errors import ConfigError
 from frugax.trees import PyTree
 
 from ._config import TrainConfig
 from ._fingerprint import program_fingerprint
+from ._user_code import user_code
 
 _SCHEDULES = ("constant", "cosine", "linear")
 _RATES = ("learning_rate", "max_learning_rate")

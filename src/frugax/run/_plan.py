@@ -9,7 +9,7 @@ from typing import Literal
 import jax
 
 from frugax import train, trees
-from frugax.budget import JsonPlan, Spend, amount, format_bytes, format_seconds, table
+from frugax.budget import Plan, Spend, amount, format_bytes, format_seconds, table
 
 from ._config import Budgets, RunConfig
 from ._folder import RunFolder, free_folder
@@ -24,7 +24,7 @@ _TIMED_STEPS = 5
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RunPlan(JsonPlan):
+class RunPlan(Plan):
     """Predictions for a run before it starts.
 
     Attributes:

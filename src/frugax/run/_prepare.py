@@ -13,7 +13,6 @@ import optax
 
 from frugax import compress, train, trees
 from frugax.budget import MemoryBudget
-from frugax.configs import user_code
 from frugax.errors import (
     ConfigError,
     DivergedError,
@@ -39,6 +38,7 @@ from ._task_checks import (
     check_show,
     evaluate_model,
 )
+from ._user_code import user_code
 
 # Seconds of compressing for each second of planning the file: with a new search, and
 # with the plan from before training: of a residual net 0.06 for each file it codes.

@@ -17,7 +17,6 @@ import numpy as np
 
 from frugax import train, watch
 from frugax.budget import OverheadBudget, TimeBudget
-from frugax.configs import user_code
 from frugax.errors import InfeasibleBudgetError, OutputError
 from frugax.fileio import make_folder
 from frugax.train.processes import agree_on_min, gather, run_on_first
@@ -33,6 +32,7 @@ from ._past_times import store_times
 from ._prepare import Checked, Prepared, best_metric, check_task, prepare
 from ._snapshots import Snapshots
 from ._task_checks import Figures
+from ._user_code import user_code
 
 # Saving may take this share of the training time, unless a config says how often.
 _SAVE_SHARE = 0.05

@@ -18,13 +18,13 @@ import jax.numpy as jnp
 
 from frugax import train
 from frugax.budget import suggest
-from frugax.configs import user_code
 from frugax.errors import ConfigError
 from frugax.trees import PyTree
 
 from ._config import DataConfig, ModelConfig, RunConfig
 from ._data import Images, epoch_batches, load_images
 from ._example_batches import batch_examples
+from ._user_code import user_code
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -10,13 +10,13 @@ import numpy as np
 from jaxtyping import Float
 
 from frugax import train
-from frugax.configs import user_code
 from frugax.errors import ConfigError
 from frugax.trees import PyTree
 from frugax.watch.journal import check_names
 
 from ._bound_task import BoundTask
 from ._example_batches import to_arrays
+from ._user_code import user_code
 
 # Streams that frugax writes: the metrics of training steps, and those of watching.
 RESERVED_STREAMS = ("", "watch")

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from frugax.budget import (
-    JsonPlan,
     OverheadBudget,
+    Plan,
     check_budget,
     format_bytes,
     format_seconds,
@@ -53,7 +53,7 @@ class PlannedProbe:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class WatchPlan(JsonPlan):
+class WatchPlan(Plan):
     """The planned records of a function and their collection; `str` is a table.
 
     Attributes:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from frugax.budget import ExperimentBudget, JsonPlan, Receipt, Spend, table
+from frugax.budget import ExperimentBudget, Plan, Receipt, Spend, table
 
 from ._experiments import ExperimentRecord, add_costs, add_prices
 from ._settings import CampaignSettings
@@ -30,7 +30,7 @@ class PlannedExperiment:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CampaignPlan(JsonPlan):
+class CampaignPlan(Plan):
     """The limits of a campaign, before its first experiment.
 
     Which experiments a campaign does depends on their answers, so a plan states how

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from frugax.budget import JsonPlan, SizeBudget, format_bytes
+from frugax.budget import Plan, SizeBudget, format_bytes
 
 from .._tensor_table import (
     TensorRow,
@@ -31,7 +31,7 @@ class TensorPlan(TensorRow):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CompressPlan(JsonPlan):
+class CompressPlan(Plan):
     """How a tree of weights will be stored within a `SizeBudget`.
 
     Only the gap is an estimate: planning codes every tensor and counts.

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from frugax.budget import (
-    JsonPlan,
+    Plan,
     Receipt,
     SizeBudget,
     Spend,
@@ -43,7 +43,7 @@ class KeptWeight:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DtypePlan(JsonPlan):
+class DtypePlan(Plan):
     """The stored dtype of each weight, and the resulting error of the outputs.
 
     An error is ||outputs - exact|| / ||exact||, of the worst output of the worst batch.

@@ -3,8 +3,8 @@
 import dataclasses
 
 from frugax.budget import (
-    JsonPlan,
     MemoryBudget,
+    Plan,
     amount,
     format_bytes,
     format_share,
@@ -31,7 +31,7 @@ class Lever:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPlan(JsonPlan):
+class MemoryPlan(Plan):
     """A way to fit the gradients of a compiled model into a memory budget.
 
     Attributes:

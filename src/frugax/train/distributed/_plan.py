@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from frugax import measure
-from frugax.budget import JsonPlan, MemoryBudget, check_budget, format_bytes, table
+from frugax.budget import MemoryBudget, Plan, check_budget, format_bytes, table
 from frugax.errors import InfeasibleBudgetError
 from frugax.targets import Target
 from frugax.trees import PyTree
@@ -36,7 +36,7 @@ class LayoutTrial:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutPlan(JsonPlan):
+class LayoutPlan(Plan):
     """The layout of a step, and the bytes of each layout that was tried.
 
     Attributes:

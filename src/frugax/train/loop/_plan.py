@@ -10,7 +10,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from frugax.budget import JsonPlan, TimeBudget, check_budget, format_seconds, table
+from frugax.budget import Plan, TimeBudget, check_budget, format_seconds, table
 from frugax.errors import InfeasibleBudgetError
 from frugax.trees import PyTree
 
@@ -23,7 +23,7 @@ _NUM_TIMED = 5
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TrainPlan(JsonPlan):
+class TrainPlan(Plan):
     """How many steps to take, and where the seconds go.
 
     Attributes:

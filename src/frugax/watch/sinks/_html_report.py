@@ -12,8 +12,6 @@ import numpy as np
 
 from frugax.budget import (
     Receipt,
-    Spend,
-    amount,
     format_seconds,
     format_share,
     to_json,
@@ -27,6 +25,7 @@ from frugax.report import (
     fragment,
     line_chart,
     page,
+    receipt_table,
 )
 
 from ..drawing import PALETTES, Palette, Picture, check_palette, grid_svg, ramp
@@ -129,9 +128,11 @@ class HtmlReport:
         self._written_at = self._clock()
         seconds = self._written_at - self._start
         data = self._data
+        spends = self.receipt.spends if self.receipt else ()
+        budgets = receipt_table(spends) if spends else Markup()
         body = fragment(
             _heading(data, self._title, seconds, self.receipt),
-            _section("Budgets and what was spent", _budget_table(self.receipt)),
+            _section("Budgets and what was spent", budgets),
             _section("Frames", _films(data.films, self._palette)),
             _section("Curves", _charts(data)),
             [_section(name, _table(table)) for name, table in data.tables.items()],
@@ -193,31 +194,6 @@ def _heading(
 def _row(tag: str, texts: Sequence[str], numbers: Sequence[str]) -> Markup:
     cells = [element(tag, text) for text in texts]
     return element("tr", cells, [element(tag, text, class_="n") for text in numbers])
-
-
-def _budget_table(receipt: Receipt | None) -> Markup:
-    if receipt is None or not receipt.spends:
-        return Markup()
-    head = _row("th", ("budget", "verdict"), ("limit", "predicted", "measured"))
-    table = element("table", head, map(_budget_row, receipt.spends))
-    sources = [
-        element("li", element("b", s.name), f": {s.source}") for s in receipt.spends
-    ]
-    summary = element("summary", "How each figure was measured")
-    return fragment(
-        element("div", table, class_="scroll"),
-        element("details", summary, element("ul", sources)),
-    )
-
-
-def _budget_row(s: Spend) -> Markup:
-    measured = amount(s.measured, s.unit)
-    if s.noise:
-        measured += f" ± {amount(s.noise, s.unit)}"
-    verdict = str(s.verdict)
-    badge = element("span", verdict, class_=f"verdict {verdict.split()[0]}")
-    numbers = (amount(s.limit, s.unit), amount(s.predicted, s.unit), measured)
-    return _row("td", (s.name, badge), numbers)
 
 
 def _films(films: Mapping[str, Film], palette: Palette) -> Markup:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from frugax.trees import take_arrays
+from frugax.jaxprs import take_arrays
 
 
 def loss(model, x):

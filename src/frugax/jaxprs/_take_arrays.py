@@ -12,8 +12,9 @@ import itertools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from frugax.trees import is_array
+
 from ._nnx_objects import take_variables
-from ._partition import is_array
 
 Argnums = int | tuple[int, ...]
 
