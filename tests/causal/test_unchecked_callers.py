@@ -60,6 +60,7 @@ for case in (
     lambda: campaign(minimize="no"),
     lambda: causal.campaign.Grid(("1", "2")),
     lambda: causal.campaign.Grid((True, 2)),
+    lambda: causal.campaign.Logarithmic(("1", 10.0)),
     lambda: causal.posterior.DiscretePosterior(max_parents=-1),
     lambda: causal.posterior.DiscretePosterior(max_parents=1.5),
     lambda: causal.posterior.DiscretePosterior(prior_rows=0.0),
@@ -131,6 +132,8 @@ function of an outlook and a generator, got None.
 TypeError minimize must be True or False, got 'no'.
 ValueError values must be two finite numbers or more, got ('1', '2').
 ValueError values must be two finite numbers or more, got (True, 2).
+ValueError log_range must be (least, greatest), from 1.2e-38, got ('1', 10.0): \
+a range that holds 0 is a plain pair.
 ValueError max_parents must be a whole number >= 0, got -1.
 ValueError max_parents must be a whole number >= 0, got 1.5.
 ValueError prior_rows must be > 0 and finite, got 0.0.

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from frugax import ExperimentBudget
+from frugax import ExperimentBudget, causal
 from frugax.causal.campaign import (
     Binary,
     Campaign,
@@ -13,6 +13,8 @@ from frugax.causal.campaign import (
     Continuous,
     Grid,
     Integer,
+    JointLimit,
+    Logarithmic,
 )
 from refusals import refuses, warns
 
@@ -135,6 +137,9 @@ def test_experiments_of_the_past_count_as_outcomes():
         (lambda: Categorical(("Pd", "Zn", "Pd")), "'Pd'"),
         (lambda: Grid((1.0,)), "numbers"),
         (lambda: Grid((1.0, float("nan"))), "numbers"),
+        (lambda: Logarithmic((0.0, 1.0)), "log_range"),
+        (lambda: Logarithmic((1e-60, 1.0)), "log_range"),
+        (lambda: Logarithmic((1.0, 0.1)), "log_range"),
     ],
 )
 def test_wrong_kinds_are_refused(make, named):
@@ -211,3 +216,59 @@ def test_codes_of_samples_are_checked_like_names():
     table = {**natural(), "kind": np.full(30, 7.0)}
     with refuses(ValueError, "'kind'"):
         campaign.tell_observations(Samples.from_frame(table))
+
+
+DOSE = {"dose": Logarithmic((1e-9, 1e-3))}
+
+
+def respond(dose):
+    return (np.log10(dose) + 7) ** 2
+
+
+def test_a_logarithmic_range_is_searched_by_orders_of_magnitude(tmp_path):
+    campaign = campaign_of(variables=DOSE)
+    asked = []
+    while (one := campaign.ask()) is not None:
+        asked.append(one.actions["dose"])
+        assert 1e-9 <= asked[-1] <= 1e-3
+        campaign.tell(one, respond(asked[-1]))
+    # The middle of the range is 5e-4; that of its logarithms is 1e-6.
+    assert sum(dose < 1e-5 for dose in asked) >= 5
+    best = campaign.recommend()
+    assert abs(np.log10(best.actions["dose"]) + 7) < 1
+    assert best.value == best.actions
+    campaign.save(tmp_path / "campaign")
+    again = Campaign.load(tmp_path / "campaign")
+    assert again.settings.variables == DOSE
+    assert again.recommend() == best
+    assert causal.campaign.audit(again, num_samples=1).regret["this campaign"][0] >= 0
+
+
+def test_rows_with_a_logarithmic_variable_are_told_as_they_are():
+    campaign = campaign_of(variables=DOSE)
+    dose = 10.0 ** np.random.default_rng(0).uniform(-9, -3, 20)
+    campaign.tell_observations({"dose": dose, "y": respond(dose)})
+    (one,) = campaign.ask(1)
+    campaign.tell(one, 1.0, actual={"dose": 2e-6})
+    assert campaign.experiments[0].as_set == {"dose": 2e-6}
+    assert campaign.samples is not None
+    assert campaign.samples["dose"] == pytest.approx([*dose, 2e-6])
+    assert campaign.infer().outlook.done.values[0].ravel() == pytest.approx(
+        np.log10(2e-6)
+    )
+
+
+def test_what_has_no_logarithm_is_refused():
+    campaign = campaign_of(variables=DOSE)
+    rows = {"dose": [1e-6, 0.0, 1e-4], "y": [1.0, 2.0, 3.0]}
+    with refuses(ValueError, "row 1", "'dose'"):
+        campaign.tell_observations(rows)
+    assert campaign.samples is None
+    (one,) = campaign.ask(1)
+    with refuses(ValueError, "'dose'", -1.0):
+        campaign.tell(one, 1.0, actual={"dose": -1.0})
+    limit = JointLimit(weights={"dose": 1.0, "x": 1.0}, high=1.0)
+    with refuses(ValueError, "'dose'", "joint_limits"):
+        campaign_of(variables=DOSE | {"x": (0.0, 1.0)}, joint_limits=[limit])
+    with refuses(ValueError, "constraints['dose']"):
+        campaign_of(variables=DOSE, constraints={"dose": (None, 1e-4)})

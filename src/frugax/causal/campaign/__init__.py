@@ -28,7 +28,15 @@ from ._inference import Inference
 from ._plan import CampaignPlan, PlannedExperiment
 from ._plan_and_apply import apply, plan
 from ._settings import CampaignSettings
-from .actions import Binary, Categorical, Continuous, Grid, Integer, JointLimit
+from .actions import (
+    Binary,
+    Categorical,
+    Continuous,
+    Grid,
+    Integer,
+    JointLimit,
+    Logarithmic,
+)
 from .regret_forecast import ExpectedRegret
 from .report import graph_svg, report_page
 
@@ -52,6 +60,7 @@ __all__ = [
     "Inference",
     "Integer",
     "JointLimit",
+    "Logarithmic",
     "PlannedExperiment",
     "Recommendation",
     "Simulator",

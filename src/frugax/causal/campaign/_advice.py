@@ -10,7 +10,13 @@ from frugax.causal.scm import Intervention, intervene
 
 from ._inference import Inference
 from ._settings import CampaignSettings
-from .actions import Setting, describe_settings, list_settings, to_settings
+from .actions import (
+    Setting,
+    describe_settings,
+    list_settings,
+    scale_back,
+    to_settings,
+)
 
 # A recommendation is good within this share of the target's standard deviation.
 _TOLERANCE_FRAC = 0.05
@@ -112,7 +118,9 @@ def make_recommendation(
     outlook = inference.outlook
     best = outlook.best
     at = zip(*outlook.points.at(best), strict=True)
-    values = {inference.levers[v]: float(x) for v, x in at}
+    values = scale_back(
+        {inference.levers[v]: float(x) for v, x in at}, settings.variables
+    )
     expected, low, high = prediction_interval(outlook, best, settings)
     least, most = inference.mean_range
     low = max(expected - _SELECTED * (expected - low), least)
@@ -177,7 +185,8 @@ def give_advice(
     if warning := _describe_constraints(inference, outlook, settings):
         notes += f" Beware: {warning}."
     if inference.imputed:
-        text = list_settings(to_settings(inference.imputed, settings.variables))
+        usual = scale_back(inference.imputed, settings.variables)
+        text = list_settings(to_settings(usual, settings.variables))
         notes += (
             f" Observed rows lack variables that may be set: they count as {text}. If "
             "a value is not the usual one, tell observations with a column for it."

@@ -11,7 +11,7 @@ from frugax.causal.data import FLOAT32_STEPS, Samples, describe_oddities, find_w
 
 from ._experiments import ExperimentRecord
 from ._settings import CampaignSettings
-from .actions import Action, Binary, Categorical, to_code
+from .actions import Action, Binary, Categorical, Logarithmic, to_code
 
 _MIN_SEEN = 3  # values from which the usual range can be seen
 _MAX_WIDTHS = 3.0  # widths of the usual range, beyond its ends
@@ -65,6 +65,23 @@ def encode_settings(data: Any, variables: Mapping[str, Action]) -> Any:
             except ValueError as error:
                 raise ValueError(f"row {row}: {error}") from None
     return table
+
+
+def check_positive(rows: Samples, variables: Mapping[str, Action]) -> None:
+    """Refuse values without a logarithm of variables with a logarithmic range.
+
+    Raises:
+        ValueError: one is zero or negative.
+    """
+    for name, action in variables.items():
+        if not isinstance(action, Logarithmic) or name not in rows.variables:
+            continue
+        if len(bad := np.flatnonzero(rows[name] <= 0)):
+            raise ValueError(
+                f"row {bad[0]}: {name!r} is {rows[name][bad[0]]:g}, but its range is "
+                "logarithmic and needs positive values: leave the row out, or begin "
+                "the campaign with a plain range (low, high)."
+            )
 
 
 def read_rows(data: Any, values: Mapping[str, float], target: str) -> Samples:

@@ -67,7 +67,8 @@ def audit(
     inference = campaign.infer(full=True)
     # Replayed experiments take no time, so a limit of seconds would limit nothing.
     budget = _remove_time_limit(campaign)
-    settings = dataclasses.replace(campaign.settings, budget=budget)
+    # Its samples, from which the rows of a replay come, are on the scale of models.
+    settings = dataclasses.replace(campaign.settings, budget=budget).on_model_scale()
     if campaign.samples is None:
         raise ValueError(
             "this campaign has no rows to learn models from: tell some before an audit."

@@ -29,6 +29,7 @@ from ._advice import (
 from ._answers import (
     check_answer,
     check_digits,
+    check_positive,
     describe_missing,
     describe_wild,
     encode_settings,
@@ -54,6 +55,8 @@ from .actions import (
     Continuous,
     JointLimit,
     Setting,
+    scale_back,
+    scale_for_models,
     to_code,
     to_settings,
 )
@@ -401,6 +404,7 @@ class Campaign:
                 "rows, so no row says what changes it: check the column, or choose "
                 "another target."
             )
+        check_positive(samples, settings.variables)
         before = () if table is None else table.variables
         # Every check precedes the commit, so a refused table leaves no rows behind.
         settings.check_columns({*samples.variables, *before})
@@ -515,9 +519,10 @@ class Campaign:
                 "outlook.affordable is True."
             )
         targets, at = outlook.points.at(point)
-        values = {
-            inference.levers[v]: float(x) for v, x in zip(targets, at, strict=True)
-        }
+        values = scale_back(
+            {inference.levers[v]: float(x) for v, x in zip(targets, at, strict=True)},
+            self.settings.variables,
+        )
         value = value_of(outlook, point)
         sign = 1.0 if self.settings.minimize else -1.0
         expected, low, high = prediction_interval(outlook, point, self.settings)
@@ -637,6 +642,7 @@ class Campaign:
         values = record.values | self._read_actual(record, actual)
         data = encode_settings(data, settings.variables)
         rows = read_rows(data, values, settings.target)
+        check_positive(rows, settings.variables)
         if record.status != "pending":
             table = None  # the correction may be of a column's name
         check_answer(
@@ -759,6 +765,7 @@ class Campaign:
         names = {*settings.variables, *limits, settings.target}
         empty = Samples.observed(sorted(names), np.empty((0, len(names))))
         current = dataclasses.replace(state.current, settings=settings)
+        current = current.on_model_scale()
         inference = infer(
             current,
             join_tables(current.table, empty),
@@ -778,7 +785,8 @@ class Campaign:
             if targets not in points.targets:
                 continue
             group = points.targets.index(targets)
-            asked = np.array([*record.values.values()])
+            asked = scale_for_models(record.values, self.settings.variables)
+            asked = np.array([*asked.values()])
             same = np.isclose(points.values[group], asked, rtol=1e-9).all(1)
             affordable[np.flatnonzero(points.group == group)[same]] = False
         return dataclasses.replace(outlook, affordable=affordable)

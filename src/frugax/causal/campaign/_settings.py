@@ -25,8 +25,10 @@ from .actions import (
     Grid,
     Integer,
     JointLimit,
+    Logarithmic,
     bounds,
     describe_settings,
+    scale_for_models,
     to_settings,
 )
 
@@ -43,7 +45,7 @@ class CampaignSettings:
 
     Attributes:
         variables: variables that may be set, each with its range (least, greatest
-            value), or as an `Integer`, `Binary`, `Categorical` or `Grid`.
+            value), or as a `Logarithmic`, `Integer`, `Binary`, `Categorical` or `Grid`.
         target: variable to make small or large.
         budget: limits of the experiments. An experiment that sets several variables
             costs the sum of their prices.
@@ -126,6 +128,11 @@ class CampaignSettings:
                     f"constraints[{name!r}] is about a category, which has no bounds: "
                     "leave levels out of it."
                 )
+            if isinstance(self.variables.get(name), Logarithmic):
+                raise ValueError(
+                    f"constraints[{name!r}] is about a variable with a logarithmic "
+                    "range, whose mean is not modelled: change its range."
+                )
             if name == self.target:
                 raise ValueError(
                     f"constraints[{name!r}] is about the target, which is optimised: "
@@ -164,6 +171,19 @@ class CampaignSettings:
     def ranges(self) -> dict[str, tuple[float, float]]:
         """The least and the greatest value of each variable that may be set."""
         return {name: bounds(action) for name, action in self.variables.items()}
+
+    def on_model_scale(self) -> "CampaignSettings":
+        """The settings as the models have them: ranges of logarithms are plain ones."""
+        variables = {
+            name: tuple(
+                scale_for_models({name: end}, self.variables)[name]
+                for end in action.log_range
+            )
+            if isinstance(action, Logarithmic)
+            else action
+            for name, action in self.variables.items()
+        }
+        return dataclasses.replace(self, variables=variables)
 
     def describe(self, values: Mapping[str, float]) -> str:
         """Describe an experiment as the laboratory sets it: `do(kind = B)`.
@@ -322,7 +342,7 @@ class CampaignSettings:
 
 def read_variables(given: Any) -> dict[str, Action]:
     """Read a mapping from names to ranges or other kinds of actions."""
-    kinds = (Integer, Binary, Categorical, Grid)
+    kinds = (Logarithmic, Integer, Binary, Categorical, Grid)
     pairs: Any = given
     if isinstance(given, Mapping):
         pairs = {

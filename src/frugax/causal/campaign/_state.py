@@ -9,6 +9,7 @@ from frugax.causal.data import Samples
 
 from ._experiments import ExperimentRecord
 from ._settings import CampaignSettings
+from .actions import Logarithmic, scale_for_models
 from .regret_forecast import ExpectedRegret
 
 OBSERVED = -1  # instead of an experiment's id, for rows in which nothing was set
@@ -54,6 +55,31 @@ class CampaignState:
             self,
             table=table.select(names) if len(table) else None,
             experiment_ids=self.experiment_ids[current],
+        )
+
+    def on_model_scale(self) -> "CampaignState":
+        """The state as the models have it: logarithms of some variables."""
+        variables, table = self.settings.variables, self.table
+        logarithmic = [n for n, a in variables.items() if isinstance(a, Logarithmic)]
+        if table is not None:
+            values = table.values.copy()
+            for name in {*logarithmic} & {*table.variables}:
+                column = values[:, table.index(name)]
+                column[:] = np.log10(column)
+            table = Samples(table.variables, values, table.intervened)
+        records = tuple(
+            dataclasses.replace(
+                record,
+                values=scale_for_models(record.values, variables),
+                actual=scale_for_models(record.actual, variables),
+            )
+            for record in self.experiments
+        )
+        return dataclasses.replace(
+            self,
+            settings=self.settings.on_model_scale(),
+            table=table,
+            experiments=records,
         )
 
     def has_target(self, rows: np.ndarray) -> bool:

@@ -1,7 +1,8 @@
 """The domain of each variable that experiments set: continuous, integer, categorical.
 
 Tables hold numbers, so each value has a code: itself, 0 or 1 for a switch, and the
-position of its name for a category.
+position of its name for a category. Models have another scale for a `Logarithmic`
+variable: its logarithm to base 10.
 """
 
 import dataclasses
@@ -16,6 +17,7 @@ from frugax.causal.data import parse_number
 
 # More are not looked through one by one.
 _MAX_LISTED = 1000
+_FLOAT32_TINY = float(np.finfo(np.float32).tiny)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,6 +31,35 @@ class Continuous:
 
     low: float
     high: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Logarithmic:
+    """Any positive number of a range over orders of magnitude, such as 1e-9 to 1e-3.
+
+    Experiments are spread, and effects are modelled, over its logarithm.
+
+    Attributes:
+        log_range: the least and the greatest value, both positive.
+    """
+
+    log_range: tuple[float, float]
+
+    def __post_init__(self) -> None:
+        try:
+            # `float` would read the text "1", and take True for 1.
+            if any(isinstance(end, bool | str) for end in self.log_range):
+                raise TypeError
+            low, high = map(float, self.log_range)
+        except (TypeError, ValueError):
+            low = high = math.nan
+        # Tables hold float32.
+        if not _FLOAT32_TINY <= low < high < math.inf:
+            raise ValueError(
+                f"log_range must be (least, greatest), from {_FLOAT32_TINY:.2g}, got "
+                f"{self.log_range!r:.80}: a range that holds 0 is a plain pair."
+            )
+        object.__setattr__(self, "log_range", (low, high))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -129,7 +160,9 @@ class Grid:
         return np.array(self.values)
 
 
-Action: TypeAlias = tuple[float, float] | Integer | Grid | Categorical | Binary
+Action: TypeAlias = (
+    tuple[float, float] | Logarithmic | Integer | Grid | Categorical | Binary
+)
 """How a variable may be set; a pair is a continuous range."""
 
 Setting: TypeAlias = float | int | bool | str
@@ -173,6 +206,12 @@ class JointLimit:
                 f"joint_limits must each name two variables or more, each once, got "
                 f"{names}: for one, change its range."
             )
+        for name in names:
+            if isinstance(variables[name], Logarithmic):
+                raise ValueError(
+                    f"joint_limits names {name!r}, which has a logarithmic range: give "
+                    "it a plain range (low, high), or limit it without joint_limits."
+                )
         for name in self.weights:
             if isinstance(variables[name], Categorical):
                 raise ValueError(
@@ -239,6 +278,8 @@ def bounds(action: Action) -> tuple[float, float]:
     """Return the least and the greatest value, or code."""
     if isinstance(action, tuple):
         return action
+    if isinstance(action, Logarithmic):
+        return action.log_range
     return float(action.codes[0]), float(action.codes[-1])
 
 
@@ -246,7 +287,7 @@ def snap(
     values: Float[np.ndarray, " points"], action: Action
 ) -> Float[np.ndarray, " points"]:
     """Move values to the nearest ones that can be set."""
-    if isinstance(action, tuple):
+    if isinstance(action, tuple | Logarithmic):
         return values
     if isinstance(action, Integer):
         return np.clip(values.round(), action.low, action.high)
@@ -281,10 +322,39 @@ def to_code(name: str, value: Any, action: Action) -> float:
     except (TypeError, ValueError):
         number = math.nan
     is_code = not isinstance(action, Binary) or number in (0, 1)
+    if isinstance(action, Logarithmic) and number <= 0:
+        raise ValueError(
+            f"{name!r} has a logarithmic range and must be positive, got {value!r:.80}."
+        )
     if isinstance(value, str) or not math.isfinite(number) or not is_code:
         kind = "on or off" if isinstance(action, Binary) else "a finite number"
         raise ValueError(f"{name!r} must be {kind}, got {value!r:.80}.")
     return number
+
+
+def scale_for_models(
+    values: Mapping[str, float], variables: Mapping[str, Action]
+) -> dict[str, float]:
+    """Convert numbers to those that models have: logarithms of some variables."""
+    return {
+        name: math.log10(x) if isinstance(variables.get(name), Logarithmic) else x
+        for name, x in values.items()
+    }
+
+
+def scale_back(
+    values: Mapping[str, float], variables: Mapping[str, Action]
+) -> dict[str, float]:
+    """Convert the numbers of models to values that can be set."""
+    found: dict[str, float] = {}
+    for name, x in values.items():
+        action = variables.get(name)
+        if isinstance(action, Logarithmic):
+            # The power of an end's logarithm is rounded to either side of it.
+            low, high = action.log_range
+            x = min(max(10.0**x, low), high)
+        found[name] = x
+    return found
 
 
 def to_settings(
