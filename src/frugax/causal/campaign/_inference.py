@@ -28,7 +28,7 @@ from frugax.causal.posterior import (
 from ._experiments import add_prices
 from ._settings import CampaignSettings
 from ._state import CampaignState
-from .actions import Action
+from .actions import Action, Logarithmic
 from .candidates import make_grid, refine_grid, select_promising
 from .model_free import ModelFree, PassiveModels, causal_share, usual_mean
 from .preparation import (
@@ -410,7 +410,7 @@ def _separate_levels(
     for targets, values in zip(points.targets, found, strict=True):
         for i, v in enumerate(targets):
             action = actions[v]
-            if not isinstance(action, tuple):
+            if not isinstance(action, tuple | Logarithmic):
                 codes = action.codes
                 step = 0.5 if len(codes) <= _MAX_LEVELS else 2 / (len(codes) - 1)
                 ranks = np.searchsorted(codes, values[:, i])
