@@ -145,19 +145,23 @@ def _lines(count: int, seed: int) -> Iterator[tuple[np.ndarray, str]]:
 
 
 def magika(folder: Path) -> Net:
-    """What type a file has, from its bytes; files of this Python and its packages."""
+    """What type a file has, from its bytes; source files of this Python's library."""
     path = folder / "magika" / "models" / "standard_v3_3"
     net = OnnxNet(path / "model.onnx")
     labels = json.loads((path / "config.min.json").read_text())["target_labels_space"]
     same = "html css json xml csv toml png svg ttf npz npy zip rst yaml txt pdf tcl c"
     types = {suffix: suffix for suffix in same.split()}
     types |= {"py": "python", "js": "javascript", "h": "c", "hpp": "cpp", "so": "elf"}
-    types |= {"md": "markdown", "pyc": "pythonbytecode", "f90": "fortran"}
+    types |= {"md": "markdown", "f90": "fortran"}
     types |= {"sh": "shell", "gz": "gzip", "bat": "batch"}
-    here = Path(sysconfig.get_paths()["stdlib"]), Path(np.__file__).parents[1]
+    # Neither what was installed nor what was compiled here: other machines have others.
+    here = Path(sysconfig.get_paths()["stdlib"])
+    installed = here / "site-packages"
     rows, truth = [], []
     for suffix, label in types.items():
-        files = sorted(f for folder in here for f in folder.rglob(f"*.{suffix}"))
+        files = sorted(
+            f for f in here.rglob(f"*.{suffix}") if not f.is_relative_to(installed)
+        )
         for file in files[:: max(1, len(files) // 8)][:8]:
             content = file.read_bytes() if file.is_file() else b""
             if len(content) < 64 or label not in labels:
