@@ -26,7 +26,7 @@ DTYPES = [
     *("uint64", "float16", "float32", "float64", "complex64", "complex128"),
     *(ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2),
     *(ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.float4_e2m1fn),
-    ml_dtypes.float8_e8m0fnu,
+    *(ml_dtypes.float8_e8m0fnu, ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2fnuz),
 ]
 
 

@@ -215,3 +215,37 @@ def test_a_progress_that_cannot_be_called_is_refused_where_no_type_checker_runs(
     code = "from frugax import *; compress.plan({}, SizeBudget('2x'), progress=3)"
     said = forked.python(code).stderr.splitlines()[-1]
     assert said.startswith("TypeError: progress must be a function of (share, text)")
+
+
+FLOAT8 = ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
+
+
+def test_small_floats_that_torch_saved_are_read_and_written(tmp_path):
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import load_file, save_file
+
+    tensors = {
+        n: torch.tensor([1, 2, 0.5]).to(getattr(torch, f"float8_{n}")) for n in FLOAT8
+    }
+    save_file(tensors, tmp_path / "w.safetensors")
+    weights = compress.load_weights(tmp_path / "w.safetensors")
+    for array in weights.values():
+        assert array.astype(np.float32).tolist() == [1, 2, 0.5]
+    compress.save(tmp_path / "w.fxz", weights, SizeBudget(rel_error=0.0))
+    compress.export_safetensors(tmp_path / "w.fxz", tmp_path / "again.safetensors")
+    again = load_file(tmp_path / "again.safetensors")
+    for name, tensor in tensors.items():
+        assert again[name].dtype == tensor.dtype
+        assert again[name].float().tolist() == [1, 2, 0.5]
+
+
+def test_a_packed_4_bit_tensor_is_read_with_a_byte_for_each_number(tmp_path):
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file
+
+    packed = torch.tensor([[0x21, 0x43], [0x65, 0x87]], dtype=torch.uint8)
+    tensors = {"w": packed.view(torch.float4_e2m1fn_x2)}
+    save_file(tensors, tmp_path / "w.safetensors")
+    w = compress.load_weights(tmp_path / "w.safetensors")["w"]
+    assert w.dtype.name == "float4_e2m1fn"
+    assert w.astype(np.float32).tolist() == [[0.5, 1, 1.5, 2], [3, 4, 6, 0]]

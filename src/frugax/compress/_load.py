@@ -36,8 +36,13 @@ SAFETENSORS = {
     "BOOL": "bool",
     "C64": "complex64",
     "F8_E4M3": "float8_e4m3fn",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
     "F8_E5M2": "float8_e5m2",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
 }
+# Two to a byte, the first in its lower half; read as a byte each.
+_HALF_BYTES = {"F4": "float4_e2m1fn"}
 
 
 def load(path: str | os.PathLike[str], *, like: PyTree = None) -> PyTree:
@@ -271,6 +276,12 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
     for name, entry in json.loads(mapped[8:start]).items():
         if name == "__metadata__":
             continue
+        first, end = entry["data_offsets"]
+        if half := _HALF_BYTES.get(entry["dtype"]):
+            pairs = np.frombuffer(mapped, np.uint8, end - first, start + first)
+            each = np.stack([pairs & 0xF, pairs >> 4], axis=-1)
+            arrays[name] = each.view(dtype_from_name(half)).reshape(entry["shape"])
+            continue
         if entry["dtype"] not in SAFETENSORS:
             raise UnsupportedFileError(
                 f"{path}: tensor {name!r} has the dtype {entry['dtype']}, which cannot "
@@ -278,7 +289,6 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
                 "out."
             )
         dtype = dtype_from_name(SAFETENSORS[entry["dtype"]])
-        first, end = entry["data_offsets"]
         count = (end - first) // dtype.itemsize
         # An empty tensor may begin at the end of the file, an offset that NumPy
         # refuses.

@@ -21,7 +21,10 @@ _NUMPY_NAMES = (
     *("uint64", "float16", "float32", "float64", "complex64", "complex128"),
 )
 # Those of `ml_dtypes`; the 4-bit floats have neither NaN nor infinity.
-FLOATS_OF_ML_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")
+FLOATS_OF_ML_DTYPES = (
+    *("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"),
+    *("float8_e4m3fnuz", "float8_e5m2fnuz"),
+)
 _ML_NAMES = (*FLOATS_OF_ML_DTYPES, "float4_e2m1fn", "int4", "uint4")
 # Float dtypes that may lose precision; 8-bit floats are already quantised.
 QUANTISABLE = ("float16", "bfloat16", "float32", "float64")
