@@ -96,6 +96,23 @@ def test_many_variables_are_judged_among_their_neighbours():
     assert p.marginals["y"] > 0.8
 
 
+def test_a_required_parent_takes_the_place_of_the_least_related_variable():
+    noise = [f"n{i:02}" for i in range(13)]
+    # The cause is the last column, so that it is not kept for its place alone.
+    scm = causal.SCM.linear(
+        {**{name: {} for name in noise}, "z": {}, "y": {"z": 2.0}}, noise_scale=0.5
+    )
+    data = causal.collect_observational_data(scm, 60, seed=0).select([*noise, "y", "z"])
+    surrogate = causal.load_default_surrogate()
+    sought = frozenset().union(*surrogate.posterior(data, "y").parent_sets)
+    left_out = [name for name in noise if name not in sought]
+    assert len(left_out) == 3
+    for name in left_out:
+        p = surrogate.posterior(data, "y", required=[name])
+        # Half is all that data tell: from y to z would look the same.
+        assert p.marginals["z"] > 0.3
+
+
 def test_an_edge_and_its_reverse_are_not_both_likely(monkeypatch):
     x = np.random.default_rng(0).normal(size=(50, 1))
     same = causal.Samples.observed(("x", "y", "z"), np.repeat(x, 3, 1))

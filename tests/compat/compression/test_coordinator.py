@@ -117,7 +117,6 @@ def test_the_second_tensor_of_a_shape_reuses_the_program():
     assert latest(MetricType.JAX_CACHE_HITS) == 1 / 2
     assert latest(MetricType.JAX_MEMORY_POOL) > 0
     coordinator.compress(normal(300, 300))
-    assert len(coordinator.components["jax_compilation_optimizer"]) == 1
     coordinator.decompress(data)  # its program was dropped
     assert latest(MetricType.JAX_COMPILATION) > 0
 

@@ -10,7 +10,7 @@ from ._surrogate import (
     MAX_VARIABLES as MAX_VARIABLES,
     Surrogate as Surrogate,
     check_samples as check_samples,
-    nearest_variables as nearest_variables,
+    related_columns as related_columns,
     select_graph as select_graph,
     table_arrays as table_arrays,
 )

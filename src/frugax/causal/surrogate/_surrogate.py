@@ -83,7 +83,8 @@ class Surrogate:
         # Each child is predicted among its own 12 columns. Two children are then judged
         # in different contexts, and the results may contain an edge and its reverse.
         near = nearest_variables(values, intervened, present)
-        for child, columns in enumerate(near):
+        for child, ranked in enumerate(near):
+            columns = sorted(ranked)
             prediction = self._predict_columns(
                 columns, samples.variables, values, intervened, present
             )
@@ -137,14 +138,7 @@ class Surrogate:
             )
         columns = list(range(values.shape[1]))
         if len(columns) > MAX_VARIABLES:
-            # Sorted, because strings hash differently in each process, and the order of
-            # the columns decides the last digits.
-            needed = [samples.index(name) for name in sorted(required)]
-            columns = nearest_variables(values, intervened, present)[column]
-            free = [c for c in columns if c not in needed and c != column]
-            columns = sorted(
-                [column, *needed, *free[: MAX_VARIABLES - 1 - len(needed)]]
-            )
+            columns = related_columns(samples, target, required)
         prediction = self._predict_columns(
             columns, samples.variables, values, intervened, present
         )
@@ -342,7 +336,7 @@ def nearest_variables(
     intervened: Float[np.ndarray, "n d"],
     present: Float[np.ndarray, "n d"],
 ) -> list[list[int]]:
-    """List each variable and the 11 most related to it, in ascending order."""
+    """List each variable and the 11 most related to it, the most related first."""
     d = values.shape[1]
     # In float64: a singular matrix of correlations would otherwise get a negative
     # variance by rounding.
@@ -370,5 +364,17 @@ def nearest_variables(
         partial = inverse[child] / np.sqrt(inverse[child, child] * np.diag(inverse))
         strength = np.maximum(np.abs(partial), 0.5 * np.abs(r[child]))
         strength[child] = np.inf
-        near.append(sorted(np.argsort(-strength)[:MAX_VARIABLES].tolist()))
+        near.append(np.argsort(-strength)[:MAX_VARIABLES].tolist())
     return near
+
+
+def related_columns(
+    samples: Samples, target: str, required: Iterable[str] = ()
+) -> list[int]:
+    """Choose 12 columns: the target, required ones, and the most related to it.
+
+    They are in the order of the data, so that a position says nothing of its role.
+    """
+    near = nearest_variables(*table_arrays(samples))[samples.index(target)]
+    first = map(samples.index, [target, *required])
+    return sorted([*dict.fromkeys([*first, *near])][:MAX_VARIABLES])

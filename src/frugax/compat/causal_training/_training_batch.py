@@ -15,7 +15,7 @@ from frugax.causal.scm import SCM
 from frugax.causal.surrogate import (
     MAX_VARIABLES,
     check_samples,
-    nearest_variables,
+    related_columns,
     table_arrays,
 )
 
@@ -105,8 +105,14 @@ def create_training_batch(
         # Parents that were not observed cannot be listed, as their names are not in the
         # data.
         parents = frozenset(scm.parents(target)) & set(samples.variables)
+        if len(parents) >= MAX_VARIABLES:
+            raise ValueError(
+                f"{target!r} has {len(parents)} parents; the most is "
+                f"{MAX_VARIABLES - 1}."
+            )
         if len(part.variables) > MAX_VARIABLES:
-            part = part.select(_related(part, target, parents))
+            columns = related_columns(part, target, parents)
+            part = part.select([part.variables[column] for column in columns])
         values, intervened, present = table_arrays(part)
         is_target = np.zeros_like(values)
         is_target[:, part.index(target)] = 1
@@ -127,17 +133,3 @@ def create_training_batch(
         variable_orders=orders,
         target_variables=targets,
     )
-
-
-def _related(samples: Samples, target: str, parents: frozenset[str]) -> list[str]:
-    """Choose 12 variables: the target, its parents, and the most related others."""
-    if len(parents) >= MAX_VARIABLES:
-        raise ValueError(
-            f"{target!r} has {len(parents)} parents; the most is {MAX_VARIABLES - 1}."
-        )
-    near = nearest_variables(*table_arrays(samples))[samples.index(target)]
-    ranked = [target, *parents, *(samples.variables[c] for c in near)]
-    kept = list(dict.fromkeys(ranked))[:MAX_VARIABLES]
-    # In the order of the data, so that the position of a variable does not betray its
-    # role.
-    return [name for name in samples.variables if name in kept]

@@ -96,9 +96,6 @@ class JaxCompilationOptimizer:
         """Share of the requests whose program was compiled already; 0 of none."""
         return self._program.cache_info().hits / max(self.requests, 1)
 
-    def __len__(self) -> int:
-        return self._program.cache_info().currsize
-
     def run(self, function: Callable[..., Any], *arrays: jax.Array) -> jax.Array:
         """Call a function, compiled once for its shapes and devices."""
         self.requests += 1

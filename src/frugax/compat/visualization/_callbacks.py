@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from frugax.trees import combine, partition
 from frugax.watch.drawing import log_grid_to_console
 from frugax.watch.journal import check_name
 from frugax.watch.probes import Kind, Probe, emit
@@ -165,28 +166,19 @@ def _call(
 ) -> None:
     if not callable(fn):
         raise TypeError(f"the callback must be a function, got {fn!r:.99}.")
-    leaves, tree = jax.tree.flatten((args, kwargs))
     # Only arrays pass through the program. Python values stay in the closure, so that
     # flags and names reach the function with their own types.
-    moving = {
-        i: leaf
-        for i, leaf in enumerate(leaves)
-        if isinstance(leaf, jax.Array | np.ndarray | np.generic)
-    }
-    places = list(moving)
-    fixed = [None if i in moving else leaf for i, leaf in enumerate(leaves)]
+    moving, fixed = partition((args, kwargs))
+    leaves, tree = jax.tree.flatten(moving)
 
     def act(*arrays: np.ndarray) -> None:
-        both = list(fixed)
-        for i, array in zip(places, arrays, strict=False):
-            both[i] = array
-        given, named = jax.tree.unflatten(tree, both)
+        given, named = combine(jax.tree.unflatten(tree, arrays[: len(leaves)]), fixed)
         fn(*given, **named)
 
     # A partial or an object with `__call__` has no name, and its class stands in.
     label: str = name or getattr(fn, "__name__", type(fn).__name__)
     # A probe has at least one value; a function without any is called all the same.
-    values = {f"arg{i}": leaf for i, leaf in moving.items()} or {"nothing": 0}
+    values = {f"arg{i}": leaf for i, leaf in enumerate(leaves)} or {"nothing": 0}
     handler = act if max_avg_s is None else limit_pace(act, label, max_avg_s)
     _emit(label, "call", handler, values, label=label)
 
