@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec as P
 
 from frugax import measure
 from frugax.compat.memory_planning import height_compressed_grad
@@ -59,6 +60,21 @@ def test_it_plans_inside_a_jit_of_the_caller():
     gradient = height_compressed_grad(loss, block_size=9)
     assert_same(jax.jit(gradient)(WS, X), jax.grad(loss)(WS, X))
     assert gradient.last_executor is not None
+
+
+def test_arguments_on_several_devices_are_planned_as_they_are_divided():
+    mesh = jax.make_mesh((2,), ("d",))
+    place = lambda x, *axes: jax.device_put(x, NamedSharding(mesh, P(*axes)))
+    args = place(WS), place(X, "d")
+    gradient = height_compressed_grad(loss, block_size=9)
+    assert_same(gradient(*args), jax.grad(loss)(WS, X))
+    executor = gradient.last_executor
+    assert executor is not None
+    divided = executor.checkpoint_plan.meta["peak_frontier"]
+    gradient(WS, X)
+    executor = gradient.last_executor
+    assert executor is not None
+    assert divided < executor.checkpoint_plan.meta["peak_frontier"]
 
 
 @pytest.mark.parametrize(

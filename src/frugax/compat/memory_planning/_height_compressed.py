@@ -9,7 +9,7 @@ import jax
 
 from frugax.budget import MemoryBudget
 from frugax.errors import FrugaxError, InfeasibleBudgetError
-from frugax.remat import PlannedGrad, RematPlan, apply, plan
+from frugax.remat import PlannedGrad, RematPlan, apply, example_shapes, plan
 from frugax.remat.solver import check_block_size
 
 # No program fits in one byte of temporaries, so the search goes on to the smallest one.
@@ -75,9 +75,8 @@ class HeightCompressedGrad:
             UserWarning: once for each set of shapes that cannot be planned, with
                 the reason.
         """
-        # eval_shape turns arrays, numbers and tracers alike into shapes with weak
-        # types, which can be hashed.
-        shapes = jax.eval_shape(lambda *given: given, *args)
+        # Of arrays, numbers and tracers alike; with their places on devices.
+        shapes = example_shapes(args)
         key = jax.tree.structure(shapes), tuple(jax.tree.leaves(shapes))
         if key not in self._executors:
             self._executors[key] = self._prepare(shapes)
