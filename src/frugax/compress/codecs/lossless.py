@@ -19,6 +19,7 @@ References:
 """
 
 import struct
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -51,6 +52,22 @@ _QUICK, _THOROUGH = (
     zstandard.ZstdCompressionParameters.from_level(level) for level in (1, 9)
 )
 _SAMPLE = 1 << 16  # bytes
+
+
+class _Coders(threading.local):
+    """zstd's compressors of this thread: none may serve two at a time.
+
+    Making one takes as long as coding ten thousand bytes.
+    """
+
+    def __init__(self) -> None:
+        self.huffman, self.quick, self.thorough = (
+            zstandard.ZstdCompressor(compression_params=params)
+            for params in (_HUFFMAN, _QUICK, _THOROUGH)
+        )
+
+
+_CODERS = _Coders()
 # By the bytes of a word: what moves it up in one twice as wide, and its lowest bit to
 # the top. Vectors of x86 have products of 16 bits, and no shifts; an array without axes
 # saves a conversion.
@@ -180,7 +197,8 @@ def _encode_part(bits: np.ndarray, *, floats: bool) -> bytes:
     coded = [*map(_encode_plane, planes[: word // 2])]
     # Does the lowest byte repeat once the sign is out of it? A sample tells.
     with_sign, without = planes[0][:_SAMPLE], _byte_planes(bits[:_SAMPLE])[0]
-    repeats = len(_zstd(without, _QUICK)) < _WORTH_A_TRY * len(_zstd(with_sign, _QUICK))
+    quick = lambda plane: len(_CODERS.quick.compress(plane.data))
+    repeats = quick(without) < _WORTH_A_TRY * quick(with_sign)
     if word > 2 and not repeats and all(plane[0] == _RAW for plane in coded):
         low, high = bits.view(f"<u{word // 2}").reshape(-1, 2).T
         planes = map(_encode_plane, _byte_planes(_rotate_left(high)))
@@ -215,15 +233,14 @@ def _encode_plane(plane: np.ndarray) -> bytes:
 
 def _encode_shortest(plane: np.ndarray) -> tuple[int, bytes]:
     """Return the coder that makes a plane shortest, and its bytes."""
-    coded = [(_RAW, plane.tobytes()), (_ZSTD, _zstd(plane, _HUFFMAN))]
+    short = _CODERS.huffman.compress(plane.data)
+    coded = [(_RAW, plane.tobytes()), (_ZSTD, short)]
     sample = plane[:_SAMPLE]
-    if len(_zstd(sample, _QUICK)) < len(_zstd(sample, _HUFFMAN)):
-        coded.append((_ZSTD, _zstd(plane, _THOROUGH)))
+    if len(sample) < len(plane):
+        short = _CODERS.huffman.compress(sample.data)
+    if len(_CODERS.quick.compress(sample.data)) < len(short):
+        coded.append((_ZSTD, _CODERS.thorough.compress(plane.data)))
     return min(coded, key=lambda option: len(option[1]))
-
-
-def _zstd(plane: np.ndarray, params: zstandard.ZstdCompressionParameters) -> bytes:
-    return zstandard.ZstdCompressor(compression_params=params).compress(plane.data)
 
 
 def _decode_plane(coder: int, block: memoryview, count: int) -> np.ndarray:
