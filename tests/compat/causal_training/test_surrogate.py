@@ -122,6 +122,9 @@ def test_sizes_out_of_range_are_refused(name, value):
     [
         ({"target_variables": ["q"] * 4}, ("q",)),
         ({"parent_sets": [[frozenset("q")]] * 4}, ("q",)),
+        ({"parent_sets": [[frozenset({"v0"})]] * 4}, ("v0",)),
+        ({"expert_probs": np.ones((4, 3))}, (0, 4, 3)),
+        ({"variable_orders": [["v0", "v1", "v2", "v3"]] * 4}, (0, 4, 3)),
         ({"observational_data": np.zeros((4, 9, 13, 4))}, (13, 12)),
     ],
 )

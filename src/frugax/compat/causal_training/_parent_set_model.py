@@ -107,9 +107,17 @@ def encode_batch(examples: TrainingBatch) -> EncodedBatch:
         examples.parent_sets,
     )
     for i, (order, target, sets) in enumerate(zip(*names_of, strict=True)):
+        if len(order) > width or len(sets) > probs.shape[1]:
+            raise ValueError(
+                f"example {i} names {len(order)} variables and {len(sets)} parent "
+                f"sets, but its arrays have {width} and {probs.shape[1]}."
+            )
         mask[i, : len(order)] = 1
         for name in {target}.union(*sets) - {*order}:
             raise ValueError(f"{name!r} is not among {list(order)!r:.200}.")
+        # The network has no score for it, and would give that of the set without it.
+        if any(target in names for names in sets):
+            raise ValueError(f"example {i} lists {target!r} as a parent of itself.")
         child[i] = list(order).index(target)
         listed[i, : len(sets)] = 1
         for row, names in enumerate(sets):

@@ -168,7 +168,7 @@ def _call(
         raise TypeError(f"the callback must be a function, got {fn!r:.99}.")
     # Only arrays pass through the program. Python values stay in the closure, so that
     # flags and names reach the function with their own types.
-    moving, fixed = partition((args, kwargs))
+    moving, fixed = partition((args, kwargs), select=_is_array)
     leaves, tree = jax.tree.flatten(moving)
 
     def act(*arrays: np.ndarray) -> None:
@@ -197,6 +197,11 @@ def _emit(
     # receiver gets them.
     tree = jax.tree.structure(arrays)
     emit(Probe(stream, kind, handler, tree, tuple(values), label), *arrays)
+
+
+def _is_array(leaf: object) -> bool:
+    # Not those of other libraries, such as torch, which a program cannot hand over.
+    return isinstance(leaf, jax.Array | np.ndarray | np.generic)
 
 
 def _as_data(value: Any) -> jax.Array:
