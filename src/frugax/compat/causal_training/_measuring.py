@@ -113,8 +113,7 @@ def benchmark_sustained_performance(
             seconds[name].append(_time_call(functions[name], args)[1])
     # The first round compiles. Ratios within a round, because load changes more between
     # rounds than within one.
-    ratios = np.divide(seconds["slow"][1:], seconds["fast"][1:])
-    found = measure.Interval.of(ratios)
+    found = measure.Interval.of(np.divide(seconds["slow"][1:], seconds["fast"][1:]))
     return SustainedThroughput(found.middle, found.low, found.high)
 
 

@@ -7,7 +7,6 @@ file's, which the NumPy decoder wrote.
 
 import functools
 import itertools
-import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +19,7 @@ from frugax import tropical
 from frugax.compress import CompressedFile
 from frugax.compress.container import compute_digest
 from frugax.errors import ConfigError, CorruptFileError
+from frugax.targets import Target
 
 from ._monitor import MetricType, PipelineType, UnifiedPerformanceMonitor
 from ._settings import SystemConfiguration
@@ -60,10 +60,9 @@ class JaxMemoryPool:
 
     def __init__(self, device: Any, fraction: float) -> None:
         self._device = device
-        whole = (device.memory_stats() or {}).get("bytes_limit")
-        if whole is None:
-            whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        self.limit_bytes = int(fraction * whole)
+        whole = Target.of_devices([device]).memory_bytes
+        # Of a device that does not state its memory, none may be used.
+        self.limit_bytes = int(fraction * (whole or 0))
 
     @property
     def used_bytes(self) -> int:
