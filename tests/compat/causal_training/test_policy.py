@@ -92,7 +92,19 @@ def _experience(policy, rng, count):
         action=column("action"),
         log_p=column("log_p"),
         reward=np.isin(column("action")[:, 0], (1, 3)).astype(float),
+        group_size=8,
     )
+
+
+def test_the_baseline_is_the_mean_of_the_group_that_was_played():
+    policy = guide.create_acquisition_policy(8)
+    played = _experience(policy, np.random.default_rng(0), 16)
+    # Equal rewards within each group of 4, so nothing is to be learned.
+    games = dataclasses.replace(
+        played, reward=np.repeat([0.0, 1.0, 0.0, 1.0], 4), group_size=4
+    )
+    trainer = guide.GRPOTrainer(policy, guide.GRPOConfig(group_size=8))
+    assert trainer.update(games)["gradient_norm"] == pytest.approx(0, abs=1e-6)
 
 
 def test_grpo_learns_what_is_rewarded_within_groups_from_one_program():

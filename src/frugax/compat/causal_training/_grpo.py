@@ -72,12 +72,14 @@ class Experience:
         action: the rule that chose it.
         log_p: its log-probability.
         reward: of the whole campaign: minus the regret of its recommendation.
+        group_size: campaigns in each group.
     """
 
     features: Float[np.ndarray, "n s f"]
     action: Int[np.ndarray, "n s"]
     log_p: Float[np.ndarray, "n s"]
     reward: Float[np.ndarray, " n"]
+    group_size: int
 
 
 def collect_experience(
@@ -126,7 +128,7 @@ def collect_experience(
         name: np.array([[getattr(choice, name) for choice in game] for game in moves])
         for name in ("features", "action", "log_p")
     }
-    return Experience(**columns, reward=np.array(rewards))
+    return Experience(**columns, reward=np.array(rewards), group_size=config.group_size)
 
 
 def _recorded(policy: AcquisitionPolicy, moves: list[list[Choice]]) -> Policy:
@@ -190,7 +192,7 @@ class GRPOTrainer:
         """
         # The group's mean is the baseline, in place of a value network. A small
         # constant, since all of a group may have the same reward.
-        groups = games.reward.reshape(-1, self.config.group_size)
+        groups = games.reward.reshape(-1, games.group_size)
         centred = groups - groups.mean(1, keepdims=True)
         advantage = centred / (groups.std(1, keepdims=True) + 1e-4)
         reference = log_policy(self._reference.weights, games.features)
