@@ -140,7 +140,7 @@ def check_contents(wheel: Path, sdist: Path) -> tuple[str, str, str]:
         str(path.relative_to(ROOT / "src"))
         for path in (ROOT / "src" / "frugax").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
-    }
+    } | {"frugax/errors.md"}  # from docs/, for `frugax explain-error`
     with zipfile.ZipFile(wheel) as archive:
         names = {n for n in archive.namelist() if ".dist-info/" not in n}
         licences = [n for n in archive.namelist() if n.endswith("licenses/LICENSE")]

@@ -80,6 +80,17 @@ def test_no_arguments_show_the_help():
     assert "subcommands" in frugax().stdout
 
 
+def test_an_error_is_explained_by_the_code_in_its_message():
+    (code,) = re.findall(r"explain-error ([a-z-]+)\]", frugax("run", "no.yaml").stderr)
+    shown = frugax("explain-error", code)
+    assert shown.returncode == 0
+    assert "ConfigError" in shown.stdout
+    assert code in frugax("explain-error").stdout.split()
+    unknown = frugax("explain-error", "unknown-code")
+    assert unknown.returncode == 2
+    assert "'unknown-code'" in unknown.stderr
+
+
 def test_a_mistyped_option_names_the_right_one():
     done = frugax("run", "x.yaml", "--resum", "y")
     meant = "perhaps you meant --resume or --resume-latest;"

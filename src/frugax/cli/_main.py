@@ -24,6 +24,7 @@ from . import (
 )
 from ._commands import EXIT_PEER_LOST, is_joined
 from ._consoles import console, errors, print_error
+from ._explain_error import explain_error
 from ._parse import parse
 
 _ABOUT = """JAX under a budget: state your limits; get a result and a receipt.
@@ -144,6 +145,7 @@ def _commands_by_name() -> dict[str, Callable[..., int]]:
         **_weights_commands.COMMANDS,
         "verify-receipt": _commands.verify_receipt,
         "doctor": _commands.doctor,
+        "explain-error": explain_error,
         # `main` handles these groups itself; here they appear in the help.
         "watch": _watch,
         "causal": _causal,
