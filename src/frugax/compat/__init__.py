@@ -1,8 +1,8 @@
-"""Names of older systems' guides, kept working on top of the rooms.
+"""Names of older systems' guides, kept working on top of frugax's packages.
 
 One package a guide: `compression`, `memory_planning`, `causal_training` and
-`visualization`. New code uses the rooms themselves; nothing in frugax imports this
-package. Guide: docs/compat/.
+`visualization`. New code uses `compress`, `remat`, `causal` and `watch` themselves;
+nothing in frugax imports this package. Guide: docs/compat/.
 """
 
 import lazy_loader
