@@ -199,10 +199,24 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_function_is_converted(name):
+def _apply_all(x):
+    return {name: function(x) for name, function in FUNCTIONS.items()}
+
+
+# Tracing is what takes long, so each function has a trace of its own once a day only.
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(_apply_all, id="all of them"),
+        *(
+            pytest.param(f, id=n, marks=pytest.mark.thorough)
+            for n, f in FUNCTIONS.items()
+        ),
+    ],
+)
+def test_a_function_is_converted(function):
     torch.manual_seed(0)
-    imported = from_torch(Function(FUNCTIONS[name]), (torch.randn(2, 4, 7, 6),))
+    imported = from_torch(Function(function), (torch.randn(2, 4, 7, 6),))
     assert imported.certificate.max_error < 1e-5
 
 
