@@ -1,8 +1,8 @@
 # Commands, each doing all of its own set-up:
 #   make run       train a real model inside stated budgets; writes runs/digits/report.html
 #   make test      everything that CI runs for each change
-#   make thorough  what takes longer, once a day: the newest JAX, slow pages, notebooks,
-#                  hundreds of random models and programs
+#   make thorough  what takes longer, once a day: the newest JAX, types checked at run
+#                  time, slow pages, notebooks, hundreds of random models and programs
 #   make coverage  lines and branches of src that the tests run
 #   make site      build the site into dist/site and dist/frugax-site.zip
 #   make notebooks run the notebooks and keep their outputs and pictures in them
@@ -23,10 +23,16 @@ test:
 	@scripts/setup dev
 	scripts/check
 
+# Packages that say the shapes and dtypes of arrays, and what checks them at run time.
+TYPED = frugax.allocate,frugax.causal,frugax.compat.causal_training,frugax.compress,$\
+  frugax.report,frugax.models.to_jax,frugax.run,frugax.train,frugax.tropical,$\
+  frugax.watch,type_checker.typechecked
+
 thorough:
 	@FRUGAX_SETUP_TPU=1 scripts/setup dev
 	JAX_DISABLE_MOST_OPTIMIZATIONS=0 XLA_FLAGS=--xla_force_host_platform_device_count=8 \
 	  .venv/bin/python -m pytest -q -n 2 --dist loadfile -m thorough
+	.venv/bin/python -m pytest -q -n 2 --dist loadfile --jaxtyping-packages=$(TYPED)
 	scripts/newest-jax
 
 coverage:

@@ -1,7 +1,7 @@
-"""What checks types at run time while the tests run; see addopts in pyproject.toml.
+"""What checks types at run time in `make thorough`; see TYPED in the Makefile.
 
-Only packages that say the shapes and dtypes of arrays are checked: a quarter of the
-tests' time went into checking the others, which pyright does as well.
+It takes a third of the time of tests that compute much, so once a day must do. Only
+packages that say the shapes and dtypes of arrays are checked, pyright checks the rest.
 """
 
 import beartype

@@ -138,8 +138,8 @@ ValueError max_parents must be a whole number >= 0, got -1.
 ValueError max_parents must be a whole number >= 0, got 1.5.
 ValueError prior_rows must be > 0 and finite, got 0.0.
 TypeError samples must be of Samples, got {'x': [1.0]}: give Samples.from_frame(frame).
-TypeError cost must be a number, got '5'.
-TypeError costs['a'] must be a number, got '1'.
+TypeError cost must be a number, got '5' of type str.
+TypeError costs['a'] must be a number, got '1' of type str.
 ValueError cost must be > 0 and finite, got 10000000000000000000.
 TypeError got None, which is not an experiment (ask returns None once the budget is \
 spent): pass one that ask returned, or its number.
