@@ -202,7 +202,7 @@ def measure_memory(given: argparse.Namespace) -> Figures:
             found[f"{name}, {share:g}"] = row | {
                 "measured": (spend.measured or 0) / whole,
                 "verdict": str(fitted.report().verdict),
-                "micro_batches": fitted.plan.micro_batches,
+                "chunks": fitted.plan.batch.count if fitted.plan.batch else 1,
                 "extra_flops": fitted.plan.extra_share,
                 "error": distance(fitted.evaluate(params, data, pulls), exact),
             }

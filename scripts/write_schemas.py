@@ -22,7 +22,6 @@ PLANS: dict[str, type] = {
     "fit-plan": fit.FitPlan,
     "jit-plan": capture.JitPlan,
     "layout-plan": distributed.LayoutPlan,
-    "model-memory-plan": models.MemoryPlan,
     "remat-plan": remat.RematPlan,
     "run-plan": run.RunPlan,
     "train-plan": train.TrainPlan,

@@ -11,12 +11,11 @@ import pytest
 
 import forked
 import frugax as fx
-from frugax import MemoryBudget, SizeBudget, models
+from frugax import MemoryBudget, SizeBudget, models, remat
 from frugax.budget import Verdict
 from frugax.errors import InfeasibleBudgetError, ShapeError
 from frugax.measure import program
-from frugax.models.to_jax import JaxModel, MemoryPlan
-from frugax.models.to_jax._micro_batch import find_batch_axis
+from frugax.models.to_jax import JaxModel
 from frugax.targets import installed_compilers
 from refusals import refuses
 
@@ -116,23 +115,21 @@ def test_gradients_fit_and_are_those_without_a_budget(net, share):
     compiled = net.compile(MemoryBudget(limit_bytes=int(whole * share)))
     plan = compiled.plan
     assert plan.predicted <= whole * share < plan.unplanned_bytes == whole
-    assert plan.recompute.segments or plan.micro_batches > 1
+    assert plan.segments or plan.batch
     assert far(compiled.evaluate(*args), plain.evaluate(*args)) < 1e-5
     (spend,) = compiled.report().spends
     assert spend.measured == spend.predicted == plan.predicted
     assert spend.verdict is Verdict.KEPT
-    assert MemoryPlan.from_json(plan.to_json()) == plan
+    assert remat.RematPlan.from_json(plan.to_json()) == plan
 
 
 def test_a_model_that_fits_is_not_changed():
     compiled = MLP.compile(MemoryBudget("1GiB"))
-    (lever,) = compiled.plan.levers
-    assert (lever.name, lever.fits, lever.extra_flops) == ("keep everything", True, 0)
-    assert compiled.plan.extra_flops == 0
-    assert compiled.plan.micro_batches == 1
+    plan = compiled.plan
+    assert (plan.extra_flops, plan.compiles, plan.batch) == (0, 1, None)
+    assert not plan.segments
     args = numbers(MLP, compiled)
     assert far(compiled.evaluate(*args), MLP.compile().evaluate(*args)) == 0
-    assert "recomputes nothing" in compiled.plan.explain()
 
 
 def test_a_model_that_fits_is_compiled_once():
@@ -178,7 +175,7 @@ def test_the_program_that_a_search_compiled_is_the_one_that_runs(tmp_path, monke
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
         compiled = net.compile(budget)
-        assert compiled.plan.recompute is not None
+        assert compiled.plan.segments or compiled.plan.batch
         searched = len(programs)
         assert searched <= 4  # the longer search compiled seven and more
         made = jax.block_until_ready(compiled.evaluate(*args))
@@ -186,11 +183,6 @@ def test_the_program_that_a_search_compiled_is_the_one_that_runs(tmp_path, monke
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
     assert far(made, plain.evaluate(*args)) < 1e-5
-
-
-def test_the_search_is_shown(capsys):
-    MLP.compile(MemoryBudget("1GiB"), verbose=True)
-    assert "keep everything: 144 KiB, fits" in capsys.readouterr().err
 
 
 def test_a_target_that_is_not_here_is_asked():
@@ -208,8 +200,9 @@ def test_a_target_that_is_not_here_is_asked():
     assert MLP.compile(target="h100").budget.kind == "total"
     again = models.apply(
         MLP.model,
-        MemoryPlan.from_json(compiled.plan.to_json()),
+        remat.RematPlan.from_json(compiled.plan.to_json()),
         backend=fx.JaxBackend(),
+        shapes={"input": MLP.shape},
     )
     assert again.target.name == "h100"
 
@@ -232,13 +225,9 @@ def test_a_loss_is_planned_at_its_first_use(loss):
     made = compiled.value_and_grad(params, inputs, loss)
     assert far(made, wanted) < 1e-5
     plan = compiled.plan_for(loss, inputs)
-    assert plan.purpose == f"value_and_grad of {loss.__name__}"
-    # So little that batches must go through in pieces, even if the loss mixes rows; one
-    # more forward pass, about a third of what a step does, is what that costs.
-    assert plan.micro_batches > 1
-    assert plan.batch_keys == ("input",)
-    assert 0.25 < plan.extra_share < 0.6
+    assert plan.segments or plan.batch
     spends = compiled.report().spends
+    assert spends[1].name.endswith(f"value_and_grad of {loss.__name__}")
     assert [s.verdict for s in spends] == [Verdict.KEPT] * 2
 
 
@@ -272,7 +261,7 @@ def test_random_draws_and_state_are_as_without_a_budget():
     pulled = {"output": jnp.ones((128, 4))}
     whole = bytes_of(plain, (params, data, pulled))
     compiled = net.compile(MemoryBudget(limit_bytes=int(0.7 * whole)))
-    assert compiled.plan.recompute.segments
+    assert compiled.plan.segments
     wanted = plain.evaluate(params, data, pulled)
     made = compiled.evaluate(params, data, pulled)
     assert set(made[0]) == set(wanted[0])
@@ -282,7 +271,7 @@ def test_random_draws_and_state_are_as_without_a_budget():
 @pytest.mark.thorough
 def test_it_works_inside_a_users_jit():
     plain, compiled = MLP.compile(), MLP.compile(MemoryBudget("96KiB"))
-    assert compiled.plan.recompute.segments
+    assert compiled.plan.segments or compiled.plan.batch
     params, data, pulled = numbers(MLP, plain)
     inputs = data | {"label": jnp.ones((128, 8))}
 
@@ -360,24 +349,20 @@ def test_a_memory_plan_is_applied_without_a_search(monkeypatch):
     params, data = plain.randomize_params(0), {"input": jnp.ones((128, 16))}
     pulled = {"output": jnp.ones((128, 8))}
     budget = MemoryBudget("24KiB")
-    plan = models.plan(
-        MLP.model, budget, backend=fx.JaxBackend(), shapes={"input": MLP.shape}
-    )
+    backend, shapes = fx.JaxBackend(), {"input": MLP.shape}
+    plan = models.plan(MLP.model, budget, backend=backend, shapes=shapes)
     assert plan.budget == budget
-    assert plan.recompute is not None
-    assert plan.micro_batches > 1 or plan.recompute.segments
+    assert plan.segments or plan.batch
     assert MLP.compile(budget).plan == plan
-    monkeypatch.setattr("frugax.models.to_jax._budgeted.Search", None)
-    read = MemoryPlan.from_json(plan.to_json())
-    compiled = models.apply(MLP.model, read, backend=fx.JaxBackend())
+    monkeypatch.setattr(remat, "plan", None)
+    read = remat.RematPlan.from_json(plan.to_json())
+    compiled = models.apply(MLP.model, read, backend=backend, shapes=shapes)
     assert compiled.plan == plan
     assert compiled.report().verdict is Verdict.KEPT
     want, got = (m.evaluate(params, data, pulled) for m in (plain, compiled))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-5, 1e-5), want, got)
-    with refuses(ValueError, "shapes", "model"):
-        models.apply(
-            MLP.model, plan, backend=fx.JaxBackend(), shapes={"input": (64, 16)}
-        )
+    with refuses(ValueError, "other shapes"):
+        models.apply(MLP.model, plan, backend=backend, shapes={"input": (64, 16)})
 
 
 def test_torch_names_its_alternative():
@@ -392,28 +377,33 @@ def mixed_rows():
 
 
 @pytest.mark.parametrize(
-    ("model", "named"),
+    "model",
     [
-        (
-            models.Model(models.Linear(8), models.BatchNorm()),
-            "batch_norm_0.running_mean",
-        ),
-        (models.Model(models.Linear(8), models.Dropout(0.5)), "numbers"),
-        (mixed_rows(), "output"),
-        (
-            models.Model.create(output=models.Linear(8)(models.IOKey("input")).mean()),
-            "output",
-        ),
-        (
-            models.Model(models.Linear(8), fx.op("reshape", shape=(4, -1))),
-            "output",
-        ),
+        models.Model(models.Linear(8), models.BatchNorm()),
+        models.Model(models.Linear(8), models.Dropout(0.5)),
+        mixed_rows(),
+        models.Model(models.Linear(8), fx.op("reshape", shape=(4, -1))),
     ],
-    ids=["state", "draws", "mixed", "scalar", "fixed"],
+    ids=["state", "draws", "mixed", "reshaped"],
 )
-def test_batches_are_not_cut_where_rows_depend_on_each_other(model, named):
-    with refuses(InfeasibleBudgetError, named):
-        Net(model, (64, 16)).compile(MemoryBudget("10B"))
+def test_rows_that_depend_on_each_other_give_the_numbers_of_a_whole_batch(model):
+    net = Net(model, (64, 16))
+    plain = net.compile()
+    params, data = plain.randomize_params(0), plain.initial_state()
+    data |= {"input": jax.random.normal(jax.random.key(1), net.shape)}
+    if "key" in plain.data_keys:
+        data |= {"key": jax.random.key(2)}
+    outputs = plain.evaluate(params, data)
+    keys = jax.random.key(3)
+    pulled = {
+        k: jax.random.normal(keys, v.shape) for k, v in outputs.items() if k not in data
+    }
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        net.compile(MemoryBudget("10B"))
+    # The program that needs least is the likeliest to have been cut.
+    least = net.compile(MemoryBudget(limit_bytes=int(caught.value.needed)))
+    wanted = plain.evaluate(params, data, pulled)
+    assert far(least.evaluate(params, data, pulled), wanted) < 1e-5
 
 
 def test_a_mask_of_as_many_rows_as_the_batch_is_not_cut():
@@ -421,14 +411,21 @@ def test_a_mask_of_as_many_rows_as_the_batch_is_not_cut():
     x = models.IOKey("input", shape=("batch", time, 16))
     mask = models.IOKey("mask", shape=(time, time))
     hidden = models.Linear(16)(x)
-    model = models.Model.create(output=mask @ fx.op("tanh")(hidden))
-    net = Net(model, (batch, time, 16))
-    compiled = net.compile()
-    inputs = {k: compiled.graph.specs[k] for k in ("input", "mask")}
-    pieces = find_batch_axis(compiled.graph, inputs)
-    assert pieces is not None
-    assert pieces.keys == ("input",)
-    assert pieces.counts == (2, 4, 8)
+    for _ in range(4):
+        hidden = fx.op("tanh")(models.Linear(16)(hidden))
+    net = Net(models.Model.create(output=mask @ hidden), (batch, time, 16))
+    plain = net.compile()
+    params = plain.randomize_params(0)
+    data = {
+        "input": jax.random.normal(jax.random.key(1), net.shape),
+        "mask": jnp.tril(jnp.ones((time, time))),
+    }
+    pulled = {"output": jnp.ones((batch, time, 16))}
+    whole = bytes_of(plain, (params, data, pulled))
+    compiled = net.compile(MemoryBudget(limit_bytes=whole // 2))
+    assert compiled.plan.batch is not None
+    made = compiled.evaluate(params, data, pulled)
+    assert far(made, plain.evaluate(params, data, pulled)) < 1e-5
 
 
 # The XLA of JAX 0.12 needs less: a budget too small here suffices there.
@@ -437,15 +434,11 @@ def test_a_budget_too_small_names_the_needed_one():
     with pytest.raises(InfeasibleBudgetError) as caught:
         MLP.compile(MemoryBudget("4KiB"))
     error = caught.value
-    assert isinstance(error.best, MemoryPlan)
+    assert isinstance(error.best, remat.RematPlan)
     assert error.needed == error.best.predicted > error.limit == 4 * 1024
     assert MLP.compile(MemoryBudget(limit_bytes=int(error.needed))).plan
-    assert "take batches of" in str(error)
-    rows = int(error.hint.split("take batches of ")[1].split(",")[0])
-    smaller = dataclasses.replace(MLP, shape=(rows, 16))
-    assert smaller.compile(MemoryBudget("4KiB")).plan.micro_batches == 1
     with refuses(ValueError, "JSON"):
-        MemoryPlan.from_json("{")
+        remat.RematPlan.from_json("{")
 
 
 # --- dtypes of weights ------------------------------------------------------------
@@ -567,7 +560,7 @@ def test_planning_dtypes_needs_batches(change, kind, named):
             "dtypes are planned",
         ),
         ("plan(compiled, 0.1, params={}, batches=[])", "budget must be a MemoryBudget"),
-        ("apply(compiled, 'a plan', params={})", "plan must be a MemoryPlan or a"),
+        ("apply(compiled, 'a plan', params={})", "plan must be a RematPlan or a"),
     ],
 )
 def test_arguments_of_a_wrong_type_are_named(call, text):

@@ -1,5 +1,6 @@
 """Losses that run in chunks of their batch: the same gradients, in fewer bytes."""
 
+import functools
 import re
 
 import jax
@@ -9,7 +10,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 from frugax import InfeasibleBudgetError, MemoryBudget, remat
-from frugax.jaxprs import flops, shape_of
+from frugax.jaxprs import fast_convolution, flops, shape_of
 from frugax.remat.rewrite import (
     MixesBatchError,
     build_value_and_grad,
@@ -59,10 +60,10 @@ def relu_and_softmax(ws, x):
     return jnp.mean(x**2)
 
 
-def convolutions(kernels, x):
+def convolutions(kernels, x, convolve=jax.lax.conv_general_dilated):
     for k in kernels:
-        names = ("NHWC", "HWIO", "NHWC")
-        x = jax.lax.conv_general_dilated(x, k, (1, 1), "SAME", dimension_numbers=names)
+        how = {"window_strides": (1, 1), "padding": "SAME"}
+        x = convolve(x, k, **how, dimension_numbers=("NHWC", "HWIO", "NHWC"))
         x = jax.lax.reduce_window(
             jax.nn.relu(x), -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "SAME"
         )
@@ -199,6 +200,11 @@ CASES = {
     "log_of_sums": (log_of_sums, (WS, X), 0),
     "relu_and_softmax": (relu_and_softmax, (WS, X), 0),
     "convolutions": (convolutions, (KERNELS, IMAGES), 0),
+    "fast_convolutions": (
+        functools.partial(convolutions, convolve=fast_convolution),
+        (KERNELS, IMAGES),
+        0,
+    ),
     "attention": (attention, (WS, TOKENS), 0),
     "recurrent": (recurrent, (WS, SERIES), 1),
     "second_derivatives": (second_derivatives, (WS, X), 0),

@@ -111,9 +111,7 @@ def compile(
     else:
         target, budget = resolve_target(target, budget)
         check_memory_budget(budget, program.graph, backend, jit=jit)
-        compiled = library.BudgetedJaxModel(
-            program, budget=budget, target=target, show=verbose
-        )
+        compiled = library.BudgetedJaxModel(program, budget=budget, target=target)
     if verbose:
         print(compiled.summary())  # noqa: T201 - asked for
     return compiled

@@ -6,20 +6,19 @@ measure, so it cannot be planned from a description alone.
 """
 
 import importlib
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
-
-import numpy as np
 
 from frugax.budget import MemoryBudget, SizeBudget
 
 from ._compile import build_program, check_memory_budget, resolve_target
 from ._compiled_model import CompiledModel
-from .graph import Layer, Spec, flatten
+from .graph import Layer
 
 if TYPE_CHECKING:
-    from .to_jax import BudgetedJaxModel, CastParams, DtypePlan, JaxBackend, MemoryPlan
+    from frugax.remat import RematPlan
+
+    from .to_jax import BudgetedJaxModel, CastParams, DtypePlan, JaxBackend
 
 
 @overload
@@ -30,7 +29,7 @@ def plan(
     backend: "JaxBackend",
     shapes: Mapping[str, Any] | None = None,
     **options: Any,
-) -> "MemoryPlan": ...
+) -> "RematPlan": ...
 
 
 @overload
@@ -61,13 +60,13 @@ def plan(subject: Any, budget: Any, **options: Any) -> Any:
             any output of any batch, or a size, for which the error is made small, or
             both.
         **options: for a `MemoryBudget` the arguments of `compile`, of which `backend`
-            is required; `target` asks the compiler of other devices, and `verbose`
-            prints each attempt. For a `SizeBudget`: `params`, the weights by key;
-            `batches`, at least two inputs of `compiled.evaluate`, the later half of
-            which is held out; `dtypes`, the short dtypes that may be used.
+            is required; `target` asks the compiler of other devices. For a
+            `SizeBudget`: `params`, the weights by key; `batches`, at least two inputs
+            of `compiled.evaluate`, the later half of which is held out; `dtypes`, the
+            short dtypes that may be used.
 
     Returns:
-        A `MemoryPlan` or a `DtypePlan`, for `apply`.
+        A `remat.RematPlan` or a `DtypePlan`, for `apply`.
 
     Raises:
         InfeasibleBudgetError: nothing that was tried fits.
@@ -100,7 +99,7 @@ def plan(subject: Any, budget: Any, **options: Any) -> Any:
 @overload
 def apply(
     subject: Layer,
-    plan: "MemoryPlan",
+    plan: "RematPlan",
     *,
     backend: "JaxBackend",
     shapes: Mapping[str, Any] | None = None,
@@ -115,16 +114,16 @@ def apply(
 
 
 def apply(subject: Any, plan: Any, **options: Any) -> Any:
-    """Compile a model as a `MemoryPlan` says, or cast weights as a `DtypePlan` says.
+    """Compile a model as a `RematPlan` says, or cast weights as a `DtypePlan` says.
 
     Nothing is searched again, so a plan that was kept as JSON costs one compilation.
 
     Args:
         subject: the model or the compiled model that was planned.
         plan: the plan that `frugax.models.plan` made for it.
-        **options: for a `MemoryPlan` the arguments of `compile`, of which `backend` is
-            required and `shapes` are those of the plan if not given. For a `DtypePlan`
-            `params`, the weights by key.
+        **options: for a `RematPlan` the arguments of `compile`, of which `backend` is
+            required, with the shapes that were planned for. For a `DtypePlan` `params`,
+            the weights by key.
 
     Returns:
         A compiled model that follows the plan, with a `plan` and a `report()`; or
@@ -141,17 +140,17 @@ def apply(subject: Any, plan: Any, **options: Any) -> Any:
         >>> budget = ml.MemoryBudget("1MiB")
         >>> shapes = {"input": [64, 8]}
         >>> plan = ml.models.plan(model, budget, backend=backend, shapes=shapes)
-        >>> compiled = ml.models.apply(model, plan, backend=backend)
+        >>> compiled = ml.models.apply(model, plan, backend=backend, shapes=shapes)
         >>> str(compiled.report().verdict)
         'kept'
     """
     library = importlib.import_module("frugax.models.to_jax")
-    if isinstance(plan, library.MemoryPlan):
+    if isinstance(plan, importlib.import_module("frugax.remat").RematPlan):
         return _apply_memory(subject, plan, **options)
     if isinstance(plan, library.DtypePlan):
         return library.CastParams.cast(_check_jax_model(subject), plan, **options)
     raise TypeError(
-        f"plan must be a MemoryPlan or a DtypePlan, got {plan!r:.60}: make one with "
+        f"plan must be a RematPlan or a DtypePlan, got {plan!r:.60}: make one with "
         "models.plan(...)."
     )
 
@@ -162,43 +161,22 @@ def _plan_memory(
     *,
     backend: Any,
     target: Any = None,
-    verbose: bool = False,
     **options: Any,
-) -> "MemoryPlan":
+) -> "RematPlan":
     library = importlib.import_module("frugax.models.to_jax")
     target, budget = resolve_target(target, budget)
     program = build_program(model, backend, **options)
     check_memory_budget(budget, program.graph, backend, jit=backend.jit)
-    planned = library.BudgetedJaxModel(
-        program, budget=budget, target=target, show=verbose
-    )
-    return planned.plan
+    return library.BudgetedJaxModel(program, budget=budget, target=target).plan
 
 
 def _apply_memory(
-    model: Any, plan: "MemoryPlan", *, backend: Any, shapes: Any = None, **options: Any
+    model: Any, plan: "RematPlan", *, backend: Any, **options: Any
 ) -> "BudgetedJaxModel":
     library = importlib.import_module("frugax.models.to_jax")
-    if shapes is None:
-        shapes = _input_shapes(model, plan)
-    program = build_program(model, backend, shapes=shapes, **options)
+    program = build_program(model, backend, **options)
     check_memory_budget(plan.budget, program.graph, backend, jit=backend.jit)
     return library.BudgetedJaxModel(program, budget=plan.budget, plan=plan)
-
-
-def _input_shapes(model: Any, plan: "MemoryPlan") -> dict[str, Spec]:
-    """The shapes in a plan of a model's inputs, without state and random keys."""
-    shapes: dict[str, Spec] = {}
-    if not isinstance(model, Layer):
-        return shapes  # build_program refuses it with the reason
-    inputs = flatten(model).inputs
-    for key, text in plan.shapes:
-        # A random key prints as `key<fry>[]`, and its shape need not be stated.
-        found = re.fullmatch(r"(\w+)\[([\d, ]*)\]", text)
-        if key in inputs and found is not None:
-            lengths = tuple(int(n) for n in found[2].split(",") if n.strip())
-            shapes[key] = Spec(lengths, np.dtype(found[1]))
-    return shapes
 
 
 def _plan_dtypes(

@@ -1,25 +1,27 @@
-"""`BudgetedJaxModel`: a compiled model whose gradients stay within a memory budget."""
+"""`BudgetedJaxModel`: a compiled model whose gradients stay within a memory budget.
 
-import sys
-from collections.abc import Callable, Mapping
+`frugax.remat` plans them: what the backward pass recomputes, and whether a batch runs
+in chunks, of which it proves from the operations that they give the same numbers.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from frugax import remat
-from frugax.budget import MemoryBudget, Receipt, Spend, format_bytes
+from frugax.budget import MemoryBudget, Receipt, Spend
 from frugax.errors import InfeasibleBudgetError
-from frugax.jaxprs import flops
 from frugax.measure import program
 from frugax.models._compiled_model import CompiledModel
 from frugax.targets import Target, find_target
 
 from ._compiled import Arrays, JaxModel
-from ._gradient_candidates import LossGradients, OutputGradients, shapes_of
-from ._memory import Candidate, PlainProgram, Search
-from ._memory_plan import Lever, MemoryPlan
 from ._shape_rules import spec_of
+
+Shapes = dict[str, jax.ShapeDtypeStruct]
 
 
 class BudgetedJaxModel(JaxModel):
@@ -35,7 +37,6 @@ class BudgetedJaxModel(JaxModel):
         budget: limit on the memory of the gradients.
         plan: the plan for gradients of all outputs.
         target: the devices whose compiler counts the bytes.
-        show: whether each attempt of a search is printed.
     """
 
     def __init__(
@@ -43,20 +44,18 @@ class BudgetedJaxModel(JaxModel):
         program: CompiledModel,
         *,
         budget: MemoryBudget,
-        plan: MemoryPlan | None = None,
+        plan: remat.RematPlan | None = None,
         target: Target | None = None,
-        show: bool = False,
     ) -> None:
         super().__init__(program, jit=True)
-        self.budget, self.show = budget, show
+        self.budget = budget
         with self.backend.scope():
             here = find_target(())
         self.target = target or here
         # A plan that was made for an absent GPU is measured there; on a GPU, here.
-        if target is None and plan is not None and plan.target:
-            planned = Target(plan.target)
-            self.target = here if planned.platform == here.platform else planned
-        self._functions: dict[Any, _PlannedFunction] = {}
+        if target is None and plan is not None and plan.platform != here.platform:
+            self.target = Target(plan.target)
+        self._planned: dict[Any, _PlannedGradients] = {}
         # The planned function takes the place of the attribute that `evaluate` calls,
         # so a call without a budget does not pay for a test of whether there is one.
         self._unplanned_vjp = self._forward_and_vjp
@@ -76,13 +75,7 @@ class BudgetedJaxModel(JaxModel):
                 "plan: leave it out."
             )
         with self.backend.scope():
-            # A given plan is replayed without a search, but only if it was made for
-            # these shapes: its byte counts mean nothing for others.
-            if plan is not None:
-                self._functions[names] = self._follow(
-                    plan, OutputGradients(self, names)
-                )
-            self.plan = self._plan_outputs(names).plan
+            self.plan = self._plan_outputs(names, plan).plan
 
     def _run_vjp(
         self, params: Any, data: Any, cotangents: Any
@@ -90,38 +83,42 @@ class BudgetedJaxModel(JaxModel):
         names = frozenset(cotangents)
         if not names or not names <= self._floats:
             return self._unplanned_vjp(params, data, cotangents)  # or an error
-        planned = self._functions.get(names) or self._plan_outputs(names)
+        planned = self._planned.get(names) or self._plan_outputs(names)
         return planned.function(params, data, cotangents)
 
-    def _plan_outputs(self, names: frozenset[str]) -> "_PlannedFunction":
-        if names not in self._functions:
-            self._functions[names] = self._search(OutputGradients(self, names))
-        return self._functions[names]
+    def _plan_outputs(
+        self, names: frozenset[str], plan: remat.RematPlan | None = None
+    ) -> "_PlannedGradients":
+        if names not in self._planned:
+            task = _outputs_task(self, names)
+            self._planned[names] = _PlannedGradients(self, task, plan)
+        return self._planned[names]
 
     # The search waits for the first call. The shapes of arrays that only the loss
     # reads, such as labels, are unknown until then.
     def _make_step(self, loss: str | Callable[..., Any]) -> Callable[..., Any]:
         def step(params: Any, inputs: Mapping[str, Any]) -> Any:
-            planned = self._functions.get(loss) or self._plan_loss(loss, inputs)
+            planned = self._planned.get(loss) or self._plan_loss(loss, inputs)
             return planned.function(params, inputs)
 
         return step
 
     def _plan_loss(
         self, loss: str | Callable[..., Any], inputs: Mapping[str, Any]
-    ) -> "_PlannedFunction":
-        if loss not in self._functions:
+    ) -> "_PlannedGradients":
+        if loss not in self._planned:
             shapes = {k: _struct(v) for k, v in inputs.items()}
             read = {k: v for k, v in shapes.items() if k in self.data_keys}
             # Checked before the search, which takes several compilations and would
             # otherwise plan for shapes that are refused afterwards.
-            self.check_planned(shapes_of(self, self.param_keys), read)
-            self._functions[loss] = self._search(LossGradients(self, loss, shapes))
-        return self._functions[loss]
+            self.check_planned(_shapes_of(self, self.param_keys), read)
+            task = _loss_task(self, loss, shapes)
+            self._planned[loss] = _PlannedGradients(self, task)
+        return self._planned[loss]
 
     def plan_for(
         self, loss: str | Callable[..., Any], inputs: Mapping[str, Any]
-    ) -> MemoryPlan:
+    ) -> remat.RematPlan:
         """Return the plan of `value_and_grad` for a loss; make it if necessary.
 
         Args:
@@ -129,7 +126,7 @@ class BudgetedJaxModel(JaxModel):
             inputs: an array, or a `jax.ShapeDtypeStruct`, for each input, by key.
 
         Raises:
-            InfeasibleBudgetError: no candidate fits.
+            InfeasibleBudgetError: nothing that was tried fits.
             ValueError: an input does not have its stated shape.
         """
         with self.backend.scope():
@@ -138,54 +135,7 @@ class BudgetedJaxModel(JaxModel):
     def report(self) -> Receipt:
         """Compile and measure the planned functions, and compare with their plans."""
         with self.backend.scope():
-            return Receipt(
-                tuple(planned.spend() for planned in self._functions.values())
-            )
-
-    def _search(self, request: OutputGradients | LossGradients) -> "_PlannedFunction":
-        plain = _PlannedFunction(request.at(1), self)
-        search = Search(
-            request,
-            self.budget,
-            plain.measure_plain(),
-            self.target,
-            self._tell,
-            finish=plain.check_first,
-        )
-        plan = search.find()
-        if plan.micro_batches == 1 and plan.recompute is None:
-            # The program that was measured is the one that calls run: it is compiled.
-            plain.plan = plan
-            return plain
-        planned = _PlannedFunction(request.at(plan.micro_batches), self, plan)
-        if search.jitted is not None and self.target.is_here:
-            planned.function = search.jitted  # compiled already
-        return planned
-
-    def _tell(self, lever: Lever) -> None:
-        if self.show or sys.stderr.isatty():
-            verdict = "fits" if lever.fits else "too much"
-            print(  # noqa: T201 - a search takes several compilations
-                f"{lever.name}: {format_bytes(lever.bytes)}, {verdict}", file=sys.stderr
-            )
-
-    def _follow(self, plan: MemoryPlan, request: OutputGradients) -> "_PlannedFunction":
-        """Build the function of an existing plan."""
-        batch_keys: tuple[str, ...] = ()
-        if plan.micro_batches > 1:
-            batch_keys = request.batch_keys
-        for name, planned, own in (
-            ("gradients", plan.purpose, request.purpose),
-            ("shapes", plan.shapes, request.shapes),
-            ("batch_keys", plan.batch_keys, batch_keys),
-        ):
-            if planned != own:
-                raise ValueError(
-                    f"the plan does not fit the model: its {name} are "
-                    f"{planned!r:.200}, the model's are {own!r:.200}. Make a new "
-                    "one with models.plan."
-                )
-        return _PlannedFunction(request.at(plan.micro_batches), self, plan)
+            return Receipt(tuple(planned.spend() for planned in self._planned.values()))
 
     def check_planned(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> None:
         """Check that arrays have the shapes that the budget was planned for.
@@ -204,75 +154,150 @@ class BudgetedJaxModel(JaxModel):
                 )
 
 
-class _PlannedFunction:
-    """One planned function, with the measurement of its memory."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class _GradientTask:
+    """Gradients of a model, as `remat.plan` takes them.
 
-    plan: MemoryPlan
+    Attributes:
+        purpose: what they are, for the receipt.
+        objective: the function to differentiate.
+        has_aux: whether it returns more than a scalar.
+        build: from its value-and-gradient function to the function that calls run.
+        args: shapes of the arguments of both.
+    """
+
+    purpose: str
+    objective: Callable[..., Any]
+    has_aux: bool
+    build: Callable[[Callable[..., Any]], Callable[..., Any]]
+    args: tuple[Any, ...]
+
+
+def _outputs_task(model: JaxModel, names: frozenset[str]) -> _GradientTask:
+    """The outputs, and the vector-Jacobian product of some of them."""
+    params = _shapes_of(model, model.param_keys)
+    data = _shapes_of(model, model.data_keys)
+    outputs = jax.eval_shape(model.pure, params, data)
+
+    def objective(params: Any, data: Any, cotangents: Any) -> Any:
+        outputs = model.pure(params, data)
+        # `remat.plan` differentiates scalars. The gradient of the sum of outputs times
+        # cotangents is their vector-Jacobian product.
+        total: Any = 0.0
+        for name, cotangent in cotangents.items():
+            # Half precision is too coarse to accumulate in.
+            wide = jnp.promote_types(cotangent.dtype, jnp.float32)
+            total += jnp.sum(outputs[name].astype(wide) * cotangent.astype(wide))
+        return total, outputs
+
+    def build(grad: Callable[..., Any]) -> Callable[..., Any]:
+        def pull(params: Any, data: Any, cotangents: Any) -> tuple[Any, Any]:
+            # The plan was made for cotangents of the dtypes of the outputs. A Python
+            # number or a wider array would be another program.
+            outputs = jax.eval_shape(model.pure, params, data)
+            model.check_cotangents(cotangents, outputs)
+            typed = {k: jnp.asarray(v, outputs[k].dtype) for k, v in cotangents.items()}
+            (_, outputs), grads = grad(params, data, typed)
+            return outputs, grads
+
+        return pull
+
+    return _GradientTask(
+        purpose=f"evaluate with output_gradients of {', '.join(sorted(names))}",
+        objective=objective,
+        has_aux=True,
+        build=build,
+        args=(params, data, {k: outputs[k] for k in sorted(names)}),
+    )
+
+
+def _loss_task(
+    model: JaxModel, loss: str | Callable[..., Any], inputs: Shapes
+) -> _GradientTask:
+    """A loss and its gradients."""
+    name = loss if isinstance(loss, str) else getattr(loss, "__name__", "a loss")
+    return _GradientTask(
+        purpose=f"value_and_grad of {name}",
+        objective=model.loss_function(loss, model.pure),
+        has_aux=False,
+        build=lambda grad: grad,
+        args=(_shapes_of(model, model.param_keys), inputs),
+    )
+
+
+class _PlannedGradients:
+    """The function that calls run, its plan, and the measurement of its memory."""
 
     def __init__(
         self,
-        candidate: Candidate,
         model: BudgetedJaxModel,
-        plan: MemoryPlan | None = None,
+        task: _GradientTask,
+        plan: remat.RematPlan | None = None,
     ) -> None:
-        self.model, self.args = model, candidate.args
-        planned = candidate.build_plain()
+        self.model, self.task = model, task
+        kept: list[Any] = []
+        self.plan = plan or self._search(kept.append)
+        # On the target the program that fits has been compiled as it runs. Elsewhere it
+        # gives the same numbers; the receipt says which compiler has counted the bytes.
+        if kept and model.target.is_here:
+            self.function = kept[-1]
+        else:
+            grad = remat.apply(task.objective, self.plan, anywhere=True)
+            self.function = self._finish(grad)
         if plan is not None:
-            self.plan = plan
-            planned = candidate.build_planned(plan.recompute)
+            self.function.trace(*task.args)  # refuses the plan of another model
 
-        self.function = self.check_first(planned)
+    def _search(self, keep: Callable[[Any], None]) -> remat.RematPlan:
+        task, target = self.task, self.model.target
 
-    def check_first(self, planned: Callable[..., Any]) -> Any:
-        """The function that calls run: the program after checks of its arguments."""
-        model = self.model
+        def search(*, first_fit: bool) -> remat.RematPlan:
+            return remat.plan(
+                task.objective,
+                self.model.budget,
+                example_args=task.args,
+                has_aux=task.has_aux,
+                within=remat.EnclosingProgram(
+                    build=self._finish, args=task.args, keep=keep
+                ),
+                target=None if target.is_here else target,
+                first_fit=first_fit,
+            )
+
+        try:
+            return search(first_fit=True)  # one or two compilations in most cases
+        except InfeasibleBudgetError:
+            return search(first_fit=False)
+
+    def _finish(self, grad: Callable[..., Any]) -> Any:
+        """The jitted function around a gradient, with checks of its arguments."""
+        model, run = self.model, self.task.build(grad)
 
         def check_and_run(params: Any, data: Any, *rest: Any) -> Any:
             # The checks run only while JAX traces.
             read = {k: v for k, v in data.items() if k in model.data_keys}
             model.check_planned(params, read)
-            if rest:
-                outputs = jax.eval_shape(model.pure, params, data)
-                model.check_cotangents(rest[0], outputs)
-                # The plan was made for cotangents of the dtypes of the outputs. A
-                # Python number or a wider array would be another program.
-                rest = (
-                    {k: jnp.asarray(v, outputs[k].dtype) for k, v in rest[0].items()},
-                )
-            return planned(params, data, *rest)
+            return run(params, data, *rest)
 
         return jax.jit(check_and_run)
-
-    def measure_plain(self) -> PlainProgram:
-        """Compile the plain program for the target, and measure it."""
-        budget, target = self.model.budget, self.model.target
-        with target.tracing():
-            traced = self.function.trace(*target.place(self.args))
-        try:
-            executable = target.compile(traced)
-        except InfeasibleBudgetError as e:
-            # The compiler for TPUs refuses a program that is larger than the device.
-            held = max(int(e.needed), budget.limit_bytes + 1)
-            return PlainProgram(held, flops(traced.jaxpr.jaxpr))
-        compiled = remat.CompiledCandidate.of(self.function, traced, executable)
-        held = program(executable).bytes_of(budget.kind)
-        return PlainProgram(held, compiled.flops, compiled)
 
     def spend(self) -> Spend:
         """Compare the prediction with the bytes that XLA assigns to this function."""
         budget, target = self.plan.budget, self.model.target
-        # The function that calls run, with its checks and casts, and not the candidate
-        # that the search measured: the receipt is about the real program.
         with target.tracing():
-            traced = self.function.trace(*target.place(self.args))
+            traced = self.function.trace(*target.place(self.task.args))
         return Spend(
-            name=f"{budget.kind} memory of {self.plan.purpose}",
+            name=f"{budget.kind} memory of {self.task.purpose}",
             unit="bytes",
             limit=budget.limit_bytes,
             predicted=self.plan.predicted,
             measured=program(target.compile(traced)).bytes_of(budget.kind),
             source=f"memory_analysis() of the program compiled for {target}",
         )
+
+
+def _shapes_of(model: JaxModel, keys: Iterable[str]) -> Shapes:
+    specs = {key: model.graph.specs[key] for key in sorted(keys)}
+    return {k: jax.ShapeDtypeStruct(s.shape, s.dtype) for k, s in specs.items()}
 
 
 def _struct(value: Any) -> jax.ShapeDtypeStruct:

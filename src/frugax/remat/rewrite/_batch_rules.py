@@ -514,6 +514,7 @@ _RULES: dict[str, Callable[[BatchRows, JaxprEqn, Sequence[Value]], list[Value]]]
     "dot_general": _dot,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
+    "fast_convolution": _convolution,
     "pad": _pad,
     "pmax": _collective,
     "pmin": _collective,
