@@ -25,6 +25,24 @@ def _matmul(xp: Any, x: Array, other: Array) -> Array:
 aten("matmul", "mm", "bmm", "mv", "dot", "linalg_matmul")(_matmul)
 
 
+@aten("_grouped_mm")
+def _grouped_mm(
+    xp: Any, x: Array, weights: Array, offs: Array | None = None,
+    bias: Array | None = None, out_dtype: Any = None,
+) -> Array:  # fmt: skip
+    if offs is None:
+        return _matmul(xp, x, weights)
+    if (x.ndim, weights.ndim) != (2, 3) or bias is not None or out_dtype is not None:
+        raise NotImplementedError("groups of anything but rows, a bias or a dtype")
+    counts = jnp.diff(offs, prepend=0).astype(np.int32)
+    # Summed in 32 bits, as torch sums products of 16 bits.
+    wide = jnp.promote_types(x.dtype, np.float32)
+    out = lax.ragged_dot(
+        x, weights, counts, precision=xp.precision, preferred_element_type=wide
+    )
+    return xp.cast(out, x.dtype)
+
+
 @aten("outer", "ger")
 def _outer(xp: Any, x: Array, vec2: Array) -> Array:
     return x[:, None] * vec2[None, :]

@@ -302,6 +302,18 @@ def _bucketize(
     return _searchsorted(xp, boundaries, x, right=right, out_int32=out_int32)
 
 
+@aten("histc")
+def _histc(xp: Any, x: Array, bins: int = 100, min: Any = 0, max: Any = 0) -> Array:
+    flat = x.reshape(-1)
+    low, high = (x.min(), x.max()) if min == max else (min, max)
+    same = low == high  # torch widens a range without width
+    low, high = low - same, high + same
+    at = jnp.floor((flat - low) * bins / (high - low)).clip(0, bins - 1)
+    inside = (flat >= low) & (flat <= high)
+    counts = jnp.zeros(bins, x.dtype)
+    return counts.at[at.astype(np.int32)].add(inside.astype(x.dtype))
+
+
 # --- cumulated --------------------------------------------------------------------
 
 

@@ -32,7 +32,7 @@ def evaluate(
     if operation is None or find_function(name) is None:
         raise NotImplementedError(f"there is no function for aten.{name}.")
     given = [_as_index(xp.asarray(t)) for t in tensors]
-    if packet.startswith("view"):
+    if packet.startswith(("view", "_unsafe_view")):
         # A view needs strides as they were at the traced lengths.
         given = [t.contiguous() for t in given]
     fill = lambda value: _to_torch(fill_argument(value, given, xp))
@@ -42,10 +42,25 @@ def evaluate(
     is_new = not any(isinstance(a.type, torch.TensorType) for a in schema)
     if is_new and any(a.name == "device" for a in schema):
         keywords["device"] = xp.device
+    if packet == "_grouped_mm":
+        # ATen's own takes few widths and dtypes.
+        operation = _multiply_groups
     results = operation(*filled, **keywords)
     if isinstance(results, (tuple, list)):
         return tuple(_narrow(xp, r) for r in results)
     return _narrow(xp, results)
+
+
+def _multiply_groups(
+    rows: torch.Tensor, weights: torch.Tensor, offs: torch.Tensor
+) -> torch.Tensor:
+    """Multiply each group of rows, which end at `offs`, by its own matrix."""
+    number = torch.arange(len(rows), device=rows.device)
+    group = torch.searchsorted(offs, number, right=True)[:, None]
+    out = rows.new_zeros(len(rows), weights.shape[-1])
+    for i, weight in enumerate(weights):
+        out = torch.where(group == i, rows @ weight, out)
+    return out
 
 
 def _as_index(tensor: torch.Tensor) -> torch.Tensor:

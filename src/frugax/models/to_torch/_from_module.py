@@ -231,9 +231,17 @@ def _graphs(module: torch.fx.GraphModule) -> Iterator[torch.fx.Graph]:
             yield part.graph
 
 
+# Operations of other packages that are one of ATen's.
+_ALIASES = {"transformers::grouped_mm_fallback": "_grouped_mm.default"}
+
+
 def _table_name(target: Any) -> str | None:
     """The name of an operation in the table; None if the table does not have it."""
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+    if not isinstance(target, torch._ops.OpOverload):
+        return None
+    if target._schema.name in _ALIASES:
+        return _ALIASES[target._schema.name]
+    if target.namespace != "aten":
         return None
     name = target._schema.name.partition("::")[2]
     name = f"{name}.{target._overloadname}"
