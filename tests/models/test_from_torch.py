@@ -90,7 +90,7 @@ def _cases():
         "tied": (Tied(), tokens),
         "unet": (UNet(), (2, 3, 8, 8)),
         "pooled": (Pooled(), (2, 4, 10)),
-        "encoder": (nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
+        "encoder": (nn.TransformerEncoder(layer, 1, enable_nested_tensor=False),
                     (2, 5, 16)),
         "attention": (nn.TransformerDecoderLayer(16, 4, 32, batch_first=True),
                       (2, 5, 16)),
