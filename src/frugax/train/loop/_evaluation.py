@@ -1,8 +1,9 @@
 """Evaluations of a state during training, and early stopping by them."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,13 +16,23 @@ class Evaluation:
 
     Attributes:
         step: number of steps that the state had taken.
-        seconds: time of the evaluation, counted from the start of `fit`.
+        seconds: time of the evaluation, counted from the start of the `fit` that made
+            it.
         values: the numbers that `evaluate` returned.
     """
 
     step: int
     seconds: float
     values: Mapping[str, float]
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "Evaluation":
+        """Read an evaluation that a checkpoint keeps as JSON, where NaN is null."""
+        values = {
+            name: math.nan if value is None else value
+            for name, value in plain["values"].items()
+        }
+        return cls(plain["step"], plain["seconds"], values)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,8 @@ class FitResult:
         steps: number of steps that this call took.
         loss: the last loss; None if no step was taken.
         skipped: number of steps whose loss was not finite, although the weights were.
-        history: evaluations in order.
+        history: evaluations in order; where a checkpoint was resumed, also those before
+            it.
         ledger: seconds of each part.
         stopped_because: `"steps"` all are done, `"past"` the state had taken more than
             `steps` before, `"time"` the next step would not fit, `"interrupted"`

@@ -33,7 +33,7 @@ StoppedBecause: TypeAlias = Literal[
 # Saves by their share of the time are at least this far apart: more often helps nobody.
 _MIN_SAVE_INTERVAL_S = 10.0
 
-# Names in a checkpoint: of the judged evaluations, and of an iterator's position.
+# Names in a checkpoint: of the evaluations so far, and of an iterator's position.
 _EVALUATIONS, _POSITION = "evaluations", "batches"
 
 
@@ -76,12 +76,11 @@ class Loop:
         self._evaluate_s = self._save_s = 0.0
         self._last_save_s: float | None = None
         self._saved_step: int | None = None
-        # Early stopping judges evaluations from before an interruption too, so that a
-        # resumed run stops where an uninterrupted one does.
-        self._judged: list[Evaluation] = []
-        if self.early_stop is not None and self.checkpoints is not None:
+        # Evaluations from before an interruption are read back, so that a resumed run
+        # stops early where an uninterrupted one does, and returns the same history.
+        if self.num_taken and self.checkpoints is not None:
             saved = self.checkpoints.read_extra(self.num_taken).get(_EVALUATIONS, ())
-            self._judged = [Evaluation(**evaluation) for evaluation in saved]
+            self.history = [Evaluation.from_plain(plain) for plain in saved]
         self._iterator: ResumableIterator | None = None
         if isinstance(self.batch_of, ResumableIterator):
             self._iterator = self.batch_of
@@ -163,9 +162,11 @@ class Loop:
         return "steps"
 
     def _has_stopped_early(self) -> bool:
-        if self.early_stop is None or not self._judged:
+        if self.early_stop is None:
             return False
-        return self.early_stop.is_due(self._judged)
+        # Evaluations at the start of a resumed run, or at an end, would count twice.
+        judged = [e for e in self.history if _is_due(e.step, self.evaluate_every)]
+        return bool(judged) and self.early_stop.is_due(judged)
 
     def _take(self, steps: int, asked: threading.Event) -> StoppedBecause | None:
         """Take some steps, then wait for them."""
@@ -273,10 +274,6 @@ class Loop:
             values = read_numbers(self.evaluate(self.state))
         self._evaluate_s = self.clock.lap("eval_s")
         self.history.append(Evaluation(self.num_taken, self.clock.elapsed, values))
-        # Evaluations at the start of a resumed run, or at an end, would count twice.
-        is_new = not self._judged or self._judged[-1].step < self.num_taken
-        if is_new and _is_due(self.num_taken, self.evaluate_every):
-            self._judged.append(self.history[-1])
 
     def _save_state(self) -> None:
         if self.checkpoints is None or self._is_saved(self.checkpoints):
@@ -285,9 +282,8 @@ class Loop:
             if self.before_save is not None:
                 self.before_save()
             extra: dict[str, Any] = {}
-            if self.early_stop is not None:
-                judged = [dataclasses.asdict(evaluation) for evaluation in self._judged]
-                extra[_EVALUATIONS] = judged
+            if self.history:
+                extra[_EVALUATIONS] = [dataclasses.asdict(e) for e in self.history]
             if self._iterator is not None:
                 extra[_POSITION] = self._iterator.position(self.num_taken)
             # In the background, but not the first one: a folder that cannot be written
