@@ -420,13 +420,16 @@ def verify_receipt(
     /,
     *,
     trust_code: tyro.conf.FlagCreatePairsOff[bool] = False,
+    all_figures: Annotated[
+        tyro.conf.FlagCreatePairsOff[bool], tyro.conf.arg(name="all")
+    ] = False,
 ) -> int:
     """Derive the deterministic figures of somebody's receipt again, and compare.
 
-    Bytes, flops, compiles, file lengths, checksums, limits and verdicts are derived on
-    this machine; each other figure is listed with the reason why it cannot be, and the
-    last line names the verdicts that rest on such figures, as of times. The exit status
-    is 0 if every deterministic figure was derived and is the same, 1 otherwise.
+    The first line is the conclusion; it names the verdicts that rest on figures that
+    nobody can derive, such as times. Then come the figures that differ, and those that
+    were not derived, with the reason. The exit status is 0 if every deterministic
+    figure was derived and is the same, 1 otherwise.
 
     For example:
 
@@ -437,12 +440,16 @@ def verify_receipt(
     Args:
         file: a receipt.json, with the run's other files beside it; or its folder.
         trust_code: import and run the Python function that the config names.
+        all_figures: also print the table of all figures.
     """
     from frugax import run as package
 
-    with RunView(console, None) as view:
+    with RunView(errors, None) as view:  # the conclusion is the first line of stdout
         found = package.verify_receipt(file, trust_code=trust_code, observer=view)
-    console.print(str(found), highlight=False, markup=False, soft_wrap=True)
+    text = str(found)
+    if all_figures:
+        text += f"\n\n{found.table()}"
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
     return int(found.finding != "same")
 
 

@@ -27,7 +27,7 @@ from ._tensor_table import (
 )
 from .arrays import Distortion, relative_error, release
 from .container import Record
-from .search import Calibration, CompressPlan, Draft, limit_bytes, make_plan
+from .search import Calibration, CompressPlan, Draft, make_plan
 
 # Below this share of the size a receipt warns, unless all weights are exact.
 _MOSTLY_USED = 0.8
@@ -113,6 +113,42 @@ class CompressReport:
     def verdict(self) -> Verdict:
         """Whether the budget was kept."""
         return self.receipt.verdict
+
+    def hold_against(self, plan: CompressPlan, *, predicted: str) -> Receipt:
+        """Return size and errors of the file beside the budget and a plan's figures.
+
+        Args:
+            plan: for the same tensors, perhaps with other values.
+            predicted: how the plan did, as in `"by the plan"`; for the source of each
+                row.
+        """
+        problems = ""
+        if (share := used_share(self)) < _MOSTLY_USED:
+            problems = (
+                f"{100 * share:.0f}% of the size is used, and the weights have errors: "
+                "some tensors are exact or coarse and nothing between; see the table."
+            )
+        budget = self.budget
+        limit = budget.limit_bytes(
+            original_bytes=self.original_bytes,
+            weights=sum(math.prod(t.shape) for t in self.tensors),
+        )
+        counted = f"length of the file; predicted {predicted}"
+        decoded = f"decoded from the file; predicted {predicted}"
+        return make_receipt(
+            Limit(
+                *("file", "bytes", limit),
+                *(plan.file_bytes, self.file_bytes, counted, problems),
+            ),
+            Limit(
+                *("relative error", "", budget.rel_error),
+                *(plan.rel_error, self.rel_error, decoded),
+            ),
+            Limit(
+                *("largest error", "", budget.max_abs),
+                *(plan.max_abs, self.max_abs, decoded),
+            ),
+        )
 
     def summary(self) -> str:
         """Return one table with a row for each kind of tensor, and the verdicts."""
@@ -219,40 +255,9 @@ def make_report(
     """Report a file that was written."""
     before = "by coding these very weights" if plan is None else "by the plan"
     plan = plan or make_plan(draft, budget, calibration)
-    outputs = "no batches were held out: calibrate(..., held_out=)"
-    output_error = None
-    measure = None if calibration is None else calibration.output_error
-    if budget.output_error is not None and measure is not None:
-        output_error = measure(draft.arrays())
-        outputs = "outputs on the batches that were held out"
-    limit = limit_bytes(draft.sources, budget)
-    problems = ""
-    made = dataclasses.replace(plan, file_bytes=file_bytes)
-    if (share := used_share(made)) < _MOSTLY_USED:
-        problems = (
-            f"{100 * share:.0f}% of the size is used, and the weights have errors: "
-            "some tensors are exact or coarse and nothing between; see the table."
-        )
-    counted, decoded = "length of the file", "decoded from the file"
-    rows = (
-        Limit("file", "bytes", limit, plan.file_bytes, file_bytes, counted, problems),
-        Limit(
-            *("relative error", "", budget.rel_error),
-            *(plan.rel_error, draft.rel_error, decoded),
-        ),
-        Limit(
-            *("largest error", "", budget.max_abs),
-            *(plan.max_abs, draft.max_abs, decoded),
-        ),
-        Limit(
-            *("output error", "", budget.output_error),
-            *(plan.output_error, output_error, outputs),
-        ),
-    )
-    sourced = (r._replace(source=f"{r.source}; predicted {before}") for r in rows)
-    return CompressReport(
+    report = CompressReport(
         budget=budget,
-        receipt=make_receipt(*sourced),
+        receipt=Receipt(()),
         tensors=tensors,
         file_bytes=file_bytes,
         original_bytes=sum(source.array.nbytes for source in draft.sources),
@@ -260,6 +265,19 @@ def make_report(
         max_abs=draft.max_abs,
         allocation_gap=plan.allocation_gap,
     )
+    spends = report.hold_against(plan, predicted=before).spends
+    outputs = "no batches were held out: calibrate(..., held_out=)"
+    output_error = None
+    measure = None if calibration is None else calibration.output_error
+    if budget.output_error is not None and measure is not None:
+        output_error = measure(draft.arrays())
+        outputs = "outputs on the batches that were held out"
+    row = Limit(
+        *("output error", "", budget.output_error),
+        *(plan.output_error, output_error, f"{outputs}; predicted {before}"),
+    )
+    receipt = Receipt((*spends, *make_receipt(row).spends))
+    return dataclasses.replace(report, receipt=receipt)
 
 
 def show_gap(tensor: TensorReport) -> str:

@@ -123,7 +123,7 @@ def _write_files(
     if config.budgets.overhead is not None:
         spends += [_overhead_spend(s, result) for s in watcher.report().spends]
     if ready.size is not None:
-        spends += [_size_spend(s, ready.size) for s in saved.receipt.spends]
+        spends += size_receipt(saved, ready.size).spends
     limit = config.budgets.accuracy_drop
     if limit is not None:
         spends.append(accuracy_spend(limit, before, after, tree, decoded))
@@ -145,7 +145,7 @@ def _write_files(
             file_bytes=folder.model.stat().st_size,
             file_sha256=file_sha256(folder.model),
             rel_error=saved.rel_error,
-            tensors=str(saved),
+            tensors=saved.tensor_summary,
             before=before.values,
             after=after.values,
             noise={name: d.noise for name, d in differences.items()},
@@ -230,12 +230,11 @@ def _overhead_spend(spend: Spend, result: train.FitResult) -> Spend:
     return dataclasses.replace(spend, measured=None, source=source)
 
 
-def _size_spend(spend: Spend, planned: compress.CompressPlan) -> Spend:
-    """Add the file length that was predicted from the weights before training."""
-    if spend.unit != "bytes":
-        return spend
-    source = f"{spend.source}; predicted from the weights before training"
-    return dataclasses.replace(spend, predicted=planned.file_bytes, source=source)
+def size_receipt(
+    saved: compress.CompressReport, planned: compress.CompressPlan
+) -> Receipt:
+    """Hold a model file against its budget, and against the plan before training."""
+    return saved.hold_against(planned, predicted="from the weights before training")
 
 
 def compare_figures(before: Figures, after: Figures) -> dict[str, PairedDifference]:

@@ -4,6 +4,7 @@ Plain data only: `receipt.json` holds all of it, so the report can be rendered a
 """
 
 import dataclasses
+import hashlib
 import json
 
 from frugax.budget import Receipt, from_plain, to_json, to_plain
@@ -114,6 +115,11 @@ class Outcome:
         data = {k: v for k, v in data.items() if k in names}
         receipt = to_plain(Receipt.from_json(text))
         return from_plain(cls, data | {"receipt": receipt}, null_is_nan=True)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the JSON text, in hexadecimal: two receipts are alike or not."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def to_json(self) -> str:
         """Write all of it as JSON text, including the verdicts."""

@@ -55,9 +55,13 @@ def report_page(outcome: Outcome, records: Records) -> str:
         for title, content in sections.items()
         if content
     ]
+    # A figure may be rounded here, or left out; this tells the receipt from any other.
+    origin = element(
+        "p", f"Drawn from the receipt with the SHA-256 {outcome.digest}.", class_="note"
+    )
     return page(
         f"{outcome.config.name} - frugax report",
-        fragment(_render_heading(outcome), body),
+        fragment(_render_heading(outcome), body, origin),
         style=STYLE,
         script=SCRIPT,
     )

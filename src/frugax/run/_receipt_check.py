@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, cast
 
 from frugax.budget import table
@@ -12,8 +12,7 @@ Finding = Literal["same", "differs", "cannot tell"]
 
 # Evaluations add floats in an order that depends on the number of threads.
 _REL_TOLERANCE = 1e-6
-_VERDICT = ": verdict"
-WHOLE_VERDICT = "verdict of the receipt"
+_MAX_NAMES = 4  # of figures, in a line about several
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +20,7 @@ class FigureCheck:
     """One figure of a receipt beside the one derived here.
 
     Attributes:
-        figure: its name, for example `"file: measured"`.
+        figure: its key, for example `"spends.file.measured"`.
         stated: in the receipt.
         derived: here; `"-"` if it could not be derived.
         finding: whether the two agree.
@@ -40,7 +39,7 @@ class FigureCheck:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReceiptCheck:
-    """Every figure of a receipt; prints as a table.
+    """Every figure of a receipt; prints the conclusion, then what differs.
 
     Attributes:
         checks: one for each figure.
@@ -59,86 +58,90 @@ class ReceiptCheck:
         return "same"
 
     def __str__(self) -> str:
-        rows = [
-            [_shorten(c.figure), _shorten(c.stated), _shorten(c.derived), c.finding]
-            for c in self.checks
-        ]
-        lines = [table(["figure", "receipt", "derived here", "finding"], rows)]
+        parts = [self._conclude()]
+        if differing := [c for c in self.checks if c.finding == "differs"]:
+            rows = [[c.figure, c.stated, c.derived] for c in differing]
+            parts.append(_table(["figure", "receipt", "derived here"], rows))
         reasons: dict[str, list[str]] = {}
         for check in self.checks:
-            if check.reason:
+            if check.finding == "cannot tell":
                 reasons.setdefault(check.reason, []).append(_shorten(check.figure))
-        for why, names in reasons.items():
-            lines.append(f"{', '.join(names)}: {_printable(why)}")
-        return "\n".join([*lines, self._conclude()])
+        parts += [
+            f"{_join(names)}: {_printable(why)}" for why, names in reasons.items()
+        ]
+        return "\n".join(parts)
+
+    def table(self) -> str:
+        """Return every figure beside the derived one, and the finding."""
+        rows = [[c.figure, c.stated, c.derived, c.finding] for c in self.checks]
+        return _table(["figure", "receipt", "derived here", "finding"], rows)
 
     def _conclude(self) -> str:
+        # A verdict that rests on a figure is not one more.
         counts = collections.Counter(
-            (check.finding, check.is_deterministic) for check in self.checks
+            (check.finding, check.is_deterministic)
+            for check in self.checks
+            if not _is_open_verdict(check)
         )
-        # A verdict that rests on such a figure is not one more.
-        rests = [c for c in self.checks if _rests(c) and not c.is_deterministic]
-        same = counts["same", True]
-        once = counts["cannot tell", False] - len(rests)
+        same, differing = counts["same", True], counts["differs", True]
+        once = counts["cannot tell", False]
         match self.finding:
-            case "same" if once:
-                return (
-                    f"verified, but for {once} figures that nobody can derive: "
-                    f"{_list_budgets(self.checks)}. {same} figures were "
-                    "derived again and are the same."
-                )
-            case "same":
-                return f"verified: {same} figures were derived again and are the same."
             case "differs":
-                differing = counts["differs", True]
                 return f"broken: {differing} of the receipt's figures are not true."
-            case _:
+            case "cannot tell":
                 return (
                     f"cannot tell: {counts['cannot tell', True]} deterministic figures "
                     f"could not be derived here, {same} are the same; {once} figures "
                     "cannot be derived by anybody."
                 )
+            case _ if once:
+                return (
+                    f"verified, but for {once} figures that nobody can derive: "
+                    f"{_list_verdicts(self.checks)}. {same} figures were "
+                    "derived again and are the same."
+                )
+            case _:
+                return f"verified: {same} figures were derived again and are the same."
 
 
-def _rests(check: FigureCheck) -> bool:
-    """Whether a check is of a verdict whose figures were not derived."""
-    is_verdict = check.figure.endswith(_VERDICT) or check.figure == WHOLE_VERDICT
-    return is_verdict and check.finding == "cannot tell"
-
-
-def _list_budgets(checks: Sequence[FigureCheck]) -> str:
+def _list_verdicts(checks: Sequence[FigureCheck]) -> str:
     """Name the verdicts that rest on figures that nobody derived."""
     rows = [
-        f"{check.figure.removesuffix(_VERDICT)} ({check.stated})"
+        f"{_printable(check.figure)} ({_printable(check.stated)})"
         for check in checks
-        if _rests(check)
+        if _is_open_verdict(check)
     ]
     if not rows:
         return "no verdict rests on them"
     return f"taken from the receipt, not verified, are {', '.join(rows)}"
 
 
-def compare(figure: str, stated: str, derived: str) -> FigureCheck:
-    """Compare two texts."""
-    finding: Finding = "same"
-    if stated != derived:
-        finding = "differs"
-    return FigureCheck(figure=figure, stated=stated, derived=derived, finding=finding)
+def _is_open_verdict(check: FigureCheck) -> bool:
+    is_verdict = check.figure == "verdict" or check.figure.endswith(".verdict")
+    return is_verdict and check.finding == "cannot tell"
 
 
-def compare_numbers(
-    figure: str, stated: Any, derived: Any, show: Callable[[Any], str]
-) -> FigureCheck:
+def compare(figure: str, stated: Any, derived: Any) -> FigureCheck:
     """Compare two figures, floats with a tolerance for the order of additions."""
-    texts = show(stated), show(derived)
     finding: Finding = "same"
     if not is_equal(stated, derived):
         finding = "differs"
-        # Rounded to four digits, two different counts of bytes can look alike.
-        if texts[0] == texts[1]:
-            texts = str(stated), str(derived)
     return FigureCheck(
-        figure=figure, stated=texts[0], derived=texts[1], finding=finding
+        figure=figure, stated=str(stated), derived=str(derived), finding=finding
+    )
+
+
+def cannot_tell(
+    figure: str, stated: Any, why: str, *, is_deterministic: bool = True
+) -> FigureCheck:
+    """State that a figure could not be derived, and why."""
+    return FigureCheck(
+        figure=figure,
+        stated=str(stated),
+        derived="-",
+        finding="cannot tell",
+        reason=why,
+        is_deterministic=is_deterministic,
     )
 
 
@@ -146,31 +149,25 @@ def is_equal(stated: Any, derived: Any) -> bool:
     """Whether a figure of a receipt is the one derived here."""
     if isinstance(stated, bool) != isinstance(derived, bool):
         return False  # True == 1
-    if isinstance(derived, list):
-        rows = cast("list[Any]", derived)
-        if not isinstance(stated, list) or len(cast("list[Any]", stated)) != len(rows):
-            return False
-        return all(map(is_equal, cast("list[Any]", stated), rows))
     if isinstance(derived, float) and not math.isfinite(derived):
         return stated is None or stated == derived  # JSON has no NaN
     floats = isinstance(stated, int | float) and isinstance(derived, float)
     if floats and not float(derived).is_integer():
-        return math.isclose(stated, derived, rel_tol=_REL_TOLERANCE)
+        return math.isclose(
+            cast("float", stated), cast("float", derived), rel_tol=_REL_TOLERANCE
+        )
     return stated == derived
 
 
-def cannot_tell(
-    figure: str, stated: str, why: str, *, is_deterministic: bool = True
-) -> FigureCheck:
-    """State that a figure could not be derived, and why."""
-    return FigureCheck(
-        figure=figure,
-        stated=stated,
-        derived="-",
-        finding="cannot tell",
-        reason=why,
-        is_deterministic=is_deterministic,
-    )
+def _table(heads: list[str], rows: list[list[str]]) -> str:
+    return table(heads, [[_shorten(cell) for cell in row] for row in rows])
+
+
+def _join(names: Sequence[str]) -> str:
+    more = len(names) - _MAX_NAMES
+    if more <= 1:
+        return ", ".join(names)
+    return f"{', '.join(names[:_MAX_NAMES])} and {more} more"
 
 
 def _printable(text: str) -> str:

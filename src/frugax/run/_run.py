@@ -249,7 +249,9 @@ def _train(
             if start == 0:
                 raise ledger.refusal("training") from e
             # Earlier parts of this run used up the time: finish with their weights.
-            result = dataclasses.replace(fit(start, None), stopped_because="time")
+            result = fit(start, None)
+            if start < settings.steps:
+                result = dataclasses.replace(result, stopped_because="time")
         else:
             if snapshots is not None and result.steps:
                 final = result.state

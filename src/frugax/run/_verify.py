@@ -1,16 +1,14 @@
 """`frugax verify-receipt`: derive every deterministic figure of a run's receipt again.
 
 Bytes, flops, compiles, file lengths and checksums follow from the config, the versions
-and the model file. Times do not, so they stay unconfirmed.
+and the files of the run. They are derived as a receipt of their own, and the two are
+compared key by key. Times do not follow from anything, so they stay unconfirmed.
 """
 
-import collections
 import dataclasses
-import functools
-import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from frugax import compress, train, trees, watch
-from frugax.budget import Receipt, SizeBudget, Spend, Verdict, amount, from_plain
+from frugax.budget import Receipt, SizeBudget, Spend, Verdict, from_plain, to_plain
 from frugax.errors import ConfigError, FrugaxError
 from frugax.trees import PyTree
 
-from ._config import RunConfig
+from ._config import RunConfig, load_config
 from ._environment import describe_environment
 from ._finish import (
     TIME_SOURCE,
@@ -31,6 +29,7 @@ from ._finish import (
     compare_figures,
     memory_facts,
     sample_rates,
+    size_receipt,
 )
 from ._folder import RunFolder, file_sha256
 from ._ledger import Ledger
@@ -38,25 +37,13 @@ from ._observer import Observer, Silent
 from ._outcome import Outcome
 from ._page import report_page
 from ._prepare import Prepared, check_task, prepare
-from ._receipt_check import (
-    WHOLE_VERDICT,
-    FigureCheck,
-    ReceiptCheck,
-    cannot_tell,
-    compare,
-    compare_numbers,
-    is_equal,
-)
-from ._receipt_fields import (
-    MEASURED_ONCE,
-    SAME_PROGRAM,
-    WRITTEN_ONCE,
-    as_mapping,
-    check_config_file,
-    check_evaluations,
-    check_keys,
-    check_training,
-    find_checkpoint,
+from ._receipt_check import FigureCheck, ReceiptCheck, cannot_tell, compare
+from ._receipt_figures import (
+    NOT_DERIVABLE,
+    OF_THE_WEIGHTS,
+    REQUIRED,
+    is_below,
+    list_figures,
 )
 from ._task_checks import evaluate_model
 from ._trained import read_weights
@@ -65,29 +52,39 @@ from ._trained import read_weights
 # a step returns has the types that it accepts.
 _STEPS = 3
 
-_NUMBERS = ("limit", "predicted", "measured", "noise")
-_TEXTS = ("unit", "source", "problems")
+# Another version of these, or another device, compiles another program.
+_SAME_PROGRAM = ("frugax", "jax", "jaxlib", "device")
+_NO_CONFIG = "no config.yaml is in the folder to compare it with."
 _NO_WEIGHTS = "no intact checkpoint with the trained weights is in the folder."
-# Rows whose expense nobody can derive; their limits follow from the config.
-_MEASURED_ROWS = ("time of the whole run", "time spent watching")
-
-# The parts of each row of a receipt that were derived here, by the row's name.
-Parts = dict[str, dict[str, Any]]
 
 
-def _read_strictly(text: str) -> Any:
-    """Parse JSON; keys that stand twice mean different things to different readers."""
+@dataclasses.dataclass
+class Derivation:
+    """The figures of a receipt that follow from the files of its run.
 
-    def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            raise ValueError(f"a key stands twice in {sorted(k for k, _ in pairs)}")
-        return found
+    Attributes:
+        values: the derived figures, by key.
+        choices: the values that a figure can have, by key, where a few are possible.
+        gaps: why the figures below a key are not derived here, by that key; the first
+            one that fits holds, and the empty key stands for all.
+        problems: what is wrong with a file of the run, by its name.
+        required: keys of figures that nobody can derive and every receipt has.
+    """
 
-    def refuse(name: str) -> None:
-        raise ValueError(f"{name} is not JSON")
+    values: dict[str, Any] = dataclasses.field(default_factory=dict)
+    choices: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    gaps: dict[str, str] = dataclasses.field(default_factory=dict)
+    problems: dict[str, str] = dataclasses.field(default_factory=dict)
+    required: tuple[str, ...] = ()
 
-    return json.loads(text, object_pairs_hook=build, parse_constant=refuse)
+    def add(self, at: str, value: Any) -> None:
+        """Add a figure, or those of a mapping or dataclass below `at`."""
+        self.values |= list_figures({at: to_plain(value)})
+
+    def add_spend(self, spend: Spend) -> None:
+        """Add a row of the receipt, except for its verdict."""
+        row = to_plain(spend)
+        self.add(f"spends.{row.pop('name')}", row)
 
 
 def verify_receipt(
@@ -116,432 +113,202 @@ def verify_receipt(
         receipt = Receipt.from_json(text)
     except (OSError, ValueError, RecursionError) as e:
         raise ConfigError(f"{path}: cannot be read as a receipt: {e}") from e
-    figures = tuple(
-        _check_figures(path, text, data, receipt, trust_code, observer or Silent())
-    )
-    return ReceiptCheck((*_check_verdicts(receipt, data, figures), *figures))
+    if isinstance(data.get("config"), dict) and not (
+        isinstance(data.get("model"), dict) and isinstance(data.get("memory"), dict)
+    ):
+        raise ConfigError(f"{path}: a run's receipt has the keys model and memory.")
+    folder = RunFolder(path.parent)
+    derived = derive(folder, data, trust_code=trust_code, observer=observer or Silent())
+    return compare_receipt(folder, text, data, receipt, derived)
 
 
-def _check_figures(
-    path: Path,
+def _read_strictly(text: str) -> Any:
+    """Parse JSON; keys that stand twice mean different things to different readers."""
+
+    def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError(f"a key stands twice in {sorted(k for k, _ in pairs)}")
+        return found
+
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is not JSON")
+
+    return json.loads(text, object_pairs_hook=build, parse_constant=refuse)
+
+
+def compare_receipt(
+    folder: RunFolder,
     text: str,
     data: Mapping[str, Any],
     receipt: Receipt,
-    trust_code: bool,  # noqa: FBT001
-    observer: Observer,
+    derived: Derivation,
+) -> ReceiptCheck:
+    """Compare every figure of a receipt with a derivation."""
+    checks = [*_check_figures(list_figures(data), derived)]
+    underived = [c for c in checks if c.finding == "cannot tell"]
+    checks = [*_check_verdicts(data, receipt, underived), *checks]
+    if "" not in derived.gaps and not any(c.finding == "differs" for c in checks):
+        checks += _check_form(text)
+    checks += _check_report(folder, text, derived.gaps.get("", ""))
+    return ReceiptCheck(tuple(checks))
+
+
+def _check_figures(
+    figures: Mapping[str, Any], derived: Derivation
 ) -> Iterator[FigureCheck]:
-    """Compare every figure of a receipt except for its verdicts."""
-    folder = RunFolder(path.parent)
-    if not isinstance(data.get("config"), dict):
-        why = "the receipt has no config, from which its program could be built again."
-        yield cannot_tell("config", "-", why)
-        yield from _check_spends(receipt, {}, why)
-        return
-    model, memory = data.get("model"), data.get("memory")
-    if not isinstance(model, dict) or not isinstance(memory, dict):
-        raise ConfigError(f"{path}: a run's receipt has the keys model and memory.")
-    why = _explain_other_program(data.get("environment"))
-    config = _read_config(path, data["config"], why)
-    yield from check_keys(data, why)
-    yield from _check_file(folder, model)
-    yield from _check_report(folder, text, data.get("environment"))
-    if config is None:
-        yield from _check_spends(receipt, _derive_file(folder), why)
-        return
-    yield from check_config_file(folder, config)
-    yield from _check_rows(receipt, config)
-    yield from check_training(folder, config, data)
-    derived = _derive_limits(config)
-    _update(derived, _derive_file(folder))
-    ready = None
-    if not why:
-        ready, why = _build(config, folder, trust_code, observer)
-    if ready is None:
-        yield from _check_accuracy(receipt, model)
-        yield from _check_spends(receipt, derived, why)
-        yield from _check_facts("memory", memory, {}, why)
-        yield from _check_facts("model", _list_figures(model), {}, why)
-        for name in ("evaluations", "learning_rates"):
-            yield cannot_tell(name, "-", why)
-        return
-    _update(derived, _derive_spends(ready))
-    found = _derive_model(ready, folder, config)
-    _update(derived, found.rows)
-    if not found.rows:
-        yield from _check_accuracy(receipt, model)
-    yield from _check_spends(receipt, derived, _NO_WEIGHTS)
-    yield from _check_facts("memory", memory, _derive_memory(ready), "")
-    stated = _list_figures(model)
-    # Below the table are lines about the search, which is not repeated.
-    lines = str(stated["tensors"]).splitlines()
-    height = str(found.facts.get("tensors", stated["tensors"])).count("\n") + 1
-    stated["tensors"] = "\n".join(lines[:height])
-    yield from _check_facts("model", stated, found.facts, _NO_WEIGHTS)
-    if lines[height:]:
-        name = "model: tensors, below the table"
-        yield cannot_tell(name, "-", WRITTEN_ONCE, is_deterministic=False)
-    yield from check_evaluations(data, found.evaluations)
-    rates = [list(row) for row in sample_rates(config, ready.checked)]
-    yield compare_numbers("learning_rates", data.get("learning_rates"), rates, str)
+    """Compare every figure but the verdicts, and those that are missing."""
+    for name, problem in derived.problems.items():
+        yield compare(name, problem, "whole")
+    expected = {**derived.values, **dict.fromkeys(derived.required)}
+    lonely: list[str] = []  # in the receipt only, or derived only
+    for key in dict.fromkeys([*figures, *expected]):
+        if _is_verdict(key):
+            continue
+        stated = figures.get(key)
+        gap = _find_reason(derived.gaps, key)
+        once = _find_reason(NOT_DERIVABLE, key)
+        if key not in figures:
+            lonely.append(_shorten_key(key, figures))
+        elif key in derived.values:
+            yield compare(key, stated, derived.values[key])
+        elif key in derived.choices and stated not in derived.choices[key]:
+            yield compare(key, stated, " or ".join(derived.choices[key]))
+        elif once is not None:
+            yield cannot_tell(key, stated, once, is_deterministic=False)
+        elif gap is not None:
+            yield cannot_tell(key, stated, gap)
+        else:
+            lonely.append(_shorten_key(key, expected))
+    for key in dict.fromkeys(lonely):
+        if any(is_below(k, key) for k in figures):
+            yield compare(key, "present", "no such figure")
+        else:
+            yield compare(key, "missing", "a figure of this run")
+
+
+def _shorten_key(key: str, others: Mapping[str, Any]) -> str:
+    """Return the start of a key that nothing in `others` has."""
+    parts = key.split(".")
+    starts = (".".join(parts[:n]) for n in range(1, len(parts)))
+    return next((s for s in starts if not any(is_below(k, s) for k in others)), key)
+
+
+def _find_reason(reasons: Mapping[str, str], key: str) -> str | None:
+    return next((why for at, why in reasons.items() if is_below(key, at)), None)
+
+
+def _is_verdict(key: str) -> bool:
+    return key == "verdict" or (key.startswith("spends.") and key.endswith(".verdict"))
 
 
 def _check_verdicts(
-    receipt: Receipt, data: Mapping[str, Any], figures: Sequence[FigureCheck]
+    data: Mapping[str, Any], receipt: Receipt, underived: list[FigureCheck]
 ) -> Iterator[FigureCheck]:
     """Compare verdicts with the numbers; those of underived numbers are not derived."""
-    untold = {c.figure: c for c in figures if c.finding == "cannot tell"}
-    stated = [(str(s.get("verdict")), s["name"]) for s in data["spends"]]
     open_rows: list[Spend] = []
-    for (claim, name), spend in zip(stated, receipt.spends, strict=True):
-        figure = f"{name}: verdict"
-        names = (f"{name}: {part}" for part in ("limit", "measured", "noise"))
-        needs = [untold[n] for n in names if n in untold]
+    claims = [str(row.get("verdict", "missing")) for row in data["spends"]]
+    for claim, spend in zip(claims, receipt.spends, strict=True):
+        at = f"spends.{spend.name}"
+        needed = [f"{at}.{part}" for part in ("limit", "measured", "noise")]
+        needs = [c for c in underived if c.figure in needed]
         if claim != spend.verdict or not needs:
-            yield compare(figure, claim, str(spend.verdict))
+            yield compare(f"{at}.verdict", claim, str(spend.verdict))
             continue
+        open_rows.append(spend)
         why = "it rests on figures of the receipt that were not derived."
         is_once = not any(check.is_deterministic for check in needs)
-        open_rows.append(spend)
-        yield cannot_tell(figure, claim, why, is_deterministic=not is_once)
-    claim, verdict = str(data.get("verdict")), receipt.verdict
+        yield cannot_tell(f"{at}.verdict", claim, why, is_deterministic=not is_once)
+    claim = str(data.get("verdict", "missing"))
     known = Receipt(tuple(s for s in receipt.spends if s not in open_rows))
     # One budget that is known to be broken decides, whatever the others are.
-    if claim != verdict or not open_rows or known.verdict is Verdict.BROKEN:
-        yield compare(WHOLE_VERDICT, claim, str(verdict))
+    is_known = not open_rows or known.verdict is Verdict.BROKEN
+    if claim != receipt.verdict or is_known:
+        yield compare("verdict", claim, str(receipt.verdict))
     else:
         why = "a budget's verdict was not derived."
-        yield cannot_tell(WHOLE_VERDICT, claim, why, is_deterministic=False)
+        yield cannot_tell("verdict", claim, why, is_deterministic=False)
 
 
-def _check_file(folder: RunFolder, model: Mapping[str, Any]) -> Iterator[FigureCheck]:
-    """Compare length and SHA-256, and check the sums inside of the file."""
-    names = ("file_name", "file_bytes", "file_sha256")
-    stated = {name: model.get(name) for name in names}
-    # The folder's own name for the file: a receipt must not name any file to be read.
-    if not folder.model.is_file():
-        yield from _check_facts("model", stated, {}, f"{folder.model} is missing.")
-        return
-    facts = {
-        "file_name": folder.model.name,
-        "file_bytes": folder.model.stat().st_size,
-        "file_sha256": file_sha256(folder.model),
-    }
-    yield from _check_facts("model", stated, facts, "")
+def _check_form(text: str) -> Iterator[FigureCheck]:
+    """Find figures of another type, which a derivation would not miss."""
     try:
-        compress.verify(folder.model)
-    except FrugaxError as e:
-        yield compare("model: sums in the file", "whole", f"damaged: {e}")
-    else:
-        yield compare("model: sums in the file", "whole", "whole")
+        Outcome.from_json(text)
+    except (ValueError, KeyError, TypeError) as e:
+        yield compare("receipt.json", str(e), "figures of their types")
 
 
-def _check_report(
-    folder: RunFolder, text: str, theirs: object
-) -> Iterator[FigureCheck]:
+def _check_report(folder: RunFolder, text: str, why: str) -> Iterator[FigureCheck]:
     """Draw the report again: figures in a page are read by more people than JSON."""
-    if not folder.report.is_file():
+    name = folder.report.name
+    if why or not folder.config.is_file():
+        if folder.report.is_file():
+            yield cannot_tell(name, "-", why or _NO_CONFIG)
         return
-    version = as_mapping(theirs).get("frugax")
-    if version != describe_environment()["frugax"]:
-        why = f"frugax {version} drew it, and this one draws another page."
-        yield cannot_tell(folder.report.name, "-", why)
+    if not folder.report.is_file():
+        yield cannot_tell(name, "-", f"no {name} is in the folder.")
         return
     try:
         page = report_page(Outcome.from_json(text), watch.read(folder.journal))
     except (FrugaxError, OSError, ValueError, KeyError, TypeError) as e:
         why = f"it cannot be drawn from the receipt and the journal: {e}"
-        yield cannot_tell(folder.report.name, "-", why)
+        yield cannot_tell(name, "-", why)
         return
-    ours, shown = page.splitlines(), folder.report.read_text("utf-8").splitlines()
-    wrong = [
-        n
-        for n, pair in enumerate(itertools.zip_longest(ours, shown), 1)
-        if len(set(pair)) > 1
-    ]
-    finding = "as drawn"
-    if wrong:
-        finding = f"another line {wrong[0]}"
-    yield compare(folder.report.name, finding, "as drawn")
+    stated = "as drawn"
+    if page != folder.report.read_text("utf-8"):
+        stated = "another page than this receipt gives"
+    yield compare(name, stated, "as drawn")
 
 
-def _check_rows(receipt: Receipt, config: RunConfig) -> Iterator[FigureCheck]:
-    """Compare the rows of a receipt with the budgets of its config.
+def derive(
+    folder: RunFolder,
+    data: Mapping[str, Any],
+    *,
+    trust_code: bool,
+    observer: Observer,
+) -> Derivation:
+    """Derive the figures of a run's receipt from the other files of its folder.
 
-    A row that is left out would hide a broken budget.
+    Args:
+        folder: of the run.
+        data: the receipt, for its versions, and for its config where no file has it.
+        trust_code: whether to import the function that the config names.
+        observer: receives progress.
+
+    Raises:
+        ConfigError: there is no config.yaml, and the receipt has no config either.
     """
-    memory_rows = [s.name for s in receipt.spends if "memory of one step" in s.name]
-    expected = list(_derive_limits(config))
-    if config.budgets.memory is not None:
-        kind = config.budgets.memory.kind
-        row = f"{kind} memory of one step"
-        expected += [name for name in memory_rows if name.startswith(row)][:1] or [row]
-    found = collections.Counter(spend.name for spend in receipt.spends)
-    for name in dict.fromkeys([*expected, *found]):
-        rows = expected.count(name)
-        if found[name] != rows:
-            yield compare(f"{name}: rows", str(found[name]), str(rows))
-
-
-def _derive_limits(config: RunConfig) -> Parts:
-    """The rows that the budgets of a config lead to, with limits it states itself."""
-    budgets = config.budgets
-    limits: dict[str, float | None] = {}
-    if budgets.time is not None:
-        limits["time of the whole run"] = budgets.time.seconds
-        limits["compiles of the step"] = budgets.time.compiles
-    if budgets.overhead is not None:
-        limits["time spent watching"] = budgets.overhead.share
-    limits["accuracy lost by compression"] = budgets.accuracy_drop
-    if budgets.size is not None:
-        limits["relative error"] = budgets.size.rel_error
-        limits["largest error"] = budgets.size.max_abs
-    rows: Parts = {n: {"limit": v} for n, v in limits.items() if v is not None}
-    size = budgets.size
-    if size and not (size.bytes is size.ratio is size.bits_per_weight is None):
-        rows["file"] = {"unit": "bytes", "problems": ""}
-    # Of rows that are measured once, all but the figures themselves.
-    more: Parts = {
-        "time of the whole run": {"noise": 0.0, "unit": "seconds", "problems": ""},
-        "time spent watching": {"predicted": None, "unit": "share"},
-        "relative error": {"noise": 0.0, "unit": "", "problems": ""},
-        "largest error": {"noise": 0.0, "unit": "", "problems": ""},
-    }
-    more["time of the whole run"]["source"] = TIME_SOURCE
-    for name, parts in more.items():
-        if name in rows:
-            rows[name] |= parts
-    return rows
-
-
-def _check_accuracy(
-    receipt: Receipt, model: Mapping[str, Any]
-) -> Iterator[FigureCheck]:
-    """Compare the accuracy lost with the two accuracies that it follows from."""
-    before, after, noises = (
-        as_mapping(model.get(k)) for k in ("before", "after", "noise")
-    )
-    for spend in receipt.spends:
-        if spend.name != "accuracy lost by compression" or spend.measured is None:
-            continue
-        first, last = before.get("accuracy"), after.get("accuracy")
-        lost, noise = None, noises.get("accuracy")
-        if isinstance(first, float) and isinstance(last, float):
-            lost = max(0.0, first - last)
-        if model.get("rel_error") == 0:
-            noise = 0.0  # the file holds the same weights
-        for part, derived in {"measured": lost, "noise": noise}.items():
-            stated = getattr(spend, part)
-            if not is_equal(stated, derived):
-                yield compare(f"{spend.name}: {part}", str(stated), str(derived))
-
-
-def _derive_file(folder: RunFolder) -> Parts:
-    """The measured length of the model file."""
-    if not folder.model.is_file():
-        return {}
-    return {"file": {"measured": folder.model.stat().st_size, "noise": 0.0}}
-
-
-def _update(derived: Parts, more: Parts) -> None:
-    for name, parts in more.items():
-        derived.setdefault(name, {}).update(parts)
-
-
-def _derive_memory(ready: Prepared) -> dict[str, Any]:
-    return dataclasses.asdict(memory_facts(ready))
-
-
-def _derive_spends(ready: Prepared) -> Parts:
-    """Limits, predictions and measurements that the repeated steps give."""
-    derived: Parts = {
-        spend.name: {part: getattr(spend, part) for part in (*_NUMBERS, *_TEXTS)}
-        for spend in _repeat_steps(ready).spends
-    }
-    if ready.size is not None:
-        tree = ready.checked.bound.file_tree(ready.checked.state)
-        limit = ready.size.budget.limit_bytes(
-            original_bytes=trees.nbytes(tree),
-            weights=sum(leaf.size for leaf in jax.tree.leaves(tree)),
+    found = Derivation()
+    if not isinstance(data.get("config"), dict):
+        found.gaps[""] = (
+            "the receipt has no config, from which its program could be built again."
         )
-        derived["file"] = {"limit": limit, "predicted": ready.size.file_bytes}
-    return derived
-
-
-def _check_spends(receipt: Receipt, derived: Parts, why: str) -> Iterator[FigureCheck]:
-    for spend in receipt.spends:
-        parts = dict(derived.get(spend.name, {}))
-        reason, counted = why, parts.get("measured")
-        # Later batches can need further programs; a count below that of these few
-        # steps is a false claim.
-        is_compiles = spend.name == "compiles of the step"
-        if is_compiles and counted is not None and (spend.measured or 0) > counted:
-            del parts["measured"]
-            reason = f"only the first {_STEPS} steps were repeated."
-        for part in (*_NUMBERS, *_TEXTS):
-            stated, figure = getattr(spend, part), f"{spend.name}: {part}"
-            show = functools.partial(amount, unit=spend.unit)
-            if part in _TEXTS:
-                show = str
-            # What agrees is listed if it is a figure of its own.
-            is_minor = stated is None or part in (*_TEXTS, "noise")
-            if part in parts and is_minor:
-                if stated != parts[part]:
-                    yield compare_numbers(figure, stated, parts[part], show)
-            elif part in parts:
-                yield compare_numbers(figure, stated, parts[part], show)
-            elif part in _TEXTS:
-                if stated and part != "unit":
-                    yield cannot_tell(
-                        figure, stated, WRITTEN_ONCE, is_deterministic=False
-                    )
-            elif stated is not None and (part, stated) != ("noise", 0.0):
-                once = _is_once(spend.name, part)
-                yield cannot_tell(
-                    figure,
-                    show(stated),
-                    MEASURED_ONCE if once else reason,
-                    is_deterministic=not once,
-                )
-
-
-def _is_once(row: str, part: str) -> bool:
-    """Whether nobody can derive a number of a row."""
-    if row in ("relative error", "largest error"):
-        return part == "predicted"  # which of two plans predicted it is not known
-    return row in _MEASURED_ROWS and part != "limit"
-
-
-def _check_facts(
-    package: str, stated: Mapping[str, Any], derived: Mapping[str, Any], why: str
-) -> Iterator[FigureCheck]:
-    for name in dict.fromkeys([*derived, *stated]):
-        figure, value = f"{package}: {name}", stated.get(name)
-        if name in derived:
-            yield compare_numbers(figure, value, derived[name], str)
-        else:
-            yield cannot_tell(figure, str(value), why)
-
-
-def _list_figures(model: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a run's model that building it again can derive."""
-    names = ("summary", "weights", "original_bytes", "rel_error", "tensors")
-    found = {name: model.get(name) for name in names}
-    for when in ("before", "after", "noise"):
-        for name, value in as_mapping(model.get(when)).items():
-            found[f"{when}.{name}"] = value
-    return found
-
-
-@dataclasses.dataclass
-class _Derived:
-    """What building a run's model again derives.
-
-    Attributes:
-        facts: figures of the model.
-        rows: parts of the receipt's rows.
-        evaluations: figures by step.
-    """
-
-    facts: dict[str, Any]
-    evaluations: dict[int, dict[str, float]]
-    rows: Parts = dataclasses.field(default_factory=dict)
-
-
-def _derive_model(ready: Prepared, folder: RunFolder, config: RunConfig) -> _Derived:
-    """Derive the model's figures, all of them if its weights are in a checkpoint."""
-    bound, state = ready.checked.bound, ready.checked.state
-    tree = bound.file_tree(state)
-    facts: dict[str, Any] = {
-        "summary": ready.checked.task.summary,
-        "weights": sum(leaf.size for leaf in jax.tree.leaves(tree)),
-        "original_bytes": trees.nbytes(tree),
-    }
-    found = _Derived(facts, {0: ready.checked.evaluator(state).values})
-    if not folder.model.is_file():
         return found
-    try:
-        decoded = read_weights(tree, folder)
-        after = evaluate_model(bound, bound.with_file_tree(state, decoded))
-        facts |= {f"after.{name}": value for name, value in after.values.items()}
-        kept = find_checkpoint(folder)
-        if kept is None:
-            return found
-        trained = train.Checkpoints(kept[0]).restore(state, step=kept[1])[0]
-        if int(trained.step) != kept[1]:
-            return found  # a folder that was renamed
-        # An average of the weights takes their place, as before compressing.
-        trained = bound.gather_weights(trained)
-        before = evaluate_model(bound, bound.whole(trained))
-        tree = bound.file_tree(trained)
-        table, error, largest = _measure_file(folder, config, tree, decoded)
-    except (FrugaxError, ValueError):
-        return found  # damaged, or of another model: its own row says so
-    noises = {name: d.noise for name, d in compare_figures(before, after).items()}
-    facts |= {"rel_error": error, "tensors": table}
-    facts |= {f"before.{name}": value for name, value in before.values.items()}
-    facts |= {f"noise.{name}": value for name, value in noises.items()}
-    found.evaluations[kept[1]] = before.values
-    found.rows["relative error"] = {"measured": error}
-    found.rows["largest error"] = {"measured": largest}
-    limit = config.budgets.accuracy_drop
-    if limit is not None:
-        spend = accuracy_spend(limit, before, after, tree, decoded)
-        found.rows[spend.name] = {
-            part: getattr(spend, part) for part in (*_NUMBERS, *_TEXTS)
-        }
+    found.required = REQUIRED
+    why = _explain_other_program(data.get("environment"))
+    config = _derive_config(found, folder, data["config"], why)
+    _derive_file(found, folder)
+    if config is None:
+        found.gaps[""] = why or _NO_CONFIG
+        return found
+    rows = _derive_limits(found, config)
+    if "file" in rows and (length := found.values.get("model.file_bytes")):
+        found.add("spends.file.measured", length)
+    _derive_history(found, folder, config)
+    if why:
+        found.gaps[""] = why
+        return found
+    ours = describe_environment()
+    found.add("environment", {name: ours[name] for name in _SAME_PROGRAM})
+    ready, why = _build(config, folder, trust_code, observer)
+    if ready is None:
+        parts = ("memory", "model", "evaluations", "learning_rates")
+        found.gaps |= dict.fromkeys(parts, why)
+        found.gaps |= {f"spends.{row}": why for row in rows}
+        return found
+    _derive_weights(found, folder, config, ready)
+    _derive_program(found, config, ready)
     return found
-
-
-def _measure_file(
-    folder: RunFolder, config: RunConfig, tree: PyTree, decoded: PyTree
-) -> tuple[str, float, float]:
-    """Measure a model file against the trained weights.
-
-    Returns:
-        The table of tensors with the line about the file, the relative error, and the
-        largest error.
-    """
-    errors = compress.verify(folder.model, against=tree).tensors
-    with compress.open(folder.model) as file:
-        records = file.header.tensors
-    rows = tuple(
-        compress.TensorReport.of(
-            record, rel_error=found.rel_error or 0.0, max_abs=found.max_abs or 0.0
-        )
-        for record, found in zip(records, errors, strict=True)
-    )
-    report = compress.CompressReport(
-        budget=config.budgets.size or SizeBudget(rel_error=0.0),
-        receipt=Receipt(()),
-        tensors=rows,
-        file_bytes=folder.model.stat().st_size,
-        original_bytes=trees.nbytes(tree),
-        rel_error=_relative_error(tree, decoded),
-        max_abs=max((row.max_abs for row in rows), default=0.0),
-    )
-    return report.tensor_summary, report.rel_error, report.max_abs
-
-
-def _relative_error(original: PyTree, decoded: PyTree) -> float:
-    """Return ||decoded - original|| / ||original|| over all finite float arrays."""
-    error = energy = 0.0
-    for pair in zip(jax.tree.leaves(original), jax.tree.leaves(decoded), strict=True):
-        if not jnp.issubdtype(pair[0].dtype, jnp.floating):
-            continue
-        a, b = (np.asarray(x, np.float64) for x in pair)
-        if np.isfinite(a).all():
-            error, energy = error + ((a - b) ** 2).sum(), energy + (a**2).sum()
-    return math.sqrt(error / energy) if error else 0.0
-
-
-def _read_config(path: Path, data: object, why: str) -> RunConfig | None:
-    """The config of a receipt; None if another version wrote keys unknown here."""
-    try:
-        return from_plain(RunConfig, data, at="config")
-    except ValueError as e:
-        if why:
-            return None
-        raise ConfigError(f"{path}: {e}") from e
 
 
 def _explain_other_program(theirs: object) -> str:
@@ -551,12 +318,133 @@ def _explain_other_program(theirs: object) -> str:
     ours = describe_environment()
     differing = [
         f"{name} {theirs.get(name)} there and {ours[name]} here"
-        for name in SAME_PROGRAM
+        for name in _SAME_PROGRAM
         if theirs.get(name) != ours[name]
     ]
     if differing:
         return f"another program is compiled here: {'; '.join(differing)}."
     return ""
+
+
+def _derive_config(
+    found: Derivation, folder: RunFolder, stated: object, why: str
+) -> RunConfig | None:
+    """Read the config of the run; None if it cannot be read here.
+
+    Raises:
+        ConfigError: the receipt's own config, in the place of a file, is not one.
+    """
+    if folder.config.is_file():
+        try:
+            config = load_config(folder.config)
+        except ConfigError as e:
+            if not why:
+                found.problems[folder.config.name] = str(e)
+            return None
+        found.add("config", config)
+        return config
+    found.gaps["config"] = _NO_CONFIG
+    try:
+        return from_plain(RunConfig, stated, at="config")
+    except ValueError as e:
+        if why:
+            return None  # another version wrote keys that are unknown here
+        raise ConfigError(f"{folder.receipt}: {e}") from e
+
+
+def _derive_file(found: Derivation, folder: RunFolder) -> None:
+    """Derive length and SHA-256 of the model file, and check the sums inside of it."""
+    if not folder.model.is_file():
+        for name in ("file_name", "file_bytes", "file_sha256"):
+            found.gaps[f"model.{name}"] = f"{folder.model} is missing."
+        return
+    # The folder's own name for the file: a receipt must not name any file to be read.
+    found.add("model.file_name", folder.model.name)
+    found.add("model.file_bytes", folder.model.stat().st_size)
+    found.add("model.file_sha256", file_sha256(folder.model))
+    try:
+        compress.verify(folder.model)
+    except FrugaxError as e:
+        found.problems[folder.model.name] = f"damaged: {e}"
+
+
+def _derive_limits(found: Derivation, config: RunConfig) -> list[str]:
+    """Derive the limits that a config states itself; name the rows it leads to."""
+    budgets, rows = config.budgets, {}
+    if budgets.time is not None:
+        rows["time of the whole run"] = budgets.time.seconds
+        rows["compiles of the step"] = budgets.time.compiles
+    if budgets.overhead is not None:
+        rows["time spent watching"] = budgets.overhead.share
+    rows["accuracy lost by compression"] = budgets.accuracy_drop
+    size = budgets.size
+    if size is not None:
+        rows["relative error"] = size.rel_error
+        rows["largest error"] = size.max_abs
+    rows = {name: limit for name, limit in rows.items() if limit is not None}
+    for name, limit in rows.items():
+        found.add(f"spends.{name}.limit", limit)
+    # Of rows that are measured once, all but the figures themselves.
+    known: dict[str, dict[str, Any]] = {
+        "time of the whole run": {
+            "noise": 0.0, "unit": "seconds", "problems": "", "source": TIME_SOURCE,
+        },
+        "time spent watching": {"predicted": None, "unit": "share"},
+    }  # fmt: skip
+    for name in known.keys() & rows.keys():
+        found.add(f"spends.{name}", known[name])
+    names = [*rows]
+    if size and not (size.bytes is size.ratio is size.bits_per_weight is None):
+        names.append("file")
+    if budgets.memory is not None:
+        row = f"{budgets.memory.kind} memory of one step"
+        names += [row, f"{row} on each device"]  # as with a layout
+    return names
+
+
+def _derive_history(found: Derivation, folder: RunFolder, config: RunConfig) -> None:
+    """Derive steps, evaluations and versions from what the run kept on the way."""
+    try:
+        fingerprints = folder.read_origin("fingerprints") or {}
+    except ConfigError as e:
+        found.problems[folder.origin.name] = str(e)
+    else:
+        found.add("environment", fingerprints.get("versions", {}))
+    kept = _find_checkpoint(folder)
+    checkpoints = train.Checkpoints(folder.checkpoints)
+    done = checkpoints.latest_step()
+    if kept is None:
+        found.gaps["steps"] = "no checkpoint is in the folder."
+    else:
+        found.add("steps", kept[1])
+    if done is None:
+        for key in ("stopped_because", "evaluations"):
+            found.gaps[key] = "no checkpoint is in the folder."
+        return
+    for plain in checkpoints.read_extra(done).get("evaluations", ()):
+        evaluation = train.Evaluation.from_plain(plain)
+        found.add(f"evaluations.{evaluation.step}", evaluation.values)
+    settings, limit = config.train, config.budgets.time
+    reasons = []
+    if done == settings.steps:
+        reasons.append("steps")
+    elif limit is not None and limit.seconds is not None:
+        reasons.append("time")
+    if settings.early_stop is not None:
+        reasons.append("early")
+    if len(reasons) == 1:
+        found.add("stopped_because", reasons[0])
+    else:
+        found.choices["stopped_because"] = reasons
+
+
+def _find_checkpoint(folder: RunFolder) -> tuple[Path, int] | None:
+    """Return folder and step of the state that was compressed; None if it is gone."""
+    # Of a run that keeps the best state, that one is compressed, otherwise the last.
+    for path in (folder.best, folder.checkpoints):
+        if steps := train.Checkpoints(path).steps():
+            return path, steps[-1]
+    return None
 
 
 def _build(
@@ -583,11 +471,137 @@ def _build(
         return None, f"the step cannot be built here: {e}"
 
 
-def _repeat_steps(ready: Prepared) -> Receipt:
+def _derive_program(found: Derivation, config: RunConfig, ready: Prepared) -> None:
+    """Derive bytes, flops, compiles and learning rates from the compiled step."""
+    steps = found.values.get("steps", _STEPS)
+    for spend in _repeat_steps(ready, steps, is_own=bool(config.task)).spends:
+        found.add_spend(spend)
+    found.add("memory", memory_facts(ready))
+    rates = sample_rates(config, ready.checked)
+    found.add("learning_rates", {str(step): rate for step, rate in rates})
+
+
+def _repeat_steps(ready: Prepared, steps: int, *, is_own: bool) -> Receipt:
+    """Take a few steps, and compile for the shapes of all other batches."""
+    checked = ready.checked
     # A copy is stepped: the step donates its state, and the weights are needed again.
     state = jax.tree.map(
-        lambda x: x.copy() if isinstance(x, jax.Array) else x, ready.checked.state
+        lambda x: x.copy() if isinstance(x, jax.Array) else x, checked.state
     )
     for i in range(_STEPS):
-        state, _ = ready.step(state, ready.checked.batch_of(i))
+        state, _ = ready.step(state, checked.batch_of(i))
+    if is_own:  # the batches of built-in data all have one shape
+        for i in range(_STEPS, steps):
+            ready.step.prepare(state, checked.batch_of(i))
     return ready.step.report()
+
+
+def _derive_weights(
+    found: Derivation, folder: RunFolder, config: RunConfig, ready: Prepared
+) -> None:
+    """Derive the model's figures, all of them if its weights are in a checkpoint."""
+    bound, state = ready.checked.bound, ready.checked.state
+    tree = bound.file_tree(state)
+    weights = sum(leaf.size for leaf in jax.tree.leaves(tree))
+    found.add("model.summary", ready.checked.task.summary)
+    found.add("model.weights", weights)
+    found.add("model.original_bytes", trees.nbytes(tree))
+    found.add("evaluations.0", ready.checked.evaluator(state).values)
+    try:
+        _derive_trained(found, folder, config, ready)
+    except (FrugaxError, ValueError, OSError):
+        pass  # damaged, or of another model: its own figure says so
+    else:
+        return
+    for key in OF_THE_WEIGHTS:
+        found.gaps.setdefault(key, _NO_WEIGHTS)
+
+
+def _derive_trained(
+    found: Derivation, folder: RunFolder, config: RunConfig, ready: Prepared
+) -> None:
+    """Derive the figures of the trained weights, and of those in the model file.
+
+    Raises:
+        ConfigError: one of the two is missing, or of another model.
+        CorruptFileError: one of the two is damaged.
+    """
+    bound, state = ready.checked.bound, ready.checked.state
+    decoded = read_weights(bound.file_tree(state), folder)
+    after = evaluate_model(bound, bound.with_file_tree(state, decoded))
+    found.add("model.after", after.values)
+    kept = _find_checkpoint(folder)
+    if kept is None:
+        raise ConfigError(_NO_WEIGHTS)
+    trained = _restore(kept[0], ready)
+    before = evaluate_model(bound, bound.whole(trained))
+    tree = bound.file_tree(trained)
+    report = _measure_file(folder, config, tree, decoded)
+    noises = {name: d.noise for name, d in compare_figures(before, after).items()}
+    found.add("model.rel_error", report.rel_error)
+    found.add("model.tensors", report.tensor_summary)
+    found.add("model.before", before.values)
+    found.add("model.noise", noises)
+    found.add(f"evaluations.{kept[1]}", before.values)
+    if kept[0] != folder.checkpoints:  # the best state is one of an earlier step
+        last = _restore(folder.checkpoints, ready)
+        values = evaluate_model(bound, bound.whole(last)).values
+        found.add(f"evaluations.{int(last.step)}", values)
+    if ready.size is not None:
+        for spend in size_receipt(report, ready.size).spends:
+            found.add_spend(spend)
+    limit = config.budgets.accuracy_drop
+    if limit is not None:
+        found.add_spend(accuracy_spend(limit, before, after, tree, decoded))
+
+
+def _restore(path: Path, ready: Prepared) -> train.TrainState:
+    """Restore the last state of a folder, with the weights that would be compressed.
+
+    Raises:
+        ConfigError: it is a state of another step than its folder says.
+        CheckpointError: it is damaged.
+    """
+    checkpoints = train.Checkpoints(path)
+    step = checkpoints.steps()[-1]
+    state = checkpoints.restore(ready.checked.state, step=step)[0]
+    if int(state.step) != step:
+        raise ConfigError(_NO_WEIGHTS)
+    # An average of the weights takes their place, as before compressing.
+    return ready.checked.bound.gather_weights(state)
+
+
+def _measure_file(
+    folder: RunFolder, config: RunConfig, tree: PyTree, decoded: PyTree
+) -> compress.CompressReport:
+    """Measure a model file against the trained weights."""
+    errors = compress.verify(folder.model, against=tree).tensors
+    with compress.open(folder.model) as file:
+        records = file.header.tensors
+    rows = tuple(
+        compress.TensorReport.of(
+            record, rel_error=found.rel_error or 0.0, max_abs=found.max_abs or 0.0
+        )
+        for record, found in zip(records, errors, strict=True)
+    )
+    return compress.CompressReport(
+        budget=config.budgets.size or SizeBudget(rel_error=0.0),
+        receipt=Receipt(()),
+        tensors=rows,
+        file_bytes=folder.model.stat().st_size,
+        original_bytes=trees.nbytes(tree),
+        rel_error=_relative_error(tree, decoded),
+        max_abs=max((row.max_abs for row in rows), default=0.0),
+    )
+
+
+def _relative_error(original: PyTree, decoded: PyTree) -> float:
+    """Return ||decoded - original|| / ||original|| over all finite float arrays."""
+    error = energy = 0.0
+    for pair in zip(jax.tree.leaves(original), jax.tree.leaves(decoded), strict=True):
+        if not jnp.issubdtype(pair[0].dtype, jnp.floating):
+            continue
+        a, b = (np.asarray(x, np.float64) for x in pair)
+        if np.isfinite(a).all():
+            error, energy = error + ((a - b) ** 2).sum(), energy + (a**2).sum()
+    return math.sqrt(error / energy) if error else 0.0
