@@ -84,6 +84,8 @@ def main() -> None:
                 home = Path(folder) / f"{short}-{artefact.suffix[1:]}"
                 contracts = artefact == wheel and not quick
                 show(*try_out(found[short], artefact, home, contracts=contracts))
+        python = next(iter(found.values()))
+        show(*check_targets_extra(python, wheel, Path(folder) / "targets"))
         show(*write_sbom(Path(folder), version, found))
     show(*compare_with_last_tag())
     summary = [dict(zip(("check", "verdict", "detail"), r, strict=True)) for r in rows]
@@ -214,6 +216,30 @@ def try_out(
             return name, "failed", f"{step}: {last_line(out)} (dist/failure.txt)"
     tests = f", {last_line(out)}" if contracts else ""
     return name, "passed", f"installed in {seconds:.1f} s{tests}"
+
+
+def check_targets_extra(python: Path, wheel: Path, home: Path) -> tuple[str, ...]:
+    """Without a GPU, the compilers for GPUs add nothing to what the commands print."""
+    name = "cuda-targets"
+    home.mkdir()
+    env = home / "env"
+    call(find_uv(), "venv", "-q", "--python", python, env)
+    into = (find_uv(), "pip", "install", "-q", "--python", env)
+    code, out = call(*into, f"{wheel}[cuda-targets]")
+    if code:
+        return name, "failed", f"install: {last_line(out)}"
+    frugax, example = env / "bin" / "frugax", ROOT / "examples" / "plan_llama.py"
+    for command in (
+        ("doctor",),
+        ("plan", f"{example}:small", "--target", "h100,l4"),
+    ):
+        code, out = call(frugax, *command, cwd=home)
+        # JAX's tracebacks and XLA's log lines.
+        noise = [x for x in ("Traceback", "Jax plugin", "absl::") if x in out]
+        if code or noise:
+            (DIST / "failure.txt").write_text(out)
+            return name, "failed", f"frugax {command[0]} (dist/failure.txt)"
+    return name, "passed", "doctor, and a plan for two targets"
 
 
 def write_sbom(

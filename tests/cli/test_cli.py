@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 import forked
 from forked import inline as frugax
 from frugax import compress
+from frugax.cli._jax_settings import split_verbose
 
 COMMANDS = ["run", "plan", "compress", "decompress", "verify", "inspect", "doctor"]
 
@@ -32,6 +33,34 @@ def doctor(**env):
 def test_the_version_is_printed():
     done = frugax("--version")
     assert (done.returncode, done.stdout) == (0, f"frugax {version('frugax')}\n")
+
+
+_LOUD = "import sys\nsys.stderr.write('no driver\\n')\n"
+
+
+@pytest.mark.skipif(bool(list(Path("/dev").glob("nvidia*"))), reason="has a GPU")
+def test_a_plugin_of_jax_without_its_gpu_is_silent(tmp_path):
+    plugin = tmp_path / "jax_plugins" / "xla_cuda12"
+    library = tmp_path / "jax_cuda12_plugin"
+    for folder in (plugin, library):
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text(f"{_LOUD}def initialize(): 1 / 0\n")
+    (library / "_solver.py").write_text(_LOUD)
+    done = doctor(PYTHONPATH=str(tmp_path))
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "is_verbose", "rest"),
+    [
+        ("plan a.yaml --verbose", True, "plan a.yaml"),
+        ("--verbose exec a.py --verbose", True, "exec a.py --verbose"),
+        ("exec a.py --verbose", False, "exec a.py --verbose"),
+        ("launch -n 2 -- a.py --verbose", False, "launch -n 2 -- a.py --verbose"),
+    ],
+)
+def test_verbose_is_an_option_of_every_command(args, is_verbose, rest):
+    assert split_verbose(args.split()) == (is_verbose, rest.split())
 
 
 def assert_one_line(done, *parts):

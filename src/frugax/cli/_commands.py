@@ -327,12 +327,6 @@ def plan(
             raise ConfigError("--headroom and --kind do not go with --target.")
         if frontier is not None:
             raise ConfigError("--frontier does not go with --target.")
-        # Only compilers are needed. Without a device, JAX would print the traceback of
-        # the plug-in that belongs to a target's compiler.
-        if not any(
-            next(Path("/dev").glob(n), None) for n in ("nvidia[0-9]*", "accel*")
-        ):
-            os.environ.setdefault("JAX_PLATFORMS", "cpu")
         make_workload = None
         if not is_function_name(subject):
             make_workload = lambda: _workload_of_run(Path(subject), set)

@@ -25,11 +25,14 @@ from . import (
 from ._commands import EXIT_PEER_LOST, is_joined
 from ._consoles import console, errors, print_error
 from ._explain_error import explain_error
+from ._jax_settings import set_up_jax
 from ._parse import parse
 
 _ABOUT = """JAX under a budget: state your limits; get a result and a receipt.
 
 Try: frugax init, then frugax run model.yaml
+
+With --verbose every command shows the log lines of XLA's compilers, too.
 """
 
 _ABOUT_WATCH = """Look into a run, while it trains or afterwards.
@@ -52,7 +55,7 @@ _GROUPS = {
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the `frugax` command and exit."""
     is_own_process = args is None
-    args = sys.argv[1:] if args is None else args
+    args = set_up_jax(sys.argv[1:] if args is None else args)
     is_run = list(args[:1]) == ["run"]
     has_failed = False
     try:

@@ -172,7 +172,8 @@ def _load(platform: str) -> None:
             topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
         return
     # The compiler warns on stderr that a program is too large, beside our own answer.
-    # JAX sets "1"; another value is the user's. It is read at the first message.
+    # JAX sets "1"; another value is the user's, or that of a command's --verbose. It is
+    # read at the first message.
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     with _on_path(_FOLDER), _settings(_CUDA_SETTINGS), _no_stderr():
@@ -182,16 +183,21 @@ def _load(platform: str) -> None:
 def _initialise_cuda() -> None:
     from jax.experimental import topologies
 
+    package = _find_cuda().plugin.replace("-", "_")
+    name = _find_cuda().plugin.removeprefix("jax-").removesuffix("-plugin")
+    plugin = f"jax_plugins.xla_{name}"
+    for module in (package, plugin):
+        # The commands hide both from JAX where there is no device.
+        if getattr(sys.modules.get(module), "__file__", None) is None:
+            sys.modules.pop(module, None)
     try:  # where there is a GPU, JAX has registered the plug-in itself
         topologies.get_topology_desc("", "cuda")
     except NotImplementedError:
-        name = _find_cuda().plugin.removeprefix("jax-").removesuffix("-plugin")
-        importlib.import_module(f"jax_plugins.xla_{name}").initialize()
+        importlib.import_module(plugin).initialize()
     except Exception:  # a topology needs more arguments, but the plug-in is there
         return
     # jaxlib has looked for these modules as it was imported, before the folder was on
     # the path. Solvers and sparse products are custom calls that they register.
-    package = _find_cuda().plugin.replace("-", "_")
     for name in ("_solver", "_hybrid", "_linalg", "_prng", "_rnn", "_sparse"):
         module = importlib.import_module(f"{package}.{name}")
         for call, handler in module.registrations().items():
