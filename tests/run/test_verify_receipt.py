@@ -596,3 +596,14 @@ def test_an_unchanged_run_is_verified_with_any_hash_seed(own, hash_seed):
 
 def test_a_page_names_figures_that_are_not_finite(own):
     assert (own / "report.html").read_text().count("not finite") >= 3
+
+
+def test_a_run_with_a_larger_batch_later_is_verified(tmp_path):
+    task = TASK.replace("jnp.ones((4, 64))", "jnp.ones((4 + 60 * (step == 4), 64))")
+    (tmp_path / "growing_task.py").write_text(task)
+    config = OWN.replace("steps: 3", "steps: 6").replace("verified_own", "growing")
+    config = config.replace("size: 2x", "memory: 1GiB, size: 2x")
+    (tmp_path / "own.yaml").write_text(config)
+    folder = RunFolder(tmp_path / "run")
+    run(load_config(tmp_path / "own.yaml"), folder, config_folder=tmp_path)
+    assert findings(folder.path, "differs", trust_code=True) == {}

@@ -44,6 +44,7 @@ def test_it_stops_at_the_same_step_after_an_interruption(tmp_path, at):
     state, _ = saved.restore(start())
     rest = run(state, checkpoints=saved)
     assert (int(rest.state.step), rest.stopped_because) == (10, "early")
+    assert [e.step for e in rest.history] == sorted({0, 2, 4, 6, 8, 10, at})
     # And a stopped loop is not continued.
     again, _ = saved.restore(start())
     idle = run(again, checkpoints=saved)
