@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -102,7 +103,9 @@ def _write_files(
     # Fetched once: compressing and the first evaluation read the same arrays.
     tree = jax.device_get(checked.bound.file_tree(state))
     observer.stage(Stage.COMPRESSING)
-    with ledger.measure("compressing"):
+    # What a library would tell whoever calls it belongs to the notes of a run.
+    with ledger.measure("compressing"), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         saved = _compress(config, folder, ready, tree, ledger)
     observer.stage(Stage.EVALUATING_FILE)
     with ledger.measure("evaluating"):
@@ -113,7 +116,8 @@ def _write_files(
         decoded = read_weights(tree, folder)
         whole = checked.bound.with_file_tree(state, decoded)
         after = checked.evaluator.evaluate(whole)
-    notes = [*trained.notes]
+    told = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
+    notes = [*trained.notes, *map(_capitalise, told)]
     if nan_names := _names_with_nan(tree):
         notes.append(f"{_list_nan(nan_names)}: figures of this model may mean nothing.")
     differences = compare_figures(before, after)
@@ -160,6 +164,10 @@ def _write_files(
     # The receipt comes last: --resume takes a run that has one for finished.
     write_whole(folder.receipt, receipt)
     return outcome
+
+
+def _capitalise(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _choose_state(
