@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-from frugax import MemoryBudget, measure, remat
+from frugax import MemoryBudget, fit, measure, remat
+from frugax.measure._peak import kind_of
 from frugax.targets import Target, installed_compilers
 
 
@@ -69,6 +70,63 @@ def test_the_largest_arrays_and_the_rest_are_the_compilers_peak(fn, args, target
     assert all(file in h.source for h in saved if h.source)
     assert any(h.source for h in saved)
     assert "everything else" in str(peak)
+
+
+def lines_of(text):
+    found = Path(__file__).read_text().splitlines()
+    return {str(n) for n, line in enumerate(found, 1) if line == text}
+
+
+def planned(fn, args, share, target):
+    """The peak of a loss's gradient within a share of its bytes."""
+    if target == "h100":
+        gpu = next(c for c in installed_compilers() if c.platform == "gpu")
+        if gpu.problem:
+            pytest.skip(gpu.problem)
+    where = Target.of_devices(jax.devices()[:1]) if target == "cpu" else Target(target)
+    workload = fit.Workload.of(fn, args)
+    plan = fit.plan(workload, budget=f"{share:.0%}", target=where)
+    return fit.show_why(workload, where, plan.rows[0].remat)
+
+
+@pytest.mark.parametrize("target", ["cpu", "h100"])
+@pytest.mark.parametrize("share", [1.0, 0.6])
+def test_what_a_scan_saves_is_named_by_a_line_of_its_block(target, share):
+    peak = planned(scanned, (f32(6, 64, 64), f32(4096, 64)), share, target)
+    # The rows may be run in parts.
+    saved = [h for h in peak.held if h.kind == "saved for backward" and h.bytes > 2**18]
+    assert saved, peak
+    for array in saved:
+        assert array.name != "dynamic_update_slice"
+        assert array.source.rpartition(":")[2] in lines_of(LINE), peak
+
+
+@pytest.mark.parametrize("target", ["cpu", "h100"])
+def test_arrays_that_a_plan_saves_are_not_other(target):
+    peak = planned(loss, ([f32(64, 64)] * 12, f32(1024, 64)), 0.7, target)
+    sums = dict.fromkeys(("other", "saved for backward"), 0)
+    for h in peak.held:
+        sums[h.kind] = sums.get(h.kind, 0) + h.bytes
+    # At most the last activation, which the loss alone reads.
+    assert sums["other"] <= 1024 * 64 * 4 < sums["saved for backward"], peak
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("jit(f)/jvp()/tanh", "saved for backward"),
+        ("jit(f)/jvp()/checkpoint/tanh", "saved for backward"),
+        ("jit(f)/transpose(jvp())/dot_general", "gradient"),
+        ("jit(f)/transpose(jvp())/checkpoint/add_any", "gradient"),
+        ("jit(f)/transpose(jvp())/checkpoint/jvp()/tanh", "recomputed"),
+        ("jit(f)/transpose(jvp())/checkpoint/rematted_computation/sin", "recomputed"),
+        ("jit(f)/rematted_computation/jvp()/tanh", "recomputed"),
+        ("jit(f)/rematted_computation/transpose(jvp())/mul", "gradient"),
+        ("jit(f)/mul", "other"),
+    ],
+)
+def test_the_path_of_an_operation_tells_its_kind(path, kind):
+    assert kind_of(path) == kind
 
 
 def test_arrays_that_share_a_place_on_a_gpu_are_not_listed_beyond_the_peak():

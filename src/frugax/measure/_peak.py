@@ -1,6 +1,8 @@
 """`measure.peak`: the arrays that a compiled program holds at its memory peak."""
 
 import dataclasses
+import re
+from collections.abc import Sequence
 from typing import Literal
 
 import jax
@@ -12,6 +14,11 @@ from ._program_costs import program
 from ._schedule import Schedule, ScheduledOperation, module_of
 
 _MAX_LISTED = 10
+
+# How JAX names the operation by which a scan takes a step's part of a stack.
+_READS_STACK = re.compile(r"while/body/(jit\(dynamic_index_in_dim\)/)?dynamic_slice$")
+
+_AGAIN = "rematted_computation"
 
 BufferKind = Literal[
     "argument", "saved for backward", "gradient", "recomputed", "other"
@@ -148,18 +155,32 @@ def peak(compiled: "jax.stages.Compiled | CompiledAnswer") -> PeakMemory:
         )
         for name, array in schedule.parameters()
     ]
+    makers = {op.number: op for op in operations}
+    saved = _find_saved(schedule, operations)
     for buffer in alive:
         number, index = made_by[buffer]
         # The stack of a loop's saved values begins as zeros that nobody wrote.
-        writer = schedule.last_writer.get(buffer, number)
+        writer, place = schedule.last_writer.get(buffer, (number, index))
         path = schedule.traced_name(writer)
+        kind = kind_of(path)
+        # The forward pass of a plan has no mark of JAX's transformations.
+        if kind == "other" and buffer in saved:
+            kind = "saved for backward"
+        if _READS_STACK.search(path):
+            # One step's part of a stack of saved values.
+            stacks = makers[writer].touches & schedule.last_writer.keys()
+            if stacks:
+                largest = max(stacks, key=lambda b: sizes[b])
+                writer, place = schedule.last_writer[largest]
+                kind = "saved for backward"
+        origin = schedule.origin(writer, place)
         held.append(
             HeldArray(
                 bytes=sizes[buffer],
                 shape=schedule.array_at(number, index).shape,
-                kind=_kind_of(path),
-                name=path.rpartition("/")[2] or "-",
-                source=schedule.source_line(writer),
+                kind=kind,
+                name=schedule.traced_name(origin).rpartition("/")[2] or "-",
+                source=schedule.source_line(origin),
             )
         )
     held.sort(key=lambda h: -h.bytes)
@@ -204,12 +225,31 @@ def _find_peak(
     return moment, [b for b, t in born.items() if t <= moment <= last[b]]
 
 
-def _kind_of(path: str) -> BufferKind:
-    # JAX writes the transformations that an operation comes from in its path.
-    if "rematted_computation" in path or "checkpoint" in path:
-        return "recomputed"
+def _find_saved(
+    schedule: Schedule, operations: Sequence[ScheduledOperation]
+) -> set[int]:
+    """The buffers that the backward pass reads."""
+    saved: set[int] = set()
+    for op in operations:
+        if op.number >= 0 and op.works:
+            kind = kind_of(schedule.traced_name(op.number))
+            if kind in ("gradient", "recomputed"):
+                saved |= op.touches
+    return saved
+
+
+def kind_of(path: str) -> BufferKind:
+    """Tell the purpose of what a traced operation made, by its path."""
+    # JAX writes the transformations that an operation comes from in its path, and both
+    # `jax.checkpoint` and a plan mark what they compute again.
+    parts = path.split("/")
+    if _AGAIN in parts:
+        parts = parts[parts.index(_AGAIN) + 1 :]
+        if not any("transpose(" in part for part in parts):
+            return "recomputed"
     if "transpose(" in path:
-        return "gradient"
+        is_linearised_again = re.search(r"/checkpoint/(.*/)?jvp\(", path)
+        return "recomputed" if is_linearised_again else "gradient"
     if "jvp(" in path:
         return "saved for backward"
     return "other"

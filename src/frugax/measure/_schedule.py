@@ -38,6 +38,10 @@ _NAME, _OPCODE, _METADATA, _PARAMETER_NUMBER = 1, 2, 7, 9
 _TUPLE_INDEX, _ID, _OPERAND_IDS, _CALLED_IDS = 13, 35, 36, 38
 _METADATA_OP_NAME, _METADATA_FRAME = 2, 15
 _SHAPE = 3
+# These change the form or the type of a value only.
+_MOVES = frozenset(
+    {"bitcast", "copy", "reshape", "transpose", "convert", "reduce-precision"}
+)
 # These write their result over an operand. XLA copies it first where that is not safe.
 _UPDATES = frozenset({"dynamic-update-slice", "scatter"})
 # Files that are not the user's own: installed packages, this one, and Python itself.
@@ -84,13 +88,55 @@ class _Computation:
     order: tuple[int, ...]
     root: int
 
+    @property
+    def parameters(self) -> set[int]:
+        return {n for n, i in self.instructions.items() if i.opcode == "parameter"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Fused:
+    """A computation that runs as one operation.
+
+    Attributes:
+        instructions: by their numbers.
+        root: computes the result.
+    """
+
+    instructions: dict[int, Message]
+    root: Message
+
+    def operand(self, of: Message, place: int = 0) -> Message:
+        return self.instructions[of.numbers(_OPERAND_IDS)[place]]
+
+    def outputs(self) -> dict[tuple[int, ...], Message]:
+        """The operations that compute the results, by the index of each."""
+        if self.root.text(_OPCODE) != "tuple":
+            return {(): self.root}
+        count = len(self.root.numbers(_OPERAND_IDS))
+        return {(i,): self.operand(self.root, i) for i in range(count)}
+
+    def updated_parameters(self) -> dict[tuple[int, ...], int]:
+        """The parameters that results are written over, by the index of the result."""
+        found: dict[tuple[int, ...], int] = {}
+        for index, at in self.outputs().items():
+            if at.text(_OPCODE) == "bitcast":
+                at = self.operand(at)
+            if at.text(_OPCODE) not in _UPDATES:
+                continue
+            while at.text(_OPCODE) in _UPDATES | {"bitcast", "copy"}:
+                at = self.operand(at)
+            if at.text(_OPCODE) == "parameter":
+                found[index] = at.number(_PARAMETER_NUMBER)
+        return found
+
 
 class Schedule:
     """The computations of one module, in their order in time.
 
     Attributes:
         definitions: buffers, by the instruction that defines them and the index there.
-        last_writer: the last instruction that updates a buffer in place, by buffer.
+        last_writer: the last instruction that updates a buffer in place, with the index
+            in its result, by buffer.
     """
 
     def __init__(self, module: bytes, definitions: Definitions | None = None) -> None:
@@ -120,8 +166,9 @@ class Schedule:
             if c.number(_COMPUTATION_ID) in orders
         }
         self._frames = proto.message(_MODULE_STACK_FRAMES)
-        self._in_place = {
-            c.number(_COMPUTATION_ID): _updated_parameter(c)
+        # Those of fusions, reductions and the like, which run as one operation.
+        self._fused = {
+            c.number(_COMPUTATION_ID): _read_fused(c)
             for c in proto.messages(_MODULE_COMPUTATIONS)
             if c.number(_COMPUTATION_ID) not in orders
         }
@@ -130,11 +177,16 @@ class Schedule:
             for computation in self._computations.values()
             for number, instruction in computation.instructions.items()
         }
+        self._home = {
+            number: computation
+            for computation in self._computations.values()
+            for number in computation.instructions
+        }
         if definitions is None:
             definitions = self._define_each_array()
         self.definitions = definitions
         self._operations: list[ScheduledOperation] = []
-        self.last_writer: dict[int, int] = {}
+        self.last_writer: dict[int, tuple[int, tuple[int, ...]]] = {}
         self._frame_table: dict[int, tuple[str, int]] | None = None
 
     def operations(self) -> tuple[ScheduledOperation, ...]:
@@ -181,7 +233,7 @@ class Schedule:
 
     def traced_name(self, number: int) -> str:
         """The path of the traced operation, such as `jit(f)/jvp()/dot_general`."""
-        metadata = self._instructions[number].details.message(_METADATA)
+        metadata = self._details(number).message(_METADATA)
         return metadata.text(_METADATA_OP_NAME)
 
     def source_line(self, number: int) -> str:
@@ -189,7 +241,7 @@ class Schedule:
 
         Files below the current folder are named from there.
         """
-        metadata = self._instructions[number].details.message(_METADATA)
+        metadata = self._details(number).message(_METADATA)
         if self._frame_table is None:
             self._frame_table = _read_frames(self._frames)
         frame, places = metadata.number(_METADATA_FRAME), self._frame_table
@@ -200,6 +252,62 @@ class Schedule:
             if is_module and not any(part in place for part in _LIBRARIES):
                 return place.removeprefix(f"{Path.cwd()}{os.sep}")
         return ""
+
+    def origin(self, number: int, index: tuple[int, ...]) -> int:
+        """The instruction whose value a scan stores by another one.
+
+        A scan stacks values by operations of its own, which know the line of the scan
+        only. Any other instruction is its own origin.
+
+        Args:
+            number: of the instruction.
+            index: of the array in its result.
+        """
+        written = self._written_value(number, index)
+        seen: set[int] = set()
+        while written in self._instructions and written not in seen:
+            seen.add(written)
+            instruction = self._instructions[written]
+            if instruction.opcode in _MOVES:
+                written = instruction.operands[0]
+            elif instruction.opcode == "get-tuple-element":
+                # A value that the loop carries was computed by the step before.
+                body = self._home[written]
+                root = body.instructions[body.root]
+                is_carried = instruction.operands[0] in body.parameters
+                if root.opcode != "tuple" or not is_carried:
+                    break
+                written = root.operands[instruction.tuple_index]
+            else:
+                break
+        has_place = self._details(written).message(_METADATA).text(_METADATA_OP_NAME)
+        return written if has_place else number
+
+    def _written_value(self, number: int, index: tuple[int, ...]) -> int:
+        """The instruction, perhaps within a fusion, whose value is written in place."""
+        instruction = self._instructions[number]
+        if instruction.opcode == "dynamic-update-slice":
+            return instruction.operands[1]
+        if instruction.opcode != "fusion":
+            return number
+        fused = self._fused[instruction.details.numbers(_CALLED_IDS)[0]]
+        at = fused.outputs().get(index, fused.root)
+        while at.text(_OPCODE) in _MOVES:
+            at = fused.operand(at)
+        if at.text(_OPCODE) != "dynamic-update-slice":
+            return number
+        at = fused.operand(at, 1)
+        while at.text(_OPCODE) in _MOVES:
+            at = fused.operand(at)
+        if at.text(_OPCODE) == "parameter":
+            return instruction.operands[at.number(_PARAMETER_NUMBER)]
+        return at.number(_ID)
+
+    def _details(self, number: int) -> Message:
+        if number in self._instructions:
+            return self._instructions[number].details
+        found = (f.instructions.get(number) for f in self._fused.values())
+        return next(m for m in found if m is not None)
 
     def parameters(self) -> list[tuple[str, Array]]:
         """The arguments of the program with their names."""
@@ -217,25 +325,28 @@ class Schedule:
             if (
                 instruction.opcode in _NO_WORK | _ALIASES | _CALLS
                 or instruction.opcode.endswith("-done")
-                or self._overwritten_operand(instruction) is not None
             ):
                 continue
+            in_place = self._overwritten_operands(instruction)
             for index, array in array_leaves(
                 instruction.details.message(_SHAPE)
             ).items():
-                if array.bytes:
+                if array.bytes and index not in in_place:
                     at = found.setdefault(number, {})
                     at[index] = sum(map(len, found.values()))
         return found
 
-    def _overwritten_operand(self, instruction: _Instruction) -> int | None:
-        """The operand that an instruction updates in place, or None."""
+    def _overwritten_operands(
+        self, instruction: _Instruction
+    ) -> dict[tuple[int, ...], int]:
+        """The operands that are updated in place, by the index of the result."""
         if instruction.opcode in _UPDATES:
-            return 0
+            return {(): 0}
         if instruction.opcode == "fusion":
             (called,) = instruction.details.numbers(_CALLED_IDS)
-            return self._in_place.get(called)
-        return None
+            if called in self._fused:
+                return self._fused[called].updated_parameters()
+        return {}
 
     def _forward_buffers(
         self, instruction: _Instruction, operands: list[BufferTree]
@@ -268,11 +379,11 @@ class Schedule:
         if opcode == "conditional":
             branches = zip(instruction.calls, operands[1:], strict=True)
             return _join(*(self._walk(c, (operand,)) for c, operand in branches))
-        overwritten = self._overwritten_operand(instruction)
-        if overwritten is not None:
-            for buffer in _all_buffers(operands[overwritten]):
-                self.last_writer[buffer] = instruction.number
-            return operands[overwritten]
+        if in_place := self._overwritten_operands(instruction):
+            passed = {i: _all_buffers(operands[n]) for i, n in in_place.items()}
+            for index, buffers in passed.items():
+                self.last_writer |= dict.fromkeys(buffers, (instruction.number, index))
+            return passed
         # Asynchronous operations: the "-start" holds both ends until the "-done".
         if opcode.endswith("-done"):
             return {(): _all_buffers(operands[0])}
@@ -289,19 +400,9 @@ def module_of(compiled: Any) -> bytes:
     return module.as_serialized_hlo_module_proto()
 
 
-def _updated_parameter(fused: Message) -> int | None:
-    """The parameter of a fusion that its result is written over, or None."""
-    by_number = {m.number(_ID): m for m in fused.messages(_COMPUTATION_INSTRUCTIONS)}
-    at = by_number[fused.number(_COMPUTATION_ROOT_ID)]
-    if at.text(_OPCODE) == "bitcast":
-        at = by_number[at.numbers(_OPERAND_IDS)[0]]
-    if at.text(_OPCODE) not in _UPDATES:
-        return None
-    while at.text(_OPCODE) in _UPDATES | {"bitcast", "copy"}:
-        at = by_number[at.numbers(_OPERAND_IDS)[0]]
-    if at.text(_OPCODE) != "parameter":
-        return None
-    return at.number(_PARAMETER_NUMBER)
+def _read_fused(message: Message) -> _Fused:
+    by_number = {m.number(_ID): m for m in message.messages(_COMPUTATION_INSTRUCTIONS)}
+    return _Fused(by_number, by_number[message.number(_COMPUTATION_ROOT_ID)])
 
 
 def _read_frames(index: Message) -> dict[int, tuple[str, int]]:
