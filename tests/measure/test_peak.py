@@ -19,6 +19,16 @@ def f32(*shape, sharding=None):
     return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
 
 
+@pytest.fixture(autouse=True)
+def lines_of_today():
+    """Let JAX's cache on disk tell programs of other lines apart, as it does not."""
+    name = "jax_compilation_cache_include_metadata_in_key"
+    before = getattr(jax.config, name)
+    jax.config.update(name, True)
+    yield
+    jax.config.update(name, before)
+
+
 LINE = "    return x + jnp.tanh(x @ w)"
 
 
