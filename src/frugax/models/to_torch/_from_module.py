@@ -177,8 +177,11 @@ def _export(traced: TracedModule, freedom: str) -> Any:
                 args,
                 kwargs,
                 dynamic_shapes=shapes,
-            ).run_decompositions({})
-            return _decompose(exported)
+            )
+            # With them torch traces its checks of free lengths anew in each
+            # decomposition, which takes minutes where windows cut an image.
+            exported.example_inputs = None
+            return _decompose(exported.run_decompositions({}))
     except Exception as e:
         problem = "torch.export cannot trace this module"
         try:
