@@ -450,3 +450,16 @@ def test_a_step_of_nnx_is_told_from_a_loss_by_the_weights_that_it_changes():
     results = jax.tree.leaves(jax.eval_shape(workload.fn, *workload.args))
     assert len(results) > len(jax.tree.leaves(nnx.state(net)))
     assert fx.plan(loss, (net, f32(64, 8)), "1GiB", target=ONE).remat is not None
+
+
+def test_the_table_explains_its_words_and_marks_the_choice():
+    rows = [
+        fit.FitRow(
+            target=name, budget=None, fits=True, predicted=1, unplanned_bytes=1, price=p
+        )
+        for name, p in (("dear", 3.0), ("cheap", 1.0))
+    ]
+    dear, cheap, words = str(fit.FitPlan(rows=tuple(rows))).splitlines()[2:]
+    assert "chosen" in cheap
+    assert "chosen" not in dear
+    assert all(f"{word}: " in words for word in ("plain", "planned", "moved", "chosen"))

@@ -22,6 +22,9 @@ from rich.table import Table
 from frugax.budget import Receipt, Verdict, amount, format_bytes
 from frugax.run import Stage
 
+# Of a training whose output is not a terminal, such as that of nohup.
+_LINE_EVERY_S = 60.0
+
 _COLOURS = {
     Verdict.KEPT: "green",
     Verdict.BROKEN: "bold red",
@@ -33,7 +36,7 @@ class RunView:
     """An observer that shows a run: a line for each stage, a bar while it trains.
 
     A context manager: the bar exists inside the block. If the output is not a terminal,
-    each stage is a plain line and nothing else is shown.
+    each stage is a plain line, and while it trains a line a minute says how far it is.
     """
 
     def __init__(self, console: Console, folder: Path | None) -> None:
@@ -56,6 +59,7 @@ class RunView:
         self._task: TaskID | None = None
         self._memory = ""
         self._first: tuple[float, int] | None = None
+        self._last_line_s: float | None = None  # since when no line was printed
         self._interrupted = False
 
     def __enter__(self) -> "RunView":
@@ -116,6 +120,11 @@ class RunView:
         figures.append(self._memory)
         text = "  ".join(figures).rstrip()
         self._bar.update(self._task, completed=step, figures=text)
+        if self._last_line_s is None:
+            self._last_line_s = now
+        if not self._console.is_terminal and now - self._last_line_s >= _LINE_EVERY_S:
+            self._last_line_s = now
+            self.note(f"step {step:,} of {steps:,}  {text}")
 
 
 def _handle_ctrl_c(handler: Callable[..., object]) -> None:

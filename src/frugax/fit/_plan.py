@@ -140,7 +140,10 @@ class FitPlan(Plan):
             row = [r.target, format_bytes(r.budget.usable_bytes) if r.budget else "-"]
             known = not r.problem
             row += [format_bytes(r.unplanned_bytes) if known else "-"]
-            row += [format_bytes(r.predicted) if known else "-", r.answer]
+            answer = r.answer
+            if priced and r is self.chosen:
+                answer += ", chosen"
+            row += [format_bytes(r.predicted) if known else "-", answer]
             counted = r.device_flops > 0
             row += [f"{r.device_flops:.3g}" if counted else "-"]
             row += [format_bytes(r.moved_bytes) if counted else "-"]
@@ -155,9 +158,13 @@ class FitPlan(Plan):
         kind = "of temporaries"
         if any(r.budget.kind == "total" for r in self.rows if r.budget):
             kind = "of arguments, results and temporaries"
-        return "\n".join(
-            [table(head, rows), f"bytes {kind} and flops, of one device", *notes]
+        words = (
+            f"bytes {kind}, and flops, of one device; plain: as written, planned: with "
+            "this plan, moved: between devices"
         )
+        if priced:
+            words += "; chosen: the cheapest that fits"
+        return "\n".join([table(head, rows), words, *notes])
 
 
 def plan(
