@@ -243,9 +243,7 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any], Callable[..., Any]]] = {
     ),
 }  # fmt: skip
 TIMM = {
-    "timm_convmixer": (
-        "convmixer_768_32", {"depth": 2, "dim": 16}, image(32, name="x")
-    ),
+    "timm_convmixer": ("convmixer_768_32", {}, image(32, name="x")),
     "timm_efficientnet": ("efficientnet_b0", {}, image(64, name="x")),
     "timm_mixer": (
         "mixer_s32_224", {"img_size": 64, "num_blocks": 2}, image(64, name="x")
