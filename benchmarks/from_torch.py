@@ -246,7 +246,7 @@ TIMM = {
     "timm_convmixer": ("convmixer_768_32", {}, image(32, name="x")),
     "timm_efficientnet": ("efficientnet_b0", {}, image(64, name="x")),
     "timm_mixer": (
-        "mixer_s32_224", {"img_size": 64, "num_blocks": 2}, image(64, name="x")
+        "mixer_s32_224", {"img_size": 64}, image(64, name="x")
     ),
     "timm_mobilenetv3": ("mobilenetv3_small_050", {}, image(64, name="x")),
     "timm_resnet18": ("resnet18", {}, image(64, name="x")),

@@ -114,7 +114,7 @@ def test_what_a_scan_saves_is_named_by_a_line_of_its_block(target, share):
 @pytest.mark.parametrize("target", ["cpu", "h100"])
 def test_arrays_that_a_plan_saves_are_not_other(target):
     peak = planned(loss, ([f32(64, 64)] * 12, f32(1024, 64)), 0.7, target)
-    sums = dict.fromkeys(("other", "saved for backward"), 0)
+    sums: dict[str, int] = dict.fromkeys(("other", "saved for backward"), 0)
     for h in peak.held:
         sums[h.kind] = sums.get(h.kind, 0) + h.bytes
     # At most the last activation, which the loss alone reads.
