@@ -1,5 +1,6 @@
 """Losses that run in chunks of their batch: the same gradients, in fewer bytes."""
 
+import dataclasses
 import functools
 import re
 
@@ -17,6 +18,7 @@ from frugax.remat.rewrite import (
     split_batch,
     trace_loss,
 )
+from frugax.remat.solver._batch_choices import find_batch
 from refusals import refuses
 from tiers import mostly_thorough
 
@@ -378,6 +380,25 @@ def test_a_recurrent_net_is_recomputed_rather_than_run_in_chunks():
     plan = remat.plan(loss, MemoryBudget.share(0.3), args)
     assert plan.extra_share >= 0.05
     assert plan.batch is None
+
+
+def test_the_inputs_of_a_recurrent_net_are_not_computed_whole_in_each_chunk():
+    # The first state is a batch, too, and comes first: but its chunks would multiply
+    # the inputs of all rows at each step, and then take their own.
+    def loss(w, start, xs):
+        step = lambda h, x: (jnp.tanh(h @ w[0] + x @ w[1]),) * 2
+        _, states = jax.lax.scan(step, start, xs @ w[2])
+        return jnp.mean(states**2)
+
+    args = (jnp.ones((3, 16, 16)), jnp.zeros((8, 16)), jnp.ones((64, 8, 16)))
+    body = trace_loss(loss, args, 0, has_aux=False)
+    found = find_batch(body)
+    assert found is not None
+    assert (found.chunks.operand, found.chunks.axis) == (2, 1)
+    first_state = dataclasses.replace(found.chunks, operand=1, axis=0)
+    # A third of the loop's work, for each of 64 steps.
+    assert split_batch(body, first_state).repeated_flops >= 64 * 2 * 8 * 16 * 16
+    assert found.split.repeated_flops == 0
 
 
 def test_a_batch_on_eight_devices_runs_in_chunks_of_its_own_rows():

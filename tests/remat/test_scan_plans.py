@@ -10,7 +10,7 @@ from jax import lax
 
 from frugax import InfeasibleBudgetError, MemoryBudget, jaxprs, remat
 from frugax.remat import BodyPlan, Chunk, Recompute
-from frugax.remat.rewrite import trace_loss
+from frugax.remat.rewrite import rewrite_loops, trace_loss
 from frugax.remat.solver import list_candidates, list_loop_choices
 from refusals import refuses
 
@@ -126,6 +126,17 @@ def test_a_scan_that_fits_is_unchanged():
         loss, MemoryBudget(limit_bytes=plain_bytes(loss, args)), example_args=args
     )
     assert (plan.body_plans, plan.segments, plan.extra_flops) == ((), (), 0)
+
+
+def test_rewritten_loops_share_what_is_known_of_all_other_operations():
+    # Else each of a search's candidates traces the backward rule of every operation.
+    body = body_of(among_other_operations)
+    choices = list_loop_choices(body)
+    assert len(choices) > 1
+    for c in choices:
+        rewritten = rewrite_loops(body, c.body_plans)
+        assert rewritten.memo is body.memo
+        assert not rewritten.divided
 
 
 def test_a_prime_number_of_iterations_is_cut_by_levels_only():

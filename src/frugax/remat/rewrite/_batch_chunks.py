@@ -22,6 +22,7 @@ from frugax.jaxprs import (
     JaxprEqn,
     Var,
     bytes_of,
+    flops_of,
     remove_dead_code,
     shape_of,
     trace,
@@ -62,6 +63,8 @@ class BatchSplit:
         sums: sums over the batch.
         rows: results that have a row for each row of the batch.
         batch: the length of the batch.
+        repeated_flops: of what each chunk computes for all rows, before it takes its
+            own, as in a loop over time whose inputs are whole.
     """
 
     chunk: RematGraph
@@ -74,6 +77,7 @@ class BatchSplit:
     sums: tuple[Var, ...]
     rows: tuple[tuple[Var, Along], ...]
     batch: int
+    repeated_flops: int
 
     @property
     def accumulated_bytes(self) -> int:
@@ -232,6 +236,10 @@ def split_batch(body: RematGraph, chunks: BatchChunks) -> BatchSplit:
         for v, a in slices
     ]
     inner = trace(functools.partial(run_chunk, True), (index, shapes, pieces))
+    once = sum(map(flops_of, dependent)) - sum(map(flops_of, after))
+    # Of the rest, each of the chunks computes its share.
+    more = count * sum(map(flops_of, inner.eqns)) - once
+    repeated = max(more, 0) // max(count - 1, 1)
     inner = use_fast_convolutions(inner, everywhere=True)
     rows = []
     for v, state in along_of.items():
@@ -264,6 +272,7 @@ def split_batch(body: RematGraph, chunks: BatchChunks) -> BatchSplit:
         sums=tuple(sums),
         rows=tuple(rows),
         batch=batch,
+        repeated_flops=repeated,
     )
 
 

@@ -265,7 +265,7 @@ def prepare_graph(
         tuple(rest),
         scratch_bytes,
         # Not `memo or {}`: an empty memo that was passed in must stay shared.
-        {} if memo is None else memo,
+        memo={} if memo is None else memo,
     )
 
 

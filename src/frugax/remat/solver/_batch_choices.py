@@ -25,6 +25,9 @@ SMALL_SHARE = 0.1
 _LARGE_SHARE = 0.75
 # What follows the chunks is computed more than once, so it must be this small a share.
 _MAX_AFTER = 0.05
+# So must be what each chunk computes for all rows, before it takes its own: products of
+# a recurrent net's inputs, where the batch is found in its first state.
+_MAX_REPEATED = 0.05
 # Below this share of the flops, segments that treat rows one by one are not worth it.
 _LEAST_IN_ROWS = 0.3
 _CLEARLY_MORE = 1.5
@@ -74,6 +77,8 @@ def _find_batch(body: RematGraph) -> FoundBatch | None:
         except MixesBatchError:
             continue
         if sum(map(flops_of, split.after)) > _MAX_AFTER * total:
+            continue
+        if split.repeated_flops > _MAX_REPEATED * total:
             continue
         share = sum(map(flops_of, split.before)) / max(total, 1)
         if share < (best.whole_share if best else _LARGE_SHARE):
