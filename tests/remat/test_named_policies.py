@@ -150,3 +150,35 @@ def test_gradients_under_named_policies_equal_jax(make):
             has_aux=False,
         )
         assert_same(jax.jit(step)(*args), want)
+
+
+def test_iterations_in_chunks_of_the_batch_follow_named_policies():
+    _, (ws, x) = residual_blocks(lambda f: f)
+
+    def looped(ws, x):
+        step = lambda x, w: (x + jnp.tanh(x @ w[0]) @ w[1], None)
+        return jnp.mean(lax.scan(step, x, ws)[0] ** 2)
+
+    args = (jnp.stack(ws), x)
+    body = trace_loss(looped, args, 0, has_aux=False)
+    named = list_named(body, divide_batch=True)
+    plain = list_named(body)
+    in_chunks = [c for c in named if c.candidate.batch is not None]
+    assert len(named) == len(plain) + len(in_chunks) > len(plain)
+    smallest = min(named, key=lambda c: c.peak_bytes)
+    assert smallest in in_chunks
+    assert smallest.peak_bytes == smallest.candidate.peak_bytes
+    assert smallest.flops == smallest.candidate.flops
+    parts = build_parts(smallest.candidate, "cpu")
+    assert parts.batch is not None
+    assert parts.batch.body_plans
+    step = build_value_and_grad(
+        looped,
+        parts.segments,
+        parts.body_plans,
+        body.graph.fingerprint,
+        argnums=0,
+        has_aux=False,
+        batch=parts.batch,
+    )
+    assert_same(jax.jit(step)(*args), jax.jit(jax.value_and_grad(looped))(*args))

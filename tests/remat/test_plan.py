@@ -1,8 +1,10 @@
 """A plan holds its budget, as XLA measures it, or reports the limit that it needs."""
 
 import dataclasses
+import io
 import json
 import re
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +18,7 @@ from frugax.budget import Plan, Verdict
 from frugax.errors import RematUndoneError
 from frugax.jaxprs import count_heavy, count_heavy_in_hlo, flops
 from frugax.remat import solver
+from frugax.remat._compile_search import CompileBench
 from frugax.remat.rewrite import build_value_and_grad, trace_loss
 from frugax.remat.solver import (
     build_segments,
@@ -167,7 +170,7 @@ def test_an_adam_step_with_donation_fits_in_half_its_memory(kind):
 
 @KINDS
 @pytest.mark.thorough
-def test_at_needed_a_plan_is_found_and_needed_does_not_depend_on_the_limit(kind):
+def test_at_needed_a_plan_is_found_and_a_nearer_limit_needs_no_more(kind):
     loss, params, x = residual_mlp(depth=3, width=32, batch=128)
     budget = MemoryBudget(limit_bytes=1000, headroom_frac=0.07, kind=kind)
     with pytest.raises(InfeasibleBudgetError) as caught:
@@ -185,7 +188,74 @@ def test_at_needed_a_plan_is_found_and_needed_does_not_depend_on_the_limit(kind)
     short = dataclasses.replace(budget, limit_bytes=needed // 2)
     with pytest.raises(InfeasibleBudgetError) as again:
         plan_whole(loss, short, example_args=(params, x))
-    assert again.value.needed == needed
+    # A limit that the model rules out is refused before all others were tried.
+    assert again.value.needed <= needed
+
+
+def plan_share(mlp, share, **how):
+    loss, params, x, _ = mlp
+    return remat.plan(loss, MemoryBudget.share(share), (params, x), cache=False, **how)
+
+
+def test_a_hopeless_budget_is_refused_after_few_compilations(mlp):
+    with refuses(InfeasibleBudgetError) as near:
+        plan_share(mlp, 0.1)
+    with refuses(InfeasibleBudgetError) as hopeless:
+        plan_share(mlp, 0.001)
+    assert hopeless.value.best.compiles < near.value.best.compiles
+    # What it needs is proven all the same, by the plan itself.
+    (loss, params, x, _), best = mlp, hopeless.value.best
+    assert temp_bytes(remat.apply(loss, best), params, x) <= hopeless.value.needed
+
+
+def test_no_other_plan_is_looked_for_where_little_can_be_saved(mlp, monkeypatch):
+    assert plan_share(mlp, 0.95).compiles > 3
+    monkeypatch.setattr("frugax.remat._compile_search._WORTHWHILE", 0.01)
+    plan = plan_share(mlp, 0.95)
+    assert plan.extra_share <= 0.01
+    assert plan.compiles == 3  # the plain program, the plan quickly, and in full
+
+
+def test_a_search_that_is_out_of_time_takes_the_best_plan_so_far(mlp, monkeypatch):
+    whole = plan_share(mlp, 0.5)
+    is_late = property(lambda bench: bench.compiles >= 2)
+    monkeypatch.setattr(CompileBench, "is_late", is_late)
+    plan = plan_share(mlp, 0.5)
+    assert plan.compiles == 3 < whole.compiles
+    assert plan.predicted <= plan.budget.usable_bytes
+    assert plan.extra_flops >= whole.extra_flops
+
+
+def test_a_search_that_found_nothing_in_time_is_refused(mlp):
+    with refuses(InfeasibleBudgetError) as caught:
+        plan_share(mlp, 0.5, within_s=1e-9)
+    best = caught.value.best
+    assert best.compiles == 2  # the plain program, quickly and in full
+    assert best.predicted == caught.value.needed
+
+
+@pytest.mark.parametrize(
+    ("seconds", "error"),
+    [(0, ValueError), (float("nan"), ValueError), ("9", TypeError)],
+)
+def test_a_time_limit_that_is_not_above_zero_is_refused(mlp, seconds, error):
+    with refuses(error, "within_s", seconds):
+        plan_share(mlp, 0.5, within_s=seconds)
+
+
+def test_a_terminal_shows_programs_from_the_second_on(mlp, monkeypatch):
+    for is_terminal in (True, False):
+        stderr = io.StringIO()
+        monkeypatch.setattr(
+            stderr, "isatty", lambda is_terminal=is_terminal: is_terminal
+        )
+        monkeypatch.setattr(sys, "stderr", stderr)
+        plan = plan_share(mlp, 0.9)
+        monkeypatch.undo()
+        found = re.findall(r"program (\d+)", stderr.getvalue())
+        numbers = [str(n) for n in range(2, plan.compiles + 1)]
+        assert found == (numbers if is_terminal else [])
+        assert not stderr.getvalue().split("\r")[-1].strip()
 
 
 def deep_chain():

@@ -6,6 +6,7 @@ they look for the program that needs the fewest bytes, wherever the model places
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from frugax.measure import program
 
 from ._enclosing_program import CompiledCandidate, EnclosingProgram, compile_program
 from ._frontier import TriedPlan
+from ._progress import ProgressLine
 from .solver import Candidate, NamedCandidate, PlanParts
 
 # Each compilation costs about as much as compiling the program once. Where none of
@@ -34,6 +36,9 @@ _MARGIN = 0.05
 _NEAR_MISS = 1.2
 # Where nothing fits, as many of the smallest named candidates are tried.
 _MAX_SMALLEST = 2
+# No other candidate is expected to need less than this share of its modelled bytes, in
+# the lowest ratio to the model that was measured.
+_OPTIMISM = 0.7
 # Once a plan is found, one more candidate is tried, and then this many that hold one
 # named policy throughout and this many that hold two, if they save at least this share
 # of the flops, and by the model need at most this share of the limit. What the model
@@ -57,6 +62,7 @@ class Measurement:
 
     Attributes:
         candidate: its index among the candidates; 0 keeps everything.
+        parts: the plan itself.
         bytes: the bytes it needs, of the budget's kind.
         undone: recomputed products and convolutions that the compiler merged away.
         flops: of the traced program; None if it could not be compiled.
@@ -64,6 +70,7 @@ class Measurement:
     """
 
     candidate: int
+    parts: PlanParts
     bytes: int
     undone: int
     flops: int | None = None
@@ -82,11 +89,15 @@ class CompileBench:
         grad_of: makes the gradient function of a candidate.
         quick: whether candidates may be compiled to slow programs.
         first_fit: whether the first candidate that fits is taken.
+        deadline: when no further candidate is compiled, by `time.monotonic`.
         compiles: the number of compilations so far.
         measurements: all measurements of this search, in order.
+        least: bytes that no searched candidate is expected to go below, by the model.
         misled: whether a quickly compiled candidate fitted, and then did not fit when
             it was compiled as it will run.
         jitted: the functions that were compiled as they will run.
+        progress: says on a terminal which program is compiled.
+        known: what was compiled, by plan and whether it was compiled quickly.
     """
 
     program: EnclosingProgram
@@ -96,23 +107,34 @@ class CompileBench:
     grad_of: Callable[[PlanParts], Callable[..., Any]]
     quick: bool
     first_fit: bool = False
+    deadline: float = math.inf
     compiles: int = 0
     measurements: list[Measurement] = dataclasses.field(default_factory=list)
+    least: float = math.inf
     misled: bool = False
     jitted: dict[PlanParts, Any] = dataclasses.field(default_factory=dict)
+    progress: ProgressLine = dataclasses.field(default_factory=ProgressLine)
     _plain: CompiledCandidate | None = None
-    _known: dict[tuple[PlanParts, bool], tuple[int, int, int | None, int]] = (
+    known: dict[tuple[PlanParts, bool], tuple[int, int, int | None, int]] = (
         dataclasses.field(default_factory=dict)
     )
 
     def measure(self, candidate: int, *, final: bool = False) -> Measurement:
         """Compile this candidate, unless it is known, and read the bytes it needs."""
-        parts, is_quick = self.parts_of(candidate), self.quick and not final
-        if (parts, is_quick) not in self._known:
-            self._known[parts, is_quick] = self._compile(parts, is_quick=is_quick)
-        found = Measurement(candidate, *self._known[parts, is_quick])
+        return self._measure(candidate, self.parts_of(candidate), final=final)
+
+    def _measure(self, candidate: int, parts: PlanParts, *, final: bool) -> Measurement:
+        is_quick = self.quick and not final
+        if (parts, is_quick) not in self.known:
+            self.known[parts, is_quick] = self._compile(parts, is_quick=is_quick)
+        found = Measurement(candidate, parts, *self.known[parts, is_quick])
         self.measurements.append(found)
         return found
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time to compile candidates is over."""
+        return time.monotonic() >= self.deadline
 
     def _compile(
         self, parts: PlanParts, *, is_quick: bool
@@ -123,6 +145,7 @@ class CompileBench:
                 compiled = self.program.plain
             else:
                 self.compiles += 1
+                self.progress.show(self.compiles)
                 compiled = compile_program(self.program, self.grad_of(parts), options)
         except InfeasibleBudgetError as e:
             # The compiler for TPUs refuses a program that is larger than the device.
@@ -156,19 +179,30 @@ class CompileBench:
     @property
     def compiled(self) -> list[tuple[int, int]]:
         """Bytes and undone products of everything that was compiled."""
-        return [(size, undone) for size, undone, *_ in self._known.values()]
+        return [(size, undone) for size, undone, *_ in self.known.values()]
 
     def list_tried(self) -> tuple[TriedPlan, ...]:
         """The programs that were compiled and kept their recomputation."""
         assert self._plain is not None
         # As it will run, where a program was compiled both quickly and in full.
-        in_order = sorted(self._known.items(), key=lambda item: not item[0][1])
+        in_order = sorted(self.known.items(), key=lambda item: not item[0][1])
         found = {
             parts: TriedPlan(size, flops - self._plain.flops, parts.summary)
             for (parts, _), (size, undone, flops, _) in in_order
             if flops is not None and not undone
         }
         return tuple(sorted(found.values(), key=lambda t: (-t.bytes, t.extra_flops)))
+
+    def compile_smallest(self) -> Measurement:
+        """The smallest program that kept its recomputation, compiled as it will run."""
+        intact = [
+            (size, number, parts)
+            for number, ((parts, _), (size, undone, *_)) in enumerate(
+                self.known.items()
+            )
+            if not undone
+        ]
+        return self._measure(0, min(intact)[-1], final=True)
 
     def restart(self, limit: int) -> None:
         """Begin the search anew for another limit, as another process would."""
@@ -178,11 +212,18 @@ class CompileBench:
         """Whether it keeps to the limit and still recomputes all that was planned."""
         return found.bytes <= self.limit and not found.undone
 
+    def saves_little(self, best: Measurement) -> bool:
+        """Whether no plan is cheaper than this one by a share worth a compilation."""
+        plain = self.measurements[0].flops
+        if best.flops is None or plain is None:
+            return False
+        return best.flops - plain <= _WORTHWHILE * plain
+
     def confirm(self, best: Measurement) -> Measurement | None:
-        """Compile the same candidate as it will run; None if it does not fit then."""
+        """Compile the same plan as it will run; None if it does not fit then."""
         if not self.quick:
             return best
-        found = self.measure(best.candidate, final=True)
+        found = self._measure(best.candidate, best.parts, final=True)
         self.misled = not self.fits(found)
         return None if self.misled else found
 
@@ -194,7 +235,7 @@ def search(
     *,
     thorough: bool,
 ) -> Measurement | None:
-    """The cheapest candidate that fits, compiled as it will run; None if none does.
+    """The cheapest candidate that fits, quickly compiled; None if none does.
 
     Args:
         bench: holds the measurement of the plain program, which does not fit.
@@ -206,49 +247,56 @@ def search(
     peaks = [c.peak_bytes for c in candidates]
     best: Measurement | None = None
     tried = {0: bench.measurements[0]}
-    for candidate in _first_candidates(bench, peaks, tried, thorough=thorough):
+    for candidate in _first_candidates(
+        bench, modelled, peaks, tried, thorough=thorough
+    ):
+        if bench.is_late:
+            break
         if candidate not in tried:
             # The first one mostly fits. Where no cheaper one is looked for, it is then
             # the only one that is compiled.
             final = bench.first_fit and len(tried) == 1
             tried[candidate] = bench.measure(candidate, final=final)
-        if bench.fits(tried[candidate]):
+        if candidate < len(peaks) and bench.fits(tried[candidate]):
             best = tried[candidate]
             break
-    # Candidates before the best recompute less: try some while the limit has room.
-    if best and bench.first_fit:
-        return bench.confirm(best)
-    while best and len(tried) < _MAX_COMPILES - bench.quick:
+    if best is None:
+        # Those that a user could write mostly cost more than the others that fit.
+        fitting = [m for m in tried.values() if bench.fits(m)]
+        best = min(fitting, key=lambda m: m.flops or 0, default=None)
+    elif not bench.first_fit:
+        best = _use_room(bench, peaks, tried, best)
+    if best is None:
+        bench.least = min(bench.least, _guess_least(bench, modelled))
+    if best is None or bench.first_fit:
+        return best
+    listed, first = list(range(1, len(candidates))), len(candidates)
+    uniform = [first + i for i, c in enumerate(named) if c.is_uniform]
+    best = _try_cheaper(bench, modelled, best, listed, _MAX_MORE, _MAYBE)
+    best = _try_cheaper(bench, modelled, best, uniform, _MAX_NAMED, _PERHAPS)
+    mixed = list(range(first, len(modelled)))
+    return _try_cheaper(bench, modelled, best, mixed, _MAX_MIXED, _MAYBE)
+
+
+def _use_room(
+    bench: CompileBench,
+    peaks: list[int],
+    tried: dict[int, Measurement],
+    best: Measurement,
+) -> Measurement:
+    """Try candidates that recompute less than the best, while the limit has room."""
+    while len(tried) < _MAX_COMPILES - bench.quick:
         below = max(c for c in tried if c < best.candidate)
         # Where `below` is the neighbour, nothing is left to try between them.
         if best.bytes >= _GOOD_USE * bench.limit or best.candidate - below < 2:
+            break
+        if bench.is_late or bench.saves_little(best):
             break
         candidate = _aim(bench, peaks, range(below + 1, best.candidate))
         found = tried[candidate] = bench.measure(candidate)
         if bench.fits(found):
             best = found
-    if thorough and best is None:
-        best = _try_smallest(bench, modelled, len(candidates))
-    if best:
-        listed, first = list(range(1, len(candidates))), len(candidates)
-        uniform = [first + i for i, c in enumerate(named) if c.is_uniform]
-        best = _try_cheaper(bench, modelled, best, listed, _MAX_MORE, _MAYBE)
-        best = _try_cheaper(bench, modelled, best, uniform, _MAX_NAMED, _PERHAPS)
-        mixed = list(range(first, len(modelled)))
-        best = _try_cheaper(bench, modelled, best, mixed, _MAX_MIXED, _MAYBE)
-    return best and bench.confirm(best)
-
-
-def _try_smallest(
-    bench: CompileBench, modelled: Sequence[_Modelled], first: int
-) -> Measurement | None:
-    """The first of the named candidates with the smallest peaks that fits."""
-    named = range(first, len(modelled))
-    for i in sorted(named, key=lambda i: modelled[i].peak_bytes)[:_MAX_SMALLEST]:
-        found = bench.measure(i)
-        if bench.fits(found):
-            return found
-    return None
+    return best
 
 
 def _try_cheaper(
@@ -265,6 +313,8 @@ def _try_cheaper(
     """
     plain_flops = bench.measurements[0].flops or 0
     for _ in range(tries):
+        if bench.is_late or bench.saves_little(best):
+            break
         # The model is wrong in the same way about plans of the same kind.
         alike = [m for m in bench.measurements if m.candidate in indices]
         known: dict[int, int] = {}
@@ -309,6 +359,7 @@ def _interpolate(known: dict[int, int], peaks: Sequence[int]) -> list[float]:
 
 def _first_candidates(
     bench: CompileBench,
+    modelled: Sequence[_Modelled],
     peaks: list[int],
     tried: dict[int, Measurement],
     *,
@@ -316,27 +367,34 @@ def _first_candidates(
 ) -> Iterator[int]:
     """The candidates that the model points to, then those that may need least.
 
-    The latter do not depend on the limit. So planning at the least bytes found among
-    them succeeds: that search ends with the same candidates.
+    The latter do not depend on the limit.
     """
     last = len(peaks) - 1
-    if not last:
+    if not last and not thorough:
         return
-    indices = range(1, last + 1)
     # By the model none may even be near the limit.
-    least = _guess_bytes(bench, peaks)[last]
-    if bench.first_fit and not thorough and least > _NEAR_MISS * bench.limit:
+    is_near = lambda: _guess_bytes(bench, peaks)[last] <= _NEAR_MISS * bench.limit
+    if not (thorough or is_near()):
         return
-    yield _aim(bench, peaks, indices)
-    if bench.measurements[-1].bytes <= _NEAR_MISS * bench.limit:
-        yield _aim(bench, peaks, indices)
-    if not thorough:
+    if last and is_near():
+        yield _aim(bench, peaks, range(1, last + 1))
+        if bench.measurements[-1].bytes <= _NEAR_MISS * bench.limit:
+            yield _aim(bench, peaks, range(1, last + 1))
+    # Where no thorough search follows, it may be the smallest that is ever tried.
+    if last and (thorough or bench.first_fit or is_near()):
         yield last
+    if not thorough:
+        return
+    named = range(len(peaks), len(modelled))
+    yield from sorted(named, key=lambda i: modelled[i].peak_bytes)[:_MAX_SMALLEST]
+    if not last or _guess_least(bench, modelled) > bench.limit:
         return
     # The model's tightest candidate need not be XLA's: each branch that is nested in a
     # branch costs XLA some bytes that the model does not know of.
     fixed = list(dict.fromkeys(max(round(s * last), 1) for s in _SPREAD))
     yield from fixed
+    if any(map(bench.fits, bench.measurements)):
+        return
     for _ in range(_MAX_NEIGHBOURS):
         by_bytes = sorted(fixed, key=lambda c: (tried[c].undone > 0, tried[c].bytes))
         best = by_bytes[0]
@@ -354,6 +412,18 @@ def _first_candidates(
         yield from new
 
 
+def _guess_least(bench: CompileBench, modelled: Sequence[_Modelled]) -> int:
+    """Bytes that none of these candidates is expected to go below."""
+    # What no plan changes is not modelled.
+    fixed = bench.fixed_bytes if bench.kind == "total" else 0
+    ratio = min(
+        (m.bytes - fixed) / max(modelled[m.candidate].peak_bytes, 1)
+        for m in bench.measurements
+    )
+    least = min(c.peak_bytes for c in modelled)
+    return fixed + int(_OPTIMISM * ratio * least)
+
+
 def _aim(bench: CompileBench, peaks: list[int], indices: range) -> int:
     """The first of these candidates that should fit, by the model and measurements.
 
@@ -368,7 +438,11 @@ def _aim(bench: CompileBench, peaks: list[int], indices: range) -> int:
 
 def _guess_bytes(bench: CompileBench, peaks: Sequence[int]) -> np.ndarray:
     """The bytes of each candidate, from the model and the measurements."""
-    known = {peaks[m.candidate]: m.bytes for m in bench.measurements}
+    known = {
+        peaks[m.candidate]: m.bytes
+        for m in bench.measurements
+        if m.candidate < len(peaks)  # the others are named, with a model of their own
+    }
     if len(known) == 1 and known[peaks[0]] < peaks[0]:
         known[known[peaks[0]]] = known[peaks[0]]
     # An anchor below the smallest measurement, for the interpolation.

@@ -44,6 +44,7 @@ def plan_key(
     divide_batch: bool | str = True,
     offload: bool | str = True,
     first_fit: bool = False,
+    within_s: float | None = None,
     take: Callable[[tuple[Any, ...]], LossOfArrays] | None = None,
 ) -> str | None:
     """The name of the plan for these arguments of `plan`, the same in every process.
@@ -62,6 +63,7 @@ def plan_key(
         divide_batch,
         offload,
         first_fit,
+        within_s,
         _compiler_facts(program.target),
     ]
     # The program is traced with its plain gradient as well, because the loss alone does

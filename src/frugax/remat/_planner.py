@@ -3,7 +3,9 @@
 import dataclasses
 import enum
 import functools
+import math
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn, TypeVar
 
@@ -46,6 +48,7 @@ from .solver import (
     list_in_host_memory,
     list_in_rows,
     list_named,
+    list_named_in_rows,
     reads_late,
 )
 
@@ -64,6 +67,7 @@ def plan(
     cache: bool | str | os.PathLike[str] = True,
     target: Target | str | None = None,
     first_fit: bool = False,
+    within_s: float | None = None,
 ) -> RematPlan:
     """Choose the results that the backward pass keeps or recomputes, within `budget`.
 
@@ -97,19 +101,22 @@ def plan(
             default those where the arguments live.
         first_fit: whether to take the first plan that fits, after one compilation in
             most cases, instead of looking for a cheaper one.
+        within_s: seconds after which no further program is tried: the best plan so far
+            is compiled as it will run, and taken. None for no limit.
 
     Raises:
         ConfigError: there is no such target, or a mesh does not fit it.
         MissingExtraError: the compiler of the target is not installed.
-        InfeasibleBudgetError: none of the measured plans fits; one does at `needed`,
-            and `best` is that plan.
+        InfeasibleBudgetError: none of the measured plans fits; the smallest of them
+            does at `needed`, and `best` is that plan.
         RematUndoneError: the compiler merged away all recomputation, or kept on the
             device what the plan moves to the host.
         TypeError: the loss cannot be traced or does not return a number, or an argument
             has a wrong type, such as a budget in text.
-        ValueError: `block_size` is less than 1; `argnums` names an argument that does
-            not exist, or one twice; `within` does not call the gradient or has other
-            shapes; or `offload="first"` on a CPU, on several devices or without scans.
+        ValueError: `block_size` is less than 1; `within_s` is not above 0; `argnums`
+            names an argument that does not exist, or one twice; `within` does not call
+            the gradient or has other shapes; or `offload="first"` on a CPU, on several
+            devices or without scans.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -131,6 +138,13 @@ def plan(
     if not isinstance(budget, MemoryShare):
         check_budget(budget, MemoryBudget)
     check_block_size(block_size)
+    deadline = math.inf
+    if within_s is not None:
+        if isinstance(within_s, bool) or not isinstance(within_s, int | float):
+            raise TypeError(f"within_s must be a number of seconds, got {within_s!r}.")
+        if not within_s > 0:
+            raise ValueError(f"within_s must be above 0 seconds, got {within_s!r}.")
+        deadline = time.monotonic() + within_s
     _check_arguments(loss, example_args, argnums, within=within, cache=cache)
     for name, lever in (("divide_batch", divide_batch), ("offload", offload)):
         # A misspelt word would be taken for another choice.
@@ -159,7 +173,7 @@ def plan(
     if cache is not False:
         options = how | {"within": within, "block_size": block_size, "take": take}
         options |= {"divide_batch": divide_batch, "offload": offload}
-        options |= {"first_fit": first_fit}
+        options |= {"first_fit": first_fit, "within_s": within_s}
         key = plan_key(loss, budget, args, **options)
     search = _PlanSearch(
         loss,
@@ -172,6 +186,7 @@ def plan(
         divide_batch,
         offload,
         first_fit,
+        deadline,
         take,
     )
     plan = recall(key, search.run, cache=cache)
@@ -209,6 +224,7 @@ class _PlanSearch:
         divides: whether the loss may run in chunks of its batch, or `"first"`.
         offload: whether scans may keep values in the host's memory, or `"first"`.
         first_fit: whether the first plan that fits is taken, and few are tried.
+        deadline: when no further program is tried, by `time.monotonic`.
         take: takes the arrays out of arguments of the caller's loss, for an enclosing
             program that calls the gradient with modules.
         candidates: the plans by the model that are searched now.
@@ -234,6 +250,7 @@ class _PlanSearch:
     divides: bool | Literal["first"]
     offload: bool | Literal["first"]
     first_fit: bool
+    deadline: float
     take: Callable[[tuple[Any, ...]], LossOfArrays]
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
     named: list[NamedCandidate] = dataclasses.field(default_factory=list)
@@ -296,15 +313,18 @@ class _PlanSearch:
             raise ValueError(f'offload="first" is not possible: {why}; leave it out.')
         # Quick compilation is known to keep the buffers on CPU only, see `_QUICK`.
         bench = self._bench(quick=self.program.target.platform == "cpu")
-        found = self._find(bench)
-        if found is None and bench.misled:
-            # Compiled in full, the chosen plan needs more than quickly compiled, so the
-            # quick measurements are not to be trusted for this program.
-            bench = self._bench(quick=False)
+        try:
             found = self._find(bench)
-        if found is None:
-            self._raise_infeasible(bench)
-        return self._build_plan(bench, found)
+            if found is None and bench.misled:
+                # Compiled in full, the chosen plan needs more than quickly compiled, so
+                # the quick measurements are not to be trusted for this program.
+                bench = self._bench(quick=False)
+                found = self._find(bench)
+            if found is None:
+                self._raise_infeasible(bench)
+            return self._build_plan(bench, found)
+        finally:
+            bench.progress.clear()
 
     def _bench(self, *, quick: bool) -> CompileBench:
         budget, limit = self.budget, 0
@@ -318,6 +338,7 @@ class _PlanSearch:
             self._grad_of,
             quick,
             self.first_fit,
+            self.deadline,
         )
 
     def _find(self, bench: CompileBench) -> Measurement | None:
@@ -356,16 +377,19 @@ class _PlanSearch:
             stages += [_Stage.COPIED]
         if self.divides:
             stages += [_Stage.CHUNKED] if self.divides != "first" else []
-            stages += [_Stage.IN_ROWS, _Stage.ALL]
+            stages += [_Stage.IN_ROWS] if self._runs_in_rows else []
+            stages += [_Stage.ALL]
         if self.offload is True and not self._why_no_offload():
             stages.append(_Stage.IN_HOST)
         for stage in stages:
             thorough = stage == stages[-1] and not self.first_fit
             found = self._search(bench, plain, stage, thorough=thorough)
             if found and _Stage.CHUNKED in stages[stages.index(stage) + 1 :]:
-                return self._prefer_chunks(bench, plain, found, stage)
-            if found:
+                found = self._prefer_chunks(bench, plain, found)
+            if found and (found := bench.confirm(found)):
                 return found
+            if bench.is_late:
+                break
         return None
 
     def _is_hopeless(self, bench: CompileBench) -> bool:
@@ -373,18 +397,27 @@ class _PlanSearch:
         return self.budget.kind == "total" and bench.fixed_bytes > bench.limit
 
     def _search(
-        self, bench: CompileBench, plain: Measurement, stage: _Stage, *, thorough: bool
+        self,
+        bench: CompileBench,
+        plain: Measurement,
+        stage: _Stage,
+        *,
+        thorough: bool,
+        accept: Callable[[Candidate], bool] | None = None,
     ) -> Measurement | None:
         if stage not in self.stages:
             self.stages[stage] = self._make(functools.partial(self._list, stage))
         self.candidates, self.named = self.stages[stage]
+        if accept is not None:
+            rest = filter(accept, self.candidates[1:])
+            self.candidates, self.named = [self.candidates[0], *rest], []
         bench.measurements = [plain]
         return search(bench, self.candidates, self.named, thorough=thorough)
 
     def _prefer_chunks(
-        self, bench: CompileBench, plain: Measurement, found: Measurement, stage: _Stage
+        self, bench: CompileBench, plain: Measurement, found: Measurement
     ) -> Measurement:
-        """Chunks of the batch where they are far faster than this plan of `stage`.
+        """Chunks of the batch where they are far faster than this plan.
 
         Not where the loss is divided over devices: these would add up their gradients
         once for each chunk.
@@ -400,17 +433,25 @@ class _PlanSearch:
         most = _FAR_FASTER * guess(extra, chunks=1)
         if guess(0, chunks=2) > most:
             return found
+
+        def is_fast(candidate: Candidate) -> bool:
+            batch = candidate.batch
+            return batch is not None and guess(candidate.flops, batch.count) <= most
+
         # Where chunks alone do not fit, chunks that recompute a little may.
         for chunked in (_Stage.CHUNKED, _Stage.ALL):
-            other = self._search(bench, plain, chunked, thorough=False)
+            other = self._search(bench, plain, chunked, thorough=False, accept=is_fast)
             if other is None:
+                # Chunks that recompute are the smallest ones.
+                counts = [c.batch.count for c in self.stages[chunked][0] if c.batch]
+                if guess(0, chunks=max(counts, default=1)) > most:
+                    break
                 continue
-            batch = self._parts(other.candidate).batch
+            batch = other.parts.batch
             chunks = batch.count if batch else 1
             if guess((other.flops or 0) - plain_flops, chunks=chunks) <= most:
                 return other
             break
-        self.candidates, self.named = self.stages[stage]
         return found
 
     def _make(self, make: Callable[[], _T]) -> _T:
@@ -423,7 +464,9 @@ class _PlanSearch:
             # Chunks that cost next to nothing, before those that recompute as well.
             return list_chunked(self.planned), []
         if stage is _Stage.IN_ROWS:
-            return self._list_in_rows(), []
+            # The chunks need no regions of the user's own.
+            found = list_in_rows(self.planned, self.block_size, opened=self.opened)
+            return found, []
         if stage is _Stage.IN_HOST:
             return list_in_host_memory(self.planned), []
         how: dict[str, Any] = {
@@ -431,19 +474,21 @@ class _PlanSearch:
             "copies_late": stage is not _Stage.WHOLE,
             "platform": self.program.target.platform,
         }
+        with_chunks = stage is _Stage.ALL
         found = list_candidates(
-            self.planned, self.block_size, divide_batch=stage is _Stage.ALL, **how
+            self.planned, self.block_size, divide_batch=with_chunks, **how
         )
         named: list[NamedCandidate] = []
         if self.block_size is None:
-            named = list_named(self.planned, **how)
+            named = list_named(self.planned, divide_batch=with_chunks, **how)
+            if with_chunks and self._runs_in_rows:
+                named += list_named_in_rows(self.planned, opened=self.opened)
         return found, named
 
-    def _list_in_rows(self) -> list[Candidate]:
-        if self.shard_map is not None or shard_shapes(self.args):
-            return list_in_rows(self.planned, self.block_size)[:1]
-        # The chunks need no regions of the user's own.
-        return list_in_rows(self.planned, self.block_size, opened=self.opened)
+    @property
+    def _runs_in_rows(self) -> bool:
+        """Whether parts of the loss may run in chunks of rows: on a single device."""
+        return self.shard_map is None and not shard_shapes(self.args)
 
     def _parts(self, index: int) -> PlanParts:
         if not index:
@@ -497,7 +542,7 @@ class _PlanSearch:
         return prepare_loss(self.loss, args, **self.how, is_opened=is_opened)
 
     def _build_plan(self, bench: CompileBench, found: Measurement) -> RematPlan:
-        parts = self._parts(found.candidate)
+        parts = found.parts
         if self.program.keep is not None and parts in bench.jitted:
             self.program.keep(bench.jitted[parts])
         plain_flops, planned_flops = bench.measurements[0].flops, found.flops
@@ -545,20 +590,34 @@ class _PlanSearch:
                 "something twice, let it do so once."
             )
         enough = lambda n: dataclasses.replace(budget, limit_bytes=n)
+
+        def least_limit(size: int) -> int:
+            needed = int(size / (1 - budget.headroom_frac))
+            while enough(needed).usable_bytes < size:
+                needed += 1  # the headroom is rounded
+            return needed
+
+        needed, found = budget.limit_bytes, None
+        if bench.is_late:
+            # There is no time to plan again: the smallest program so far is the plan.
+            found = bench.compile_smallest()
+            needed, intact = least_limit(found.bytes), []
         # The contract is that planning at `needed` succeeds. So it is tried, from the
         # smallest program up.
-        needed, found = budget.limit_bytes, None
         for least in sorted({size for size, _ in intact}):
-            needed = int(least / (1 - budget.headroom_frac))
-            while enough(needed).usable_bytes < least:
-                needed += 1  # the headroom is rounded
+            needed = least_limit(least)
             bench.restart(enough(needed).usable_bytes)
             if (found := self._find(bench)) is not None:
                 break
         assert found is not None  # the plain program fits in its own bytes
         self.budget = enough(needed)
         best = self._build_plan(bench, found)
-        attempt = f"by the best of {bench.compiles} compiled programs"
+        # The plain program is one of them, whoever compiled it.
+        tried = len({parts for parts, _ in bench.known})
+        attempt = f"in the smallest of {tried} programs tried"
+        if bench.least < needed:
+            least = format_bytes(int(bench.least))
+            attempt += f" (by the model, none needs less than {least})"
         lower_bound = bench.fixed_bytes if is_hopeless else None
         if lower_bound is not None:
             fixed = format_bytes(lower_bound)

@@ -17,6 +17,7 @@ from ._candidates import (
     list_in_host_memory as list_in_host_memory,
     list_in_rows as list_in_rows,
     list_named as list_named,
+    list_named_in_rows as list_named_in_rows,
     reads_late as reads_late,
 )
 from ._chain_dp import (

@@ -158,6 +158,14 @@ class NamedCandidate:
     _plan: NamedPlan
     _extra: dict[str, Any]
 
+    @classmethod
+    def of(cls, plan: NamedPlan, extra: dict[str, Any]) -> "NamedCandidate":
+        """This plan, with further attributes of the candidate that it becomes."""
+        draft = DraftPlan((), plan.peak_bytes, plan.flops)
+        # The loops' flops are among the plan's.
+        figures = Candidate(LoopChoices(), plan.source, _NO_COSTS, draft, **extra)
+        return cls(figures.peak_bytes, figures.flops, plan.is_uniform, plan, extra)
+
     @functools.cached_property
     def candidate(self) -> Candidate:
         """The candidate itself."""
@@ -169,20 +177,29 @@ def list_named(
     body: RematGraph,
     *,
     opened: RematGraph | None = None,
+    divide_batch: bool = False,
     copies_late: bool = False,
     platform: str = "cpu",
 ) -> list[NamedCandidate]:
-    """Blocks and iterations under named policies, see `_named_policies.py`."""
-    sources: list[tuple[RematGraph, int, dict[str, Any]]] = [(body, 0, {})]
+    """Blocks and iterations under named policies, see `_named_policies.py`.
+
+    Where the loss runs in chunks, they are those of a chunk.
+    """
+    sources: list[tuple[RematGraph, dict[str, Any]]] = [(body, {})]
     if opened is not None:
-        sources.append((opened, 0, {"is_opened": True}))
+        sources.append((opened, {"is_opened": True}))
     if copies_late and (found := _copy_layers(body, platform)):
         # Without copies, they were tried before.
         copied, copies, flops = found
-        sources = [(copied, flops, {"copies": copies, "copied_flops": flops})]
+        sources = [(copied, {"copies": copies, "copied_flops": flops})]
+    if divide_batch:
+        for whole in (body, opened):
+            if whole is not None and (found := _in_smallest_chunks(whole)):
+                chunk, extra = found
+                sources.append((chunk, extra | {"is_opened": whole is opened}))
     return [
-        NamedCandidate(plan.peak_bytes, plan.flops + more, plan.is_uniform, plan, extra)
-        for source, more, extra in sources
+        NamedCandidate.of(plan, extra)
+        for source, extra in sources
         for plan in list_named_plans(source)
     ]
 
@@ -210,6 +227,15 @@ def _copy_layers(
     body: RematGraph, platform: str
 ) -> tuple[RematGraph, LateCopies, int] | None:
     """The loss with its layers copied, and the flops of the copies."""
+    key = "copied", platform
+    if key not in body.memo:
+        body.memo[key] = _find_copies(body, platform)
+    return body.memo[key]
+
+
+def _find_copies(
+    body: RematGraph, platform: str
+) -> tuple[RematGraph, LateCopies, int] | None:
     runs = _late_runs(body)
     if not runs:
         return None
@@ -225,9 +251,7 @@ def list_chunked(body: RematGraph) -> list[Candidate]:
 
     The plain plan is alone if the batch of this loss cannot be divided.
     """
-    plain = Candidate(
-        LoopChoices(), body, _NO_COSTS, DraftPlan((), plain_peak(body), 0)
-    )
+    plain = _keep_all(body)
     found = find_batch(body)
     if found is None or found.whole_share >= SMALL_SHARE:
         return [plain]
@@ -244,34 +268,63 @@ def list_in_rows(
     The plain plan is alone if the loss can run in chunks of its batch as a whole, or if
     nothing in it treats rows one by one.
     """
-    plain = Candidate(
-        LoopChoices(), body, _NO_COSTS, DraftPlan((), plain_peak(body), 0)
-    )
-    source = opened or body
-    found = find_batch(source)
-    length = None
-    if found is None or found.whole_share >= SMALL_SHARE:
-        length = find_row_count(source)
-    if length is None:
-        return [plain]
-    rest: list[Candidate] = []
-    for count in spread_counts(length):
-        rows = RowChunks(count, length)
-        for c in _list_whole(chunk_rows(source, rows), block_size):
-            is_opened = opened is not None
-            rest.append(dataclasses.replace(c, rows=rows, is_opened=is_opened))
+    plain = _keep_all(body)
+    rest = [
+        dataclasses.replace(c, **extra)
+        for source, extra in _in_row_chunks(
+            opened or body, is_opened=opened is not None
+        )
+        for c in _list_whole(source, block_size)
+    ]
     return _keep_optimal(body, plain, rest)
+
+
+def list_named_in_rows(
+    body: RematGraph, *, opened: RematGraph | None = None
+) -> list[NamedCandidate]:
+    """Chunks of rows, and all other loops and blocks, under named policies."""
+    return [
+        NamedCandidate.of(plan, extra)
+        for source, extra in _in_row_chunks(
+            opened or body, is_opened=opened is not None
+        )
+        for plan in list_named_plans(source)
+    ]
+
+
+def _in_row_chunks(
+    body: RematGraph, *, is_opened: bool
+) -> list[tuple[RematGraph, dict[str, Any]]]:
+    """The loss with parts in chunks of rows, and attributes of candidates for it."""
+    if "rows" not in body.memo:
+        found = find_batch(body)
+        length = None
+        if found is None or found.whole_share >= SMALL_SHARE:
+            length = find_row_count(body)
+        chunks: list[RowChunks] = []
+        if length is not None:
+            chunks = [RowChunks(count, length) for count in spread_counts(length)]
+        body.memo["rows"] = [
+            (chunk_rows(body, rows), {"rows": rows, "is_opened": is_opened})
+            for rows in chunks
+        ]
+    return body.memo["rows"]
 
 
 def list_in_host_memory(body: RematGraph) -> list[Candidate]:
     """Plans that keep values of scans in the host's memory, the plain plan first."""
-    peak = plain_peak(body)
-    plain = Candidate(LoopChoices(), body, _NO_COSTS, DraftPlan((), peak, 0))
+    plain = _keep_all(body)
+    peak = plain.peak_bytes
     found: list[Candidate] = []
     for loops, change in list_choices_in_host_memory(body):
         named = NamedPlan(loops, max(peak + change, 0), loops.flops, True, body)
         found.append(Candidate(loops, named.body, *named.segments))
     return _keep_optimal(body, plain, found)
+
+
+def _keep_all(body: RematGraph) -> Candidate:
+    draft = DraftPlan((), plain_peak(body), 0)
+    return Candidate(LoopChoices(), body, _NO_COSTS, draft)
 
 
 def _keep_optimal(
@@ -291,16 +344,25 @@ def _keep_optimal(
 
 
 def _list_whole(body: RematGraph, block_size: int | None) -> list[Candidate]:
-    found: list[Candidate] = []
-    for loops in list_loop_choices(body):
-        rewritten = rewrite_loops(body, loops.body_plans, dict(loops.scratch_bytes))
-        costs, drafts = draft_plans(rewritten, block_size)
-        found += [Candidate(loops, rewritten, costs, d) for d in drafts]
-    return found
+    key = "whole", block_size
+    if key not in body.memo:  # several stages of the search list it
+        found: list[Candidate] = []
+        for loops in list_loop_choices(body):
+            rewritten = rewrite_loops(body, loops.body_plans, dict(loops.scratch_bytes))
+            costs, drafts = draft_plans(rewritten, block_size)
+            found += [Candidate(loops, rewritten, costs, d) for d in drafts]
+        body.memo[key] = found
+    return body.memo[key]
 
 
 def _divide_batch(body: RematGraph, found: FoundBatch) -> list[Candidate]:
     """The loss in fewer or more chunks, in which nothing is recomputed."""
+    if "divided" not in body.memo:
+        body.memo["divided"] = _list_divided(body, found)
+    return body.memo["divided"]
+
+
+def _list_divided(body: RematGraph, found: FoundBatch) -> list[Candidate]:
     counts = chunk_counts(found.split.batch // found.chunks.devices)
     most = dataclasses.replace(found.chunks, count=counts[-1])
     smallest = split_batch(body, most)
@@ -325,18 +387,32 @@ def _list_with_chunks(body: RematGraph, block_size: int | None) -> Iterator[Cand
     found = find_batch(body)
     if found is None:
         return
+    if found.whole_share < SMALL_SHARE:
+        yield from _divide_batch(body, found)
+    if smallest := _in_smallest_chunks(body):
+        source, extra = smallest
+        for c in _list_whole(source, block_size):
+            yield dataclasses.replace(c, **extra)
+
+
+def _in_smallest_chunks(body: RematGraph) -> tuple[RematGraph, dict[str, Any]] | None:
+    """What to plan for the smallest chunks, and attributes of a candidate for it."""
+    if "smallest" not in body.memo:
+        body.memo["smallest"] = _find_smallest_chunks(body)
+    return body.memo["smallest"]
+
+
+def _find_smallest_chunks(
+    body: RematGraph,
+) -> tuple[RematGraph, dict[str, Any]] | None:
+    found = find_batch(body)
+    if found is None:
+        return None
     divided = _divide_batch(body, found)
     if found.whole_share < SMALL_SHARE:
-        yield from divided
         smallest = divided[-1]
-        for c in _list_whole(smallest.body, block_size):
-            yield dataclasses.replace(
-                c,
-                batch=smallest.batch,
-                carried_bytes=smallest.carried_bytes,
-                is_chunk=True,
-            )
-        return
+        extra = {"batch": smallest.batch, "is_chunk": True}
+        return smallest.body, extra | {"carried_bytes": smallest.carried_bytes}
     # Only the end of the loss runs in chunks, such as the logits and the loss of a
     # language model. A few chunks of it hold little enough beside the rest.
     limit = plain_peak(body) // 16
@@ -346,8 +422,7 @@ def _list_with_chunks(body: RematGraph, block_size: int | None) -> Iterator[Cand
     loop = [e for e in rest.eqns if e.primitive.name == "custom_vjp_call"][-1]
     scratch = {loop.outvars[0]: chosen.peak_bytes}
     rest = dataclasses.replace(rest, scratch_bytes=scratch)
-    for c in _list_whole(rest, block_size):
-        yield dataclasses.replace(c, batch=chosen.batch)
+    return rest, {"batch": chosen.batch}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -35,20 +35,21 @@ class NamedPlan:
         peak_bytes: most bytes held during the backward pass.
         flops: recomputed flops.
         is_uniform: whether one policy holds for each block or each iteration.
+        source: the loss.
     """
 
     loops: LoopChoices
     peak_bytes: int
     flops: int
     is_uniform: bool
-    _source: RematGraph
+    source: RematGraph
     _segments: tuple[SegmentCosts, DraftPlan] | None = None
 
     @functools.cached_property
     def body(self) -> RematGraph:
         """The loss with its scans rewritten; done only where a plan is compiled."""
         loops = self.loops
-        return rewrite_loops(self._source, loops.body_plans, dict(loops.scratch_bytes))
+        return rewrite_loops(self.source, loops.body_plans, dict(loops.scratch_bytes))
 
     @property
     def segments(self) -> tuple[SegmentCosts, DraftPlan]:
