@@ -18,7 +18,7 @@ from frugax.remat.rewrite import (
     split_batch,
     trace_loss,
 )
-from frugax.remat.solver._batch_choices import find_batch
+from frugax.remat.solver import find_batch
 from refusals import refuses
 from tiers import mostly_thorough
 

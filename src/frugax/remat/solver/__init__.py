@@ -4,6 +4,7 @@ Nothing is compiled here. Start at `list_candidates`, which lists plans of ever 
 modelled peak.
 """
 
+from ._batch_choices import find_batch as find_batch
 from ._candidates import (
     Candidate as Candidate,
     NamedCandidate as NamedCandidate,
