@@ -1,6 +1,7 @@
 """The commands of the tutorials run, on the files that the tutorials show."""
 
 import itertools
+import os
 import re
 import shlex
 import subprocess
@@ -12,6 +13,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 _FILE = re.compile(r"^`([\w.]+)`:\n\n```\w+\n(.*?)^```$", re.S | re.M)
+# Of Python, JAX and XLA, which a reader would have to ignore.
+_NOISE = re.compile(r"Traceback|\w*Warning: .*|^[IWE]\d{4} .*|absl::.*", re.M)
 _COMMANDS = re.compile(r"^```sh\n(.*?)^```$", re.S | re.M)
 
 
@@ -26,9 +29,12 @@ def commands_of(page):
 def run_command(line, folder):
     program, *arguments = shlex.split(line)
     assert program == "frugax"
+    # As with the extra cuda-targets: JAX finds the plug-in for GPUs.
+    compilers = str(Path(sys.prefix) / "compilers")
     return subprocess.run(
         [sys.executable, "-m", "frugax.cli", *arguments],
         cwd=folder,
+        env={**os.environ, "PYTHONPATH": compilers},
         capture_output=True,
         text=True,
         timeout=300,
@@ -54,3 +60,4 @@ def test_the_commands_of_a_tutorial_run(page, tmp_path):
     for line in commands_of(page):
         done = run_command(line, tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
+        assert _NOISE.findall(done.stdout + done.stderr) == []
