@@ -209,37 +209,6 @@ def measure_memory(given: argparse.Namespace) -> Figures:
     return found
 
 
-def measure_dtypes(given: argparse.Namespace) -> Figures:
-    """Weights in shorter dtypes: bytes, and errors on batches that were not seen."""
-    width, draws = (16, 2) if given.quick else (128, 6)
-    model = models.MLP(input_size=64, hidden_sizes=[width] * 4, output_size=16)
-    compiled = models.compile(model, fx.JaxBackend())
-    params = compiled.randomize_params(0)
-    draw = lambda i: {"input": jax.random.normal(jax.random.key(i), (64, 64))}
-    seen, unseen = ([draw(first + i) for i in range(draws)] for first in (0, 100))
-    found: Figures = {}
-    limits: list[dict[str, float]] = [
-        *({"rel_error": e} for e in (1e-4, 5e-4, 1e-3, 1e-2)),
-        *({"ratio": 1.5}, {"ratio": 1.9, "rel_error": 1e-4}, {"ratio": 3.0}),
-    ]
-    for limit in limits[-1:] if given.quick else limits:
-        budget = fx.SizeBudget(**limit)
-        try:
-            plan = models.plan(compiled, budget, params=params, batches=seen)
-        except InfeasibleBudgetError as e:
-            found[str(budget)] = {"needed": e.needed, "unit": e.unit}
-            continue
-        cast = models.apply(compiled, plan, params=params)
-        unseen_errors = {s.name: s.measured for s in cast.report(unseen).spends}
-        found[str(budget)] = {
-            "bytes_before": plan.bytes_before,
-            "bytes_after": plan.bytes_after,
-            "held_out_error": plan.error,
-            **{f"unseen {k}": v for k, v in unseen_errors.items()},
-        }
-    return found
-
-
 def measure_planning(given: argparse.Namespace) -> Figures:
     """Processor seconds until gradients are compiled, with budgets and without."""
     blocks = lambda: (models.TransformerBlock(32, 4, 64), models.SparseExperts(4, 2))
@@ -290,7 +259,6 @@ PARTS = {
     "tiny": time_cases(time_tiny),
     "deep": Part(measure=measure_deep),
     "memory": Part(measure=measure_memory),
-    "dtypes": Part(measure=measure_dtypes),
     "planning": Part(measure=measure_planning),
 }
 

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from frugax import capture, causal, compress, fit, models, remat, run, train, watch
+from frugax import capture, causal, compress, fit, remat, run, train, watch
 from frugax.budget import Receipt, Verdict, json_schema
 from frugax.train import distributed
 
@@ -18,7 +18,6 @@ FOLDER = Path(__file__).parent.parent / "src" / "frugax" / "run" / "schemas"
 PLANS: dict[str, type] = {
     "campaign-plan": causal.CampaignPlan,
     "compress-plan": compress.CompressPlan,
-    "dtype-plan": models.DtypePlan,
     "fit-plan": fit.FitPlan,
     "jit-plan": capture.JitPlan,
     "layout-plan": distributed.LayoutPlan,

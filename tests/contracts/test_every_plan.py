@@ -126,23 +126,6 @@ def _carry_out_models(plan):
     ).report()
 
 
-def _dtypes_subject() -> Any:
-    compiled: Any = fx.compile(_MODEL, fx.JaxBackend())
-    batches = [{"input": jnp.full((4, 16), 0.5)}, {"input": jnp.ones((4, 16))}]
-    return compiled, compiled.randomize_params(0), batches
-
-
-def _dtypes(limit):
-    compiled, params, batches = _dtypes_subject()
-    budget = fx.SizeBudget(bytes=int(limit))
-    return fx.models.plan(compiled, budget, params=params, batches=batches)
-
-
-def _carry_out_dtypes(plan):
-    compiled, params, batches = _dtypes_subject()
-    return fx.models.apply(compiled, plan, params=params).report(batches)
-
-
 def _make_distributed_step(layout, _accum):
     # A batch so small that the weights are most of a device's bytes.
     return fx.train.make_train_step(
@@ -230,7 +213,6 @@ PACKAGES = {
         _watch, _carry_out_watch, enough=0.5, too_little=1e-9, below=_LESS
     ),
     "models": Package(_models, _carry_out_models, 2**20, 10, below=_HALF),
-    "models, dtypes": Package(_dtypes, _carry_out_dtypes, enough=4000, too_little=10),
     "causal": Package(
         _causal,
         lambda plan: fx.causal.apply(_VARIABLES, plan).receipt,

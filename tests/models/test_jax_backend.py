@@ -41,6 +41,15 @@ def test_no_setting_of_jax_changes():
     assert jnp.ones(1).dtype == jnp.float32
 
 
+def test_weights_in_bfloat16_are_read_in_the_dtype_of_the_data():
+    _, compiled, params, data = small()
+    short = {k: v.astype(jnp.bfloat16) for k, v in params.items()}
+    rounded = {k: v.astype(jnp.float32) for k, v in short.items()}
+    got, want = (compiled.evaluate(p, data)["output"] for p in (short, rounded))
+    assert got.dtype == jnp.float32
+    np.testing.assert_array_equal(got, want)
+
+
 def test_64_bits_are_kept_through_all_of_a_model():
     b, compiled, params, data = small(dtype="float64")
     tiny = {"input": data["input"] + b.full((5, 3), 1e-12)}

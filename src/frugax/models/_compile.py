@@ -224,8 +224,7 @@ def check_memory_budget(
     if isinstance(budget, SizeBudget):
         raise TypeError(
             "a SizeBudget limits weights, which compile does not have: use "
-            "models.plan(compiled, budget, params=..., batches=...) afterwards, or "
-            "frugax.compress for files."
+            "frugax.compress on the parameters afterwards."
         )
     if not isinstance(budget, MemoryBudget):
         raise TypeError(
