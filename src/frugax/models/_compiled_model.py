@@ -24,11 +24,9 @@ from .graph import (
     OpNode,
     Spec,
     Weight,
-    array_constants,
     block_slices,
     infer,
     run,
-    source,
     stack_weights,
     summary,
     unstack_weights,
@@ -528,26 +526,6 @@ class CompiledModel:
             return infer(self.graph, specs, library.rules_of(self.backend))
         except ShapeError:
             return None
-
-    @functools.cached_property
-    def source(self) -> str:
-        """The model as Python source: one line an op, with the shape of its result.
-
-        It is meant for reading and for a debugger: a function of parameters, data and
-        the backend with the results of `pure`. Nothing in frugax runs it.
-        """
-        methods = frozenset(dir(type(self.backend)))
-        return source(
-            self.graph,
-            params=self.param_keys,
-            find=self.backend.find,
-            methods=methods,
-        )
-
-    @property
-    def constants(self) -> dict[str, Any]:
-        """The arrays that are written into the model, by their names in `source`."""
-        return array_constants(self.graph)
 
     def unstack_params(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Split the parameters of looped blocks into arrays of single blocks.
