@@ -183,10 +183,11 @@ def _outputs_task(model: JaxModel, names: frozenset[str]) -> _GradientTask:
         outputs = model.pure(params, data)
         # `remat.plan` differentiates scalars. The gradient of the sum of outputs times
         # cotangents is their vector-Jacobian product.
+        # Half precision is too coarse to accumulate in.
+        dtypes = [jnp.dtype(jnp.float32), *(c.dtype for c in cotangents.values())]
+        wide = max(dtypes, key=lambda dtype: dtype.itemsize)
         total: Any = 0.0
         for name, cotangent in cotangents.items():
-            # Half precision is too coarse to accumulate in.
-            wide = jnp.promote_types(cotangent.dtype, jnp.float32)
             total += jnp.sum(outputs[name].astype(wide) * cotangent.astype(wide))
         return total, outputs
 
