@@ -146,6 +146,23 @@ def test_without_a_budget_it_only_watches(tmp_path):
     assert step["memory"]["temp_bytes"] > 0
 
 
+def test_a_script_is_explained_while_it_runs_as_it_is(tmp_path):
+    write(tmp_path, "train.py", TRAIN)
+    options = ["--receipt", "memory.json", "train.py", "--", "--lr", "1"]
+    found = run([*FRUGAX, "explain", *options], tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.count("\n") == 4
+    document = json.loads((tmp_path / "memory.json").read_text())
+    assert document["command"] == ["train.py", "--lr", "1"]
+    step = next(f for f in document["functions"] if f["report"]["name"] == "step")
+    assert step["donation"] == {"donated": [], "possible": {"w": 64 * 64 * 4}}
+    held = {h["name"]: h for h in step["peak"]["held"]}
+    assert held["tanh"]["source"].endswith("train.py:8")
+    causes = [c["cause"] for c in step["report"]["compiles"]]
+    assert len(causes) == 2
+    assert_names(found.stderr, "step", "train.py:8", "tanh", causes[1], "w")
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

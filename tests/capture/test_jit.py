@@ -2,9 +2,11 @@
 
 import copy
 import functools
+import gc
 import pickle
 import threading
 import warnings
+import weakref
 from typing import Any
 
 import equinox as eqx
@@ -545,3 +547,57 @@ def test_a_wrong_budget_is_refused(memory, error, named):
 def test_what_is_not_a_function_is_refused():
     with refuses(TypeError, "7"):
         fx.jit(7)
+
+
+def line_search(w, x):
+    """Differentiates one function four times, twice of these in a loop."""
+    value, grad = jax.value_and_grad(loss)(w, x)
+    value, again = jax.value_and_grad(loss)(w - 0.1 * grad, x)
+
+    def body(i, w):
+        return w - 0.01 * jax.grad(loss)(w - 0.01 * jax.grad(loss)(w, x), x)
+
+    return lax.fori_loop(0, 3, body, w - again), value
+
+
+def test_gradients_of_one_function_have_one_plan():
+    step = assert_planned(line_search, WEIGHTS, ROWS)
+    assert len(step.plan.gradients) == 1
+    (source,) = step.plan.sources
+    assert source.count("test_jit.py") == 3  # two on one line
+
+
+def test_a_near_miss_runs_the_smallest_program_and_says_so(monkeypatch):
+    find = fx.remat.plan
+
+    def plan(loss, budget, **options):
+        more = fx.MemoryBudget(limit_bytes=int(1.05 * budget.limit_bytes), kind="temp")
+        best = find(loss, more, **options)
+        raise fx.InfeasibleBudgetError(
+            "the step",
+            needed=best.predicted,
+            limit=budget.limit_bytes,
+            unit="bytes",
+            hint="",
+            best=best,
+        )
+
+    probe = assert_planned(sgd, WEIGHTS, ROWS)
+    limit = int(probe.plan.predicted / 1.04)
+    monkeypatch.setattr(fx.remat, "plan", plan)
+    near = fx.jit(sgd, memory=fx.MemoryBudget(limit_bytes=limit, kind="temp"))
+    with warns(UnplannedWarning):
+        assert_same(near(WEIGHTS, ROWS), jax.jit(sgd)(WEIGHTS, ROWS))
+    assert limit < near.plan.predicted <= 1.1 * limit
+    assert near.plan.gradients
+    assert near.report().memory.temp_bytes == near.plan.predicted
+
+
+def test_a_watched_function_holds_no_arrays():
+    step = fx.jit(lambda x: x + 1)
+    x = jnp.ones(3)
+    step(x)
+    kept = weakref.ref(x)
+    del x
+    gc.collect()
+    assert kept() is None

@@ -259,7 +259,7 @@ def _read_dataclass(cls: type[Any], data: Any, at: str, null: float | None) -> A
     return _build(cls, at, **values)
 
 
-def _build(cls: type[Any], at: str, *args: Any, **values: Any) -> Any:
+def _build(cls: type[Any], at: str, /, *args: Any, **values: Any) -> Any:
     missing = [
         f.name
         for f in dataclasses.fields(cls)

@@ -5,11 +5,26 @@ from ._jit import (
     to_budget as to_budget,
 )
 from ._plan import JitPlan as JitPlan
+from ._plan_script import (
+    ScriptPlan as ScriptPlan,
+    answer as answer,
+    plan_in_script as plan_in_script,
+    read_script_budget as read_script_budget,
+)
 from ._replace_jit import planned as planned, replace_jit as replace_jit
 from ._report import (
     CallRecord as CallRecord,
     Compile as Compile,
     JitReport as JitReport,
 )
-from ._script import run_script as run_script, start_in_script as start_in_script
+from ._script import (
+    call_script as call_script,
+    run_script as run_script,
+    start_in_script as start_in_script,
+)
+from ._unknown_arrays import (
+    ShapesOfLargeArrays as ShapesOfLargeArrays,
+    UnknownArray as UnknownArray,
+    UnknownValueError as UnknownValueError,
+)
 from ._watch_script import watch_script as watch_script

@@ -1,5 +1,6 @@
 """`fx.jit`: `jax.jit`, with a compiled program that keeps to a memory budget."""
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -13,8 +14,8 @@ import jax
 from jax import jit as jax_jit  # kept where `jax.jit` is replaced
 
 from frugax import measure
-from frugax.budget import MemoryBudget, MemoryShare, format_bytes
-from frugax.jaxprs import is_tracing, static_names, static_positions
+from frugax.budget import MemoryBudget, MemoryShare, format_bytes, format_share
+from frugax.jaxprs import close_over, is_tracing, static_names, static_positions
 from frugax.train.compiles import (
     Signature,
     find_call_site,
@@ -23,10 +24,12 @@ from frugax.train.compiles import (
     warn_at_call_site,
 )
 
+from ._explain import Donation, ProgramExplanation
 from ._gradients import mark_gradients
 from ._plan import Chosen, JitPlan, plan_program
 from ._report import CallRecord, Compile, JitReport
 from ._staged import StagedProgram
+from ._traced_step import TracedStep
 
 Memory = MemoryBudget | MemoryShare | str | None
 
@@ -142,18 +145,19 @@ class PlannedFunction:
         options: dict[str, Any],
         *,
         needs_gradient: bool = True,
+        on_step: Callable[[TracedStep], None] | None = None,
     ) -> None:
         functools.update_wrapper(self, fun, updated=())
         name = getattr(fun, "__name__", type(fun).__name__)
         self.record = CallRecord(name, _find_place(fun))
         self._fun, self._budget, self._options = fun, budget, options
-        self._needs_gradient = needs_gradient
+        self._needs_gradient, self._on_step = needs_gradient, on_step
         # This one is a part of other programs, and traces as JAX does.
         self._plain: Any = jax_jit(fun, **options)
         self._positions = static_positions(self._plain)
         self._names = static_names(self._plain)
         self._watched: Any = None
-        if budget is None:
+        if budget is None and on_step is None:
             self._watched = jax_jit(self._note_traces(fun), **options)
         self._programs: dict[Hashable, _Program] = {}
         self._latest: _Program | None = None
@@ -166,10 +170,12 @@ class PlannedFunction:
         if is_tracing() or _is_jit_disabled():
             return self._plain(*args, **kwargs)
         began = self.record.start_call()
-        if self._budget is None:
+        if self._watched is not None:
             result = self._watched(*args, **kwargs)
             if self._causes:
-                self._latest_call = self._split(args, kwargs)
+                # The arrays themselves may be large.
+                call = self._split(args, kwargs)
+                self._latest_call = dataclasses.replace(call, leaves=call.shapes)
                 self._note_compile(began)
             return result
         latest = self._latest
@@ -252,21 +258,48 @@ class PlannedFunction:
         Raises:
             ValueError: the function was not called yet.
         """
-        if self._latest is not None:
-            jitted, call = self._latest.jitted, self._latest.call
-        elif self._latest_call is not None:
-            jitted, call = self._watched, self._latest_call
-        else:
-            raise ValueError(f"{self.record.name} was not called yet: call it first.")
-        # JAX finds the program that has run: nothing is compiled.
-        compiled = _FlatProgram(jitted, call).trace(*call.shapes).lower().compile()
+        _, compiled = self._compile_latest()
         return self.record.report(measure.program(compiled), self.plan)
+
+    def explain(self) -> ProgramExplanation:
+        """The report, the arrays at the peak of the program, and what it donates.
+
+        Raises:
+            ValueError: the function was not called yet.
+        """
+        traced, compiled = self._compile_latest()
+        names = self._name_leaves(self._latest_shapes)
+        peak = None
+        with contextlib.suppress(ValueError):  # the compiler does not reveal it
+            peak = measure.peak(compiled)
+        return ProgramExplanation(
+            report=self.record.report(measure.program(compiled), self.plan),
+            peak=peak,
+            donation=Donation.of(names, traced),
+        )
+
+    @property
+    def _latest_shapes(self) -> _Call:
+        call = self._latest.call if self._latest is not None else self._latest_call
+        if call is None:
+            raise ValueError(f"{self.record.name} was not called yet: call it first.")
+        return call
+
+    def _compile_latest(self) -> tuple[Any, Any]:
+        """The program that ran last, traced and compiled."""
+        call = self._latest_shapes
+        jitted = self._latest.jitted if self._latest is not None else self._watched
+        traced = _FlatProgram(jitted, call).trace(*call.shapes)
+        # JAX finds the program that has run: nothing is compiled.
+        return traced, traced.lower().compile()
 
     # --- planning -----------------------------------------------------------------
 
     def _jitted_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if is_tracing() or self._budget is None:
-            return self._plain if self._watched is None else self._watched
+        if is_tracing():
+            return self._plain
+        if self._watched is not None:
+            return self._watched
         return self._program_for(args, kwargs)
 
     def _program_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -302,7 +335,7 @@ class PlannedFunction:
         with mark_gradients() as marker:
             traced = jax_jit(fresh, **self._options).trace(*args, **kwargs)
         out_tree = jax.tree.structure(traced.out_info)
-        staged = StagedProgram.of(traced.jaxpr, marker.unmarked)
+        staged = StagedProgram.of(close_over(traced), marker.unmarked)
 
         def build(chosen: Chosen) -> _FlatProgram:
             @functools.wraps(self._fun)
@@ -317,13 +350,26 @@ class PlannedFunction:
         shapes = call.shapes
         # The arrays themselves may be large, and be donated.
         call = dataclasses.replace(call, leaves=shapes)
-        if not staged.sites:
+        if self._on_step is not None and staged.takes_gradient:
+            self._on_step(
+                TracedStep.of(
+                    traced,
+                    staged,
+                    shapes,
+                    name=self.record.name,
+                    place=self.record.place,
+                    arguments=tuple(self._name_leaves(call)),
+                    tree=call.tree,
+                    signature=self._signature,
+                )
+            )
+        if not staged.sites or self._budget is None:
             causes = list(staged.unplanned)
             if self._needs_gradient and not causes:
                 causes = ["it takes no gradient"]
-            self._warn(causes)
+            if self._budget is not None:
+                self._warn(causes)
             return _Program(build({}).jitted, call, None, staged)
-        assert self._budget is not None
         try:
             found = plan_program(staged, build, shapes, self._budget)
         except Exception as e:
@@ -331,22 +377,25 @@ class PlannedFunction:
             cause = str(e).partition("\n")[0]
             self._warn([f"{type(e).__name__}: {cause:.300}"])
             return _Program(build({}).jitted, call, None, staged)
-        if not found.plan.fits:
-            plan = found.plan
-            self._warn(
-                [
-                    f"it needs {format_bytes(plan.predicted)}, but the budget is "
-                    f"{plan.budget}",
-                    *plan.problems,
-                ]
+        plan = found.plan
+        if not plan.fits and plan.gradients:
+            excess = plan.predicted / plan.budget.usable_bytes - 1
+            self._tell(
+                f"needs {format_bytes(plan.predicted)}, {format_share(excess)} above "
+                f"its budget of {plan.budget}: the smallest program that was found runs"
             )
+        elif not plan.fits:
+            needs = f"it needs {format_bytes(plan.predicted)}"
+            self._warn([f"{needs}, but the budget is {plan.budget}", *plan.problems])
         return _Program(found.jitted.jitted, call, found.plan, staged)
 
     def _warn(self, causes: Sequence[str]) -> None:
         if causes:
-            what = f"{self.record.name} ({self.record.place})"
-            text = f"{what} runs as it is: {'; '.join(causes)}."
-            warn_at_call_site(text, UnplannedWarning)
+            self._tell(f"runs as it is: {'; '.join(causes)}")
+
+    def _tell(self, text: str) -> None:
+        what = f"{self.record.name} ({self.record.place})"
+        warn_at_call_site(f"{what} {text}.", UnplannedWarning)
 
     # --- compilations ---------------------------------------------------------------
 
@@ -359,6 +408,25 @@ class PlannedFunction:
             return fun(*args, **kwargs)
 
         return traced
+
+    @property
+    def _signature(self) -> inspect.Signature | None:
+        try:
+            return inspect.signature(self._fun)
+        except (TypeError, ValueError):  # a builtin without a signature
+            return None
+
+    def _name_leaves(self, call: _Call) -> list[str]:
+        """For each traced leaf, the name of the argument that it belongs to."""
+        names = list(self._signature.parameters) if self._signature else []
+        args, kwargs = call.tree.unflatten(call.leaves)
+        found: list[str] = []
+        for i, value in enumerate(args):
+            name = names[i] if i < len(names) else f"args[{i}]"
+            found += [name] * len(jax.tree.leaves(value))
+        for name in sorted(kwargs):
+            found += [name] * len(jax.tree.leaves(kwargs[name]))
+        return found
 
     def _note_signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:

@@ -9,12 +9,16 @@ import jax
 from frugax import measure, remat
 from frugax.budget import MemoryBudget, MemoryShare, Plan, format_bytes
 from frugax.errors import InfeasibleBudgetError
-from frugax.jaxprs import shape_of
+from frugax.jaxprs import digest, shape_of
+from frugax.targets import CompiledAnswer, find_target
 
 from ._gradients import MarkedGradient
 from ._staged import GradientSite, StagedProgram, ValueAndGrad
 
 Chosen = Mapping[MarkedGradient, ValueAndGrad]
+
+# Where nothing fits, the smallest program runs if it exceeds the limit by at most this.
+_NEAR_MISS = 1.1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,9 +32,11 @@ class JitPlan(Plan):
         unplanned_bytes: bytes of the same program without a plan.
         gradients: the plan of each gradient that recomputes or runs in chunks; the last
             one was made for the program with all earlier ones.
-        sources: for each of them, the line that takes the gradient.
+        sources: for each of them, the line that takes the gradient; several lines
+            where the same function is differentiated there.
         problems: why the limit is not met; empty if it is. The program then runs as
-            it is.
+            it is, or with the smallest plan that was found if that is close.
+        smallest_bytes: bytes of the smallest program that was found.
     """
 
     budget: MemoryBudget
@@ -39,6 +45,7 @@ class JitPlan(Plan):
     gradients: tuple[remat.RematPlan, ...] = ()
     sources: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    smallest_bytes: int | None = None
 
     @property
     def fits(self) -> bool:
@@ -63,10 +70,18 @@ class JitPlan(Plan):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlannedProgram:
-    """A plan, and the jitted function that follows it."""
+    """A plan, and the jitted function that follows it.
+
+    Attributes:
+        plan: the plan.
+        jitted: a function of flat arguments, with a `trace`.
+        compiled: its program, or the report of the compiler of an absent target; None
+            if that refused it.
+    """
 
     plan: JitPlan
     jitted: Any
+    compiled: "jax.stages.Compiled | CompiledAnswer | None"
 
 
 def plan_program(
@@ -77,46 +92,65 @@ def plan_program(
 ) -> PlannedProgram:
     """Choose the plans of a program's gradients, the one that keeps most first.
 
-    If nothing fits, the program without a plan is returned, with the reasons.
+    Gradients of the same function have one plan. If nothing fits, the program without
+    a plan is returned, or the smallest one if it nearly fits, with the reasons.
 
     Args:
         staged: the program.
         build: makes the jitted program, a function of flat arguments with a `trace`,
             from what computes its gradients; those that are not named stay plain.
-        shapes: the flat arguments.
+        shapes: the flat arguments, on the devices to plan for.
         budget: the limit of the whole program.
+
+    Raises:
+        InfeasibleBudgetError: the compiler refuses the program without a plan, and
+            the budget is a share of its bytes.
     """
+    target = find_target(shapes)
     plain = build({})
-    traced = plain.trace(*shapes)
-    compiled = traced.lower().compile()
-    unplanned_bytes = measure.program(compiled).bytes_of(budget.kind)
+    reference, unplanned_bytes, lowest = None, 0, 0
+    with target.tracing():
+        traced = plain.trace(*shapes)
+    try:
+        compiled = target.compile(traced)
+    except InfeasibleBudgetError as e:
+        # The compiler for TPUs refuses a program that is larger than the device.
+        if isinstance(budget, MemoryShare):
+            raise
+        compiled, unplanned_bytes = None, int(e.needed)
+    else:
+        reference = remat.CompiledCandidate.of(plain, traced, compiled)
+        costs = measure.program(compiled)
+        unplanned_bytes = costs.bytes_of(budget.kind)
+        lowest = unplanned_bytes - costs.temp_bytes
     limit = budget.of(unplanned_bytes) if isinstance(budget, MemoryShare) else budget
-    result = PlannedProgram(
-        JitPlan(
-            budget=limit, predicted=unplanned_bytes, unplanned_bytes=unplanned_bytes
-        ),
-        plain,
+    unplanned = JitPlan(
+        budget=limit, predicted=unplanned_bytes, unplanned_bytes=unplanned_bytes
     )
-    if result.plan.fits:
+    result = PlannedProgram(unplanned, plain, compiled)
+    if unplanned.fits:
         return result
     problems = list(staged.unplanned)
     if not staged.sites and not problems:
         problems.append("it takes no gradient")
-    reference = remat.CompiledCandidate.of(plain, traced, compiled)
+    if lowest > limit.usable_bytes:
+        problems = [f"its arguments and results alone need {format_bytes(lowest)}"]
     chosen: dict[MarkedGradient, ValueAndGrad] = {}
     plans: list[remat.RematPlan] = []
     sources: list[str] = []
-    for site in staged.sites:
+    for sites in [] if lowest > limit.usable_bytes else _group(staged.sites):
         kept: list[Any] = []
         within = remat.EnclosingProgram(
-            build=lambda grad, site=site: build({**chosen, site.gradient: grad}),
+            build=lambda grad, sites=sites: build(
+                {**chosen, **{s.gradient: grad for s in sites}}
+            ),
             args=tuple(shapes),
             plain=None if chosen else reference,
             keep=kept.append,
         )
-        place = site.gradient.source
+        place = ", ".join(dict.fromkeys(s.gradient.source for s in sites))
         try:
-            found = _plan_site(site, limit, within, staged, shapes)
+            found = _plan_site(sites[0], limit, within, staged, shapes)
         except InfeasibleBudgetError as e:
             # The next gradient is planned with this one at its smallest.
             if not isinstance(e.best, remat.RematPlan):
@@ -131,35 +165,53 @@ def plan_program(
                 f"{cause:.300}"
             )
             continue
-        chosen[site.gradient] = remat.apply(site.loss, found)
+        chosen.update((s.gradient, remat.apply(s.loss, found)) for s in sites)
         plans.append(found)
         sources.append(place)
         jitted = kept[-1] if kept else build(chosen)
-        measured = jitted.trace(*shapes).lower().compile()
+        with target.tracing():
+            traced = jitted.trace(*shapes)
+        compiled = target.compile(traced)
         result = PlannedProgram(
             JitPlan(
                 budget=limit,
-                predicted=measure.program(measured).bytes_of(limit.kind),
+                predicted=measure.program(compiled).bytes_of(limit.kind),
                 unplanned_bytes=unplanned_bytes,
                 gradients=tuple(plans),
                 sources=tuple(sources),
             ),
             jitted,
+            compiled,
         )
         if result.plan.fits:
             return result
+    smallest = result.plan.predicted
     if plans:
         problems.append(
-            f"the smallest of the programs tried needs "
-            f"{format_bytes(result.plan.predicted)}"
+            f"the smallest of the programs tried needs {format_bytes(smallest)}"
         )
-    plan = JitPlan(
-        budget=limit,
-        predicted=unplanned_bytes,
-        unplanned_bytes=unplanned_bytes,
-        problems=tuple(problems),
-    )
-    return PlannedProgram(plan, plain)
+    missed = {"problems": tuple(problems), "smallest_bytes": smallest}
+    if plans and smallest <= min(_NEAR_MISS * limit.usable_bytes, unplanned_bytes):
+        return dataclasses.replace(
+            result, plan=dataclasses.replace(result.plan, **missed)
+        )
+    plan = dataclasses.replace(unplanned, **missed)
+    return PlannedProgram(plan, plain, reference and reference.executable)
+
+
+def _group(sites: Sequence[GradientSite]) -> list[list[GradientSite]]:
+    """Sites of the same function together, such as a line search's in its loop."""
+    groups: dict[Any, list[GradientSite]] = {}
+    for site in sites:
+        gradient = site.gradient
+        key = (
+            digest(gradient.function),
+            gradient.num_consts,
+            gradient.num_outputs,
+            site.is_unit,
+        )
+        groups.setdefault(key, []).append(site)
+    return list(groups.values())
 
 
 def _plan_site(

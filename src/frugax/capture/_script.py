@@ -11,6 +11,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,42 @@ def run_script(
         start: the function, as "module:name"; it is called with the settings.
         settings: what it needs, as JSON can hold it.
     """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    environment = _environment(command, start, settings)
+    os.execve(sys.executable, [sys.executable, *command], environment)
+
+
+def call_script(
+    command: Sequence[str],
+    *,
+    start: str,
+    settings: Mapping[str, Any],
+    variables: Mapping[str, str],
+) -> int:
+    """Run `python command` as `run_script` does, as a child process.
+
+    Its stdout goes to this process's stderr.
+
+    Args:
+        command: as for `run_script`.
+        start: as for `run_script`.
+        settings: as for `run_script`.
+        variables: further environment variables.
+
+    Returns:
+        Its exit status.
+    """
+    environment = _environment(command, start, settings) | dict(variables)
+    sys.stderr.flush()
+    return subprocess.run(
+        [sys.executable, *command], env=environment, stdout=2, check=False
+    ).returncode
+
+
+def _environment(
+    command: Sequence[str], start: str, settings: Mapping[str, Any]
+) -> dict[str, str]:
     environment = dict(os.environ)
     environment["FRUGAX_SCRIPT"] = json.dumps(
         {"start": start, "command": list(command), **settings}
@@ -39,9 +76,7 @@ def run_script(
         environment["FRUGAX_SCRIPT_PYTHONPATH"] = before
     paths = [str(_BOOTSTRAP), *([before] if before else [])]
     environment["PYTHONPATH"] = os.pathsep.join(paths)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execve(sys.executable, [sys.executable, *command], environment)
+    return environment
 
 
 def start_in_script(text: str) -> None:

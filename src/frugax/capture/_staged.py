@@ -110,6 +110,11 @@ class StagedProgram:
     sites: tuple[GradientSite, ...]
     unplanned: tuple[str, ...]
 
+    @property
+    def takes_gradient(self) -> bool:
+        """Whether a gradient was found, planned or not."""
+        return bool(self.sites or self.unplanned)
+
     @classmethod
     def of(cls, traced: ClosedJaxpr, unmarked: Sequence[str] = ()) -> "StagedProgram":
         """Look for the gradients of a program."""

@@ -21,12 +21,15 @@ from frugax.budget import (
 from frugax.errors import OutputError
 from frugax.fileio import write_whole
 
+from ._explain import ProgramExplanation
 from ._jit import PlannedFunction, to_budget
 from ._replace_jit import replace_jit
 from ._report import CallRecord, JitReport
 
 # Functions and compilations that a receipt names; its JSON has all.
 _MAX_LISTED, _MAX_COMPILES = 12, 5
+# Share of the largest program's bytes from which on the arrays of a program are listed.
+_LARGE_SHARE = 0.1
 _DEFINED_AGAIN = (
     "the function was defined or jitted again, which JAX takes for another one: do so "
     "once, outside of the loop"
@@ -38,8 +41,9 @@ def watch_script(settings: dict[str, Any]) -> None:
 
     Args:
         settings: `command`, the script with its arguments; `memory`, its budget or
-            None; `watch`, whether each compilation is told when it happens; `receipt`,
-            the file to write, or None.
+            None; `watch`, whether each compilation is told when it happens; `explain`,
+            whether the memory of each program is explained; `receipt`, the file to
+            write, or None.
     """
     script = ScriptWatch(settings)
     # Held by `atexit`: a block that is collected as garbage would end.
@@ -66,38 +70,58 @@ class ScriptWatch:
         self._records.append((made.record, weakref.ref(made)))
         return made
 
-    def reports(self) -> list[JitReport]:
+    def explanations(self) -> list[ProgramExplanation]:
         """The functions that were called, those of one line of source as one."""
-        found: dict[tuple[str, str], JitReport] = {}
+        found: dict[tuple[str, str], ProgramExplanation] = {}
         for record, reference in self._records:
             if not record.calls:
                 continue
             key, function = (record.name, record.place), reference()
-            new = record.report() if function is None else _report(function)
+            new = self._explain(record, function)
             if (earlier := found.get(key)) is not None:
+                report = new.report
                 again = (
                     dataclasses.replace(c, cause=_DEFINED_AGAIN) if c.is_first else c
-                    for c in new.compiles
+                    for c in report.compiles
                 )
-                compiles = (*earlier.compiles, *again)
-                calls = earlier.calls + new.calls
-                new = dataclasses.replace(new, calls=calls, compiles=compiles)
+                compiles = (*earlier.report.compiles, *again)
+                calls = earlier.report.calls + report.calls
+                report = dataclasses.replace(report, calls=calls, compiles=compiles)
+                new = dataclasses.replace(new, report=report)
             found[key] = new
         # Those that were planned, then those that took the longest time.
-        return sorted(found.values(), key=lambda r: (r.plan is None, -_cost(r)))
+        order = lambda e: (e.report.plan is None, -_cost(e.report))
+        return sorted(found.values(), key=order)
+
+    def _explain(
+        self, record: CallRecord, function: PlannedFunction | None
+    ) -> ProgramExplanation:
+        # A function may be gone, or left in the middle of its first call.
+        if function is not None:
+            with contextlib.suppress(Exception):
+                if self._settings["explain"]:
+                    return function.explain()
+                return ProgramExplanation(report=function.report())
+        return ProgramExplanation(report=record.report())
 
     def finish(self) -> None:
         """Write the receipt, at the end of the process that started the script."""
         if os.getpid() != self._process:
             return  # a child that was forked
-        reports, settings = self.reports(), self._settings
-        _tell(describe(reports, settings["command"]))
+        found, settings = self.explanations(), self._settings
+        reports = [e.report for e in found]
+        if settings["explain"]:
+            _tell(describe_memory(found, settings["command"]))
+        else:
+            _tell(describe(reports, settings["command"]))
         if settings["receipt"] is None:
             return
         document = {
             "command": settings["command"],
             "memory": settings["memory"],
-            "functions": [to_plain(r) for r in reports],
+            "functions": [
+                to_plain(x) for x in (found if settings["explain"] else reports)
+            ],
         }
         try:
             write_whole(Path(settings["receipt"]), to_json(document, indent=1) + "\n")
@@ -106,14 +130,6 @@ class ScriptWatch:
             _tell(f"frugax: {e}")
         else:
             _tell(f"receipt: {settings['receipt']}")
-
-
-def _report(function: PlannedFunction) -> JitReport:
-    try:
-        return function.report()
-    except Exception:
-        # Such as a function that the script left in the middle of its first call.
-        return function.record.report()
 
 
 def _cost(report: JitReport) -> float:
@@ -169,3 +185,26 @@ def describe(reports: Sequence[JitReport], command: Sequence[str]) -> str:
     if (more := len(reports) - _MAX_LISTED) > 0:
         notes.append(f"{more} more functions were called")
     return "\n".join([title, table(head, rows), *notes])
+
+
+def describe_memory(
+    explanations: Sequence[ProgramExplanation], command: Sequence[str]
+) -> str:
+    """The memory, the donation and the compilations of a script's functions, as text.
+
+    Args:
+        explanations: its functions.
+        command: the script and its arguments.
+    """
+    title = f"frugax: memory of {' '.join(command)}"
+    if not explanations:
+        return f"{title}: it called no jitted function"
+    largest = sorted(explanations, key=lambda e: -e.bytes)
+    parts = [title]
+    for explanation in largest[:_MAX_LISTED]:
+        # Of small programs, the calls and compilations are enough.
+        is_large = explanation.bytes >= _LARGE_SHARE * largest[0].bytes
+        parts.append(f"\n{explanation if is_large else explanation.report}")
+    if (more := len(largest) - _MAX_LISTED) > 0:
+        parts.append(f"\n{more} more functions were called")
+    return "\n".join(parts)

@@ -16,7 +16,8 @@ from frugax.budget import MemoryBudget, MemoryShare, Receipt, Verdict
 from frugax.errors import ConfigError, FrugaxError
 
 from ._consoles import console, errors, print_error
-from ._plan_for_targets import plan_for_targets
+from ._plan_for_targets import TargetOptions, plan_for_targets
+from ._plan_script import plan_script
 from ._run_view import RunView, print_receipt
 from ._user_function import is_function_name, plan_function
 
@@ -45,7 +46,7 @@ def init(
     ] = Path("."),
     /,
 ) -> int:
-    """Write a small model and its config, which run as they are, to start from.
+    """Write a training script, and a model with its config, to start from.
 
     For example:
 
@@ -54,7 +55,7 @@ def init(
     frugax init spirals
 
     Args:
-        folder: where to write model.py and model.yaml.
+        folder: where to write train.py, model.py and model.yaml.
 
     Raises:
         ConfigError: one of the files exists, or the folder cannot be written.
@@ -240,12 +241,19 @@ def _leave(error: Exception, discard: Callable[[], None] | None) -> None:
 
 def plan(
     subject: Annotated[
-        str, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG|MODULE:FUNCTION")
+        str,
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="SCRIPT|MODULE:FUNCTION|CONFIG"),
     ],
+    arguments: Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="-- ARGUMENT ...")
+    ] = (),
     /,
     *,
     set: Changes = (),
-    budget: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None,
+    budget: Annotated[
+        str | None, tyro.conf.arg(metavar="SIZE", aliases=["--memory"])
+    ] = None,
     kind: Literal["temp", "total"] | None = None,
     headroom: Annotated[str | None, tyro.conf.arg(metavar="SHARE")] = None,
     picture: Target = None,
@@ -256,10 +264,18 @@ def plan(
     largest_batch: tyro.conf.FlagCreatePairsOff[bool] = False,
     search: Annotated[str | None, tyro.conf.arg(metavar="PART,...")] = None,
     price: Annotated[str | None, tyro.conf.arg(metavar="NAME=COST,...")] = None,
+    module: Annotated[
+        tyro.conf.FlagCreatePairsOff[bool], tyro.conf.arg(aliases=["-m"])
+    ] = False,
+    execute: tyro.conf.FlagCreatePairsOff[bool] = False,
 ) -> int:
-    """Plan a run, or the memory of a loss of your own; nothing is trained or run.
+    """Plan a script, a run, or a loss of your own; nothing is trained.
 
     For example:
+
+    frugax plan train.py --target h100,tpu-v5e:4x4 -- --lr 3e-4
+
+    frugax plan -m package.train --budget 60%
 
     frugax plan examples/digits.yaml
 
@@ -275,7 +291,10 @@ def plan(
 
     frugax plan train.py:make --target h100 --largest-batch
 
-    The function is called without arguments. It returns (loss, example_args), or a
+    A script runs until it calls a jitted function that takes a gradient. That step is
+    planned and not run. Large arrays are not made: their shapes are enough.
+
+    A function is called without arguments. It returns (loss, example_args), or a
     dict of the arguments of frugax.remat.plan: loss, example_args, argnums, has_aux,
     within, block_size. Shapes (jax.ShapeDtypeStruct) can stand in for arrays. With
     --target it may also return (make_step, args), where make_step(value_and_grad)
@@ -283,11 +302,14 @@ def plan(
     (docs/targets.md).
 
     Args:
-        subject: YAML file of a run; or a function, by its module's name or file.
+        subject: a script; a function, by its module's name or file; or the YAML file
+            of a run.
+        arguments: of the script, after two dashes.
         set: with a config: replace single values, as key=value with a dotted key.
         budget: the most memory that the gradient or, with a target, the program may
             need, such as 2GiB, or 50% of what it needs without a plan; with a target
-            also 90% of device. By default that of the config, or 90% of device.
+            or a script also 90% of device. By default that of the config, or 90% of
+            device.
         kind: with a function: the bytes that count. temp: temporaries only; total:
             arguments and results, too.
         headroom: with a function: share of the budget to keep free, such as 5%.
@@ -297,11 +319,14 @@ def plan(
             compiled, and draw them into this .svg file.
         json: write the plan into this file.
         target: plan for these devices, which need not be here: one row for each. The
-            function may also return a step; see docs/targets.md.
+            function may also return a step; see docs/targets.md. By default, for a
+            script, this device.
         why: with a target: the largest arrays at the peak, with their source lines.
         largest_batch: with a target: the most rows of a batch that fit.
         search: with a target: search over layout, batch (micro-batches) and remat.
         price: with a target: cost of a device for an hour, such as h100=2.5,l4=0.8.
+        module: the subject is the name of a module to run, as for python -m.
+        execute: with a script: make large arrays, too.
 
     Raises:
         ConfigError: the subject does not exist, or an option is for the other kind.
@@ -320,8 +345,34 @@ def plan(
         "--search": search,
         "--price": price,
     }
-    if subject.endswith(".py"):
-        raise ConfigError(f"{subject}: name a function in it, such as {subject}:make.")
+    options = TargetOptions(
+        targets=target or "here",
+        budget=budget,
+        prices=price,
+        search=search,
+        why=why,
+        largest_batch=largest_batch,
+        picture=picture,
+        json=json,
+    )
+    if module or subject.endswith(".py"):
+        of_others = {
+            "--set": set or None,
+            "--kind": kind,
+            "--headroom": headroom,
+            "--frontier": frontier,
+            "--largest-batch": largest_batch or None,
+            "--search": search,
+        }
+        if option := _first_given(of_others):
+            raise ConfigError(f"{option} does not go with a script.")
+        command = [*["-m"] * module, subject, *arguments]
+        return plan_script(command, options, execute=execute, console=console)
+    if arguments or execute:
+        raise ConfigError(
+            f"{subject} is not a script: only scripts have arguments after -- and the "
+            "option --execute."
+        )
     if target is not None:
         if headroom is not None or kind is not None:
             raise ConfigError("--headroom and --kind do not go with --target.")
@@ -333,14 +384,7 @@ def plan(
         return plan_for_targets(
             subject,
             make_workload=make_workload,
-            targets=target,
-            budget=budget,
-            prices=price,
-            search=search,
-            why=why,
-            largest_batch=largest_batch,
-            picture=picture,
-            json=json,
+            options=options,
             console=console,
             progress=errors,
         )

@@ -1,4 +1,4 @@
-"""`frugax init`: write a model and its config into a folder, to run and to change."""
+"""`frugax init`: write a script, a model and its config, to run and to change."""
 
 from importlib import resources
 from pathlib import Path
@@ -7,7 +7,7 @@ from rich.console import Console
 
 from frugax.errors import ConfigError
 
-_FILES = ("model.py", "model.yaml")
+_FILES = ("train.py", "model.py", "model.yaml")
 
 
 def write_example(folder: Path, console: Console) -> None:
@@ -31,9 +31,10 @@ def write_example(folder: Path, console: Console) -> None:
         raise ConfigError(
             f"{e.filename} cannot be written ({e.strerror}): name another folder."
         ) from e
-    config = folder / "model.yaml"
+    script, config = folder / "train.py", folder / "model.yaml"
     console.print(
-        f"Wrote {folder / 'model.py'} and {config}.\nTry: frugax run {config}",
+        f"Wrote {script}, {folder / 'model.py'} and {config}.\n"
+        f"Try: frugax plan {script}, or frugax run {config}",
         highlight=False,
         markup=False,
         soft_wrap=True,

@@ -30,7 +30,7 @@ from ._parse import parse
 
 _ABOUT = """JAX under a budget: state your limits; get a result and a receipt.
 
-Try: frugax init, then frugax run model.yaml
+Try: frugax init, then frugax plan train.py
 
 With --verbose every command shows the log lines of XLA's compilers, too.
 """

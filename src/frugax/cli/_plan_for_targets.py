@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,49 +27,69 @@ _EXPECTED = (
 )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TargetOptions:
+    """The options of `frugax plan` with targets; see there.
+
+    Attributes:
+        targets: names with commas between them.
+    """
+
+    targets: str
+    budget: str | None = None
+    prices: str | None = None
+    search: str | None = None
+    why: bool = False
+    largest_batch: bool = False
+    picture: Path | None = None
+    json: Path | None = None
+
+    def check(self) -> "tuple[list[Target], dict[str, float]]":
+        """The targets in this order, each once, and their prices.
+
+        Raises:
+            ConfigError: an option is wrong.
+        """
+        from frugax.targets import Target
+
+        if self.picture is not None and self.picture.suffix != ".svg":
+            raise ConfigError(f"--picture {self.picture}: the file must end in .svg.")
+        for option, file in (("--picture", self.picture), ("--json", self.json)):
+            if file is not None and not file.absolute().parent.is_dir():
+                raise ConfigError(f"{option} {file}: there is no folder {file.parent}.")
+        by_name: dict[str, Target] = {}
+        for name in filter(None, map(str.strip, self.targets.split(","))):
+            target = Target(name)
+            if by_name.setdefault(target.name, target).source != target.source:
+                raise ConfigError(
+                    f"two targets are named {target.name}: change the name in {name}."
+                )
+        chosen = list(by_name.values())
+        if not chosen:
+            raise ConfigError('--target names no device; write "h100" or "h100,l4".')
+        costs = _read_prices(self.prices)
+        known = {name for t in chosen for name in (t.name, t.device_name)}
+        if unknown := [name for name in costs if name not in known]:
+            raise ConfigError(
+                f"--price names {unknown[0]!r}, but the targets are "
+                f"{', '.join(t.name for t in chosen)}."
+            )
+        return chosen, costs
+
+
 def plan_for_targets(
     subject: str,
     *,
     make_workload: Callable[[], tuple["fit.Workload", "fit.Budget | None"]] | None,
-    targets: str,
-    budget: str | None,
-    prices: str | None,
-    search: str | None,
-    why: bool,
-    largest_batch: bool,
-    picture: Path | None,
-    json: Path | None,
+    options: TargetOptions,
     console: Console,
     progress: Console,
 ) -> int:
     """Print the answer for each target."""
     from frugax import fit
-    from frugax.fileio import write_whole
-    from frugax.targets import Target
 
-    if picture is not None and picture.suffix != ".svg":
-        raise ConfigError(f"--picture {picture}: the file must end in .svg.")
-    for option, file in (("--picture", picture), ("--json", json)):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise ConfigError(f"{option} {file}: there is no folder {file.parent}.")
-    # In this order, and each once.
-    by_name: dict[str, Target] = {}
-    for name in filter(None, map(str.strip, targets.split(","))):
-        target = Target(name)
-        if by_name.setdefault(target.name, target).source != target.source:
-            raise ConfigError(
-                f"two targets are named {target.name}: change the name in {name}."
-            )
-    chosen = list(by_name.values())
-    if not chosen:
-        raise ConfigError('--target names no device; write "h100" or "h100,l4".')
-    costs = _read_prices(prices)
-    known = {name for t in chosen for name in (t.name, t.device_name)}
-    if unknown := [name for name in costs if name not in known]:
-        raise ConfigError(
-            f"--price names {unknown[0]!r}, but the targets are "
-            f"{', '.join(t.name for t in chosen)}."
-        )
+    chosen, costs = options.check()
+    largest_batch, search = options.largest_batch, options.search
     if (largest_batch or search) and len(chosen) > 1:
         raise ConfigError("--largest-batch and --search are for one target at a time.")
     if make_workload is None:
@@ -77,11 +97,8 @@ def plan_for_targets(
     else:
         workload, of_config = make_workload()
     limit = of_config or fit.DEFAULT_BUDGET
-    if budget is not None:
-        limit = _read_budget(budget)
-    show = lambda text: console.print(
-        text, highlight=False, markup=False, soft_wrap=True
-    )
+    if options.budget is not None:
+        limit = _read_budget(options.budget)
     show_row = functools.partial(_print_row, progress)
     with _Progress(progress):
         try:
@@ -106,25 +123,67 @@ def plan_for_targets(
             raise
         except (TypeError, ValueError) as e:
             raise ConfigError(f"{subject}: {e}") from e
+
+    def find_peaks() -> "list[PeakMemory | None]":
+        with _Progress(progress):
+            return [
+                _find_peak(workload, target, row, console)
+                for target, row in zip(chosen, plan.rows, strict=False)
+            ]
+
+    return show_plan(subject, plan, text, chosen, find_peaks, options, console)
+
+
+def show_plan(
+    subject: str,
+    plan: "fit.FitPlan",
+    text: str,
+    targets: "Sequence[Target]",
+    find_peaks: "Callable[[], Sequence[PeakMemory | None]]",
+    options: TargetOptions,
+    console: Console,
+) -> int:
+    """Print a plan as `text`, and write what the options ask for.
+
+    Args:
+        subject: what was planned.
+        plan: the answers.
+        text: the plan as text.
+        targets: the targets of the first rows; a search has rows for one target, the
+            best first.
+        find_peaks: finds the arrays at the peak for each target.
+        options: the options.
+        console: where to print.
+
+    Returns:
+        The exit status: 0 if it fits a target.
+
+    Raises:
+        ConfigError: there is no answer for the only target.
+    """
+    from frugax import fit
+    from frugax.fileio import write_whole
+
     if len(plan.rows) == 1 and plan.rows[0].problem:
         raise ConfigError(f"{subject}: {plan.rows[0].problem}")
-    show(text)
-    if json is not None:
-        write_whole(json, plan.to_json() + "\n")
-        show(f"Plan: {json}")
-    if why or picture is not None:
-        # The rows of a search are for one target, the best first.
-        plan = fit.FitPlan(rows=plan.rows[: len(chosen)])
-        peaks = []
-        for target, row in zip(chosen, plan.rows, strict=True):
-            with _Progress(progress):
-                peaks.append(_find_peak(workload, target, row, show))
-            if why and peaks[-1] is not None:
-                show(f"\n{target}: {peaks[-1]}")
-        if picture is not None:
-            write_whole(picture, fit.draw_memory(plan, peaks))
-            show(f"Picture: {picture}")
+    _show(console, text)
+    if options.json is not None:
+        write_whole(options.json, plan.to_json() + "\n")
+        _show(console, f"Plan: {options.json}")
+    if options.why or options.picture is not None:
+        peaks = find_peaks()
+        for target, peak in zip(targets, peaks, strict=True):
+            if options.why and peak is not None:
+                _show(console, f"\n{target}: {peak}")
+        if options.picture is not None:
+            first = fit.FitPlan(rows=plan.rows[: len(targets)])
+            write_whole(options.picture, fit.draw_memory(first, peaks))
+            _show(console, f"Picture: {options.picture}")
     return int(plan.chosen is None)
+
+
+def _show(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _print_row(progress: Console, row: "fit.FitRow") -> None:
@@ -142,7 +201,7 @@ def _find_peak(
     workload: "fit.Workload",
     target: "Target",
     row: "fit.FitRow",
-    show: Callable[[str], None],
+    console: Console,
 ) -> "PeakMemory | None":
     """The arrays at the peak of a row's program, if its compiler reveals them."""
     from frugax import fit
@@ -155,7 +214,7 @@ def _find_peak(
     try:
         return fit.show_why(variant, target, row.remat)
     except (ValueError, InfeasibleBudgetError) as e:
-        show(f"\n{target}: what fills the memory cannot be told: {e}")
+        _show(console, f"\n{target}: what fills the memory cannot be told: {e}")
         return None
 
 

@@ -1,4 +1,4 @@
-"""The commands that take a person's own script: `frugax exec`."""
+"""The commands that run a person's own script: `frugax exec` and `frugax explain`."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -55,19 +55,75 @@ def exec_(
         raise ConfigError("frugax exec: name a script, such as frugax exec train.py.")
     if memory is not None:
         _check_memory(memory)
-    if receipt is not None and not receipt.absolute().parent.is_dir():
-        raise ConfigError(
-            f"--receipt {receipt}: there is no folder {receipt.absolute().parent}."
-        )
+    _check_receipt(receipt)
     run_script(
         command,
         start="frugax.capture:watch_script",
         settings={
             "memory": memory,
             "watch": watch,
+            "explain": False,
             "receipt": None if receipt is None else str(receipt.absolute()),
         },
     )
+
+
+def explain(
+    script: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SCRIPT")],
+    arguments: Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="-- ARGUMENT ...")
+    ] = (),
+    /,
+    *,
+    module: Annotated[
+        tyro.conf.FlagCreatePairsOff[bool], tyro.conf.arg(aliases=["-m"])
+    ] = False,
+    receipt: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+) -> int:
+    """Run a script as it is, and explain the memory of each function that it jits.
+
+    At its end, or after Ctrl-C, follow on stderr for each jitted function: the ten
+    largest groups of arrays at the peak with their lines, the arguments that are
+    donated and those that could be, and each compilation with its cause. Nothing is
+    planned. The exit status is the script's.
+
+    For example:
+
+    frugax explain train.py -- --lr 3e-4
+
+    frugax explain -m package.train
+
+    Args:
+        script: the script.
+        arguments: its arguments, after two dashes.
+        module: the script is the name of a module, as for python -m.
+        receipt: write the same as JSON into this file.
+
+    Raises:
+        ConfigError: the script is missing, or the file has no folder.
+    """
+    from frugax.capture import run_script
+
+    if not module and not Path(script).is_file():
+        raise ConfigError(f"{script}: there is no such file.")
+    _check_receipt(receipt)
+    run_script(
+        [*["-m"] * module, script, *arguments],
+        start="frugax.capture:watch_script",
+        settings={
+            "memory": None,
+            "watch": False,
+            "explain": True,
+            "receipt": None if receipt is None else str(receipt.absolute()),
+        },
+    )
+
+
+def _check_receipt(receipt: Path | None) -> None:
+    if receipt is not None and not receipt.absolute().parent.is_dir():
+        raise ConfigError(
+            f"--receipt {receipt}: there is no folder {receipt.absolute().parent}."
+        )
 
 
 def _check_memory(text: str) -> None:
@@ -96,4 +152,4 @@ def mark_script(args: Sequence[str]) -> list[str]:
     return args
 
 
-COMMANDS: dict[str, Callable[..., int]] = {"exec": exec_}
+COMMANDS: dict[str, Callable[..., int]] = {"exec": exec_, "explain": explain}

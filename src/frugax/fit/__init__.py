@@ -5,6 +5,7 @@ Start at `plan` for one target, or `compare` for several; `find_largest_batch` a
 """
 
 from ._batch import BatchAnswer, find_largest_batch
+from ._donation import describe_donation, find_donatable
 from ._picture import draw_memory
 from ._plan import (
     DEFAULT_BUDGET,
@@ -15,6 +16,8 @@ from ._plan import (
     compare,
     layout_kinds,
     plan,
+    price_of,
+    read_budget,
     show_why,
 )
 from ._search import cost, search
@@ -31,10 +34,14 @@ __all__ = [
     "apply",
     "compare",
     "cost",
+    "describe_donation",
     "draw_memory",
+    "find_donatable",
     "find_largest_batch",
     "layout_kinds",
     "plan",
+    "price_of",
+    "read_budget",
     "search",
     "show_why",
 ]

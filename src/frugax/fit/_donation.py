@@ -2,6 +2,7 @@
 
 import collections
 import math
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -14,9 +15,6 @@ from ._workload import Workload
 
 def advise_donation(workload: Workload, target: Target) -> str:
     """Say which arguments to donate, and how many of their bytes results can take.
-
-    The program needs less by at most these bytes: what it held in the results' place
-    while it ran, such as gradients, may become temporaries.
 
     Args:
         workload: the program; only a step has results that replace its arguments.
@@ -31,24 +29,47 @@ def advise_donation(workload: Workload, target: Target) -> str:
     placed = workload.place(target)
     with target.tracing():
         results = jax.eval_shape(workload.plain(target), *placed)
-    free = collections.Counter(map(_kind, jax.tree.leaves(results)))
     # The batch is used again by the caller, or made anew.
     batch = workload.batch_argnum % len(placed)
-    order = [*workload.donate_argnums, *range(len(placed))]
-    saved: dict[int, int] = {}
-    for argument in dict.fromkeys(order):
-        if argument == batch:
-            continue
+    arguments = {str(i): arg for i, arg in enumerate(placed) if i != batch}
+    donated = list(map(str, workload.donate_argnums))
+    return describe_donation(find_donatable(arguments, donated, results))
+
+
+def find_donatable(
+    arguments: Mapping[str, Any], donated: Collection[str], results: Any
+) -> dict[str, int]:
+    """Find the bytes of arguments whose place results could take, if donated.
+
+    The program needs less by at most these bytes: what it held in the results' place
+    while it ran, such as gradients, may become temporaries.
+
+    Args:
+        arguments: the arrays or shapes of each argument, by its name.
+        donated: the names of those that are donated; results take their place first.
+        results: the shapes of the results.
+
+    Returns:
+        The bytes on one device for each argument that has some.
+    """
+    free = collections.Counter(map(_kind, jax.tree.leaves(results)))
+    saved: dict[str, int] = {}
+    for name in dict.fromkeys([*donated, *arguments]):
         nbytes = 0
-        for leaf in jax.tree.leaves(placed[argument]):
-            if free[_kind(leaf)]:
+        for leaf in jax.tree.leaves(arguments.get(name)):
+            if hasattr(leaf, "shape") and free[_kind(leaf)]:
                 free[_kind(leaf)] -= 1
                 nbytes += _shard_bytes(leaf)
-        if nbytes and argument not in workload.donate_argnums:
-            saved[argument] = nbytes
+        if nbytes and name not in donated:
+            saved[name] = nbytes
+    return saved
+
+
+def describe_donation(saved: Mapping[str, int]) -> str:
+    """Say which arguments to donate; "" if there are none."""
     if not saved:
         return ""
-    names = ", ".join(map(str, sorted(saved)))
+    names = ", ".join(sorted(saved))
     plural = "s" * (len(saved) > 1)
     nbytes = format_bytes(sum(saved.values()))
     return f"donate argument{plural} {names}: results can take the place of {nbytes}"

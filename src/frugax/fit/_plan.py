@@ -242,7 +242,7 @@ def compare(
     rows = []
     for target in targets:
         row = try_target(workload, target, budget)
-        rows.append(dataclasses.replace(row, price=_price_of(target, prices or {})))
+        rows.append(dataclasses.replace(row, price=price_of(target, prices or {})))
         if on_row is not None:
             on_row(rows[-1])
     return FitPlan(rows=tuple(rows))
@@ -280,10 +280,21 @@ def try_target(workload: Workload, target: Target, budget: Budget) -> FitRow:
 
 def to_budget(budget: Budget, workload: Workload, target: Target) -> MemoryBudget:
     """Convert to bytes of one device; a share of the program compiles it once."""
-    if isinstance(budget, MemoryBudget):
+    limit = read_budget(budget, target)
+    if isinstance(limit, MemoryShare):
+        return limit.of(_plain_bytes(workload, target, limit.kind))
+    return limit
+
+
+def read_budget(budget: Budget, target: Target) -> MemoryBudget | MemoryShare:
+    """The limit of one device of a target; a share is one of the program.
+
+    Raises:
+        TypeError: it is neither a text nor a budget.
+        ValueError: it is out of range, or a share of a device of unknown memory.
+    """
+    if isinstance(budget, MemoryBudget | MemoryShare):
         return budget
-    if isinstance(budget, MemoryShare):
-        return budget.of(_plain_bytes(workload, target, budget.kind))
     if not isinstance(budget, str):
         raise TypeError(
             f'a budget is a text such as "70GiB", "50%" or "90% of device", or '
@@ -296,8 +307,7 @@ def to_budget(budget: Budget, workload: Workload, target: Target) -> MemoryBudge
     if not 0 < share <= 1:
         raise ValueError(f"budget must be in (0%, 100%], got {budget!r}.")
     if not whole:
-        part = MemoryBudget.share(share, kind="total")
-        return part.of(_plain_bytes(workload, target, "total"))
+        return MemoryBudget.share(share, kind="total")
     if whole not in (_DEVICE, target.name, target.device_name):
         raise ValueError(
             f'budget is a share of the program ("50%") or of the device ("90% of '
@@ -485,7 +495,8 @@ def layout_kinds() -> tuple[LayoutKind, ...]:
     return ("data", "fully-sharded", "tensor")
 
 
-def _price_of(target: Target, prices: Mapping[str, float]) -> float | None:
+def price_of(target: Target, prices: Mapping[str, float]) -> float | None:
+    """Cost of an hour on all devices of a target; None if unknown."""
     for name in (target.name, target.device_name):
         if name in prices:
             return prices[name] * target.num_devices

@@ -12,6 +12,9 @@ from jax._src import (  # noqa: PLC2701 - `grad` looks up `vjp`; see `keep_clien
     xla_bridge,
 )
 from jax._src.core import (  # noqa: PLC2701 - no public names tell the trace
+    Trace,
+    eval_trace,
+    set_current_trace,
     trace_ctx,
     trace_state_clean,
 )
@@ -35,8 +38,11 @@ __all__ = [
     "JaxprEqn",
     "Literal",
     "Primitive",
+    "TopLevelTrace",
     "Var",
+    "argument_shardings",
     "close",
+    "close_over",
     "debug_effect",
     "fresh_var",
     "intercept_vjp",
@@ -48,6 +54,7 @@ __all__ = [
     "keep_clients",
     "new_source_info",
     "remove_dead_code",
+    "result_shardings",
     "static_names",
     "static_positions",
     "user_context",
@@ -72,9 +79,56 @@ def debug_effect() -> Any:
     return effect
 
 
+class TopLevelTrace(Trace):
+    """Runs the operations of a program that is inside of no transformation.
+
+    JAX runs operations by the trace that is current: by default at once, on a device.
+    """
+
+    def run(self, primitive: Primitive, args: Sequence[Any], params: Any) -> Any:
+        """Run one operation as JAX does."""
+        return eval_trace.process_primitive(primitive, args, params)
+
+    @contextlib.contextmanager
+    def current(self) -> Iterator[None]:
+        """Run the operations of this thread by this trace, inside of the block."""
+        with set_current_trace(self):
+            yield
+
+    @staticmethod
+    @contextlib.contextmanager
+    def suspended() -> Iterator[None]:
+        """Run the operations of this thread as JAX does, inside of the block."""
+        with set_current_trace(eval_trace):
+            yield
+
+    def process_call(self, primitive: Any, fun: Any, args: Any, params: Any, /) -> Any:
+        """Run the function of an operation such as `core_call`."""
+        with set_current_trace(self):
+            return fun.call_wrapped(*args)
+
+    def process_custom_jvp_call(
+        self, primitive: Any, fun: Any, jvp: Any, args: Any, /, **_: Any
+    ) -> Any:
+        """Run a function that has derivatives of its own."""
+        with set_current_trace(self):
+            return fun.call_wrapped(*args)
+
+    def process_custom_vjp_call(
+        self, primitive: Any, fun: Any, fwd: Any, bwd: Any, args: Any, /, **_: Any
+    ) -> Any:
+        """Run a function that has derivatives of its own."""
+        with set_current_trace(self):
+            return fun.call_wrapped(*args)
+
+    def cur_qdd(self, value: Any) -> Any:
+        """The state of a mutable value, as JAX has it."""
+        return eval_trace.cur_qdd(value)
+
+
 def is_tracing() -> bool:
     """Whether this thread is inside a transformation of JAX."""
-    return not trace_state_clean()
+    return not (trace_state_clean() or isinstance(trace_ctx.trace, TopLevelTrace))
 
 
 def keep_clients() -> None:
@@ -155,6 +209,35 @@ def static_names(jitted: Any) -> frozenset[str]:
     """The static parameters of a jitted function; empty if JAX does not reveal them."""
     info = getattr(jitted, "_jit_info", None)
     return frozenset(getattr(info, "static_argnames", None) or ())
+
+
+def close_over(traced: Any) -> ClosedJaxpr:
+    """The program of a traced function, with what it closes over as constants.
+
+    JAX makes them the first inputs if one of them is not known.
+    """
+    closed, consts = traced.jaxpr, traced._consts
+    if not consts:
+        return closed
+    inputs, count = closed.jaxpr.invars, len(consts)
+    jaxpr = closed.jaxpr.replace(
+        constvars=[*closed.jaxpr.constvars, *inputs[:count]], invars=inputs[count:]
+    )
+    return ClosedJaxpr(jaxpr, [*closed.consts, *consts])
+
+
+def argument_shardings(traced: Any) -> tuple[Any, ...]:
+    """Where `in_shardings` puts the flat arguments; None where it does not say."""
+    found = traced._params["in_shardings"][len(traced._consts) :]
+    is_known = lambda s: isinstance(s, jax.sharding.Sharding)
+    return tuple(s if is_known(s) else None for s in found)
+
+
+def result_shardings(traced: Any) -> tuple[Any, ...]:
+    """Where the flat results of a traced function lie; None where it does not say."""
+    found = traced._params["out_shardings"]
+    is_known = lambda s: isinstance(s, jax.sharding.Sharding)
+    return tuple(s if is_known(s) else None for s in found)
 
 
 def varying_axes(value: Any) -> frozenset[str]:

@@ -188,13 +188,26 @@ class Target:
         grid = self.mesh(dict(mesh.shape)).devices
         return jax.sharding.Mesh(grid, mesh.axis_names, axis_types=mesh.axis_types)
 
+    def move(self, sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
+        """The same sharding on the devices of this target.
+
+        A sharding without a mesh becomes one on the first device.
+
+        Raises:
+            ConfigError: its mesh has more devices than the target.
+        """
+        if isinstance(sharding, jax.sharding.NamedSharding):
+            if isinstance(sharding.mesh, jax.sharding.AbstractMesh):
+                return sharding  # without devices
+            return jax.sharding.NamedSharding(self._like(sharding.mesh), sharding.spec)
+        return jax.sharding.SingleDeviceSharding(self.devices[0])
+
     def _place_leaf(self, leaf: Any, common: jax.sharding.Sharding) -> Any:
         if not hasattr(leaf, "shape"):
             return leaf  # a number, which JAX places itself
         sharding, mesh = common, _mesh_of(leaf)
         if mesh is not None:
-            spec = leaf.sharding.spec
-            sharding = jax.sharding.NamedSharding(self._like(mesh), spec)
+            sharding = jax.sharding.NamedSharding(self._like(mesh), leaf.sharding.spec)
         dtype = leaf.dtype
         return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=sharding)
 

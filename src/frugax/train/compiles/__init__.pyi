@@ -5,6 +5,7 @@ from ._cache import (
 )
 from ._call_site import (
     find_call_site as find_call_site,
+    find_error_site as find_error_site,
     is_user_file as is_user_file,
     warn_at_call_site as warn_at_call_site,
 )

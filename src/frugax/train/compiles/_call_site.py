@@ -9,13 +9,22 @@ from types import FrameType
 # Libraries whose frames may lie between the user's code and ours.
 _LIBRARIES = (
     "beartype",
+    "blackjax",
+    "chex",
+    "diffrax",
+    "distrax",
     "equinox",
     "flax",
     "frugax",
+    "haiku",
     "jax",
     "jaxlib",
     "jaxtyping",
+    "jraph",
+    "lineax",
+    "numpyro",
     "optax",
+    "optimistix",
 )
 
 
@@ -37,6 +46,17 @@ def find_call_site() -> str:
     if frame is None:
         return "?"
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def find_error_site(error: BaseException) -> str:
+    """Return file and line of the user's innermost frame that an error came through."""
+    found, trace = "?", error.__traceback__
+    while trace is not None:
+        filename = trace.tb_frame.f_code.co_filename
+        if is_user_file(filename):
+            found = f"{Path(filename).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
 
 
 def warn_at_call_site(text: str, category: type[Warning]) -> None:

@@ -1,0 +1,242 @@
+"""Plan the first training step of a script for devices that need not be here."""
+
+import atexit
+import contextlib
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+import jax
+
+from frugax import fit, measure
+from frugax.budget import MemoryBudget, MemoryShare, amount, to_json, to_plain
+from frugax.errors import FrugaxError
+from frugax.fileio import write_whole
+from frugax.jaxprs import flops
+from frugax.targets import Target
+from frugax.train.compiles import find_call_site, find_error_site
+
+from ._explain import Donation
+from ._jit import PlannedFunction, jax_jit
+from ._plan import PlannedProgram, plan_program
+from ._replace_jit import replace_jit
+from ._traced_step import TracedStep
+from ._unknown_arrays import ShapesOfLargeArrays, UnknownValueError
+
+# Errors of JAX itself where the value of an unknown array decides.
+_UNKNOWN = (
+    UnknownValueError,
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.TracerArrayConversionError,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScriptPlan:
+    """The answers for the first training step of a script.
+
+    Attributes:
+        step: names the step, its line and the line of its call; "" if there is none.
+        rows: the answer for each target.
+        peaks: for each of them, the arrays at the peak, or None.
+        problem: why there is no answer; "" if there is one.
+    """
+
+    step: str = ""
+    rows: tuple[fit.FitRow, ...] = ()
+    peaks: tuple[measure.PeakMemory | None, ...] = ()
+    problem: str = ""
+
+
+def plan_in_script(settings: dict[str, Any]) -> None:
+    """Plan the first step of the script that this process runs, and end it there.
+
+    Args:
+        settings: `targets`, their names; `budget`, the most bytes of one device; `why`,
+            whether the arrays at the peak are wanted; `execute`, whether large arrays
+            are made; `answer`, the file to write.
+    """
+    script = _ScriptPlanner(settings)
+    # Held by `atexit`: a block that is collected as garbage would end.
+    block = contextlib.ExitStack()
+    block.enter_context(replace_jit(script.jit, everywhere=True))
+    if not settings["execute"]:
+        block.enter_context(ShapesOfLargeArrays().current())
+        sys.excepthook = script.explain_error
+    atexit.register(lambda: (script.finish(), block))
+
+
+class _ScriptPlanner:
+    """Waits for the first jitted function that takes a gradient."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._settings = settings
+        self._process = os.getpid()
+        self._is_written = False
+        self._error = ""
+
+    def jit(self, fun: Callable[..., Any], options: dict[str, Any]) -> PlannedFunction:
+        """Take the place of `jax.jit(fun, **options)`."""
+        return PlannedFunction(
+            fun, None, options, needs_gradient=False, on_step=self.plan
+        )
+
+    def plan(self, step: TracedStep) -> NoReturn:
+        """Plan a step for all targets, write the answers, and end the process."""
+        called = find_call_site()
+        name = f"{step.name} ({step.place}), called at {called}"
+        with ShapesOfLargeArrays.suspended(), replace_jit(_jit_plainly):
+            try:
+                found = self._answer(step, name)
+            except FrugaxError as e:
+                found = ScriptPlan(problem=str(e))
+            except Exception as e:
+                # The script may catch it, and go on as if nothing were wrong.
+                sys.excepthook(type(e), e, e.__traceback__)
+                found = ScriptPlan(problem=f"{type(e).__name__} in planning {name}")
+        self._write(found)
+        # What the script does after its first step is not for a step that did not run.
+        # The functions of `atexit` end its workers.
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+    def _answer(self, step: TracedStep, name: str) -> ScriptPlan:
+        rows, peaks = [], []
+        for text in self._settings["targets"]:
+            target = Target(text)
+            sys.stderr.write(f"frugax: {name}: compiling for {target}\n")
+            sys.stderr.flush()
+            row, peak = answer(
+                step, target, self._settings["budget"], why=self._settings["why"]
+            )
+            rows.append(row)
+            peaks.append(peak)
+        return ScriptPlan(step=name, rows=tuple(rows), peaks=tuple(peaks))
+
+    def explain_error(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType
+    ) -> None:
+        """Report an error that ends the script; one of an unknown value in one line."""
+        if not isinstance(error, _UNKNOWN):
+            sys.__excepthook__(kind, error, trace)
+            return
+        place, what = find_error_site(error), "a value that is not known here"
+        if isinstance(error, UnknownValueError):
+            place, what = error.place, f"the values of {error.shape}"
+        self._error = (
+            f"{place} needs {what}, since large arrays are not made: give the script a "
+            "smaller config, or add --execute to make them"
+        )
+
+    def finish(self) -> None:
+        """At the end of the script: there was no step."""
+        if os.getpid() != self._process or self._is_written:
+            return
+        script = self._settings["command"][0]
+        none = (
+            "it ended before it called a jitted function that takes a gradient; to "
+            f"plan a function of it, name that, such as {script}:make"
+        )
+        self._write(ScriptPlan(problem=self._error or none))
+
+    def _write(self, found: ScriptPlan) -> None:
+        self._is_written = True
+        write_whole(Path(self._settings["answer"]), to_json(to_plain(found)))
+
+
+def _jit_plainly(fun: Callable[..., Any], options: dict[str, Any]) -> Any:
+    return jax_jit(fun, **options)
+
+
+def answer(
+    step: TracedStep, target: Target, budget: str, *, why: bool = False
+) -> tuple[fit.FitRow, measure.PeakMemory | None]:
+    """The answer for one target, and the arrays at the peak of its program.
+
+    Args:
+        step: the step.
+        target: the target.
+        budget: the most bytes of one device.
+        why: whether the arrays at the peak are wanted.
+    """
+    started = time.perf_counter()
+    try:
+        limit = read_script_budget(budget, target)
+        placed = step.on(target)
+        found = plan_program(placed.staged, placed.build, placed.shapes, limit)
+    except (FrugaxError, ValueError) as e:
+        problem = e.args[0] if e.args else str(e)
+        row = fit.FitRow(
+            target=target.name,
+            budget=None,
+            fits=False,
+            predicted=0,
+            unplanned_bytes=0,
+            problem=str(problem),
+        )
+        return row, None
+    plan = found.plan
+    with target.tracing():
+        traced = found.jitted.trace(*placed.shapes)
+    devices = step.num_devices
+    caveats = [target.caveat]
+    if devices < target.num_devices:
+        caveats.append(
+            f"the script uses {devices} of {amount(target.num_devices, 'devices')}"
+        )
+    if not plan.fits:
+        caveats += [Donation.of(step.arguments, traced).advice, *plan.problems]
+    fixed = None
+    if found.compiled is not None:
+        costs = measure.program(found.compiled)
+        fixed = costs.total_bytes - costs.temp_bytes
+    is_hopeless = fixed is not None and fixed > plan.budget.usable_bytes
+    row = fit.FitRow(
+        target=target.name,
+        budget=plan.budget,
+        fits=plan.fits,
+        predicted=plan.predicted if plan.fits else plan.smallest_bytes or 0,
+        unplanned_bytes=plan.unplanned_bytes,
+        extra_share=plan.extra_share,
+        device_flops=flops(traced.jaxpr.jaxpr) / devices,
+        moved_bytes=(
+            measure.traffic(found.compiled).total_bytes if found.compiled else 0
+        ),
+        seconds=time.perf_counter() - started,
+        caveat="; ".join(filter(None, caveats)),
+        remat=plan.gradients[0] if plan.gradients else None,
+        lower_bound=fixed if is_hopeless else None,
+    )
+    return row, _find_peak(found, traced, target) if why else None
+
+
+def read_script_budget(text: str, target: Target) -> MemoryBudget | MemoryShare:
+    """The limit of one device; "60%" is one of the temporaries, as for `fx.jit`.
+
+    Raises:
+        ValueError: it is out of range, or not a number with its unit.
+    """
+    if text.strip().endswith("%"):
+        return MemoryBudget.share(text)
+    return fit.read_budget(text, target)
+
+
+def _find_peak(
+    found: PlannedProgram, traced: Any, target: Target
+) -> measure.PeakMemory | None:
+    if found.compiled is None:
+        return None
+    options: dict[str, Any] = {} if target.is_here else {"with_places": True}
+    try:
+        return measure.peak(target.compile(traced, **options))
+    except ValueError as e:
+        sys.stderr.write(f"frugax: {target}: what fills the memory is unknown: {e}\n")
+        return None

@@ -1,0 +1,106 @@
+"""`frugax plan train.py`: the first training step of a script, for each target."""
+
+import dataclasses
+import itertools
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from frugax.budget import from_plain
+from frugax.errors import ConfigError
+
+from ._plan_for_targets import TargetOptions, show_plan
+
+if TYPE_CHECKING:
+    from frugax.capture import ScriptPlan
+    from frugax.targets import Target
+
+
+def plan_script(
+    command: Sequence[str],
+    options: TargetOptions,
+    *,
+    execute: bool,
+    console: Console,
+) -> int:
+    """Print the answer for each target.
+
+    Args:
+        command: the script and its arguments, or -m, a module and its arguments.
+        options: the targets and more.
+        execute: whether large arrays are made.
+        console: where to print.
+
+    Raises:
+        ConfigError: an option is wrong, or the script calls no training step.
+    """
+    from frugax import fit
+    from frugax.capture import read_script_budget
+
+    script = command[1] if command[0] == "-m" else command[0]
+    if command[0] != "-m" and not Path(script).is_file():
+        raise ConfigError(f"{script}: there is no such file.")
+    targets, costs = options.check()
+    budget = options.budget or fit.DEFAULT_BUDGET
+    for target in targets:
+        try:
+            read_script_budget(budget, target)
+        except ValueError as e:
+            raise ConfigError(f"--budget {budget}: {e}") from e
+    settings = {
+        "budget": budget,
+        "why": options.why or options.picture is not None,
+        "execute": execute,
+    }
+    rows, peaks, steps = [], [], []
+    # A script sees as many devices as the target has.
+    places = itertools.groupby(targets, lambda t: None if t.is_here else t.num_devices)
+    for count, alike in places:
+        found = _run(command, list(alike), settings, count)
+        if found.problem:
+            raise ConfigError(f"{script}: {found.problem}.")
+        rows += found.rows
+        peaks += found.peaks
+        steps.append(found.step)
+    rows = [
+        dataclasses.replace(row, price=fit.price_of(target, costs))
+        for row, target in zip(rows, targets, strict=True)
+    ]
+    plan = fit.FitPlan(rows=tuple(rows))
+    text = f"{script}: {steps[0]}\n{plan}"
+    return show_plan(script, plan, text, targets, lambda: peaks, options, console)
+
+
+def _run(
+    command: Sequence[str],
+    targets: "Sequence[Target]",
+    settings: dict[str, object],
+    count: int | None,
+) -> "ScriptPlan":
+    """Run the script once for targets with this number of devices; None: those here."""
+    from frugax.capture import ScriptPlan, call_script
+
+    variables: dict[str, str] = {}
+    if count is not None:
+        variables |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(count)}
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"
+        status = call_script(
+            command,
+            start="frugax.capture:plan_in_script",
+            settings={
+                **settings,
+                "targets": [t.name if count is not None else "here" for t in targets],
+                "answer": str(answer),
+            },
+            variables=variables,
+        )
+        if answer.is_file():
+            return from_plain(ScriptPlan, json.loads(answer.read_text()))
+    return ScriptPlan(
+        problem=f"it ended with exit status {status}, and did not import JAX"
+    )

@@ -1,0 +1,265 @@
+"""`frugax plan train.py`: the first training step of a script, which is not run."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from frugax.capture import (
+    PlannedFunction,
+    ShapesOfLargeArrays,
+    UnknownArray,
+    UnknownValueError,
+    answer,
+)
+from frugax.targets import Target
+from refusals import assert_names, refuses
+
+FRUGAX = [sys.executable, "-m", "frugax.cli"]
+LARGE = (64, 64)  # with this limit
+LIMIT = 64 * 64 * 4 - 1
+
+TRAIN = """
+    import argparse
+
+    import jax
+    import jax.numpy as jnp
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--width", type=int)
+    width = parser.parse_args().width
+
+    def init(key):
+        keys = jax.random.split(key, 8)
+        return [jax.random.normal(k, (width, width)) for k in keys]
+
+    def loss(params, x):
+        for w in params:
+            x = jnp.tanh(x @ w)
+        return jnp.mean(x**2)
+
+    @jax.jit
+    def step(params, x):
+        value, grads = jax.value_and_grad(loss)(params, x)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
+
+    params = jax.jit(init)(jax.random.key(0))
+    print("weights:", sum(p.size for p in params))
+    params, value = step(params, jnp.ones((2**19, width)))
+    print("the step was run")
+    """
+
+
+def run(arguments, folder):
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    return subprocess.run(
+        [*FRUGAX, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def write(folder, code):
+    (folder / "train.py").write_text(textwrap.dedent(code))
+
+
+def find_step(fun, *args, **options):
+    """The step that a function holds when it is called, as the script's is found."""
+    found = []
+
+    def stop(step):
+        found.append(step)
+        raise StopIteration
+
+    function = PlannedFunction(fun, None, options, needs_gradient=False, on_step=stop)
+    with pytest.raises(StopIteration):
+        function(*args)
+    return found[0]
+
+
+def loss(params, x):
+    for w in params:
+        x = jnp.tanh(x @ w)
+    return jnp.mean(x**2)
+
+
+def sgd(params, x):
+    value, grads = jax.value_and_grad(loss)(params, x)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
+
+
+def test_a_script_is_planned_up_to_its_step_without_its_weights(tmp_path):
+    write(tmp_path, TRAIN)
+    # 38 GiB of activations, which this machine could not hold.
+    options = ["--target", "cpu", "--budget", "50%", "--json", "plan.json"]
+    found = run(["plan", "train.py", *options, "--", "--width", "2304"], tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert "weights:" in found.stderr  # of the script
+    assert "the step was run" not in found.stderr
+    assert_names(found.stdout, "step (train.py:20)", "train.py:27", "cpu")
+    (row,) = json.loads((tmp_path / "plan.json").read_text())["rows"]
+    assert row["budget"]["kind"] == "temp"
+    assert row["predicted"] <= 0.5 * row["unplanned_bytes"]
+    assert row["unplanned_bytes"] > 32 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [
+        (
+            "import jax.numpy as jnp\nw = jnp.ones((4096, 4096))\nx = float(w[0, 0])",
+            ("train.py:3", "float32[]", "--execute"),
+        ),
+        (
+            "import jax.numpy as jnp\nw = jnp.ones((4096, 4096))\nw[w > 0]",
+            ("train.py:3", "--execute"),
+        ),
+        ("import jax\nprint(1)", ("train.py", "gradient")),
+        ("raise SystemExit(3)", ("train.py", "exit status 3")),
+    ],
+)
+def test_a_script_without_a_step_is_refused_in_one_line(tmp_path, code, named):
+    write(tmp_path, code)
+    found = run(["plan", "train.py"], tmp_path)
+    assert found.returncode == 2
+    last = [x for x in found.stderr.splitlines() if x.startswith("frugax:")]
+    assert len(last) == 1
+    assert_names(last[0], *named)
+
+
+def test_an_error_of_the_script_is_its_own(tmp_path):
+    write(tmp_path, "import jax\nraise KeyError('of the script')")
+    found = run(["plan", "train.py"], tmp_path)
+    assert found.returncode == 2
+    assert_names(found.stderr, "KeyError", "of the script", "train.py")
+
+
+def test_with_execute_values_of_large_arrays_are_there(tmp_path):
+    code = """
+        import jax
+        import jax.numpy as jnp
+
+        w = jnp.ones((4096, 2048))
+        print("sum", float(w.sum()))
+        jax.jit(jax.grad(lambda w: jnp.sum(w**2)))(w)
+        """
+    write(tmp_path, code)
+    found = run(["plan", "--execute", "train.py"], tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert "sum 8388608.0" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["plan", "missing.py"], "missing.py"),
+        (["plan", "train.py", "--search", "batch"], "--search"),
+        (["plan", "train.py", "--budget", "0%"], "budget"),
+        (["plan", "model.yaml", "--", "--lr"], "model.yaml"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(tmp_path, arguments, named):
+    write(tmp_path, "raise SystemExit('was run')")
+    found = run(arguments, tmp_path)
+    assert found.returncode == 2
+    assert "was run" not in found.stderr
+    assert found.stderr.count("\n") == 1
+    assert_names(found.stderr, named)
+
+
+def test_a_step_has_one_answer_for_the_devices_here_and_as_jax_jit_compiles_it():
+    params, x = [jnp.ones((64, 64))] * 8, jnp.ones((512, 64))
+    step = find_step(sgd, params, x, donate_argnums=0)
+    row, peak = answer(step, Target("cpu"), "1GiB", why=True)
+    compiled = jax.jit(sgd, donate_argnums=0).lower(params, x).compile()
+    memory = compiled.memory_analysis()
+    assert row.fits
+    assert row.predicted == (
+        memory.argument_size_in_bytes
+        + memory.output_size_in_bytes
+        + memory.temp_size_in_bytes
+        - memory.alias_size_in_bytes
+    )
+    assert peak is not None
+    assert "params[0]" in {h.name for h in peak.held}
+
+
+def test_the_advice_names_arguments_that_could_be_donated():
+    params, x = [jnp.ones((64, 64))] * 8, jnp.ones((512, 64))
+    row, _ = answer(find_step(sgd, params, x), Target("cpu"), "1KiB")
+    assert not row.fits
+    assert row.lower_bound is not None
+    assert_names(row.caveat, "params", "128 KiB")
+    row, _ = answer(find_step(sgd, params, x, donate_argnums=0), Target("cpu"), "1KiB")
+    assert "donate" not in row.caveat
+
+
+def test_a_sharded_step_keeps_its_sharding_on_other_devices():
+    mesh = Mesh(jax.devices()[:4], "data")
+    rows = NamedSharding(mesh, PartitionSpec("data"))
+
+    def inner(params, x):
+        for w in params:
+            x = jax.lax.with_sharding_constraint(jnp.tanh(x @ w), rows)
+        return jnp.mean(x**2)
+
+    step = jax.value_and_grad(inner)
+    params, x = [jnp.ones((64, 64))] * 2, jax.device_put(jnp.ones((512, 64)), rows)
+    found = find_step(step, params, x)
+    assert found.num_devices == 4
+    row, _ = answer(found, Target("h100x4"), "1GiB")
+    assert not row.problem
+    assert row.fits
+    assert row.moved_bytes > 0
+    whole = jax.value_and_grad(loss)
+    one, _ = answer(
+        find_step(whole, params, jnp.ones((512, 64))), Target("h100"), "1GiB"
+    )
+    assert row.unplanned_bytes < one.unplanned_bytes
+
+
+def test_what_follows_from_large_arrays_is_unknown_and_small_values_are_there():
+    with ShapesOfLargeArrays(LIMIT).current():
+        init = jax.jit(
+            lambda key: {
+                "w": jax.random.normal(key, LARGE),
+                "b": jnp.arange(3.0),
+                "n": jnp.asarray(7),
+            }
+        )
+        params = init(jax.random.key(0))
+        assert isinstance(params["w"], UnknownArray)
+        assert isinstance(params["w"], jax.Array)
+        assert (params["w"].shape, params["w"].dtype) == (LARGE, jnp.float32)
+        np.testing.assert_array_equal(params["b"], [0, 1, 2])
+        assert int(params["n"]) == 7
+        state = optax.adam(0.1).init(params["w"])
+        assert int(state[0].count) == 0
+        assert isinstance(state[0].mu, UnknownArray)
+        total = params["w"].sum()
+        for read in (float, int, bool, np.asarray, "{:.2f}".format):
+            with refuses(UnknownValueError):
+                read(total)
+
+
+def test_an_unknown_array_that_a_step_closes_over_is_an_argument_of_it():
+    with ShapesOfLargeArrays(LIMIT).current():
+        w, scale = jnp.ones(LARGE), jnp.arange(64.0)
+        step = find_step(
+            jax.grad(lambda x: jnp.sum(jnp.tanh(x @ w) @ scale)), jnp.ones(LARGE)
+        )
+        with ShapesOfLargeArrays.suspended():
+            row, _ = answer(step, Target("cpu"), "1GiB")
+    assert row.fits
+    assert row.predicted >= 3 * 64 * 64 * 4
