@@ -1,6 +1,6 @@
 """The cost of a described model beside the same one by hand and in other libraries.
 
-    python -m benchmarks.models [step tiny deep memory dtypes planning]
+    python -m benchmarks.models [step tiny deep memory planning]
 
 `step`: value and gradients of three nets by hand in JAX, in frugax, flax nnx, equinox
 and torch, each in the fastest forms that their guides name, on the same two cores.
@@ -8,7 +8,7 @@ Before the clock starts, the loss of every program and the norm of its gradients
 agree. `tiny`: the cost of a call, by processor time. `deep`: from a description of many
 equal blocks to the first gradients, as a loop and written out.
 
-`memory`, `dtypes`, `planning`: models under budgets. Bytes and flops are those of the
+`memory`, `planning`: models under budgets. Bytes and flops are those of the
 compiled programs, errors those of outputs and gradients against the model without a
 budget; planning is timed in processor seconds, as multiples of compiling without a
 budget.

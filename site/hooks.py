@@ -256,8 +256,8 @@ def table_of(heads: list[str], rows: list[list[str]]) -> str:
 def commands() -> Iterator[tuple[str, ast.FunctionDef, dict[str, str]]]:
     """The words that follow `frugax`, the function, and the types its module names."""
     groups = {"_watch_commands": "watch ", "_causal_commands": "causal "}
-    for name in ("", "_script", "_weights", "_watch", "_causal"):
-        stem = f"{name}_commands" if name else "_commands"
+    files = ("_commands", "_script_commands", "_weights_commands", "_explain_error")
+    for stem in (*files, *groups):
         body = ast.parse(read(f"src/frugax/cli/{stem}.py")).body
         named = {
             ast.unparse(node.targets[0]): ast.unparse(node.value)

@@ -20,7 +20,7 @@ TINY = {
     "watch": "call",
     "compress": "budgets",
     "tropical": "closure",
-    "models": "dtypes",
+    "models": "memory",
     "causal": "data",
 }
 

@@ -125,7 +125,7 @@ def test_a_mistyped_option_names_the_right_one():
     meant = "perhaps you meant --resume or --resume-latest;"
     assert_one_line(done, "--resum,", meant, "frugax --help")
     assert_one_line(frugax("causal", "nope"), "nope", "run, report", "causal --help")
-    assert_one_line(frugax("plan"), "Missing", "CONFIG|MODULE:FUNCTION", "plan --help")
+    assert_one_line(frugax("plan"), "Missing", "MODULE:FUNCTION|CONFIG", "plan --help")
 
 
 @pytest.fixture

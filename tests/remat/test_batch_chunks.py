@@ -386,7 +386,10 @@ def test_the_inputs_of_a_recurrent_net_are_not_computed_whole_in_each_chunk():
     # The first state is a batch, too, and comes first: but its chunks would multiply
     # the inputs of all rows at each step, and then take their own.
     def loss(w, start, xs):
-        step = lambda h, x: (jnp.tanh(h @ w[0] + x @ w[1]),) * 2
+        def step(h, x):
+            h = jnp.tanh(h @ w[0] + x @ w[1])
+            return h, h
+
         _, states = jax.lax.scan(step, start, xs @ w[2])
         return jnp.mean(states**2)
 

@@ -15,9 +15,7 @@ from ._consoles import console
 _PACKAGE = Path(frugax.__file__).parent
 
 
-def explain_error(
-    code: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CODE")] = "",
-) -> int:
+def explain_error(code: Annotated[str, tyro.conf.arg(metavar="CODE")] = "", /) -> int:
     """Say what an error means and what to do about it.
 
     For example:

@@ -22,7 +22,8 @@ _DEVICES = {
 def set_up_jax(args: Sequence[str]) -> list[str]:
     """Keep XLA's logs and plug-ins without a device out of the terminal.
 
-    What the user has set wins.
+    What the user has set wins, and a script has the terminal and the environment that
+    it has under python.
 
     Args:
         args: of the command line.
@@ -30,6 +31,8 @@ def set_up_jax(args: Sequence[str]) -> list[str]:
     Returns:
         The arguments without `--verbose`.
     """
+    if args[:1] == ["exec"]:
+        return list(args)
     is_verbose, rest = split_verbose(list(args))
     if is_verbose:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0")
