@@ -29,7 +29,7 @@ from frugax.fileio import write_whole
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "first_page.json"
 README = ROOT / "README.md"
-PLAN = "frugax plan examples/plan_llama.py:small --target h100,l4 --budget 4GiB"
+PLAN = "frugax plan train.py --target h100,l4 --budget 64MiB"
 RUN = "frugax run examples/digits.yaml"
 # The first command of each tutorial that the README's clock is about.
 FIRST = {
@@ -114,9 +114,12 @@ def page_text(page: str, found: dict[str, Any]) -> str:
 def main() -> None:
     """Run the commands, write the JSON and the README."""
     with tempfile.TemporaryDirectory() as folder:
+        run_command("frugax init .", folder)
         planned, cpu_seconds = run_command(PLAN, folder)
         ran, _ = run_command(RUN, folder)
-    table = planned.partition("\nbytes of ")[0]
+    # What the script itself prints comes first.
+    start = planned.index("train.py: step")
+    table = planned[start:].partition("\nbytes of ")[0]
     found = {
         "plan": {"command": PLAN, "table": table, "cpu_seconds": cpu_seconds},
         "run": {"command": RUN, "table": receipt_in(ran)},
