@@ -617,7 +617,7 @@ class _PlanSearch:
         attempt = f"in the smallest of {tried} programs tried"
         if bench.least < needed:
             least = format_bytes(int(bench.least))
-            attempt += f" (by the model, none needs less than {least})"
+            attempt += f" (by the model, none is expected below {least})"
         lower_bound = bench.fixed_bytes if is_hopeless else None
         if lower_bound is not None:
             fixed = format_bytes(lower_bound)
