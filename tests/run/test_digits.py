@@ -75,7 +75,7 @@ def test_the_file_is_six_times_smaller_and_the_accuracy_stays(finished):
     assert length * 6 <= model["original_bytes"] == 4 * model["weights"]
     assert model["before"]["accuracy"] >= 0.96
     # Two of 359 images are lost, which is this file's draw and not the rule's: over 27
-    # files of three seeds the mean is 0.15 images (docs/compress.md). The receipt's
+    # files of three seeds the mean is 0.15 images. The receipt's
     # interval is +- 0.0126. The loss moves less by single images.
     assert model["before"]["accuracy"] - model["after"]["accuracy"] <= 0.0126
     assert model["after"]["loss"] <= 1.05 * model["before"]["loss"]

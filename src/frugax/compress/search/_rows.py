@@ -18,7 +18,7 @@ from ._source import Source
 # Steps follow the size of a row to this power; of a table, of so many rows to a column,
 # to the second. Of five powers in quarters it keeps most neighbours of four tables, by
 # angles and by dot products together (benchmarks/compress_scales.py at commit
-# 043be658; its table is in docs/compress.md).
+# 043be658; its table is in docs/compress.md of commit 5ecbd403).
 _ROW_POWER, _TABLE_POWER = 0.5, 0.75
 _TABLE_ROWS = 6
 # A row is among the nearest of others in proportion to its size to some power. In
