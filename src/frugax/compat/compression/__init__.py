@@ -9,43 +9,6 @@ without JAX one warning says that NumPy does its part.
 Guide: docs/compat/compression.md.
 """
 
-from importlib.util import find_spec as _find_spec
+import lazy_loader
 
-from ._coordinator import (
-    CompressedData,
-    CompressionResult,
-    SystemIntegrationCoordinator,
-)
-from ._models import CompressedModel, ModelCompressionAPI
-from ._monitor import (
-    Measurement,
-    MetricType,
-    PipelineType,
-    UnifiedPerformanceMonitor,
-)
-from ._settings import (
-    CompressionProfile,
-    OptimizationStrategy,
-    SystemConfiguration,
-)
-from ._strategies import StrategySelector
-
-# Found without importing it, which takes a second.
-JAX_AVAILABLE = _find_spec("jax") is not None
-
-__all__ = [
-    "JAX_AVAILABLE",
-    "CompressedData",
-    "CompressedModel",
-    "CompressionProfile",
-    "CompressionResult",
-    "Measurement",
-    "MetricType",
-    "ModelCompressionAPI",
-    "OptimizationStrategy",
-    "PipelineType",
-    "StrategySelector",
-    "SystemConfiguration",
-    "SystemIntegrationCoordinator",
-    "UnifiedPerformanceMonitor",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -6,8 +6,12 @@ import functools
 import math
 import warnings
 from collections.abc import Collection
+from importlib.util import find_spec
 
 from frugax.budget import SizeBudget
+
+# Found without importing it, which takes a second.
+JAX_AVAILABLE = find_spec("jax") is not None
 
 STRATEGIES = ("auto", "jax", "lossless", "tropical", "csr")
 BACKENDS = ("auto", "gpu", "cpu", "tpu")

@@ -5,30 +5,6 @@ gradient that recomputes blocks. New code uses `frugax.remat.plan`. Guide:
 docs/compat/memory_planning.md.
 """
 
-from ._graph_analysis import (
-    CapturedGraph,
-    FrontierSummary,
-    GraphAnalysis,
-    analyze_graph,
-    capture_graph_jaxpr,
-    summarize_frontier,
-)
-from ._height_compressed import (
-    CheckpointPlan,
-    HeightCompressedExecutor,
-    HeightCompressedGrad,
-    height_compressed_grad,
-)
+import lazy_loader
 
-__all__ = [
-    "CapturedGraph",
-    "CheckpointPlan",
-    "FrontierSummary",
-    "GraphAnalysis",
-    "HeightCompressedExecutor",
-    "HeightCompressedGrad",
-    "analyze_graph",
-    "capture_graph_jaxpr",
-    "height_compressed_grad",
-    "summarize_frontier",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

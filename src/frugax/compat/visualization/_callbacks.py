@@ -14,7 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from frugax.trees import combine, partition
-from frugax.watch.drawing import log_grid_to_console
+
+# Drawing is the same in both packages, so these are passed on unwrapped.
+from frugax.watch.drawing import grid_svg as grid_svg, log_grid_to_console
 from frugax.watch.journal import check_name
 from frugax.watch.probes import Kind, Probe, emit
 
