@@ -298,7 +298,7 @@ class _PlanSearch:
         if self.shard_map is not None or shard_shapes(self.args):
             return "it is planned for a single device only"
         if not any(e.primitive.name == "scan" for e in self.planned.eqns):
-            return "only scans keep values there (docs/remat.md says why)"
+            return "only scans keep values there (docs/remat.md, Limits)"
         return ""
 
     def _divide(self, body: RematGraph) -> RematGraph:

@@ -31,7 +31,7 @@ def choose_gate(eqns: Sequence[JaxprEqn], platform: str) -> Gate:
     # Six nets planned for half and a quarter of their bytes under each gate: `cond`
     # took as few bytes and as little time as barriers that are kept, and `select` up to
     # a third more bytes (benchmarks/remat_gates.py at commit ff222437; table in
-    # docs/remat.md).
+    # docs/maintainers.md).
     return "select" if any(map(_is_slow_in_branches, eqns)) else "cond"
 
 
