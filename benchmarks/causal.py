@@ -80,7 +80,7 @@ CELLS = {
         ("rff", "gaussian"),
     )
 }
-# The rivals that docs/causal_campaign.md compares with; GP-UCB alone is not the best.
+# The rivals of the table of results; GP-UCB alone is not the best.
 BEST_RIVALS = ("gp-ucb, shared", "cbo, true graph", "mcbo, true graph", "botorch")
 
 

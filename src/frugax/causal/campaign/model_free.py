@@ -34,7 +34,7 @@ _LEAST, _MOST = 0.2, 0.5
 _MOST_EFFECT = 10.0
 # A draw goes no further than this from the usual mean, or twice as far as any outcome.
 # Few draws have much larger effects, at whatever untried lever; their gain would choose
-# each experiment. Chosen on five laboratories of their own (docs/causal_campaign.md).
+# each experiment. Chosen on five laboratories of their own (docs/maintainers.md).
 _MOST_DRAWN = 4.0
 # An earlier experiment counts this much less: wrong causal models have learned from
 # it since (forgetting factors: Raftery, Kárný & Ettler 2010, Technometrics 52:52-66).

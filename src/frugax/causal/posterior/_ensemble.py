@@ -17,7 +17,7 @@ from ._posterior_sample import MechanismSample, PosteriorSample
 # Every graph's likelihood is misspecified, and the full posterior agrees too soon on a
 # wrong graph. Raised to the power 1/2 it makes campaigns on linear models as confident
 # as they should be: log loss .23 instead of .49 (Grünwald & van Ommen 2017, Bayesian
-# Analysis 12:1069-1103; docs/causal_campaign.md).
+# Analysis 12:1069-1103; docs/maintainers.md).
 _LIKELIHOOD_POWER = 0.5
 
 
