@@ -191,15 +191,13 @@ def results_table(rows: Rows) -> str:
                 "| task | ours | best peer | ahead by | standing | measured |",
                 "|---|--:|--:|--:|---|---|",
             ]
-        factor = f"{row['ahead_by']:.4g}"
-        if row["low"] is not None:
-            factor += f" ({row['low']:.3g} to {row['high']:.3g})"
         peer = row["peer"]
         if row["unmeasured"]:
             peer += f" (not run: {', '.join(row['unmeasured'])})"
         lines.append(
             f"| {row['task']} | {row['ours']:,.4g} {row['quantity']} "
-            f"| {peer}: {row['theirs']:,.4g} | {factor} | {show_standing(row)} "
+            f"| {peer}: {row['theirs']:,.4g} "
+            f"| {show_factor(row)} | {show_standing(row)} "
             f"| {row['date'].partition(' ')[0]} |"
         )
     return "\n".join(lines).strip()
@@ -225,12 +223,48 @@ def describe_run(results: dict[str, Any]) -> str:
 
 
 def page_text(results: dict[str, Any]) -> str:
-    """The block of docs/benchmarks.md: every row, and the missing ones."""
+    """The block of docs/benchmarks.md: standings, rows behind, and missing parts.
+
+    Every row is on the site's page of its package (site/hooks.py).
+    """
     missing = "".join(
-        f"- `{name}` is not in the table: {why}.\n"
+        f"- `{name}` was not measured: {why}.\n"
         for name, why in results["missing"].items()
     )
-    return f"{describe_run(results)}\n\n{results_table(results['rows'])}\n\n{missing}"
+    behind = [row for row in results["rows"] if row["standing"] == "behind"]
+    lines = [
+        describe_run(results),
+        "",
+        f"| package | {' | '.join(STANDINGS)} |",
+        "|---|--:|--:|--:|--:|",
+        *standings(results["rows"]),
+        "",
+        "## Where frugax is behind",
+        "",
+        "| package | task | best peer | ahead by |",
+        "|---|---|---|--:|",
+    ]
+    for row in behind:
+        cells = (f"`{row['package']}`", row["task"], row["peer"], show_factor(row))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + f"\n\n{missing}"
+
+
+def standings(rows: Rows) -> list[str]:
+    """A line for each package: how many of its rows stand how."""
+    lines = []
+    for package in dict.fromkeys(row["package"] for row in rows):
+        found = [row["standing"] for row in rows if row["package"] == package]
+        counts = [str(found.count(standing)) for standing in STANDINGS]
+        lines.append(f"| `{package}` | {' | '.join(counts)} |")
+    return lines
+
+
+def show_factor(row: dict[str, Any]) -> str:
+    """The factor of a row, with its interval if it has one."""
+    if row["low"] is None:
+        return f"{row['ahead_by']:.4g}"
+    return f"{row['ahead_by']:.4g} ({row['low']:.3g} to {row['high']:.3g})"
 
 
 def readme_text(results: dict[str, Any]) -> str:

@@ -3,8 +3,10 @@
 The README is the home page. Contributing, security and changes come from the root
 of the repository. The API reference has one page for each package, generated from the
 names that it exports; commands and config keys have a page each, generated from
-docstrings. One page lists the releases whose sites were built. Notebooks are shown with
-the outputs that they hold. Links are rewritten to where the pages are on the site.
+docstrings, and the results of each benchmark one generated from its JSON. One page
+lists the releases whose sites were built. Notebooks are shown with the outputs that
+they hold. Links are rewritten to where the pages are on the site. A search finds guides
+before reference.
 """
 
 import ast
@@ -20,11 +22,23 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 NOTEBOOKS = ROOT / "notebooks"
+RESULTS = ROOT / "benchmarks" / "results"
 # Pages from the root of the repository, by their place on the site.
 FROM_ROOT = {
     "contributing.md": "CONTRIBUTING.md",
     "security.md": "SECURITY.md",
     "changes.md": "CHANGELOG.md",
+}
+# Pages that people look for first.
+GUIDES = {
+    "concepts.md",
+    "faq.md",
+    "howto.md",
+    "jit.md",
+    "remat.md",
+    "run.md",
+    "targets.md",
+    "train.md",
 }
 # Packages that only the others use, or that serve names of older systems.
 NO_REFERENCE = {"cli", "compat"}
@@ -52,21 +66,22 @@ def on_config(config: Any) -> Any:
     sections = {name: pages for entry in config["nav"] for name, pages in entry.items()}
     sections["Reference"] += ["reference/commands.md", "reference/config_keys.md"]
     sections["Reference"] += [f"reference/{package}.md" for package in packages()]
+    sections["Project"] += [f"results/{path.stem}.md" for path in result_files()]
     sections["Project"] += [*FROM_ROOT, "versions.md"]
-    config["copyright"] = f"frugax {version()}, {config.get('copyright')}"
     sections["Notebooks"] += [f"notebooks/{path.stem}.md" for path in notebooks()]
-    named = set(re.findall(r"[\w/]+\.md", str(config["nav"])))
-    for page in sorted(DOCS.rglob("*.md")):
-        place = page.relative_to(DOCS).as_posix()
-        if place in named:
-            continue
-        section = "Packages"
-        if place.startswith(("decisions/", "compat/")):
-            section = "Project"
-        if place in {"architecture.md", "releasing.md"}:
-            section = "Project"
-        sections[section].append(place)
+    config["copyright"] = f"frugax {version()}, {config.get('copyright')}"
     return config
+
+
+def search_boost(place: str) -> float:
+    """How much a page counts in a search: someone who searches has a task first."""
+    if place == "index.md" or place.startswith("tutorials/") or place in GUIDES:
+        return 4.0
+    if place.startswith(("reference/", "results/", "compat/", "decisions/")):
+        return 0.25
+    if place in {"changes.md", "maintainers.md", "releasing.md", "architecture.md"}:
+        return 0.25
+    return 1.0
 
 
 def on_files(files: Any, *, config: Any) -> Any:
@@ -81,6 +96,7 @@ def on_files(files: Any, *, config: Any) -> Any:
     }
     pages["reference/commands.md"] = commands_page()
     pages["reference/config_keys.md"] = config_keys_page()
+    pages |= {f"results/{path.stem}.md": results_page(path) for path in result_files()}
     pages["versions.md"] = versions_page(os.environ.get("FRUGAX_SITE_TAGS", "").split())
     for place, text in pages.items():
         files.append(File.generated(config, place, content=text))
@@ -93,11 +109,15 @@ def on_files(files: Any, *, config: Any) -> Any:
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
     """Rewrite links to files that are elsewhere on the site, or not on it."""
     place = page.file.src_uri
+    page.meta["search"] = {"boost": search_boost(place)}
     folder = posixpath.join("docs", posixpath.dirname(place))
     if place in FROM_ROOT:
         folder = ""
     if place.startswith("notebooks/"):
         folder = "notebooks"
+    if place == "benchmarks.md":
+        links = [f"- [{path.stem}](results/{path.stem}.md)" for path in result_files()]
+        markdown += "\n## All figures\n\n" + "\n".join(links) + "\n"
     if place == "index.md":
         index = markdown.partition("\n")[2]
         home = rewrite(read("README.md"), "", place)
@@ -212,6 +232,86 @@ def reference_page(package: str) -> str:
         guide = f"Guide: [{package}](../{package}.md)."
     entries = "\n\n".join(f"::: frugax.{package}.{name}" for name in names)
     return f"# frugax.{package}\n\n{summary.splitlines()[0]} {guide}\n\n{entries}\n"
+
+
+def result_files() -> list[Path]:
+    """The kept results of the benchmarks, a file for each package."""
+    others = {"all", "first_page"}
+    return [p for p in sorted(RESULTS.glob("*.json")) if p.stem not in others]
+
+
+def results_page(path: Path) -> str:
+    """All figures of a benchmark: its comparisons, then what each part measured."""
+    parts = [
+        f"# Results: {path.stem}",
+        "Generated from the kept figures of the benchmark. "
+        "[How to read and repeat them](../benchmarks.md).",
+    ]
+    compared = [
+        row
+        for row in json.loads(read("benchmarks/results/all.json"))["rows"]
+        if row["package"] == path.stem
+    ]
+    if compared:
+        heads = ["task", "ours", "best peer", "ahead by", "standing", "measured"]
+        parts.append(table_of(heads, [list(compared_cells(row)) for row in compared]))
+    for name, entry in json.loads(path.read_text()).items():
+        made = entry.get("made_with", entry)
+        about = [f"`{entry['command']}`"] if entry.get("command") else []
+        about += [str(made[k]) for k in ("date", "device", "system") if k in made]
+        about += [f"JAX {made['jax']}"] if "jax" in made else []
+        parts += [f"## {name}", ", ".join(about)]
+        parts += list(figure_tables(entry.get("found", entry)))
+    return "\n\n".join(parts) + "\n"
+
+
+def compared_cells(row: dict[str, Any]) -> Iterator[str]:
+    """The cells of one comparison with a peer."""
+    yield row["task"]
+    yield f"{row['ours']:,.4g} {row['quantity']}"
+    yield f"{row['peer']}: {row['theirs']:,.4g}"
+    interval = ""
+    if row["low"] is not None:
+        interval = f" ({row['low']:.3g} to {row['high']:.3g})"
+    yield f"{row['ahead_by']:.4g}{interval}"
+    yield f"**{row['standing']}**" if row["standing"] == "behind" else row["standing"]
+    yield row["date"].partition(" ")[0]
+
+
+def figure_tables(found: dict[str, Any]) -> Iterator[str]:
+    """A table for all cases that have the same figures."""
+    tables: dict[tuple[str, ...], list[list[str]]] = {}
+    for place, figures in figures_by_case(found):
+        cells = [" / ".join(place), *map(show_figure, figures.values())]
+        tables.setdefault(tuple(figures), []).append(cells)
+    for heads, rows in tables.items():
+        yield table_of(["case", *(head.replace("_", " ") for head in heads)], rows)
+
+
+def figures_by_case(
+    found: dict[str, Any], place: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """The figures of each case, by the names that lead to it."""
+    figures = {
+        key: value
+        for key, value in found.items()
+        if isinstance(value, int | float)
+        or (isinstance(value, str) and len(value) < 60)
+    }
+    if figures:
+        yield place, figures
+    for key, value in found.items():
+        if isinstance(value, dict) and key != "made_with":
+            yield from figures_by_case(value, (*place, key))
+
+
+def show_figure(value: Any) -> str:
+    """A figure with four digits that count."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.4g}" if isinstance(value, float) else str(value)
 
 
 def version() -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import importlib.util
+import json
 import re
 from importlib.metadata import version
 from pathlib import Path
@@ -96,14 +97,46 @@ def test_releases_are_listed_by_version():
 
 
 def test_every_page_is_in_the_navigation():
-    sections = ("Learn", "Notebooks", "Packages", "Reference", "Project")
-    config = {"nav": [{name: []} for name in sections]}
-    nav = hooks.on_config(config)["nav"]
-    placed = {page for section in nav for pages in section.values() for page in pages}
+    settings = (ROOT / "site" / "mkdocs.yml").read_text()
+    left_out, nav = settings.partition("not_in_nav: |")[2].split("nav:\n")
+    sections = re.findall(r"^  - ([^:\n]+):", nav, flags=re.M)
+    made = hooks.on_config({"nav": [{name: []} for name in sections]})["nav"]
+    placed = set(re.findall(r"[\w/]+\.md", nav + str(made)))
     for page in (ROOT / "docs").rglob("*.md"):
-        assert page.relative_to(ROOT / "docs").as_posix() in placed
+        place = page.relative_to(ROOT / "docs").as_posix()
+        hidden = any(place.startswith(name) for name in left_out.split())
+        assert hidden != (place in placed), place
     assert {"contributing.md", "security.md", "reference/remat.md"} <= placed
-    assert "notebooks/1_first_plan.md" in placed
+    assert {"notebooks/1_first_plan.md", "results/remat.md"} <= placed
+
+
+def test_a_search_finds_guides_before_reference():
+    boosts = [
+        hooks.search_boost(place)
+        for place in (
+            "tutorials/first_plan.md",
+            "watch.md",
+            "compat/visualization.md",
+        )
+    ]
+    assert boosts == sorted(boosts, reverse=True)
+    assert len(set(boosts)) == 3
+    assert hooks.search_boost("reference/remat.md") < hooks.search_boost("watch.md")
+    assert all((ROOT / "docs" / place).exists() for place in hooks.GUIDES)
+
+
+def test_the_page_of_results_has_every_comparison_and_figure():
+    path = ROOT / "benchmarks" / "results" / "compress.json"
+    page = hooks.results_page(path)
+    kept = json.loads((path.parent / "all.json").read_text())["rows"]
+    rows = [row for row in kept if row["package"] == "compress"]
+    assert all(f"| {row['task']} |" in page for row in rows)
+    assert page.count("**behind**") == sum(r["standing"] == "behind" for r in rows)
+    for part, entry in json.loads(path.read_text()).items():
+        assert f"## {part}\n" in page
+        for place, figures in hooks.figures_by_case(entry["found"]):
+            assert f"| {' / '.join(place)} |" in page
+            assert all(hooks.show_figure(x) in page for x in figures.values())
 
 
 def test_a_notebook_becomes_a_page_with_its_outputs_and_pictures():

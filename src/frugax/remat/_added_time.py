@@ -29,7 +29,7 @@ class Speeds:
     start: float
 
 
-# CPU: two cores, fitted to the step times of four nets (docs/maintainers.md). GPU and TPU:
+# CPU: two cores, fitted to step times of four nets (docs/maintainers.md). GPU and TPU:
 # about half of the peaks that NVIDIA's data sheet of the H100 states with TF32, and
 # Google's of the TPU v5e with bfloat16; a product is taken to launch two kernels of 5
 # µs. No GPU or TPU has been timed.

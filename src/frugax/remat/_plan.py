@@ -29,7 +29,7 @@ class Segment:
     Attributes:
         start: first operation.
         stop: one past the last operation.
-        gate: how recomputation is protected from the compiler (docs/maintainers.md); None
+        gate: what keeps the compiler from undoing it (docs/maintainers.md); None
             if the segment keeps everything that its backward pass needs.
         saved_bytes: bytes kept for it from the forward to the backward pass, by the
             model.
