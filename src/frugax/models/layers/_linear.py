@@ -59,7 +59,7 @@ class Linear(Primitive):
             fan += self.dimension
         std = math.sqrt(2 / max(fan, 1))
         # Laid out as (out, in), as in torch: XLA:CPU runs that product in 0.85 of the
-        # time of (in, out) for 3-D data (docs/models.md).
+        # time of (in, out) for 3-D data (docs/maintainers.md).
         found = {"weight": Weight((self.dimension, fan_in), Normal(std))}
         if self.bias:
             # At 0, as in both papers; torch draws it from a uniform distribution.
