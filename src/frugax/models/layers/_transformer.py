@@ -106,7 +106,7 @@ class MultiHeadAttention(Decoding):
         size, kv_heads = self.dimension // self.heads, self.kv_heads or self.heads
         heads = {
             # Three products and not a fused one: on CPU the fused one saves nothing
-            # (1.01-1.02, docs/maintainers.md), and files keep the names of torch's layers.
+            # (docs/maintainers.md), and files keep the names of torch's layers.
             name: op("unflatten", sizes=(count, size))(
                 Linear(count * size, bias=self.bias, name=name)(x)
             )
