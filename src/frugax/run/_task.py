@@ -37,7 +37,7 @@ class Task:
             the loss changes itself.
         loss: from `(model, batch)` to a scalar, or to a scalar and a dict of scalar
             metrics. With carried arrays from `(model, batch, carried)`, and the new
-            ones come last in its result. See docs/run.md, Models.
+            ones come last in its result. See docs/run.md, Your own model.
         batches: from the step's index to a batch (a pytree of arrays, the same shapes
             every time); or a list of batches, or anything with a length and items,
             that is repeated; or an iterator whose position can be saved, as those of

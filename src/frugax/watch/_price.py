@@ -28,7 +28,7 @@ _READ_BATCH = 64
 # Calls whose records are held while the program is timed.
 _KEPT = 512
 # Seconds to measure a probe as a callback: few, since the difference is large (a step
-# of 10 us takes 11 times as long, see docs/watch.md).
+# of 10 us takes 11 times as long, see docs/maintainers.md).
 _CALLBACK_SECONDS = 1.0
 _BARE = "bare"
 
