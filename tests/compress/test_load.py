@@ -143,6 +143,32 @@ def test_a_tensor_in_two_shards_is_refused(folder):
         compress.load_weights(folder)
 
 
+@pytest.mark.parametrize(
+    ("model", "other"),
+    [
+        ("model", "consolidated"),
+        ("model", "adapter_model"),
+        ("diffusion_pytorch_model", "diffusion_pytorch_model.fp16"),
+    ],
+)
+def test_of_two_models_in_a_folder_one_is_read_and_the_other_named(
+    tmp_path, model, other
+):
+    save_file({"w": np.ones(3)}, tmp_path / f"{model}.safetensors")
+    save_file({"w": np.zeros(3), "x": np.zeros(3)}, tmp_path / f"{other}.safetensors")
+    with warns(UserWarning, f"{model}.safetensors", f"{other}.safetensors"):
+        weights = compress.load_weights(tmp_path)
+    assert {name: array.sum() for name, array in weights.items()} == {"w": 3}
+
+
+@pytest.mark.parametrize("within", ["unet", "snapshots/5f0b", "a/b/c"])
+def test_a_folder_of_models_names_them(tmp_path, within):
+    (tmp_path / within).mkdir(parents=True)
+    save_file({"w": np.ones(3)}, tmp_path / within / "model.safetensors")
+    with refuses(frugax.UnsupportedFileError, within):
+        compress.load_weights(tmp_path)
+
+
 @pytest.mark.parametrize("suffix", [".pt", ".bin", ".pth", ".ckpt"])
 def test_a_pickle_is_refused_with_the_way_out(tmp_path, suffix):
     file = tmp_path / f"model{suffix}"

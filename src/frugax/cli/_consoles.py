@@ -1,6 +1,13 @@
 """The consoles that commands print to: results to stdout, all else to stderr."""
 
+import os
+import warnings
+from pathlib import Path
+from typing import TextIO
+
 from rich.console import Console
+
+import frugax
 
 console = Console()
 errors = Console(stderr=True)
@@ -8,11 +15,39 @@ errors = Console(stderr=True)
 
 def print_error(error: Exception) -> None:
     """Print an error on standard error, as one line."""
+    _print_marked("", "bold red", error)
+
+
+def _print_marked(kind: str, style: str, message: object) -> None:
     from rich.markup import escape
 
     # Messages quote the paths and keys of users, and rich would read brackets as
     # markup.
-    text = escape(" ".join(str(error).split()))
+    text = escape(" ".join(str(message).split()))
     errors.print(
-        f"[bold red]frugax:[/bold red] {text}", soft_wrap=True, highlight=False
+        f"[{style}]frugax:[/{style}] {kind}{text}", soft_wrap=True, highlight=False
     )
+
+
+def show_own_warnings_as_lines() -> None:
+    """Print the warnings that frugax's own code is given as one line, without code.
+
+    Those that a user's script causes stay as Python shows them, with file and line.
+    """
+    package = os.fspath(Path(frugax.__file__).parent) + os.sep
+    by_python = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if file is None and filename.startswith(package):
+            _print_marked("warning: ", "yellow", message)
+        else:
+            by_python(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show

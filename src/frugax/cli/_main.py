@@ -23,7 +23,12 @@ from . import (
     _weights_commands,
 )
 from ._commands import EXIT_PEER_LOST, is_joined
-from ._consoles import console, errors, print_error
+from ._consoles import (
+    console,
+    errors,
+    print_error,
+    show_own_warnings_as_lines,
+)
 from ._explain_error import explain_error
 from ._jax_settings import set_up_jax
 from ._parse import parse
@@ -55,6 +60,8 @@ _GROUPS = {
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the `frugax` command and exit."""
     is_own_process = args is None
+    if is_own_process:
+        show_own_warnings_as_lines()
     args = set_up_jax(sys.argv[1:] if args is None else args)
     is_run = list(args[:1]) == ["run"]
     has_failed = False

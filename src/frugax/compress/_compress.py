@@ -89,6 +89,8 @@ def plan(
             `needed` is the length of the smallest.
         TypeError: a leaf is not an array, or has a dtype that a file cannot hold;
             `progress` is not a function, or the metadata are not text.
+        UnsupportedFileError: integers stand beside their steps, as in files of
+            quantised models, and the budget allows an error.
         ValueError: two leaves share a name, the tree has over 100 levels, or the
             sensitivity is not one number >= 0 for each float tensor.
 

@@ -18,6 +18,7 @@ from ._gguf import GGUF
 from ._int8_safetensors import Int8Safetensors
 from ._limits import Limit, make_receipt
 from ._roles import ModelConfig, Role, find_roles
+from ._rounded_before import refuse_rounded
 from ._tensor_table import (
     Columns,
     TensorRow,
@@ -150,7 +151,8 @@ def export_quantised(
         CorruptFileError: `file` is damaged, or the configuration is.
         FileNotFoundError: there is no such file.
         OutputError: `to` cannot be written.
-        UnsupportedFileError: the format cannot hold a tensor.
+        UnsupportedFileError: the format cannot hold a tensor, or the weights are
+            integers beside their steps already.
         ValueError: `to` is of another kind, the format has no integers of so many
             bits, or the budget limits another error.
     """
@@ -180,6 +182,7 @@ def export_quantised(
     report = MonotonicProgress(progress)
     weights = Weights.open(file)
     try:
+        refuse_rounded((e.name, e.dtype, len(e.shape)) for e in weights.entries)
         folder = _find_folder(file, to, config)
         known = ModelConfig.read(folder)
         entries = _leave_out_tied_heads(weights.entries, known)

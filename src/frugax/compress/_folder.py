@@ -3,6 +3,8 @@
 Folders are those of Hugging Face: one file, or several whose names say how many there
 are, as `model-00001-of-00002.safetensors`, with or without an index. An index decides
 which file a tensor is in; other copies of it are left-overs of earlier downloads.
+Without one, the file that transformers or diffusers read is the model, and files beside
+it are another precision, another tool's copy or an adapter.
 """
 
 import dataclasses
@@ -16,6 +18,10 @@ from frugax.errors import CorruptFileError, UnsupportedFileError
 # The name of an index that is written; any `*.index.json` is read.
 SHARD_INDEX = "model.safetensors.index.json"
 _INDEX = ".index.json"
+# What transformers and diffusers read of a folder without an index.
+_MODELS = ("model.safetensors", "diffusion_pytorch_model.safetensors")
+# As deep as in the cache of Hugging Face: models--X/snapshots/REVISION.
+_WITHIN = tuple("*/" * depth + "*.safetensors" for depth in (1, 2, 3))
 # Files of torch that are pickles, or may be.
 _PICKLES = (".bin", ".ckpt", ".pkl", ".pt", ".pth")
 # As in model-00001-of-00002, and in part_1_of_2.
@@ -29,7 +35,7 @@ class Shards:
     Attributes:
         files: their paths.
         assigned: the file of each tensor by an index; None without an index.
-        unused: `.safetensors` files of the folder that the index does not name.
+        unused: `.safetensors` files of the folder that are no part of the model.
     """
 
     files: tuple[Path, ...]
@@ -76,9 +82,25 @@ def find_shards(place: Path) -> Shards:
         pickles = [f for f in sorted(folder.iterdir()) if f.suffix in _PICKLES]
         if pickles:
             raise UnsupportedFileError(refuse_pickle(pickles[0]))
-        raise UnsupportedFileError(f"{folder}: this folder has no .safetensors file.")
+        raise UnsupportedFileError(
+            f"{folder}: this folder has no .safetensors file"
+            f"{_suggest_subfolders(folder)}."
+        )
+    for file in there:
+        if file.name in _MODELS:
+            return Shards((file,), unused=tuple(f for f in there if f != file))
     _check_complete(there)
     return Shards(tuple(there))
+
+
+def _suggest_subfolders(folder: Path) -> str:
+    """Return which folders within have weights: a pipeline has several models."""
+    found = {f.parent for pattern in _WITHIN for f in folder.glob(pattern)}
+    names = sorted(str(f.relative_to(folder)) for f in found)
+    if not names:
+        return ""
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return f": name one of those within, {', '.join(names[:4])}{more}"
 
 
 def count_siblings(path: Path) -> int:

@@ -115,9 +115,10 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
         path: a `.safetensors`, `.npz` or `.fxz` file, or a folder of `.safetensors`
             files such as Hugging Face's; also the address of one in a bucket (`gs://`,
             `s3://`), which is copied first. Of a folder with an index,
-            `*.index.json`, each tensor is read from the file that the index names, and
-            what it does not name is left out with a warning; the index itself may be
-            given in the folder's place. Nothing in it is executed: `.npz` files with
+            `*.index.json`, each tensor is read from the file that the index names; of
+            one without, `model.safetensors` or `diffusion_pytorch_model.safetensors` is
+            read where it is there. What is left out is named in a warning; an index may
+            be given in the folder's place. Nothing in it is executed: `.npz` files with
             pickled objects are refused.
 
     Returns:
@@ -217,9 +218,10 @@ def _read_folder(place: Path) -> dict[str, np.ndarray]:
             )
     left_out = [*(file.name for file in shards.unused), *stale]
     if left_out:
+        model = shards.files[0].name if shards.assigned is None else "in the index"
         warnings.warn(
-            f"{place}: left out, because the index does not name them: "
-            f"{', '.join(left_out)}.",
+            f"{place}: the model is {model}, so these are left out: "
+            f"{', '.join(left_out)}. Name a file to read it.",
             stacklevel=3,
         )
     return weights

@@ -22,6 +22,7 @@ from typing import Any
 from frugax.budget import SizeBudget
 
 from .._arguments import Progress, ProgressStages
+from .._rounded_before import refuse_rounded
 from ..arrays import relative_error, round_up
 from ..codecs import MAX_STEP, Step, step_below
 from ..container import write
@@ -61,6 +62,8 @@ def choose(
             f"{budget}: outputs need a model. Give plan, compress or save the "
             "sensitivity= from frugax.compress.calibrate(apply_fn, params, batches)."
         )
+    if 0 not in (budget.max_abs, budget.rel_error):
+        refuse_rounded((s.name, s.array.dtype.name, s.array.ndim) for s in sources)
     # Scales of rows cost total error, which they are not for where that is limited.
     size_alone = budget.rel_error is None and budget.max_abs is None
     measure = ErrorMeasure.choose(sources, sensitivity, scale_tables=size_alone)
