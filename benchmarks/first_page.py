@@ -85,16 +85,20 @@ def receipt_in(text: str) -> str:
 def page_text(page: str, found: dict[str, Any]) -> str:
     """The README with the outputs and the dates of these results."""
     made = found["made_with"]
-    facts = f"JAX {made['jax']}, {found['plan']['cpu_seconds']:.0f} s of processor time"
     day = made["date"].split()[0]
+    cores = ", two shared CPU cores, "
     blocks = {
         r"(?<=```console\n)\$ frugax plan .*?(?=\n```)": "$ "
         + PLAN
         + "\n"
         + found["plan"]["table"],
         r"(?<=```text\n)budget .*?(?=\n```)": found["run"]["table"],
-        r"JAX [\d.]+, \d+ s of processor\s+time, [\d-]+": f"{facts}, {day}",
-        r"(?<=shared CPU cores, JAX )[\d.]+, [\d-]+": f"{made['jax']}, {day}",
+        r"\d+ s(?= of processor\s+time for the two devices)": (
+            f"{found['plan']['cpu_seconds']:.0f} s"
+        ),
+        rf"JAX [\d.]+, Python [\d.]+{cores}[\d-]+": (
+            f"JAX {made['jax']}, Python {made['python']}{cores}{day}"
+        ),
     }
     for name, seconds in found["clock"].items():
         # `(?<=...)` needs a fixed width, so the words before the figure are kept apart.

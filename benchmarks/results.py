@@ -49,6 +49,7 @@ README = ROOT / "README.md"
 ALL = RESULTS / "all.json"
 SHORT = DOWNLOADS / "short"  # results of short runs
 PACKAGES = ("remat", "train", "watch", "compress", "tropical", "models", "causal")
+README_PACKAGES = ("remat", "train", "watch", "compress", "models")
 EVEN = 1.001
 MIN_CASES = 6  # 2 * 0.5**6 is the first below 5%
 START, END = "<!-- results: start -->", "<!-- results: end -->"
@@ -268,24 +269,25 @@ def show_factor(row: dict[str, Any]) -> str:
 
 
 def readme_text(results: dict[str, Any]) -> str:
-    """The block of the README: each package's best row beside a peer, and its worst."""
+    """The block of the README: a row each for the packages that it begins with."""
     lines = [
-        "| package | task | best peer | ahead by | standing |",
-        "|---|---|---|--:|---|",
+        "| package | rows ahead | its best row | its worst row |",
+        "|---|--:|---|---|",
     ]
-    for package in dict.fromkeys(row["package"] for row in results["rows"]):
+    for package in README_PACKAGES:
         rows = [row for row in results["rows"] if row["package"] == package]
+        ahead = sum(row["standing"] == "ahead" for row in rows)
         # A row without its best peers is neither the best nor the worst.
-        rows = [row for row in rows if not row["unmeasured"]] or rows
-        rows.sort(key=lambda row: -row["ahead_by"])
+        compared = [row for row in rows if not row["unmeasured"]] or rows
+        compared.sort(key=lambda row: -row["ahead_by"])
         # Without the worst row the table would be an advertisement.
-        lines += [
-            f"| `{package}` | {row['task']} | {row['peer']} "
-            f"| {row['ahead_by']:.3g} | {show_standing(row)} |"
-            for row in [rows[0], rows[-1]][: len(rows)]
+        ends = [
+            f"{row['ahead_by']:.3g}, {show_standing(row)}: {row['task']} "
+            f"({row['peer']})"
+            for row in (compared[0], compared[-1])
         ]
-    table = "\n".join(lines)
-    return f"{table}\n\n{describe_run(results)}\n"
+        lines.append(f"| `{package}` | {ahead} of {len(rows)} | {' | '.join(ends)} |")
+    return "\n".join(lines) + "\n"
 
 
 def replace_block(path: Path, text: str) -> None:

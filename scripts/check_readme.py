@@ -34,8 +34,9 @@ def expected_phrases() -> Iterator[str]:
     found = read_results("first_page")
     jax, day = found["made_with"]["jax"], found["made_with"]["date"].split()[0]
     seconds = found["plan"]["cpu_seconds"]
-    yield f"JAX {jax}, {seconds:.0f} s of processor time, {day}"
-    yield f"two shared CPU cores, JAX {jax}, {day}"
+    yield f"{seconds:.0f} s of processor time for the two devices above"
+    python = found["made_with"]["python"]
+    yield f"JAX {jax}, Python {python}, two shared CPU cores, {day}"
 
     decoders = read_results("targets")["decoders"]["found"]
     row = decoders["decoder70b, h100x256, 40GiB"]
@@ -50,7 +51,16 @@ def expected_phrases() -> Iterator[str]:
     if not peaks or not more:
         raise SystemExit("docs/pictures/memory.svg: the figures of its caption changed")
     yield f"{peaks[2]} without a plan, {peaks[1]} within a limit of {more[1]}"
-    yield f"{float(more[2]):.0f}% more flops"
+    yield f"half of the memory: {float(more[2]):.0f}% more flops"
+
+    times = [
+        row["time"][1]
+        for name, net in read_results("gpu_check").items()
+        if re.fullmatch(r"net:\w+", name)
+        for program, row in net["rows"].items()
+        if program.startswith("planned")
+    ]
+    yield f"planned steps took {min(times):.2f} to {max(times):.2f} of the plain time"
 
 
 def expected_patterns() -> Iterator[str]:
