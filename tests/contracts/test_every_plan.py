@@ -21,7 +21,7 @@ import pytest
 import frugax as fx
 from frugax.budget import Plan, Receipt
 from frugax.errors import InfeasibleBudgetError
-from frugax.run import Budgets, MemorySetting, RunConfig, RunFolder, TrainConfig
+from frugax.run import Budgets, RunConfig, RunFolder, TrainConfig
 from frugax.watch import probes
 
 
@@ -156,7 +156,7 @@ _CONFIG = RunConfig(name="contract", train=TrainConfig(steps=2), task="tiny_task
 
 def _run(limit):
     ticks = itertools.count()
-    budgets = Budgets(memory=MemorySetting(limit_bytes=int(limit)))
+    budgets = Budgets(memory=fx.MemoryBudget(limit_bytes=int(limit)))
     return fx.run.plan(
         _CONFIG,
         budgets,

@@ -36,8 +36,7 @@ def test_human_strings_become_budgets(write):
     assert config.train.learning_rate == 1e-3
     assert config.budgets.time == TimeBudget(seconds=120, compiles=1)
     assert config.budgets.size == SizeBudget(ratio=6)
-    assert config.budgets.memory is not None
-    assert config.budgets.memory.to_budget(1001) == MemoryBudget(limit_bytes=500)
+    assert config.budgets.memory == MemoryBudget.share(0.5)
 
 
 def test_a_config_survives_plain_data(write):

@@ -214,6 +214,10 @@ def _find_key_of_list(
 
 
 def _has_kind(option: Any, data: Any) -> bool:
+    if isinstance(data, str):
+        return dataclasses.is_dataclass(option) and _reads_text(
+            cast("type[Any]", option)
+        )
     if isinstance(data, dict):
         return dataclasses.is_dataclass(option)
     return isinstance(data, list) and typing.get_origin(option) in (tuple, list)

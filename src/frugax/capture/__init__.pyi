@@ -2,14 +2,12 @@ from ._jit import (
     PlannedFunction as PlannedFunction,
     UnplannedWarning as UnplannedWarning,
     jit as jit,
-    to_budget as to_budget,
 )
 from ._plan import JitPlan as JitPlan
 from ._plan_script import (
     ScriptPlan as ScriptPlan,
     answer as answer,
     plan_in_script as plan_in_script,
-    read_script_budget as read_script_budget,
 )
 from ._replace_jit import planned as planned, replace_jit as replace_jit
 from ._report import (

@@ -14,7 +14,13 @@ import jax
 from jax import jit as jax_jit  # kept where `jax.jit` is replaced
 
 from frugax import measure
-from frugax.budget import MemoryBudget, MemoryShare, format_bytes, format_share
+from frugax.budget import (
+    MemoryBudget,
+    MemoryShare,
+    format_bytes,
+    format_share,
+    read_memory_budget,
+)
 from frugax.jaxprs import close_over, is_tracing, static_names, static_positions
 from frugax.train.compiles import (
     Signature,
@@ -481,31 +487,9 @@ class _Static(dict[str, Any]):
         return hash(tuple(self.items()))
 
 
-def to_budget(memory: Memory) -> MemoryBudget | MemoryShare | None:
-    """The limit that a text states.
-
-    Args:
-        memory: bytes such as "40GiB" limit arguments, results and temporaries; a share
-            such as "60%" is one of the temporaries that the program needs without a
-            plan.
-
-    Raises:
-        TypeError: it is neither a text nor a memory budget.
-        ValueError: it is out of range, or not a number with its unit.
-    """
-    if memory is None or isinstance(memory, MemoryShare | MemoryBudget):
-        return memory
-    if not isinstance(memory, str):
-        raise TypeError(
-            f'memory must be a text such as "40GiB" or "60%", a MemoryBudget or None, '
-            f"got {memory!r:.80}."
-        )
-    try:
-        if memory.strip().endswith("%"):
-            return MemoryBudget.share(memory)
-        return MemoryBudget(memory, kind="total")
-    except ValueError as e:
-        raise ValueError(f"memory={memory!r}: {e}") from e
+def read_memory(memory: Memory) -> MemoryBudget | MemoryShare | None:
+    """The limit that `fx.jit` takes as `memory`; None without one."""
+    return memory if memory is None else read_memory_budget(memory, name="memory")
 
 
 def jit(fun: Any = None, /, *, memory: Memory = None, **options: Any) -> Any:
@@ -519,8 +503,9 @@ def jit(fun: Any = None, /, *, memory: Memory = None, **options: Any) -> Any:
     Args:
         fun: the function; without it, `jit` is a decorator with options.
         memory: the most memory of the whole program: "40GiB" for arguments, results
-            and temporaries; "60%" of the temporaries that it needs without a plan; or a
-            `MemoryBudget`. None only counts calls and compilations, see `report`.
+            and temporaries; "60%" of the temporaries that it needs without a plan; "90%
+            of device"; or a `MemoryBudget`. None only counts calls and compilations,
+            see `report`.
         options: as for `jax.jit`: `static_argnums`, `donate_argnums` and so on.
 
     Returns:
@@ -544,7 +529,7 @@ def jit(fun: Any = None, /, *, memory: Memory = None, **options: Any) -> Any:
         >>> step.plan.predicted <= 0.6 * step.plan.unplanned_bytes
         True
     """
-    budget = to_budget(memory)
+    budget = read_memory(memory)
     if fun is None:
         return lambda fun: jit(fun, memory=memory, **options)
     if not callable(fun):

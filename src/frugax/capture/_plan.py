@@ -107,6 +107,7 @@ def plan_program(
             the budget is a share of its bytes.
     """
     target = find_target(shapes)
+    budget = target.in_bytes(budget)
     plain = build({})
     reference, unplanned_bytes, lowest = None, 0, 0
     with target.tracing():

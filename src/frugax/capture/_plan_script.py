@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import jax
 
 from frugax import fit, measure
-from frugax.budget import MemoryBudget, MemoryShare, amount, to_json, to_plain
+from frugax.budget import amount, read_memory_budget, to_json, to_plain
 from frugax.errors import FrugaxError
 from frugax.fileio import write_whole
 from frugax.jaxprs import flops
@@ -169,7 +169,7 @@ def answer(
     """
     started = time.perf_counter()
     try:
-        limit = read_script_budget(budget, target)
+        limit = read_memory_budget(budget)
         placed = step.on(target)
         found = plan_program(placed.staged, placed.build, placed.shapes, limit)
     except (FrugaxError, ValueError) as e:
@@ -216,17 +216,6 @@ def answer(
         lower_bound=fixed if is_hopeless else None,
     )
     return row, _find_peak(found, traced, target) if why else None
-
-
-def read_script_budget(text: str, target: Target) -> MemoryBudget | MemoryShare:
-    """The limit of one device; "60%" is one of the temporaries, as for `fx.jit`.
-
-    Raises:
-        ValueError: it is out of range, or not a number with its unit.
-    """
-    if text.strip().endswith("%"):
-        return MemoryBudget.share(text)
-    return fit.read_budget(text, target)
 
 
 def _find_peak(

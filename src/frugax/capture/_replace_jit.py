@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ._jit import Memory, PlannedFunction, jax_jit, to_budget
+from ._jit import Memory, PlannedFunction, jax_jit, read_memory
 
 _local = threading.local()
 _lock = threading.Lock()
@@ -38,7 +38,7 @@ def planned(memory: Memory) -> Iterator[None]:
         >>> type(step).__name__, type(jax.jit(jnp.sin)).__name__
         ('PlannedFunction', 'PjitFunction')
     """
-    budget = to_budget(memory)
+    budget = read_memory(memory)
 
     def make(fun: Callable[..., Any], options: dict[str, Any]) -> PlannedFunction:
         return PlannedFunction(fun, budget, options, needs_gradient=False)

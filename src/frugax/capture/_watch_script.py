@@ -22,7 +22,7 @@ from frugax.errors import OutputError
 from frugax.fileio import write_whole
 
 from ._explain import ProgramExplanation
-from ._jit import PlannedFunction, to_budget
+from ._jit import PlannedFunction, read_memory
 from ._replace_jit import replace_jit
 from ._report import CallRecord, JitReport
 
@@ -57,7 +57,7 @@ class ScriptWatch:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
-        self._budget = to_budget(settings["memory"])
+        self._budget = read_memory(settings["memory"])
         self._process = os.getpid()
         # A script may jit a function in each step, and drop it: only the record stays.
         self._records: list[tuple[CallRecord, weakref.ref[PlannedFunction]]] = []

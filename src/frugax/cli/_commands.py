@@ -307,9 +307,8 @@ def plan(
         arguments: of the script, after two dashes.
         set: with a config: replace single values, as key=value with a dotted key.
         budget: the most memory that the gradient or, with a target, the program may
-            need, such as 2GiB, or 50% of what it needs without a plan; with a target
-            or a script also 90% of device. By default that of the config, or 90% of
-            device.
+            need, such as 2GiB, 50% of the temporaries that it needs without a plan, or
+            90% of device. By default that of the config, or 90% of device.
         kind: with a function: the bytes that count. temp: temporaries only; total:
             arguments and results, too.
         headroom: with a function: share of the budget to keep free, such as 5%.
@@ -404,9 +403,8 @@ def plan(
             f"state how much memory {subject} may need: frugax plan {subject} --budget "
             "2GiB, or 50% of what it needs without a plan."
         )
-    state = MemoryBudget.share if budget.strip().endswith("%") else MemoryBudget
     try:
-        limit = state(budget, kind=kind or "temp", headroom_frac=headroom or 0.0)
+        limit = MemoryBudget(budget, kind=kind, headroom_frac=headroom or 0.0)
     except ValueError as e:
         raise ConfigError(f"frugax plan: {e}") from e
     plan_function(
@@ -435,12 +433,7 @@ def _workload_of_run(
     step, args = package.describe_step(settings, config_folder=config.parent)
     layout = settings.train.layout
     where = {} if layout is None else {"layout": layout.kind, "shape": layout.shape}
-    memory, limit = settings.budgets.memory, None
-    if memory is not None and memory.share is not None:
-        limit = MemoryBudget.share(memory.share, kind=memory.kind)
-    elif memory is not None and memory.limit_bytes is not None:
-        limit = MemoryBudget(limit_bytes=memory.limit_bytes, kind=memory.kind)
-    return fit.Workload.of(step, args, **where), limit
+    return fit.Workload.of(step, args, **where), settings.budgets.memory
 
 
 def _plan_run(config: Path, changes: tuple[str, ...]) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from frugax.budget import MemoryBudget, parse_bytes
+from frugax.budget import MemoryBudget, MemoryShare, read_memory_budget
 from frugax.errors import ConfigError, InfeasibleBudgetError
 from frugax.run import user_code
 
@@ -43,6 +43,19 @@ class TargetOptions:
     largest_batch: bool = False
     picture: Path | None = None
     json: Path | None = None
+
+    def read_budget(self) -> MemoryBudget | MemoryShare | None:
+        """The limit of one device; None if the option is left out.
+
+        Raises:
+            ConfigError: it is out of range, or not a number with its unit.
+        """
+        if self.budget is None:
+            return None
+        try:
+            return read_memory_budget(self.budget, name="--budget")
+        except ValueError as e:
+            raise ConfigError(str(e)) from e
 
     def check(self) -> "tuple[list[Target], dict[str, float]]":
         """The targets in this order, each once, and their prices.
@@ -80,7 +93,10 @@ class TargetOptions:
 def plan_for_targets(
     subject: str,
     *,
-    make_workload: Callable[[], tuple["fit.Workload", "fit.Budget | None"]] | None,
+    make_workload: Callable[
+        [], tuple["fit.Workload", MemoryBudget | MemoryShare | None]
+    ]
+    | None,
     options: TargetOptions,
     console: Console,
     progress: Console,
@@ -96,9 +112,9 @@ def plan_for_targets(
         workload, of_config = call_for_workload(subject), None
     else:
         workload, of_config = make_workload()
-    limit = of_config or fit.DEFAULT_BUDGET
-    if options.budget is not None:
-        limit = _read_budget(options.budget)
+    limit = options.read_budget() or of_config or fit.DEFAULT_BUDGET
+    for target in chosen:
+        target.in_bytes(limit)  # refused before anything is compiled
     show_row = functools.partial(_print_row, progress)
     with _Progress(progress):
         try:
@@ -266,18 +282,6 @@ def call_for_workload(subject: str) -> "fit.Workload":
         raise ConfigError(
             text if text.startswith(subject) else f"{subject}: {text}"
         ) from e
-
-
-def _read_budget(text: str) -> MemoryBudget | str:
-    """Read `--budget`: bytes of one device, or a share of its memory as text."""
-    if "%" in text:
-        return text
-    try:
-        return MemoryBudget(
-            limit_bytes=parse_bytes(text, name="--budget"), kind="total"
-        )
-    except ValueError as e:
-        raise ConfigError(str(e)) from e
 
 
 def _read_prices(text: str | None) -> dict[str, float]:

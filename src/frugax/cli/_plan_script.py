@@ -39,20 +39,16 @@ def plan_script(
         ConfigError: an option is wrong, or the script calls no training step.
     """
     from frugax import fit
-    from frugax.capture import read_script_budget
 
     script = command[1] if command[0] == "-m" else command[0]
     if command[0] != "-m" and not Path(script).is_file():
         raise ConfigError(f"{script}: there is no such file.")
     targets, costs = options.check()
-    budget = options.budget or fit.DEFAULT_BUDGET
+    limit = options.read_budget() or fit.DEFAULT_BUDGET
     for target in targets:
-        try:
-            read_script_budget(budget, target)
-        except ValueError as e:
-            raise ConfigError(f"--budget {budget}: {e}") from e
+        target.in_bytes(limit)  # refused before the script runs
     settings = {
-        "budget": budget,
+        "budget": options.budget or str(fit.DEFAULT_BUDGET),
         "why": options.why or options.picture is not None,
         "execute": execute,
     }

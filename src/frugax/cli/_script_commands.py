@@ -128,15 +128,12 @@ def _check_receipt(receipt: Path | None) -> None:
 
 def _check_memory(text: str) -> None:
     """Refuse a wrong budget before the script starts, without importing JAX."""
-    from frugax.budget import MemoryBudget
+    from frugax.budget import read_memory_budget
 
     try:
-        if text.strip().endswith("%"):
-            MemoryBudget.share(text)
-        else:
-            MemoryBudget(text)
+        read_memory_budget(text, name="--memory")
     except ValueError as e:
-        raise ConfigError(f"--memory {text}: {e}") from e
+        raise ConfigError(str(e)) from e
 
 
 def mark_script(args: Sequence[str]) -> list[str]:

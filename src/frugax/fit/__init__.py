@@ -17,7 +17,6 @@ from ._plan import (
     layout_kinds,
     plan,
     price_of,
-    read_budget,
     show_why,
 )
 from ._search import cost, search
@@ -41,7 +40,6 @@ __all__ = [
     "layout_kinds",
     "plan",
     "price_of",
-    "read_budget",
     "search",
     "show_why",
 ]

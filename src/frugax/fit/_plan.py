@@ -15,7 +15,7 @@ from frugax.budget import (
     Plan,
     format_bytes,
     format_share,
-    parse_share,
+    read_memory_budget,
     table,
 )
 from frugax.errors import FrugaxError, InfeasibleBudgetError
@@ -27,13 +27,12 @@ from frugax.train.distributed import LayoutKind
 from ._donation import advise_donation
 from ._workload import Workload, takes_value_and_grad
 
-# The most bytes on one device; a share without "of" is one of the program.
+# The most bytes on one device, as `read_memory_budget` reads it.
 Budget: TypeAlias = MemoryBudget | MemoryShare | str
 
 # Of a device's memory, where no budget is stated: CUDA's context, libraries and
 # fragmentation need some. (JAX itself takes 75 % of a GPU at its start.)
-DEFAULT_BUDGET = "90% of device"
-_DEVICE = "device"
+DEFAULT_BUDGET = MemoryBudget.share("90%", device="device")
 # Share of recomputed flops above which chunks of the batch are compared.
 _DEAR_SHARE = 0.1
 
@@ -185,9 +184,9 @@ def plan(
     Args:
         fn: a loss, a step, or a function of `value_and_grad` that returns a step.
         args: a tuple of arguments; arrays or `jax.ShapeDtypeStruct`.
-        budget: the most bytes on one device; text such as "70GiB", "50%" of what the
-            program needs without a plan, or "90% of device", limits arguments and
-            results, too.
+        budget: the most bytes on one device, as a `MemoryBudget` or a text: "70GiB"
+            of arguments, results and temporaries; "50%" of the temporaries that the
+            program needs without a plan; or "90% of device".
         target: a target or its name.
         options: other attributes of a `Workload`, such as `specs`, `axes`,
             `donate_argnums`, `has_aux`, `layout` or `micro_batches`.
@@ -279,45 +278,17 @@ def try_target(workload: Workload, target: Target, budget: Budget) -> FitRow:
 
 
 def to_budget(budget: Budget, workload: Workload, target: Target) -> MemoryBudget:
-    """Convert to bytes of one device; a share of the program compiles it once."""
-    limit = read_budget(budget, target)
-    if isinstance(limit, MemoryShare):
-        return limit.of(_plain_bytes(workload, target, limit.kind))
-    return limit
-
-
-def read_budget(budget: Budget, target: Target) -> MemoryBudget | MemoryShare:
-    """The limit of one device of a target; a share is one of the program.
+    """Convert to bytes of one device; a share of the program compiles it once.
 
     Raises:
         TypeError: it is neither a text nor a budget.
-        ValueError: it is out of range, or a share of a device of unknown memory.
+        ValueError: it is out of range.
+        ConfigError: it is a share of a device that is unknown, or whose memory is.
     """
-    if isinstance(budget, MemoryBudget | MemoryShare):
-        return budget
-    if not isinstance(budget, str):
-        raise TypeError(
-            f'a budget is a text such as "70GiB", "50%" or "90% of device", or '
-            f"MemoryBudget(limit_bytes=...), got {budget!r}."
-        )
-    text, _, whole = map(str.strip, budget.partition(" of "))
-    if "%" not in text:
-        return MemoryBudget(budget, kind="total")
-    share = parse_share(text, name="budget")
-    if not 0 < share <= 1:
-        raise ValueError(f"budget must be in (0%, 100%], got {budget!r}.")
-    if not whole:
-        return MemoryBudget.share(share, kind="total")
-    if whole not in (_DEVICE, target.name, target.device_name):
-        raise ValueError(
-            f'budget is a share of the program ("50%") or of the device ("90% of '
-            f'{_DEVICE}"), got {budget!r}.'
-        )
-    if target.memory_bytes is None:
-        raise ValueError(
-            f"the memory of {target} is not known: state the budget in bytes."
-        )
-    return MemoryBudget(limit_bytes=int(target.memory_bytes * share), kind="total")
+    limit = target.in_bytes(read_memory_budget(budget))
+    if isinstance(limit, MemoryShare):
+        return limit.of(_plain_bytes(workload, target, limit.kind))
+    return limit
 
 
 def _plain_bytes(
@@ -371,7 +342,7 @@ def _answer(workload: Workload, target: Target, limit: MemoryBudget) -> FitRow:
             needed=whole,
             limit=memory,
             unit="bytes",
-            hint=f"state a budget for all that it holds, such as {DEFAULT_BUDGET!r}.",
+            hint=f'state a budget for all that it holds, such as "{DEFAULT_BUDGET}".',
             best=plan_found,
         )
     if predicted > limit.usable_bytes:

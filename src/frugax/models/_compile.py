@@ -5,7 +5,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from frugax.budget import MemoryBudget, SizeBudget
+from frugax.budget import MemoryBudget, MemoryShare, SizeBudget, check_budget
 
 from ._compiled_model import CompiledModel
 from ._passes import bind, check_bound, fold_constants, merge_equal, prune
@@ -208,12 +208,7 @@ def resolve_target(target: Any, budget: Any) -> tuple[Any, Any]:
     if not isinstance(target, library.Target):
         found = library.Target(target)
     if budget is None:
-        if found.memory_bytes is None:
-            raise ValueError(
-                f"the memory of {found} is not known: state it, as in "
-                'budget=MemoryBudget("16GiB", kind="total").'
-            )
-        budget = MemoryBudget(limit_bytes=found.memory_bytes, kind="total")
+        budget = MemoryBudget(device="100%")
     return found, budget
 
 
@@ -226,11 +221,8 @@ def check_memory_budget(
             "a SizeBudget limits weights, which compile does not have: use "
             "frugax.compress on the parameters afterwards."
         )
-    if not isinstance(budget, MemoryBudget):
-        raise TypeError(
-            'budget must be a MemoryBudget, such as MemoryBudget("64MiB"), got '
-            f"{budget!r:.60}."
-        )
+    if not isinstance(budget, MemoryShare):
+        check_budget(budget, MemoryBudget)
     if backend.name != "jax":
         raise ValueError(
             f"budget= works on a JaxBackend; frugax plans no memory for "

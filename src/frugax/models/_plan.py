@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from frugax.budget import MemoryBudget
+from frugax.budget import MemoryBudget, MemoryShare
 
 from ._compile import build_program, check_memory_budget, resolve_target
 from .graph import Layer
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def plan(
     model: Layer,
-    budget: MemoryBudget,
+    budget: MemoryBudget | MemoryShare,
     *,
     backend: "JaxBackend",
     shapes: Mapping[str, Any] | None = None,
@@ -28,7 +28,8 @@ def plan(
 
     Args:
         model: a `Model` or a single layer.
-        budget: the bytes that the compiled program with gradients may need.
+        budget: the bytes that the compiled program with gradients may need, or a share
+            of those without a plan or of a device.
         backend: of the compiled model.
         shapes: the shape of each input by key; every length must be stated.
         target: the devices to plan for, which need not be here, such as `"h100"`.

@@ -78,8 +78,9 @@ def plan(
     Args:
         loss: a function of positional arguments that returns one real number, or
             (number, anything) if `has_aux`.
-        budget: the most memory the program may need, in bytes, or the share of what it
-            needs without a plan: `MemoryBudget.share(0.5)`.
+        budget: the most memory the program may need: in bytes, as a share of what it
+            needs without a plan, `MemoryBudget("50%")`, or of a device,
+            `MemoryBudget("90% of h100")`.
         example_args: a tuple of the loss's arguments; arrays or `jax.ShapeDtypeStruct`
             of the shapes that it will be called with, in trees or modules. What such a
             module holds beside arrays of floats is not differentiated.
@@ -105,7 +106,8 @@ def plan(
             is compiled as it will run, and taken. None for no limit.
 
     Raises:
-        ConfigError: there is no such target, or a mesh does not fit it.
+        ConfigError: there is no such target or device, its memory is not known, or a
+            mesh does not fit it.
         MissingExtraError: the compiler of the target is not installed.
         InfeasibleBudgetError: none of the measured plans fits; the smallest of them
             does at `needed`, and `best` is that plan.
@@ -167,6 +169,7 @@ def plan(
         args = chosen.place(args)
         if within is not None:
             within = program
+    budget = program.target.in_bytes(budget)
     how: dict[str, Any] = {"argnums": argnums, "has_aux": taken.has_aux}
     body = prepare_loss(loss, args, **how, with_places=False)
     key = None

@@ -7,7 +7,6 @@ from ._config import (
     DataConfig as DataConfig,
     EarlyStopConfig as EarlyStopConfig,
     LayoutConfig as LayoutConfig,
-    MemorySetting as MemorySetting,
     ModelConfig as ModelConfig,
     RunConfig as RunConfig,
     TrainConfig as TrainConfig,

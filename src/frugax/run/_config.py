@@ -12,72 +12,12 @@ from typing import Any, Literal
 
 from frugax.budget import (
     MemoryBudget,
+    MemoryShare,
     OverheadBudget,
     SizeBudget,
     TimeBudget,
-    parse_bytes,
-    parse_share,
 )
 from frugax.configs import parse_config, read_text
-
-
-@dataclasses.dataclass(frozen=True, slots=True, init=False)
-class MemorySetting:
-    """A memory budget as a config states it: bytes, or a share of the unplanned step.
-
-    Attributes:
-        limit_bytes: bytes allowed, or None if a share is given.
-        share: share of the bytes that the same step needs without a plan, in (0, 1];
-            it becomes bytes once these have been measured.
-        kind: `"temp"` or `"total"`, as in `MemoryBudget`.
-    """
-
-    limit_bytes: int | None
-    share: float | None
-    kind: Literal["temp", "total"]
-
-    def __init__(
-        self,
-        text: str | None = None,
-        /,
-        *,
-        limit_bytes: int | str | None = None,
-        share: float | str | None = None,
-        kind: Literal["temp", "total"] = "temp",
-    ) -> None:
-        """Read and check the limit; see the class.
-
-        Raises:
-            TypeError: no limit is given, or two are.
-            ValueError: the limit is neither bytes nor a percentage.
-        """
-        if text is not None:
-            limit_bytes, share = text, None
-            if "%" in text:
-                limit_bytes, share = None, text
-        if (limit_bytes is None) == (share is None):
-            raise TypeError(
-                'write either bytes ("64MiB") or a share of the unplanned step ("50%").'
-            )
-        put = object.__setattr__
-        put(self, "limit_bytes", None)
-        put(self, "share", None)
-        if limit_bytes is not None:
-            put(self, "limit_bytes", parse_bytes(limit_bytes, name="memory"))
-        if share is not None:
-            part = parse_share(share, name="memory")
-            if part == 0:
-                raise ValueError("memory must be > 0, got 0%.")
-            put(self, "share", part)
-        put(self, "kind", kind)
-
-    def to_budget(self, unplanned_bytes: int) -> MemoryBudget:
-        """Convert to bytes, given the bytes of the unplanned step."""
-        limit = self.limit_bytes
-        if limit is None:
-            assert self.share is not None  # one of the two is always there
-            limit = int(self.share * unplanned_bytes)
-        return MemoryBudget(limit_bytes=limit, kind=self.kind)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,14 +25,15 @@ class Budgets:
     """The limits of a run. A budget that is left out is not limited.
 
     Attributes:
-        memory: device bytes of one compiled training step.
+        memory: device bytes of one compiled training step, or a share of those that it
+            needs without a plan, or of the device's memory.
         time: wall time of the whole run, and compiles of the training step.
         overhead: share of the training time that watching may add.
         size: length of the model file.
         accuracy_drop: the most accuracy that compression may cost, in [0, 1].
     """
 
-    memory: MemorySetting | None = None
+    memory: MemoryBudget | MemoryShare | None = None
     time: TimeBudget | None = None
     overhead: OverheadBudget | None = None
     size: SizeBudget | None = None

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 
 from frugax import compress, train, trees
-from frugax.budget import MemoryBudget
+from frugax.budget import MemoryBudget, MemoryShare
 from frugax.errors import (
     ConfigError,
     DivergedError,
@@ -301,7 +301,10 @@ def _plan_step(
             unplanned.prepare(state, batch)
             # The planned step takes at least as long to compile.
             ledger.check(stage="planning memory", needs_s=ledger.total - began)
-            budget = setting.to_budget(_bytes_of(unplanned, kind))
+            limit = Target.here().in_bytes(setting)
+            if isinstance(limit, MemoryShare):
+                limit = limit.of(_bytes_of(unplanned, kind))
+            budget = limit
             observer.stage(Stage.PLANNING_MEMORY)
         step = unplanned
         if setting is None:

@@ -4,10 +4,8 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 
-from frugax.budget import SizeBudget
+from frugax.budget import MemoryBudget, MemoryShare, SizeBudget
 from frugax.errors import InfeasibleBudgetError
-
-from ._config import MemorySetting
 
 
 @contextlib.contextmanager
@@ -23,9 +21,11 @@ def in_config_terms(key: str, remedy: Callable[[float], str]) -> Iterator[None]:
         raise e.restate(f"{key}: {e.what}", hint=hint) from e
 
 
-def memory_remedy(setting: MemorySetting, unplanned: int) -> Callable[[float], str]:
-    """Format a sufficient memory limit: as a share, if the config has a share."""
-    if setting.share is None:
+def memory_remedy(
+    setting: MemoryBudget | MemoryShare, unplanned: int
+) -> Callable[[float], str]:
+    """Format a sufficient memory limit: as a share, if it is one of the program."""
+    if not isinstance(setting, MemoryShare) or setting.device is not None:
         return lambda needed: f"memory: {needed:.0f}B"
     # Rounded up to a tenth of a percent, so that it suffices.
     return lambda needed: f"memory: {math.ceil(1000 * needed / unplanned) / 10:g}%"

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from frugax.budget import MemoryBudget, MemoryShare
 from frugax.errors import ConfigError, FrugaxError
 
 from ._answer_cache import COUNTS, AnswerCache, CompiledAnswer, read_answer
@@ -136,6 +137,32 @@ class Target:
     def device_name(self) -> str:
         """The name of one device, as targets are named after it."""
         return self._facts.name if self._facts is not None else self.kind
+
+    def in_bytes(
+        self, budget: MemoryBudget | MemoryShare
+    ) -> MemoryBudget | MemoryShare:
+        """The same limit, where a share of a device's memory is stated in bytes.
+
+        Args:
+            budget: a limit; bytes and a share of the program stay as they are.
+
+        Raises:
+            ConfigError: there is no such device, or its memory is not known.
+        """
+        if not isinstance(budget, MemoryShare) or budget.device is None:
+            return budget
+        device = self
+        if not budget.is_of(self.name, self.device_name):
+            try:
+                device = Target(budget.device)
+            except ConfigError as e:
+                raise ConfigError(f'budget "{budget}": {e.args[0]}') from e
+        if device.memory_bytes is None:
+            raise ConfigError(
+                f"the memory of {device} is not known: state the budget in bytes, not "
+                f"as {budget}."
+            )
+        return budget.of(device.memory_bytes)
 
     def mesh(self, axes: Mapping[str, int] | None = None) -> jax.sharding.Mesh:
         """A mesh over the devices.

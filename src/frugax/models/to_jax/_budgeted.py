@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from frugax import remat
-from frugax.budget import MemoryBudget, Receipt, Spend
+from frugax.budget import MemoryBudget, MemoryShare, Receipt, Spend
 from frugax.errors import InfeasibleBudgetError
 from frugax.measure import program
 from frugax.models._compiled_model import CompiledModel
@@ -43,7 +43,7 @@ class BudgetedJaxModel(JaxModel):
         self,
         program: CompiledModel,
         *,
-        budget: MemoryBudget,
+        budget: MemoryBudget | MemoryShare,
         plan: remat.RematPlan | None = None,
         target: Target | None = None,
     ) -> None:

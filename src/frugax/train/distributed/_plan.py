@@ -7,7 +7,14 @@ from typing import Any
 import jax
 
 from frugax import measure
-from frugax.budget import MemoryBudget, Plan, check_budget, format_bytes, table
+from frugax.budget import (
+    MemoryBudget,
+    MemoryShare,
+    Plan,
+    check_budget,
+    format_bytes,
+    table,
+)
 from frugax.errors import InfeasibleBudgetError
 from frugax.targets import Target
 from frugax.trees import PyTree
@@ -84,7 +91,7 @@ class LayoutPlan(Plan):
 
 def plan(
     make_step: Callable[[Layout, int], TrainStep],
-    budget: MemoryBudget,
+    budget: MemoryBudget | MemoryShare,
     *,
     params: PyTree,
     batch: PyTree,
@@ -103,7 +110,8 @@ def plan(
     Args:
         make_step: makes the step, usually `lambda layout, accum: make_train_step(loss,
             optimizer, layout=layout, accum=accum)`.
-        budget: memory of one device.
+        budget: memory of one device; a share of the program is one of the bytes that
+            its first layout needs.
         params: the weights, or their shapes.
         batch: a whole batch, or its shapes.
         shape: number of devices along `data` and `model`; by default all along `data`.
@@ -116,10 +124,12 @@ def plan(
         ValueError: there are too few devices, or the batch is not divisible.
         TypeError: `budget` is not a MemoryBudget.
     """
-    check_budget(budget, MemoryBudget)
+    if not isinstance(budget, MemoryShare):
+        check_budget(budget, MemoryBudget)
     if not accums:
         raise ValueError("accums is empty: give at least (1,).")
     target = Target.of_devices(list(jax.devices() if devices is None else devices))
+    limit = target.in_bytes(budget)
     tried: list[LayoutTrial] = []
     for accum in accums:
         for kind in _KINDS:
@@ -135,15 +145,18 @@ def plan(
             with target.tracing():
                 traced = step.trace(state, batch_shapes)
             program = measure.program(target.compile(traced))
-            tried.append(LayoutTrial(kind, accum, program.bytes_of(budget.kind)))
-            if tried[-1].nbytes <= budget.usable_bytes:
+            tried.append(LayoutTrial(kind, accum, program.bytes_of(limit.kind)))
+            if isinstance(limit, MemoryShare):
+                limit = limit.of(tried[0].nbytes)
+            if tried[-1].nbytes <= limit.usable_bytes:
                 return LayoutPlan(
-                    budget=budget, shape=(along_data, along_model), tried=tuple(tried)
+                    budget=limit, shape=(along_data, along_model), tried=tuple(tried)
                 )
+    assert isinstance(limit, MemoryBudget)  # since the first trial
     raise InfeasibleBudgetError(
         "the step on one device",
         needed=min(t.nbytes for t in tried),
-        limit=budget.usable_bytes,
+        limit=limit.usable_bytes,
         unit="bytes",
         hint="use more devices or micro-batches, a smaller batch, or a memory budget "
         "in the step.",
