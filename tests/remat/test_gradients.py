@@ -45,6 +45,35 @@ def test_gradients_equal_jax(model):
     assert_same(jax.jit(step)(*args), jax.value_and_grad(loss, **how)(*args))
 
 
+def test_differences_are_stated_on_the_scale_of_the_whole_gradient():
+    """The bias under a normalisation has a gradient of zero, up to rounding."""
+
+    def loss(scale, params):
+        y = jnp.tanh(jnp.eye(16, 8) @ params["w"]) + params["b"]
+        y = y - jnp.mean(y, axis=0, keepdims=True)
+        return scale * jnp.mean(jnp.tanh(y) ** 2), y
+
+    params = {"w": weights((8, 8))[0], "b": jnp.ones((1, 8))}
+    how = {"argnums": (1,), "has_aux": True}
+    budget = MemoryBudget("1GiB")
+    step = remat.apply(loss, remat.plan(loss, budget, (2.0, params), **how))
+    found = step.compare_with_plain(2.0, params)
+    assert (found.loss, found.gradient) == (0.0, 0.0)
+    assert {a.name for a in found.arrays} == {"args[1]['b']", "args[1]['w']"}
+    # As if the plan had changed the order of sums.
+    plain = jax.value_and_grad(loss, **how)(2.0, params)
+    grads = {1: plain[1][0]}
+    moved = {1: {"w": grads[1]["w"], "b": grads[1]["b"] + 1e-8}}
+    found = remat.GradientDifference.of((1.0, moved), (1.0, grads))
+    bias, kernel = found.arrays
+    assert bias.name == "args[1]['b']"
+    assert bias.of_array > 0.1
+    assert bias.of_gradient == pytest.approx(found.gradient)
+    assert found.gradient < 1e-6
+    assert (kernel.largest, kernel.of_array, kernel.of_gradient) == (0, 0, 0)
+    assert "args[1]['b']" in str(found)
+
+
 @pytest.mark.parametrize(
     ("model", "gate"),
     [

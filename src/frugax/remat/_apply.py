@@ -14,6 +14,7 @@ from frugax.measure import program
 from frugax.targets import find_platform
 
 from ._enclosing_program import EnclosingProgram, compile_program
+from ._gradient_difference import GradientDifference
 from ._plan import RematPlan
 from ._shardings import check_shardings
 from .rewrite import build_value_and_grad
@@ -108,6 +109,30 @@ class PlannedGrad:
                 "plan again there, or measure it there: apply(loss, plan, "
                 "anywhere=True).report(*args)."
             )
+
+    def compare_with_plain(self, *args: Any) -> GradientDifference:
+        """Run the gradient with and without the plan, and compare the numbers.
+
+        Args:
+            args: arguments of the loss; the program without a plan must fit, too.
+
+        Raises:
+            ValueError: as a call does.
+        """
+        step, taken = self._take(args)
+        how = {"argnums": taken.argnums, "has_aux": taken.has_aux}
+        plain = jax.jit(jax.value_and_grad(taken.loss, **how))
+
+        def name_arguments(found: tuple[Any, Any]) -> tuple[Any, dict[int, Any]]:
+            value, grads = found
+            if isinstance(taken.argnums, int):
+                return value, {taken.argnums: grads}
+            return value, dict(zip(taken.argnums, grads, strict=True))
+
+        both = [name_arguments(f(*taken.args)) for f in (step._call, plain)]
+        if taken.has_aux:
+            both = [(value[0], grads) for value, grads in both]
+        return GradientDifference.of(*both)
 
     def report(self, *args: Any, within: EnclosingProgram | None = None) -> Receipt:
         """Compile and measure the program, and compare it with the plan.
