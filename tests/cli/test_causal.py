@@ -9,9 +9,12 @@ import pytest
 import forked
 from frugax import ExperimentBudget
 from frugax.causal.campaign import (
+    Binary,
     Campaign,
+    Categorical,
     DoneExperiment,
     FailedExperiment,
+    Logarithmic,
     UnknownColumnError,
     drive,
     load_campaign_config,
@@ -20,7 +23,7 @@ from frugax.cli import _at_terminal
 from frugax.cli._user_experiment import OwnExperiment
 from frugax.cli._user_function import load_function
 from frugax.errors import ConfigError, FrugaxError
-from refusals import refuses
+from refusals import refuses, warns
 
 
 def frugax(*args, cwd):
@@ -460,3 +463,68 @@ def test_experiments_of_the_past_come_from_a_table(config, tmp_path):
     config.write_text(CONFIG + "intervened: changed\n")
     with refuses(ConfigError, "chain.yaml"):
         load_campaign_config(config)
+
+
+TABLE = """date,temp,conc,stir,solvent,batch,yield
+2026-11-01,20,1e-9,yes,water,1,3.1
+2026-11-02,35,1e-7,no,ethanol,2,4.7
+2026-11-03,50,1e-5,yes,water,3,6.2
+2026-11-04,62,1e-4,no,ethanol,4,7.1
+2026-11-05,80,1e-3,yes,water,5,8.4
+2026-11-06,41,1e-6,no,ethanol,6,5.3
+"""
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")  # of columns that are left out
+def test_a_table_alone_begins_a_campaign(tmp_path, monkeypatch):
+    monkeypatch.setattr(_at_terminal, "_prompt", _quit)
+    (tmp_path / "lab.csv").write_text(TABLE)
+    command = ["causal", "run", "lab.csv", "--target", "yield", "--experiments", "3"]
+    done = frugax(*command, "--set", "campaign.minimize=false", cwd=tmp_path)
+    assert done.returncode == 130, done.stdout + done.stderr  # nobody answers
+    campaign = Campaign.load(tmp_path / "runs" / "lab" / "campaign")
+    assert campaign.settings.variables == {
+        "temp": (20, 80),
+        "conc": Logarithmic((1e-9, 1e-3)),
+        "stir": Binary(),
+        "solvent": Categorical(("water", "ethanol")),
+    }
+    assert campaign.settings.budget == ExperimentBudget(n=3)
+    assert not campaign.settings.minimize
+    assert campaign.samples is not None
+    assert len(campaign.samples) == 6
+    stated = ["--set", "campaign.variables={temp: [10, 90]}"]
+    assert "conc: {log_range: [1.0e-09, 0.001]}" in done.stdout
+    with warns(UserWarning, "batch"):
+        narrowed = load_campaign_config(
+            tmp_path / "lab.csv", overrides=[*_overrides(command), stated[1]]
+        )
+    assert narrowed.campaign.variables == {"temp": (10, 90)}
+
+
+def _quit(question):
+    raise EOFError
+
+
+def _overrides(command):
+    return [f"campaign.target={command[4]}", "campaign.budget={n: 3}"]
+
+
+@pytest.mark.parametrize(
+    ("target", "table", "named"),
+    [
+        (None, TABLE, "--target"),
+        ("Yield", TABLE, "'Yield'"),
+        ("y", "x,y\n1,2\n1,3\n", "'y'"),
+        ("y", ",x,y\n0,1,2\n1,2,3\n", "index=False"),
+        ("y", "x;y\n1;2\n2;3\n", "';'"),
+    ],
+)
+def test_a_table_that_begins_no_campaign_is_refused(tmp_path, target, table, named):
+    path = tmp_path / "lab.csv"
+    path.write_text(table)
+    overrides = ["campaign.budget={n: 3}"]
+    if target:
+        overrides.append(f"campaign.target={target}")
+    with refuses(ConfigError, named):
+        load_campaign_config(path, overrides=overrides)

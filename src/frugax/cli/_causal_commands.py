@@ -1,6 +1,8 @@
 """The commands `frugax causal run` and `frugax causal report`, for campaigns."""
 
 import dataclasses
+import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,6 +36,8 @@ def run(
     config: Annotated[Path | None, tyro.conf.Positional, _CONFIG] = None,
     /,
     *,
+    target: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None,
+    experiments: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
     resume: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
     runs: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs"),
     set: Changes = (),
@@ -45,6 +49,8 @@ def run(
     frugax causal run examples/campaign.yaml
 
     frugax causal run examples/campaign.yaml --set campaign.seed=3 audit=4
+
+    frugax causal run past.csv --target yield --experiments 12
 
     frugax causal run --resume runs/toy
 
@@ -61,7 +67,10 @@ def run(
     "observations: field.csv" (docs/causal_campaign.md).
 
     Args:
-        config: the YAML file of the campaign.
+        config: the YAML file of the campaign; or a CSV file of earlier rows, in which
+            every column but the target becomes a variable within its values.
+        target: what shall become small or large.
+        experiments: how many may be done.
         resume: go on with the campaign in this folder.
         runs: the folder in which the campaign gets a folder of its own.
         set: replace single values, as key=value with a dotted key.
@@ -73,6 +82,7 @@ def run(
     """
     from frugax.causal import campaign as package
 
+    set = (*_as_overrides(target, experiments), *set)
     if (config is None) == (resume is None):
         raise ConfigError(
             "give either a config file (frugax causal run examples/campaign.yaml) or "
@@ -81,8 +91,9 @@ def run(
     if resume is not None:
         if set:
             raise ConfigError(
-                "--set is for a new campaign, and this one has begun with the settings "
-                f"in {resume / 'config.yaml'}: leave --set out."
+                "--set, --target and --experiments are for a new campaign, and this "
+                f"one has begun with the settings in {resume / 'config.yaml'}: leave "
+                "them out."
             )
         folder = resume
         settings = package.load_campaign_config(folder / "config.yaml")
@@ -92,6 +103,8 @@ def run(
     else:
         assert config is not None  # one of the two, by the check above
         settings = package.load_campaign_config(config, overrides=set)
+        if package.is_table(config):
+            _print_variables(settings)
         if not package.states_direction(config, set):
             minimize = ask_direction(settings.campaign.target, config)
             change = f"campaign.minimize={str(minimize).lower()}"
@@ -127,6 +140,34 @@ def run(
             audited = package.audit(campaign, num_samples=settings.audit)
     _finish(settings, campaign, folder, advice, audited)
     return 0
+
+
+def _as_overrides(target: str | None, experiments: int | None) -> tuple[str, ...]:
+    """Return options as values that replace those of a config."""
+    stated = {
+        "campaign.target": target,
+        "campaign.budget": None if experiments is None else {"n": experiments},
+    }
+    return tuple(f"{key}={json.dumps(value)}" for key, value in stated.items() if value)
+
+
+def _print_variables(settings: "CampaignConfig") -> None:
+    """Print which variables a table has given, in the words that change them."""
+    import yaml
+
+    from frugax.budget import to_plain
+
+    variables = to_plain(settings.campaign.variables)
+    stated = yaml.safe_dump(
+        variables, default_flow_style=True, sort_keys=False, width=math.inf
+    )
+    console.print(
+        f"Variables within the values of the table: {stated.strip()}\n"
+        "To set other ones: --set 'campaign.variables={NAME: [LOW, HIGH]}'",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def report(folder: Folder, /) -> int:

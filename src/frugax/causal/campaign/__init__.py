@@ -12,6 +12,7 @@ from ._campaign import Campaign
 from ._config import (
     CampaignConfig,
     Simulator,
+    is_table,
     load_campaign_config,
     states_direction,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "audit",
     "drive",
     "graph_svg",
+    "is_table",
     "load_campaign_config",
     "make_function_runner",
     "make_simulator_runner",

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import yaml
 
@@ -15,7 +16,11 @@ from frugax.causal.environments import (
 from frugax.causal.scm import SCM
 from frugax.configs import parse_config, read_text
 
+from ._config_from_table import config_from_table
 from ._settings import CampaignSettings
+
+# Between the cells of a table, by the ending of its name.
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,9 +158,12 @@ class CampaignConfig:
 
 def states_direction(path: str | os.PathLike[str], overrides: Sequence[str]) -> bool:
     """Return whether a config, or an override, says what to do with the target."""
-    content = yaml.safe_load(read_text(path))
-    return "minimize" in content["campaign"] or any(
-        change.partition("=")[0].strip() == "campaign.minimize" for change in overrides
+    content = {"campaign": {}}
+    if not is_table(path):
+        content = yaml.safe_load(read_text(path))
+    return (
+        "minimize" in content["campaign"]
+        or _find_override("campaign.minimize", overrides) is not None
     )
 
 
@@ -165,7 +173,8 @@ def load_campaign_config(
     """Read and check a campaign's config file.
 
     Args:
-        path: the YAML file.
+        path: the YAML file; or a CSV file of rows in which nothing was set, with the
+            override `campaign.target`: every other column becomes a variable.
         overrides: `key=value` texts that replace single values, the key a dotted path
             (`campaign.seed=3`), the value YAML.
 
@@ -173,5 +182,28 @@ def load_campaign_config(
         ConfigError: the file cannot be read, is not YAML, or has an unknown key or an
             impossible value; the message names file, line and key.
     """
-    text = read_text(path)
+    if is_table(path):
+        text = config_from_table(
+            path,
+            _find_override("campaign.target", overrides),
+            _find_override("delimiter", overrides)
+            or _DELIMITERS[Path(path).suffix.lower()],
+        )
+    else:
+        text = read_text(path)
     return parse_config(CampaignConfig, text, os.fspath(path), overrides=overrides)
+
+
+def is_table(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path is that of a table, and not of a config."""
+    return Path(path).suffix.lower() in _DELIMITERS
+
+
+def _find_override(key: str, overrides: Sequence[str]) -> str | None:
+    """Return the last value that overrides give a key, as text; None without one."""
+    found = None
+    for change in overrides:
+        name, _, value = change.partition("=")
+        if name.strip() == key:
+            found = str(yaml.safe_load(value))
+    return found

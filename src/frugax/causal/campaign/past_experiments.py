@@ -40,8 +40,9 @@ _SPELLINGS |= {"torr": "Torr", "day": "d", "days": "d", "hour": "h", "minute": "
 _SPELLINGS |= {"second": "s", "seconds": "s", "cc": "cm³"}
 _SPELLINGS |= {"kelvin": "K", "celsius": "°C", "hours": "h", "minutes": "min"}
 _SPELLINGS |= {name.capitalize(): _SPELLINGS[name] for name in ("kelvin", "celsius")}
+# Texts that say whether a switch is on.
 _ON, _OFF = ("true", "yes", "on", "1", "1.0"), ("false", "no", "off", "0", "0.0")
-_SWITCHES = {**{text: True for text in _ON}, **{text: False for text in _OFF}}
+SWITCHES = {**{text: True for text in _ON}, **{text: False for text in _OFF}}
 
 
 def read_past_experiments(
@@ -123,7 +124,7 @@ def _read_cell(cell: str, action: Action | None) -> Any:
     is_level = isinstance(action, Categorical) and text in action.levels
     if is_missing(text) and not is_level:
         return None
-    return _SWITCHES.get(text.lower(), text) if isinstance(action, Binary) else text
+    return SWITCHES.get(text.lower(), text) if isinstance(action, Binary) else text
 
 
 def convert(values: np.ndarray, unit: str, wanted: str, name: str) -> np.ndarray:

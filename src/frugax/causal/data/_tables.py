@@ -18,6 +18,14 @@ _MISSING = {"", "na", "n/a", "nan", "null", "none", "<na>", "nat"}
 _NO_INTERVENTION = {*_MISSING, "-", "observational", "observation", "obs", "control"}
 # A number with commas between groups of three digits.
 _GROUPED = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?")
+# A number with a unit behind it, or a currency before.
+_WITH_UNIT = re.compile(
+    r"[$€£]?\s*([-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)\s*[^\W\d]*[%°µ/\w]*"
+)
+_INDEX = (
+    " A first column without a name may be the index of pandas: write the file with "
+    "to_csv(index=False)."
+)
 _MAX_NAMES = 12  # of a column that may be a category
 # Below this many float32 steps per standard deviation, rounding adds more than 1 %.
 FLOAT32_STEPS = 30
@@ -185,8 +193,15 @@ def _numbers(
 
 
 def suggest_number(text: str) -> str:
-    """Suggest how to write a number with commas; empty for any other text."""
+    """Suggest how to write a number with a comma or a unit; empty for other text."""
     text = text.strip()
+    if text[:1] in ("<", ">"):
+        return (
+            "A value beyond what can be measured is missing: leave its cell empty, or "
+            "write the limit as a number."
+        )
+    if (with_unit := _WITH_UNIT.fullmatch(text)) is not None:
+        return f"Write {with_unit[1]!r} alone, and the unit in the column's name."
     point, whole = text.replace(",", "."), text.replace(",", "")
     if not _GROUPED.fullmatch(text):
         is_decimal = text.count(",") == 1 and parse_number(point) is not None
@@ -307,9 +322,10 @@ def parse_csv_columns(
                 names = [name.strip() for name in row]
                 columns = [[] for _ in names]
                 if not all(names) or len(set(names)) < len(names):
+                    hint = "" if names[0] else _INDEX
                     raise ValueError(
                         f"{where}, line 1: every column needs a name of its own, got "
-                        f"{names!r:.200}."
+                        f"{names!r:.200}.{hint}"
                     )
             elif len(row) != len(names):
                 raise ValueError(

@@ -1,0 +1,110 @@
+"""Begin a campaign from a table alone: each column becomes a variable that is set.
+
+What a column holds says how it is set: between its least and its greatest value, by
+orders of magnitude where these are far apart, on or off, or to one of its names. Dates,
+notes, constants and the numbers of rows are left out. The result is the text of a
+config file, so that all of it can be changed as in one that a person has written.
+"""
+
+import collections
+import os
+import re
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from frugax.causal.data import is_missing, parse_number, read_csv_columns
+from frugax.errors import ConfigError
+
+from .past_experiments import SWITCHES
+
+# A positive column is set by orders of magnitude if it spans as much.
+_WIDE = 1000
+_MOST_LEVELS = 12
+
+
+def config_from_table(
+    path: str | os.PathLike[str], target: str | None, delimiter: str = ","
+) -> str:
+    """Return the YAML of a campaign whose variables are the columns of a CSV file.
+
+    Args:
+        path: the file; its first line names the columns.
+        target: the column of the target.
+        delimiter: between the cells of the file.
+
+    Raises:
+        ConfigError: the file is no such table, it has no column of the target, or no
+            column that can be set. A warning names the columns that are left out.
+    """
+    path = Path(path)
+    try:
+        columns = read_csv_columns(path, delimiter)
+    except (OSError, ValueError) as e:
+        raise ConfigError(str(e)) from e
+    if target not in columns:
+        raise ConfigError(
+            f"{path}: which column shall become small or large? "
+            + (f"There is none named {target!r}" if target else "Name it with --target")
+            + f", of {', '.join(columns):.200}."
+        )
+    variables: dict[str, Any] = {}
+    left_out: list[str] = []
+    for name, cells in columns.items():
+        if name == target:
+            continue
+        domain = _find_domain([c.strip() for c in cells if not is_missing(c.strip())])
+        if domain is None:  # dates and notes, which whoever reads the rows names
+            continue
+        if isinstance(domain, str):
+            left_out.append(f"{name} ({domain})")
+        else:
+            variables[name] = domain
+    if not variables:
+        raise ConfigError(
+            f"{path}: no column beside {target!r} can be set: give one numbers that "
+            "differ, or names that come twice."
+        )
+    if left_out:
+        warnings.warn(
+            f"{path}: these columns are not set: {', '.join(left_out)}.", stacklevel=3
+        )
+    config = {
+        "name": re.sub(r"[^\w.-]+|^[^a-zA-Z0-9]+", "", path.stem) or "campaign",
+        "campaign": {"variables": variables, "target": target},
+        "observations": str(path.resolve()),
+        "delimiter": delimiter,
+    }
+    return yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+
+
+def _find_domain(cells: Sequence[str]) -> Any:
+    """Return how a column is set, as configs say it; or why it is not, as text.
+
+    None is for dates and notes.
+    """
+    if not cells:
+        return "empty"
+    if len(set(cells)) == 1:
+        return "constant"
+    if all(cell.lower() in SWITCHES for cell in cells):
+        return {"binary": True}
+    numbers = [parse_number(cell) for cell in cells]
+    found = [number for number in numbers if number is not None]
+    if len(found) == len(cells):
+        if found in ([*range(len(found))], [*range(1, len(found) + 1)]):
+            return "numbers of rows"
+        low, high = min(found), max(found)
+        if low > 0 and low * _WIDE <= high:
+            return {"log_range": [low, high]}
+        return [low, high]
+    if found:
+        first = next(c for c, n in zip(cells, numbers, strict=True) if n is None)
+        return f"{first!r:.40} is no number"
+    counts = collections.Counter(cells)
+    if len(counts) > _MOST_LEVELS or min(counts.values()) < 2:
+        return None
+    return {"levels": list(counts)}
