@@ -1,11 +1,13 @@
 """`frugax doctor`: report versions, devices, disk; try compilers, torch and codecs."""
 
+import dataclasses
 import importlib.metadata
 import importlib.util
 import os
 import platform
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -27,95 +29,102 @@ _EXTRAS = {
 
 
 def examine(console: Console) -> int:
-    """Print the result of every check."""
+    """Print the result of every check, and what to do first."""
+    rows = list(_rows())
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold")
     table.add_column()
     table.add_column()
-    table.add_row("frugax", _version("frugax") or "not installed", "")
-    table.add_row("python", platform.python_version(), _python_advice())
-    broken = False
+    for row in rows:
+        advice = escape(row.advice)
+        table.add_row(
+            row.name, escape(row.shown), f"[red]{advice}[/]" if row.fails else advice
+        )
+    console.print(table)
+    failing = [row for row in rows if row.fails]
+    if failing:
+        console.print(f"[red]First: {escape(failing[0].advice)}[/]", highlight=False)
+        return 1
+    console.print(
+        "[green]Everything that frugax needs is here.[/] First: frugax init, then "
+        "frugax plan train.py",
+        highlight=False,
+    )
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """What a check found.
+
+    Attributes:
+        name: of the check.
+        shown: what was found.
+        advice: what it means, or what to do.
+        fails: whether frugax does not work because of it.
+    """
+
+    name: str
+    shown: str
+    advice: str = ""
+    fails: bool = False
+
+
+def _rows() -> Iterator[_Row]:
+    yield _Row("frugax", _version("frugax") or "not installed")
+    yield _Row("python", platform.python_version(), _python_advice())
     for package in _NEEDED:
         version = _version(package)
-        broken |= version is None
-        advice = ""
         if version is None:
-            advice = f"[red]missing[/red]: pip install {package}"
-        table.add_row(package, version or "-", advice)
+            yield _Row(package, "-", f"pip install {package}", fails=True)
+        else:
+            yield _Row(package, version)
     for package, (module, use, install) in _EXTRAS.items():
         found = shutil.which(package)
         if module:
             # The module alone could be a folder of that name in the working folder.
             found = importlib.util.find_spec(module) and _version(package)
-        if not found:
-            # Unescaped, rich takes the [data] of the command for a style and drops it.
-            use = escape(f"for {use}: {install}")
-        table.add_row(package, found or "-", use)
-    for name, check in (
-        ("devices", _devices),
-        ("memory", _memory),
-        ("compile cache", _cache),
+        yield _Row(package, found or "-", use if found else f"for {use}: {install}")
+    for name, check, problem in (
+        ("devices", _devices, "JAX does not start"),
+        ("memory", _memory, "JAX does not start"),
+        ("compile cache", _cache, "JAX does not start"),
+        ("torch bridge", _bridge, "the bridge to torch fails"),
+        ("compression", _compression, "compression fails"),
     ):
         try:
-            shown, advice = check()
-        except (
-            Exception
-        ) as e:  # a broken JAX fails in many ways; reporting it is our job
-            broken = True
-            reason = escape(_first_line(e))
-            shown, advice = "-", f"[red]JAX does not start[/red]: {reason}"
-        table.add_row(name, shown, advice)
+            yield _Row(name, *check())
+        except Exception as e:  # each fails in many ways; reporting it is our job
+            yield _Row(name, "-", f"{problem}: {_first_line(e)}", fails=True)
     try:
-        for name, shown, advice in _targets():
-            broken |= "[red]" in advice
-            table.add_row(name, shown, advice)
+        yield from _targets()
     except Exception as e:  # any failure is a finding to report
-        broken = True
-        table.add_row("targets", "-", f"[red]fails[/red]: {escape(_first_line(e))}")
-    for name, check in (("torch bridge", _bridge), ("compression", _compression)):
-        try:
-            shown, advice = check()
-        except Exception as e:  # any failure is a finding to report
-            broken = True
-            shown, advice = "-", f"[red]fails[/red]: {escape(_first_line(e))}"
-        table.add_row(name, shown, advice)
+        yield _Row("targets", "-", f"targets fail: {_first_line(e)}", fails=True)
     free = shutil.disk_usage(Path.cwd()).free
-    table.add_row("disk", f"{format_bytes(free)} free here", _disk_advice(free))
-    console.print(table)
-    verdict = (
-        "[green]Everything that frugax needs is here.[/green] Try: frugax init, then "
-        "frugax run model.yaml"
-    )
-    if broken:
-        verdict = "[red]Something does not work here: see the rows in red above.[/red]"
-    console.print(verdict, highlight=False)
-    return int(broken)
+    yield _Row("disk", f"{format_bytes(free)} free here", _disk_advice(free))
 
 
-def _targets() -> list[tuple[str, str, str]]:
-    """The compilers for absent devices; the first that is here compiles a program."""
+def _targets() -> Iterator[_Row]:
+    """The compilers for absent devices; those that are here compile a program."""
     import jax
     import jax.numpy as jnp
 
     from frugax.targets import Target, installed_compilers
 
-    rows: list[tuple[str, str, str]] = []
     for compiler in installed_compilers():
         name = f"{compiler.platform} targets"
         if compiler.problem:
-            rows.append((name, "-", escape(compiler.problem)))
+            yield _Row(name, "-", compiler.problem)
             continue
         target = Target({"gpu": "h100", "tpu": "tpu-v5e"}[compiler.platform])
         shape = jax.ShapeDtypeStruct((8, 8), jnp.float32)
         try:
             target.compile(jax.jit(jnp.tanh), shape, timeout=120)
         except Exception as e:  # any failure is a finding to report
-            rows.append((name, "-", f"[red]fails[/red]: {escape(_first_line(e))}"))
+            yield _Row(name, "-", f"{name} fail: {_first_line(e)}", fails=True)
         else:
-            rows.append(
-                (name, str(compiler.version), f"a program for {target} compiles")
-            )
-    return rows
+            found = f"a program for {target} compiles"
+            yield _Row(name, str(compiler.version), found)
 
 
 def _version(package: str) -> str | None:
@@ -220,4 +229,4 @@ def _first_line(error: Exception) -> str:
 def _disk_advice(free: int) -> str:
     if free > 2**30:
         return ""
-    return "[yellow]little: checkpoints may not fit[/yellow]"
+    return "little: checkpoints may not fit"
