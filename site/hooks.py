@@ -10,10 +10,12 @@ before reference.
 """
 
 import ast
+import importlib.util
 import json
 import os
 import posixpath
 import re
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -331,19 +333,19 @@ def versions_page(tags: list[str]) -> str:
     )
 
 
-def sections_of(docstring: str) -> tuple[str, dict[str, str]]:
-    """The text of a docstring before its sections, and `Args` or `Attributes`."""
-    text, *rest = re.split(
-        r"^(Args|Attributes|Raises|Returns):$", docstring, flags=re.M
-    )
-    sections = dict(zip(rest[::2], rest[1::2], strict=True))
-    listed = sections.get("Args", "") + sections.get("Attributes", "")
-    entries: dict[str, str] = {}
-    for entry in re.split(r"\n(?= {4}\w)", listed):
-        name, _, meaning = " ".join(entry.split()).partition(": ")
-        if meaning:
-            entries[name] = meaning
-    return text.strip(), entries
+def _load_docstrings() -> Any:
+    """The reader of docstrings that the command line has, without frugax itself."""
+    path = ROOT / "src" / "frugax" / "cli" / "_docstrings.py"
+    spec = importlib.util.spec_from_file_location("frugax_docstrings", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look it up
+    spec.loader.exec_module(module)
+    return module
+
+
+read_docstring = _load_docstrings().read_docstring
 
 
 def table_of(heads: list[str], rows: list[list[str]]) -> str:
@@ -380,12 +382,11 @@ def commands_page() -> str:
         "([errors](../errors.md)).",
     ]
     for name, node, named in commands():
-        text, meanings = sections_of(ast.get_docstring(node) or "")
-        parts.append(f"## frugax {name}")
-        for paragraph in text.split("\n\n"):
-            if paragraph.startswith("frugax "):
-                paragraph = f"```text\n{' '.join(paragraph.split())}\n```"
-            parts.append(paragraph)
+        doc = read_docstring(ast.get_docstring(node) or "")
+        meanings = doc.meanings
+        parts += [f"## frugax {name}", doc.summary]
+        parts.append("```text\n" + "\n".join(doc.examples) + "\n```")
+        parts += doc.paragraphs
         rows = [
             [f"`{argument.arg.upper()}`", "", meanings[argument.arg]]
             for argument in node.args.posonlyargs
@@ -407,7 +408,7 @@ def commands_page() -> str:
             rows.append([", ".join(options), shown and f"`{shown}`", meaning])
         if rows:
             parts.append(table_of(["argument", "default", "meaning"], rows))
-    return re.sub(r"(```)\n\n(```text)\n", "", "\n\n".join(parts)) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
 def config_keys_page() -> str:
@@ -425,7 +426,7 @@ def config_keys_page() -> str:
         classes = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
         for name in names.split():
             node = classes[name]
-            text, meanings = sections_of(ast.get_docstring(node) or "")
+            doc = read_docstring(ast.get_docstring(node) or "")
             rows = []
             for field in node.body:
                 if not isinstance(field, ast.AnnAssign):
@@ -439,8 +440,8 @@ def config_keys_page() -> str:
                         default = empty.get(made[1], "the defaults below")
                     default = {"None": "none"}.get(default, f"`{default}`")
                 kind = f"`{ast.unparse(field.annotation)}`"
-                meaning = meanings[key].removesuffix("; or")
+                meaning = doc.meanings[key].removesuffix("; or")
                 rows.append([f"`{key}`", kind, default, meaning])
-            parts += [f"### {name}", text.splitlines()[0]]
+            parts += [f"### {name}", doc.summary]
             parts.append(table_of(["key", "type", "default", "meaning"], rows))
     return "\n\n".join(parts) + "\n"

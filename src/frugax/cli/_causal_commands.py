@@ -42,7 +42,7 @@ def run(
     runs: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs"),
     set: Changes = (),
 ) -> int:
-    """Choose experiments within a budget, ask for their answers, write a report.
+    """Choose experiments within a budget, and ask for their answers.
 
     For example:
 
@@ -72,7 +72,7 @@ def run(
         target: what shall become small or large.
         experiments: how many may be done.
         resume: go on with the campaign in this folder.
-        runs: the folder in which the campaign gets a folder of its own.
+        runs: parent folder of its own folder; the campaign's.
         set: replace single values, as key=value with a dotted key.
 
     Raises:
@@ -171,7 +171,7 @@ def _print_variables(settings: "CampaignConfig") -> None:
 
 
 def report(folder: Folder, /) -> int:
-    """Write the report of a campaign in its present state, and print its receipt.
+    """Write the report of a campaign as it is now.
 
     For example:
 

@@ -46,7 +46,7 @@ def init(
     ] = Path("."),
     /,
 ) -> int:
-    """Write a training script, and a model with its config, to start from.
+    """Write a training script and a model with its config.
 
     For example:
 
@@ -77,7 +77,7 @@ def run(
     accept_changes: tyro.conf.FlagCreatePairsOff[bool] = False,
     allow_broken: tyro.conf.FlagCreatePairsOff[bool] = False,
 ) -> int:
-    """Train, compress and evaluate inside stated budgets; write a report.
+    """Train, compress and evaluate within budgets; write a report.
 
     The exit status is 0 if every budget was kept, and 1 if one was broken or could not
     be decided. The share of time spent watching is on the receipt, but does not count:
@@ -96,13 +96,13 @@ def run(
     Args:
         config: YAML file with the task and its budgets.
         resume: continue the run in this folder, to the same numbers.
-        resume_latest: continue the newest unfinished run of this config, if there is
-            one; for launchers that start a command again.
+        resume_latest: continue the newest unfinished run of this config; for launchers
+            that start a command again, with or without one.
         runs: parent folder of the run's own folder.
         set: replace single values, as key=value with a dotted key; with --resume only
             budgets that do not change the trained numbers.
-        accept_changes: with --resume, continue although the config, code, data or
-            versions have changed; the receipt says so.
+        accept_changes: with --resume, continue after changes; of the config, code, data
+            or versions. The receipt says so.
         allow_broken: exit with 0 even when a budget was not kept.
 
     Raises:
@@ -269,7 +269,7 @@ def plan(
     ] = False,
     execute: tyro.conf.FlagCreatePairsOff[bool] = False,
 ) -> int:
-    """Plan a script, a run, or a loss of your own; nothing is trained.
+    """Plan a script, a run or a loss of your own, without training.
 
     For example:
 
@@ -302,29 +302,31 @@ def plan(
     (docs/targets.md).
 
     Args:
-        subject: a script; a function, by its module's name or file; or the YAML file
-            of a run.
+        subject: what to plan; a script, a function by its module's name or file, or the
+            YAML file of a run.
         arguments: of the script, after two dashes.
-        set: with a config: replace single values, as key=value with a dotted key.
-        budget: the most memory that the gradient or, with a target, the program may
-            need, such as 2GiB, 50% of the temporaries that it needs without a plan, or
-            90% of device. By default that of the config, or 90% of device.
+        set: with a config: replace values, by dotted keys.
+        budget: 2GiB, 50% of plain temporaries, 90% of device; the most memory that the
+            gradient or, with a target, the program may need; 50% are of the temporaries
+            that it needs without a plan. By default that of the config, or 90% of
+            device.
         kind: with a function: the bytes that count. temp: temporaries only; total:
             arguments and results, too.
-        headroom: with a function: share of the budget to keep free, such as 5%.
+        headroom: with a function: share to keep free, such as 5%.
         picture: draw the live memory over time into this .svg file; with targets, what
             fills the memory of each.
-        frontier: with a function: print the bytes and flops of all programs that were
-            compiled, and draw them into this .svg file.
+        frontier: with a function: draw all compiled programs; their bytes and flops, as
+            a table and in this .svg file.
         json: write the plan into this file.
-        target: plan for these devices, which need not be here: one row for each. The
+        target: devices, which need not be here: h100,tpu-v5e:4x4; a row for each. The
             function may also return a step; see docs/targets.md. By default, for a
             script, this device.
-        why: with a target: the largest arrays at the peak, with their source lines.
+        why: with a target: the largest arrays and their lines; those at the peak.
         largest_batch: with a target: the most rows of a batch that fit.
-        search: with a target: search over layout, batch (micro-batches) and remat.
-        price: with a target: cost of a device for an hour, such as h100=2.5,l4=0.8.
-        module: the subject is the name of a module to run, as for python -m.
+        search: with a target: layout, batch, remat; which of them to search over, batch
+            being the number of micro-batches.
+        price: with a target: price an hour: h100=2.5,l4=0.8; of a device.
+        module: the subject is the name of a module; as for python -m.
         execute: with a script: make large arrays, too.
 
     Raises:
@@ -455,7 +457,7 @@ def verify_receipt(
         tyro.conf.FlagCreatePairsOff[bool], tyro.conf.arg(name="all")
     ] = False,
 ) -> int:
-    """Derive the deterministic figures of somebody's receipt again, and compare.
+    """Derive the figures of somebody's receipt again.
 
     The first line is the conclusion; it names the verdicts that rest on figures that
     nobody can derive, such as times. Then come the figures that differ, and those that
@@ -470,7 +472,7 @@ def verify_receipt(
 
     Args:
         file: a receipt.json, with the run's other files beside it; or its folder.
-        trust_code: import and run the Python function that the config names.
+        trust_code: import and run the function that the config names.
         all_figures: also print the table of all figures.
     """
     from frugax import run as package
@@ -512,7 +514,7 @@ def compare(
     *,
     page: Target = None,
 ) -> int:
-    """Compare finished runs: budgets, verdicts, figures and config differences.
+    """Compare finished runs: verdicts, figures, configs.
 
     For example:
 
@@ -522,7 +524,7 @@ def compare(
 
     Args:
         runs: folders of finished runs.
-        page: also write a page with the curves of all runs into this file.
+        page: also write a page with the curves of all runs.
     """
     from frugax import run as package
     from frugax.fileio import write_whole
@@ -553,7 +555,7 @@ def launch(
     claim: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
     name: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
 ) -> int:
-    """Run a command as several processes that train together, here or on a cluster.
+    """Run a command as several processes, here or on a cluster.
 
     For example:
 
@@ -568,14 +570,14 @@ def launch(
     Args:
         command: the program and its arguments, after two dashes.
         processes: number of processes; on a cluster, one on each node.
-        restarts: how often all of them may be restarted after one has failed; by
-            default 0 here and 20 on a cluster.
+        restarts: how often all may be restarted; after one has failed. By default 0
+            here and 20 on a cluster.
         devices: virtual CPU devices in each process.
-        label: prefix each line of output with the number of its process.
+        label: begin each line of output with its process; its number.
         write: print a JobSet for Kubernetes or a script for sbatch; nothing is run.
         image: the container's image, for k8s.
         gpus: GPUs of each node, for k8s and slurm.
-        claim: a volume claim that all pods can write to, mounted at /runs, for k8s.
+        claim: a volume claim, mounted at /runs, for k8s; all pods can write to it.
         name: of the job, for k8s and slurm; by default frugax.
 
     Raises:
@@ -616,7 +618,7 @@ def launch(
 
 
 def doctor() -> int:
-    """Check this machine: devices, versions, caches, extras, missing packages.
+    """Check this machine, and say what to do first.
 
     For example:
 

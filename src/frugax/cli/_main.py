@@ -34,20 +34,16 @@ from ._jax_settings import set_up_jax
 from ._parse import parse
 
 _ABOUT = """JAX under a budget: state your limits; get a result and a receipt.
-
-Try: frugax init, then frugax plan train.py
-
-With --verbose every command shows the log lines of XLA's compilers, too.
+For example: frugax init, then frugax plan train.py
+--verbose shows the log lines of XLA's compilers, too.
 """
 
 _ABOUT_WATCH = """Look into a run, while it trains or afterwards.
-
-Try: frugax watch serve runs/digits
+For example: frugax watch serve runs/digits
 """
 
 _ABOUT_CAUSAL = """Find good interventions in few experiments.
-
-Try: frugax causal run examples/campaign.yaml
+For example: frugax causal run examples/campaign.yaml
 """
 
 # Commands that have commands of their own.
@@ -163,10 +159,10 @@ def _commands_by_name() -> dict[str, Callable[..., int]]:
 
 
 def _watch() -> int:
-    """Look into a run: `frugax watch --help` lists the commands."""
+    """Look into a run: frugax watch --help lists the commands."""
     return main(["watch", "--help"])
 
 
 def _causal() -> int:
-    """Find good interventions: `frugax causal --help` lists the commands."""
+    """Find good interventions: frugax causal --help lists commands."""
     return main(["causal", "--help"])

@@ -1,9 +1,10 @@
-"""Parse command-line arguments with tyro, and print its errors as one line."""
+"""Parse command-line arguments with tyro; its errors become one line."""
 
 import contextlib
 import functools
 import io
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ import tyro
 
 from frugax.budget import suggest
 from frugax.errors import ConfigError
+
+from ._help import describe_command, describe_commands
 
 _RULE = re.compile(r"[╭╮╰╯─\s]+|-{3,}")
 
@@ -29,23 +32,22 @@ def parse(
             f"unknown command {args[0]!r}.{suggest(args[0], commands)} Available: "
             f"{', '.join(commands)}; see {prog} --help."
         )
-    # The list of commands fits a screen with the first sentence of each.
-    is_list = list(args) in (["-h"], ["--help"])
+    own = args[: args.index("--")] if "--" in args else args
+    if {"-h", "--help"} & set(own):
+        text = describe_commands(commands, prog, about)
+        if args[0] in commands:
+            text = describe_command(commands[args[0]], f"{prog} {args[0]}")
+        sys.stdout.write(f"{text}\n")
+        raise SystemExit(0)
     try:
         # tyro prints its errors and exits; the messages exist only as printed text.
         with contextlib.redirect_stderr(output):
             return tyro.extras.subcommand_cli_from_dict(
-                {
-                    n: _defer(command, is_brief=is_list)
-                    for n, command in commands.items()
-                },
+                {name: _defer(command) for name, command in commands.items()},
                 prog=prog,
-                description=about,
                 args=_merge_changes(args),
             )
-    except SystemExit as e:
-        if not e.code:
-            raise
+    except SystemExit:
         raise ConfigError(_to_line(output.getvalue(), prog)) from None
 
 
@@ -71,21 +73,16 @@ def _merge_changes(args: Sequence[str]) -> list[str]:
     return rest + list(args[len(own) :])
 
 
-def _defer(
-    command: Callable[..., int], *, is_brief: bool
-) -> Callable[..., Callable[[], int]]:
+def _defer(command: Callable[..., int]) -> Callable[..., Callable[[], int]]:
     """Wrap a command so that it returns its call instead of making it."""
 
-    # tyro reads options and help from the signature and the docstring, which `wraps`
-    # keeps.
+    # tyro reads options from the signature, which `wraps` keeps.
     @functools.wraps(command)
     def defer(*args: Any, **options: Any) -> Callable[[], int]:
         # Called inside of tyro, the command would print into the stream that `parse`
         # catches.
         return functools.partial(command, *args, **options)
 
-    if is_brief:
-        defer.__doc__ = (command.__doc__ or "").partition("\n\n")[0]
     return defer
 
 

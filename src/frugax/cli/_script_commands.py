@@ -24,7 +24,7 @@ def exec_(
     watch: tyro.conf.FlagCreatePairsOff[bool] = False,
     receipt: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
 ) -> int:
-    """Run a training script as it is, with its jitted steps planned to fit a budget.
+    """Run a training script as it is, within a memory budget.
 
     It runs as under python, with fx.jit in the place of jax.jit. At its end a receipt
     follows on stderr: calls, seconds of a step, compilations and their causes, bytes
@@ -39,10 +39,10 @@ def exec_(
     frugax exec --memory 40GiB --receipt receipt.json -m package.train
 
     Args:
-        command: the script and its arguments, or -m, a module and its arguments.
-        memory: the most memory of each jitted function that takes a gradient: bytes
-            such as 40GiB for arguments, results and temporaries, or 60% of the
-            temporaries that it needs without a plan. By default nothing is planned.
+        command: the script, or -m and a module; then its arguments.
+        memory: 40GiB in all, or 60% of its plain temporaries; the most memory of each
+            jitted function that takes a gradient. Bytes are those of arguments, results
+            and temporaries. By default nothing is planned.
         watch: tell each compilation and its cause when it happens.
         receipt: write the receipt into this JSON file.
 
@@ -80,7 +80,7 @@ def explain(
     ] = False,
     receipt: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
 ) -> int:
-    """Run a script as it is, and explain the memory of each function that it jits.
+    """Run a script as it is, and explain where its memory goes.
 
     At its end, or after Ctrl-C, follow on stderr for each jitted function: the ten
     largest groups of arrays at the peak with their lines, the arguments that are

@@ -126,7 +126,7 @@ def serve(
     token: tyro.conf.FlagCreatePairsOff[bool] = False,
     open: tyro.conf.FlagCreatePairsOff[bool] = False,
 ) -> int:
-    """Show a run in the browser, while it trains or afterwards, until Ctrl-C.
+    """Show a run in the browser, while it trains or afterwards.
 
     For example:
 
@@ -143,12 +143,11 @@ def serve(
     8765:localhost:8765 THAT_MACHINE.
 
     Args:
-        run: the folder of a run, a journal, or a folder of several of these, whose
-            runs are then compared.
+        run: a run, a journal, or a folder of several; whose runs are then compared.
         port: port to listen on; 0 for any free port.
         host: address to listen on. Other machines need a token, which is part of the
             printed address; the connection is not encrypted.
-        token: require a token on this machine, too, against its other users.
+        token: require a token on this machine, too; against its other users.
         open: open the page in a browser on this machine.
     """
     from frugax.watch.serve import serve as start

@@ -32,9 +32,8 @@ class Limits:
     """The options that state a size, an error, or one of each.
 
     Attributes:
-        size: length of the file: 2MiB, or bytes as 2000000, or 4bpw for bits per
-            weight, or 8x for a ratio. decompress reads this much of a progressive
-            file.
+        size: 2MiB, 2000000 (bytes), 4bpw (bits a weight) or 8x; length of the file.
+            decompress reads this much of a progressive file.
         ratio: how many times smaller than the weights.
         rel_error: largest relative error over all weights; 0 is exact.
         max_abs: largest error of any one weight; 0 is exact.
@@ -63,7 +62,7 @@ def compress(
     resume: Flag = False,
     force: Flag = False,
 ) -> int:
-    """Compress the weights in files or folders into a size or an error each.
+    """Compress weights into a size or an error.
 
     For example:
 
@@ -86,17 +85,17 @@ def compress(
     frugax compress Qwen3-8B/ --size 4bpw --to compressed-tensors
 
     Args:
-        files: .safetensors or .npz files, or folders of .safetensors files such as
-            Hugging Face's. Each is compressed within the limits by itself.
-        to: fxz, gguf or compressed-tensors, or the file to write, if there is one: its
-            ending says which, and a name without one is a folder of
-            compressed-tensors. By default it is the same name with .fxz. In the other
-            two, 4bpw are integers of 4 bits, and steps and dense tensors come on top.
+        files: .safetensors, .npz, or folders of .safetensors; such as Hugging Face's.
+            Each is compressed within the limits by itself.
+        to: fxz, gguf, compressed-tensors, or a file's name; its ending says which, and
+            a name without one is a folder of compressed-tensors. By default it is the
+            same name with .fxz. In the other two, 4bpw are integers of 4 bits, and
+            steps and dense tensors come on top.
         limits: the largest size or error.
-        progressive: store layers, so that decompress can read any part of the file.
+        progressive: let decompress read any part of the file; it is stored in layers.
         workers: how many processes code tensors; the file is the same.
-        resume: keep coded tensors in FILE.fxz.parts until the file is whole, and go on
-            from those that an interrupted command left there.
+        resume: go on from an interrupted command; coded tensors are kept in
+            FILE.fxz.parts until the file is whole.
         force: replace the compressed file if it exists.
 
     Raises:
@@ -256,7 +255,7 @@ def decompress(
     limits: LimitOptions = NO_LIMITS,
     force: Flag = False,
 ) -> int:
-    """Write the weights of a .fxz file back as .safetensors or .npz.
+    """Write a .fxz file back as .safetensors or .npz.
 
     For example:
 
@@ -272,9 +271,9 @@ def decompress(
 
     Args:
         file: the compressed weights.
-        to: the file to write, .safetensors or .npz, or a folder, which gets files of
-            5 GB with an index; by default the same name with .safetensors, which
-            cannot store complex128, as .npz cannot store bfloat16.
+        to: a .safetensors or .npz file, or a folder; which gets files of 5 GB with an
+            index. By default the same name with .safetensors, which cannot store
+            complex128, as .npz cannot store bfloat16.
         limits: how much of a progressive file to read.
         force: replace the target if it exists.
 
@@ -326,7 +325,7 @@ def export(
     limits: LimitOptions = NO_LIMITS,
     force: Flag = False,
 ) -> int:
-    """Write the weights of a .fxz file as integers of 4 or 8 bits, for other tools.
+    """Write weights as integers of 4 or 8 bits, for other tools.
 
     For example:
 
@@ -338,8 +337,8 @@ def export(
 
     Args:
         file: the compressed weights.
-        to: a .gguf file (Q4_0 or Q8_0), a .safetensors file of int8 tensors with a step
-            for each row, NAME_scale, or a folder in the layout of compressed-tensors.
+        to: a .gguf or .safetensors file, or a folder; GGUF's blocks, int8 tensors with
+            a step for each row, NAME_scale, or the layout of compressed-tensors.
         bits: of an integer; 8 alone in .safetensors.
         limits: an error or a size; the exit code is 1 if the file is beyond it, and if
             no tensor is rounded.
@@ -365,7 +364,7 @@ def export(
 
 
 def verify(file: File, /, *, against: Target = None) -> int:
-    """Check every byte of a .fxz file, and its claims about the original.
+    """Check every byte and every claim of a .fxz file.
 
     For example:
 
@@ -375,7 +374,7 @@ def verify(file: File, /, *, against: Target = None) -> int:
 
     Args:
         file: the compressed weights.
-        against: the original weights, to measure the errors again and compare.
+        against: the original weights, to measure errors again.
 
     Raises:
         ConfigError: a file does not exist, or the originals are other weights.
@@ -398,7 +397,7 @@ def verify(file: File, /, *, against: Target = None) -> int:
 
 
 def inspect(file: File, /, *, plot: Output = None, force: Flag = False) -> int:
-    """Show the codec, bytes, error and gap to the bound of each tensor in a .fxz file.
+    """Show the codec, bytes and error of each tensor in a .fxz file.
 
     For example:
 
@@ -410,7 +409,7 @@ def inspect(file: File, /, *, plot: Output = None, force: Flag = False) -> int:
 
     Args:
         file: the compressed weights.
-        plot: draw bits against error, with the bound, into this .svg file.
+        plot: draw bits against error into this .svg file; with the bound.
         force: replace the picture if it exists.
 
     Raises:
