@@ -264,20 +264,6 @@ def test_an_nnx_module_trains_the_same_as_in_nnx():
         step.init(NormedNnx(nnx.Rngs(0)), carried=jnp.zeros(1))
 
 
-def test_an_nnx_module_runs_eagerly_too():
-    def with_if(model, b):
-        loss = nnx_loss(model, b)
-        return loss if loss > 0 else -loss
-
-    step = train.make_train_step(with_if, SGD)
-    compiled = train.make_train_step(nnx_loss, SGD)
-    with pytest.warns(train.FallbackWarning):
-        one, _ = step(step.init(NormedNnx(nnx.Rngs(0))), batch())
-    two, _ = compiled(compiled.init(NormedNnx(nnx.Rngs(0))), batch())
-    for got, wanted in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
-
-
 def test_a_frugax_model_is_trained_through_its_loss_function():
     net = models.compile(
         models.MLP(hidden_sizes=(4,), output_size=2),

@@ -22,16 +22,12 @@ CALLS = {
     "make(loss, sgd, accum=2.5)": f"accum {WHOLE}1, got 2.5.",
     "make(loss, sgd, accum=True)": f"accum {WHOLE}1, got True.",
     "make(loss, sgd, accum=0)": f"accum {WHOLE}1, got 0.",
-    "make(loss, sgd, fallback='no')": "fallback must be True or False, got 'no'.",
     "make(loss, sgd, donate='x')": "donate must be True or False, got 'x'.",
     "make(loss, sgd, clip=-1)": "clip must be a number > 0, got -1.",
     "make(loss, sgd, clip=float('nan'))": "clip must be a number > 0, got nan.",
     "make(loss, sgd, clip='1')": "clip must be a number > 0, got '1'.",
     "make(loss, sgd, precision='fp16')": (
         'precision must be one of "f32", "bf16", "f16", got \'fp16\'.'
-    ),
-    "make(loss, sgd, on_excess='stop')": (
-        'on_excess must be one of "raise", "warn", "eager", got \'stop\'.'
     ),
     "make(loss, sgd, compile_budget=1.5)": f"compile_budget {WHOLE}1, got 1.5.",
     "make(loss, sgd, layout='data')": "layout must be of class Layout, such as",

@@ -80,18 +80,6 @@ def test_the_step_is_that_of_the_quotient():
     assert told_weighted["loss"] == pytest.approx(told["loss"], rel=1e-6)
 
 
-def test_eager_steps_weigh_parts_too():
-    def untraceable(p, b):
-        assert float(b["valid"][0]) >= 0
-        return weighted(p, b)
-
-    batch = batch_of(UNEVEN)
-    whole, _ = take_step(weighted, batch)
-    with pytest.warns(train.FallbackWarning):
-        parts, _ = take_step(untraceable, batch, accum=4)
-    np.testing.assert_allclose(parts, whole, atol=1e-6)
-
-
 def test_a_mean_weight_may_be_a_number():
     loss = lambda p, b: train.Weighted(errors(p, b).sum(), b["x"].shape[0])
     whole, _ = take_step(loss, batch_of(UNEVEN))

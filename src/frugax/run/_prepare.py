@@ -303,7 +303,7 @@ def _plan_step(
             ledger.check(stage="planning memory", needs_s=ledger.total - began)
             limit = Target.here().in_bytes(setting)
             if isinstance(limit, MemoryShare):
-                limit = limit.of(_bytes_of(unplanned, kind))
+                limit = limit.of(unplanned.program.bytes_of(kind))
             budget = limit
             observer.stage(Stage.PLANNING_MEMORY)
         step = unplanned
@@ -311,11 +311,11 @@ def _plan_step(
             step.prepare(state, batch)
         else:
             step = make_step(budget=budget)
-            remedy = memory_remedy(setting, _bytes_of(unplanned, kind))
+            remedy = memory_remedy(setting, unplanned.program.bytes_of(kind))
             with in_config_terms("budgets.memory", remedy):
                 step.prepare(state, batch)
-    _check_fits_machine(_bytes_of(step, "total"), state, batch)
-    return step, _bytes_of(unplanned, kind), budget
+    _check_fits_machine(step.program.bytes_of("total"), state, batch)
+    return step, unplanned.program.bytes_of(kind), budget
 
 
 def _make_step(
@@ -365,15 +365,6 @@ def _make_layout(config: RunConfig) -> train.distributed.Layout | None:
             f"start {len(busy)}."
         )
     return layout
-
-
-def _bytes_of(step: train.TrainStep, kind: Literal["temp", "total"]) -> int:
-    if step.info.mode.startswith("eager"):
-        raise ConfigError(
-            "task: loss cannot be compiled, see the warning above; a run needs a "
-            "compiled step."
-        )
-    return step.program.bytes_of(kind)
 
 
 def _plan_size(

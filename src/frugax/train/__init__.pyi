@@ -25,7 +25,6 @@ from .loop import (
 )
 from .step import (
     AccumulationWarning as AccumulationWarning,
-    FallbackWarning as FallbackWarning,
     LossScale as LossScale,
     Metrics as Metrics,
     StaticPart as StaticPart,

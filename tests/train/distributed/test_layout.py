@@ -208,16 +208,6 @@ def test_indivisible_batches_and_wrong_meshes_are_refused():
         step(step.init(WEIGHTS), odd)
 
 
-def test_a_step_on_a_mesh_is_not_run_eagerly():
-    def with_if(params, batch):
-        value = loss(params, batch)
-        return value if value > 0 else -value
-
-    step = train.make_train_step(with_if, optax.sgd(0.1), layout=Layout.over((8,)))
-    with refuses(TypeError, "compiled"):
-        step(step.init(WEIGHTS), batch_of(0))
-
-
 def test_each_process_can_load_its_own_rows_only():
     layout = Layout.over((4, 2), "fully-sharded")
     rows = layout.local_rows(32)

@@ -5,6 +5,7 @@ compiled part has one shape for any names and parent sets, and any number of row
 """
 
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -58,13 +59,13 @@ class SurrogateStep:
         self._optimizer = optimizer
         self._learning_rate = (config or model.config).learning_rate
         self._loss = functools.partial(_mean_loss, model.config, loss_fn)
-        self._step = None
+        self._fallback = fallback
+        self._step: train.TrainStep | None = None
         if use_jax_compilation:
             self._step = train.make_train_step(
                 self._loss,
                 optimizer,
                 clip=float("inf"),  # only to have the norm reported
-                fallback=fallback,
                 # The guide's call order returns new parameters and lets callers keep
                 # the old ones, which donation would delete.
                 donate=False,
@@ -113,13 +114,10 @@ class SurrogateStep:
             target_variables=target_variables,
         )
         batch = encode_batch(examples)
-        if self._step is None:
-            params, opt_state, metrics = self._run_eagerly(params, opt_state, batch)
-        else:
-            # The number of the step is not used, as the guide passes none.
-            state = train.TrainState(jnp.zeros((), jnp.int32), params, opt_state)
-            state, metrics = self._step(state, batch)
-            params, opt_state = state.params, state.opt_state
+        if self._fallback and self._step is not None:
+            self._check_compiles(params, batch)
+        run = self._run_eagerly if self._step is None else self._run_compiled
+        params, opt_state, metrics = run(params, opt_state, batch)
         return (
             params,
             opt_state,
@@ -129,6 +127,30 @@ class SurrogateStep:
                 "learning_rate": self._learning_rate,
             },
         )
+
+    def _check_compiles(self, params: jax.Array, batch: EncodedBatch) -> None:
+        """Have steps run op by op if JAX cannot trace the loss; look once."""
+        self._fallback = False
+        try:
+            jax.eval_shape(self._loss, params, batch)
+        except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as e:
+            self._step = None
+            line = str(e).strip().splitlines()[0]
+            warnings.warn(
+                f"this loss cannot be compiled and its steps run op by op, which is "
+                f"slower: {type(e).__name__}: {line}",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    def _run_compiled(
+        self, params: jax.Array, opt_state: Any, batch: EncodedBatch
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        assert self._step is not None
+        # The number of the step is not used, as the guide passes none.
+        state = train.TrainState(jnp.zeros((), jnp.int32), params, opt_state)
+        state, metrics = self._step(state, batch)
+        return state.params, state.opt_state, metrics
 
     def _run_eagerly(
         self, params: jax.Array, opt_state: Any, batch: EncodedBatch

@@ -172,8 +172,8 @@ def _format_type(path: tuple[object, ...], leaf: object) -> str:
         if isinstance(leaf, np.ndarray):
             found = f"an array of dtype {leaf.dtype}"
         raise TypeError(
-            f"{_format_path(path)} is {found}, not a valid JAX type: leave it out, or "
-            "give numbers for it."
+            f"{_format_path(path)} is {found}, not a valid JAX type: leave it out, "
+            "make it a static argument, or give numbers for it."
         ) from e
     weak = " weak" if getattr(aval, "weak_type", False) else ""
     return f"{aval.dtype}[{','.join(map(str, aval.shape))}]{weak}"

@@ -1,6 +1,5 @@
 from ._build import Metrics as Metrics
 from ._check_parts import AccumulationWarning as AccumulationWarning
-from ._fallback import FallbackWarning as FallbackWarning, Mode as Mode
 from ._gradients import (
     LossScale as LossScale,
     Precision as Precision,

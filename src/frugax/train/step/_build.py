@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +13,11 @@ from jax import lax
 from frugax import remat
 from frugax.budget import MemoryBudget, MemoryShare
 from frugax.errors import InfeasibleBudgetError
-from frugax.targets import find_platform
 from frugax.trees import PyTree
 
 from .._frozen import Frozen
 from ..compiles import Signature
 from ..processes import Layout
-from ._fallback import SAFER_OPTIONS, join_batch
 from ._gradients import (
     Inputs,
     Objective,
@@ -34,7 +32,6 @@ from ._model_parts import StaticPart, holds_carried, join_model, read_carried
 from ._state import TrainState, check_trainable
 
 Metrics: TypeAlias = dict[str, jax.Array]
-OnExcess: TypeAlias = Literal["raise", "warn", "eager"]
 StepFunction: TypeAlias = Callable[[TrainState, PyTree], tuple[TrainState, Metrics]]
 
 
@@ -52,8 +49,6 @@ class StepOptions:
     layout: Layout | None
     memory: MemoryBudget | MemoryShare | None
     compile_budget: int | None
-    on_excess: OnExcess
-    fallback: bool
 
     @property
     def own_metrics(self) -> tuple[str, ...]:
@@ -72,11 +67,6 @@ class StepOptions:
         Never the batch: a caller may reuse it, and XLA could alias it to nothing.
         """
         return (0,) if self.donate else ()
-
-    @property
-    def safer_options(self) -> dict[str, str]:
-        """Compiler options that avoid a known XLA failure; it exists on CPU only."""
-        return SAFER_OPTIONS if find_platform(()) == "cpu" else {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,13 +90,9 @@ class Builder:
     """Builds the step for one signature."""
 
     options: StepOptions
-    values: Frozen[dict[str, Any]] | None = None
 
     def jit(
-        self,
-        state: TrainState,
-        batch: PyTree,
-        compiler_options: dict[str, str] | None = None,
+        self, state: TrainState, batch: PyTree
     ) -> tuple[jax.stages.Wrapped, remat.RematPlan | None]:
         """Return the jitted step, with the plan of its backward pass."""
         check_trainable(state.params)
@@ -121,7 +107,6 @@ class Builder:
             return jax.jit(
                 self._make_step(grad_fn),
                 donate_argnums=self.options.donate_argnums,
-                compiler_options=compiler_options or None,
                 **shardings,
             )
 
@@ -172,28 +157,6 @@ class Builder:
         inputs = _objective_inputs(args[0], part)
         return StepDescription(objective, (args[0].params, inputs), program)
 
-    def build_eager(
-        self, context: Callable[[], contextlib.AbstractContextManager[Any]]
-    ) -> StepFunction:
-        """Return the step run operation by operation, with a jitted update."""
-        update = jax.jit(self._update)
-        objective = self.objective
-
-        def step(state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
-            with context():
-                metrics, grads, carried = compute_gradient(
-                    jax.value_and_grad(objective, has_aux=True),
-                    state.params,
-                    _objective_inputs(state, batch),
-                    parts=self.options.accum,
-                    compiled_loop=False,
-                )
-            # The update has no Python branches of the user, so it stays compiled. It
-            # computes no loss: an optimiser with a line search needs a compiled step.
-            return update(state, metrics, grads, carried)
-
-        return step
-
     @property
     def objective(self) -> Objective:
         """The user's loss in the form that is differentiated."""
@@ -206,8 +169,6 @@ class Builder:
         static = self.options.static
         # The value itself: the loss should not need to know about `Frozen`.
         extra = () if static is None else (static.value,)
-        if self.values is not None:
-            batch = join_batch(batch, self.values)
         model = join_model(params, carried, rest)
         # A flax nnx module is changed in place by the loss; others return the new
         # arrays.

@@ -165,7 +165,6 @@ def compute_gradient(
     inputs: Inputs,
     *,
     parts: int,
-    compiled_loop: bool = True,
 ) -> tuple[dict[str, jax.Array], PyTree, PyTree]:
     """Return metrics, gradient and carried arrays, of the batch or of its parts."""
     if parts == 1:
@@ -187,16 +186,7 @@ def compute_gradient(
     # In float32 as the weights are: the cast to a lower precision is part of the loss,
     # so each part's gradient arrives in float32, and their sum loses nothing.
     totals = (jax.tree.map(jnp.zeros_like, params), inputs.carried)
-    if compiled_loop:
-        totals, found = lax.scan(accumulate, totals, numbered)
-    else:
-        each: list[Aux] = []
-        for i in range(parts):
-            part = jax.tree.map(lambda x, i=i: x[i], numbered)
-            totals, aux = accumulate(totals, part)
-            each.append(aux)
-        found = jax.tree.map(lambda *xs: jnp.stack(xs), *each)
-    sums, carried = totals
+    (sums, carried), found = lax.scan(accumulate, totals, numbered)
     # Without weights, the mean over parts is that over the batch if each row counts as
     # much as another; `check_parts` looks whether it does.
     weights = found.weights.get("loss")

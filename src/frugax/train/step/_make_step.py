@@ -1,7 +1,7 @@
 """`make_train_step`: check the options and budgets of a training step, and make it."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 import optax
 
@@ -23,7 +23,7 @@ from ..options import (
     check_number,
 )
 from ..processes import Layout
-from ._build import OnExcess, StepOptions
+from ._build import StepOptions
 from ._gradients import DTYPES, Precision
 from ._state import check_optimizer
 from ._step import TrainStep
@@ -47,8 +47,6 @@ def make_train_step(
     clip: float | None = None,
     precision: Precision = "f32",
     compile_budget: int | None = None,
-    on_excess: OnExcess = "raise",
-    fallback: bool = True,
     donate: bool = True,
     layout: Layout | None = None,
 ) -> TrainStep:
@@ -86,10 +84,6 @@ def make_train_step(
             whose gradients are not finite; `step.init` makes its state.
         compile_budget: maximum number of programs, one for each structure, shape and
             dtype of state and batch; >= 1, or None for no limit.
-        on_excess: how to handle a program beyond that: raise, warn and compile it, or
-            run these shapes eagerly.
-        fallback: where JAX cannot trace or compile the step, run it in the next best
-            way that keeps the budgets, and warn once.
         donate: let the next state reuse the state's memory.
         layout: placement of state and batch on a mesh of devices, in one process or
             several; `step.init` makes the state. See `frugax.train.distributed`.
@@ -115,8 +109,6 @@ def make_train_step(
     memory, compiles = _split_budgets(budget)
     check_integer("accum", accum)
     check_choice("precision", precision, DTYPES)
-    check_choice("on_excess", on_excess, get_args(OnExcess))
-    check_flag("fallback", fallback)
     check_flag("donate", donate)
     if clip is not None:
         # An infinite norm clips nothing, but has the gradient's norm reported.
@@ -149,8 +141,6 @@ def make_train_step(
             layout=layout,
             memory=memory,
             compile_budget=min(limits, default=None),
-            on_excess=on_excess,
-            fallback=fallback,
         )
     )
 

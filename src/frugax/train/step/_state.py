@@ -18,9 +18,9 @@ from frugax.trees import PyTree
 
 from ..compiles import Signature
 from ..options import join_first
-from ._fallback import is_trace_failure
 from ._gradients import LossScale, Precision, first_scale
 from ._model_parts import ModelParts, StaticPart, join_model, split_model
+from ._trace_errors import TRACE_ERRORS
 
 
 # The fields' names are part of the checkpoint format: leaves are stored by path.
@@ -254,10 +254,8 @@ def check_belongs(
     try:
         # Shapes only: nothing is computed, whatever the size of the model.
         expected = jax.eval_shape(optimizer.init, state.params)
-    except Exception as e:
-        if is_trace_failure(e):
-            return  # this optimiser starts on real arrays only: nothing to compare
-        raise
+    except TRACE_ERRORS:
+        return  # this optimiser starts on real arrays only: nothing to compare
     if difference := _compare_opt_states(expected, state.opt_state):
         raise TypeError(
             f"this state is of another optimiser, or of other params: {difference}. "

@@ -16,7 +16,7 @@ from typing import Literal
 import jax
 
 from frugax import measure, remat
-from frugax.budget import MemoryBudget, Receipt, Spend, format_seconds
+from frugax.budget import MemoryBudget, Receipt, Spend
 from frugax.errors import BudgetExceededError, InfeasibleBudgetError
 from frugax.trees import PyTree
 
@@ -25,8 +25,7 @@ from ..options import join_first
 from ..processes import Layout, pause_watchdogs
 from ._build import Builder, Metrics, StepDescription, StepOptions
 from ._check_parts import check_parts
-from ._compiler import StepCompiler, StepVariant
-from ._fallback import FOR_VALUES, Mode, warn_of_fallback
+from ._compiler import StepVariant, compile_step
 from ._gradients import Precision
 from ._model_parts import ModelParts
 from ._state import (
@@ -39,17 +38,12 @@ from ._state import (
     split_for_init,
 )
 
-# A counter in the batch compiles at every step: after this many programs for Python
-# values, warn about their cost.
-_MANY_VALUES = 5
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StepInfo:
     """How the step runs now, and what led to that.
 
     Attributes:
-        mode: how the step runs.
         precision: precision of the loss.
         accum: micro-batches in a step.
         compiles: programs compiled so far.
@@ -57,7 +51,6 @@ class StepInfo:
         causes: the change that caused each compile after the first, in order.
     """
 
-    mode: Mode
     precision: Precision
     accum: int
     compiles: int
@@ -69,12 +62,15 @@ class TrainStep:
     """`step(state, batch) -> (state, metrics)`, compiled; see `make_train_step`.
 
     Attributes:
+        compiles: programs that were compiled, one for each signature. Those that
+            planning compiles to measure are not included; `CompileLedger` counts them
+            too.
         compile_seconds: wall seconds spent planning and compiling so far.
     """
 
     def __init__(self, options: StepOptions) -> None:
         self._options = options
-        self._compiler = StepCompiler(options)
+        self._compile_limit = options.compile_budget
         self._prepare_lock = threading.RLock()
         self._variants: dict[Signature, StepVariant] = {}
         self._current: StepVariant | None = None
@@ -82,6 +78,7 @@ class TrainStep:
         # A budget that a plan from outside, such as a layout's, has to keep.
         self._expected_memory: tuple[MemoryBudget, int] | None = None
         self._has_unchecked_parts = options.accum > 1
+        self.compiles = 0
         self.compile_seconds = 0.0
 
     def __call__(self, state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
@@ -117,8 +114,7 @@ class TrainStep:
                     raise
                 check_call(state, batch)
                 check_not_donated(state)
-                self._compiler.notice_text(batch)
-                if self._current.signature == self._compiler.signature(state, batch):
+                if self._current.signature == self._signature(state, batch):
                     raise
         self.prepare(state, batch)
         assert self._current is not None  # prepare has set it
@@ -129,8 +125,6 @@ class TrainStep:
         self.prepare(state, batch)
         check_not_donated(state)
         self._has_unchecked_parts = False
-        if self._get_current().mode != "compiled":
-            return  # these parts hold Python values, or cannot be traced
         started = time.perf_counter()
         check_parts(self._options, self.program, state, batch)
         self.compile_seconds += time.perf_counter() - started
@@ -172,8 +166,7 @@ class TrainStep:
                 precision; a leaf of `batch` is not a valid JAX type; the call is inside
                 of `jit`; the loss does not return a scalar with an optional dict of
                 scalars; some of `params` are not floating-point numbers; the step would
-                change the type of its own state; or the loss cannot be traced and no
-                fallback is left.
+                change the type of its own state; or the loss cannot be traced.
             ValueError: the batch has no rows, or cannot be divided as requested.
         """
         with self._prepare_lock:  # or two threads compile the same program twice
@@ -181,8 +174,7 @@ class TrainStep:
 
     def _prepare(self, state: TrainState, batch: PyTree) -> None:
         check_call(state, batch)
-        self._compiler.notice_text(batch)
-        signature = self._compiler.signature(state, batch)
+        signature = self._signature(state, batch)
         # A shape that was seen before only switches the current variant.
         if signature not in self._variants:
             # Planning compiles candidates as well; all of it is the price of this
@@ -191,59 +183,58 @@ class TrainStep:
             check_has_rows(batch)
             self._check_belongs(state)
             variant = self._make_variant(signature, state, batch)
-            # The signature changes where Python values became part of the program.
-            signature = variant.signature
             if self._variants:
                 self._causes.append(self._describe_changes(signature))
             self._variants[signature] = variant
-            self._warn_of_many_values(variant)
             self.compile_seconds += time.perf_counter() - started
         self._current = self._variants[signature]
 
     def _make_variant(
         self, signature: Signature, state: TrainState, batch: PyTree
     ) -> StepVariant:
-        excess = self._check_compile_budget(signature)
+        self._check_compile_budget(signature)
         try:
             with pause_watchdogs():
-                if excess is not None:
-                    return self._compiler.make_eager(signature, state, batch, excess)
-                return self._compiler.make(signature, state, batch)
+                return compile_step(
+                    self._options,
+                    signature,
+                    state,
+                    batch,
+                    on_compile=self._count_compile,
+                )
         except InfeasibleBudgetError as e:
             if not self._variants:
                 raise
             changes = self._describe_changes(signature)
             raise e.restate(f"with {changes}, {e.what}") from e
 
+    def _count_compile(self) -> None:
+        self.compiles += 1
+
+    def _signature(self, state: TrainState, batch: PyTree) -> Signature:
+        """Return the signature that a program is compiled for."""
+        # With a layout, arrays are moved to their place before the program runs.
+        placement = self._options.layout is None
+        return Signature.read({"state": state, "batch": batch}, placement=placement)
+
     def _check_belongs(self, state: TrainState) -> None:
         options = self._options
         check_belongs(state, precision=options.precision, optimizer=options.optimizer)
 
     def lower(self, state: TrainState, batch: PyTree) -> jax.stages.Lowered:
-        """Plan the step for these shapes, and lower it as `jax.jit(...).lower` does.
-
-        Raises:
-            TypeError: the step runs eagerly for these shapes, so it has no program.
-        """
+        """Plan the step for these shapes, and lower it as `jax.jit(...).lower` does."""
         return self.trace(state, batch).lower()
 
     def trace(self, state: TrainState, batch: PyTree) -> jax.stages.Traced:
-        """Plan the step for these shapes, and trace it as `jax.jit(...).trace` does.
-
-        Raises:
-            TypeError: the step runs eagerly for these shapes, so it has no program.
-        """
+        """Plan the step for these shapes, and trace it as `jax.jit(...).trace` does."""
         check_call(state, batch)
-        known = self._variants.get(self._compiler.signature(state, batch))
+        known = self._variants.get(self._signature(state, batch))
         if known is None:
             self._check_belongs(state)
-            builder = Builder(self._options)
-            jitted, _ = builder.jit(state, batch)
-        elif known.jitted is None:
-            raise TypeError(f"the step runs {known.mode}: there is nothing to lower.")
+            jitted, _ = Builder(self._options).jit(state, batch)
         else:
             jitted = known.jitted
-        return jitted.trace(state, self._compiler.traced(batch))
+        return jitted.trace(state, batch)
 
     def with_options(self, *, layout: Layout | None, accum: int) -> "TrainStep":
         """Return the same step with another layout and number of micro-batches."""
@@ -273,23 +264,14 @@ class TrainStep:
         return self._options.donate_argnums
 
     @property
-    def compiles(self) -> int:
-        """Programs of this step that were compiled, one for each signature.
-
-        Those that planning compiles to measure are not included; `CompileLedger` counts
-        them too.
-        """
-        return self._compiler.compiles
-
-    @property
     def info(self) -> StepInfo:
         """How the step runs now.
 
         Raises:
             RuntimeError: nothing was compiled yet.
         """
+        self._get_current()
         return StepInfo(
-            mode=self._get_current().mode,
             precision=self._options.precision,
             accum=self._options.accum,
             compiles=self.compiles,
@@ -332,12 +314,9 @@ class TrainStep:
         """Bytes and flops of the compiled step that runs now.
 
         Raises:
-            RuntimeError: nothing was compiled yet, or the step runs eagerly.
+            RuntimeError: nothing was compiled yet.
         """
-        program = self._get_current().program
-        if program is None:
-            raise RuntimeError("this step runs eagerly, so it has no program.")
-        return program
+        return self._get_current().program
 
     def expect_memory(self, budget: MemoryBudget, *, predicted_bytes: int) -> None:
         """Have `report` hold the compiled step against a budget it was planned for.
@@ -370,12 +349,12 @@ class TrainStep:
                 spends.append(
                     _memory_spend(largest.plan.budget, planned, largest, where)
                 )
-        if self._compiler.compile_limit is not None:
+        if self._compile_limit is not None:
             spends.append(
                 Spend(
                     name="compiles of the step",
                     unit="compiles",
-                    limit=self._compiler.compile_limit,
+                    limit=self._compile_limit,
                     predicted=1,
                     measured=self.compiles,
                     source="programs compiled by this step",
@@ -385,20 +364,19 @@ class TrainStep:
 
     def _find_largest(self, kind: Literal["temp", "total"]) -> StepVariant | None:
         """Return the variant whose program needs the most memory."""
-        variants = [v for v in self._variants.values() if v.program is not None]
         size = lambda variant: variant.program.bytes_of(kind)
-        return max(variants, key=size, default=None)
+        return max(self._variants.values(), key=size, default=None)
 
     @contextlib.contextmanager
     def limit_compiles(self, limit: int | None) -> Iterator[None]:
         """Allow at most `limit` compiles in total within a block, if that is fewer."""
-        before = self._compiler.compile_limit
+        before = self._compile_limit
         limits = [n for n in (before, limit) if n is not None]
-        self._compiler.compile_limit = min(limits, default=None)
+        self._compile_limit = min(limits, default=None)
         try:
             yield
         finally:
-            self._compiler.compile_limit = before
+            self._compile_limit = before
 
     def _get_current(self) -> StepVariant:
         if self._current is None:
@@ -407,41 +385,14 @@ class TrainStep:
             )
         return self._current
 
-    # Return None if a compile is allowed, and the error if eager steps replace it.
-    def _check_compile_budget(self, signature: Signature) -> BudgetExceededError | None:
-        limit = self._compiler.compile_limit
+    def _check_compile_budget(self, signature: Signature) -> None:
+        limit = self._compile_limit
         if limit is None or self.compiles < limit:
-            return None
-        changes = find_nearest_changes(self._variants, signature)
-        values = [c.place for c in changes if c.kind == "static value"]
-        remedy = "Give every batch the same shapes (pad or drop the last one)"
-        if values:
-            remedy = f"Make {join_first(values)} an array, or keep to few values"
-        error = BudgetExceededError(
-            f"the compile budget of {limit} is spent and "
-            f"{self._describe_changes(signature)} needs another program. {remedy}, or "
-            "raise the budget."
-        )
-        if self._options.on_excess == "raise":
-            raise error
-        if self._options.on_excess == "warn":
-            warn_of_fallback(
-                f'{error.args[0]} It is compiled all the same: on_excess="warn".'
-            )
-            return None
-        return error
-
-    def _warn_of_many_values(self, variant: StepVariant) -> None:
-        for_values = [v for v in self._variants.values() if v.mode == FOR_VALUES]
-        if variant.mode != FOR_VALUES or len(for_values) != _MANY_VALUES:
             return
-        *others, last = (v.signature for v in for_values)
-        places = join_first(c.place for c in find_nearest_changes(others, last))
-        warn_of_fallback(
-            f"{_MANY_VALUES} programs were compiled for as many values of {places}, in "
-            f"{format_seconds(self.compile_seconds)}, and each other value needs one "
-            "more: make it an array, leave it out of the batch, or limit the "
-            "programs with compile_budget=."
+        raise BudgetExceededError(
+            f"the compile budget of {limit} is spent and "
+            f"{self._describe_changes(signature)} needs another program. Give every "
+            "batch the same shapes (pad or drop the last one), or raise the budget."
         )
 
     def _describe_changes(self, signature: Signature) -> str:
@@ -453,7 +404,6 @@ class TrainStep:
 def _memory_spend(
     budget: MemoryBudget, predicted_bytes: float, variant: StepVariant, where: str
 ) -> Spend:
-    assert variant.program is not None  # by `_find_largest`
     return Spend(
         name=f"{budget.kind} memory of one step {where}".rstrip(),
         unit="bytes",
