@@ -1,5 +1,8 @@
 """Without a collector one safe callback delivers the records."""
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -89,3 +92,19 @@ def test_remat_and_grad_deliver_and_probes_differ_by_their_handlers(got):
     make = lambda handler: probes.Probe.of("x", "call", handler, 1.0)
     assert make(print) == make(print) != make(repr)
     assert len({make(print), make(print), make(repr)}) == 2
+
+
+def test_a_program_that_imports_probes_alone_has_a_receiver():
+    code = """
+import jax
+from frugax.compat import visualization
+called = []
+@jax.jit
+def program(x):
+    visualization.jax_debug_callback(lambda x: called.append(float(x)), x)
+    return x + 1
+assert program(1.0) == 2.0
+jax.effects_barrier()
+assert called == [1.0]
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
