@@ -180,8 +180,28 @@ def test_a_memory_budget_with_a_layout_is_of_each_device(parts):
     (spend,) = step.report().spends
     assert spend.measured is not None
     assert spend.measured <= spend.limit == e.value.needed
-    assert step.unplanned_bytes is not None
-    assert step.unplanned_bytes < 2 * spend.limit  # of one device, too
+
+
+@pytest.mark.parametrize("kind", ["temp", "total"])
+def test_the_bytes_of_a_plan_with_a_layout_are_of_one_device(kind):
+    def deep(params, batch):
+        x = batch["x"]
+        for _ in range(12):
+            x = jnp.tanh(x @ params["w"])
+        return (x**2).mean()
+
+    weights, batch = {"w": jnp.eye(64)}, {"x": jnp.ones((512, 64))}
+    options = {"of": deep, "layout": train.distributed.Layout.over((4,))}
+    plain = new(**options)
+    plain.prepare(plain.init(weights), batch)
+    needed = plain.program.bytes_of(kind)
+    budget = MemoryBudget(limit_bytes=needed * 7 // 10, kind=kind)
+    step = new(**options, budget=budget)
+    step.prepare(step.init(weights), batch)
+    assert step.unplanned_bytes == needed
+    (spend,) = step.report().spends
+    measured = step.program.bytes_of(kind)
+    assert spend.predicted == spend.measured == measured <= budget.limit_bytes
 
 
 @pytest.mark.parametrize(

@@ -41,10 +41,6 @@ CALLS = {
     "make(loss, sgd, budget=[TimeBudget(compiles=1)] * 2)": (
         "two time budgets were given: 1 compile and 1 compile."
     ),
-    "make(loss, sgd, budget=MemoryBudget('1MiB', kind='total'), layout=layout)": (
-        "with a layout the memory of a step is planned for temporaries: write "
-        "MemoryBudget(..., kind=\"temp\") instead of 'total', and choose the layout"
-    ),
     "make(loss, 1e-3)": (
         "optimizer must be an optax optimiser, such as optax.adam(1e-3), got 0.001."
     ),

@@ -91,7 +91,7 @@ def make_train_step(
     Raises:
         TypeError: an option is of the wrong kind, such as a number as text.
         ValueError: a number is out of its range, a name is unknown, or the budget
-            limits seconds, or with a layout more than temporaries.
+            limits seconds.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -119,14 +119,6 @@ def make_train_step(
         check_instance(
             "layout", layout, Layout, example="train.distributed.Layout.over((8,))"
         )
-        # Remat plans the program before it is partitioned, where only temporaries
-        # divide evenly over the devices; arguments depend on the layout.
-        if memory is not None and memory.kind != "temp":
-            raise ValueError(
-                "with a layout the memory of a step is planned for temporaries: write "
-                f'MemoryBudget(..., kind="temp") instead of {memory.kind!r}, and '
-                "choose the layout with distributed.plan."
-            )
     # `compile_budget=n` and `TimeBudget(compiles=n)` mean the same: the smaller counts.
     limits = [n for n in (compile_budget, compiles) if n is not None]
     return TrainStep(

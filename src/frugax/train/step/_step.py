@@ -7,7 +7,6 @@ changed before anything is compiled.
 
 import contextlib
 import dataclasses
-import math
 import threading
 import time
 from collections.abc import Iterator
@@ -285,29 +284,20 @@ class TrainStep:
         return self._options.layout
 
     @property
-    def _num_planned_devices(self) -> int:
-        """Number of devices that a plan's bytes are spread over."""
-        if self._options.layout is None:
-            return 1
-        return self._options.layout.data_size
-
-    @property
     def plan(self) -> remat.RematPlan | None:
         """How the backward pass fits the memory budget; None without a budget.
 
-        With a layout its bytes are those of all devices together.
+        Its bytes are those of one device.
         """
         return self._current and self._current.plan
 
     @property
     def unplanned_bytes(self) -> int | None:
-        """Bytes that the same step would need without a plan; None without a plan.
+        """Bytes of one device that the same step would need without a plan.
 
-        With a layout these are the bytes that the plan expects on each device.
+        None without a plan.
         """
-        if self.plan is None:
-            return None
-        return math.ceil(self.plan.unplanned_bytes / self._num_planned_devices)
+        return self.plan and self.plan.unplanned_bytes
 
     @property
     def program(self) -> measure.ProgramCosts:
@@ -345,10 +335,9 @@ class TrainStep:
             if self._options.layout is None:
                 where = ""
             if largest is not None and largest.plan is not None:
-                planned = largest.plan.predicted / self._num_planned_devices
-                spends.append(
-                    _memory_spend(largest.plan.budget, planned, largest, where)
-                )
+                plan = largest.plan
+                spend = _memory_spend(plan.budget, plan.predicted, largest, where)
+                spends.append(spend)
         if self._compile_limit is not None:
             spends.append(
                 Spend(
