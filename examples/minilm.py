@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-import frugax as ml
+import frugax as fx
 from frugax.models import (
     Composite,
     Connection,
@@ -111,9 +111,9 @@ def folder() -> Path:
 
 def load(backend: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
     """The model with its weights, compiled for a JAX or torch backend."""
-    compiled = ml.compile(SentenceEncoder(), backend, inference=True, **options)
+    compiled = fx.compile(SentenceEncoder(), backend, inference=True, **options)
     file = folder() / "model.safetensors"
-    params, _ = ml.models.load_state_dict(compiled, file, NAMES, cast=True)
+    params, _ = fx.models.load_state_dict(compiled, file, NAMES, cast=True)
     return compiled, params
 
 
@@ -139,7 +139,7 @@ def main() -> None:
         "Someone makes music.",
         "It rains.",
     ]
-    backend = ml.JaxBackend()
+    backend = fx.JaxBackend()
     compiled, params = load(backend)
     data = {k: backend.array(v) for k, v in tokenize(sentences).items()}
     vectors = np.asarray(compiled.pure(params, data)["output"])

@@ -228,10 +228,10 @@ def compress(
             are not text.
         ValueError: the plan is for other weights.
 
-    >>> import frugax
+    >>> import frugax as fx
     >>> weights = {"w": np.arange(6.0).reshape(2, 3), "layers": [np.zeros(3)]}
     >>> data = compress(weights, SizeBudget(max_abs=0))
-    >>> frugax.compress.decompress(data)["w"]
+    >>> fx.compress.decompress(data)["w"]
     array([[0., 1., 2.],
            [3., 4., 5.]])
     """

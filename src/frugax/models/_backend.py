@@ -153,8 +153,8 @@ class Backend:
                 backend.
 
         Example:
-            >>> import frugax as ml
-            >>> backend = ml.JaxBackend()
+            >>> import frugax as fx
+            >>> backend = fx.JaxBackend()
             >>> @backend.register_op("double")
             ... def double(x):
             ...     return x + x

@@ -80,11 +80,11 @@ def compile(
         InfeasibleBudgetError: nothing that was tried fits the budget.
 
     Example:
-        >>> import frugax as ml
-        >>> model = ml.models.MLP(input_size=4, hidden_sizes=[8], output_size=3)
-        >>> compiled = ml.compile(model, ml.JaxBackend())
+        >>> import frugax as fx
+        >>> model = fx.models.MLP(input_size=4, hidden_sizes=[8], output_size=3)
+        >>> compiled = fx.compile(model, fx.JaxBackend())
         >>> params = compiled.randomize_params()
-        >>> inputs = {"input": ml.JaxBackend().ones(2, 4)}
+        >>> inputs = {"input": fx.JaxBackend().ones(2, 4)}
         >>> compiled.evaluate(params, inputs)["output"].shape
         (2, 3)
     """

@@ -44,11 +44,11 @@ def plan(
         ValueError: a length is unknown.
 
     Example:
-        >>> import frugax as ml
-        >>> model = ml.models.MLP(input_size=8, hidden_sizes=[32] * 4, output_size=3)
-        >>> budget = ml.MemoryBudget("1MiB")
-        >>> how = {"backend": ml.JaxBackend(), "shapes": {"input": [64, 8]}}
-        >>> plan = ml.models.plan(model, budget, **how)
+        >>> import frugax as fx
+        >>> model = fx.models.MLP(input_size=8, hidden_sizes=[32] * 4, output_size=3)
+        >>> budget = fx.MemoryBudget("1MiB")
+        >>> how = {"backend": fx.JaxBackend(), "shapes": {"input": [64, 8]}}
+        >>> plan = fx.models.plan(model, budget, **how)
         >>> plan.predicted <= budget.limit_bytes
         True
     """
@@ -86,12 +86,12 @@ def apply(
         ValueError: the plan was made for other shapes or another model.
 
     Example:
-        >>> import frugax as ml
-        >>> model = ml.models.MLP(input_size=8, hidden_sizes=[32] * 4, output_size=3)
-        >>> budget = ml.MemoryBudget("1MiB")
-        >>> how = {"backend": ml.JaxBackend(), "shapes": {"input": [64, 8]}}
-        >>> plan = ml.models.plan(model, budget, **how)
-        >>> compiled = ml.models.apply(model, plan, **how)
+        >>> import frugax as fx
+        >>> model = fx.models.MLP(input_size=8, hidden_sizes=[32] * 4, output_size=3)
+        >>> budget = fx.MemoryBudget("1MiB")
+        >>> how = {"backend": fx.JaxBackend(), "shapes": {"input": [64, 8]}}
+        >>> plan = fx.models.plan(model, budget, **how)
+        >>> compiled = fx.models.apply(model, plan, **how)
         >>> str(compiled.report().verdict)
         'kept'
     """

@@ -136,16 +136,19 @@ def _render_training(outcome: Outcome, records: Records) -> Markup:
 def _compute_throughput(
     records: Records,
 ) -> tuple[Float[np.ndarray, " parts"], Float[np.ndarray, " parts"]] | None:
-    """Return steps per second over equal parts of the training; None if too short."""
+    """Return steps per second over parts of the training; None if it is too short."""
     steps, seconds = _read_series(records, "seconds")
-    parts = min(40, len(steps) // 5)
-    if parts < 2:
+    if len(steps) < 2:
         return None
-    at = np.linspace(0, len(steps) - 1, parts + 1).round().astype(int)
-    taken, spent = np.diff(steps[at]), np.diff(seconds[at])
     # A resumed part starts at an earlier second than the one before it ended.
-    known = spent > 0
-    return steps[at][1:][known], (taken[known] / spent[known])
+    elapsed = np.cumsum(np.maximum(np.diff(seconds, prepend=seconds[0]), 0.0))
+    # Python waits for the device four times a second: shorter parts would show that.
+    parts = min(40, int(elapsed[-1] / 2.0))
+    if parts < 4:
+        return None
+    ends = np.linspace(0.0, elapsed[-1], parts + 1)
+    at = np.unique(np.searchsorted(elapsed, ends).clip(max=len(steps) - 1))
+    return steps[at][1:], np.diff(steps[at]) / np.diff(elapsed[at])
 
 
 def _read_series(

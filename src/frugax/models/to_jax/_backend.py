@@ -24,8 +24,8 @@ class JaxBackend(Backend):
     are enabled around this backend's own work only.
 
     Example:
-        >>> import frugax as ml
-        >>> backend = ml.JaxBackend(dtype=ml.float32)
+        >>> import frugax as fx
+        >>> backend = fx.JaxBackend(dtype=fx.float32)
         >>> backend.matmul(backend.ones(3, 4), backend.ones(4, 5)).shape
         (3, 5)
     """

@@ -31,8 +31,8 @@ class TorchBackend(Backend):
     only, and random numbers come from its own seed, not from torch's.
 
     Example:
-        >>> import frugax as ml
-        >>> backend = ml.TorchBackend(dtype=ml.float32)
+        >>> import frugax as fx
+        >>> backend = fx.TorchBackend(dtype=fx.float32)
         >>> backend.matmul(backend.ones(3, 4), backend.ones(4, 5)).shape
         torch.Size([3, 5])
     """
