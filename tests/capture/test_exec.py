@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import frugax as fx
 from frugax.cli import main
 from refusals import assert_names
 
@@ -126,6 +127,8 @@ def test_a_step_is_planned_and_the_receipt_says_what_it_took(tmp_path):
     assert receipt["command"] == ["train.py"]
     step, double = receipt["functions"]
     assert (step["name"], step["place"], step["calls"]) == ("step", "train.py:11", 4)
+    limit = next(n for n in found.stderr.splitlines() if n.startswith("limit: "))
+    assert str(fx.MemoryBudget.share("60%")) in limit
     causes = [c["cause"] for c in step["compiles"]]
     assert causes[1] == "x: float32[512,64] -> float32[256,64]"
     plan = step["plan"]

@@ -468,6 +468,73 @@ def test_where_nothing_fits_the_step_runs_as_it_is_and_a_warning_says_so():
     assert step.report().memory.temp_bytes == step.plan.unplanned_bytes
 
 
+def _count_searches(monkeypatch):
+    asked = []
+    find = fx.remat.plan
+
+    def plan(*args, **options):
+        asked.append(options["within_s"])
+        return find(*args, **options)
+
+    monkeypatch.setattr(fx.remat, "plan", plan)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("memory", "harder", "easier"), [("1%", 256, 1024), ("1KiB", 1024, 256)]
+)
+def test_where_nothing_fits_harder_shapes_are_not_planned_again(
+    monkeypatch, memory, harder, easier
+):
+    budget = memory if memory.endswith("%") else fx.MemoryBudget(memory)
+    step = fx.jit(sgd, memory=budget)
+    asked = _count_searches(monkeypatch)
+    rows = lambda n: jnp.ones((n, 64))
+    with warns(UnplannedWarning):
+        step(WEIGHTS, rows(512))
+    assert len(asked) == 1
+    with warns(UnplannedWarning):
+        found = step(WEIGHTS, rows(harder))
+    assert_same(found, jax.jit(sgd)(WEIGHTS, rows(harder)))
+    assert len(asked) == 1
+    assert step.plan.problems
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnplannedWarning)
+        step(WEIGHTS, rows(easier))
+        assert len(asked) == 2
+        # Weights of another type are those of another program.
+        step(WEIGHTS.astype("bfloat16"), rows(harder).astype("bfloat16"))
+        assert len(asked) == 3
+
+
+def test_planning_ends_after_some_time_and_the_report_says_so(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    asked = _count_searches(monkeypatch)
+    step = assert_planned(sgd, WEIGHTS, ROWS)
+    assert 0 < min(asked) <= max(asked)
+    assert step.plan.cut_after_s is None
+    whole = str(step.report())
+    late = property(lambda bench: bench.compiles >= 3)
+    place = "frugax.remat._compile_search.CompileBench.is_late"
+    monkeypatch.setattr(place, late)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
+    step = assert_planned(sgd, WEIGHTS, ROWS)
+    assert 0 < step.plan.cut_after_s <= max(asked)
+    assert str(step.report()).count(",") > whole.count(",")
+
+
+def test_where_there_is_no_time_to_plan_the_step_runs_as_it_is(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    place = "frugax.remat._compile_search.CompileBench.is_late"
+    monkeypatch.setattr(place, True)
+    step = fx.jit(sgd, memory="60%")
+    with warns(UnplannedWarning, "sgd"):
+        found = step(WEIGHTS, ROWS)
+    assert_same(found, jax.jit(sgd)(WEIGHTS, ROWS))
+    assert not step.plan.gradients
+    assert step.plan.problems
+
+
 def test_a_failure_of_the_planner_is_not_one_of_the_step(monkeypatch):
     def fail(*_, **__):
         raise AssertionError("a bug")

@@ -1,5 +1,6 @@
 """A kept plan is found again for the same program only, and not if damaged."""
 
+import dataclasses
 import hashlib
 import os
 import subprocess
@@ -12,9 +13,16 @@ import numpy as np
 import pytest
 
 from frugax import MemoryBudget, remat
+from frugax.errors import InfeasibleBudgetError
 from frugax.remat import _plan_cache
-from frugax.remat._plan_cache import load_plan, plan_key, recall, store_plan
-from refusals import warns
+from frugax.remat._plan_cache import (
+    SearchResult,
+    load_result,
+    plan_key,
+    recall,
+    store_result,
+)
+from refusals import refuses, warns
 
 BUDGET = MemoryBudget("800KiB")
 PROGRAM = """
@@ -150,16 +158,17 @@ def test_a_traced_constant_has_no_key():
 
 
 @pytest.fixture(scope="module")
-def plan():
-    return remat.plan(sums(), MemoryBudget("1MiB"), example_args=ARGS)
+def found():
+    plan = remat.plan(sums(), MemoryBudget("1MiB"), example_args=ARGS)
+    return SearchResult(plan=plan)
 
 
-def test_a_stored_plan_is_loaded_unchanged(plan, tmp_path):
+def test_a_stored_plan_is_loaded_unchanged(found, tmp_path):
     folder = tmp_path / "made" / "on demand"
-    assert load_plan("k", folder) is None
-    store_plan("k", plan, folder)
-    assert load_plan("k", folder) == plan
-    assert load_plan("other", folder) is None
+    assert load_result("k", folder) is None
+    store_result("k", found, folder)
+    assert load_result("k", folder) == found
+    assert load_result("other", folder) is None
     assert [f.name for f in folder.iterdir()] == ["k.json"]
 
 
@@ -173,15 +182,15 @@ def test_a_stored_plan_is_loaded_unchanged(plan, tmp_path):
     ],
     ids=["cut off", "one digit", "empty", "no text"],
 )
-def test_a_damaged_file_gives_one_warning_and_is_ignored(plan, tmp_path, damage):
-    store_plan("k", plan, tmp_path)
+def test_a_damaged_file_gives_one_warning_and_is_ignored(found, tmp_path, damage):
+    store_result("k", found, tmp_path)
     file = tmp_path / "k.json"
     file.write_bytes(damage(file.read_bytes()))
     with warns(UserWarning, "k.json") as told:
-        assert load_plan("k", tmp_path) is None
+        assert load_result("k", tmp_path) is None
     assert len(told) == 1
-    store_plan("k", plan, tmp_path)  # stored again
-    assert load_plan("k", tmp_path) == plan
+    store_result("k", found, tmp_path)  # stored again
+    assert load_result("k", tmp_path) == found
 
 
 def test_a_file_of_another_kind_is_ignored(tmp_path):
@@ -189,23 +198,23 @@ def test_a_file_of_another_kind_is_ignored(tmp_path):
     digest = hashlib.sha256(text.encode()).hexdigest()
     (tmp_path / "k.json").write_text(f"{digest}\n{text}")
     with warns(UserWarning, "k.json"):
-        assert load_plan("k", tmp_path) is None
+        assert load_result("k", tmp_path) is None
 
 
-def test_the_least_recently_used_plans_are_deleted(plan, tmp_path, monkeypatch):
+def test_the_least_recently_used_plans_are_deleted(found, tmp_path, monkeypatch):
     for i, key in enumerate("abc"):
-        store_plan(key, plan, tmp_path)
+        store_result(key, found, tmp_path)
         os.utime(tmp_path / f"{key}.json", (i, i))
-    load_plan("a", tmp_path)  # used now, so b is the oldest
+    load_result("a", tmp_path)  # used now, so b is the oldest
     size = (tmp_path / "a.json").stat().st_size
     monkeypatch.setattr(_plan_cache, "_MAX_BYTES", 3 * size)
-    store_plan("d", plan, tmp_path)
+    store_result("d", found, tmp_path)
     assert sorted(f.stem for f in tmp_path.iterdir()) == ["a", "c", "d"]
 
 
-def test_a_plan_is_made_once(plan, tmp_path, monkeypatch):
+def test_a_plan_is_made_once(found, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    made = []
+    plan, made = found.plan, []
     make = lambda: made.append(plan) or plan
     assert recall("k", make, cache=True) == recall("k", make, cache=True) == plan
     assert len(made) == 1
@@ -217,10 +226,47 @@ def test_a_plan_is_made_once(plan, tmp_path, monkeypatch):
     assert len(list(tmp_path.rglob("*.json"))) == 2
 
 
-def test_a_read_only_folder_gives_a_warning_and_a_plan(plan, tmp_path):
+def test_that_nothing_fits_is_found_once(tmp_path):
+    def loss(w, x):
+        for _ in range(8):
+            x = jnp.tanh(x @ w)
+        return jnp.sum(x)
+
+    args = (f32(16, 16), f32(256, 16))
+    ask = lambda **how: remat.plan(
+        loss, MemoryBudget("1KiB"), example_args=args, cache=tmp_path, **how
+    )
+    with refuses(InfeasibleBudgetError) as first:
+        ask()
+    with pytest.MonkeyPatch.context() as patch:
+        # Nothing is searched any more.
+        patch.setattr("frugax.remat._planner._PlanSearch.run", None)
+        with refuses(InfeasibleBudgetError) as again:
+            ask()
+    assert str(again.value) == str(first.value)
+    assert again.value.best == first.value.best
+    assert again.value.needed == first.value.needed
+
+
+def test_a_search_that_was_cut_short_is_made_again_with_far_more_time(found, tmp_path):
+    made = []
+
+    def make_in(seconds):
+        def make():
+            made.append(seconds)
+            return dataclasses.replace(found.plan, cut_after_s=seconds)
+
+        return recall("k", make, cache=tmp_path, within_s=seconds)
+
+    for seconds in (10.0, 5.0, 11.0, 30.0, 10.0, None, None, 1.0):
+        make_in(seconds)
+    assert made == [10.0, 30.0, None]
+
+
+def test_a_read_only_folder_gives_a_warning_and_a_plan(found, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with warns(UserWarning, "file"):
-        store_plan("k", plan, tmp_path / "file")
+        store_result("k", found, tmp_path / "file")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert load_plan("k", tmp_path / "file") is None
+        assert load_result("k", tmp_path / "file") is None

@@ -1,5 +1,6 @@
 """Loops as the libraries of solvers build them."""
 
+import equinox as eqx
 import jax
 import jax.extend.core  # noqa: TID251
 import jax.numpy as jnp
@@ -84,3 +85,72 @@ def test_a_custom_rule_is_named_where_no_plan_fits():
     loss = lambda w, y: jnp.mean(solve(w, y) ** 2)
     with refuses(InfeasibleBudgetError, "custom_vjp"):
         plan_whole(loss, MemoryBudget("1KiB"), (W, START), cache=False)
+
+
+def fixed(x):
+    """Refuses to be differentiated, as what a solver reads beside its state does."""
+    return eqx.internal.nondifferentiable(x)
+
+
+def in_the_body(w, x):
+    def body(carry, _):
+        x, time = carry
+        return (jnp.tanh(x @ w) + fixed(time), time + 0.1), None
+
+    return lax.scan(body, (x, jnp.float32(0.0)), None, 8)[0][0]
+
+
+def after_the_scan(w, x):
+    def body(carry, _):
+        x, time = carry
+        return (jnp.tanh(x @ w), time + 0.1), jnp.sqrt(time)
+
+    (x, time), roots = lax.scan(body, (x, jnp.float32(0.0)), None, 8)
+    for root in roots:
+        x = jnp.tanh(x @ w) + fixed(root) * fixed(time)
+    return x
+
+
+def after_a_call(w, x):
+    both = jax.jit(lambda x, time: (jnp.tanh(x @ w), time + 0.1))
+    time = jnp.float32(0.0)
+    for _ in range(8):
+        x, time = both(x, time)
+        x = x + fixed(time)
+    return x
+
+
+def after_a_branch(w, x):
+    time = jnp.float32(0.0)
+    for i in range(8):
+        branches = [lambda x, t: (jnp.tanh(x @ w), t), lambda x, t: (x @ w, t + 0.1)]
+        x, time = lax.cond(jnp.sum(x) > i, *branches, x, time)
+        x = jnp.tanh(x @ w) + fixed(time)
+    return x
+
+
+def after_a_checkpoint(w, x):
+    both = jax.checkpoint(lambda x, time: (jnp.tanh(x @ w), time + 0.1))
+    time = jnp.float32(0.0)
+    for _ in range(8):
+        x, time = both(x, time)
+        x = x + fixed(time)
+    return x
+
+
+@pytest.mark.parametrize(
+    "net",
+    [in_the_body, after_the_scan, after_a_call, after_a_branch, after_a_checkpoint],
+)
+@pytest.mark.parametrize("share", [0.6, 0.3])
+def test_what_no_gradient_reaches_is_not_differentiated(net, share):
+    def loss(w, x):
+        return jnp.mean(net(w, x) ** 2)
+
+    try:
+        plan = remat.plan(loss, MemoryBudget.share(share), (W, START), cache=False)
+    except InfeasibleBudgetError as e:
+        plan = e.best
+    assert isinstance(plan, remat.RematPlan)
+    want = jax.value_and_grad(loss)(W, START)
+    assert_same(jax.jit(remat.apply(loss, plan))(W, START), want)

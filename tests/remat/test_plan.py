@@ -226,6 +226,36 @@ def test_a_search_that_is_out_of_time_takes_the_best_plan_so_far(mlp, monkeypatc
     assert plan.extra_flops >= whole.extra_flops
 
 
+def test_a_plan_says_that_its_search_was_cut_short(mlp, monkeypatch):
+    whole = plan_share(mlp, 0.5, within_s=9999)
+    assert whole.cut_after_s is None
+    assert whole == plan_share(mlp, 0.5)
+    is_late = property(lambda bench: bench.compiles >= 2)
+    place = "frugax.remat._compile_search.CompileBench.is_late"
+    monkeypatch.setattr(place, is_late)
+    plan = plan_share(mlp, 0.5, within_s=9999)
+    assert plan.cut_after_s == 9999
+    assert len(str(plan).splitlines()) > len(
+        str(dataclasses.replace(plan, cut_after_s=None)).splitlines()
+    )
+
+
+def test_a_search_that_runs_out_of_time_while_nothing_fits_gives_the_smallest(
+    mlp, monkeypatch
+):
+    with refuses(InfeasibleBudgetError) as whole:
+        plan_share(mlp, 0.1)
+    tried = whole.value.best.tried
+    # The time is over once the search has failed, before it plans at what is needed.
+    is_late = property(lambda bench: bench.limit > whole.value.limit)
+    place = "frugax.remat._compile_search.CompileBench.is_late"
+    monkeypatch.setattr(place, is_late)
+    with refuses(InfeasibleBudgetError) as caught:
+        plan_share(mlp, 0.1, within_s=9999)
+    # Compiled as it will run, it differs by some bytes.
+    assert caught.value.best.predicted <= 1.05 * min(t.bytes for t in tried)
+
+
 def test_a_search_that_found_nothing_in_time_is_refused(mlp):
     with refuses(InfeasibleBudgetError) as caught:
         plan_share(mlp, 0.5, within_s=1e-9)

@@ -68,6 +68,14 @@ class _Call:
         return self.tree, tuple(map(_type_of, self.leaves)), self.static
 
     @property
+    def kind(self) -> Hashable:
+        """Equal for calls that differ at most in the sizes of their arrays."""
+        types = [
+            (getattr(x, "ndim", 0), getattr(x, "dtype", None)) for x in self.leaves
+        ]
+        return self.tree, tuple(types), self.static
+
+    @property
     def shapes(self) -> list[Any]:
         """The leaves as shapes, where a committed array keeps its place."""
         return list(map(_shape, self.leaves))
@@ -168,6 +176,8 @@ class PlannedFunction:
         self._programs: dict[Hashable, _Program] = {}
         self._latest: _Program | None = None
         self._latest_call: _Call | None = None
+        # Plans of programs that do not fit, by `_Call.kind`.
+        self._missed: dict[Hashable, list[JitPlan]] = {}
         self._signatures: list[Signature] = []
         self._causes: list[str] = []
 
@@ -241,6 +251,7 @@ class PlannedFunction:
         if self._watched is not None:
             self._watched.clear_cache()
         self._programs.clear()
+        self._missed.clear()
         self._latest = None
 
     @property
@@ -377,7 +388,8 @@ class PlannedFunction:
                 self._warn(causes)
             return _Program(build({}).jitted, call, None, staged)
         try:
-            found = plan_program(staged, build, shapes, self._budget)
+            missed = self._missed.setdefault(call.kind, [])
+            found = plan_program(staged, build, shapes, self._budget, missed)
         except Exception as e:
             # Whatever fails in planning, the user's program runs.
             cause = str(e).partition("\n")[0]
@@ -391,6 +403,7 @@ class PlannedFunction:
                 f"its budget of {plan.budget}: the smallest program that was found runs"
             )
         elif not plan.fits:
+            missed.append(plan)
             needs = f"it needs {format_bytes(plan.predicted)}"
             self._warn([f"{needs}, but the budget is {plan.budget}", *plan.problems])
         return _Program(found.jitted.jitted, call, found.plan, staged)

@@ -1,13 +1,14 @@
 """Plan the gradients of a traced program so that the whole compiled program fits."""
 
 import dataclasses
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from frugax import measure, remat
-from frugax.budget import MemoryBudget, MemoryShare, Plan, format_bytes
+from frugax.budget import MemoryBudget, MemoryShare, Plan, format_bytes, format_seconds
 from frugax.errors import InfeasibleBudgetError
 from frugax.jaxprs import digest, shape_of
 from frugax.targets import CompiledAnswer, find_target
@@ -19,6 +20,9 @@ Chosen = Mapping[MarkedGradient, ValueAndGrad]
 
 # Where nothing fits, the smallest program runs if it exceeds the limit by at most this.
 _NEAR_MISS = 1.1
+# Planning ends after these seconds, or after the time of so many compilations of the
+# program without a plan if that is longer: the program is to run.
+_MOST_SECONDS, _MOST_COMPILATIONS = 60.0, 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,6 +55,11 @@ class JitPlan(Plan):
     def fits(self) -> bool:
         """Whether the program keeps to the budget."""
         return self.predicted <= self.budget.usable_bytes
+
+    @property
+    def cut_after_s(self) -> float | None:
+        """Seconds after which planning ended for lack of time; None if it did not."""
+        return max((g.cut_after_s or 0.0 for g in self.gradients), default=0.0) or None
 
     @property
     def extra_share(self) -> float:
@@ -89,11 +98,14 @@ def plan_program(
     build: Callable[[Chosen], Any],
     shapes: Sequence[Any],
     budget: MemoryBudget | MemoryShare,
+    missed: Sequence[JitPlan] = (),
 ) -> PlannedProgram:
     """Choose the plans of a program's gradients, the one that keeps most first.
 
     Gradients of the same function have one plan. If nothing fits, the program without
-    a plan is returned, or the smallest one if it nearly fits, with the reasons.
+    a plan is returned, or the smallest one if it nearly fits, with the reasons. After a
+    minute, or the time of ten compilations of the program without a plan if that is
+    longer, no further program is tried.
 
     Args:
         staged: the program.
@@ -101,6 +113,8 @@ def plan_program(
             from what computes its gradients; those that are not named stay plain.
         shapes: the flat arguments, on the devices to plan for.
         budget: the limit of the whole program.
+        missed: plans of the same program for other shapes, where nothing fitted. It
+            is not looked for again where shapes are harder to fit.
 
     Raises:
         InfeasibleBudgetError: the compiler refuses the program without a plan, and
@@ -108,7 +122,7 @@ def plan_program(
     """
     target = find_target(shapes)
     budget = target.in_bytes(budget)
-    plain = build({})
+    plain, began = build({}), time.monotonic()
     reference, unplanned_bytes, lowest = None, 0, 0
     with target.tracing():
         traced = plain.trace(*shapes)
@@ -124,6 +138,8 @@ def plan_program(
         costs = measure.program(compiled)
         unplanned_bytes = costs.bytes_of(budget.kind)
         lowest = unplanned_bytes - costs.temp_bytes
+    now = time.monotonic()
+    deadline = now + max(_MOST_SECONDS, _MOST_COMPILATIONS * (now - began))
     limit = budget.of(unplanned_bytes) if isinstance(budget, MemoryShare) else budget
     unplanned = JitPlan(
         budget=limit, predicted=unplanned_bytes, unplanned_bytes=unplanned_bytes
@@ -131,6 +147,14 @@ def plan_program(
     result = PlannedProgram(unplanned, plain, compiled)
     if unplanned.fits:
         return result
+    if easier := _find_easier(missed, unplanned_bytes, budget):
+        problem = (
+            f"nothing fitted for other shapes, which need "
+            f"{format_bytes(easier.unplanned_bytes)} without a plan, so it is not "
+            "planned for these"
+        )
+        plan = dataclasses.replace(unplanned, problems=(problem,))
+        return dataclasses.replace(result, plan=plan)
     problems = list(staged.unplanned)
     if not staged.sites and not problems:
         problems.append("it takes no gradient")
@@ -150,14 +174,23 @@ def plan_program(
             keep=kept.append,
         )
         place = ", ".join(dict.fromkeys(s.gradient.source for s in sites))
+        # Plans that are remembered take no time, so a search is begun at any time.
+        within_s = max(deadline - time.monotonic(), 1e-9)
         try:
-            found = _plan_site(sites[0], limit, within, staged, shapes)
+            found = _plan_site(sites[0], limit, within, staged, shapes, within_s)
         except InfeasibleBudgetError as e:
             # The next gradient is planned with this one at its smallest.
             if not isinstance(e.best, remat.RematPlan):
                 problems.append(f"the gradient at {place}: {e.what}")
                 continue
             found, kept = e.best, []
+            if found.cut_after_s is not None:
+                problems.append(
+                    f"planning the gradient at {place} ended for lack of time, after "
+                    f"{format_seconds(found.cut_after_s)}"
+                )
+            if found.predicted >= found.unplanned_bytes:
+                continue  # it keeps everything
         except Exception as e:
             # Whatever the planner cannot do, the user's program runs.
             cause = str(e).partition("\n")[0]
@@ -191,13 +224,36 @@ def plan_program(
         problems.append(
             f"the smallest of the programs tried needs {format_bytes(smallest)}"
         )
-    missed = {"problems": tuple(problems), "smallest_bytes": smallest}
+    reasons: dict[str, Any] = {
+        "problems": tuple(problems),
+        "smallest_bytes": smallest,
+    }
     if plans and smallest <= min(_NEAR_MISS * limit.usable_bytes, unplanned_bytes):
         return dataclasses.replace(
-            result, plan=dataclasses.replace(result.plan, **missed)
+            result, plan=dataclasses.replace(result.plan, **reasons)
         )
-    plan = dataclasses.replace(unplanned, **missed)
+    plan = dataclasses.replace(unplanned, **reasons)
     return PlannedProgram(plan, plain, reference and reference.executable)
+
+
+def _find_easier(
+    missed: Sequence[JitPlan], unplanned_bytes: int, budget: MemoryBudget | MemoryShare
+) -> JitPlan | None:
+    """A plan that missed its limit although its shapes were not harder to fit.
+
+    What no plan changes, such as the weights, is the larger a share of the temporaries
+    the smaller these are; against a limit in bytes, larger shapes are harder.
+    """
+    is_share = isinstance(budget, MemoryShare)
+    return next(
+        (
+            plan
+            for plan in missed
+            if plan.unplanned_bytes == unplanned_bytes
+            or (plan.unplanned_bytes > unplanned_bytes) == is_share
+        ),
+        None,
+    )
 
 
 def _group(sites: Sequence[GradientSite]) -> list[list[GradientSite]]:
@@ -221,6 +277,7 @@ def _plan_site(
     within: remat.EnclosingProgram,
     staged: StagedProgram,
     shapes: Sequence[Any],
+    within_s: float,
 ) -> remat.RematPlan:
     return remat.plan(
         site.loss,
@@ -228,6 +285,7 @@ def _plan_site(
         example_args=site_shapes(site, staged, shapes),
         has_aux=True,
         within=within,
+        within_s=within_s,
     )
 
 

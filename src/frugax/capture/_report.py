@@ -146,6 +146,8 @@ class JitReport:
             line += f", {format_bytes(self.plan.unplanned_bytes)} without a plan"
             if self.plan.gradients:
                 line += f", +{format_share(self.plan.extra_share)} flops"
+            if self.plan.cut_after_s is not None:
+                line += f", planned in {format_seconds(self.plan.cut_after_s)} at most"
         line += f"; {amount(self.calls, 'calls')}"
         if self.step_seconds is not None:
             line += f", {format_seconds(self.step_seconds)} each"

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from frugax.budget import (
+    MemoryBudget,
+    MemoryShare,
     format_bytes,
     format_seconds,
     format_share,
@@ -113,7 +115,7 @@ class ScriptWatch:
         if settings["explain"]:
             _tell(describe_memory(found, settings["command"]))
         else:
-            _tell(describe(reports, settings["command"]))
+            _tell(describe(reports, settings["command"], self._budget))
         if settings["receipt"] is None:
             return
         document = {
@@ -146,18 +148,23 @@ def _tell_compile(record: CallRecord) -> None:
     _tell(f"frugax: {record.name} ({record.place}) {record.compiles[-1]}")
 
 
-def describe(reports: Sequence[JitReport], command: Sequence[str]) -> str:
+def describe(
+    reports: Sequence[JitReport],
+    command: Sequence[str],
+    budget: MemoryBudget | MemoryShare | None = None,
+) -> str:
     """The receipt of a script, as text.
 
     Args:
         reports: its functions, the most important first.
         command: the script and its arguments.
+        budget: the limit of each function that takes a gradient; None if there is none.
     """
     title = f"frugax: receipt of {' '.join(command)}"
     if not reports:
         return f"{title}: it called no jitted function"
     head = ["function", "calls", "each", "compiles", "memory", "plain", "verdict"]
-    rows, notes = [], []
+    rows, notes = [], [] if budget is None else [f"limit: {budget}"]
     for r in reports[:_MAX_LISTED]:
         plan, receipt = r.plan, r.receipt
         kind = "temp" if plan is None else plan.budget.kind
@@ -173,9 +180,10 @@ def describe(reports: Sequence[JitReport], command: Sequence[str]) -> str:
             ]
         )
         if plan is not None and plan.gradients:
-            notes.append(
-                f"{r.name}: {plan.budget}; +{format_share(plan.extra_share)} flops"
-            )
+            note = f"{r.name}: {plan.budget}; +{format_share(plan.extra_share)} flops"
+            if plan.cut_after_s is not None:
+                note += f"; planning ended after {format_seconds(plan.cut_after_s)}"
+            notes.append(note)
         if plan is not None:
             notes += [f"{r.name}: {problem}" for problem in plan.problems]
         if len(r.compiles) > 1:

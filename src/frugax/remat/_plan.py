@@ -9,6 +9,7 @@ from frugax.budget import (
     Plan,
     amount,
     format_bytes,
+    format_seconds,
     format_share,
     table,
 )
@@ -260,6 +261,8 @@ class RematPlan(Plan):
         tried: the programs that were compiled to find the plan, by falling bytes.
         host_bytes: bytes that are moved to the host's memory in the forward pass and
             back in the backward pass, as XLA reported them.
+        cut_after_s: the seconds of `within_s`, if the search ended because they were
+            over; a longer one may find a cheaper plan. None if it ended by itself.
     """
 
     budget: MemoryBudget
@@ -284,6 +287,7 @@ class RematPlan(Plan):
     rows: RowChunks | None = None
     tried: tuple[TriedPlan, ...] = ()
     host_bytes: int = 0
+    cut_after_s: float | None = None
 
     @property
     def extra_share(self) -> float:
@@ -320,6 +324,7 @@ class RematPlan(Plan):
             f"recomputed: {self.extra_flops:,} flops, "
             f"{format_share(self.extra_flops / flops)} more; "
             f"programs compiled to find this plan: {self.compiles}",
+            *self._describe_cut(),
             *map(str, self._other_levers),
             "",
         ]
@@ -349,6 +354,12 @@ class RematPlan(Plan):
         line = f"measured by the compiler for {self.target}, bytes of one device"
         return [f"{line}; {self.caveat}" if self.caveat else line]
 
+    def _describe_cut(self) -> list[str]:
+        if self.cut_after_s is None:
+            return []
+        seconds = format_seconds(self.cut_after_s)
+        return [f"the search ended after {seconds}, and took the best plan so far"]
+
     def __str__(self) -> str:
         rows = [
             [
@@ -366,7 +377,8 @@ class RematPlan(Plan):
             f"{format_share(self.extra_share)} more flops"
         )
         shown = table(head, rows or [["all", "keep", "-", "0"]])
-        return "\n".join([total, *map(str, self._other_levers), shown])
+        notes = [*self._describe_cut(), *map(str, self._other_levers)]
+        return "\n".join([total, *notes, shown])
 
     @property
     def _other_levers(self) -> list[object]:

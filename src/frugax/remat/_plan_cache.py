@@ -1,10 +1,13 @@
 """The disk cache of remat plans, so that the next process need not search for them.
 
+That nothing fits is remembered as well, with the smallest plan.
+
 A plan records the memory that some compiled programs need. Its name in the cache is
 therefore a digest of everything that those programs depend on (`plan_key`): the
 computation down to each parameter and constant, the compiler and the device.
 """
 
+import dataclasses
 import functools
 import hashlib
 import importlib.metadata
@@ -13,12 +16,13 @@ import os
 import platform
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
 from jax.core import Tracer
 
-from frugax.budget import MemoryBudget, MemoryShare, to_plain
+from frugax.budget import MemoryBudget, MemoryShare, from_plain, to_json, to_plain
+from frugax.errors import InfeasibleBudgetError
 from frugax.fileio import DiskCache, cache_folder
 from frugax.jaxprs import LossOfArrays, constants, digest
 from frugax.targets import Target
@@ -28,6 +32,9 @@ from ._plan import RematPlan
 
 # Above this the least recently used plans are deleted. A plan takes a few kB.
 _MAX_BYTES = 16 * 2**20
+# A search that its time limit cut short is made again where this many times more is
+# allowed: a limit that follows the time of a compilation differs from run to run.
+_MORE_TIME = 2
 # Environment variables that change the programs that XLA makes.
 _ENVIRONMENT = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
@@ -44,10 +51,11 @@ def plan_key(
     divide_batch: bool | str = True,
     offload: bool | str = True,
     first_fit: bool = False,
-    within_s: float | None = None,
     take: Callable[[tuple[Any, ...]], LossOfArrays] | None = None,
 ) -> str | None:
     """The name of the plan for these arguments of `plan`, the same in every process.
+
+    A time limit does not belong to it, see `recall`.
 
     It is None if the loss reads an array that is known only inside a `jit` around it:
     then the computation cannot be told from another one.
@@ -63,7 +71,6 @@ def plan_key(
         divide_batch,
         offload,
         first_fit,
-        within_s,
         _compiler_facts(program.target),
     ]
     # The program is traced with its plain gradient as well, because the loss alone does
@@ -87,31 +94,113 @@ def plan_key(
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why nothing fits, as `InfeasibleBudgetError` says it, which documents these."""
+
+    what: str
+    needed: int
+    limit: int
+    hint: str
+    lower_bound: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """What a search found.
+
+    Attributes:
+        plan: the plan, or the one of the smallest program where nothing fits.
+        refusal: why nothing fits; None if the plan does.
+    """
+
+    plan: RematPlan
+    refusal: Refusal | None = None
+
+    @classmethod
+    def of(cls, make: Callable[[], RematPlan]) -> Self:
+        """The result of a search that returns a plan or raises."""
+        try:
+            return cls(plan=make())
+        except InfeasibleBudgetError as e:
+            error = e
+        assert isinstance(error.best, RematPlan)
+        bound = error.lower_bound
+        refusal = Refusal(
+            what=error.what,
+            needed=int(error.needed),
+            limit=int(error.limit),
+            hint=error.hint,
+            lower_bound=None if bound is None else int(bound),
+        )
+        return cls(plan=error.best, refusal=refusal)
+
+    def answers(self, within_s: float | None) -> bool:
+        """Whether a search of at most so many seconds need not be made any more."""
+        cut = self.plan.cut_after_s
+        return cut is None or (within_s is not None and within_s <= _MORE_TIME * cut)
+
+    def get(self) -> RematPlan:
+        """The plan.
+
+        Raises:
+            InfeasibleBudgetError: nothing fits.
+        """
+        if self.refusal is None:
+            return self.plan
+        raise InfeasibleBudgetError(
+            self.refusal.what,
+            needed=self.refusal.needed,
+            limit=self.refusal.limit,
+            unit="bytes",
+            hint=self.refusal.hint,
+            best=self.plan,
+            proven=False,  # the least of those that were tried
+            lower_bound=self.refusal.lower_bound,
+        )
+
+
 def recall(
     key: str | None,
     make: Callable[[], RematPlan],
     *,
     cache: bool | str | os.PathLike[str],
+    within_s: float | None = None,
 ) -> RematPlan:
-    """The plan that is stored under this name, or else a new one, then stored."""
+    """The result that is stored under this name, or else a new one, then stored.
+
+    Args:
+        key: its name; None if it has none.
+        make: searches for at most `within_s` seconds.
+        cache: whether to store results, or the folder that holds them.
+        within_s: a stored search that this time cut short is made again where far more
+            is allowed now.
+
+    Raises:
+        InfeasibleBudgetError: nothing fits.
+    """
     if key is None or cache is False:
         return make()
     folder = cache_folder("plans") if cache is True else Path(cache)
-    plan = load_plan(key, folder)
-    if plan is None:
-        plan = make()
-        store_plan(key, plan, folder)
-    return plan
+    found = load_result(key, folder)
+    if found is None or not found.answers(within_s):
+        found = SearchResult.of(make)
+        store_result(key, found, folder)
+    return found.get()
 
 
-def load_plan(key: str, folder: Path) -> RematPlan | None:
-    """The plan that is stored under this name, or None; a damaged file warns."""
-    return _cache(folder).load(key, lambda text: RematPlan.from_json(text.decode()))
+def load_result(key: str, folder: Path) -> SearchResult | None:
+    """The result that is stored under this name, or None; a damaged file warns."""
+    return _cache(folder).load(key, _decode)
 
 
-def store_plan(key: str, plan: RematPlan, folder: Path) -> None:
-    """Store a plan; a folder that cannot be written to costs only a warning."""
-    _cache(folder).store(key, plan.to_json().encode())
+def store_result(key: str, found: SearchResult, folder: Path) -> None:
+    """Store a result; a folder that cannot be written to costs only a warning."""
+    _cache(folder).store(key, to_json(to_plain(found), indent=1).encode())
+
+
+def _decode(content: bytes) -> SearchResult:
+    return from_plain(SearchResult, json.loads(content), null_is_nan=True)
 
 
 def _cache(folder: Path) -> DiskCache:

@@ -12,7 +12,13 @@ from typing import Any, Literal, NoReturn, TypeVar
 import jax
 from jax.core import Tracer
 
-from frugax.budget import MemoryBudget, MemoryShare, check_budget, format_bytes
+from frugax.budget import (
+    MemoryBudget,
+    MemoryShare,
+    check_budget,
+    format_bytes,
+    format_seconds,
+)
 from frugax.errors import InfeasibleBudgetError, RematUndoneError
 from frugax.jaxprs import (
     LossOfArrays,
@@ -140,13 +146,11 @@ def plan(
     if not isinstance(budget, MemoryShare):
         check_budget(budget, MemoryBudget)
     check_block_size(block_size)
-    deadline = math.inf
     if within_s is not None:
         if isinstance(within_s, bool) or not isinstance(within_s, int | float):
             raise TypeError(f"within_s must be a number of seconds, got {within_s!r}.")
         if not within_s > 0:
             raise ValueError(f"within_s must be above 0 seconds, got {within_s!r}.")
-        deadline = time.monotonic() + within_s
     _check_arguments(loss, example_args, argnums, within=within, cache=cache)
     for name, lever in (("divide_batch", divide_batch), ("offload", offload)):
         # A misspelt word would be taken for another choice.
@@ -176,7 +180,7 @@ def plan(
     if cache is not False:
         options = how | {"within": within, "block_size": block_size, "take": take}
         options |= {"divide_batch": divide_batch, "offload": offload}
-        options |= {"first_fit": first_fit, "within_s": within_s}
+        options["first_fit"] = first_fit
         key = plan_key(loss, budget, args, **options)
     search = _PlanSearch(
         loss,
@@ -189,10 +193,10 @@ def plan(
         divide_batch,
         offload,
         first_fit,
-        deadline,
+        within_s,
         take,
     )
-    plan = recall(key, search.run, cache=cache)
+    plan = recall(key, search.run, cache=cache, within_s=within_s)
     return dataclasses.replace(plan, has_aux=has_aux)
 
 
@@ -227,7 +231,7 @@ class _PlanSearch:
         divides: whether the loss may run in chunks of its batch, or `"first"`.
         offload: whether scans may keep values in the host's memory, or `"first"`.
         first_fit: whether the first plan that fits is taken, and few are tried.
-        deadline: when no further program is tried, by `time.monotonic`.
+        within_s: seconds after which no further program is tried; None for no limit.
         take: takes the arrays out of arguments of the caller's loss, for an enclosing
             program that calls the gradient with modules.
         candidates: the plans by the model that are searched now.
@@ -253,7 +257,7 @@ class _PlanSearch:
     divides: bool | Literal["first"]
     offload: bool | Literal["first"]
     first_fit: bool
-    deadline: float
+    within_s: float | None
     take: Callable[[tuple[Any, ...]], LossOfArrays]
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
     named: list[NamedCandidate] = dataclasses.field(default_factory=list)
@@ -265,8 +269,11 @@ class _PlanSearch:
     is_opened: bool = False
     fingerprint: str = ""
     prepared: dict[bool, RematGraph] = dataclasses.field(default_factory=dict)
+    _deadline: float = math.inf
 
     def __post_init__(self) -> None:
+        if self.within_s is not None:
+            self._deadline = time.monotonic() + self.within_s
         self.fingerprint = self.body.graph.fingerprint
         self.prepared[False] = self.body
         self.planned, self.shard_map = self.body, find_shard_map(self.body)
@@ -341,7 +348,7 @@ class _PlanSearch:
             self._grad_of,
             quick,
             self.first_fit,
-            self.deadline,
+            self._deadline,
         )
 
     def _find(self, bench: CompileBench) -> Measurement | None:
@@ -576,6 +583,7 @@ class _PlanSearch:
             shard_shapes=shard_shapes(self.args),
             tried=bench.list_tried(),
             host_bytes=found.host_bytes,
+            cut_after_s=self.within_s if bench.is_late else None,
             **self.how,
         )
 
@@ -601,18 +609,19 @@ class _PlanSearch:
             return needed
 
         needed, found = budget.limit_bytes, None
-        if bench.is_late:
-            # There is no time to plan again: the smallest program so far is the plan.
-            found = bench.compile_smallest()
-            needed, intact = least_limit(found.bytes), []
         # The contract is that planning at `needed` succeeds. So it is tried, from the
-        # smallest program up.
+        # smallest program up; the plain program fits in its own bytes.
         for least in sorted({size for size, _ in intact}):
+            if bench.is_late:
+                break
             needed = least_limit(least)
             bench.restart(enough(needed).usable_bytes)
             if (found := self._find(bench)) is not None:
                 break
-        assert found is not None  # the plain program fits in its own bytes
+        if found is None:
+            # There is no time to plan again: the smallest program so far is the plan.
+            found = bench.compile_smallest()
+            needed = least_limit(found.bytes)
         self.budget = enough(needed)
         best = self._build_plan(bench, found)
         # The plain program is one of them, whoever compiled it.
@@ -625,8 +634,10 @@ class _PlanSearch:
         if lower_bound is not None:
             fixed = format_bytes(lower_bound)
             attempt = f"in a program whose arguments and results alone take {fixed}"
-        elif len(measured) == 1:
+        elif len(measured) == 1 and not bench.is_late:
             attempt = "in which recomputing would save nothing"
+        if best.cut_after_s is not None:
+            attempt += f" in {format_seconds(best.cut_after_s)}"
         raise InfeasibleBudgetError(
             f"the backward pass, {attempt},",
             needed=needed,

@@ -5,6 +5,7 @@ a plan out. `rewrite_loops` changes the residuals that the bodies of `lax.scan` 
 `lax.cond` save.
 """
 
+from ._active import active_variables as active_variables
 from ._backward import value_and_gradients as value_and_gradients
 from ._batch_chunks import BatchSplit as BatchSplit, split_batch as split_batch
 from ._batch_rules import MixesBatchError as MixesBatchError
@@ -13,11 +14,7 @@ from ._gates import (
     choose_gate as choose_gate,
     is_device_varying as is_device_varying,
 )
-from ._graph import (
-    RematGraph as RematGraph,
-    active_variables as active_variables,
-    trace_loss as trace_loss,
-)
+from ._graph import RematGraph as RematGraph, trace_loss as trace_loss
 from ._late_copies import copy_late as copy_late, reads_late_from as reads_late_from
 from ._loops import loop_bodies as loop_bodies, rewrite_loops as rewrite_loops
 from ._planned_loss import (

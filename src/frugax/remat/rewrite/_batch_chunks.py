@@ -31,13 +31,13 @@ from frugax.jaxprs import (
 )
 
 from .._plan import BatchChunks
+from ._active import is_inexact
 from ._batch_axis import BatchPart
 from ._batch_rules import Along, MixesBatchError, State, Value
 from ._gates import zeros_of
 from ._graph import (
     RematGraph,
     accumulator,
-    is_inexact,
     prepare_graph,
     replace_operations,
 )

@@ -23,6 +23,7 @@ from frugax.jaxprs import (
     variables,
 )
 
+from ._active import active_variables, is_inexact
 from ._gates import zeros_of
 from ._traced_parts import TracedParts
 
@@ -311,33 +312,6 @@ def accumulator_type(v: Var) -> Any:
     dtype = shape_of(v).dtype
     is_half = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
     return jnp.dtype("float32") if is_half else dtype
-
-
-def active_variables(
-    graph: Graph, inputs: Sequence[Var], outputs: Sequence[Any]
-) -> frozenset[Var]:
-    """The variables through which gradients of `outputs` reach `inputs`.
-
-    Integers, booleans and random keys stop a gradient. A variable that leads to other
-    results only, such as a metric, is not active.
-    """
-    # Forward from the inputs, then back from the outputs: a variable is active if
-    # both walks reach it.
-    eqns = [e for e in graph.eqns if e.primitive.name != "stop_gradient"]
-    reached = {v for v in inputs if is_inexact(v)}
-    for eqn in eqns:
-        if any(v in reached for v in variables(eqn.invars)):
-            reached |= {v for v in eqn.outvars if is_inexact(v)}
-    leading = set(variables(outputs))
-    for eqn in reversed(eqns):
-        if leading & set(eqn.outvars):
-            leading |= set(variables(eqn.invars))
-    return frozenset(reached & leading)
-
-
-def is_inexact(var: Any) -> bool:
-    """Whether gradients can flow through this variable."""
-    return jnp.issubdtype(var.aval.dtype, jnp.inexact)
 
 
 def _check_outputs(graph: Graph, *, has_aux: bool) -> None:

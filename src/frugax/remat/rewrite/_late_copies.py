@@ -26,8 +26,9 @@ from frugax.jaxprs import (
 )
 
 from .._plan import LateCopies
+from ._active import is_inexact
 from ._gates import opaque_true, wait_for
-from ._graph import RematGraph, is_inexact, prepare_graph
+from ._graph import RematGraph, prepare_graph
 from ._subgraph import inputs_to_tie
 
 

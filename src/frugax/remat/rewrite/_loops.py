@@ -30,8 +30,9 @@ from frugax.jaxprs import (
 )
 
 from .._plan import BodyPlan, Chunk, Recompute, check_ranges
+from ._active import find_active_carry, is_inexact
 from ._deep_scan import ScanSteps, scan_by_levels
-from ._graph import RematGraph, is_inexact, prepare_graph
+from ._graph import RematGraph, prepare_graph
 from ._subgraph import extract_subgraph, reuse_results
 
 # The names under which `jax.checkpoint` finds the results that a plan keeps, and those
@@ -130,13 +131,9 @@ def loop_bodies(eqn: JaxprEqn, body: RematGraph) -> list[RematGraph]:
         return [_prepare_body(b, active[1:]) for b in eqn.params["branches"]]
     if is_checkpoint(eqn):
         return [_prepare_body(ClosedJaxpr(eqn.params["jaxpr"], ()), active)]
-    num_consts, num_carry = split_scan(eqn)
-    inner = eqn.params["jaxpr"]
-    for i in range(num_consts, num_consts + num_carry):
-        # A gradient may reach the carry from any iteration, even where the initial
-        # value is a constant.
-        active[i] = is_inexact(inner.jaxpr.invars[i])
-    return [_prepare_body(inner, active)]
+    # A gradient may reach the carry from any iteration, even where the initial value is
+    # a constant.
+    return [_prepare_body(eqn.params["jaxpr"], find_active_carry(eqn, active))]
 
 
 def run_body(
@@ -259,7 +256,16 @@ def _trace_rewritten(eqn: JaxprEqn, plan: BodyPlan, body: RematGraph) -> Graph:
                 *split_scan(eqn),
                 [v in inner[0].wrt for v in inner[0].graph.args],
             )
-            fn = functools.partial(scan_by_levels, steps, levels)
+            is_active = [v in body.active for v in eqn.outvars]
+
+            def fn(*args: Any) -> list[Any]:
+                # The rule of its own would give all results a gradient.
+                outs = scan_by_levels(steps, levels, *args)
+                return [
+                    out if flag or not is_inexact(v) else lax.stop_gradient(out)
+                    for out, v, flag in zip(outs, eqn.outvars, is_active, strict=True)
+                ]
+
             return trace(fn, list(map(shape_of, eqn.invars)))
         fn = functools.partial(_scan, eqn, treatments)
     return trace(fn, list(map(shape_of, eqn.invars)))

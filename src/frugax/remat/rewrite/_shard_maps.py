@@ -27,8 +27,9 @@ from frugax.jaxprs import (
 )
 
 from .._plan import Segment
+from ._active import is_inexact
 from ._backward import pull_tape, record_tape
-from ._graph import RematGraph, is_inexact, prepare_graph
+from ._graph import RematGraph, prepare_graph
 from ._loops import splice
 
 # A `shard_map` with a smaller share of all flops is planned like any other operation.

@@ -20,8 +20,8 @@ from frugax.jaxprs import (
     variables,
 )
 
+from ._active import is_inexact
 from ._gates import Gate, opaque_true, wait_for
-from ._graph import is_inexact
 
 
 def run_weights_first(graph: Graph, live: Any, gate: Gate) -> Callable[..., list[Any]]:
