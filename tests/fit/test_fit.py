@@ -209,6 +209,40 @@ def test_the_search_equals_an_exhaustive_search():
         fit.search(workload, EIGHT, limit, over=("mesh",))
 
 
+def measured_step(ws, x):
+    value, grads = jax.value_and_grad(loss)(ws, x)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, ws, grads), value
+
+
+@pytest.mark.parametrize(
+    ("fn", "ask"),
+    [
+        (loss, lambda workload, budget: fit.plan(workload, (), budget, target=ONE)),
+        (
+            measured_step,
+            lambda workload, budget: fit.plan(workload, (), budget, target=ONE),
+        ),
+        (
+            loss,
+            lambda workload, budget: fit.search(
+                workload, EIGHT, budget, over=("layout",)
+            ),
+        ),
+        (
+            measured_step,
+            lambda workload, budget: fit.find_largest_batch(workload, EIGHT, budget),
+        ),
+    ],
+)
+def test_a_program_fits_at_the_limit_that_is_needed_with_its_headroom(fn, ask):
+    workload = fit.Workload.of(fn, ARGS)
+    little = fx.MemoryBudget(limit_bytes=100, headroom_frac=0.4, kind="total")
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        ask(workload, little)
+    needed = int(caught.value.needed)
+    ask(workload, dataclasses.replace(little, limit_bytes=needed))
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(50))
 def test_the_search_finds_the_cheapest_of_small_cases(seed):

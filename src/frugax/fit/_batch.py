@@ -129,7 +129,7 @@ def find_largest_batch(
     if best is None:
         raise InfeasibleBudgetError(
             f"a batch of {step} rows on {target}",
-            needed=needs[-1][1],
+            needed=limit.with_usable(needs[-1][1]).limit_bytes,
             limit=limit.limit_bytes,
             unit="bytes",
             hint="use a target with more memory or more devices.",

@@ -251,16 +251,21 @@ def try_target(workload: Workload, target: Target, budget: Budget) -> FitRow:
     """The answer for one target, also where nothing fits."""
     started = time.perf_counter()
     shared: dict[str, Any] = {"target": target.name, "budget": None}
+    limit: MemoryBudget | None = None
     try:
         limit = shared["budget"] = to_budget(budget, workload, target)
         return _answer(workload, target, limit)
     except InfeasibleBudgetError as e:
         best = e.best
         found = isinstance(best, remat.RematPlan)
+        needed = int(e.needed)
+        if limit is not None:
+            # What is needed is a limit, of which the headroom stays free.
+            needed = dataclasses.replace(limit, limit_bytes=needed).usable_bytes
         return FitRow(
             fits=False,
-            predicted=int(e.needed),
-            unplanned_bytes=best.unplanned_bytes if found else int(e.needed),
+            predicted=needed,
+            unplanned_bytes=best.unplanned_bytes if found else needed,
             extra_share=best.extra_share if found else 0.0,
             caveat="; ".join(
                 filter(None, (advise_donation(workload, target), target.caveat))
@@ -352,7 +357,7 @@ def _answer(workload: Workload, target: Target, limit: MemoryBudget) -> FitRow:
             hint = "let it take value_and_grad, so that its gradient can be planned."
         raise InfeasibleBudgetError(
             what,
-            needed=predicted,
+            needed=limit.with_usable(predicted).limit_bytes,
             limit=limit.limit_bytes,
             unit="bytes",
             hint=hint,

@@ -90,7 +90,7 @@ def search(
         least = min(answered, key=lambda r: r.predicted)
         raise InfeasibleBudgetError(
             f"the best of {len(found)} layouts and micro-batches on {target}",
-            needed=least.predicted,
+            needed=limit.with_usable(least.predicted).limit_bytes,
             limit=limit.limit_bytes,
             unit="bytes",
             hint="use more devices or a smaller batch.",

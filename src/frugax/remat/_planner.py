@@ -600,29 +600,21 @@ class _PlanSearch:
                 f"{intact[0][0]:,} bytes, use lax.scan, or, if the loss computes "
                 "something twice, let it do so once."
             )
-        enough = lambda n: dataclasses.replace(budget, limit_bytes=n)
-
-        def least_limit(size: int) -> int:
-            needed = int(size / (1 - budget.headroom_frac))
-            while enough(needed).usable_bytes < size:
-                needed += 1  # the headroom is rounded
-            return needed
-
-        needed, found = budget.limit_bytes, None
+        enough, found = budget, None
         # The contract is that planning at `needed` succeeds. So it is tried, from the
         # smallest program up; the plain program fits in its own bytes.
         for least in sorted({size for size, _ in intact}):
             if bench.is_late:
                 break
-            needed = least_limit(least)
-            bench.restart(enough(needed).usable_bytes)
+            enough = budget.with_usable(least)
+            bench.restart(enough.usable_bytes)
             if (found := self._find(bench)) is not None:
                 break
         if found is None:
             # There is no time to plan again: the smallest program so far is the plan.
             found = bench.compile_smallest()
-            needed = least_limit(found.bytes)
-        self.budget = enough(needed)
+            enough = budget.with_usable(found.bytes)
+        self.budget, needed = enough, enough.limit_bytes
         best = self._build_plan(bench, found)
         # The plain program is one of them, whoever compiled it.
         tried = len({parts for parts, _ in bench.known})

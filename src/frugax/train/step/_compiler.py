@@ -1,7 +1,6 @@
 """Compile a training step for one signature of its arguments, and measure it."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 
 import jax
@@ -86,7 +85,7 @@ def _check_memory(
         )
     raise InfeasibleBudgetError(
         f"the compiled step, {layout}, on each device",
-        needed=math.ceil(found_bytes / (1 - memory.headroom_frac)),
+        needed=memory.with_usable(found_bytes).limit_bytes,
         limit=memory.limit_bytes,
         unit="bytes",
         hint="make the batch smaller, or choose the layout with distributed.plan.",
