@@ -27,8 +27,9 @@ class Workload:
     Attributes:
         fn: a loss, which is differentiated; a step, which is compiled as it is; a
             `TrainStep`, of which another one is made for each layout and number of
-            micro-batches; or, with `takes_gradient`, a function of
-            `jax.value_and_grad` that returns a step.
+            micro-batches; or, with `takes_gradient`, a function that is given a
+            transform in the place of `jax.value_and_grad`, and returns a step that
+            calls it with its loss.
         args: arguments of the loss or the step; arrays or `jax.ShapeDtypeStruct`.
         takes_gradient: whether `fn` is given the `value_and_grad` that its step calls,
             so that the gradient inside can be planned.

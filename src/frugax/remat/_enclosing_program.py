@@ -20,7 +20,8 @@ class EnclosingProgram:
 
     Attributes:
         build: makes the function that is jitted, or that is jitted already, from the
-            gradient function, which is called as `jax.value_and_grad(loss)` is.
+            gradient function, which is called as `jax.value_and_grad(loss)` is. (The
+            `make_step` of `frugax.fit` is given the transform itself.)
         args: arguments of the function that `build` returns; arrays or
             `jax.ShapeDtypeStruct`.
         donate_argnums: the donated arguments, as for `jax.jit`.
