@@ -47,7 +47,7 @@ def _declare_convolutions(axes: int) -> None:
         dilation = per_axis(name, "dilation", dilation, axes)
         widths = pads(name, padding, input.shape[1:-1], window, stride, dilation)
         # By the namespace, because XLA:CPU is slow at the gradients of its own
-        # convolution inside loops (docs/ops.md, "Convolutions in loops").
+        # convolution inside loops (docs/maintainers.md).
         result = xp.convolution(input, weight, stride, widths, dilation, groups)
         return _add_bias(xp, result, bias)
 

@@ -148,7 +148,7 @@ function pill(verdict) {
 }
 
 function budgets(facts) {
-  if (!facts.budgets.length) return [sentence(facts.finished ? "No budget was stated." : "No budget is known here.")];
+  if (!facts.budgets.length) return [sentence(facts.finished ? "No budget was stated." : "This journal states no budget; a receipt follows at the end of a run.")];
   const parts = ["limit", "predicted", "measured"];
   const cell = (b, part) => {
     const made = make("td", { text: b[part + "_text"], kind: "n" });
