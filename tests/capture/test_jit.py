@@ -535,6 +535,21 @@ def test_where_there_is_no_time_to_plan_the_step_runs_as_it_is(monkeypatch, tmp_
     assert step.plan.problems
 
 
+def test_the_line_names_a_rule_of_a_library_that_no_plan_can_change():
+    def mix(w, x):
+        for _ in range(8):
+            x = jnp.tanh(x @ w)
+            x = x - x.mean(0, keepdims=True)  # so it cannot run in chunks of rows
+        return jnp.mean(x**2)
+
+    own = jax.custom_vjp(mix)
+    own.defvjp(lambda w, x: jax.vjp(mix, w, x), lambda pull, ct: pull(ct))
+    step = fx.jit(lambda w, x: jax.grad(own)(w, x), memory="60%")
+    with warns(UnplannedWarning, "custom_vjp"):
+        found = step(WEIGHTS, ROWS)
+    assert_same(found, jax.grad(mix)(WEIGHTS, ROWS))
+
+
 def test_a_failure_of_the_planner_is_not_one_of_the_step(monkeypatch):
     def fail(*_, **__):
         raise AssertionError("a bug")

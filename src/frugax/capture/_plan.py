@@ -190,7 +190,11 @@ def plan_program(
                     f"{format_seconds(found.cut_after_s)}"
                 )
             if found.predicted >= found.unplanned_bytes:
-                continue  # it keeps everything
+                problems.append(
+                    f"no program that recomputes for the gradient at {place} is "
+                    f"smaller; {e.hint.rstrip('.')}"
+                )
+                continue
         except Exception as e:
             # Whatever the planner cannot do, the user's program runs.
             cause = str(e).partition("\n")[0]
