@@ -187,8 +187,10 @@ def test_at_needed_a_plan_is_found_and_a_nearer_limit_needs_no_more(kind):
     short = dataclasses.replace(budget, limit_bytes=needed // 2)
     with pytest.raises(InfeasibleBudgetError) as again:
         plan_whole(loss, short, example_args=(params, x))
-    # A limit that the model rules out is refused before all others were tried.
-    assert again.value.needed <= needed
+    if kind == "temp":
+        assert again.value.needed == needed
+    else:  # inputs and results alone were more, so nothing was tried
+        assert again.value.needed <= needed
 
 
 def plan_share(mlp, share, **how):
@@ -201,7 +203,8 @@ def test_a_hopeless_budget_is_refused_after_few_compilations(mlp):
         plan_share(mlp, 0.1)
     with refuses(InfeasibleBudgetError) as hopeless:
         plan_share(mlp, 0.001)
-    assert hopeless.value.best.compiles < near.value.best.compiles
+    assert hopeless.value.best.compiles <= near.value.best.compiles <= 6
+    assert hopeless.value.needed == near.value.needed
     # What it needs is proven all the same, by the plan itself.
     (loss, params, x, _), best = mlp, hopeless.value.best
     assert temp_bytes(remat.apply(loss, best), params, x) <= hopeless.value.needed

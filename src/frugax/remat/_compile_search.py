@@ -7,7 +7,7 @@ they look for the program that needs the fewest bytes, wherever the model places
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Literal
 
 import jax
@@ -24,18 +24,15 @@ from .solver import Candidate, NamedCandidate, PlanParts
 # Each compilation costs about as much as compiling the program once. Where none of
 # these fits, the search for the smallest program tries more before it gives up.
 _MAX_COMPILES = 5
-# Shares of the list of candidates, which ends with the smallest by the model, at which
-# that search starts; around the best of these, it then tries a few more.
-_SPREAD = (1.0, 0.8, 0.5, 0.9, 0.65)
-_MAX_NEIGHBOURS = 4
+# Candidates that are compiled for being the smallest, by the model and by what the
+# others of their family needed.
+_MAX_SMALLEST = 4
 # A plan that needs this share of the limit is not worth another compilation.
 _GOOD_USE = 0.95
 # The first aim is this much below the limit, later ones ever less.
 _MARGIN = 0.05
 # A measurement within this factor of the limit is worth a second aim by the model.
 _NEAR_MISS = 1.2
-# Where nothing fits, as many of the smallest named candidates are tried.
-_MAX_SMALLEST = 2
 # No other candidate is expected to need less than this share of its modelled bytes, in
 # the lowest ratio to the model that was measured.
 _OPTIMISM = 0.7
@@ -98,6 +95,8 @@ class CompileBench:
         jitted: the functions that were compiled as they will run.
         progress: says on a terminal which program is compiled.
         known: what was compiled, by plan and whether it was compiled quickly.
+        for_any_limit: plans that a search for each higher limit tries as well, unless
+            it finds another one first.
     """
 
     program: EnclosingProgram
@@ -117,6 +116,9 @@ class CompileBench:
     _plain: CompiledCandidate | None = None
     known: dict[tuple[PlanParts, bool], tuple[int, int, int | None, int]] = (
         dataclasses.field(default_factory=dict)
+    )
+    for_any_limit: set[PlanParts] = dataclasses.field(
+        default_factory=lambda: {PlanParts()}
     )
 
     def measure(self, candidate: int, *, final: bool = False) -> Measurement:
@@ -194,19 +196,18 @@ class CompileBench:
         return tuple(sorted(found.values(), key=lambda t: (-t.bytes, t.extra_flops)))
 
     def compile_smallest(self) -> Measurement:
-        """The smallest program that kept its recomputation, compiled as it will run."""
+        """The smallest program that kept its recomputation, compiled as it will run.
+
+        If there was time to search, it is one that planning at its bytes tries, too.
+        """
         intact = [
             (size, number, parts)
             for number, ((parts, _), (size, undone, *_)) in enumerate(
                 self.known.items()
             )
-            if not undone
+            if not undone and (self.is_late or parts in self.for_any_limit)
         ]
         return self._measure(0, min(intact)[-1], final=True)
-
-    def restart(self, limit: int) -> None:
-        """Begin the search anew for another limit, as another process would."""
-        self.limit, self.measurements, self.misled = limit, [], False
 
     def fits(self, found: Measurement) -> bool:
         """Whether it keeps to the limit and still recomputes all that was planned."""
@@ -241,17 +242,19 @@ def search(
         bench: holds the measurement of the plain program, which does not fit.
         candidates: by falling bytes by the model, the plain one first.
         named: further ones, in any order.
-        thorough: whether to try many before it gives up.
+        thorough: whether to look for the smallest before it gives up.
     """
     modelled = [*candidates, *named]
     peaks = [c.peak_bytes for c in candidates]
     best: Measurement | None = None
     tried = {0: bench.measurements[0]}
-    for candidate in _first_candidates(
+    for candidate, is_for_any_limit in _first_candidates(
         bench, modelled, peaks, tried, thorough=thorough
     ):
         if bench.is_late:
             break
+        if is_for_any_limit:
+            bench.for_any_limit.add(bench.parts_of(candidate))
         if candidate not in tried:
             # The first one mostly fits. Where no cheaper one is looked for, it is then
             # the only one that is compiled.
@@ -364,52 +367,74 @@ def _first_candidates(
     tried: dict[int, Measurement],
     *,
     thorough: bool,
-) -> Iterator[int]:
+) -> Iterator[tuple[int, bool]]:
     """The candidates that the model points to, then those that may need least.
 
-    The latter do not depend on the limit.
+    The latter do not depend on the limit; with each comes whether it is one of them.
     """
     last = len(peaks) - 1
-    if not last and not thorough:
-        return
     # By the model none may even be near the limit.
-    is_near = lambda: _guess_bytes(bench, peaks)[last] <= _NEAR_MISS * bench.limit
-    if not (thorough or is_near()):
-        return
-    if last and is_near():
-        yield _aim(bench, peaks, range(1, last + 1))
+    is_near = last > 0 and _guess_bytes(bench, peaks)[last] <= _NEAR_MISS * bench.limit
+    if is_near:
+        yield _aim(bench, peaks, range(1, last + 1)), False
         if bench.measurements[-1].bytes <= _NEAR_MISS * bench.limit:
-            yield _aim(bench, peaks, range(1, last + 1))
-    # Where no thorough search follows, it may be the smallest that is ever tried.
-    if last and (thorough or bench.first_fit or is_near()):
-        yield last
-    if not thorough:
-        return
-    named = range(len(peaks), len(modelled))
-    yield from sorted(named, key=lambda i: modelled[i].peak_bytes)[:_MAX_SMALLEST]
-    if not last or _guess_least(bench, modelled) > bench.limit:
-        return
-    # The model's tightest candidate need not be XLA's: each branch that is nested in a
-    # branch costs XLA some bytes that the model does not know of.
-    fixed = list(dict.fromkeys(max(round(s * last), 1) for s in _SPREAD))
-    yield from fixed
-    if any(map(bench.fits, bench.measurements)):
-        return
-    for _ in range(_MAX_NEIGHBOURS):
-        by_bytes = sorted(fixed, key=lambda c: (tried[c].undone > 0, tried[c].bytes))
-        best = by_bytes[0]
-        gaps = [
-            (best + other) // 2
-            for other in (
-                max((c for c in fixed if c < best), default=best),
-                min((c for c in fixed if c > best), default=best),
-            )
-        ]
-        new = [c for c in gaps if c not in fixed]
-        if not new:
+            yield _aim(bench, peaks, range(1, last + 1)), False
+        # Where no thorough search follows, it may be the smallest that is ever tried.
+        yield last, True
+    if thorough:
+        for candidate in _smallest_candidates(bench, modelled, tried):
+            yield candidate, True
+
+
+def _smallest_candidates(
+    bench: CompileBench,
+    modelled: Sequence[_Modelled],
+    tried: dict[int, Measurement],
+) -> Iterator[int]:
+    """Those that should need the fewest bytes, which do not depend on the limit.
+
+    The model's tightest candidate need not be XLA's: each branch that is nested in a
+    branch costs XLA some bytes that the model does not know of. So the model is
+    corrected in each family by those of it that were compiled.
+    """
+    compiled = {0: tried[0]}
+    while len(compiled) <= _MAX_SMALLEST:
+        guess = _guess_by_family(bench, modelled, compiled)
+        rest = set(range(1, len(modelled))).difference(compiled)
+        smallest = min(rest, key=guess.__getitem__, default=None)
+        least = min(m.bytes for m in compiled.values() if not m.undone)
+        if smallest is None or guess[smallest] >= least:
             return
-        fixed += new
-        yield from new
+        yield smallest
+        compiled[smallest] = tried[smallest]
+
+
+def _guess_by_family(
+    bench: CompileBench,
+    modelled: Sequence[_Modelled],
+    compiled: dict[int, Measurement],
+) -> list[float]:
+    """The bytes of each candidate, by the nearest of its family that was compiled."""
+    # What no plan changes is not modelled.
+    fixed = bench.fixed_bytes if bench.kind == "total" else 0
+    peaks = [max(m.peak_bytes, 1) for m in modelled]
+    ratios = {
+        i: (m.bytes - fixed) / peaks[i] for i, m in compiled.items() if not m.undone
+    }
+    families: dict[Hashable, list[int]] = {}
+    for i in ratios.keys() - {0}:  # nothing is like the plain program
+        families.setdefault(modelled[i].family, []).append(i)
+
+    def guess(peak: int, alike: list[int]) -> float:
+        if not alike:
+            return fixed + min(ratios.values()) * peak
+        near = min(alike, key=lambda i: (abs(peaks[i] - peak), i))
+        return fixed + ratios[near] * peak
+
+    return [
+        guess(peak, families.get(m.family, []))
+        for peak, m in zip(peaks, modelled, strict=True)
+    ]
 
 
 def _guess_least(bench: CompileBench, modelled: Sequence[_Modelled]) -> int:

@@ -389,10 +389,12 @@ class _PlanSearch:
             stages += [_Stage.CHUNKED] if self.divides != "first" else []
             stages += [_Stage.IN_ROWS] if self._runs_in_rows else []
             stages += [_Stage.ALL]
+        # No refusal comes before the smallest plan of all without the host's memory.
+        last = stages[-1]
         if self.offload is True and not self._why_no_offload():
             stages.append(_Stage.IN_HOST)
         for stage in stages:
-            thorough = stage == stages[-1] and not self.first_fit
+            thorough = stage in (last, stages[-1]) and not self.first_fit
             found = self._search(bench, plain, stage, thorough=thorough)
             if found and _Stage.CHUNKED in stages[stages.index(stage) + 1 :]:
                 found = self._prefer_chunks(bench, plain, found)
@@ -600,21 +602,11 @@ class _PlanSearch:
                 f"{intact[0][0]:,} bytes, use lax.scan, or, if the loss computes "
                 "something twice, let it do so once."
             )
-        enough, found = budget, None
-        # The contract is that planning at `needed` succeeds. So it is tried, from the
-        # smallest program up; the plain program fits in its own bytes.
-        for least in sorted({size for size, _ in intact}):
-            if bench.is_late:
-                break
-            enough = budget.with_usable(least)
-            bench.restart(enough.usable_bytes)
-            if (found := self._find(bench)) is not None:
-                break
-        if found is None:
-            # There is no time to plan again: the smallest program so far is the plan.
-            found = bench.compile_smallest()
-            enough = budget.with_usable(found.bytes)
-        self.budget, needed = enough, enough.limit_bytes
+        # Planning at `needed` tries this program, too, unless it finds another one that
+        # fits before.
+        found = bench.compile_smallest()
+        self.budget = budget.with_usable(found.bytes)
+        needed = self.budget.limit_bytes
         best = self._build_plan(bench, found)
         # The plain program is one of them, whoever compiled it.
         tried = len({parts for parts, _ in bench.known})

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 from frugax.jaxprs import MARKS, JaxprEqn, flops_of, is_heavy
@@ -94,6 +94,18 @@ class Candidate:
         return self.loops.body_plans
 
     @property
+    def family(self) -> Hashable:
+        """Its levers: the model errs alike about the bytes of plans that share them."""
+        return (
+            len(self.draft.choices) > 1,
+            bool(self.body_plans),
+            self.batch is not None,
+            self.rows is not None,
+            self.copies is not None,
+            self.is_opened,
+        )
+
+    @property
     def peak_bytes(self) -> int:
         """Most bytes held during the backward pass, by the model."""
         return self.draft.peak_bytes + self.carried_bytes
@@ -165,6 +177,11 @@ class NamedCandidate:
         # The loops' flops are among the plan's.
         figures = Candidate(LoopChoices(), plan.source, _NO_COSTS, draft, **extra)
         return cls(figures.peak_bytes, figures.flops, plan.is_uniform, plan, extra)
+
+    @property
+    def family(self) -> Hashable:
+        """As of `Candidate`."""
+        return "named", *sorted(self._extra)
 
     @functools.cached_property
     def candidate(self) -> Candidate:
