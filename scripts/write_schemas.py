@@ -12,7 +12,6 @@ from typing import Any
 
 from frugax import capture, causal, compress, fit, remat, run, train, watch
 from frugax.budget import Receipt, Verdict, json_schema
-from frugax.train import distributed
 
 FOLDER = Path(__file__).parent.parent / "src" / "frugax" / "run" / "schemas"
 PLANS: dict[str, type] = {
@@ -20,7 +19,6 @@ PLANS: dict[str, type] = {
     "compress-plan": compress.CompressPlan,
     "fit-plan": fit.FitPlan,
     "jit-plan": capture.JitPlan,
-    "layout-plan": distributed.LayoutPlan,
     "remat-plan": remat.RematPlan,
     "run-plan": run.RunPlan,
     "train-plan": train.TrainPlan,

@@ -22,6 +22,7 @@ import frugax as fx
 from frugax.budget import Plan, Receipt
 from frugax.errors import InfeasibleBudgetError
 from frugax.run import Budgets, RunConfig, RunFolder, TrainConfig
+from frugax.targets import Target
 from frugax.watch import probes
 
 
@@ -126,27 +127,22 @@ def _carry_out_models(plan):
     ).report()
 
 
-def _make_distributed_step(layout, _accum):
-    # A batch so small that the weights are most of a device's bytes.
-    return fx.train.make_train_step(
-        lambda w, x: ((x @ w) ** 2).mean(), optax.sgd(0.1), layout=layout
-    )
-
-
+_STEP = fx.train.make_train_step(lambda w, x: ((x @ w) ** 2).mean(), optax.sgd(0.1))
+# A batch so small that the weights are most of a device's bytes.
 _WIDE, _ROWS = jnp.ones((256, 256)), jnp.ones((8, 256))
 
 
-def _distributed(limit):
-    return fx.train.distributed.plan(
-        _make_distributed_step,
+def _layouts(limit):
+    return fx.fit.search(
+        fx.fit.Workload.of(_STEP, (_STEP.init_shapes(_WIDE), _ROWS)),
+        Target.here(),
         fx.MemoryBudget(limit_bytes=int(limit), kind="total"),
-        params=_WIDE,
-        batch=_ROWS,
+        over=("layout",),
     )
 
 
-def _carry_out_distributed(plan):
-    step = fx.train.distributed.apply(_make_distributed_step, plan)
+def _carry_out_layouts(plan):
+    step = fx.fit.apply(_STEP, plan)
     step(step.init(_WIDE), _ROWS)
     return step.report()
 
@@ -206,9 +202,7 @@ PACKAGES = {
     "train": Package(
         _train, _carry_out_train, enough=10.0, too_little=0.5, below=_LESS
     ),
-    "train.distributed": Package(
-        _distributed, _carry_out_distributed, enough=2**21, too_little=100
-    ),
+    "fit, layouts": Package(_layouts, _carry_out_layouts, enough=2**21, too_little=100),
     "watch": Package(
         _watch, _carry_out_watch, enough=0.5, too_little=1e-9, below=_LESS
     ),

@@ -8,7 +8,7 @@ import optax
 import pytest
 
 import frugax as fx
-from frugax import MemoryBudget, remat, run, train
+from frugax import MemoryBudget, fit, remat, run, train
 from frugax.budget import MemoryShare, from_plain, to_plain
 from frugax.errors import ConfigError, InfeasibleBudgetError
 from frugax.run import Budgets, RunConfig, TrainConfig
@@ -42,12 +42,10 @@ def plan_train_step(budget):
 
 
 def plan_layout(budget):
-    make_step = lambda layout, accum: train.make_train_step(
-        loss, optax.sgd(0.1), layout=layout, accum=accum
-    )
-    devices = jax.devices()[:1]
-    how = {"params": WEIGHTS, "batch": ROWS, "devices": devices}
-    return train.distributed.plan(make_step, budget, **how)
+    step = train.make_train_step(loss, optax.sgd(0.1))
+    workload = fit.Workload.of(step, (step.init_shapes(WEIGHTS), ROWS))
+    one = Target.of_devices(jax.devices()[:1])
+    return fit.search(workload, one, budget, over=("layout",))
 
 
 def plan_for_target(budget):

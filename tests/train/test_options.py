@@ -107,9 +107,6 @@ CALLS = {
     "train.plan(step, TimeBudget('1s'), state=state, batch=1.0, steps=0)": (
         f"steps {WHOLE}1, got 0."
     ),
-    "train.distributed.apply(make, layout)": (
-        "plan must be of class LayoutPlan, such as distributed.plan(...), got Layout(me"
-    ),
     "train.apply(step, 3, state=state, batches=[1.0])": (
         "plan must be of class TrainPlan, such as train.plan(...), got 3."
     ),

@@ -247,14 +247,23 @@ def compare(
     return FitPlan(rows=tuple(rows))
 
 
-def try_target(workload: Workload, target: Target, budget: Budget) -> FitRow:
-    """The answer for one target, also where nothing fits."""
+def try_target(
+    workload: Workload, target: Target, budget: Budget, *, plans: bool = True
+) -> FitRow:
+    """The answer for one target, also where nothing fits.
+
+    Args:
+        workload: the program.
+        target: the target.
+        budget: the most bytes on one device.
+        plans: whether its backward pass is planned, or only measured.
+    """
     started = time.perf_counter()
     shared: dict[str, Any] = {"target": target.name, "budget": None}
     limit: MemoryBudget | None = None
     try:
         limit = shared["budget"] = to_budget(budget, workload, target)
-        return _answer(workload, target, limit)
+        return _answer(workload, target, limit, plans=plans)
     except InfeasibleBudgetError as e:
         best = e.best
         found = isinstance(best, remat.RematPlan)
@@ -306,12 +315,14 @@ def _plain_bytes(
     return measure.program(compiled).bytes_of(kind)
 
 
-def _answer(workload: Workload, target: Target, limit: MemoryBudget) -> FitRow:
+def _answer(
+    workload: Workload, target: Target, limit: MemoryBudget, *, plans: bool = True
+) -> FitRow:
     started = time.perf_counter()
     devices = target.num_devices
     placed = workload.place(target)
     plan_found: remat.RematPlan | None = None
-    if workload.can_be_planned:
+    if workload.can_be_planned and plans:
         part, program = workload.enclose(target)
         plan_part = functools.partial(
             remat.plan,
@@ -352,7 +363,7 @@ def _answer(workload: Workload, target: Target, limit: MemoryBudget) -> FitRow:
         )
     if predicted > limit.usable_bytes:
         what, hint = "the planned step", "make the batch smaller."
-        if plan_found is None:
+        if not workload.can_be_planned:
             what = "the step, which is compiled as it is,"
             hint = "let it take value_and_grad, so that its gradient can be planned."
         raise InfeasibleBudgetError(
@@ -435,12 +446,23 @@ def show_why(
     return measure.peak(compiled)
 
 
-def apply(fn: Callable[..., Any] | Workload, plan: FitPlan, **options: Any) -> Any:
+def apply(
+    fn: Callable[..., Any] | Workload,
+    plan: FitPlan,
+    *,
+    devices: Sequence[Any] | None = None,
+    **options: Any,
+) -> Any:
     """The planned gradient of a loss, or the step with its gradient planned.
 
+    A `TrainStep` is made anew with the layout, micro-batches and budget that were
+    chosen; `step.report()` then holds its bytes against that budget.
+
     Args:
-        fn: the loss or the function of `value_and_grad` that the plan was made for.
-        plan: the result of `plan`.
+        fn: the loss, the function of `value_and_grad` or the `TrainStep` that the plan
+            was made for, or its workload.
+        plan: the result of `plan` or `search`.
+        devices: the devices of a `TrainStep`; by default all devices of every process.
         options: as for `remat.apply`.
 
     Raises:
@@ -451,10 +473,15 @@ def apply(fn: Callable[..., Any] | Workload, plan: FitPlan, **options: Any) -> A
     function = fn.fn if isinstance(fn, Workload) else fn
     chosen = plan.remat
     if isinstance(function, TrainStep):
-        raise TypeError(
-            "a TrainStep plans its gradient itself: give make_train_step the budget "
-            "of the plan, budget=plan.budget."
+        row = plan.chosen or plan.rows[0]
+        workload = fn if isinstance(fn, Workload) else Workload(fn=function, args=())
+        variant = dataclasses.replace(
+            workload,
+            layout=row.layout or workload.layout,
+            micro_batches=row.micro_batches,
         )
+        here = Target.of_devices(list(jax.devices() if devices is None else devices))
+        return variant.step_on(here, row.budget)
     if chosen is None:
         return function
     if not takes_value_and_grad(function):

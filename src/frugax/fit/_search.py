@@ -42,7 +42,7 @@ def search(
     plus `flops_per_byte` for each byte that it moves between devices.
 
     Args:
-        workload: the program, a loss or a function of `value_and_grad`.
+        workload: the program: a loss, a function of `value_and_grad` or a `TrainStep`.
         target: the devices.
         budget: the most bytes on one device.
         over: the parts that vary: "layout", "batch" (micro-batches) and "remat".
@@ -76,9 +76,7 @@ def search(
     found: list[FitRow] = []
     for kind, count in itertools.product(kinds, parts or [1]):
         variant = dataclasses.replace(workload, layout=kind, micro_batches=count)
-        row = try_target(variant, target, limit)
-        if "remat" not in over and row.fits and row.extra_share > 0:
-            row = dataclasses.replace(row, fits=False, predicted=row.unplanned_bytes)
+        row = try_target(variant, target, limit, plans="remat" in over)
         found.append(dataclasses.replace(row, layout=kind, micro_batches=count))
         if on_row is not None:
             on_row(found[-1])

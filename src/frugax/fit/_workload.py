@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from frugax import remat
+from frugax.budget import MemoryBudget
 from frugax.errors import ConfigError
 from frugax.jaxprs import changes_weights, take_arrays
 from frugax.targets import Target
@@ -213,11 +214,18 @@ class Workload:
         except ValueError as e:
             raise ConfigError(f"{target}: {e}") from e
 
-    def _step_on(self, target: Target) -> TrainStep:
-        """The step in this layout and with these micro-batches."""
+    def step_on(self, target: Target, memory: MemoryBudget | None = None) -> TrainStep:
+        """The step in this layout on the devices, with these micro-batches.
+
+        Args:
+            target: the devices.
+            memory: a budget for it to keep; by default its own.
+        """
         assert isinstance(self.fn, TrainStep)  # by the callers
         layout = self._layout_on(target)
-        return self.fn.with_options(layout=layout, accum=self.micro_batches)
+        return self.fn.with_options(
+            layout=layout, accum=self.micro_batches, memory=memory
+        )
 
     def _place_by_specs(self, target: Target) -> tuple[Any, ...]:
         is_spec = lambda x: x is None or isinstance(x, PartitionSpec)
@@ -280,7 +288,7 @@ class Workload:
         if isinstance(self.fn, TrainStep):
             try:
                 with target.tracing():
-                    described = self._step_on(target).describe(*placed)
+                    described = self.step_on(target).describe(*placed)
             except ValueError as e:
                 raise ConfigError(f"{target}: {e}") from e
             part = PlannedPart(described.objective, described.args, 0, has_aux=True)

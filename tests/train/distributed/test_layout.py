@@ -8,8 +8,6 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from frugax import MemoryBudget, train
-from frugax.budget import Verdict
-from frugax.errors import InfeasibleBudgetError
 from frugax.train import distributed
 from frugax.train.distributed import Layout
 from refusals import refuses
@@ -125,50 +123,6 @@ def test_accumulation_and_memory_plans_go_with_a_layout(on_one_device):
 )
 def test_the_longest_divisible_dimension_is_split(kind, shape, spec):
     assert Layout.over((4, 2), kind).array_sharding(shape, 4).spec == spec
-
-
-def test_the_cheapest_layout_that_fits_is_chosen():
-    def make(layout, accum):
-        return train.make_train_step(loss, optax.adam(1e-2), layout=layout, accum=accum)
-
-    chosen = {}
-    for size in ("1MiB", "450KiB", "350KiB"):
-        budget = MemoryBudget(size, kind="total")
-        plan = distributed.plan(
-            make, budget, params=WEIGHTS, batch=batch_of(0), shape=(4, 2)
-        )
-        chosen[size] = plan.kind
-        assert plan.predicted <= budget.limit_bytes
-        assert type(plan).from_json(plan.to_json()) == plan
-        step = distributed.apply(make, plan)
-        assert step.report().spends == ()  # nothing is measured before it is compiled
-        step.prepare(step.init(WEIGHTS), batch_of(0))
-        (spend,) = step.report().spends
-        assert spend.measured == spend.predicted == plan.predicted
-        assert (spend.limit, spend.verdict) == (budget.limit_bytes, Verdict.KEPT)
-        assert spend.name == "total memory of one step on each device"
-    assert chosen == {"1MiB": "data", "450KiB": "tensor", "350KiB": "fully-sharded"}
-    little = MemoryBudget("10KiB", kind="total")
-    with pytest.raises(InfeasibleBudgetError) as e:
-        distributed.plan(make, little, params=WEIGHTS, batch=batch_of(0), shape=(4, 2))
-    assert e.value.needed == plan.predicted
-
-
-def test_a_batch_larger_than_planned_breaks_the_budget_of_the_report():
-    def make(layout, accum):
-        return train.make_train_step(loss, optax.adam(1e-2), layout=layout, accum=accum)
-
-    budget = MemoryBudget("450KiB", kind="total")
-    plan = distributed.plan(
-        make, budget, params=WEIGHTS, batch=batch_of(0), shape=(4, 2)
-    )
-    step = distributed.apply(make, plan)
-    larger = {k: np.concatenate([v] * 64) for k, v in batch_of(0).items()}
-    step.prepare(step.init(WEIGHTS), larger)
-    (spend,) = step.report().spends
-    assert spend.measured is not None
-    assert spend.predicted == plan.predicted < budget.limit_bytes < spend.measured
-    assert spend.verdict is Verdict.BROKEN
 
 
 def test_the_audit_finds_an_optimiser_state_on_one_device():

@@ -88,7 +88,7 @@ def _check_memory(
         needed=memory.with_usable(found_bytes).limit_bytes,
         limit=memory.limit_bytes,
         unit="bytes",
-        hint="make the batch smaller, or choose the layout with distributed.plan.",
+        hint="make the batch smaller, or choose the layout with fit.search.",
     )
 
 

@@ -74,8 +74,6 @@ class TrainStep:
         self._variants: dict[Signature, StepVariant] = {}
         self._current: StepVariant | None = None
         self._causes: list[str] = []
-        # A budget that a plan from outside, such as a layout's, has to keep.
-        self._expected_memory: tuple[MemoryBudget, int] | None = None
         self._has_unchecked_parts = options.accum > 1
         self.compiles = 0
         self.compile_seconds = 0.0
@@ -235,9 +233,26 @@ class TrainStep:
             jitted = known.jitted
         return jitted.trace(state, batch)
 
-    def with_options(self, *, layout: Layout | None, accum: int) -> "TrainStep":
-        """Return the same step with another layout and number of micro-batches."""
-        return TrainStep(dataclasses.replace(self._options, layout=layout, accum=accum))
+    def with_options(
+        self,
+        *,
+        layout: Layout | None,
+        accum: int,
+        memory: MemoryBudget | None = None,
+    ) -> "TrainStep":
+        """Return the same step with another layout and number of micro-batches.
+
+        Args:
+            layout: as for `make_train_step`.
+            accum: as for `make_train_step`.
+            memory: another memory budget; by default the same.
+        """
+        memory_kept = memory or self._options.memory
+        return TrainStep(
+            dataclasses.replace(
+                self._options, layout=layout, accum=accum, memory=memory_kept
+            )
+        )
 
     def describe(self, state: TrainState, batch: PyTree) -> StepDescription:
         """Return the gradient inside of the step and the program around it.
@@ -308,36 +323,30 @@ class TrainStep:
         """
         return self._get_current().program
 
-    def expect_memory(self, budget: MemoryBudget, *, predicted_bytes: int) -> None:
-        """Have `report` hold the compiled step against a budget it was planned for.
-
-        Args:
-            budget: memory of one device.
-            predicted_bytes: bytes that a plan, such as `distributed.plan`, predicted.
-        """
-        self._expected_memory = budget, predicted_bytes
-
     def report(self) -> Receipt:
         """Return memory and compiles, predicted beside measured, one row per budget.
 
         Memory is that of the largest program so far; it is left out before a compile.
         """
         spends: list[Spend] = []
-        where = "on each device"
-        if self._expected_memory is not None:
-            budget, predicted = self._expected_memory
-            largest = self._find_largest(budget.kind)
-            if largest is not None:
-                spends.append(_memory_spend(budget, predicted, largest, where))
         memory = self._options.memory
         if memory is not None:
             largest = self._find_largest(memory.kind)
-            if self._options.layout is None:
-                where = ""
             if largest is not None and largest.plan is not None:
-                plan = largest.plan
-                spend = _memory_spend(plan.budget, plan.predicted, largest, where)
-                spends.append(spend)
+                plan, where = (
+                    largest.plan,
+                    "" if self.layout is None else " on each device",
+                )
+                spends.append(
+                    Spend(
+                        name=f"{plan.budget.kind} memory of one step{where}",
+                        unit="bytes",
+                        limit=plan.budget.limit_bytes,
+                        predicted=plan.predicted,
+                        measured=largest.program.bytes_of(plan.budget.kind),
+                        source="memory_analysis() of the compiled step",
+                    )
+                )
         if self._compile_limit is not None:
             spends.append(
                 Spend(
@@ -388,16 +397,3 @@ class TrainStep:
         """Describe the differences from the nearest program."""
         changes = find_nearest_changes(self._variants, signature)
         return join_first(changes, separator="; ")
-
-
-def _memory_spend(
-    budget: MemoryBudget, predicted_bytes: float, variant: StepVariant, where: str
-) -> Spend:
-    return Spend(
-        name=f"{budget.kind} memory of one step {where}".rstrip(),
-        unit="bytes",
-        limit=budget.limit_bytes,
-        predicted=predicted_bytes,
-        measured=variant.program.bytes_of(budget.kind),
-        source="memory_analysis() of the compiled step",
-    )
