@@ -15,6 +15,7 @@ from frugax.remat.rewrite import (
 )
 from refusals import refuses
 
+from ..golden.library_losses import LOSSES as OF_LIBRARIES
 from .checks import assert_same, temp_bytes
 
 ROWS, WIDTH = 64, 16
@@ -109,6 +110,16 @@ def test_a_weight_as_long_as_the_batch_is_not_taken_for_rows():
     )
     want = jax.jit(jax.value_and_grad(batch_norm))(square, x)
     assert_same(jax.jit(step)(square, x), want, 1e-4)
+
+
+@pytest.mark.thorough  # half a minute
+def test_products_that_xla_splits_in_chunks_of_rows_are_not_called_undone():
+    """Losses of optax: programs in chunks keep to a quarter, as their bytes show."""
+    loss, args = OF_LIBRARIES["optax losses"]()
+    plan = remat.plan(loss, MemoryBudget.share(0.25), args, cache=False)
+    assert plan.rows is not None
+    assert plan.compiles <= 5
+    assert temp_bytes(remat.apply(loss, plan), *args) <= plan.budget.limit_bytes
 
 
 def test_a_budget_that_only_chunks_of_rows_can_keep_is_met():

@@ -27,6 +27,8 @@ _MAX_COMPILES = 5
 # Candidates that are compiled for being the smallest, by the model and by what the
 # others of their family needed.
 _MAX_SMALLEST = 4
+# Then one more is, whose modelled bytes are those of the best times this.
+_LARGER = 1.1
 # A plan that needs this share of the limit is not worth another compilation.
 _GOOD_USE = 0.95
 # The first aim is this much below the limit, later ones ever less.
@@ -157,9 +159,10 @@ class CompileBench:
             self.jitted[parts] = compiled.jitted
         undone = 0
         # Other compilers keep barriers, and merge products that share an operand. In
-        # chunks of a batch, products are dropped and split for other reasons; merged
-        # recomputation would show in the bytes.
-        if parts.batch is None and self.program.target.platform == "cpu":
+        # chunks, products are dropped and split for other reasons; merged recomputation
+        # would show in the bytes.
+        is_whole = parts.batch is None and parts.rows is None
+        if is_whole and self.program.target.platform == "cpu":
             undone = _count_undone(self._plain, compiled)
         costs = program(compiled.executable)
         if parts.moves_to_host and not costs.host_bytes:
@@ -398,15 +401,29 @@ def _smallest_candidates(
     corrected in each family by those of it that were compiled.
     """
     compiled = {0: tried[0]}
+    least = lambda: min(
+        (i for i, m in compiled.items() if not m.undone),
+        key=lambda i: compiled[i].bytes,
+    )
     while len(compiled) <= _MAX_SMALLEST:
         guess = _guess_by_family(bench, modelled, compiled)
         rest = set(range(1, len(modelled))).difference(compiled)
         smallest = min(rest, key=guess.__getitem__, default=None)
-        least = min(m.bytes for m in compiled.values() if not m.undone)
-        if smallest is None or guess[smallest] >= least:
-            return
+        if smallest is None or guess[smallest] >= compiled[least()].bytes:
+            break
         yield smallest
         compiled[smallest] = tried[smallest]
+    # Fewer segments hold less by the model than they do in the compiled program: one
+    # that may hold a little more is not always larger.
+    best = modelled[least()]
+    larger = [
+        i
+        for i, m in enumerate(modelled)
+        if m.family == best.family and m.peak_bytes >= _LARGER * best.peak_bytes
+    ]
+    nearest = min(larger, key=lambda i: modelled[i].peak_bytes, default=0)
+    if least() and nearest not in compiled:
+        yield nearest
 
 
 def _guess_by_family(
