@@ -63,8 +63,8 @@ def test_the_gallery_shows_the_pictures_of_the_notebooks():
         assert f"](pictures/{name}.svg)" in page
 
 
-def test_there_are_six_that_lead_to_each_other():
-    assert [path.stem[0] for path in NOTEBOOKS] == list("123456")
+def test_each_leads_to_the_next():
+    assert [path.stem[0] for path in NOTEBOOKS] == list("1234567")
     for path, following in itertools.pairwise(NOTEBOOKS):
         last = "".join(cells_of(path, "markdown")[-1]["source"])
         assert f"]({following.name})" in last
