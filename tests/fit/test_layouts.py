@@ -85,3 +85,16 @@ def test_a_layout_is_found_at_the_limit_that_is_needed():
         search(2, MemoryBudget("10KiB", kind="total"), (1,))
     needed = MemoryBudget(limit_bytes=int(caught.value.needed), kind="total")
     assert search(2, needed, (1,)).predicted == caught.value.needed
+
+
+def test_the_gradient_of_a_search_without_remat_is_applied():
+    weights, x = jnp.eye(64) / 10, jnp.ones((256, 64))
+    plain = lambda w, x: (jnp.tanh(jnp.tanh(x @ w) @ w) ** 2).mean()
+    workload = fit.Workload.of(plain, (weights, x))
+    one = Target.of_devices(jax.devices()[:1])
+    budget = MemoryBudget("1MiB")
+    plan = fit.search(workload, one, budget, over=("layout",))
+    assert plan.remat is not None
+    assert plan.remat.budget == budget
+    _, gradient = fit.apply(plain, plan)(weights, x)
+    np.testing.assert_allclose(gradient, jax.grad(plain)(weights, x), rtol=1e-5)

@@ -256,7 +256,7 @@ def try_target(
         workload: the program.
         target: the target.
         budget: the most bytes on one device.
-        plans: whether its backward pass is planned, or only measured.
+        plans: whether its backward pass may recompute, or is only measured.
     """
     started = time.perf_counter()
     shared: dict[str, Any] = {"target": target.name, "budget": None}
@@ -322,12 +322,13 @@ def _answer(
     devices = target.num_devices
     placed = workload.place(target)
     plan_found: remat.RematPlan | None = None
-    if workload.can_be_planned and plans:
+    if workload.can_be_planned:
         part, program = workload.enclose(target)
         plan_part = functools.partial(
             remat.plan,
             part.loss,
-            limit,
+            # A limit that every program meets: the plan recomputes nothing.
+            limit if plans else dataclasses.replace(limit, limit_bytes=2**62),
             part.args,
             argnums=part.argnums,
             has_aux=part.has_aux,
@@ -341,6 +342,7 @@ def _answer(
             chunked = plan_part(divide_batch="first")
             if chunked.extra_share < plan_found.extra_share / 2:
                 plan_found = chunked
+        plan_found = dataclasses.replace(plan_found, budget=limit)
         planned = remat.apply(part.loss, plan_found)
         fn = program.build(planned)
         compiled = _compile(target, fn, program.args, workload.donate_argnums)
