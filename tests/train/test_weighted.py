@@ -1,5 +1,6 @@
 """Micro-batches of unequal weight add up to the step of the whole batch."""
 
+import itertools
 import warnings
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 
 from frugax import MemoryBudget, train
 from refusals import refuses
+from tiers import mostly_thorough
 
 X = jax.random.normal(jax.random.key(0), (16, 3))
 W = {"w": jnp.full((3, 2), 0.1)}
@@ -42,19 +44,29 @@ def take_step(loss, batch, **options):
     return np.asarray(state.params["w"]), {k: float(v) for k, v in metrics.items()}
 
 
-@pytest.mark.parametrize("rows", [UNEVEN, EMPTY_PART, tuple(range(16)), (3,), ()])
-@pytest.mark.parametrize("accum", [2, 4, 16])
+OPTIONS = {
+    "plain": {},
+    "budget": {"budget": MemoryBudget("1MiB")},
+    "clip": {"clip": 0.01},
+    "layout": {"layout": train.distributed.Layout.over((1,))},
+}
+ROWS = (UNEVEN, EMPTY_PART, tuple(range(16)), (3,), ())
+ACCUMS = (2, 4, 16)
+
+
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"budget": MemoryBudget("1MiB")},
-        {"clip": 0.01},
-        {"layout": train.distributed.Layout.over((1,))},
-    ],
-    ids=lambda options: next(iter(options), "plain"),
+    "case",
+    # Every pair of an option, a number of parts and a choice of rows.
+    mostly_thorough(
+        itertools.product(OPTIONS, ACCUMS, range(len(ROWS))),
+        in_ci=lambda case: (
+            ACCUMS.index(case[1]) == (list(OPTIONS).index(case[0]) + case[2]) % 3
+        ),
+    ),
+    ids=str,
 )
-def test_parts_of_any_weight_give_the_step_of_the_batch(rows, accum, options):
+def test_parts_of_any_weight_give_the_step_of_the_batch(case):
+    options, accum, rows = OPTIONS[case[0]], case[1], ROWS[case[2]]
     batch = batch_of(rows)
     whole, told = take_step(weighted, batch, **options)
     parts, told_parts = take_step(weighted, batch, accum=accum, **options)
