@@ -40,6 +40,23 @@ def finished(tmp_path_factory):
     return folder.path
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _built_once():
+    """Build the step of a built-in config once: forged copies of a run share it."""
+    build, built = _verify._build, {}
+
+    def recall(config, *rest):
+        if config.task:
+            return build(config, *rest)
+        if (key := repr(config)) not in built:
+            built[key] = build(config, *rest)
+        return built[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_verify, "_build", recall)
+        yield
+
+
 def forge(finished, tmp_path, change, *, report=False):
     """A copy of the run whose receipt was edited, by default without its report."""
     copy = tmp_path / "forged"
