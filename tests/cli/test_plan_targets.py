@@ -125,8 +125,8 @@ CONFIG = """
 name: digits
 seed: 0
 data: {name: digits, batch: 16}
-model: {name: residual_mlp, width: 16, depth: 2}
-train: {steps: 2, learning_rate: 2e-3, optimizer: adam}
+model: {name: mlp, width: 8, depth: 1}
+train: {steps: 2, learning_rate: 2e-3, optimizer: sgd}
 budgets: {memory: BUDGET}
 """
 

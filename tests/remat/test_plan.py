@@ -198,7 +198,8 @@ def plan_share(mlp, share, **how):
     return remat.plan(loss, MemoryBudget.share(share), (params, x), cache=False, **how)
 
 
-def test_a_hopeless_budget_is_refused_after_few_compilations(mlp):
+def test_a_hopeless_budget_is_refused_after_few_compilations():
+    mlp = (*residual_mlp(depth=2), None)
     with refuses(InfeasibleBudgetError) as near:
         plan_share(mlp, 0.1)
     with refuses(InfeasibleBudgetError) as hopeless:
