@@ -152,7 +152,8 @@ class Layer:
     @property
     def required(self) -> tuple[str, ...]:
         """The input ports that cannot be left open."""
-        return tuple(p for p in self.inputs if p not in self.optional)
+        optional = self.optional  # computed at each access, from all ports
+        return tuple(p for p in self.inputs if p not in optional)
 
     def _by_port(
         self, inputs: tuple[Any, ...], wires: Mapping[str, Any]
