@@ -1,10 +1,12 @@
 """`from_torch` on modules of public packages, with inputs that were not the example.
 
-The packages are not among ours; put them on the path first, beside a CPU torch:
+The packages are not among ours; put them on the path first, beside a CPU torch. Cases
+of a package that is not there are skipped, which their outcome says:
 
     uv pip install --target FOLDER transformers timm diffusers
+    uv pip install --target FOLDER --no-deps einops x-transformers vit-pytorch
     PYTHONPATH=FOLDER python -m benchmarks.from_torch
-    PYTHONPATH=FOLDER python -m benchmarks.from_torch modules --cases llama,swin
+    PYTHONPATH=FOLDER python -m benchmarks.from_torch modules --cases llama,vocos.istft
 
 Each module has a tiny configuration and random weights. It is converted with one
 example and compared with torch on other inputs: other numbers, token ids, lengths and
@@ -13,13 +15,17 @@ masks.
 
 import argparse
 import importlib
+import importlib.machinery
 import importlib.metadata
+import sys
 import time
+import unittest.mock
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from benchmarks.from_torch_packages import PACKAGES, Draw
 from benchmarks.harness import Figures, Part, is_chosen, run, say
 
 import frugax as ml
@@ -283,7 +289,12 @@ DIFFUSERS = {
         conditioned,
     ),
 }  # fmt: skip
-CASES = [*TRANSFORMERS, *TIMM, *DIFFUSERS]
+OTHERS = {
+    f"{package}.{name}": (package, make, draws)
+    for package, cases in PACKAGES.items()
+    for name, make, draws in cases
+}
+CASES = [*TRANSFORMERS, *TIMM, *DIFFUSERS, *OTHERS]
 
 
 def declare_torchvision(torch: Any) -> Any:
@@ -298,6 +309,38 @@ def declare_torchvision(torch: Any) -> Any:
     return library
 
 
+def declare_torchaudio() -> None:
+    """Let packages that import torchaudio be imported, without what they use of it.
+
+    PyPI's wheel needs CUDA, and none of the modules here calls it.
+    """
+    for name in ("", ".functional", ".functional.functional", ".transforms"):
+        spec = importlib.machinery.ModuleSpec(f"torchaudio{name}", None)
+        stand_in: Any = unittest.mock.MagicMock(__spec__=spec)
+        sys.modules.setdefault(spec.name, stand_in)
+
+
+def draw_all(draws: Mapping[str, Draw]) -> Callable[..., Any]:
+    """Inputs by seed; those of the seed 1 are longer."""
+    return lambda torch, seed: {
+        key: draw(torch, seed, int(seed == 1)) for key, draw in draws.items()
+    }
+
+
+def redraw(torch: Any, made: dict[str, Any]) -> dict[str, Any]:
+    """Other numbers, tokens and masks of the same shapes."""
+    draw = torch.Generator().manual_seed(5)
+    for key, value in made.items():
+        shape = value.shape
+        if value.is_floating_point():
+            made[key] = torch.randn(shape, generator=draw)
+        elif "mask" in key:
+            made[key] = padded(torch, 1, *shape)
+        else:
+            made[key] = torch.randint(3, 9, shape, generator=draw)
+    return made
+
+
 def build(name: str) -> tuple[Any, Callable[..., Any], str]:
     """The module of a case, its inputs by seed, and the package with its version."""
     if name in TRANSFORMERS:
@@ -309,18 +352,35 @@ def build(name: str) -> tuple[Any, Callable[..., Any], str]:
         package = importlib.import_module("timm")
         kind, settings, inputs = TIMM[name]
         module = package.create_model(kind, pretrained=False, **settings)
+    elif name in OTHERS:
+        folder, make, draws = OTHERS[name]
+        package = importlib.import_module(folder)
+        module, inputs = make(), draw_all(draws)
     else:
         package = importlib.import_module("diffusers")
         kind, settings, inputs = DIFFUSERS[name]
         module = getattr(package, kind)(**settings)
-    version = importlib.metadata.version(package.__name__)
-    return module.eval(), inputs, f"{package.__name__} {version}"
+    module.eval()  # some modules do not return themselves
+    (owner, *_) = importlib.metadata.packages_distributions()[package.__name__]
+    return module, inputs, f"{owner} {importlib.metadata.version(owner)}"
+
+
+def difference(want: np.ndarray, found: np.ndarray) -> float:
+    """The largest difference over the largest number; NaN must meet NaN."""
+    assert want.shape == found.shape
+    if not np.array_equal(np.isnan(want), np.isnan(found)):
+        return float("inf")
+    gap = np.abs(np.nan_to_num(want).astype("c16") - np.nan_to_num(found)).max()
+    return float(gap / max(np.nan_to_num(np.abs(want)).max(), 1e-30))
 
 
 def measure_module(torch: Any, name: str) -> Figures:
     """Convert a module, and compare it with torch on inputs that it has not seen."""
     torch.manual_seed(0)
-    module, inputs, package = build(name)
+    try:
+        module, inputs, package = build(name)
+    except ImportError as e:
+        return {"outcome": f"skipped: {e}"[:300]}
     for weight in module.parameters():
         # Some packages begin with matrices of zeros, whose outputs would say nothing.
         if weight.ndim > 1 and not weight.any():
@@ -341,16 +401,8 @@ def measure_module(torch: Any, name: str) -> Figures:
     compiled = ml.compile(imported.model, ml.JaxBackend())
     for label, seed in (("same_shapes", 0), ("other_shapes", 1)):
         made = inputs(torch, seed)
-        if label == "same_shapes":  # other numbers in the shapes of the example
-            draw = torch.Generator().manual_seed(5)
-            for key, value in made.items():
-                shape = value.shape
-                if value.is_floating_point():
-                    made[key] = torch.randn(shape, generator=draw)
-                elif "mask" in key:
-                    made[key] = padded(torch, 1, *shape)
-                else:
-                    made[key] = torch.randint(3, 9, shape, generator=draw)
+        if label == "same_shapes":
+            made = inputs(torch, 5) if name in OTHERS else redraw(torch, made)
         elif any(
             not isinstance(n, str) and n != m
             for key, shape in imported.free_shapes.items()
@@ -359,15 +411,12 @@ def measure_module(torch: Any, name: str) -> Figures:
             figures[label] = "fixed"
             continue
         with torch.no_grad():
-            wanted = torch.utils._pytree.tree_leaves(module(**made))
+            leaves = torch.utils._pytree.tree_leaves(module(**made))
+        wanted = [t.numpy() for t in leaves if isinstance(t, torch.Tensor)]
         data = {k: v.numpy() for k, v in made.items()}
         data = {k: v.astype("i4") if v.dtype == "i8" else v for k, v in data.items()}
         got = compiled.evaluate(imported.params, data).values()
-        worst = 0.0
-        for want, found in zip(wanted, got, strict=True):
-            want = want.numpy().astype(np.float64)
-            gap = np.abs(want - np.asarray(found)).max()
-            worst = max(worst, float(gap / np.abs(want).max()))
+        worst = max(map(difference, wanted, map(np.asarray, got)))
         figures[label] = worst
         if not worst <= TOLERANCE:
             figures["outcome"] = f"differs on {label}"
@@ -380,6 +429,7 @@ def modules(given: argparse.Namespace) -> Figures:
 
     warnings.simplefilter("ignore")
     library = declare_torchvision(torch)
+    declare_torchaudio()
     found: Figures = {}
     for name in CASES:
         if is_chosen(name, given):

@@ -294,8 +294,17 @@ def test_a_module_that_torch_cannot_trace_is_reported_by_name():
         def forward(self, x):
             return x if x.sum() > 0 else -x
 
-    with refuses(UnsupportedModuleError, "torch.export"):
+    line = Branches.forward.__code__.co_firstlineno + 1
+    with refuses(UnsupportedModuleError, "torch.export", f"{__file__}:{line}"):
         from_torch(Branches(), (torch.ones(2),))
+
+
+def test_an_assertion_about_values_and_a_train_without_a_result_are_no_obstacle():
+    from asserting_module import Asserts  # here, since it needs torch
+
+    imported = from_torch(Asserts(), (torch.randn(2, 3),))
+    assert imported.certificate.max_error == 0
+    assert imported.free_shapes["x"] == ("x_0", 3)
 
 
 def test_a_model_that_differs_is_refused():

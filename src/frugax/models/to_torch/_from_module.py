@@ -1,19 +1,25 @@
 """Convert a torch module's exported graph to a model of ATen's operations."""
 
+import contextlib
 import copy
 import dataclasses
+import functools
 import inspect
 import operator
 import re
+import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch._decomp import decomposition_table  # noqa: PLC2701 - it has no public name
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree  # noqa: PLC2701 - the same
 
+import frugax
 from frugax.errors import UnsupportedModuleError
 from frugax.models.aten import find_function
 from frugax.models.graph import (
@@ -95,7 +101,8 @@ def prepare(
     numbers += [v for v in leaves if isinstance(v, torch.Tensor)]
     dtypes = [t.dtype for t in numbers if t.is_floating_point()]
     dtype = dtypes[0] if dtypes else torch.float32
-    module = copy.deepcopy(module).eval()
+    module = copy.deepcopy(module)
+    module.eval()  # whose own result some modules, such as loralib's, forget to return
     if dtype.itemsize == 2:
         module, half, dtype = module.float(), dtype, torch.float32
     else:
@@ -172,23 +179,37 @@ def _export(traced: TracedModule, freedom: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about torch's own use of its own names
-            exported = torch.export.export(
-                traced.module,
-                args,
-                kwargs,
-                dynamic_shapes=shapes,
-            )
+            exported = _trace(traced, shapes)
             # With them torch traces its checks of free lengths anew in each
             # decomposition, which takes minutes where windows cut an image.
             exported.example_inputs = None
-            return _decompose(exported.run_decompositions({}))
+            return _decompose(exported)
     except Exception as e:
-        problem = "torch.export cannot trace this module"
+        place = _place_of_error(e)
+        problem = f"torch.export cannot trace this module{place}"
         try:
             traced.run([to_numpy(t) for t in traced.tensors])
         except Exception:  # whatever the user's module raises
-            problem = "the module does not run on the example inputs"
+            problem = f"the module does not run on the example inputs{place}"
         raise UnsupportedModuleError(f"{problem}: {_first_line(e)}") from e
+
+
+def _trace(traced: TracedModule, shapes: Any) -> Any:
+    export = functools.partial(
+        torch.export.export,
+        traced.module,
+        traced.args,
+        traced.kwargs,
+        dynamic_shapes=shapes,
+    )
+    try:
+        return export()
+    except GuardOnDataDependentSymNode:
+        # Python asks for a value, such as that of an assertion: reading the source, as
+        # torch can too, leaves assertions in the program.
+        with contextlib.suppress(Exception):
+            return export(strict=True)
+        raise
 
 
 def _by_argument(traced: TracedModule, args: Any, kwargs: Any) -> tuple[Any, ...]:
@@ -212,26 +233,9 @@ def _decompose(exported: Any) -> Any:
     """Let torch write operations that the table lacks by others, as far as it can."""
     core = torch.export.default_decompositions()
     known = {**decomposition_table, **{k: core[k] for k in core}}
-    tried: set[Any] = set()
-    while True:
-        missing = {
-            node.target
-            for graph in _graphs(exported.graph_module)
-            for node in graph.nodes
-            if isinstance(node.target, torch._ops.OpOverload)
-            and _table_name(node.target) is None
-        }
-        new = {target: known[target] for target in missing - tried if target in known}
-        if not new:
-            return exported
-        tried |= set(new)
-        exported = exported.run_decompositions(new)
-
-
-def _graphs(module: torch.fx.GraphModule) -> Iterator[torch.fx.Graph]:
-    for part in module.modules():
-        if isinstance(part, torch.fx.GraphModule):
-            yield part.graph
+    return exported.run_decompositions(
+        {k: write for k, write in known.items() if _table_name(k) is None}
+    )
 
 
 # Operations of other packages that are one of ATen's.
@@ -679,12 +683,22 @@ def _first_line(error: BaseException) -> str:
     return f"{(lines or [type(error).__name__])[0]:.300}".rstrip(".")
 
 
+def _place_of_error(error: BaseException) -> str:
+    """The last source line of others that an error came through."""
+    own = tuple(str(Path(m.__file__).parent) for m in (torch, frugax) if m.__file__)
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        if Path(frame.filename).is_file() and not frame.filename.startswith(own):
+            return f" at {frame.filename}:{frame.lineno}"
+    return ""
+
+
 def _place_of(node: Any) -> str:
     """The path of the module in which an operation is called, and its source line."""
     stack = node.meta.get("nn_module_stack") or {}
     path = next(reversed(list(stack.values())), ("", None))[0] or "the module"
     trace = node.meta.get("stack_trace") or ""
-    calls = re.findall(r'File "([^"]+)", line (\d+)', trace)
+    calls = re.findall(r'File "([^<"]+)", line (\d+)', trace)
     if not calls:
         return path
     file, line = calls[-1]
