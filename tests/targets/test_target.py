@@ -12,16 +12,18 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec as P
 
-from frugax import measure
-from frugax.errors import ConfigError, FrugaxError, InfeasibleBudgetError
+from frugax import fit, measure
+from frugax.errors import CompilerRefusedError, ConfigError, InfeasibleBudgetError
 from frugax.targets import (
     CompiledAnswer,
     Target,
+    find_caveat,
     find_platform,
     find_target,
     installed_compilers,
     known_devices,
 )
+from frugax.targets._ask_compiler import WITHOUT_TRITON
 from refusals import refuses, warns
 
 
@@ -215,9 +217,52 @@ def test_operations_that_the_compiler_lacks_are_one_line(gpu_compiler, tmp_path)
     def calls_back(x):
         return jax.pure_callback(lambda x: x, f32(8), x)
 
-    with refuses(FrugaxError, "h100") as caught:
+    with refuses(CompilerRefusedError, "h100") as caught:
         Target("h100").compile(jax.jit(calls_back), f32(8), cache=tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def attend(p, v, w):
+    """Attention's result times its output matrix, whose rows Triton cannot tile."""
+    heads = jnp.einsum("bhqk,bkhd->bqhd", p, v)
+    return heads.reshape(-1, 96) @ w
+
+
+ATTENDED = (f32(32, 4, 64, 64), f32(32, 64, 4, 24), f32(96, 96))
+
+
+def test_a_product_that_triton_cannot_tile_compiles_without_it(gpu_compiler, tmp_path):
+    for remembered in (False, True):
+        answer = ask(Target("h100"), jax.jit(attend), *ATTENDED, cache=tmp_path)
+        assert answer.remembered is remembered
+        assert "cublas" in answer.as_text()
+        assert find_caveat(answer) == WITHOUT_TRITON
+    workload = fit.Workload(fn=attend, args=ATTENDED, is_loss=False)
+    (row,) = fit.compare(workload, [Target("h100")], "1GiB").rows
+    assert row.fits
+    assert row.caveat.count(WITHOUT_TRITON) == 1
+    plain = ask(Target("h100"), jax.jit(loss), *ARGS, cache=tmp_path)
+    assert find_caveat(plain) == ""
+
+
+def test_a_refusal_names_the_line_and_is_not_cut_in_a_word(gpu_compiler, tmp_path):
+    # An option that the caller sets stays.
+    options = {"xla_gpu_enable_triton_gemm": True}
+    with refuses(CompilerRefusedError, "h100", "test_target.py:") as caught:
+        Target("h100").compile(
+            jax.jit(attend), *ATTENDED, options=options, cache=tmp_path
+        )
+    assert "\n" not in str(caught.value)
+    row = fit.FitRow(
+        target="h100",
+        budget=None,
+        fits=False,
+        predicted=0,
+        unplanned_bytes=0,
+        problem="no tiles",
+        is_refused=True,
+    )
+    assert isinstance(row.to_error("train.py"), CompilerRefusedError)
 
 
 def test_linear_solvers_compile_for_a_gpu(gpu_compiler, tmp_path):

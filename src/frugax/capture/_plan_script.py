@@ -15,10 +15,10 @@ import jax
 
 from frugax import fit, measure
 from frugax.budget import amount, read_memory_budget, to_json, to_plain
-from frugax.errors import FrugaxError
+from frugax.errors import CompilerRefusedError, FrugaxError
 from frugax.fileio import write_whole
 from frugax.jaxprs import flops
-from frugax.targets import Target
+from frugax.targets import Target, find_caveat
 from frugax.train.compiles import find_call_site, find_error_site
 
 from ._explain import Donation
@@ -181,13 +181,14 @@ def answer(
             predicted=0,
             unplanned_bytes=0,
             problem=str(problem),
+            is_refused=isinstance(e, CompilerRefusedError),
         )
         return row, None
     plan = found.plan
     with target.tracing():
         traced = found.jitted.trace(*placed.shapes)
     devices = step.num_devices
-    caveats = [target.caveat]
+    caveats = [target.caveat, find_caveat(found.compiled)]
     if devices < target.num_devices:
         caveats.append(
             f"the script uses {devices} of {amount(target.num_devices, 'devices')}"

@@ -176,12 +176,13 @@ def show_plan(
 
     Raises:
         ConfigError: there is no answer for the only target.
+        CompilerRefusedError: its compiler refuses the program.
     """
     from frugax import fit
     from frugax.fileio import write_whole
 
     if len(plan.rows) == 1 and plan.rows[0].problem:
-        raise ConfigError(f"{subject}: {plan.rows[0].problem}")
+        raise plan.rows[0].to_error(subject)
     _show(console, text)
     if options.json is not None:
         write_whole(options.json, plan.to_json() + "\n")

@@ -3,7 +3,7 @@
 import dataclasses
 
 from frugax.budget import format_bytes, table
-from frugax.errors import ConfigError, InfeasibleBudgetError
+from frugax.errors import InfeasibleBudgetError
 from frugax.targets import Target
 
 from ._plan import DEFAULT_BUDGET, Budget, FitRow, to_budget, try_target
@@ -83,7 +83,8 @@ def find_largest_batch(
             not to fit.
 
     Raises:
-        ConfigError: the program cannot be compiled for the target.
+        ConfigError: the target or the program is invalid.
+        CompilerRefusedError: the program cannot be compiled for the target.
         InfeasibleBudgetError: one row for each device does not fit.
     """
     limit = to_budget(budget, workload, target)
@@ -99,7 +100,7 @@ def find_largest_batch(
         nonlocal best
         row = try_target(workload.with_rows(units * step), target, limit)
         if row.problem:  # no size of the batch would mend it
-            raise ConfigError(f"{target}, {units * step} rows: {row.problem}")
+            raise row.to_error(f"{target}, {units * step} rows")
         tried.append((units * step, row.fits))
         if row.fits:
             best = row

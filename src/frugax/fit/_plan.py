@@ -18,9 +18,14 @@ from frugax.budget import (
     read_memory_budget,
     table,
 )
-from frugax.errors import FrugaxError, InfeasibleBudgetError
+from frugax.errors import (
+    CompilerRefusedError,
+    ConfigError,
+    FrugaxError,
+    InfeasibleBudgetError,
+)
 from frugax.jaxprs import flops
-from frugax.targets import CompiledAnswer, Target
+from frugax.targets import CompiledAnswer, Target, find_caveat
 from frugax.train import TrainStep
 from frugax.train.distributed import LayoutKind
 
@@ -59,6 +64,7 @@ class FitRow:
         caveat: how a real device may differ, and the parts that were not planned.
         remat: the plan of the backward pass; None if there is nothing to plan.
         problem: why there is no answer; "" if there is one.
+        is_refused: whether the problem is a refusal of the target's compiler.
         lower_bound: bytes of arguments and results, where they alone exceed the budget.
     """
 
@@ -78,7 +84,13 @@ class FitRow:
     caveat: str = ""
     remat: "remat.RematPlan | None" = None
     problem: str = ""
+    is_refused: bool = False
     lower_bound: int | None = None
+
+    def to_error(self, subject: str) -> FrugaxError:
+        """The problem as an error about this subject."""
+        kind = CompilerRefusedError if self.is_refused else ConfigError
+        return kind(f"{subject}: {self.problem}")
 
     @property
     def answer(self) -> str:
@@ -287,7 +299,12 @@ def try_target(
     except FrugaxError as e:
         problem = e.args[0] if e.args else str(e)
         return FitRow(
-            fits=False, predicted=0, unplanned_bytes=0, problem=str(problem), **shared
+            fits=False,
+            predicted=0,
+            unplanned_bytes=0,
+            problem=str(problem),
+            is_refused=isinstance(e, CompilerRefusedError),
+            **shared,
         )
 
 
@@ -391,7 +408,9 @@ def _answer(
         layout=kind,
         micro_batches=workload.micro_batches,
         seconds=time.perf_counter() - started,
-        caveat="; ".join(filter(None, (target.caveat, workload.caveat))),
+        caveat="; ".join(
+            filter(None, (target.caveat, find_caveat(compiled), workload.caveat))
+        ),
         remat=plan_found,
     )
 

@@ -84,7 +84,7 @@ def search(
     if not ranked[0].fits:
         answered = [r for r in found if not r.problem]
         if not answered:
-            raise ConfigError(found[0].problem)
+            raise found[0].to_error("no layout was compiled")
         least = min(answered, key=lambda r: r.predicted)
         raise InfeasibleBudgetError(
             f"the best of {len(found)} layouts and micro-batches on {target}",

@@ -4,7 +4,7 @@ Start at `Target`, which knows the memory of a device, gives devices for meshes 
 compiles for them. Guide: docs/targets.md.
 """
 
-from ._answer_cache import CompiledAnswer
+from ._answer_cache import CompiledAnswer, find_caveat
 from ._compilers import TargetCompiler, installed_compilers
 from ._device_facts import known_devices
 from ._target import Target, find_platform, find_target, listen
@@ -13,6 +13,7 @@ __all__ = [
     "CompiledAnswer",
     "Target",
     "TargetCompiler",
+    "find_caveat",
     "find_platform",
     "find_target",
     "installed_compilers",

@@ -39,6 +39,7 @@ class CompiledAnswer:
         host_temp_bytes: bytes of temporaries in the host's memory.
         places: a digest of the source lines that the program was traced from.
         seconds: time of the compilation.
+        caveat: how it was compiled otherwise than asked for; "" if as asked.
         remembered: whether the answer comes from the disk.
     """
 
@@ -54,6 +55,7 @@ class CompiledAnswer:
     host_temp_bytes: int = 0
     places: str = ""
     seconds: float = 0.0
+    caveat: str = ""
     remembered: bool = False
 
     def memory_analysis(self) -> Any:
@@ -73,7 +75,12 @@ class CompiledAnswer:
 
 
 def read_answer(
-    compiled: jax.stages.Compiled, *, target: str, places: str, seconds: float
+    compiled: jax.stages.Compiled,
+    *,
+    target: str,
+    places: str,
+    seconds: float,
+    caveat: str = "",
 ) -> CompiledAnswer:
     """Read all that is kept of a compiled program."""
     memory: Any = compiled.memory_analysis()
@@ -90,8 +97,14 @@ def read_answer(
         hlo_module=module.as_serialized_hlo_module_proto(),
         places=places,
         seconds=seconds,
+        caveat=caveat,
         **counts,
     )
+
+
+def find_caveat(compiled: "jax.stages.Compiled | CompiledAnswer | None") -> str:
+    """How a program was compiled otherwise than asked for; "" if as asked."""
+    return compiled.caveat if isinstance(compiled, CompiledAnswer) else ""
 
 
 class AnswerCache:

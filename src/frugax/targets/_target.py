@@ -17,10 +17,10 @@ import numpy as np
 from jax.core import Tracer
 
 from frugax.budget import MemoryBudget, MemoryShare
-from frugax.errors import ConfigError, FrugaxError
+from frugax.errors import CompilerRefusedError, ConfigError
 
 from ._answer_cache import COUNTS, AnswerCache, CompiledAnswer, read_answer
-from ._ask_compiler import explain, run_patiently, translate
+from ._ask_compiler import compile_robustly, explain, run_patiently, translate
 from ._compilers import compiler_options, load_compiler
 from ._device_facts import DeviceFacts
 from ._parse_name import parse_name
@@ -275,7 +275,7 @@ class Target:
             TimeoutError: the compiler took longer.
             InfeasibleBudgetError: the program needs more than the device has, and this
                 compiler refuses such programs (TPU).
-            FrugaxError: the compiler cannot translate an operation.
+            CompilerRefusedError: the compiler cannot translate an operation.
         """
         with self.tracing():
             traced = jitted
@@ -307,7 +307,7 @@ class Target:
         try:
             lowered = traced.lower(lowering_platforms=(platform,))
         except (RuntimeError, NotImplementedError) as e:
-            raise FrugaxError(explain(e, self.name)) from e
+            raise CompilerRefusedError(explain(e, self.name)) from e
         facts = [
             hashlib.sha256(lowered.as_text().encode()).hexdigest(),
             self._description(),
@@ -329,13 +329,23 @@ class Target:
         _tell(self, store.last_seconds(label))
         started = time.perf_counter()
         try:
-            compiled = run_patiently(
-                lambda: _compile_apart(lowered, options), timeout, self.name
+            compiled, caveat = run_patiently(
+                lambda: compile_robustly(
+                    functools.partial(_compile_apart, lowered), self.platform, options
+                ),
+                timeout,
+                self.name,
             )
         except jax.errors.JaxRuntimeError as e:
             raise translate(e, self.name) from e
         seconds = time.perf_counter() - started
-        answer = read_answer(compiled, target=self.name, places=places, seconds=seconds)
+        answer = read_answer(
+            compiled,
+            target=self.name,
+            places=places,
+            seconds=seconds,
+            caveat=caveat,
+        )
         if cache is not False:
             store.store(key, answer)
             store.note_seconds(label, seconds)
