@@ -162,6 +162,17 @@ def _mix(x):
     return mixed[order.argsort()].float()
 
 
+def _bags(x):
+    """Sums and means of rows of a table; some bags are empty, and one has padding."""
+    rows, table = (x.flatten()[:8] > 0).long() + torch.arange(8), x.reshape(-1, 6)
+    ends = torch.tensor([0, 3, 3, 6])
+    mean = F.embedding_bag(rows, table, ends, mode="mean", padding_idx=4)
+    weights = x.flatten()[:8]
+    return mean + F.embedding_bag(
+        rows, table, ends, mode="sum", per_sample_weights=weights
+    )
+
+
 FUNCTIONS = {
     "ceil pool": lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True),
     "ceil mean": lambda x: F.avg_pool2d(x, 2, 2, ceil_mode=True),
@@ -210,6 +221,8 @@ FUNCTIONS = {
     "own divisor": lambda x: F.avg_pool2d(x, 3, 2, 1, True, True, 5),
     "counts": lambda x: torch.histc(x, 5, -1, 2) + torch.histc(x, 5),
     "experts": _mix,
+    "bags": _bags,
+    "complex numbers": lambda x: torch.fft.fft(x * 2j + (1 - 0.5j)).real,
 }  # fmt: skip
 
 
@@ -431,6 +444,34 @@ def test_one_tensor_as_two_inputs_may_differ_later():
     imported = from_torch(module, (x, x))
     got = evaluate(imported, x, x + 1)
     np.testing.assert_allclose(got, module(x, x + 1).detach(), 1e-5, 1e-6)
+
+
+class Filters(nn.Module):
+    """Scales the spectrum of its input by complex parameters, as Fourier operators."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(4, 5, dtype=torch.complex64))
+
+    def forward(self, x):
+        return torch.fft.irfft(torch.fft.rfft(x) * self.scale, n=x.shape[-1])
+
+
+def test_a_complex_parameter_is_its_two_parts():
+    torch.manual_seed(0)
+    module, x = Filters(), torch.randn(3, 4, 8)
+    imported = from_torch(module, (torch.randn(2, 4, 8),))
+    parts = torch.view_as_real(module.scale.detach())
+    np.testing.assert_array_equal(imported.params["scale"], parts)
+    got = evaluate(imported, x)
+    np.testing.assert_allclose(got, module(x).detach(), 1e-5, 1e-6)
+    module(x).square().sum().backward()
+    compiled = ml.compile(imported.model, ml.JaxBackend())
+    data = {"x": x.numpy()}
+    loss = lambda out: (out["output"] ** 2).sum()
+    _, gradients = compiled.value_and_grad(imported.params, data, loss)
+    wanted = torch.view_as_real(module.scale.grad)
+    np.testing.assert_allclose(gradients["scale"], wanted, 1e-4, 1e-5)
 
 
 def test_what_no_output_needs_is_named_or_kept_as_an_input():

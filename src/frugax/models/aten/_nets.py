@@ -582,6 +582,29 @@ def _embedding(
     return jnp.where(is_padding, lax.stop_gradient(rows), rows)
 
 
+@aten("_embedding_bag", "_embedding_bag_forward_only")
+def _embedding_bag(
+    xp: Any, weight: Array, indices: Array, offsets: Array,
+    scale_grad_by_freq: bool = False, mode: int = 0, sparse: bool = False,
+    per_sample_weights: Array | None = None, include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> Any:  # fmt: skip
+    if mode == 2:
+        raise NotImplementedError("the largest number of each bag")
+    if include_last_offset:
+        offsets = offsets[:-1]
+    rows = jnp.take(weight, indices, 0, mode="fill")
+    is_read = (indices != padding_idx)[:, None]
+    scale = 1 if per_sample_weights is None else per_sample_weights[:, None]
+    # A bag goes from its offset to the next.
+    bag = jnp.searchsorted(offsets, jnp.arange(len(indices)), side="right") - 1
+    add_up = lambda v: jnp.zeros((len(offsets), v.shape[-1]), rows.dtype).at[bag].add(v)
+    total = add_up(jnp.where(is_read, rows * scale, 0))
+    if mode == 1:
+        total = total / jnp.maximum(add_up(is_read.astype(rows.dtype)), 1)
+    return total, None, None, None
+
+
 # --- losses -----------------------------------------------------------------------
 
 

@@ -374,7 +374,12 @@ class _Walk:
             return tensor.detach()
         name = self.tied.setdefault(id(tensor), name)
         if tensor.is_complex():
-            raise UnsupportedModuleError(f"the parameter {name!r} is complex.")
+            # As its real and imaginary parts, on a last axis.
+            numbers = torch.view_as_real(tensor.detach().resolve_conj())
+            return _JOIN(self._parameter(name, numbers))
+        return self._parameter(name, tensor)
+
+    def _parameter(self, name: str, tensor: torch.Tensor) -> IOKey:
         self.params[name] = tensor
         key = IOKey(name, tuple(tensor.shape), trainable=True)
         return self.keys.setdefault(name, key)
@@ -470,6 +475,9 @@ class _Walk:
         lengths: list[Connection] = []
 
         def describe(value: Any) -> Any:
+            if isinstance(value, complex):
+                dtype = np.result_type(self.float_dtype, np.complex64)
+                value = torch.from_numpy(np.array(value, dtype))
             if isinstance(value, torch.Tensor) or (
                 isinstance(value, Connection) and id(value) not in self.lengths
             ):
@@ -588,9 +596,7 @@ class _Walk:
             return before[1]
         if value.is_complex():
             parts = to_numpy(torch.view_as_real(value.resolve_conj()))
-            wire = op("aten", function="view_as_complex.default", arguments=("@0",))(
-                parts
-            )
+            wire = _JOIN(parts)
         else:
             wire = as_connection(to_numpy(value))
         self.constants[id(value)] = (value, wire)
@@ -619,6 +625,8 @@ class _Missing:
 
 
 _MISSING = _Missing()
+# Complex numbers of their two parts.
+_JOIN = op("aten", function="view_as_complex.default", arguments=("@0",))
 _INT = np.dtype(np.int32)
 _SUBMODULES = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 # Arguments that say where and how a result is stored, and change no number.
