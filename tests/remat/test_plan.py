@@ -85,6 +85,23 @@ def test_a_large_budget_needs_no_recomputation(mlp):
     assert temp_bytes(remat.apply(loss, plan), params, x) == plain
 
 
+def test_a_frozen_network_inside_of_the_loss_is_planned():
+    # Nothing but recomputation reads what it hands to the network that is trained.
+    def net(layers, x):
+        for w in layers:
+            x = x + jax.nn.gelu(x @ w)
+        return x
+
+    def loss(layers, frozen, x, y):
+        return jnp.mean(net(layers, net(frozen, x))) - jnp.mean(net(layers, y))
+
+    weights = [jax.ShapeDtypeStruct((16, 16), "float32")] * 3
+    x = jax.ShapeDtypeStruct((128, 16), "float32")
+    args = weights, weights, x, x
+    plan = remat.plan(loss, budget=MemoryBudget("60%"), example_args=args)
+    assert plan.predicted <= 0.6 * plan.unplanned_bytes
+
+
 def test_recomputed_flops_equal_the_traced_program(mlp, half):
     loss, params, x, _ = mlp
     count = lambda fn: flops(jax.make_jaxpr(fn)(params, x).jaxpr)

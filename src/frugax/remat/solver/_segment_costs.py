@@ -230,7 +230,8 @@ class _BackwardWalk:
                 stored_bytes=stored_bytes + hidden_kept,
                 own_bytes=own_stored + hidden_kept,
                 hidden_bytes=hidden_kept,
-                transient_bytes=transient - own_stored + hidden_transient,
+                # What only recomputation reads is stored, and no rule holds it.
+                transient_bytes=max(transient - own_stored, 0) + hidden_transient,
                 flops=recomputed,
                 kept=tuple(reversed(kept)) if mode else (),
                 possible=possible or not mode,
