@@ -19,7 +19,7 @@ from flax import nnx
 from jax import lax
 
 import frugax as fx
-from frugax.capture import UnplannedWarning
+from frugax.capture import LostUpdateWarning, UnplannedWarning
 from frugax.jaxprs import intercept_vjp
 from frugax.train.compiles import CompileLedger
 from refusals import refuses, warns
@@ -340,6 +340,45 @@ def test_nnx_state_is_updated_as_by_nnx_jit():
     )
     kinds = (nnx.Param, nnx.BatchStat, nnx.RngCount)
     assert_same(nnx.state(planned_net, kinds), nnx.state(net, kinds))
+
+
+@pytest.mark.parametrize("memory", [None, "100%"])
+def test_changes_of_an_nnx_module_that_jax_jit_drops_are_named(memory):
+    net = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
+
+    @fx.jit(memory=memory)
+    def step(net, x):
+        grads = nnx.grad(lambda net: jnp.mean(net(x) ** 2))(net)
+        net.kernel[...] -= grads.kernel[...]
+
+    with warns(LostUpdateWarning, "'net'", "step"):
+        step(net, jnp.ones((2, 4)))
+
+    @fx.jit(memory=memory)
+    def evaluate(net, x, scale):
+        scale["of"] = 2 * scale["of"]  # a dict of the call's own
+        value, _ = jax.value_and_grad(lambda s: jnp.mean(net(x) * s))(scale["of"])
+        return value
+
+    evaluate(net, jnp.ones((2, 4)), {"of": jnp.float32(1)})  # warns of nothing
+
+
+def test_the_report_is_of_the_program_that_needs_most_of_its_limit():
+    step = fx.jit(sgd, memory="60%")
+    step(WEIGHTS, ROWS)
+    alone = step.report()
+    step(WEIGHTS, ROWS[:100])  # the last batch of an epoch
+    both = step.report()
+    assert both.programs == 2
+    assert both.memory is not None
+    assert alone.memory is not None
+    needed = [r.memory.temp_bytes / r.plan.budget.limit_bytes for r in (alone, both)]
+    assert needed[1] >= needed[0]
+    watched = fx.jit(sgd)
+    watched(WEIGHTS, ROWS)
+    largest = watched.report().memory
+    watched(WEIGHTS, ROWS[:100])
+    assert watched.report().memory == largest
 
 
 def test_equinox_modules_are_trained_as_by_filter_jit():

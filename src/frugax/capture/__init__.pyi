@@ -1,4 +1,5 @@
 from ._jit import (
+    LostUpdateWarning as LostUpdateWarning,
     PlannedFunction as PlannedFunction,
     UnplannedWarning as UnplannedWarning,
     jit as jit,

@@ -44,6 +44,10 @@ class UnplannedWarning(UserWarning):
     """A jitted function runs without a plan, or above its budget; names the cause."""
 
 
+class LostUpdateWarning(UserWarning):
+    """A jitted function changes a module of flax nnx, which `jax.jit` does not see."""
+
+
 class _OtherSignatureError(Exception):
     """A program was called with arguments that it was not traced for."""
 
@@ -135,12 +139,34 @@ class _FlatProgram:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Program:
-    """What runs for one signature."""
+    """What runs for one signature; `causes` say why it has no plan."""
 
     jitted: Any
     call: _Call
     plan: JitPlan | None
     staged: StagedProgram
+    causes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Compiled:
+    """A program that has run, with what its compiler says of it."""
+
+    call: _Call
+    traced: Any
+    compiled: Any
+    costs: measure.ProgramCosts
+    plan: JitPlan | None
+    causes: tuple[str, ...]
+
+    @property
+    def demand(self) -> tuple[bool, float]:
+        """Rises with the share of its limit that a program needs, or with its bytes."""
+        if self.plan is None:
+            return bool(self.causes), self.costs.temp_bytes
+        budget = self.plan.budget
+        limit = max(budget.limit_bytes, 1)
+        return False, self.costs.bytes_of(budget.kind) / limit
 
 
 class PlannedFunction:
@@ -175,7 +201,8 @@ class PlannedFunction:
             self._watched = jax_jit(self._note_traces(fun), **options)
         self._programs: dict[Hashable, _Program] = {}
         self._latest: _Program | None = None
-        self._latest_call: _Call | None = None
+        # Of each compilation that is only watched.
+        self._watched_calls: list[_Call] = []
         # Plans of programs that do not fit, by `_Call.kind`.
         self._missed: dict[Hashable, list[JitPlan]] = {}
         self._signatures: list[Signature] = []
@@ -191,7 +218,8 @@ class PlannedFunction:
             if self._causes:
                 # The arrays themselves may be large.
                 call = self._split(args, kwargs)
-                self._latest_call = dataclasses.replace(call, leaves=call.shapes)
+                call = dataclasses.replace(call, leaves=call.shapes)
+                self._watched_calls.append(call)
                 self._note_compile(began)
             return result
         latest = self._latest
@@ -272,43 +300,60 @@ class PlannedFunction:
     def report(self) -> JitReport:
         """Calls, compilations and their causes, the time of a step, and its memory.
 
+        Where several programs have run, such as one for a last batch of another shape,
+        the memory and the plan are those of the one that needs most of its limit.
+
         Raises:
             ValueError: the function was not called yet.
         """
-        _, compiled = self._compile_latest()
-        return self.record.report(measure.program(compiled), self.plan)
+        return self._report_of(self._most_demanding())
 
     def explain(self) -> ProgramExplanation:
-        """The report, the arrays at the peak of the program, and what it donates.
+        """The report, the arrays at the peak of its program, and what that donates.
 
         Raises:
             ValueError: the function was not called yet.
         """
-        traced, compiled = self._compile_latest()
-        names = self._name_leaves(self._latest_shapes)
+        program = self._most_demanding()
         peak = None
         with contextlib.suppress(ValueError):  # the compiler does not reveal it
-            peak = measure.peak(compiled)
+            peak = measure.peak(program.compiled)
         return ProgramExplanation(
-            report=self.record.report(measure.program(compiled), self.plan),
+            report=self._report_of(program),
             peak=peak,
-            donation=Donation.of(names, traced),
+            donation=Donation.of(self._name_leaves(program.call), program.traced),
+        )
+
+    def _report_of(self, program: _Compiled) -> JitReport:
+        return self.record.report(
+            program.costs, program.plan, program.causes, self._num_programs
         )
 
     @property
-    def _latest_shapes(self) -> _Call:
-        call = self._latest.call if self._latest is not None else self._latest_call
-        if call is None:
-            raise ValueError(f"{self.record.name} was not called yet: call it first.")
-        return call
+    def _num_programs(self) -> int:
+        return len(self._programs) or len(self._watched_calls)
 
-    def _compile_latest(self) -> tuple[Any, Any]:
-        """The program that ran last, traced and compiled."""
-        call = self._latest_shapes
-        jitted = self._latest.jitted if self._latest is not None else self._watched
+    def _most_demanding(self) -> _Compiled:
+        """The program that has run and needs most of its limit."""
+        if not self._num_programs:
+            raise ValueError(f"{self.record.name} was not called yet: call it first.")
+        found = [
+            self._compile(p.jitted, p.call, p.plan, p.causes)
+            for p in self._programs.values()
+        ]
+        found += [
+            self._compile(self._watched, c, None, ()) for c in self._watched_calls
+        ]
+        return max(found, key=lambda program: program.demand)
+
+    def _compile(
+        self, jitted: Any, call: _Call, plan: JitPlan | None, causes: tuple[str, ...]
+    ) -> _Compiled:
         traced = _FlatProgram(jitted, call).trace(*call.shapes)
         # JAX finds the program that has run: nothing is compiled.
-        return traced, traced.lower().compile()
+        compiled = traced.lower().compile()
+        costs = measure.program(compiled)
+        return _Compiled(call, traced, compiled, costs, plan, causes)
 
     # --- planning -----------------------------------------------------------------
 
@@ -348,7 +393,7 @@ class PlannedFunction:
         """Trace the function, the only time for these shapes, and plan the program."""
         self._note_signature(args, kwargs)
         # A new function: JAX must not find a trace without marks.
-        fresh = functools.wraps(self._fun)(lambda *a, **k: self._fun(*a, **k))
+        fresh = functools.wraps(self._fun)(lambda *a, **k: self._trace_into(a, k))
         with mark_gradients() as marker:
             traced = jax_jit(fresh, **self._options).trace(*args, **kwargs)
         out_tree = jax.tree.structure(traced.out_info)
@@ -384,17 +429,20 @@ class PlannedFunction:
             causes = list(staged.unplanned)
             if self._needs_gradient and not causes:
                 causes = ["it takes no gradient"]
-            if self._budget is not None:
-                self._warn(causes)
-            return _Program(build({}).jitted, call, None, staged)
+            if self._budget is None:
+                causes = []
+            self._warn(causes)
+            return _Program(build({}).jitted, call, None, staged, tuple(causes))
+        if self.record.on_plan is not None:
+            self.record.on_plan(self.record)
         try:
             missed = self._missed.setdefault(call.kind, [])
             found = plan_program(staged, build, shapes, self._budget, missed)
         except Exception as e:
             # Whatever fails in planning, the user's program runs.
-            cause = str(e).partition("\n")[0]
-            self._warn([f"{type(e).__name__}: {cause:.300}"])
-            return _Program(build({}).jitted, call, None, staged)
+            cause = f"{type(e).__name__}: {str(e).partition(chr(10))[0]:.300}"
+            self._warn([cause])
+            return _Program(build({}).jitted, call, None, staged, (cause,))
         plan = found.plan
         if not plan.fits and plan.gradients:
             excess = plan.predicted / plan.budget.usable_bytes - 1
@@ -424,9 +472,28 @@ class PlannedFunction:
         @functools.wraps(fun)
         def traced(*args: Any, **kwargs: Any) -> Any:
             self._note_signature(args, kwargs)
-            return fun(*args, **kwargs)
+            return self._trace_into(args, kwargs)
 
         return traced
+
+    def _trace_into(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function with tracers; warn of changes that `jax.jit` drops."""
+        names = [*(self._signature.parameters if self._signature else ())]
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        modules = {n: x for n, x in given.items() if _is_of_nnx(x)}
+        before = {n: jax.tree.leaves(x) for n, x in modules.items()}
+        result = self._fun(*args, **kwargs)
+        for name, module in modules.items():
+            after = jax.tree.leaves(module)
+            if [*map(id, after)] != [*map(id, before[name])]:
+                what = f"{self.record.name} ({self.record.place})"
+                warn_at_call_site(
+                    f"{what} changes its argument {name!r}, and jax.jit drops the "
+                    "change: nothing is trained. Keep @nnx.jit, within frugax.planned "
+                    "or under frugax exec, or return the state (nnx.split).",
+                    LostUpdateWarning,
+                )
+        return result
 
     @property
     def _signature(self) -> inspect.Signature | None:
@@ -486,6 +553,12 @@ def _find_place(fun: Callable[..., Any]) -> str:
         # A library wraps the user's function in one of its own.
         return find_call_site()
     return f"{Path(code.co_filename).name}:{code.co_firstlineno}"
+
+
+def _is_of_nnx(x: Any) -> bool:
+    """Whether `x` is a module, an optimizer or random numbers of flax nnx."""
+    # Asked by name: flax may not be installed.
+    return any(c.__module__ == "flax.nnx.pytreelib" for c in type(x).__mro__)
 
 
 def _is_jit_disabled() -> bool:

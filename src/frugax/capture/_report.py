@@ -4,7 +4,7 @@ import dataclasses
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from frugax.budget import (
     Receipt,
@@ -53,6 +53,7 @@ class CallRecord:
         calls: the number of calls.
         compiles: its compilations.
         gaps: seconds from one call to the next, without those that compiled.
+        on_plan: called before programs are compiled to find a plan.
         on_compile: called after each compilation.
     """
 
@@ -63,6 +64,7 @@ class CallRecord:
     gaps: deque[float] = dataclasses.field(
         default_factory=lambda: deque(maxlen=_MAX_TIMES)
     )
+    on_plan: Callable[["CallRecord"], None] | None = None
     on_compile: Callable[["CallRecord"], None] | None = None
     _last_start: float | None = None
 
@@ -84,9 +86,13 @@ class CallRecord:
             self.on_compile(self)
 
     def report(
-        self, memory: ProgramCosts | None = None, plan: JitPlan | None = None
+        self,
+        memory: ProgramCosts | None = None,
+        plan: JitPlan | None = None,
+        unplanned: Sequence[str] = (),
+        programs: int = 1,
     ) -> "JitReport":
-        """The report of these calls, with the memory of the program that ran last."""
+        """The report of these calls, with the memory of one of its programs."""
         return JitReport(
             name=self.name,
             place=self.place,
@@ -95,6 +101,8 @@ class CallRecord:
             compiles=tuple(self.compiles),
             memory=memory,
             plan=plan,
+            unplanned=tuple(unplanned),
+            programs=programs,
         )
 
 
@@ -108,9 +116,11 @@ class JitReport:
         calls: the number of calls.
         step_seconds: median seconds from one call to the next; None for a single call.
         compiles: its compilations, with their causes.
-        memory: bytes of the program that ran last, by its compiler; None if they are
-            not known.
-        plan: its plan; None if there is none.
+        memory: bytes of its program, by its compiler; of several, of the one that needs
+            most of its limit; None if they are not known.
+        plan: the plan of that program; None if there is none.
+        unplanned: why that program has no plan, although there is a limit.
+        programs: the number of programs that ran, each for other shapes.
     """
 
     name: str
@@ -120,6 +130,8 @@ class JitReport:
     compiles: tuple[Compile, ...]
     memory: ProgramCosts | None
     plan: JitPlan | None
+    unplanned: tuple[str, ...] = ()
+    programs: int = 1
 
     @property
     def receipt(self) -> Receipt | None:
@@ -142,13 +154,17 @@ class JitReport:
         if self.memory is not None:
             kind = "temp" if self.plan is None else self.plan.budget.kind
             line += f"{format_bytes(self.memory.bytes_of(kind))} of {kind} memory"
+            if self.programs > 1:
+                line += f" in the largest of {self.programs} programs"
         if self.plan is not None:
             line += f", {format_bytes(self.plan.unplanned_bytes)} without a plan"
             if self.plan.gradients:
                 line += f", +{format_share(self.plan.extra_share)} flops"
             if self.plan.cut_after_s is not None:
                 line += f", planned in {format_seconds(self.plan.cut_after_s)} at most"
-        line += f"; {amount(self.calls, 'calls')}"
+        counted = amount(self.calls, "calls")
+        line += counted if line.endswith(": ") else f"; {counted}"
         if self.step_seconds is not None:
             line += f", {format_seconds(self.step_seconds)} each"
-        return "\n".join([line, *(f"  {c}" for c in self.compiles)])
+        causes = [f"  has no plan: {cause}" for cause in self.unplanned]
+        return "\n".join([line, *causes, *(f"  {c}" for c in self.compiles)])

@@ -67,10 +67,15 @@ class ScriptWatch:
     def jit(self, fun: Callable[..., Any], options: dict[str, Any]) -> PlannedFunction:
         """Take the place of `jax.jit(fun, **options)`."""
         made = PlannedFunction(fun, self._budget, options, needs_gradient=False)
+        made.record.on_plan = self._tell_plan
         if self._settings["watch"]:
             made.record.on_compile = _tell_compile
         self._records.append((made.record, weakref.ref(made)))
         return made
+
+    def _tell_plan(self, record: CallRecord) -> None:
+        # Planning may take a minute, in which the script is silent.
+        _tell(f"frugax: planning {record.name} ({record.place}) for {self._budget}")
 
     def explanations(self) -> list[ProgramExplanation]:
         """The functions that were called, those of one line of source as one."""
@@ -166,7 +171,7 @@ def describe(
     head = ["function", "calls", "each", "compiles", "memory", "plain", "verdict"]
     rows, notes = [], [] if budget is None else [f"limit: {budget}"]
     for r in reports[:_MAX_LISTED]:
-        plan, receipt = r.plan, r.receipt
+        plan = r.plan
         kind = "temp" if plan is None else plan.budget.kind
         rows.append(
             [
@@ -176,16 +181,19 @@ def describe(
                 str(len(r.compiles)),
                 "-" if r.memory is None else format_bytes(r.memory.bytes_of(kind)),
                 "-" if plan is None else format_bytes(plan.unplanned_bytes),
-                "-" if receipt is None else receipt.spends[0].verdict.value,
+                _verdict(r),
             ]
         )
         if plan is not None and plan.gradients:
-            note = f"{r.name}: {plan.budget}; +{format_share(plan.extra_share)} flops"
+            note = f"{r.name}: limit {plan.budget}, "
+            note += f"+{format_share(plan.extra_share)} flops"
+            if r.programs > 1:
+                note += f", the largest of {r.programs} programs"
             if plan.cut_after_s is not None:
                 note += f"; planning ended after {format_seconds(plan.cut_after_s)}"
             notes.append(note)
-        if plan is not None:
-            notes += [f"{r.name}: {problem}" for problem in plan.problems]
+        problems = r.unplanned if plan is None else plan.problems
+        notes += [f"{r.name}: {problem}" for problem in problems]
         if len(r.compiles) > 1:
             notes += [f"{r.name} {c}" for c in r.compiles[:_MAX_COMPILES]]
             if (more := len(r.compiles) - _MAX_COMPILES) > 0:
@@ -193,6 +201,12 @@ def describe(
     if (more := len(reports) - _MAX_LISTED) > 0:
         notes.append(f"{more} more functions were called")
     return "\n".join([title, table(head, rows), *notes])
+
+
+def _verdict(report: JitReport) -> str:
+    if report.receipt is not None:
+        return report.receipt.spends[0].verdict.value
+    return "not planned" if report.unplanned else "-"
 
 
 def describe_memory(
