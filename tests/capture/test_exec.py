@@ -166,6 +166,42 @@ def test_a_script_is_explained_while_it_runs_as_it_is(tmp_path):
     assert_names(found.stderr, "step", "train.py:8", "tanh", causes[1], "w")
 
 
+def test_lines_are_those_of_the_script_and_not_of_a_cached_program(tmp_path):
+    cache = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    for line, start in ((8, ""), (9, "\n")):
+        write(tmp_path, "train.py", start + TRAIN)
+        command = [*FRUGAX, "explain", "--receipt", "memory.json", "train.py"]
+        found = run(command, tmp_path, env={**os.environ, **cache})
+        assert found.returncode == 0, found.stderr
+        document = json.loads((tmp_path / "memory.json").read_text())
+        step = next(f for f in document["functions"] if f["report"]["name"] == "step")
+        held = {h["name"]: h["source"] for h in step["peak"]["held"]}
+        assert held["tanh"].endswith(f"train.py:{line}")
+
+
+def test_an_interrupted_script_is_explained_as_far_as_it_came(tmp_path):
+    interrupt = """
+        import jax
+
+        @jax.jit
+        def step(w):
+            raise KeyboardInterrupt
+
+        jax.jit(lambda w: w + 1)(1.0)
+        step(1.0)
+        """
+    write(tmp_path, "train.py", interrupt)
+    found = run([*FRUGAX, "explain", "train.py"], tmp_path)
+    assert found.returncode == 130
+    assert found.stderr.startswith("Interrupted.\n"), found.stderr
+    assert ": ;" not in found.stderr
+    assert_names(found.stderr, "<lambda>", "step")
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

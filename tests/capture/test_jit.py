@@ -520,7 +520,7 @@ def _count_searches(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("memory", "harder", "easier"), [("1%", 256, 1024), ("1KiB", 1024, 256)]
+    ("memory", "harder", "easier"), [("0.4%", 256, 1024), ("1KiB", 1024, 256)]
 )
 def test_where_nothing_fits_harder_shapes_are_not_planned_again(
     monkeypatch, memory, harder, easier

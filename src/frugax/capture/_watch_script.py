@@ -3,8 +3,10 @@
 import atexit
 import contextlib
 import dataclasses
+import functools
 import os
 import sys
+import types
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -52,6 +54,25 @@ def watch_script(settings: dict[str, Any]) -> None:
     block = contextlib.ExitStack()
     block.enter_context(replace_jit(script.jit, everywhere=True))
     atexit.register(lambda: (script.finish(), block.close()))
+    if settings["explain"]:
+        sys.excepthook = functools.partial(_end_of_explaining, script)
+
+
+def _end_of_explaining(
+    script: "ScriptWatch",
+    kind: type[BaseException],
+    error: BaseException,
+    trace: types.TracebackType | None,
+) -> None:
+    """Show an error of the script as Python does; Ctrl-C ends with what is known."""
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+        return
+    _tell("Interrupted.")
+    script.finish()
+    sys.stdout.flush()
+    # A compiler's thread may go on, and the end of Python would end it by a signal.
+    os._exit(130)
 
 
 class ScriptWatch:

@@ -33,6 +33,10 @@ def set_up_jax(args: Sequence[str]) -> list[str]:
     """
     if args[:1] == ["exec"]:
         return list(args)
+    if args[:1] in (["plan"], ["explain"]):
+        # JAX's cache on disk takes programs for equal that differ in their lines alone,
+        # and these commands name lines.
+        os.environ.setdefault("JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY", "1")
     is_verbose, rest = split_verbose(list(args))
     if is_verbose:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0")
