@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import signal
 import threading
 import time
 
@@ -58,6 +59,19 @@ def test_a_stage_that_takes_too_long_is_interrupted():
         plan_for_ever()
     with Ledger(None).deadline("planning"):
         pass
+
+
+def test_a_timer_that_rings_as_its_block_ends_is_not_left_on(monkeypatch):
+    class Ringing(threading.Timer):
+        def cancel(self):
+            signal.raise_signal(signal.SIGALRM)
+            super().cancel()
+
+    monkeypatch.setattr(threading, "Timer", Ringing)
+    with Ledger(60.0).deadline("planning"):
+        pass
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
 
 
 def test_the_age_of_the_process_counts_its_imports():

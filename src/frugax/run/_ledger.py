@@ -5,6 +5,7 @@ count. Every stage asks the ledger before it starts.
 """
 
 import contextlib
+import inspect
 import math
 import os
 import signal
@@ -197,8 +198,12 @@ class Ledger:
 
         def stop(_: int, frame: FrameType | None) -> None:
             # JAX's callback of the garbage collector would swallow it, with a printed
-            # traceback; the timer comes again soon.
-            if frame is None or frame.f_code.co_name != "_xla_gc_callback":
+            # traceback; the timer comes again soon. And while the block ends, an error
+            # would leave the timer on for good.
+            in_callback = frame is not None and (
+                frame.f_code.co_name == "_xla_gc_callback"
+            )
+            if not in_callback and not _is_ending(frame):
                 raise error()
 
         signal.signal(signal.SIGALRM, stop)
@@ -217,6 +222,17 @@ class Ledger:
             stuck.cancel()
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, usual)
+
+
+def _is_ending(frame: FrameType | None) -> bool:
+    """Whether a frame is of the end of `Ledger._alarm`'s block, or called there."""
+    if frame is not None and frame.f_code.co_filename == contextlib.__file__:
+        return True
+    # While the block runs, the generator is suspended, and none of these frames.
+    code = inspect.unwrap(Ledger._alarm).__code__
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 def process_seconds() -> float:
