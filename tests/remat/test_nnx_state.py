@@ -1,6 +1,7 @@
 """Objects of flax nnx in a planned loss change as `nnx.value_and_grad` changes them."""
 
 import copy
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -146,7 +147,7 @@ def test_a_variable_that_the_loss_creates_is_there_afterwards():
         assert_same(value, nnx.value_and_grad(mean_square)(theirs, X)[0])
         assert_same_state([ours], [theirs])
     with refuses(ValueError, "example_args"):
-        how = {"cache": False, "first_fit": True}
+        how: dict[str, Any] = {"cache": False, "first_fit": True}
         plan = remat.plan(mean_square, BUDGET, (Sowing(), X), **how)
         remat.apply(mean_square, plan)(ours, X)
 
@@ -199,7 +200,7 @@ def test_the_state_of_a_functional_loss_is_left_alone():
         return mean_square(net, x), nnx.state(net, nnx.BatchStat)
 
     before = jax.tree.leaves(rest)
-    how = {"has_aux": True, "cache": False, "first_fit": True}
+    how: dict[str, Any] = {"has_aux": True, "cache": False, "first_fit": True}
     plan = remat.plan(loss, BUDGET, (params, rest, X), **how)
     got = remat.apply(loss, plan)(params, rest, X)
     want = jax.value_and_grad(loss, has_aux=True)(params, rest, X)
