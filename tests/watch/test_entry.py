@@ -127,7 +127,7 @@ def test_arguments_of_a_wrong_type_are_refused_with_a_remedy(tmp_path):
         "ValueError rewind needs a step >= 0, got -1",
         "ValueError path must be the report's file, but ",
         "ValueError kind must be one of summary, scalar, frame, got 'sound'",
-        f"ValueError {tmp_path}/o.xlsx has no known suffix: use .npz, .zarr or .csv",
+        f"ValueError {tmp_path}/o.xlsx has no known suffix: use .npz or .csv",
         "FileNotFoundError [Errno 2] there is no journal: ",
         "FileNotFoundError [Errno 2] there is no journal: ",
         "FileNotFoundError [Errno 2] there is no journal: ",

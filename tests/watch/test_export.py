@@ -2,7 +2,6 @@
 
 import csv
 import json
-import sys
 from typing import Literal
 
 import ml_dtypes
@@ -11,7 +10,7 @@ import pytest
 
 from forked import frugax
 from frugax import watch
-from frugax.errors import MissingExtraError, OutputError
+from frugax.errors import OutputError
 from frugax.watch.journal import export
 from refusals import refuses
 
@@ -76,26 +75,6 @@ def test_a_metric_named_like_another_csv_column_keeps_both(tmp_path):
     assert others[1] == {"step": "9", "g[0]": "3", "g[0].1": "4"}
 
 
-def test_zarr(journal, tmp_path):
-    zarr = pytest.importorskip("zarr")
-    export(journal, tmp_path / "a.zarr", "zarr")
-    group = zarr.open_group(str(tmp_path / "a.zarr"), mode="r")
-    np.testing.assert_array_equal(group["loss"][:], watch.read(journal)["loss"])
-    np.testing.assert_array_equal(group["..%2Fgrid"]["grid"][:], GRIDS)
-    assert group["..%2Fgrid"].attrs["stream"] == "../grid"
-    assert group.attrs["journal"]["meta"] == {"seed": 1}
-    with refuses(OutputError):
-        export(journal, tmp_path / "a.zarr", "zarr")
-    export(journal, tmp_path / "a.zarr", "zarr", overwrite=True)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.zarr", "run"]
-
-
-def test_a_missing_zarr_is_named(journal, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "zarr", None)
-    with refuses(MissingExtraError, "zarr"):
-        export(journal, tmp_path / "a.zarr", "zarr")
-
-
 def test_nothing_is_overwritten_unasked(journal, tmp_path):
     formats: tuple[Literal["npz", "csv"], ...] = ("npz", "csv")
     for format in formats:
@@ -107,12 +86,8 @@ def test_nothing_is_overwritten_unasked(journal, tmp_path):
         export(journal, tmp_path / name, format, overwrite=True)
         assert (tmp_path / name).read_bytes() != b"mine"
     (tmp_path / "folder").mkdir()
-    folders: tuple[Literal["npz", "zarr"], ...] = ("npz", "zarr")
-    for format in folders:
-        if format == "zarr":
-            pytest.importorskip("zarr")
-        with refuses(OutputError, "folder"):
-            export(journal, tmp_path / "folder", format, overwrite=True)
+    with refuses(OutputError, "folder"):
+        export(journal, tmp_path / "folder", "npz", overwrite=True)
     with watch.Journal.create(tmp_path / "twice", {}) as twice:
         twice.write(0, {"a/steps": 1})
         twice.write(0, {"x": 1}, stream="a")
@@ -120,14 +95,13 @@ def test_nothing_is_overwritten_unasked(journal, tmp_path):
         export(tmp_path / "twice", tmp_path / "b.npz")
 
 
-@pytest.mark.parametrize("form", ["npz", "csv", "zarr"])
+@pytest.mark.parametrize("form", ["npz", "csv"])
 def test_the_journal_itself_is_never_overwritten(tmp_path, form):
     folder = tmp_path / "folder"
     source = folder / "j"
     with watch.Journal.create(source, {}) as journal:
         journal.write(1, {"x": 1.0})
     before = source.read_bytes()
-    (folder / "zarr.json").touch()
     (tmp_path / "soft").symlink_to(source)
     (tmp_path / "hard").hardlink_to(source)
     for target in (source, tmp_path / "soft", tmp_path / "hard", folder):

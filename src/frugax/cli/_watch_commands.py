@@ -14,11 +14,7 @@ Journal = Annotated[
 ]
 Target = Annotated[Path, tyro.conf.arg(metavar="FILE")]
 
-_SUFFIXES: dict[str, Literal["npz", "zarr", "csv"]] = {
-    ".npz": "npz",
-    ".zarr": "zarr",
-    ".csv": "csv",
-}
+_SUFFIXES: dict[str, Literal["npz", "csv"]] = {".npz": "npz", ".csv": "csv"}
 
 
 def export(
@@ -26,10 +22,10 @@ def export(
     /,
     *,
     to: Target,
-    format: Literal["npz", "zarr", "csv"] | None = None,
+    format: Literal["npz", "csv"] | None = None,
     force: tyro.conf.FlagCreatePairsOff[bool] = False,
 ) -> int:
-    """Write the records of a run as .npz, zarr or CSV.
+    """Write the records of a run as .npz or CSV.
 
     For example:
 
@@ -39,7 +35,7 @@ def export(
 
     Args:
         journal: the folder of a run, or its journal; the run may still be training.
-        to: the file, or with zarr the folder, to write. A journal of several streams
+        to: the file to write. A journal of several streams
             becomes several CSV files.
         format: needed if the file's ending does not tell it.
         force: overwrite an existing file.
@@ -54,8 +50,8 @@ def export(
     named = format or _SUFFIXES.get(to.suffix.lower())
     if named is None:
         raise ConfigError(
-            f"the format of {to} is not known: end its name in .npz, .zarr or .csv, or "
-            "give --format."
+            f"the format of {to} is not known: end its name in .npz or .csv, or give "
+            "--format."
         )
     path = find_journal(journal)
     columns = ("Exporting", BarColumn(), TimeRemainingColumn())

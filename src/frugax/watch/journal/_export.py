@@ -1,10 +1,9 @@
-"""`export`: a journal as npz, zarr or CSV, which other programs read.
+"""`export`: a journal as npz or CSV, which other programs read.
 
 npz     one file. Each stream gives `steps` and one array per column, such as `loss`;
         those of a named stream are called `stream/steps`, `stream/loss`. A column that
         some records lack has steps of its own, `loss@steps`. `journal.json` holds
         `meta` and the lost ranges.
-zarr    a folder with the same names, in groups.
 csv     a file per stream, `out.csv` and `out.STREAM.csv`, with a row per record. The
         cell of a missing value is empty; arrays are flat: `grid[0 0]`, `grid[0 1]`, ...
         The first column is `step`; a title that is taken gets a number, `step.1`.
@@ -18,8 +17,6 @@ import dataclasses
 import io
 import json
 import os
-import shutil
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,13 +26,13 @@ from urllib.parse import quote
 import numpy as np
 
 from frugax import fileio
-from frugax.errors import MissingExtraError, OutputError
+from frugax.errors import OutputError
 
 from ._reader import Records, read
 from ._scanner import LostRange
 from .packing import Column, is_ml_dtype
 
-Format: TypeAlias = Literal["npz", "zarr", "csv"]
+Format: TypeAlias = Literal["npz", "csv"]
 # Called with the bytes that are done, and the bytes in all.
 Progress: TypeAlias = Callable[[int, int], None]
 # Spreadsheets stop at 16,384 columns, and readers slow down long before.
@@ -47,7 +44,7 @@ class ExportResult:
     """The outcome of an export.
 
     Attributes:
-        paths: the files that were written, or the folder of zarr.
+        paths: the files that were written.
         records: the number of records of each stream.
         lost: the ranges of the journal that could not be read, and are not exported.
         closed: whether the journal was complete.
@@ -71,7 +68,7 @@ def export(
 
     Args:
         path: the journal; it may still be written to.
-        target: the file, or for zarr the folder.
+        target: the file.
         format: the format; by default the suffix of `target`.
         overwrite: replace an existing target of that format; never the journal.
         progress: called now and then with the bytes done and the bytes in all.
@@ -80,7 +77,6 @@ def export(
         CorruptFileError: the file is not a journal, or its header is damaged.
         FileNotFoundError: `path` does not exist.
         IsADirectoryError: `path` is a folder.
-        MissingExtraError: zarr is not installed.
         OutputError: the target exists, or cannot be written.
         UnsupportedFileError: a newer version wrote the file.
         ValueError: the format is unknown, or neither given nor the suffix; two columns
@@ -90,9 +86,7 @@ def export(
     if format is None:
         format = _format_of(place)
     if format not in get_args(Format):
-        raise ValueError(f'format must be "npz", "zarr" or "csv", got {format!r}.')
-    if format == "zarr":
-        _import_zarr()
+        raise ValueError(f'format must be "npz" or "csv", got {format!r}.')
     records = read(path)
     streams = {"": records, **records.streams}
     report = progress or (lambda done, total: None)
@@ -103,9 +97,7 @@ def export(
         _write_csv({paths[name]: streams[name] for name in paths}, report)
         written = tuple(paths.values())
     else:
-        _refuse_existing(
-            place, Path(path), overwrite=overwrite, is_zarr=format == "zarr"
-        )
+        _refuse_existing(place, Path(path), overwrite=overwrite)
         arrays = [a for name, one in streams.items() for a in _arrays_of(name, one)]
         labels = [array.label for array in arrays]
         # A stream "a" with a column "b/c" and a stream "a/b" with a column "c" would
@@ -126,10 +118,7 @@ def export(
                 for lost in records.lost
             ],
         }
-        if format == "npz":
-            _write_npz(place, arrays, json.dumps(about), report)
-        else:
-            _write_zarr(place, arrays, about, report)
+        _write_npz(place, arrays, json.dumps(about), report)
         written = (place,)
     counts = {name: len(one) for name, one in streams.items()}
     return ExportResult(written, counts, records.lost, records.closed)
@@ -140,13 +129,11 @@ def _format_of(target: Path) -> Format:
         if target.suffix == f".{format}":
             return format
     raise ValueError(
-        f'{target} has no known suffix: use .npz, .zarr or .csv, or give format="npz".'
+        f'{target} has no known suffix: use .npz or .csv, or give format="npz".'
     )
 
 
-def _refuse_existing(
-    path: Path, source: Path, *, overwrite: bool, is_zarr: bool = False
-) -> None:
+def _refuse_existing(path: Path, source: Path, *, overwrite: bool) -> None:
     if not os.path.lexists(path):
         return
     # The journal may be reached by another name, or lie in the folder to replace.
@@ -161,14 +148,14 @@ def _refuse_existing(
             f"cannot write {path}: it exists; choose another name, or overwrite it "
             "(overwrite=True, --force)."
         )
-    # A folder that zarr did not create is a user's data, even with overwrite=True.
-    if path.is_dir() and not (is_zarr and (path / "zarr.json").is_file()):
+    # A folder is a user's data, even with overwrite=True.
+    if path.is_dir():
         raise OutputError(f"cannot write {path}: a folder stands there; move it away.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _ExportArray:
-    """One array of an npz or zarr export.
+    """One array of an npz export.
 
     Attributes:
         stream: the stream that it belongs to.
@@ -244,73 +231,6 @@ def _write_npz(
                     progress(done, total)
 
 
-def _import_zarr() -> Any:
-    try:
-        import zarr
-    except ImportError as e:
-        raise MissingExtraError(
-            "exporting to zarr needs zarr: pip install zarr, or export to npz."
-        ) from e
-    return zarr
-
-
-def _write_zarr(
-    target: Path,
-    arrays: Sequence[_ExportArray],
-    about: dict[str, Any],
-    progress: Progress,
-) -> None:
-    zarr = _import_zarr()
-    total = sum(array.nbytes for array in arrays)
-    done = 0
-    folder = fileio.make_folder(target.parent)
-    # Built beside the target and renamed, so that a failure leaves the old export.
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=folder))
-    try:
-        root = zarr.open_group(str(temporary / "new"), mode="w")
-        root.attrs.update({"journal": about})
-        for array in arrays:
-            group = root
-            if array.stream:
-                group = root.require_group(_zarr_name(array.stream))
-                group.attrs["stream"] = array.stream
-            stored = None
-            at = 0
-            for part in array.parts():
-                if stored is None:
-                    # One block of the journal becomes one chunk.
-                    chunks = tuple(max(1, n) for n in (len(part), *array.shape[1:]))
-                    stored = group.create_array(
-                        _zarr_name(array.name),
-                        shape=array.shape,
-                        chunks=chunks,
-                        dtype=array.dtype,
-                    )
-                    stored.attrs["name"] = array.name
-                stored[at : at + len(part)] = part
-                at += len(part)
-                done += part.nbytes
-                progress(done, total)
-        if target.exists():
-            # Moved away first: a folder that is not empty cannot be replaced by a
-            # rename.
-            target.replace(temporary / "old")
-        (temporary / "new").replace(target)
-    except OSError as e:
-        raise OutputError(fileio.write_error_reason(target, e)) from e
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _zarr_name(name: str) -> str:
-    # A name with a slash or with dots would be another place in the hierarchy.
-    quoted = quote(name, safe=" @[]")
-    # zarr reserves names of dots and names that begin with "__".
-    if not quoted.strip(".") or quoted.startswith("__"):
-        return f"%{ord(quoted[0]):02X}{quoted[1:]}"
-    return quoted
-
-
 def _csv_paths(target: Path, streams: list[str]) -> dict[str, Path]:
     stem = target.name.removesuffix(".csv")
     # Quoted, so that the name of a stream cannot lead out of the folder.
@@ -329,7 +249,7 @@ def _write_csv(streams: Mapping[Path, Records], progress: Progress) -> None:
         if len(columns) > _MAX_CSV_COLUMNS:
             raise ValueError(
                 f"{path} would have {len(columns):,} columns; at most "
-                f"{_MAX_CSV_COLUMNS:,}: export to npz or zarr."
+                f"{_MAX_CSV_COLUMNS:,}: export to npz."
             )
     total = sum(len(records) * len(titles[path]) for path, records in streams.items())
     done = 0
