@@ -108,7 +108,7 @@ STRANGE = [
         "quantised",
         "trellis",
         "stored",
-        "planes",
+        "scaled",
         "a" * 3000,
     ),
     *([], {}, [1], [[1]], [0] * 40, [1 << 40], {"dict": {}}, {"flat": ["a", "a"]}),

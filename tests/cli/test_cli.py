@@ -527,32 +527,6 @@ def test_arrays_that_safetensors_cannot_hold_go_into_an_npz_file(exact):
             np.testing.assert_array_equal(back[name], array)
 
 
-def test_a_progressive_file_is_read_up_to_the_stated_prefix(tmp_path):
-    w = np.random.default_rng(0).normal(size=(60, 50)).astype(np.float32)
-    np.savez(tmp_path / "m.npz", w=w)
-    layers = ["--max-abs", "0", "--progressive"]
-    done = frugax("compress", "m.npz", *layers, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    done = frugax("inspect", "m.fxz", cwd=tmp_path)
-    assert "10 prefixes, of which:" in done.stdout
-    to = ["-o", "part.npz"]
-    done = frugax("decompress", "m.fxz", *to, "--rel-error", "0.05", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"Read [23],\d+ of 1\d,\d+ bytes", done.stdout)
-    assert "kept" in done.stdout
-    with np.load(tmp_path / "part.npz") as part:
-        error = np.linalg.norm(part["w"] - w) / np.linalg.norm(w)
-    assert 0.025 < error < 0.05
-    again = ["decompress", "m.fxz", *to, "--force"]
-    assert_one_line(
-        frugax(*again, "--size", "100", cwd=tmp_path), "m.fxz: the shortest prefix"
-    )
-    assert_one_line(
-        frugax(*again, "--size", "1MiB", "--ratio", "2", cwd=tmp_path),
-        "frugax decompress: give one size",
-    )
-
-
 def test_wrong_original_weights_are_reported_in_one_line(exact):
     folder = exact(w=np.ones(3))
     np.savez(folder / "other.npz", v=np.ones(3))

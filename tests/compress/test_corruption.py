@@ -11,7 +11,6 @@ from frugax import SizeBudget, compress
 from frugax.compress import CompressedFile
 from frugax.errors import (
     CorruptFileError,
-    InfeasibleBudgetError,
     UnsupportedFileError,
 )
 
@@ -42,9 +41,6 @@ def files():
         compress.compress(wide, SizeBudget(rel_error=0.02)),
         compress.compress([{"w": normal}, (noise, None)], SizeBudget(rel_error=0.05)),
         compress.compress(rng.normal(size=(40, 33)), SizeBudget(rel_error=0.1)),
-        compress.compress(
-            {"w": normal, "n": noise["n"]}, SizeBudget(max_abs=0), progressive=True
-        ),
         by_columns(rng.normal(size=(32, 40)).astype(np.float32)),
     ]
 
@@ -77,26 +73,15 @@ def tried(wrong):
     return said
 
 
-def in_part(data):
-    """The content of a prefix of a file, or None where it cannot be read."""
-    try:
-        with CompressedFile(data, place="x", budget=SizeBudget("3x")) as file:
-            return {name: array.tobytes() for name, array in file.items()}
-    except (*DAMAGE, InfeasibleBudgetError):
-        return None
-
-
 def corrupt(files, seeds):
     for seed in seeds:
         rng = rng_of(seed)
         data = files[seed % len(files)]
         make = (DAMAGES + FORGERIES)[int(rng.integers(len(DAMAGES + FORGERIES)))]
         wrong = make(data, rng)
-        said, read = tried(wrong), in_part(wrong)
+        said = tried(wrong)
         if make in DAMAGES and wrong != data:
             assert said, (seed, make)
-            # The bytes behind a prefix may be damaged; the prefix may not.
-            assert read is None or read == in_part(data), (seed, make)
 
 
 def test_some_hundred_damaged_files_are_refused(files):
@@ -149,7 +134,7 @@ def test_any_header_is_read_or_refused(files, data):
         st.sampled_from(
             [
                 *("structure", "chunks", "codec", "digest", "dtype", "name", "shape"),
-                *("step", "rel_error", "max_abs", "planes", "layers", "norm"),
+                *("step", "rel_error", "max_abs", "tied"),
             ]
         )
     )

@@ -3,22 +3,17 @@
 The only file of the package's tests that reaches into its private modules.
 """
 
-import dataclasses
 import errno
 import tempfile
 
 import numpy as np
 import pytest
 
-from forged_files import header_of
 from frugax import SizeBudget, compress
-from frugax.compress import CompressedFile
 from frugax.compress.codecs import MIN_STEP, _blocks, lossless, trellis, uniform
-from frugax.compress.container import _prefix, list_prefixes
-from frugax.compress.search import LayeredSource, Source, _draft, _source
+from frugax.compress.search import Source, _draft, _source
 from frugax.errors import OutputError
 from refusals import refuses
-from saved_tree import GOLDEN_PLANES, golden_planes_weights
 
 EXACT = SizeBudget(max_abs=0)
 NORMAL = np.random.default_rng(0).normal(size=(60, 60))
@@ -29,19 +24,8 @@ TREE = {
 }
 
 
-@pytest.fixture(scope="module")
-def data():
-    rng = np.random.default_rng(0)
-    tree = {
-        "b": rng.normal(size=500).astype(np.float32),
-        "w": rng.normal(size=(60, 50)).astype(np.float32),
-    }
-    return compress.compress(tree, EXACT, progressive=True)
-
-
 @pytest.mark.parametrize("limits", [{"ratio": 6}, {"max_abs": 0}, {"max_abs": 0.1}])
-@pytest.mark.parametrize("progressive", [False, True])
-def test_progress_moves_within_one_tensor(limits, progressive, monkeypatch):
+def test_progress_moves_within_one_tensor(limits, monkeypatch):
     for module in (_source, _blocks):
         monkeypatch.setattr(module, "BLOCK", 2048)
         monkeypatch.setattr(module, "numbers_per_chunk", lambda codec, shape: 2048)
@@ -49,7 +33,6 @@ def test_progress_moves_within_one_tensor(limits, progressive, monkeypatch):
     compress.plan(
         w,
         SizeBudget(**limits),
-        progressive=progressive,
         progress=lambda done, what: seen.append((done, what)),
     )
     shares = [done for done, what in seen if what == "coding the array"]
@@ -59,13 +42,11 @@ def test_progress_moves_within_one_tensor(limits, progressive, monkeypatch):
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
-@pytest.mark.parametrize("progressive", [False, True])
-def test_tiny_tensors_are_exact_at_once(progressive, monkeypatch):
+def test_tiny_tensors_are_exact_at_once(monkeypatch):
     tried = []
-    for kind in (Source, LayeredSource):
-        monkeypatch.setattr(kind, "_estimate", lambda s, _: tried.append(s.name))
+    monkeypatch.setattr(Source, "_estimate", lambda s, _: tried.append(s.name))
     tree = {f"t{i}": NORMAL[i, :4].astype("f") for i in range(20)}
-    plan = compress.plan(tree, SizeBudget(rel_error=0.1), progressive=progressive)
+    plan = compress.plan(tree, SizeBudget(rel_error=0.1))
     assert not plan.rel_error
     assert not tried
 
@@ -115,31 +96,6 @@ def test_a_file_is_let_go_of_piece_by_piece(tmp_path, monkeypatch):
     monkeypatch.setattr(compress.CompressedFile, "_release", lambda _: gone.append(1))
     with compress.open(tmp_path / "w.fxz") as file:
         assert len([*file.pieces()]) == len(file) == len(gone)
-
-
-def test_more_bytes_never_make_a_worse_model(data, monkeypatch):
-    prefixes = [*list_prefixes(CompressedFile(data, place="x").header, len(data))]
-    worse = 2 * prefixes[4].rel_error
-    prefixes[5] = dataclasses.replace(prefixes[5], rel_error=worse)
-    monkeypatch.setattr(_prefix, "list_prefixes", lambda *_: tuple(prefixes))
-    budget = SizeBudget(bytes=prefixes[5].bytes)
-    with CompressedFile(data, place="x", budget=budget) as file:
-        assert file.prefix == prefixes[4]
-
-
-@pytest.mark.filterwarnings("ignore:these tensors have NaN")
-def test_the_golden_files_bytes_are_its_own(monkeypatch):
-    # Its tensors have too few numbers for layers to be shorter.
-    monkeypatch.setattr(
-        LayeredSource, "_prefer_plain_if_shorter", lambda _, found: found
-    )
-    made = compress.compress(golden_planes_weights(), EXACT, progressive=True)
-    header, end = header_of(made)
-    want, _ = header_of(GOLDEN_PLANES.read_bytes())
-    assert [t["layers"] for t in header["tensors"] if "layers" in t] == [
-        t["layers"] for t in want["tensors"] if "layers" in t
-    ]
-    assert end > 1000
 
 
 def test_samples_of_small_tensors_are_quantised_side_by_side(monkeypatch):

@@ -5,7 +5,7 @@ import dataclasses
 
 import numpy as np
 
-from frugax import SizeBudget, compress
+from frugax import compress
 from frugax.budget import Plan
 from refusals import refuses
 from saved_tree import SIX, TREE
@@ -69,17 +69,6 @@ def test_a_plan_for_something_else_is_refused():
     wider = {**TREE, "a": [TREE["a"][0] * np.float32(1000), (None,)]}
     with refuses(ValueError, "values"):
         compress.apply(wider, plan)
-
-
-def test_a_plan_that_is_not_progressive_makes_no_progressive_file():
-    w = np.random.default_rng(0).normal(size=(40, 30)).astype(np.float32)
-    budget = SizeBudget("4x")
-    flat = compress.plan(w, budget)
-    with refuses(ValueError, "progressive"):
-        compress.compress(w, flat, progressive=True)
-    layered = compress.plan(w, budget, progressive=True)
-    data = compress.apply(w, layered)
-    assert data == compress.compress(w, layered, progressive=True)
 
 
 def test_apply_gives_bytes_or_a_file_with_the_same_receipt(tmp_path):

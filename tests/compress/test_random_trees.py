@@ -63,19 +63,18 @@ def random_budget(rng, exact_bytes):
 def check(seed):
     rng = np.random.default_rng(seed)
     tree = {f"t{i}": random_array(rng) for i in range(rng.integers(0, 5))}
-    progressive = bool(rng.integers(2))
-    exact = compress.compress(tree, SizeBudget(max_abs=0), progressive=progressive)
+    exact = compress.compress(tree, SizeBudget(max_abs=0))
     budget = random_budget(rng, len(exact))
     data, needed = None, 0.0
     try:
-        data = compress.compress(tree, budget, progressive=progressive)
+        data = compress.compress(tree, budget)
     except InfeasibleBudgetError as error:
         needed = error.needed
     if data is None:  # at `needed` it succeeds
         assert budget.bytes is not None
         assert needed > budget.bytes
         budget = dataclasses.replace(budget, bytes=int(needed))
-        data = compress.compress(tree, budget, progressive=progressive)
+        data = compress.compress(tree, budget)
     assert data.receipt.verdict == "kept"
     assert budget.bytes is None or len(data) <= budget.bytes
     back = compress.decompress(data)
@@ -98,16 +97,11 @@ def test_a_random_tree_is_kept_or_refused_with_a_true_need(chunk):
         check(seed)
 
 
-@pytest.mark.parametrize("progressive", [False, True])
 @pytest.mark.parametrize("short", [1, 8, 19])
-def test_a_tree_without_weights_to_quantise_is_refused_with_its_size(
-    short, progressive
-):
+def test_a_tree_without_weights_to_quantise_is_refused_with_its_size(short):
     rng = np.random.default_rng(0)
     tree = {"a": rng.random(3000) < 0.5, "n": rng.integers(0, 99, 40)}
-    exact = len(compress.compress(tree, SizeBudget(max_abs=0), progressive=progressive))
+    exact = len(compress.compress(tree, SizeBudget(max_abs=0)))
     with pytest.raises(InfeasibleBudgetError) as error:
-        compress.compress(
-            tree, SizeBudget(bytes=exact - short), progressive=progressive
-        )
+        compress.compress(tree, SizeBudget(bytes=exact - short))
     assert error.value.needed == exact

@@ -51,7 +51,6 @@ def test_two_processes_write_the_file_of_one(tree, plan, one_process, small_batc
     "rule",
     [
         "rows",
-        pytest.param("progressive", marks=pytest.mark.thorough),
         pytest.param("calibrated", marks=pytest.mark.thorough),
     ],
 )
@@ -60,8 +59,6 @@ def test_scales_and_layers_cross_processes(rule, small_batches):
     net = {f"w{i}": rng.normal(size=(64, 64)).astype("f4") for i in range(2)}
     net["w0"] *= np.exp(rng.normal(size=(64, 1))).astype("f4")
     options: dict[str, Any] = {"sensitivity": "rows"}
-    if rule == "progressive":
-        options = {"progressive": True}
     if rule == "calibrated":
         jnp = pytest.importorskip("jax.numpy")
         batches = rng.normal(size=(4, 256, 64)).astype("f4")

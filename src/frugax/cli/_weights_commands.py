@@ -15,7 +15,6 @@ from frugax.budget import SizeBudget, Verdict, format_bytes
 from frugax.errors import ConfigError
 
 from ._consoles import console, errors
-from ._run_view import print_receipt
 
 File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
 Files = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
@@ -33,7 +32,6 @@ class Limits:
 
     Attributes:
         size: 2MiB, 2000000 (bytes), 4bpw (bits a weight) or 8x; length of the file.
-            decompress reads this much of a progressive file.
         ratio: how many times smaller than the weights.
         rel_error: largest relative error over all weights; 0 is exact.
         max_abs: largest error of any one weight; 0 is exact.
@@ -57,7 +55,6 @@ def compress(
     *,
     to: To = None,
     limits: LimitOptions = NO_LIMITS,
-    progressive: Flag = False,
     workers: Annotated[int, tyro.conf.arg(metavar="N")] = 1,
     resume: Flag = False,
     force: Flag = False,
@@ -76,7 +73,7 @@ def compress(
 
     frugax compress one.safetensors two.safetensors --ratio 8
 
-    frugax compress model.safetensors --max-abs 0 --progressive
+    frugax compress model.safetensors --max-abs 0
 
     frugax compress Qwen3-8B/ --size 4bpw --workers 8 --resume
 
@@ -92,7 +89,6 @@ def compress(
             same name with .fxz. In the other two, 4bpw are integers of 4 bits, and
             steps and dense tensors come on top.
         limits: the largest size or error.
-        progressive: let decompress read any part of the file; it is stored in layers.
         workers: how many processes code tensors; the file is the same.
         resume: go on from an interrupted command; coded tensors are kept in
             FILE.fxz.parts until the file is whole.
@@ -116,7 +112,6 @@ def compress(
         raise ConfigError("frugax compress: two of the files have one name for .fxz.")
     if targets[0].suffix != ".fxz":
         for name, given in (
-            ("--progressive", progressive),
             ("--workers", workers > 1),
             ("--resume", resume),
         ):
@@ -129,7 +124,6 @@ def compress(
     kept = [
         _compress_one(
             *(file, target, budget),
-            progressive=progressive,
             workers=workers,
             resume=target.with_name(f"{target.name}.parts") if resume else None,
         )
@@ -221,7 +215,6 @@ def _compress_one(
     target: Path,
     budget: SizeBudget,
     *,
-    progressive: bool,
     workers: int,
     resume: Path | None,
 ) -> bool:
@@ -236,7 +229,6 @@ def _compress_one(
             target,
             weights,
             budget,
-            progressive=progressive,
             metadata=package.load_metadata(file),
             progress=progress,
             workers=workers,
@@ -252,7 +244,6 @@ def decompress(
     /,
     *,
     to: Output = None,
-    limits: LimitOptions = NO_LIMITS,
     force: Flag = False,
 ) -> int:
     """Write a .fxz file back as .safetensors or .npz.
@@ -267,23 +258,18 @@ def decompress(
 
     frugax decompress Qwen3-8B.fxz -o restored/
 
-    frugax decompress progressive.fxz --size 2MiB
-
     Args:
         file: the compressed weights.
         to: a .safetensors or .npz file, or a folder; which gets files of 5 GB with an
             index. By default the same name with .safetensors, which cannot store
             complex128, as .npz cannot store bfloat16.
-        limits: how much of a progressive file to read.
         force: replace the target if it exists.
 
     Raises:
-        ConfigError: the file does not exist, the target is of another kind, or the
-            limits exclude each other.
+        ConfigError: the file does not exist, or the target is of another kind.
     """
     from frugax import compress as package
 
-    budget = _parse_limits("decompress", limits)
     _must_exist(file)
     target = to or file.with_suffix(".safetensors")
     folder = not target.suffix or target.is_dir()
@@ -298,20 +284,9 @@ def decompress(
         export = package.export_npz
     with _bar(f"decompressing {file.name}") as progress:
         try:
-            export(file, target, budget=budget, progress=progress)
+            export(file, target, progress=progress)
         except ValueError as e:  # the target cannot be the file itself
             raise ConfigError(f"frugax decompress: {e}") from e
-    if budget is not None:
-        with package.open(file, budget=budget) as read:
-            assert read.prefix is not None  # because of the budget
-            assert read.receipt is not None
-            console.print(
-                f"Read {read.prefix.bytes:,} of {read.nbytes:,} bytes: relative error "
-                f"{read.prefix.rel_error:.4g}, largest {read.prefix.max_abs:.4g}",
-                highlight=False,
-                soft_wrap=True,
-            )
-            print_receipt(console, read.receipt)
     _print_size(target)
     return 0
 

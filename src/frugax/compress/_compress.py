@@ -20,7 +20,6 @@ from .search import (
     CompressPlan,
     Draft,
     EncodeRequest,
-    LayeredSource,
     Sensitivity,
     Source,
     choose,
@@ -46,7 +45,6 @@ def plan(
     budget: SizeBudget,
     *,
     sensitivity: Sensitivity = None,
-    progressive: bool = False,
     metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     workers: int = 1,
@@ -71,9 +69,6 @@ def plan(
             with finer steps for biases, norms and tensors of tiny weights, and steps of
             rows in embedding tables; `"rows"` also has these in other tensors
             (docs/compress.md).
-        progressive: code tensors in layers, the highest binary digits first, so that
-            `frugax.compress.open(path, budget=...)` can stop after any of them. With
-            `SizeBudget(max_abs=0)` the last layer makes all weights exact.
         metadata: text by key to store beside the weights, also in a `.safetensors` file
             made of the file; `frugax.compress.load_metadata` reads it.
         progress: called now and then with the share that is done, in [0, 1], and the
@@ -101,7 +96,7 @@ def plan(
     """
     check_budget(budget, SizeBudget)
     monotonic = MonotonicProgress(progress)
-    sources, head = _read_tree(tree, metadata, progressive=progressive)
+    sources, head = _read_tree(tree, metadata)
     with Coder(workers) as coder:
         draft = choose(
             *(sources, head, budget),
@@ -196,7 +191,6 @@ def compress(
     budget_or_plan: SizeBudget | CompressPlan,
     *,
     sensitivity: Sensitivity = None,
-    progressive: bool = False,
     metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     workers: int = 1,
@@ -211,8 +205,6 @@ def compress(
             plan for this tree, which saves the search.
         sensitivity: as `plan` takes it; a plan has used its own
             already, but needs its calibration again.
-        progressive: as `plan` takes it; a plan has it already, and is refused if it is
-            not for a progressive file.
         metadata: as `plan` takes it.
         progress: as `plan` takes it.
         workers: as `plan` takes it.
@@ -238,8 +230,7 @@ def compress(
     monotonic = MonotonicProgress(progress)
     with Coder(workers) as coder:
         draft, budget, plan = _make_draft(
-            *(tree, budget_or_plan, sensitivity, monotonic, metadata, coder),
-            progressive=progressive,
+            tree, budget_or_plan, sensitivity, monotonic, metadata, coder
         )
     warn_of_not_finite(draft.sources, stack_level=2)
     # The bytes are decoded and compared first: weights must not be lost to a faulty
@@ -259,7 +250,6 @@ def save(
     budget_or_plan: SizeBudget | CompressPlan,
     *,
     sensitivity: Sensitivity = None,
-    progressive: bool = False,
     refit: bool = False,
     metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
@@ -281,8 +271,6 @@ def save(
             report then has.
         sensitivity: as `frugax.compress.plan` takes it; a plan has used its own
             already.
-        progressive: as `frugax.compress.plan` takes it; a plan has it already, and is
-            refused if it is not for a progressive file.
         refit: with a plan, scale the step of each tensor as its weights have grown, and
             all by one factor until these values fill its size. That takes a fraction of
             the time of a search.
@@ -315,7 +303,6 @@ def save(
     with coder:
         draft, budget, plan = _make_draft(
             *(tree, budget_or_plan, sensitivity, monotonic, metadata, coder),
-            progressive=progressive,
             refit=refit,
         )
     warn_of_not_finite(draft.sources, stack_level=2)
@@ -376,7 +363,7 @@ def code(
     number, count = part
     if not 0 <= number < count:
         raise ValueError(f"part must be (i, n) with 0 <= i < n, got {part}.")
-    sources, _ = _read_tree(tree, None, progressive=plan.progressive)
+    sources, _ = _read_tree(tree, None)
     requests = _follow(plan, sources, sensitivity)
     total = max(1, sum(source.array.nbytes for source in sources))
     mine: list[EncodeRequest] = []
@@ -393,7 +380,7 @@ def code(
 
 
 def _read_tree(
-    tree: PyTree, metadata: Mapping[str, str] | None, *, progressive: bool
+    tree: PyTree, metadata: Mapping[str, str] | None
 ) -> tuple[tuple[Source, ...], dict[str, Any]]:
     # The tensors, and the entries of the header beside them.
     for key, value in (metadata or {}).items():
@@ -402,12 +389,11 @@ def _read_tree(
                 f"metadata must be text by key, got {key!r}: {value!r:.60}."
             )
     plain = unwrap_modules(tree)
-    kind = LayeredSource if progressive else Source
     arrays = named_arrays(plain)
     ties = find_ties(arrays)
     places = {name: at for at, name in enumerate(arrays)}
     sources = tuple(
-        kind(
+        Source(
             *(name, array),
             ties=tuple((places[n], n) for n, other in ties.items() if other == name),
         )
@@ -431,14 +417,13 @@ def _make_draft(
     metadata: Mapping[str, str] | None,
     coder: Coder,
     *,
-    progressive: bool,
     refit: bool = False,
 ) -> tuple[Draft, SizeBudget, CompressPlan | None]:
     # Search for a file within a budget, or carry out a plan.
     if not isinstance(budget_or_plan, CompressPlan):
         budget = budget_or_plan
         check_budget(budget, SizeBudget)
-        sources, head = _read_tree(tree, metadata, progressive=progressive)
+        sources, head = _read_tree(tree, metadata)
         draft = choose(
             *(sources, head, budget),
             sensitivity=sensitivity,
@@ -447,12 +432,7 @@ def _make_draft(
         )
         return draft, budget, None
     plan = budget_or_plan
-    if progressive and not plan.progressive:
-        raise ValueError(
-            "the plan is for a file that is not progressive: plan with "
-            "progressive=True, or leave that out here."
-        )
-    sources, head = _read_tree(tree, metadata, progressive=plan.progressive)
+    sources, head = _read_tree(tree, metadata)
     requests = _follow(plan, sources, sensitivity)
     if not refit:
         _check_size_of_weights(plan, requests)
@@ -501,8 +481,7 @@ def _follow(
                 f"the plan is for other weights: it has {name!r} as "
                 f"{expected.get(name)}, the tree as {given.get(name)}."
             )
-    # Planes without an error end with the residual, which is coded without a step.
-    steps = {t.name: t.step if t.max_abs else None for t in plan.tensors}
+    steps = {t.name: t.step for t in plan.tensors}
     codecs = {t.name: t.codec for t in plan.tensors}
 
     def scale(source: Source) -> Source:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from frugax.budget import SizeBudget
 from frugax.errors import UnsupportedFileError
 from frugax.fileio import atomic_write, write_whole
 
@@ -25,7 +24,6 @@ def export_safetensors(
     file: str | os.PathLike[str],
     to: str | os.PathLike[str],
     *,
-    budget: SizeBudget | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Write the weights in a `.fxz` file as `.safetensors`, under their names.
@@ -35,14 +33,12 @@ def export_safetensors(
         to: the file to write, whole or not at all; one that is there is replaced. Or a
             folder, named without a suffix: it gets files of up to 5 GB with an index,
             as Hugging Face's have.
-        budget: how much of a progressive file to read; see `frugax.compress.open`.
         progress: called with the share that is done, in [0, 1], and the name of the
             work.
 
     Raises:
         CorruptFileError: `file` is damaged.
         FileNotFoundError: there is no such file.
-        InfeasibleBudgetError: no prefix of `file` is within the budget.
         OutputError: `to` cannot be written.
         UnsupportedFileError: `file` is of another kind, or holds a name or a dtype
             that `.safetensors` cannot hold.
@@ -51,7 +47,7 @@ def export_safetensors(
             `.safetensors`.
     """
     suffix = "" if not Path(to).suffix or Path(to).is_dir() else ".safetensors"
-    with _open_source(file, to, suffix, budget, progress) as compressed:
+    with _open_source(file, to, suffix, progress) as compressed:
         records = compressed.header.tensors
         if suffix:
             _write_shard(compressed, records, Path(to), progress)
@@ -113,7 +109,6 @@ def export_npz(
     file: str | os.PathLike[str],
     to: str | os.PathLike[str],
     *,
-    budget: SizeBudget | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Write the weights as `export_safetensors` does, but as uncompressed `.npz`.
@@ -123,7 +118,7 @@ def export_npz(
         ValueError: `to` does not end in `.npz`.
     """
     place = os.fspath(file)
-    with _open_source(file, to, ".npz", budget, progress) as compressed:
+    with _open_source(file, to, ".npz", progress) as compressed:
         records = compressed.header.tensors
         for record in records:
             if dtype_from_name(record.dtype).kind == "V":  # read as void
@@ -159,7 +154,6 @@ def _open_source(
     file: str | os.PathLike[str],
     to: str | os.PathLike[str],
     suffix: str,
-    budget: SizeBudget | None,
     progress: Progress | None,
 ) -> CompressedFile:
     # Open the weights, after all arguments are checked.
@@ -173,7 +167,7 @@ def _open_source(
         )
     if suffix and Path(to).suffix != suffix:  # readers go by the suffix
         raise ValueError(f"{os.fspath(to)}: the file must end in {suffix}.")
-    return open_file(file, budget=budget)
+    return open_file(file)
 
 
 def _decode_pieces(

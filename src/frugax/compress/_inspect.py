@@ -4,12 +4,12 @@ import dataclasses
 import math
 import os
 
-from frugax.budget import format_bytes, table
+from frugax.budget import format_bytes
 from frugax.report import Axis, Plot
 
 from ._report import TensorReport, average_gap_db, format_below_bound, show_gap
 from ._tensor_table import show_error, tensor_table
-from .container import Prefix, list_prefixes, open_file
+from .container import open_file
 
 # The Gaussian bound: each bit halves the error, that is, 6.02 dB.
 _DB_PER_BIT = 20 * math.log10(2)
@@ -23,14 +23,11 @@ class Inspection:
         place: the file.
         file_bytes: its length.
         tensors: each tensor as the header has it, in the tree's order.
-        prefixes: the parts of it that can be read by themselves, the shortest first; of
-            a file that is not progressive only the whole.
     """
 
     place: str
     file_bytes: int
     tensors: tuple[TensorReport, ...]
-    prefixes: tuple[Prefix, ...]
 
     @property
     def original_bytes(self) -> int:
@@ -65,35 +62,13 @@ class Inspection:
         }
         gap = self.bound_gap_db
         ratio, count = self.original_bytes / self.file_bytes, len(self.tensors)
-        text = (
+        return (
             tensor_table(self.tensors, columns)
             + f"\nfile: {self.file_bytes:,} bytes ({format_bytes(self.file_bytes)}), "
             f"{ratio:.4g}x smaller than the {count} tensor{'s' * (count != 1)}"
             + ("" if gap is None else f", {gap:.2f} dB from the bound on average")
             + format_below_bound(self.tensors)
         )
-        if len(self.prefixes) > 1:
-            text += f"\n{self._prefix_table()}"
-        return text
-
-    def _prefix_table(self) -> str:
-        # Some of the prefixes: the first, the last, and where the error halves.
-        shown: list[Prefix] = []
-        for prefix in self.prefixes:
-            last = prefix is self.prefixes[-1]
-            if not shown or last or prefix.rel_error <= shown[-1].rel_error / 2:
-                shown.append(prefix)
-        rows = [
-            [
-                f"{p.bytes:,}",
-                f"{self.original_bytes / p.bytes:.4g}x",
-                show_error(p.rel_error, 4),
-                show_error(p.max_abs, 4),
-            ]
-            for p in shown
-        ]
-        head = ["read", "smaller", "relative error", "largest"]
-        return f"{len(self.prefixes)} prefixes, of which:\n{table(head, rows)}"
 
 
 def inspect(path: str | os.PathLike[str]) -> Inspection:
@@ -116,7 +91,6 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
                 TensorReport.of(r, rel_error=r.rel_error, max_abs=r.max_abs)
                 for r in file.header.tensors
             ),
-            prefixes=list_prefixes(file.header, file.nbytes),
         )
 
 

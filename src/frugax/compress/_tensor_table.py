@@ -26,7 +26,7 @@ class TensorRow:
         dtype: its dtype.
         shape: its shape.
         codec: how it is stored: `"lossless"`, `"stored"` (as it is), `"quantised"`,
-            `"trellis"`, `"columns"`, `"scaled"` or `"planes"` (progressive) in files;
+            `"trellis"`, `"columns"` or `"scaled"` in files;
             `"tied"` where another tensor has its bytes.
         bytes: its bytes there.
         rel_error: ||decoded - original|| / ||original||; 0 if exact.
@@ -148,13 +148,10 @@ def format_unused(of: Any) -> str:
     share = used_share(of)
     if share > _UNUSED:
         return ""
-    line = (
+    return (
         f"\n{100 * share:.0f}% of the size is used: no finer file was "
         "found within it, and the exact one is longer"
     )
-    if any(t.codec == "planes" for t in of.tensors):
-        line += "; without progressive=True there may be one"
-    return line
 
 
 def format_gap(gap: float | None) -> str:

@@ -1,7 +1,7 @@
-"""The codecs: uniform grids, trellis-coded grids, bit planes and lossless byte planes.
+"""The codecs: uniform grids, trellis-coded grids and lossless byte planes.
 
-`bit_planes`, `lossless`, `rans`, `uniform` and `trellis` are the codecs as modules; the
-other names cut whole arrays into chunks for them.
+`lossless`, `rans`, `uniform` and `trellis` are the codecs as modules; the other names
+cut whole arrays into chunks for them.
 """
 
 from ._blocks import (

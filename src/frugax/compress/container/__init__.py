@@ -9,15 +9,10 @@ from ._metadata import (
     Digest as Digest,
     EncodedTensor as EncodedTensor,
     Header as Header,
-    Layer as Layer,
     Record as Record,
     compute_digest as compute_digest,
 )
-from ._prefix import (
-    Prefix as Prefix,
-    list_prefixes as list_prefixes,
-)
 from ._writer import (
-    LayeredWriter as LayeredWriter,
+    ContainerWriter as ContainerWriter,
     write as write,
 )

@@ -11,8 +11,6 @@ from frugax.errors import CorruptFileError
 
 from ..arrays import dtype_from_name
 from ..codecs import (
-    BLOCK,
-    bit_planes,
     compute_type,
     lossless,
     numbers_per_chunk,
@@ -39,7 +37,7 @@ def decode_tensor(
     if len(record.chunks) == 1 and record.codec != "stored":
         with name_errors(f"tensor {record.name!r}"):
             block = content.read_chunk(record.chunks[0])
-            part = _decode_chunk([block], record, record.size, None)
+            part = _decode_chunk(block, record, record.size, None)
             if check_values:
                 _compare_digest(compute_digest(part), record)
         return part.reshape(record.shape)
@@ -63,15 +61,12 @@ def iter_parts(
     The digest is compared after the last chunk, when all were yielded.
     """
     numbers = numbers_per_chunk(record.codec, record.shape)
-    # Chunks stand layer by layer, so those of one piece of the tensor are `each` apart.
-    each = -(-record.size // numbers)
     digest = Digest()
-    for i in range(each):
+    for i, chunk in enumerate(record.chunks):
         with name_errors(f"tensor {record.name!r}"):
-            blocks = [content.read_chunk(c) for c in record.chunks[i::each]]
             size = min(numbers, record.size - i * numbers)
             place = None if into is None else into[i * numbers :][:size]
-            part = _decode_chunk(blocks, record, size, place)
+            part = _decode_chunk(content.read_chunk(chunk), record, size, place)
         if check_values:
             digest.update(part)
         yield part
@@ -191,14 +186,13 @@ def decode_rows(
     """Return some rows; only the chunks that they stand in are decoded."""
     row = math.prod(record.shape[1:])
     numbers = numbers_per_chunk(record.codec, record.shape)
-    each = -(-record.size // numbers)
     first, last = start * row, stop * row
     flat = np.empty(last - first, dtype_from_name(record.dtype))
     with name_errors(f"tensor {record.name!r}"):
         for i in range(first // numbers, -(-last // numbers)):
             at = i * numbers
-            blocks = [content.read_chunk(c) for c in record.chunks[i::each]]
-            part = _decode_chunk(blocks, record, min(numbers, record.size - at), None)
+            block = content.read_chunk(record.chunks[i])
+            part = _decode_chunk(block, record, min(numbers, record.size - at), None)
             low, high = max(first, at), min(last, at + part.size)
             flat[low - first : high - first] = part[low - at : high - at]
     return flat.reshape(stop - start, *record.shape[1:])
@@ -210,26 +204,6 @@ def verify_chunks(content: FileContent, record: Record) -> None:
     with name_errors(f"tensor {record.name!r}"):
         for chunk in record.chunks:
             unverified.read_chunk(chunk)
-
-
-def verify_layers(content: FileContent, record: Record) -> None:
-    """Decode a tensor of planes up to each of its layers, and compare the digests."""
-    step, dtype = record.step, dtype_from_name(record.dtype)
-    if step is None or not record.planes:
-        return
-    digests = [Digest() for _ in record.layers]
-    each = len(record.chunks) // len(record.layers)
-    with name_errors(f"tensor {record.name!r}"):
-        for i in range(each):
-            blocks = [content.read_chunk(c) for c in record.chunks[i::each]]
-            size = min(BLOCK, record.size - i * BLOCK)
-            layers = bit_planes.decode_each_layer(
-                blocks, record.planes, step, dtype, size
-            )
-            for digest, values in zip(digests, layers, strict=True):
-                digest.update(values)
-        for layer, digest in enumerate(digests, 1):
-            _compare_digest(digest.hexdigest(), record.truncate(layer))
 
 
 def _compare_digest(digest: str, record: Record) -> None:
@@ -247,24 +221,21 @@ def _turn_back(values: np.ndarray, record: Record) -> np.ndarray:
 
 
 def _decode_chunk(
-    blocks: list[memoryview], record: Record, size: int, into: np.ndarray | None
+    block: memoryview, record: Record, size: int, into: np.ndarray | None
 ) -> np.ndarray:
-    # One row of chunks: one for each layer of planes, and a single one otherwise.
     dtype, step = dtype_from_name(record.dtype), record.step
     if record.codec == "lossless":
-        return lossless.decode(blocks[0], dtype, size, into)
+        return lossless.decode(block, dtype, size, into)
     if step is None:  # stored
-        if len(blocks[0]) != size * dtype.itemsize:
+        if len(block) != size * dtype.itemsize:
             raise CorruptFileError("a stored chunk has the wrong length.")
         # A view of the file, which keeps its map open for as long as the view lives.
-        values = np.frombuffer(blocks[0], dtype)
-    elif record.planes:
-        values = bit_planes.decode(blocks, record.planes, step, dtype, size)
+        values = np.frombuffer(block, dtype)
     elif record.codec in _SCALED:
-        values = trellis.decode(blocks[0], step, dtype, size, scaled=True)
+        values = trellis.decode(block, step, dtype, size, scaled=True)
         values = _turn_back(values, record)
     else:
-        values = _GRIDS[record.codec].decode(blocks[0], step, dtype, size)
+        values = _GRIDS[record.codec].decode(block, step, dtype, size)
     if into is None:
         return values
     into[:] = values

@@ -1,7 +1,6 @@
 """`open_file` and `decompress`: an `.fxz` file decoded tensor by tensor, or whole."""
 
 import contextlib
-import dataclasses
 import difflib
 import functools
 import mmap
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from frugax.budget import Receipt, SizeBudget, check_budget
 from frugax.errors import CorruptFileError
 from frugax.trees import PyTree, rebuild
 
@@ -27,12 +25,10 @@ from ._decode import (
     decode_tensors,
     iter_parts,
     verify_chunks,
-    verify_layers,
 )
 from ._layout import FileContent, name_errors, read_header, verify_checksum
 from ._metadata import Header, Record
 from ._packed import decode_packed
-from ._prefix import Prefix, choose_prefix
 
 
 class CompressedFile(Mapping[str, np.ndarray]):
@@ -45,20 +41,13 @@ class CompressedFile(Mapping[str, np.ndarray]):
         header: structure, tensors, codecs and errors, as the file states them.
         nbytes: length of the file.
         place: the file, for messages.
-        prefix: the part that is read, and its error; None for the whole file.
-        receipt: each limit of a stated budget beside the amount used of it; None
-            without a budget.
     """
 
     header: Header
     nbytes: int
     place: str
-    prefix: Prefix | None
-    receipt: Receipt | None
 
-    def __init__(
-        self, data: bytes | mmap.mmap, *, place: str, budget: SizeBudget | None = None
-    ) -> None:
+    def __init__(self, data: bytes | mmap.mmap, *, place: str) -> None:
         """Use `frugax.compress.open(path)`."""
         # Slices of a memoryview are views, so no chunk of a mapped file is copied to be
         # read.
@@ -69,19 +58,9 @@ class CompressedFile(Mapping[str, np.ndarray]):
         self._verified = False  # until every byte was compared with a checksum
         # Until all were, but for chunks that are yet to be read.
         self._check_exact = True
-        self.prefix = self.receipt = None
         try:
             with name_errors(self.place):
-                self.header = self._whole = read_header(self._file)
-            if budget is not None:
-                check_budget(budget, SizeBudget)
-                self.prefix, self.receipt = choose_prefix(
-                    self.header, self.nbytes, budget, place=self.place
-                )
-                tensors = self.prefix.tensors
-                # All readers go by the records, so cutting these is all that a prefix
-                # takes.
-                self.header = dataclasses.replace(self.header, tensors=tensors)
+                self.header = read_header(self._file)
         # A constructor that raises gives its caller nothing to close.
         except BaseException:
             self.close()
@@ -156,7 +135,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
         Returns:
             The integers in the smallest dtype that holds them, of the tensor's shape,
             and float steps that broadcast against them: one, or one for each row. None
-            where the tensor is exact, or coded in layers.
+            where the tensor is exact.
 
         Raises:
             CorruptFileError: the file is damaged.
@@ -352,7 +331,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
         """
         self.check_footer()
         with name_errors(self.place):
-            for record in self._whole.tensors:
+            for record in self.header.tensors:
                 verify_chunks(self._content(), record)
                 self._release()
         self._verified = True
@@ -363,17 +342,15 @@ class CompressedFile(Mapping[str, np.ndarray]):
         Raises:
             CorruptFileError: one differs.
         """
-        # Of a prefix too the chunks of the whole file are known.
-        content = dataclasses.replace(self._content(), header=self._whole)
         with name_errors(self.place):
-            verify_checksum(content, self._release)
+            verify_checksum(self._content(), self._release)
         self._check_exact = False
 
     def verify_header(self) -> None:
         """Verify header fields that decoding does not check.
 
-        A forged header can have right checksums, and so can its file. This also builds
-        the tree, and compares the digest of each layer of a progressive file.
+        A forged header can have right checksums, and so can its file: this builds the
+        tree.
 
         Raises:
             CorruptFileError: a field is wrong.
@@ -383,9 +360,6 @@ class CompressedFile(Mapping[str, np.ndarray]):
             # Names stand in for the arrays: a structure is sound if a tree can be built
             # of it.
             self._rebuild(self.names)
-            for record in self.header.tensors:
-                verify_layers(self._content(), record)
-                self._release()
 
     def close(self) -> None:
         """Close the file. Weights that were decoded stay."""
@@ -431,29 +405,20 @@ class CompressedFile(Mapping[str, np.ndarray]):
         return {record.name: record for record in self.header.tensors}
 
 
-def open_file(
-    path: str | os.PathLike[str], *, budget: SizeBudget | None = None
-) -> CompressedFile:
+def open_file(path: str | os.PathLike[str]) -> CompressedFile:
     """Open a file of weights, to decode the tensors one by one.
 
     Args:
         path: an `.fxz` file; it is mapped, not read. One in a bucket (`gs://`, `s3://`)
             is copied to a temporary file first.
-        budget: how many bytes of a progressive file may be read (header and all), or
-            how large the error may be, or both; by default all is read. With a size
-            the prefix is the most exact within it, so that more bytes never make a
-            worse model; with an error, the shortest.
 
     Returns:
-        The file. With a budget, `prefix` has the bytes that are read and an upper bound
-        on the error; `receipt` has each limit beside them.
+        The file.
 
     Raises:
         CorruptFileError: the file is damaged or cut off.
         FileNotFoundError: there is no such file.
-        InfeasibleBudgetError: no prefix is within the budget.
-        TypeError: `path` is not a path (bytes of a file are for `decompress`), or
-            `budget` is not a `SizeBudget`.
+        TypeError: `path` is not a path (bytes of a file are for `decompress`).
         UnsupportedFileError: it is not an `.fxz` file, or is of a newer version.
     """
     check_path(path)
@@ -461,7 +426,7 @@ def open_file(
         if os.stat(local).st_size == 0:  # which cannot be mapped
             raise CorruptFileError(f"{os.fspath(path)}: the file is empty.")
         mapped = map_file(local)
-    return CompressedFile(mapped, place=os.fspath(path), budget=budget)
+    return CompressedFile(mapped, place=os.fspath(path))
 
 
 def decompress(data: bytes) -> PyTree:

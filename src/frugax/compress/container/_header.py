@@ -9,8 +9,8 @@ from typing import Any
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
 from ..arrays import DTYPE_NAMES, QUANTISABLE
-from ..codecs import Step, bit_planes, numbers_per_chunk, row_length
-from ._metadata import CODECS, STEPPED, Chunk, Header, Layer, Record
+from ..codecs import Step, numbers_per_chunk, row_length
+from ._metadata import CODECS, STEPPED, Chunk, Header, Record
 
 # A file may state at most this many decoded bytes for each of its own, past 64 MiB, so
 # that a small forged file can never ask for much memory. The writer pads a file that
@@ -116,9 +116,6 @@ def _parse_record(item: Any, data_bytes: int) -> Record:
         max_abs=_parse_size(item.get("max_abs", 0.0), name, "max_abs"),
         digest=digest,
         chunks=tuple(_parse_chunk(c, name, data_bytes) for c in chunks),
-        planes=_parse_planes(item, name) if codec == "planes" else 0,
-        layers=_parse_layers(item, name) if codec == "planes" else (),
-        norm=_parse_size(item["norm"], name, "norm") if "norm" in item else None,
     )
     if not _is_consistent(record):
         raise CorruptFileError(f"tensor {name!r}: its chunks do not make its shape.")
@@ -135,19 +132,7 @@ def _is_consistent(record: Record) -> bool:
         return False
     if record.codec == "stored" and record.stored_bytes != record.nbytes:
         return False
-    if not record.planes:
-        return len(record.chunks) == each
-    return (
-        len(record.chunks) == each * len(record.layers)
-        # The last layer may be the residual that makes the tensor exact.
-        and len(record.layers) - record.planes in (0, 1)
-        # The middle of a cell is a multiple of half a step.
-        and record.step is not None
-        and bit_planes.can_split(record.step)
-        and record.size > 0
-        # The errors and the digest of the tensor are those of its last layer.
-        and record.truncate(len(record.layers)) == record
-    )
+    return len(record.chunks) == each
 
 
 def _parse_chunk(item: Any, name: str, data_bytes: int) -> Chunk:
@@ -167,31 +152,6 @@ def _parse_step(item: dict[str, Any], name: str) -> Step:
                 except ValueError as e:
                     raise CorruptFileError(f"tensor {name!r} has {e}") from e
     raise CorruptFileError(f"tensor {name!r} is quantised without a step.")
-
-
-def _parse_planes(item: dict[str, Any], name: str) -> int:
-    match item:
-        case {"planes": int(planes)} if 1 <= planes <= bit_planes.MAX_PLANES:
-            return planes
-    raise CorruptFileError(f"tensor {name!r} lacks its number of planes.")
-
-
-def _parse_layers(item: dict[str, Any], name: str) -> tuple[Layer, ...]:
-    match item:
-        case {"layers": [_, *_] as layers}:
-            return tuple(_parse_layer(layer, name) for layer in layers)
-    raise CorruptFileError(f"tensor {name!r} has planes without layers.")
-
-
-def _parse_layer(item: Any, name: str) -> Layer:
-    match item:
-        case [int() | float() as rel_error, int() | float() as max_abs, str(digest)]:
-            return Layer(
-                _parse_size(rel_error, name, "rel_error"),
-                _parse_size(max_abs, name, "max_abs"),
-                digest,
-            )
-    raise CorruptFileError(f"tensor {name!r} has the layer {item!r:.80}.")
 
 
 def _parse_size(value: Any, name: str, key: str) -> float:

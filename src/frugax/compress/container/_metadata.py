@@ -12,9 +12,9 @@ from ..arrays import Distortion, dtype_from_name
 from ..codecs import Step
 
 # These names stand in files: a codec that changes its bytes needs a new name.
-CODECS = ("columns", "lossless", "planes", "quantised", "scaled", "stored", "trellis")
+CODECS = ("columns", "lossless", "quantised", "scaled", "stored", "trellis")
 # Codecs whose values are integers times a step.
-STEPPED = ("columns", "planes", "quantised", "scaled", "trellis")
+STEPPED = ("columns", "quantised", "scaled", "trellis")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,22 +26,6 @@ class Chunk:
     crc32: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Layer:
-    """A tensor as it is once this layer and all before it are read.
-
-    Attributes:
-        rel_error: ||decoded - original|| / ||original||, rounded up to 4 digits.
-        max_abs: largest |decoded - original|, rounded up to 4 digits.
-        digest: first 16 bytes of the SHA-256 of the decoded little-endian
-            bytes, in hex.
-    """
-
-    rel_error: float
-    max_abs: float
-    digest: str
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """The entry of one tensor in the header.
@@ -50,19 +34,15 @@ class Record:
         name: the leaf's name in the tree.
         dtype: the name of its dtype.
         shape: its shape.
-        codec: `"columns"`, `"lossless"`, `"planes"`, `"quantised"`, `"scaled"`,
-            `"stored"` or `"trellis"`.
+        codec: `"columns"`, `"lossless"`, `"quantised"`, `"scaled"`, `"stored"` or
+            `"trellis"`.
         step: the unit that the values are multiples of, with `"scaled"` times a scale
             of each row, with `"columns"` of each column; None if they are exact.
         rel_error: ||decoded - original|| / ||original||, rounded up to 4 digits.
         max_abs: largest |decoded - original|, rounded up to 4 digits.
         digest: first 16 bytes of the SHA-256 of the decoded little-endian
             bytes, in hex.
-        chunks: the coded blocks in the order of the numbers; with the codec `"planes"`
-            one such row of chunks for each layer.
-        planes: how many bit planes `"planes"` has; 0 with any other codec.
-        layers: one for each plane, and one more where the last makes it exact.
-        norm: ||original|| of a finite float tensor in a progressive file; else None.
+        chunks: the coded blocks in the order of the numbers.
         tied: the name of the tensor whose chunks these are; empty if its own.
     """
 
@@ -75,26 +55,7 @@ class Record:
     max_abs: float
     digest: str
     chunks: tuple[Chunk, ...]
-    planes: int = 0
-    layers: tuple[Layer, ...] = ()
-    norm: float | None = None
     tied: str = ""
-
-    def truncate(self, layers: int) -> "Record":
-        """Return the record of the tensor when only its first layers are read.
-
-        Args:
-            layers: how many, at least 1.
-        """
-        last, each = self.layers[layers - 1], len(self.chunks) // len(self.layers)
-        return dataclasses.replace(
-            self,
-            rel_error=last.rel_error,
-            max_abs=last.max_abs,
-            digest=last.digest,
-            chunks=self.chunks[: layers * each],
-            layers=self.layers[:layers],
-        )
 
     @property
     def size(self) -> int:
@@ -137,7 +98,7 @@ class EncodedTensor:
 
     Attributes:
         record: its entry in the header, still without chunks.
-        blocks: its coded bytes, one for each chunk; layer by layer.
+        blocks: its coded bytes, one for each chunk.
         error: how far the decoded values are from the originals.
     """
 

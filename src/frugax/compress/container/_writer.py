@@ -6,11 +6,10 @@ day or the machine (and the same zstd library).
 
 import dataclasses
 import hashlib
-import heapq
 import io
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ..codecs import compress_frame
@@ -32,24 +31,29 @@ class ContainerWriter:
         """Start a file."""
         self._write_bytes = write
         self._position = -len(PRELUDE)  # from the start of the data
+        self._records: list[Record] = []
         self._append(PRELUDE)
 
-    def write_chunks(
-        self, blocks: Iterable[bytes], *, aligned: bool
-    ) -> tuple[Chunk, ...]:
-        """Write chunks of one tensor."""
-        if aligned:
+    def add(self, tensor: EncodedTensor) -> None:
+        """Write the next tensor, in the tree's order."""
+        if tensor.record.codec == "stored":
             self._append(bytes(-self._position % ALIGN))
         chunks: list[Chunk] = []
-        for block in blocks:
+        for block in tensor.blocks:
             chunks.append(Chunk(self._position, len(block), zlib.crc32(block)))
             self._append(block)
-        return tuple(chunks)
+        record = dataclasses.replace(tensor.record, chunks=tuple(chunks))
+        self._records.append(record)
 
     def close(
-        self, head: Mapping[str, Any], records: Sequence[Record], ties: Ties = ()
-    ) -> int:
-        """Write the header and the footer; the file itself stays open."""
+        self, head: Mapping[str, Any], ties: Ties = ()
+    ) -> tuple[int, tuple[Record, ...]]:
+        """Write the header and the footer; the file itself stays open.
+
+        Returns:
+            The length of the file, and the records of its own tensors.
+        """
+        records = tuple(self._records)
         decoded = sum(record.nbytes for record in records)
         nbytes = {record.name: record.nbytes for record in records}
         decoded += sum(nbytes[other] for _, _, other in ties)
@@ -66,103 +70,20 @@ class ContainerWriter:
         self._append(tail)
         # The header has a checksum of each chunk.
         self._append(hashlib.sha256(PRELUDE + tail).digest())
-        return self._position + len(PRELUDE)
+        return self._position + len(PRELUDE), records
 
     def _append(self, data: bytes) -> None:
         self._write_bytes(data)
         self._position += len(data)
 
 
-class LayeredWriter:
-    """Write tensors in the tree's order, their finer layers behind all of them.
-
-    The finer layers of all tensors stand in the order of their worth: the weighted
-    squared error that a layer removes, for each of its bytes. So the best that can be
-    read in a given number of bytes is a prefix of the file.
-
-    Args:
-        file: empty, and open for writing.
-        later: an empty temporary file, for the layers that stand further behind.
-    """
-
-    def __init__(self, file: io.BufferedIOBase, later: io.BufferedIOBase) -> None:
-        self._writer = ContainerWriter(file.write)
-        self._later = later
-        self._records: list[Record] = []
-        self._chunks: list[tuple[Chunk, ...]] = []
-        # For each tensor: where its finer layers begin in `later`, and the lengths of
-        # the chunks of each.
-        self._finer: list[tuple[int, list[list[int]]]] = []
-
-    def add(self, tensor: EncodedTensor) -> None:
-        """Write the next tensor, or its first layer."""
-        record, blocks = tensor.record, tensor.blocks
-        each = len(blocks) // max(1, len(record.layers))
-        aligned = record.codec == "stored"
-        self._chunks.append(self._writer.write_chunks(blocks[:each], aligned=aligned))
-        self._records.append(record)
-        lengths = [len(block) for block in blocks[each:]]
-        # An empty tensor has no chunks at all.
-        layers = [lengths[i : i + each] for i in range(0, len(lengths), each or 1)]
-        self._finer.append((self._later.tell(), layers))
-        for block in blocks[each:]:
-            self._later.write(block)
-
-    def close(
-        self, head: Mapping[str, Any], weights: Mapping[str, float], ties: Ties = ()
-    ) -> tuple[int, tuple[Record, ...]]:
-        """Write the finer layers and the header."""
-        starts = [start for start, _ in self._finer]
-        for i, layer in self._order_by_worth(weights):
-            lengths = self._finer[i][1][layer]
-            # The layers of a tensor lie in `later` in the order in which they leave the
-            # heap.
-            self._later.seek(starts[i])
-            blocks = (self._later.read(length) for length in lengths)
-            self._chunks[i] += self._writer.write_chunks(blocks, aligned=False)
-            starts[i] += sum(lengths)
-        records = tuple(
-            dataclasses.replace(record, chunks=chunks)
-            for record, chunks in zip(self._records, self._chunks, strict=True)
-        )
-        return self._writer.close(head, records, ties), records
-
-    def _order_by_worth(
-        self, weights: Mapping[str, float]
-    ) -> Iterator[tuple[int, int]]:
-        """Yield tensors and their finer layers, the most worth for a byte first."""
-
-        def entry(i: int, layer: int) -> tuple[float, int, int]:
-            record = self._records[i]
-            before, after = record.layers[layer], record.layers[layer + 1]
-            gain = before.rel_error**2 - after.rel_error**2
-            worth = weights[record.name] * (record.norm or 0.0) ** 2 * gain
-            # Greedy by slope, which is Lagrangian allocation (Everett 1963) wherever
-            # the layers of a tensor have falling slopes. `heapq` pops the least, hence
-            # the sign, and breaks ties by the tree's order, so that files are
-            # deterministic.
-            return -worth / sum(self._finer[i][1][layer]), i, layer
-
-        # A layer enters the heap once the one before it is out: it needs it to decode.
-        heap = [entry(i, 0) for i, (_, layers) in enumerate(self._finer) if layers]
-        heapq.heapify(heap)
-        while heap:
-            _, i, layer = heapq.heappop(heap)
-            yield i, layer
-            if layer + 1 < len(self._finer[i][1]):
-                heapq.heappush(heap, entry(i, layer + 1))
-
-
 def write(head: Mapping[str, Any], tensors: Sequence[EncodedTensor]) -> bytes:
-    """Return a whole file of tensors without finer layers, as bytes."""
+    """Return a whole file of tensors as bytes."""
     file = io.BytesIO()
     writer = ContainerWriter(file.write)
-    records: list[Record] = []
     for tensor in tensors:
-        aligned = tensor.record.codec == "stored"
-        chunks = writer.write_chunks(tensor.blocks, aligned=aligned)
-        records.append(dataclasses.replace(tensor.record, chunks=chunks))
-    writer.close(head, records)
+        writer.add(tensor)
+    writer.close(head)
     return file.getvalue()
 
 
@@ -187,9 +108,4 @@ def _to_plain(record: Record) -> dict[str, Any]:
         plain["step"] = [record.step.mantissa, record.step.exponent]
         plain["rel_error"] = record.rel_error
         plain["max_abs"] = record.max_abs
-    if record.planes:
-        plain["planes"] = record.planes
-        plain["layers"] = [[x.rel_error, x.max_abs, x.digest] for x in record.layers]
-    if record.norm is not None:
-        plain["norm"] = record.norm
     return plain

@@ -20,9 +20,6 @@ from ._draft import (
 from ._infeasible import (
     describe_best_size as describe_best_size,
 )
-from ._layered import (
-    LayeredSource as LayeredSource,
-)
 from ._measure import (
     ErrorMeasure as ErrorMeasure,
     Sensitivity as Sensitivity,

@@ -33,7 +33,6 @@ from .._buckets import in_bucket
 from ..arrays import Distortion, dtype_from_name, release
 from ..codecs import BLOCK, ChannelScaling, RowScaling, Step, encode_trellis
 from ..container import CompressedFile, EncodedTensor, compute_digest, write
-from ._layered import LayeredSource
 from ._source import CountProgress, Source
 
 
@@ -288,7 +287,6 @@ def _send_requests(file: BinaryIO, batch: Sequence[EncodeRequest]) -> None:
     for request in batch:
         source, scaling = request.source, request.source.scaling
         row = {"name": source.name, "array": note(source.array), "codec": request.codec}
-        row["layered"] = isinstance(source, LayeredSource)
         if request.step is not None:
             row["step"] = dataclasses.astuple(request.step)
         if isinstance(scaling, RowScaling):
@@ -322,9 +320,7 @@ def _receive_requests(file: BinaryIO) -> list[EncodeRequest]:
             columns, shape, calibration = row["channels"]
             moments, gram = take(row["moments"]), take(row["gram"])
             scaling = ChannelScaling(columns, moments, gram, tuple(shape), calibration)
-        source = (LayeredSource if row["layered"] else Source)(
-            row["name"], array, scaling
-        )
+        source = Source(row["name"], array, scaling)
         step = Step(*row["step"]) if "step" in row else None
         requests.append(EncodeRequest(source, step, row["codec"]))
     return requests

@@ -23,9 +23,8 @@ from frugax.fileio import write_error_reason
 from .._arguments import Progress
 from ..arrays import Distortion, relative_error, release
 from ..codecs import Step
-from ..container import CompressedFile, LayeredWriter, Record
+from ..container import CompressedFile, ContainerWriter, Record
 from ._coder import Coder, EncodeRequest
-from ._measure import default_weights
 from ._source import Source
 
 # The step to quantise a tensor with; None to keep it exact.
@@ -132,7 +131,6 @@ def make_draft(
     progress: Progress | None = None,
 ) -> Draft:
     """Code all tensors with these steps into a temporary file."""
-    worth = default_weights(sources)
     total = max(1, sum(source.array.nbytes for source in sources))
     errors: list[Distortion] = []
     done = 0
@@ -144,24 +142,21 @@ def make_draft(
 
     file = _open_temporary(total)
     try:
-        # The finer layers stand behind the first layers of all tensors, so they wait in
-        # a file of their own until these are complete.
-        with _open_temporary(total) as later:
-            writer = LayeredWriter(file, later)
-            requests = [
-                EncodeRequest(s, steps(s), None if codec is None else codec(s))
-                for s in sources
-            ]
-            encoded = coder.encode(requests, report)
-            for source in sources:
-                report(0)
-                tensor = next(encoded)
-                release(source.array)
-                writer.add(tensor)
-                errors.append(tensor.error)
-                done += source.array.nbytes
-            ties = [(at, name, s.name) for s in sources for at, name in s.ties]
-            length, records = writer.close(head, worth, ties)
+        writer = ContainerWriter(file.write)
+        requests = [
+            EncodeRequest(s, steps(s), None if codec is None else codec(s))
+            for s in sources
+        ]
+        encoded = coder.encode(requests, report)
+        for source in sources:
+            report(0)
+            tensor = next(encoded)
+            release(source.array)
+            writer.add(tensor)
+            errors.append(tensor.error)
+            done += source.array.nbytes
+        ties = [(at, name, s.name) for s in sources for at, name in s.ties]
+        length, records = writer.close(head, ties)
     # Also after Ctrl-C: the file has no name that anyone could delete, and fills the
     # disk until it is closed.
     except BaseException:

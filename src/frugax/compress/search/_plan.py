@@ -14,7 +14,6 @@ from .._tensor_table import (
 from ..codecs import ChannelScaling, Step
 from ._calibration import Calibration
 from ._draft import Draft
-from ._layered import LayeredSource
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +45,6 @@ class CompressPlan(Plan):
         allocation_gap: upper bound on the share by which the tensors' weighted error is
             above the least that any choice of the same options has in as many bytes,
             by the estimates that steps are chosen by; None without a choice.
-        progressive: whether tensors are coded in layers, where they can be.
         calibration: the digest of the `Calibration` that set steps of rows or columns;
             `apply` needs it again. None without one.
         output_error: relative error of the outputs on the batches that were calibrated
@@ -60,7 +58,6 @@ class CompressPlan(Plan):
     rel_error: float
     max_abs: float
     allocation_gap: float | None = None
-    progressive: bool = False
     calibration: str | None = None
     output_error: float | None = None
 
@@ -119,7 +116,6 @@ def make_plan(
         rel_error=draft.rel_error,
         max_abs=draft.max_abs,
         allocation_gap=draft.gap,
-        progressive=any(isinstance(s, LayeredSource) for s in draft.sources),
         calibration=next(
             (
                 source.scaling.calibration
