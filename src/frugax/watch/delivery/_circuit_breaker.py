@@ -62,14 +62,10 @@ class CircuitBreaker:
         self.in_a_row += 1
         # One failure is enough on trial: the sink has not recovered.
         if self.state == "on trial" or self.in_a_row >= self._failures:
-            self.rest()
-
-    def rest(self) -> None:
-        """Rest at once, as after a try that never ended."""
-        self.state = "resting"
-        self.rested += 1
-        # The clock is monotonic: a corrected wall clock could extend a rest by hours.
-        self._rests_until = self._clock() + self._rest_s
+            self.state = "resting"
+            self.rested += 1
+            # Monotonic: a corrected wall clock could extend a rest by hours.
+            self._rests_until = self._clock() + self._rest_s
 
     def wake(self) -> None:
         """End a rest early, so that one trial is allowed now."""

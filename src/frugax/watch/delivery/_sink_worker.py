@@ -1,16 +1,20 @@
 """Feed one sink from a queue and a worker thread, and survive anything the sink does.
 
-`put` never waits and never raises for anything that the sink does. A write that takes
-too long is abandoned: its thread is left alone, and its records count as lost and,
-while the thread holds them, against the cap. No extra thread watches for that: `put`,
-`flush`, `close` and `report` check the clock. Where no thread is available, as while
-Python 3.12 and later exit, `flush` and `close` write in the caller's thread.
+`put` never waits and never raises for anything that the sink does. A sink whose write
+takes too long is dropped: it gets no further records, and a line on standard error and
+the report name it. Python cannot stop its thread, which holds its last records until
+the write ends. No extra thread watches for that: `put`, `flush`, `close` and `report`
+check the clock. Where no thread is available, as while Python 3.12 and later exit,
+`flush` and `close` write in the caller's thread.
 """
 
+import contextlib
 import dataclasses
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from typing import Literal
 
 from frugax.fileio import abandon_in_children
 
@@ -31,29 +35,28 @@ class SinkReport:
 
     Attributes:
         name: name of the sink.
-        state: whether it works, rests after failures, or is on trial after a rest.
+        state: whether it works, rests after failures, is on trial after a rest, or was
+            dropped because a write did not end.
         tallies: counts of its records, by class.
         failures: writes that raised.
-        hung: writes that were abandoned, including those that ended later.
         rested: how often it has been left alone for a while.
         last_error: text of the last error; empty if there was none.
         cpu_s: CPU seconds of the writes that have ended.
     """
 
     name: str
-    state: State
+    state: State | Literal["dropped"]
     tallies: Mapping[Kind, Tally]
     failures: int
-    hung: int
     rested: int
     last_error: str
     cpu_s: float
 
     @property
     def has_problems(self) -> bool:
-        """Whether a write failed or hung, or a record was lost."""
+        """Whether a write failed or did not end, or a record was lost."""
         lost = any(tally.lost for tally in self.tallies.values())
-        return lost or bool(self.failures or self.hung)
+        return lost or bool(self.failures) or self.state == "dropped"
 
     def __str__(self) -> str:
         lost = sum(tally.lost for tally in self.tallies.values())
@@ -61,21 +64,7 @@ class SinkReport:
         text = f"{self.name}: {self.state}, {lost:,} of {given:,} records lost"
         if self.failures:
             text += f", {self.failures:,} writes failed (last: {self.last_error})"
-        if self.hung:
-            text += f", {self.hung:,} hung"
         return text
-
-
-class _Worker:
-    """A thread and its current call of the sink."""
-
-    def __init__(self, run: Callable[["_Worker"], None], name: str) -> None:
-        self.taken: list[QueuedEvent] = []
-        self.call_began: float | None = None
-        self.abandoned = False
-        self.thread = threading.Thread(
-            target=run, args=(self,), name=f"frugax sink {name}", daemon=True
-        )
 
 
 class SinkWorker:
@@ -99,7 +88,6 @@ class SinkWorker:
         failures: int = 3,
         rest_s: float = 30.0,
         hang_s: float = 30.0,
-        max_hung: int = 4,
     ) -> None:
         """Start no thread before the first event.
 
@@ -110,9 +98,8 @@ class SinkWorker:
             failures: failures in a row after which the sink rests, and tries of a
                 summary; >= 1.
             rest_s: duration of a rest in seconds.
-            hang_s: seconds after which a write is abandoned; > 0.
-            max_hung: number of abandoned writes that have not ended at which nothing
-                more is tried; >= 1.
+            hang_s: seconds after which a sink whose write has not ended is dropped;
+                > 0.
 
         Raises:
             ValueError: a number is out of its range.
@@ -121,7 +108,6 @@ class SinkWorker:
             ("max_bytes", max_bytes),
             ("max_events", max_events),
             ("hang_s", hang_s),
-            ("max_hung", max_hung),
         ):
             if not value > 0:
                 raise ValueError(f"{name} must be > 0, got {value}.")
@@ -132,14 +118,14 @@ class SinkWorker:
         self._max_events = max_events
         self._max_tries = failures
         self._hang_s = hang_s
-        self._max_hung = max_hung
         # One condition guards all that follows; it is never held during a call of the
         # sink.
         self._changed = threading.Condition()
-        self._worker: _Worker | None = None
+        self._thread: threading.Thread | None = None
         self._threads_unavailable = False
-        self._abandoned: list[_Worker] = []
-        self._hung = 0
+        self._taken: list[QueuedEvent] = []  # that the sink is writing
+        self._call_began: float | None = None  # None while the sink is not called
+        self._is_dropped = False
         self._failures = 0
         self._last_error = ""
         self._cpu_s = 0.0
@@ -155,7 +141,7 @@ class SinkWorker:
         self._changed = threading.Condition()
         self.losses = Losses()
         self._queue = EventQueue(self._queue.max_bytes, self.losses)
-        self._worker, self._abandoned = None, []
+        self._thread, self._taken, self._call_began = None, [], None
         self._is_shut = self._closed_cleanly = True
 
     @property
@@ -171,10 +157,9 @@ class SinkWorker:
 
     @property
     def is_settled(self) -> bool:
-        """Whether no call of the sink is under way, not even an abandoned one."""
+        """Whether no call of the sink is under way."""
         with self._changed:
-            busy = self._worker is not None and self._worker.call_began is not None
-            return not busy and not self._abandoned
+            return self._call_began is None
 
     def put(self, events: Iterable[Event]) -> None:
         """Queue events. Returns at once, whatever the sink does.
@@ -189,12 +174,14 @@ class SinkWorker:
             self._is_torn = True
             for event in events:
                 self.losses.give(event.kind)
-                if self._is_shut:
+                if self._is_dropped:
+                    self.losses.drop(event.kind, why="sink hung")
+                elif self._is_shut:
                     self.losses.drop(event.kind, why="closed")
                 else:
                     self._queue.add(event)
             self._is_torn = False
-            self._abandon_if_hung()
+            self._drop_if_hung()
             self._ensure_thread()
             self._changed.notify_all()
 
@@ -211,8 +198,10 @@ class SinkWorker:
         with self._changed:
             # The last chance before the run ends, so a rest is cut short.
             self._breaker.wake()
-            while len(self._queue) or (self._worker and self._worker.taken):
-                self._abandon_if_hung()
+            while len(self._queue) or self._taken:
+                self._drop_if_hung()
+                if self._is_dropped:
+                    return False
                 has_thread = self._ensure_thread()
                 if self._breaker.wait_s > 0:
                     return False
@@ -245,7 +234,9 @@ class SinkWorker:
                 self.losses.drop(item.event.kind, why="closed")
             self._is_closing = True
             while self._is_closing:
-                self._abandon_if_hung()
+                self._drop_if_hung()
+                if self._is_dropped:
+                    break
                 left_s = deadline - time.monotonic()
                 if not self._ensure_thread():
                     if self._threads_unavailable:
@@ -261,79 +252,76 @@ class SinkWorker:
     def report(self) -> SinkReport:
         """Report the state and the counts so far."""
         with self._changed:
-            self._abandon_if_hung()
+            self._drop_if_hung()
             return SinkReport(
                 name=self.sink.name,
-                state=self._breaker.state,
+                state="dropped" if self._is_dropped else self._breaker.state,
                 tallies=self.losses.tallies,
                 failures=self._failures,
-                hung=self._hung,
                 rested=self._breaker.rested,
                 last_error=self._last_error,
                 cpu_s=self._cpu_s,
             )
 
-    def _abandon_if_hung(self) -> None:
-        """Abandon the current call of the sink if it takes too long."""
-        worker = self._worker
-        if worker is None or worker.call_began is None:
+    def _drop_if_hung(self) -> None:
+        """Give the sink up if its call takes too long."""
+        if self._is_dropped or self._call_began is None:
             return
-        if time.monotonic() - worker.call_began <= self._hang_s:
+        if time.monotonic() - self._call_began <= self._hang_s:
             return
-        worker.abandoned = True
-        self._worker = None
-        # Python cannot stop a thread. It is kept here only to be counted until its call
-        # ends.
-        self._abandoned.append(worker)
-        self._hung += 1
-        self._is_closing = False  # if `close` is what hangs, it is not tried again
-        for item in worker.taken:
+        self._is_dropped = True
+        for item in (*self._taken, *self._queue.clear()):
             self.losses.drop(item.event.kind, why="sink hung")
-        self._breaker.rest()
+        # Standard error may be closed or missing.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(
+                f"frugax.watch: the sink {self.sink.name!r} is dropped: a write did "
+                f"not end within {self._hang_s:g} s. The run goes on.\n"
+            )
 
     def _ensure_thread(self) -> bool:
         """Start a thread if there is work. Returns False if there can be none."""
-        if self._worker is not None and self._worker.thread.is_alive():
+        if self._thread is not None and self._thread.is_alive():
             return True
         if not len(self._queue) and not self._is_closing:
             return True
-        if len(self._abandoned) >= self._max_hung:
-            return False
         # Assigned before it starts: an interrupt inside `start` must not leave a thread
-        # that works beside the next one. A thread that is not `_worker` ends itself.
-        self._worker = _Worker(self._work, self.sink.name)
+        # that works beside the next one. A thread that is not `_thread` ends itself.
+        self._thread = threading.Thread(
+            target=self._work, name=f"frugax sink {self.sink.name}", daemon=True
+        )
         try:
-            self._worker.thread.start()
+            self._thread.start()
         except RuntimeError as e:  # no more threads, or the interpreter is exiting
             # An error of the sink itself is more informative.
             self._last_error = self._last_error or error_text(e)
-            self._worker = None
+            self._thread = None
             self._threads_unavailable = True
             return False
         self._threads_unavailable = False
         return True
 
-    def _work(self, me: _Worker) -> None:
-        """Serve the sink until the worker is abandoned or closed."""
-        while self._wait_for_work(me):
-            is_close = not me.taken
-            self._call_sink(me)
-            if me.abandoned or is_close:
+    def _work(self) -> None:
+        """Serve the sink until it is closed or dropped."""
+        while self._wait_for_work():
+            is_close = not self._taken
+            self._call_sink()
+            if is_close:
                 return
 
     def _run_inline(self) -> None:
         """Make one call of the sink in this thread; there is work to do."""
-        me = self._worker = _Worker(self._work, self.sink.name)
-        if self._wait_for_work(me):
-            self._call_sink(me)
-        self._worker = None
+        self._thread = threading.current_thread()
+        if self._wait_for_work():
+            self._call_sink()
+        self._thread = None
 
-    def _wait_for_work(self, me: _Worker) -> bool:
+    def _wait_for_work(self) -> bool:
         """Wait for events or for `close`. Returns False if this thread should end."""
         with self._changed:
-            while self._worker is me:
+            while self._thread is threading.current_thread() and not self._is_dropped:
                 if self._is_closing:
-                    me.call_began = time.monotonic()
+                    self._call_began = time.monotonic()
                     return True
                 wait_s = self._breaker.wait_s
                 if len(self._queue) and wait_s <= 0:
@@ -342,22 +330,22 @@ class SinkWorker:
                     # sink cannot take does not cost the others their place.
                     is_trial = self._breaker.state == "on trial"
                     alone = is_trial or self._breaker.in_a_row > 0
-                    me.taken = self._queue.take(1 if alone else self._max_events)
-                    me.call_began = time.monotonic()
+                    self._taken = self._queue.take(1 if alone else self._max_events)
+                    self._call_began = time.monotonic()
                     return True
                 self._changed.wait(wait_s if len(self._queue) else None)
             return False
 
-    def _call_sink(self, me: _Worker) -> None:
+    def _call_sink(self) -> None:
         """Write the taken events, or close the sink if none were taken."""
-        is_close = not me.taken
+        is_close = not self._taken
         error: str | None = None
         before = time.thread_time()
         try:
             if is_close:
                 self.sink.close()
             else:
-                self.sink.write([item.event for item in me.taken])
+                self.sink.write([item.event for item in self._taken])
         # Any exception of a sink, SystemExit too, is counted and shown in the receipt;
         # it must end neither this thread nor the program.
         except BaseException as e:
@@ -367,26 +355,24 @@ class SinkWorker:
         cpu_s = time.thread_time() - before
         with self._changed:
             self._cpu_s += cpu_s
-            self._finish_call(me, error, is_close=is_close)
+            self._finish_call(error, is_close=is_close)
             self._changed.notify_all()
 
-    def _finish_call(self, me: _Worker, error: str | None, *, is_close: bool) -> None:
-        taken, me.taken, me.call_began = me.taken, [], None
+    def _finish_call(self, error: str | None, *, is_close: bool) -> None:
+        taken, self._taken, self._call_began = self._taken, [], None
         if error is not None:
             self._failures += 1
             self._last_error = error
-        if me.abandoned:
-            self._abandoned.remove(me)
+        if is_close:
+            self._is_closing = False
+            self._thread = None
+            self._sink_closed = error is None
+        elif self._is_dropped:
             self._queue.release(taken)
             # The write has ended after all: its events were counted as lost.
             if error is None:
                 for item in taken:
                     self.losses.keep_late(item.event.kind, why="sink hung")
-                self._sink_closed |= is_close
-        elif is_close:
-            self._is_closing = False
-            self._worker = None
-            self._sink_closed = error is None
         elif error is None:
             self._breaker.succeed()
             self._queue.release(taken)
