@@ -1,32 +1,24 @@
-"""Max-plus algebra in JAX beside torch, SciPy and textbook JAX, and merged ReLU layers.
+"""Max-plus algebra in JAX beside torch, SciPy and textbook JAX.
 
-    python -m benchmarks.tropical [matmul closure viterbi polynomial zonotope]
+    python -m benchmarks.tropical [matmul closure viterbi polynomial]
 
 Every library has one thread, on one core of the machine. Times are the processor's,
 because the machine is shared. All results are compared with NumPy's first.
-
-`zonotope`: digits, a 64-256-10 ReLU net of three seeds whose hidden units are merged,
-or pruned. The net is scikit-learn's, trained on 70 % of the digits and tested on the
-rest; pixels are in [0, 1]. Magnitude pruning keeps the units of the largest |u| |v|.
 """
 
 import argparse
 import functools
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from benchmarks.harness import Case, Figures, Part, run, time_cases
+from benchmarks.harness import Case, run, time_cases
 
 from frugax import tropical
-from frugax.compress import reduce_relu
 
 SIZES = (128, 256, 512, 1024)
-SEEDS, HIDDEN, POINTS = 3, (128, 64, 32, 16), 100_000
-Layers = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def on_cpu(name: str, ours: Callable[[], Any], rivals: Any, **more: Any) -> Case:
@@ -192,72 +184,11 @@ def viterbi(given: argparse.Namespace) -> Iterator[Case]:
         yield on_cpu(name, ours, rivals, expected=expected, task=task)
 
 
-def trained(seed: int, epochs: int) -> tuple[Layers, Any]:
-    """A net, and its data: training inputs, test inputs and test labels."""
-    from sklearn.datasets import load_digits
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.model_selection import train_test_split
-    from sklearn.neural_network import MLPClassifier
-
-    x, y = load_digits(return_X_y=True)
-    x, tested, y, labels = train_test_split(
-        x / 16, y, test_size=0.3, random_state=seed, stratify=y
-    )
-    net = MLPClassifier(
-        (256,), max_iter=epochs, random_state=seed, learning_rate_init=3e-3
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the epochs are fixed
-        net.fit(x, y)
-    (w1, w2), (b1, b2) = net.coefs_, net.intercepts_
-    return (w1, b1, w2, b2), (x, tested, labels)
-
-
-def logits(layers: Layers, x: np.ndarray) -> np.ndarray:
-    w1, b1, w2, b2 = layers
-    return np.maximum(x @ w1 + b1, 0) @ w2 + b2
-
-
-def pruned(layers: Layers, hidden: int) -> Layers:
-    w1, b1, w2, b2 = layers
-    size = np.hypot(np.linalg.norm(w1, axis=0), b1) * np.linalg.norm(w2, axis=1)
-    kept = np.argsort(-size)[:hidden]
-    return w1[:, kept], b1[kept], w2[kept], b2
-
-
-def zonotope(given: argparse.Namespace) -> Figures:
-    """Mean test accuracy by hidden units; changes of outputs beside their bounds."""
-    sizes = HIDDEN[-1:] if given.quick else HIDDEN
-    found: dict[str, Any] = {str(h): {} for h in (256, *sizes)}
-    note = lambda h, name, value: found[str(h)].setdefault(name, []).append(value)
-    for seed in range(1 if given.quick else SEEDS):
-        net, (x, tested, labels) = trained(seed, epochs=2 if given.quick else 40)
-        score = lambda layers, x=tested, y=labels: float(
-            (logits(layers, x).argmax(1) == y).mean()
-        )
-        note(256, "whole", score(net))
-        # Some points are corners, where bounds are nearest to being reached.
-        points = np.random.default_rng(seed).random((POINTS, 64))
-        points[::2] = points[::2].round()
-        for hidden in sizes:
-            free = reduce_relu(net, hidden=hidden, box=(0, 1))
-            fitted = reduce_relu(net, hidden=hidden, box=(0, 1), data=x)
-            note(hidden, "pruned", score(pruned(net, hidden)))
-            for name, small in (("merged", free), ("merged and refitted", fitted)):
-                note(hidden, name, score(small.layers))
-                change = np.abs(logits(small.layers, points) - logits(net, points))
-                note(hidden, f"{name}: violations", int((change > small.bound).sum()))
-                share = float((change.max(axis=0) / small.bound).max())
-                note(hidden, f"{name}: change / bound", share)
-    return {h: {k: float(np.mean(v)) for k, v in by.items()} for h, by in found.items()}
-
-
 PARTS = {
     "matmul": time_cases(matmul, unit="ms"),
     "closure": time_cases(closure, unit="ms"),
     "viterbi": time_cases(viterbi),
     "polynomial": time_cases(polynomial),
-    "zonotope": Part(measure=zonotope),
 }
 
 
