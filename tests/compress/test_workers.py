@@ -1,7 +1,6 @@
-"""Files by several processes, and files that are continued after an interruption."""
+"""Files by several threads, and files that are continued after an interruption."""
 
-import subprocess
-import sys
+import threading
 from typing import Any
 
 import ml_dtypes
@@ -10,7 +9,6 @@ import pytest
 
 from frugax import SizeBudget, compress
 from frugax.compress.search import Coder
-from frugax.errors import OutputError
 from refusals import refuses
 
 pytestmark = pytest.mark.filterwarnings("ignore:these tensors have NaN")
@@ -33,28 +31,24 @@ def plan(tree):
 
 
 @pytest.fixture(scope="module")
-def one_process(tree, plan):
+def one_thread(tree, plan):
     return bytes(compress.compress(tree, plan))
 
 
 @pytest.fixture
 def small_batches(monkeypatch):
-    """Send tensors of 5,000 numbers by themselves, as large ones are."""
+    """Code tensors of 5,000 numbers by themselves, as large ones are."""
     monkeypatch.setattr("frugax.compress.search._coder.BLOCK", 5000)
 
 
-def test_two_processes_write_the_file_of_one(tree, plan, one_process, small_batches):
-    assert compress.compress(tree, plan, workers=2) == one_process
+def test_two_threads_write_the_file_of_one(tree, plan, one_thread, small_batches):
+    assert compress.compress(tree, plan, workers=2) == one_thread
 
 
 @pytest.mark.parametrize(
-    "rule",
-    [
-        "rows",
-        pytest.param("calibrated", marks=pytest.mark.thorough),
-    ],
+    "rule", ["rows", pytest.param("calibrated", marks=pytest.mark.thorough)]
 )
-def test_scales_and_layers_cross_processes(rule, small_batches):
+def test_rows_with_scales_are_coded_in_threads(rule, small_batches):
     rng = np.random.default_rng(1)
     net = {f"w{i}": rng.normal(size=(64, 64)).astype("f4") for i in range(2)}
     net["w0"] *= np.exp(rng.normal(size=(64, 1))).astype("f4")
@@ -72,19 +66,19 @@ def test_scales_and_layers_cross_processes(rule, small_batches):
     assert compress.compress(net, plan, workers=2, **options) == alone
 
 
-def test_parts_by_several_processes_make_one_file(tree, plan, one_process, tmp_path):
+def test_parts_by_several_processes_make_one_file(tree, plan, one_thread, tmp_path):
     folder, path = tmp_path / "parts", tmp_path / "w.fxz"
     counts = [compress.code(tree, plan, resume=folder, part=(i, 3)) for i in (2, 0)]
     assert sum(counts) < 6  # the middle part is missing
     assert len(list(folder.iterdir())) == sum(counts)
     report = compress.save(path, tree, plan, resume=folder)
-    assert path.read_bytes() == one_process
+    assert path.read_bytes() == one_thread
     assert report.receipt.verdict == "kept"
     assert not folder.exists()
 
 
 def test_an_interrupted_file_is_continued(
-    tree, plan, one_process, tmp_path, monkeypatch
+    tree, plan, one_thread, tmp_path, monkeypatch
 ):
     folder, path = tmp_path / "parts", tmp_path / "w.fxz"
 
@@ -106,7 +100,7 @@ def test_an_interrupted_file_is_continued(
     )
     compress.save(path, tree, plan, resume=folder)
     assert seen == ["whole"]
-    assert path.read_bytes() == one_process
+    assert path.read_bytes() == one_thread
 
 
 def test_kept_parts_are_verified(tmp_path):
@@ -128,37 +122,22 @@ def test_kept_parts_are_verified(tmp_path):
         assert (tmp_path / "w.fxz").read_bytes() == alone
 
 
-def test_a_script_without_a_guard_may_use_workers(tmp_path):
-    # Processes of `multiprocessing` would run it again, and again.
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import numpy as np\n"
-        "from frugax import SizeBudget, compress\n"
-        "from frugax.compress.search import _coder\n"
-        "_coder.BLOCK = 100\n"
-        "print('start')\n"
-        "tree = {'a': np.ones((20, 30)), 'b': np.ones((20, 30))}\n"
-        "print(compress.compress(tree, SizeBudget('8x'), workers=2).receipt.verdict)\n"
-    )
-    run = subprocess.run([sys.executable, script], capture_output=True, text=True)
-    assert run.stdout == "start\nkept\n"
-    assert not run.stderr
+def test_a_caller_that_stops_early_stops_the_threads(tree, small_batches):
+    def stop(share, text):
+        if "coding" in text and share:
+            raise KeyboardInterrupt
 
-
-def test_a_dead_worker_is_reported_in_one_line(monkeypatch):
-    monkeypatch.setattr("frugax.compress.search._coder.BLOCK", 100)
-    monkeypatch.setattr("sys.path", [])  # it cannot even start
-    tree = {"a": np.ones((20, 30)), "b": np.ones((20, 30))}
-    with refuses(OutputError, "workers"):
-        compress.compress(tree, SizeBudget("8x"), workers=2)
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        compress.compress(tree, SizeBudget("6x"), progress=stop, workers=2)
+    assert threading.active_count() == before
 
 
 @pytest.mark.parametrize("workers", [0, -1, True])
 def test_workers_are_counted(workers):
     with refuses(ValueError, "workers"):
         compress.compress({"a": np.ones(3)}, SizeBudget("1x"), workers=workers)
-    with Coder() as coder:
-        assert [*coder.encode([], lambda _: None)] == []
+    assert [*Coder().encode([], lambda _: None)] == []
 
 
 @pytest.mark.parametrize("part", [(1, 1), (-1, 2), (0, 0)])

@@ -89,7 +89,7 @@ def compress(
             same name with .fxz. In the other two, 4bpw are integers of 4 bits, and
             steps and dense tensors come on top.
         limits: the largest size or error.
-        workers: how many processes code tensors; the file is the same.
+        workers: how many threads code tensors; the file is the same.
         resume: go on from an interrupted command; coded tensors are kept in
             FILE.fxz.parts until the file is whole.
         force: replace the compressed file if it exists.
@@ -120,7 +120,7 @@ def compress(
         pairs = zip(files, targets, strict=True)
         return int(not all([_round_one(*pair, budget) for pair in pairs]))
     if workers < 1:
-        raise ConfigError(f"--workers {workers}: one process or more codes tensors.")
+        raise ConfigError(f"--workers {workers}: one thread or more codes tensors.")
     kept = [
         _compress_one(
             *(file, target, budget),

@@ -73,7 +73,7 @@ def plan(
             made of the file; `frugax.compress.load_metadata` reads it.
         progress: called now and then with the share that is done, in [0, 1], and the
             name of the work; an exception that it raises ends the work.
-        workers: how many processes code tensors side by side; each holds one tensor, or
+        workers: how many threads code tensors side by side; each holds one tensor, or
             some small ones. The bytes of the file do not depend on it.
 
     Returns:
@@ -97,13 +97,12 @@ def plan(
     check_budget(budget, SizeBudget)
     monotonic = MonotonicProgress(progress)
     sources, head = _read_tree(tree, metadata)
-    with Coder(workers) as coder:
-        draft = choose(
-            *(sources, head, budget),
-            sensitivity=sensitivity,
-            progress=monotonic,
-            coder=coder,
-        )
+    draft = choose(
+        *(sources, head, budget),
+        sensitivity=sensitivity,
+        progress=monotonic,
+        coder=Coder(workers),
+    )
     monotonic.finish()
     warn_of_not_finite(draft.sources, stack_level=2)
     # The coded draft is dropped: a plan keeps steps and codecs, and `apply` codes
@@ -228,10 +227,9 @@ def compress(
            [3., 4., 5.]])
     """
     monotonic = MonotonicProgress(progress)
-    with Coder(workers) as coder:
-        draft, budget, plan = _make_draft(
-            tree, budget_or_plan, sensitivity, monotonic, metadata, coder
-        )
+    draft, budget, plan = _make_draft(
+        tree, budget_or_plan, sensitivity, monotonic, metadata, Coder(workers)
+    )
     warn_of_not_finite(draft.sources, stack_level=2)
     # The bytes are decoded and compared first: weights must not be lost to a faulty
     # codec.
@@ -300,11 +298,10 @@ def save(
     # Lossy weights in place of the only originals could never be undone.
     check_not_input(path, tree)
     coder = Coder(workers, resume)
-    with coder:
-        draft, budget, plan = _make_draft(
-            *(tree, budget_or_plan, sensitivity, monotonic, metadata, coder),
-            refit=refit,
-        )
+    draft, budget, plan = _make_draft(
+        *(tree, budget_or_plan, sensitivity, monotonic, metadata, coder),
+        refit=refit,
+    )
     warn_of_not_finite(draft.sources, stack_level=2)
     # Before an existing file at `path` is replaced, and while a failure can still leave
     # it.
@@ -375,8 +372,8 @@ def code(
             mine.append(request)
         before += nbytes
     _check_size_of_weights(plan, mine)
-    with Coder(workers, resume) as coder:
-        return sum(1 for _ in coder.encode(mine, lambda _: None))
+    coder = Coder(workers, resume)
+    return sum(1 for _ in coder.encode(mine, lambda _: None))
 
 
 def _read_tree(
