@@ -246,7 +246,7 @@ def _collect() -> dict[str, Cell]:
             watch.frame("grid", x)
             return x + 1, None
 
-        (x, _), records = watch.scan(one, x, length=10, every=3, stride=2, ring=2)
+        (x, _), records = watch.scan(one, x, length=10, every=3)
         return x, records
 
     _, by_scan = jax.jit(loop)(jnp.arange(4.0))

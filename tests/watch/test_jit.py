@@ -24,8 +24,8 @@ X = jnp.arange(4.0)
 class Taker:
     """Keep all records; answer `due` with the stated levels."""
 
-    def __init__(self, level=1, stride=1):
-        self.level, self.stride = level, stride
+    def __init__(self, level=1):
+        self.level = level
         self.got = []
 
     def due(self, step):
@@ -89,13 +89,13 @@ def test_results_are_unchanged_and_records_go_to_the_watcher():
     assert sorted(watched.probes) == ["inside", "square", "sum", "whole"]
 
 
-def test_levels_rates_and_strides_do_not_recompile():
+def test_levels_and_rates_do_not_recompile():
     taker = Taker()
     watched = jit(fn, watcher=taker)
     watched(X)
     with Compiles() as compiles:
         for taker.level in (0, 1, 2, 0, 2, 1):
-            for taker.stride in (1, 2, 0):
+            for _ in range(3):
                 watched(X)
         assert compiles.count == 0
         jax.jit(lambda x: x * 5 + 1)(X)
@@ -104,10 +104,8 @@ def test_levels_rates_and_strides_do_not_recompile():
     loud = ["inside", "square", "sum", "whole"]
     assert ["inside", "sum"] in kinds
     assert loud in kinds
-    present = [r["square"].present.tolist() for _, r in taker.got if sorted(r) == loud]
-    assert present[0] == [True] * 3
-    assert present[1] == [True, False, True]
-    assert present[2] == [False] * 3
+    shapes = {r["square"].shape for _, r in taker.got if sorted(r) == loud}
+    assert shapes == {(3, 4)}
 
 
 def test_no_program_has_an_effect_and_the_bare_one_is_as_if_never_watched():

@@ -51,23 +51,20 @@ def test_records_of_a_program_are_filed_by_class(tmp_path):
 
 
 def test_rounds_of_a_loop_become_steps_of_their_own(tmp_path):
-    probes = {"h": probe("h"), "some": probe("some"), "ring": probe("ring", "frame")}
+    probes = {"h": probe("h"), "some": probe("some")}
     present = np.array([True, False, False, True])
-    axes = {"h": ("steps",), "some": ("steps", "lanes"), "ring": ("ring",)}
+    axes = {"h": ("steps",), "some": ("steps", "lanes")}
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         watcher = taking(journal)
         for i in range(3):
             h = np.arange(4.0) + 10 * i
             some = MaskedValues(np.stack([h, h], 1), present)
-            ring = LastValues(np.array([[4.0], [2.0], [3.0]]), np.uint32(4))
-            given = {"h": h, "some": some, "ring": ring}
-            watcher.ingest(i, probes, Given(given, axes))
+            watcher.ingest(i, probes, Given({"h": h, "some": some}, axes))
         watcher.finish()
     back = watch.read(tmp_path / "a", strict=True).streams
     assert back["h"]["h"].tolist() == [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23]
     assert back["h"].steps.tolist() == list(range(12))
     assert back["some"]["some"][:, 0].tolist() == [0, 3, 10, 13, 20, 23]
-    assert back["ring"]["ring"][:3, 0].tolist() == [2, 3, 4]
 
 
 def test_values_of_untaken_branches_are_not_recorded(tmp_path):

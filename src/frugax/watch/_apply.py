@@ -114,8 +114,6 @@ def apply(
 class _PlannedConsumer:
     """Asks for records at the rates of a plan and passes them to a watcher."""
 
-    stride = 1
-
     def __init__(self, plan: WatchPlan, watcher: Watcher) -> None:
         self._watcher = watcher
         self._slow_every = plan.slow_every

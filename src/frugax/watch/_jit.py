@@ -28,9 +28,8 @@ from .probes import MaskedValues, NestedCall, Probe
 class RecordConsumer(Protocol):
     """Consumer of a watched function's records; `Watcher` is one.
 
-    Two members are optional. `due(step) -> int` returns 0 to record nothing in this
-    step, 1 for numbers, 2 for frames as well. `stride` is the stride of frames in
-    `scan`.
+    A member is optional: `due(step) -> int` returns 0 to record nothing in this step, 1
+    for numbers, 2 for frames as well.
     """
 
     def ingest(
@@ -77,7 +76,7 @@ def jit(
     """Compile a function whose records go to a watcher.
 
     Its results are made by the operations of `jax.jit(fn)`; `prove` compares the bits.
-    Levels, rates and strides change nothing that is compiled.
+    Levels and rates change nothing that is compiled.
 
     Inside another `jit`, `grad` or `vmap` its records go to the `watch.jit` around
     that, if there is one; where they are dropped, a warning is given once. Take the
@@ -161,8 +160,7 @@ def watch_variants(
             else:
                 out = schedule.call_bare(step, args, kwargs)
         else:
-            stride = getattr(consumer, "stride", 1)
-            out, records = variants.call(level, stride, args, kwargs)
+            out, records = variants.call(level, args, kwargs)
             if schedule is None:
                 consumer.ingest(step, records.probes, records)
             else:

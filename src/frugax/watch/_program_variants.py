@@ -5,13 +5,10 @@ removed, so the rest is the program that would be there without them.
 """
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from .probes import PackedRecords, Probe, TracedFunction, pack_records, trace_function
 
@@ -91,16 +88,16 @@ class ProgramVariants:
         self.bare: Any = jax.jit(self._wrap(self._run_bare), **jit_options)
         self.nested: Any = jax.jit(self._wrap(self._run_nested), **jit_options)
         options = self._options_with_records()
-        self._quiet = [
-            jax.jit(self._wrap(functools.partial(self._run_quiet, level)), **options)
-            for level in (BARE, QUIET)
+        # By level; the first records only what every program records.
+        self._recording = [
+            jax.jit(
+                self._wrap(functools.partial(self._run_recording, level)), **options
+            )
+            for level in (BARE, QUIET, LOUD)
         ]
-        # By the number of positional arguments, which `in_shardings` must match one by
-        # one.
-        self._louds: dict[int, Any] = {}
         self._levels: dict[int, int] = {}  # memo of `reduce_level`
         self._extra_work = 0.0
-        self.recording: Any = self._quiet[QUIET]
+        self.recording: Any = self._recording[QUIET]
 
     @property
     def has_numbers(self) -> bool:
@@ -155,22 +152,14 @@ class ProgramVariants:
         self.bare.trace(*args, **kwargs)
 
     def call(
-        self,
-        level: int,
-        stride: int,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+        self, level: int, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Any, PackedRecords]:
         """Call the program of a level; returns the function's results and records."""
-        # The stride is an argument and not a constant, so that changing it compiles
-        # nothing.
-        if level == LOUD:
-            return self._loud(len(args))(np.uint32(stride), *args, **kwargs)
-        return self._quiet[level](*args, **kwargs)
+        return self._recording[level](*args, **kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         """Lower the quiet program, as `jax.jit(fn).lower` does."""
-        return self._quiet[QUIET].lower(*args, **kwargs)
+        return self.recording.lower(*args, **kwargs)
 
     def compile(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Compile every program that these arguments may need.
@@ -180,23 +169,19 @@ class ProgramVariants:
         work: dict[int, float] = {}
         if not self.records_always:
             work[BARE] = _work(self.bare.lower(*args, **kwargs).compile())
-        for level in {self.reduce_level(BARE), self.reduce_level(QUIET)}:
+        for level in {self.reduce_level(level) for level in (BARE, QUIET, LOUD)}:
             if level or self.records_always:
-                compiled = self._quiet[level].lower(*args, **kwargs).compile()
+                compiled = self._recording[level].lower(*args, **kwargs).compile()
                 work[level] = _work(compiled)
         if work.get(BARE) and QUIET in work:
             self._extra_work = work[QUIET] / work[BARE] - 1
-        if self.reduce_level(LOUD) == LOUD:
-            loud = self._loud(len(args))
-            loud.lower(np.uint32(1), *args, **kwargs).compile()
 
     def with_probes(self, probes: Sequence[Probe]) -> Any:
         """Return a program that records these probes and nothing else."""
 
         def run(*args: Any, **kwargs: Any) -> tuple[Any, PackedRecords]:
             traced = self._trace(args, kwargs).keep(lambda p: p in probes)
-            stride = jnp.ones((), jnp.uint32)
-            out, made = traced.run(keep_rules=False, stride=stride)
+            out, made = traced.run(keep_rules=False)
             return out, pack_records(made)
 
         return jax.jit(self._wrap(run), **self._options_with_records())
@@ -213,8 +198,8 @@ class ProgramVariants:
         """Return how many compiled programs JAX holds for each variant."""
         programs = {
             "bare": [self.bare],
-            "quiet": self._quiet,
-            "loud": list(self._louds.values()),
+            "quiet": self._recording[:LOUD],
+            "loud": self._recording[LOUD:],
         }
         return {n: sum(p._cache_size() for p in ps) for n, ps in programs.items()}
 
@@ -231,25 +216,14 @@ class ProgramVariants:
         # Silent probes call nobody back, but an outer `watch.jit` finds them.
         return traced.keep(lambda _: False, silence=True).run_unchanged()
 
-    def _run_quiet(
-        self, level: int, *args: Any, **kwargs: Any
-    ) -> tuple[Any, PackedRecords]:
-        # A stride of 0 computes nothing for frames.
-        return self._run_recording(level, jnp.zeros((), jnp.uint32), args, kwargs)
-
-    def _run_loud(
-        self, stride: Any, *args: Any, **kwargs: Any
-    ) -> tuple[Any, PackedRecords]:
-        return self._run_recording(LOUD, stride, args, kwargs)
-
     def _run_recording(
-        self, level: int, stride: Any, args: Any, kwargs: Any
+        self, level: int, *args: Any, **kwargs: Any
     ) -> tuple[Any, PackedRecords]:
         traced = self._trace(args, kwargs)
         kept = traced.keep(lambda probe: self._level_of(probe) <= level)
         # Nothing is differentiated after this, so functions with derivative rules of
         # their own need not keep them, and the probes inside are collected too.
-        out, made = kept.run(keep_rules=False, stride=stride)
+        out, made = kept.run(keep_rules=False)
         return out, pack_records(made)
 
     def _trace(self, args: Any, kwargs: Any) -> TracedFunction:
@@ -262,39 +236,13 @@ class ProgramVariants:
         self.on_trace()
         return traced
 
-    def _loud(self, positional: int) -> Any:
-        """Return the loud program, whose first argument is the stride.
-
-        All options that count arguments are shifted by one.
-        """
-        options = self._options_with_records()
-        for name in ("static_argnums", "donate_argnums"):
-            if options.get(name) is not None:
-                numbers = options[name]
-                if isinstance(numbers, int):
-                    numbers = [numbers]
-                # Negative numbers count from the end, so they stay.
-                options[name] = tuple(n + 1 if n >= 0 else n for n in numbers)
-        shardings = options.get("in_shardings")
-        if shardings is None:
-            positional = 0  # one program serves any number of arguments
-        else:
-            if not isinstance(shardings, (tuple, list)):
-                static = options.get("static_argnums") or ()
-                shardings = (shardings,) * (positional - len(static))
-            options["in_shardings"] = (None, *shardings)
-        if positional not in self._louds:
-            program = self._wrap(self._run_loud, has_stride=True)
-            self._louds[positional] = jax.jit(program, **options)
-        return self._louds[positional]
-
     def _options_with_records(self) -> Any:
         options = dict(self._options)
         if "out_shardings" in options:
             options["out_shardings"] = (options["out_shardings"], None)
         return options
 
-    def _wrap(self, run: Callable[..., Any], *, has_stride: bool = False) -> Any:
+    def _wrap(self, run: Callable[..., Any]) -> Any:
         """Give a program the function's name and signature.
 
         `jax.jit` reads the signature to find static and donated arguments by name.
@@ -304,13 +252,4 @@ class ProgramVariants:
         def program(*args: Any, **kwargs: Any) -> Any:
             return run(*args, **kwargs)
 
-        if has_stride:
-            try:
-                signature = inspect.signature(self._fn)
-            except (TypeError, ValueError):
-                return program  # without a signature JAX goes by numbers alone
-            stride = inspect.Parameter("stride_", inspect.Parameter.POSITIONAL_ONLY)
-            parameters = [stride, *signature.parameters.values()]
-            named: Any = program
-            named.__signature__ = signature.replace(parameters=parameters)
         return program

@@ -158,8 +158,8 @@ def make_rows(
         step: the number of the call.
         probes: the probes by the names of the records.
         records: NumPy arrays in the form in which `collect` gives them.
-        axes: meaning of the leading axes of each record, such as "steps" of a loop or
-            the rows of a "ring"; none if a record is absent.
+        axes: meaning of the leading axes of each record, such as "steps" of a loop;
+            none if a record is absent.
 
     Returns:
         First one row of the stream "" with all single numbers of the call, then the
@@ -215,8 +215,6 @@ def _select_recorded(
         count = np.asarray(value.count)
         if not count.any():
             return None
-        if axes[:1] == ("ring",):
-            return _unroll_ring(fields_of(named, value.values), int(count)), True
         if count.ndim:
             # Lanes whose loop never ran have no value: zeros would look like one.
             value = LastValues(_blank_missing(value.values, count > 0), count)
@@ -270,12 +268,3 @@ def _blank_missing(values: Any, present: np.ndarray) -> Any:
         return np.where(wide, array, np.array(np.nan, array.dtype))
 
     return jax.tree.map(blank, values)
-
-
-def _unroll_ring(columns: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
-    """Return the rows of a ring buffer in the order in which they were recorded."""
-    size = len(next(iter(columns.values())))
-    # Record k stands in row k % size. Before the ring is full, its rows from `count` on
-    # are blank and left out.
-    order = np.arange(max(count - size, 0), count) % size
-    return {field: column[order] for field, column in columns.items()}

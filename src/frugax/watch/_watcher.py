@@ -191,11 +191,6 @@ class Watcher(AbstractContextManager["Watcher"]):
         return self._dial.every
 
     @property
-    def stride(self) -> int:
-        """Current stride of frames in a loop."""
-        return 1 if self.keeps_all else self.pace.factor
-
-    @property
     def record_every(self) -> int:
         """Calls between two whose numbers are kept now, the most of all functions."""
         if self.keeps_all:

@@ -9,7 +9,6 @@ import importlib
 from ._collect import NestedCall, TracedFunction, collect, trace_function
 from ._delivery import receiver_errors, set_receiver
 from ._packed_records import PackedRecords, pack_records
-from ._primitive import ambient_stride
 from ._probe import KINDS, Kind, Probe
 from ._record import emit, frame, record, summarise
 from ._results import LastValues, MaskedValues, ProbeResult, name_results, to_value
@@ -25,7 +24,6 @@ __all__ = [
     "Probe",
     "ProbeResult",
     "TracedFunction",
-    "ambient_stride",
     "collect",
     "emit",
     "frame",

@@ -121,11 +121,9 @@ class TracedFunction:
         outs = jaxpr_as_fun(self.program)(*self.args)
         return jax.tree.unflatten(self.out_tree, outs)
 
-    def run(
-        self, *, keep_rules: bool = True, stride: Any = None
-    ) -> tuple[Any, list[ProbeResult]]:
+    def run(self, *, keep_rules: bool = True) -> tuple[Any, list[ProbeResult]]:
         """Return the outputs of the function, and the results of its probes."""
-        interpreter = Interpreter(keep_rules=keep_rules, stride=stride)
+        interpreter = Interpreter(keep_rules=keep_rules)
         specs = interpreter.result_specs(self.program)
         outs, taken = interpreter.run(self.program, self.args)
         results = [

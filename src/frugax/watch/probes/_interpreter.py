@@ -27,8 +27,8 @@ from frugax.jaxprs import (
 )
 
 from ._bundle import Bundle
-from ._primitive import ALWAYS, COUNT, PRESENT, split_operands, stride_p, watch_p
-from ._remove_probes import is_recomputation, is_watched, open_jaxpr
+from ._primitive import ALWAYS, COUNT, PRESENT, split_operands, watch_p
+from ._remove_probes import is_recomputation, open_jaxpr
 from ._result_specs import (
     CALLS,
     JITS,
@@ -50,9 +50,8 @@ _Outs = tuple[list[Any], list[Taken]]
 class Interpreter:
     """Runs programs so that the results of their probes become outputs."""
 
-    def __init__(self, *, keep_rules: bool, stride: Any = None) -> None:
+    def __init__(self, *, keep_rules: bool) -> None:
         self._keep_rules = keep_rules
-        self._stride = stride
         # The manual axes of enclosing shard_maps. JAX types values by the mesh axes
         # along which they vary; every result is cast to vary along all of them, or the
         # results of a branch and their blanks in another would have different types.
@@ -98,7 +97,7 @@ class Interpreter:
             pending.clear()
 
         for i, eqn in enumerate(program.eqns):
-            if not self._must_rebuild(eqn):
+            if not operation_specs(eqn, keep_rules=self._keep_rules):
                 pending.append(eqn)
                 continue
             run_pending(i)
@@ -108,22 +107,8 @@ class Interpreter:
         run_pending(len(program.eqns))
         return [read(v) for v in program.outvars], taken
 
-    def _must_rebuild(self, eqn: JaxprEqn) -> bool:
-        if eqn.primitive is stride_p:
-            return self._stride is not None
-        if operation_specs(eqn, keep_rules=self._keep_rules):
-            return True
-        # Without a probe, an operation may still contain a read of the stride.
-        if self._stride is None or is_recomputation(eqn) or not is_watched(eqn):
-            return False
-        name = eqn.primitive.name
-        has_rules = name in RULES and not self._keep_rules
-        return has_rules or name in _REBUILDERS or name in CALLS
-
     def _rebuild(self, eqn: JaxprEqn, args: list[Any]) -> _Outs:
         name = eqn.primitive.name
-        if eqn.primitive is stride_p:
-            return [self._stride], []
         if eqn.primitive is watch_p:
             return self._probe(eqn, args)
         if name in CALLS:

@@ -82,8 +82,7 @@ class PackedRecords(Mapping[str, Any]):
     def axes(self) -> Mapping[str, tuple[str, ...]]:
         """The meaning of each record's first axes, outermost first, before the user's.
 
-        `"steps"` of a scan, `"lanes"` of a `vmap`, `"devices"` of a `shard_map`, the
-        rows of a `"ring"`.
+        `"steps"` of a scan, `"lanes"` of a `vmap`, `"devices"` of a `shard_map`.
         """
         return {entry.name: entry.axes for entry in self.layout}
 

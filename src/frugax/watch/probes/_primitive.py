@@ -4,8 +4,8 @@ The primitive carries JAX's own debug effect, so no transformation drops it. `co
 turns it into an output; where nobody collects, it is lowered to one callback.
 
 The parameter `axes` names the first axes of the values, outermost first, before the
-user's own: `"steps"` of a loop, `"lanes"` of a `vmap`, `"devices"` of a `shard_map`, or
-`"ring"`. `lanes` is the number of lanes to keep.
+user's own: `"steps"` of a loop, `"lanes"` of a `vmap` or `"devices"` of a `shard_map`.
+`lanes` is the number of lanes to keep.
 
 Operands: the tied value if `mode` is `TIED`; the mark unless `mark_kind` is `ALWAYS`;
 the values of the probe's fields.
@@ -18,7 +18,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.core import ShapedArray
 from jax.interpreters import ad, batching, mlir
 
 from frugax.jaxprs import Primitive, debug_effect
@@ -39,8 +38,6 @@ TIED = "tied"  # it returns its first operand, and lives as long as that is used
 # `multiple_results`, since a probe has no result and a tied one has one.
 watch_p = Primitive("watch")
 watch_p.multiple_results = True
-# A primitive without operands: it has the value 1 until an interpreter replaces it.
-stride_p = Primitive("watch_stride")
 
 
 def bind(
@@ -168,17 +165,3 @@ def _lower(*operands: Any, probe: Probe, **params: Any) -> list[Any]:
 ad.primitive_jvps[watch_p] = _jvp
 batching.primitive_batchers[watch_p] = _batch
 mlir.register_lowering(watch_p, mlir.lower_fun(_lower, multiple_results=True))
-
-
-def ambient_stride() -> jax.Array:
-    """Return the stride that an outer collector sets, or 1, as a traced value."""
-    return stride_p.bind()
-
-
-def _one() -> jax.Array:
-    return jnp.ones((), jnp.uint32)
-
-
-stride_p.def_abstract_eval(lambda: ShapedArray((), jnp.uint32))
-stride_p.def_impl(_one)
-mlir.register_lowering(stride_p, mlir.lower_fun(_one, multiple_results=False))

@@ -15,7 +15,7 @@ from frugax.jaxprs import (
     jaxprs_in_params,
 )
 
-from ._primitive import ALWAYS, CALLBACK, SILENT, TIED, stride_p, watch_p
+from ._primitive import ALWAYS, CALLBACK, SILENT, TIED, watch_p
 from ._probe import Probe
 
 # Called with a probe, and whether it is in a part that a gradient recomputes.
@@ -39,17 +39,6 @@ def find_probes(jaxpr: Any, *, again: bool = False) -> Iterator[tuple[Probe, boo
             yield eqn.params["probe"], again
         for inner in jaxprs_in_params(eqn.params):
             yield from find_probes(inner, again=again or is_recomputation(eqn))
-
-
-def is_watched(eqn: JaxprEqn) -> bool:
-    """Whether the operation contains a probe, or reads the ambient stride."""
-    if eqn.primitive is watch_p or eqn.primitive is stride_p:
-        return True
-    return any(
-        is_watched(e)
-        for inner in jaxprs_in_params(eqn.params)
-        for e in open_jaxpr(inner).eqns
-    )
 
 
 def remove_probes(jaxpr: Any, unwanted: Predicate, *, silence: bool = False) -> Any:

@@ -1,7 +1,7 @@
 """The results of a probe in the form that users see, with missing values marked.
 
-Most probes produce a value whenever the program runs. Those in a branch, a `while`
-loop or a ring also say which values exist.
+Most probes produce a value whenever the program runs. Those in a branch or a `while`
+loop also say which values exist.
 """
 
 import dataclasses
@@ -25,12 +25,10 @@ class MaskedValues(NamedTuple):
 
 
 class LastValues(NamedTuple):
-    """The last values of many, from a `while` loop, or the last few, from a ring.
+    """The last values of many, from a `while` loop.
 
     Attributes:
-        values: the last values; 0 before the first value. A ring has one axis in
-            front: its newest value is at `(count - 1) % rows`, and
-            `max(count - rows, 0)` earlier values have been overwritten.
+        values: the last values; 0 before the first value.
         count: how many values were produced.
     """
 
@@ -48,7 +46,7 @@ class ProbeResult:
         mark: an array, or None.
         values: the values of the probe's fields, in their order.
         axes: the meaning of the first axes of the values, outermost first: `"steps"`,
-            `"lanes"`, `"devices"` or `"ring"`; the user's own axes follow.
+            `"lanes"` or `"devices"`; the user's own axes follow.
         lanes: the number of lanes to keep under an outer `vmap`; None for all.
     """
 

@@ -15,8 +15,7 @@ from jax import lax
 
 from ._bundle import Bundle
 from ._collect import TracedFunction, trace_function
-from ._gate import run_gated
-from ._primitive import ALWAYS, COUNT, PRESENT, TIED, ambient_stride, bind
+from ._primitive import TIED, bind
 from ._result_specs import ResultSpec, Taken
 from ._results import ProbeResult, name_results, to_value
 
@@ -28,8 +27,6 @@ def scan(
     length: int | None = None,
     *,
     every: int | None = None,
-    stride: Any = None,
-    ring: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
 ) -> tuple[tuple[Any, Any], dict[str, Any]]:
@@ -49,22 +46,15 @@ def scan(
         length: as for `lax.scan`.
         every: the number of steps per frame, which the last of them makes; a shorter
             rest at the end makes none. By default the last step of all makes one.
-        stride: make only every n-th of these frames, 0 for none: an integer or an array
-            of one. It may be traced, so that a change does not compile again. By
-            default the stride of an outer `watch.jit`, or else 1.
-        ring: keep only this many of the last frames, in a buffer in the carry. By
-            default all are kept.
         reverse: as for `lax.scan`.
         unroll: as for `lax.scan`, for steps without frames.
 
     Returns:
         `((carry, ys), records)`, the records by name: numbers of shape `(length, ...)`;
-        frames as `MaskedValues` of shape `(length // every, ...)`, or as `LastValues`
-        in a ring.
+        frames of shape `(length // every, ...)`.
 
     Raises:
-        ValueError: `every`, `ring` or `stride` is out of range, or the length is
-            missing or ambiguous.
+        ValueError: `every` is out of range, or the length is missing or ambiguous.
 
     Example:
         >>> import jax.numpy as jnp
@@ -76,12 +66,11 @@ def scan(
         >>> (x, _), records = scan(step, jnp.zeros(2), length=6, every=3)
         >>> records["total"].tolist()
         [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
-        >>> records["grid"].values.tolist()
+        >>> records["grid"].tolist()
         [[2.0, 2.0], [5.0, 5.0]]
     """
     n = _scan_length(xs, length)
-    _check_count("every", every)
-    _check_count("ring", ring)
+    _check_every(every)
     # `lax.scan` does the same; without it a Python number in the carry would be traced
     # as a constant.
     init = jax.tree.map(jnp.asarray, init)
@@ -113,25 +102,18 @@ def scan(
     blocks = n // max(every, 1)
     first, rest = _split_steps(xs, n, blocks * every, reverse=reverse)
     in_blocks = jax.tree.map(lambda x: x.reshape(blocks, every, *x.shape[1:]), first)
-    frame_stride = _to_stride(stride)
 
-    def run_block(state: Any, x: Any) -> Any:
-        carry, rings = state
-        number, x = x
+    def run_block(carry: Any, x: Any) -> Any:
         others, last = _split_last(x, reverse=reverse)
         carry, front = inner_scan(carry, others, every - 1)
-        # A stride of 0 means never, and must not be a divisor.
-        is_multiple = number % jnp.maximum(frame_stride, 1) == 0
-        due = (frame_stride > 0) & is_multiple
-        (carry, (y, taken)), frames = _step_with_frames(
-            step, carry, last, due, frame_specs, rings
-        )
+        traced = trace_function(step, (carry, last), {})
+        (carry, y), results = traced.keep(lambda _: True).run()
+        numbers = _to_taken([r for r in results if r.probe.kind != "frame"])
+        frames = _to_taken([r for r in results if r.probe.kind == "frame"])
         outs = jax.tree.map(
-            lambda a, b: concatenate(a, b[None]), front, (y, bundle.pack(taken))
+            lambda a, b: concatenate(a, b[None]), front, (y, bundle.pack(numbers))
         )
-        if ring:
-            return (carry, frames), (outs, [])
-        return (carry, []), (outs, frames)
+        return carry, (outs, frames)
 
     def concatenate(a: jax.Array, b: jax.Array) -> jax.Array:
         # A reverse scan runs from the end, but its results stay in the order of `xs`.
@@ -139,13 +121,8 @@ def scan(
             a, b = b, a
         return jnp.concatenate([a, b])
 
-    # Blocks are numbered in the order of `xs`, whatever the direction of the scan.
-    numbered = jnp.arange(blocks, dtype=jnp.uint32)
-    rings = []
-    if ring:
-        rings = [_empty_ring(spec, ring) for spec in frame_specs]
-    (carry, rings), (outs, frames) = lax.scan(
-        run_block, (init, rings), (numbered, in_blocks), blocks, reverse=reverse
+    carry, (outs, frames) = lax.scan(
+        run_block, init, in_blocks, blocks, reverse=reverse
     )
     flat = lambda x: x.reshape(blocks * every, *x.shape[2:])
     outs = jax.tree.map(flat, outs)
@@ -153,76 +130,9 @@ def scan(
         carry, more = inner_scan(carry, rest, n - blocks * every)
         outs = jax.tree.map(concatenate, outs, more)
     ys, packed = outs
-    mark_kind, axis, taken = PRESENT, "steps", frames
-    if ring:
-        mark_kind, axis, taken = COUNT, "ring", rings
     results = _stack_results(number_specs, bundle.unpack(packed))
-    results += _stack_results(frame_specs, taken, mark_kind=mark_kind, axis=axis)
+    results += _stack_results(frame_specs, frames)
     return _return_results(carry, ys, results)
-
-
-def _step_with_frames(
-    step: Callable[..., Any],
-    carry: Any,
-    x: Any,
-    due: jax.Array,
-    specs: Sequence[ResultSpec],
-    rings: list[Any],
-) -> tuple[Any, list[Any]]:
-    """Run one step with its frames if due, else with zeros or the old frames."""
-
-    def run_step(carry: Any, x: Any) -> Any:
-        traced = trace_function(step, (carry, x), {})
-        (carry, y), results = traced.keep(lambda _: True).run()
-        numbers = [r for r in results if r.probe.kind != "frame"]
-        frames = [r for r in results if r.probe.kind == "frame"]
-        return (carry, (y, _to_taken(numbers))), _to_taken(frames)
-
-    rows = [count % values[0].shape[0] for count, values in rings]
-
-    def without_frames(shapes: Any) -> Any:
-        blank = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-        if not rings:
-            return blank
-        return [
-            (mark, [lax.dynamic_index_in_dim(v, row, keepdims=False) for v in values])
-            for (mark, _), (_, values), row in zip(blank, rings, rows, strict=True)
-        ]
-
-    outs, frames = run_gated(run_step, (carry, x), due, without_frames)
-    if not rings:
-        return outs, [
-            (_mark_due(spec, mark, due), values)
-            for spec, (mark, values) in zip(specs, frames, strict=True)
-        ]
-    # The ring is updated outside the gate, with the old row where no frame is due: a
-    # `cond` that returned the ring would copy all of it.
-    new_rings = []
-    for spec, (mark, new), (count, values), row in zip(
-        specs, frames, rings, rows, strict=True
-    ):
-        exists = jnp.any(_mark_due(spec, mark, due))
-        updated = []
-        for old, value in zip(values, new, strict=True):
-            old_row = lax.dynamic_index_in_dim(old, row, keepdims=False)
-            new_row = jnp.where(exists, value, old_row)
-            updated.append(lax.dynamic_update_index_in_dim(old, new_row, row, 0))
-        new_rings.append((count + exists.astype(jnp.uint32), updated))
-    return outs, new_rings
-
-
-def _mark_due(spec: ResultSpec, mark: Any, due: jax.Array) -> jax.Array:
-    """Return the mark of a frame that exists only where it is due."""
-    if spec.mark_kind == ALWAYS:
-        return due
-    return jnp.where(due, mark, jnp.zeros_like(mark))
-
-
-def _empty_ring(spec: ResultSpec, rows: int | None) -> Any:
-    rows = rows or 0
-    return jnp.zeros((), jnp.uint32), [
-        jnp.zeros((rows, *v.shape), v.dtype) for v in spec.values
-    ]
 
 
 def _return_results(
@@ -260,35 +170,12 @@ def _to_taken(results: Sequence[ProbeResult]) -> list[Taken]:
 
 
 def _stack_results(
-    specs: Sequence[ResultSpec],
-    taken: Sequence[Taken],
-    *,
-    mark_kind: str | None = None,
-    axis: str = "steps",
+    specs: Sequence[ResultSpec], taken: Sequence[Taken]
 ) -> list[ProbeResult]:
-    results = []
-    for s, (mark, values) in zip(specs, taken, strict=True):
-        kind = mark_kind or s.mark_kind
-        if s.mark_kind == COUNT:  # a count stays a count, whatever is around it
-            kind = COUNT
-        axes = (axis, *s.axes)
-        results.append(ProbeResult(s.probe, kind, mark, values, axes, s.lanes))
-    return results
-
-
-def _to_stride(stride: Any) -> jax.Array:
-    if stride is None:
-        return ambient_stride()
-    if isinstance(stride, int) and not isinstance(stride, bool):
-        if not 0 <= stride < 2**32:
-            raise ValueError(f"stride must be in 0 .. 2**32 - 1, got {stride}.")
-        return jnp.asarray(stride, jnp.uint32)
-    given: Any = stride  # pyright has narrowed its type by the checks above
-    dtype = getattr(given, "dtype", None)
-    is_integer = dtype is not None and jnp.issubdtype(dtype, jnp.integer)
-    if not is_integer or given.shape != ():
-        raise ValueError(f"stride must be one whole number, got {stride!r}.")
-    return jnp.asarray(given).astype(jnp.uint32)
+    return [
+        ProbeResult(s.probe, s.mark_kind, mark, values, ("steps", *s.axes), s.lanes)
+        for s, (mark, values) in zip(specs, taken, strict=True)
+    ]
 
 
 def _scan_length(xs: Any, length: int | None) -> int:
@@ -306,11 +193,11 @@ def _scan_length(xs: Any, length: int | None) -> int:
     return sizes.pop()
 
 
-def _check_count(name: str, value: int | None) -> None:
+def _check_every(value: int | None) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")
+        raise ValueError(f"every must be a whole number >= 1, got {value!r}.")
 
 
 def _split_steps(xs: Any, n: int, size: int, *, reverse: bool) -> tuple[Any, Any]:
