@@ -166,6 +166,7 @@ def test_a_script_is_explained_while_it_runs_as_it_is(tmp_path):
     assert_names(found.stderr, "step", "train.py:8", "tanh", causes[1], "w")
 
 
+@pytest.mark.thorough
 def test_lines_are_those_of_the_script_and_not_of_a_cached_program(tmp_path):
     cache = {
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),

@@ -472,7 +472,7 @@ def differentiated_later(w, x):
         pulled_by_its_value,
         summed_over_a_name,
         mapped_later,
-        differentiated_later,
+        pytest.param(differentiated_later, marks=pytest.mark.thorough),
     ],
 )
 def test_a_gradient_of_another_kind_keeps_its_results(fun):
@@ -520,7 +520,8 @@ def _count_searches(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("memory", "harder", "easier"), [("0.4%", 256, 1024), ("1KiB", 1024, 256)]
+    ("memory", "harder", "easier"),
+    [("0.4%", 256, 1024), pytest.param("1KiB", 1024, 256, marks=pytest.mark.thorough)],
 )
 def test_where_nothing_fits_harder_shapes_are_not_planned_again(
     monkeypatch, memory, harder, easier

@@ -1,8 +1,11 @@
 """`frugax init`: a model and a config that run as they are."""
 
+import pytest
+
 from forked import frugax, inline
 
 
+@pytest.mark.thorough
 def test_the_files_run_as_they_are_written(tmp_path):
     folder = tmp_path / "mine"
     done = inline("init", folder)

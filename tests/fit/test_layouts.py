@@ -42,6 +42,7 @@ def search(count, budget=BUDGET, micro_batches=(1, 2)):
     )
 
 
+@pytest.mark.thorough
 def test_a_run_resumes_on_fewer_devices_in_the_same_memory(tmp_path):
     whole = train.fit(STEP, STEP.init(WEIGHTS), batch_of, steps=20).loss
     checkpoints = train.Checkpoints(tmp_path)

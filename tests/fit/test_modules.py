@@ -100,7 +100,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("donated", [(), (0, 1)])
+@pytest.mark.parametrize(
+    "donated", [pytest.param((), marks=pytest.mark.thorough), (0, 1)]
+)
 def test_a_whole_step_of_modules_is_planned(case, donated):
     make_step, args = CASES[case]()
     workload = fit.Workload.of(make_step, args, donate_argnums=donated)

@@ -99,7 +99,9 @@ def planned(fn, args, share, target):
     return fit.show_why(workload, where, plan.rows[0].remat)
 
 
-@pytest.mark.parametrize("target", ["cpu", "h100"])
+@pytest.mark.parametrize(
+    "target", ["cpu", pytest.param("h100", marks=pytest.mark.thorough)]
+)
 @pytest.mark.parametrize("share", [1.0, 0.6])
 def test_what_a_scan_saves_is_named_by_a_line_of_its_block(target, share):
     peak = planned(scanned, (f32(6, 64, 64), f32(4096, 64)), share, target)
@@ -111,7 +113,9 @@ def test_what_a_scan_saves_is_named_by_a_line_of_its_block(target, share):
         assert array.source.rpartition(":")[2] in lines_of(LINE), peak
 
 
-@pytest.mark.parametrize("target", ["cpu", "h100"])
+@pytest.mark.parametrize(
+    "target", ["cpu", pytest.param("h100", marks=pytest.mark.thorough)]
+)
 def test_arrays_that_a_plan_saves_are_not_other(target):
     peak = planned(loss, ([f32(64, 64)] * 12, f32(1024, 64)), 0.7, target)
     sums: dict[str, int] = dict.fromkeys(("other", "saved for backward"), 0)

@@ -9,6 +9,7 @@ import frugax as ml
 from frugax.errors import ShapeError, UnsupportedModuleError
 from frugax.models import IOKey, Model, aten, from_torch, op
 from refusals import refuses
+from tiers import mostly_thorough
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -103,7 +104,10 @@ def _inputs(made, count):
     return tuple(torch.randn(made) for _ in range(count))
 
 
-@pytest.mark.parametrize("name", list(_cases()))
+@pytest.mark.parametrize(
+    "name",
+    mostly_thorough(_cases(), in_ci=lambda n: n in {"tagger", "tied", "encoder"}),
+)
 def test_a_module_becomes_a_model(name):
     module, made = _cases()[name]
     inputs = _inputs(made, 2 if name == "attention" else 1)

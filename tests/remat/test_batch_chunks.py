@@ -247,7 +247,9 @@ def check_chunks(name, devices):
     assert_same(got, want, 1e-4)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", mostly_thorough(CASES, in_ci=lambda name: list(CASES).index(name) % 3 == 0)
+)
 def test_gradients_in_chunks_equal_jax(name):
     check_chunks(name, devices=1)
 

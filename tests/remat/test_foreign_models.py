@@ -166,6 +166,7 @@ class Heads(eqx.Module):
         return x.reshape(self.heads, -1)
 
 
+@pytest.mark.thorough
 def test_a_module_of_equinox_is_planned_as_it_is():
     model, x = Heads(KEY), jax.random.normal(KEY, (16, 24, 32))
 

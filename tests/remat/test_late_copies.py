@@ -65,7 +65,9 @@ def test_a_loss_without_an_inner_gradient_has_no_late_reads():
     assert not reads_late(trace_loss(loss, args, 0, has_aux=False))
 
 
-@pytest.mark.parametrize("gate", ["select", "barrier"])
+@pytest.mark.parametrize(
+    "gate", ["select", pytest.param("barrier", marks=pytest.mark.thorough)]
+)
 def test_copies_change_no_gradient_and_the_loss_holds_less(gate):
     loss, args = maml()
     body = trace_loss(loss, args, 0, has_aux=False)

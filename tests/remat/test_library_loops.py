@@ -142,7 +142,7 @@ def after_a_checkpoint(w, x):
     "net",
     [in_the_body, after_the_scan, after_a_call, after_a_branch, after_a_checkpoint],
 )
-@pytest.mark.parametrize("share", [0.6, 0.3])
+@pytest.mark.parametrize("share", [pytest.param(0.6, marks=pytest.mark.thorough), 0.3])
 def test_what_no_gradient_reaches_is_not_differentiated(net, share):
     def loss(w, x):
         return jnp.mean(net(w, x) ** 2)

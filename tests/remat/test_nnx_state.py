@@ -11,6 +11,7 @@ from flax import nnx
 from frugax import MemoryBudget, remat
 from frugax.jaxprs import take_arrays
 from refusals import refuses
+from tiers import mostly_thorough
 
 from .checks import assert_same
 
@@ -121,7 +122,9 @@ def _joined(tree):
     return jnp.concatenate([jnp.ravel(x) for x in jax.tree.leaves(tree)])
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", mostly_thorough(CASES, in_ci=lambda case: case in {"module", "variables"})
+)
 def test_calls_change_objects_as_nnx_changes_them(case):
     loss, make, how = CASES[case]
     ours, theirs = make(), make()

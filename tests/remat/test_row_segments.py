@@ -77,7 +77,7 @@ LOSSES += [half_precision]
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("count", [4, 64])
+@pytest.mark.parametrize("count", [4, pytest.param(64, marks=pytest.mark.thorough)])
 def test_a_loss_in_chunks_of_rows_has_the_same_gradients(loss, count):
     has_aux = loss is with_metrics
     how = {"argnums": 0, "has_aux": has_aux}

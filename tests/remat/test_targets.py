@@ -85,7 +85,9 @@ def plan_half(*, remat3):
     return whole.temp_bytes, plan
 
 
-@pytest.mark.parametrize("remat3", [False, True], indirect=True)
+@pytest.mark.parametrize(
+    "remat3", [False, pytest.param(True, marks=pytest.mark.thorough)], indirect=True
+)
 @pytest.mark.parametrize("gate", ["barrier", "cond", "select"])
 def test_each_gate_keeps_a_gpu_from_undoing_recomputation(gpu_compiler, gate, remat3):
     """A canary: a compiler that learns to look through a gate is found here first."""
@@ -101,7 +103,9 @@ def test_each_gate_keeps_a_gpu_from_undoing_recomputation(gpu_compiler, gate, re
     assert held <= 0.6 * whole_bytes
 
 
-@pytest.mark.parametrize("remat3", [False, True], indirect=True)
+@pytest.mark.parametrize(
+    "remat3", [False, pytest.param(True, marks=pytest.mark.thorough)], indirect=True
+)
 def test_a_checkpointed_block_is_planned_for_a_gpu(gpu_compiler, remat3):
     def blocks(ws, x):
         for up, down in ws:

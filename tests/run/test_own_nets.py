@@ -127,7 +127,9 @@ def train(home, name, *, folder=None, resume=False, accept=False, seed=0, **opti
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["linen", "of_nnx"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("linen", marks=pytest.mark.thorough), "of_nnx"]
+)
 def test_batch_norm_trains_is_saved_and_comes_back(home, name):
     folder, outcome = train(home, name, keep="best", evaluate_every=3)
     model, task = load_trained(folder.path)
@@ -166,6 +168,7 @@ def test_runs_are_compared_by_figures_and_by_differences(home):
         compare_runs(folders[:1])
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_names_changed_settings(home):
     folder, _ = train(home, "examples", folder=RunFolder(home / "changed"))
     folder.receipt.unlink()

@@ -80,9 +80,10 @@ def start(folder, monkeypatch, *more, **options):
     return distributed.launch(command, processes=2, devices=2, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "kind",
-    ["fully-sharded", pytest.param("data", marks=pytest.mark.thorough)],
+    ["fully-sharded", "data"],
 )
 def test_two_processes_train_the_model_that_one_trains(tmp_path, monkeypatch, kind):
     write(tmp_path, kind)

@@ -89,6 +89,7 @@ def test_killed_at_a_random_moment(home, seed):
     assert_same_run(home, runs)
 
 
+@pytest.mark.thorough
 def test_a_scheduler_that_ends_the_run_gets_its_code_and_a_checkpoint(home):
     process = start(home, "terminated")
     time.sleep(1.0)
@@ -121,6 +122,7 @@ def test_two_processes_cannot_work_in_one_folder(home):
     assert not (home / "shared" / "small" / ".lock").exists()
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_out_of_time_is_finished_with_its_weights(home):
     process = start(home, "late")
     time.sleep(1.5)

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from frugax import watch
+from tiers import mostly_thorough
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
@@ -96,7 +97,9 @@ CHILD
 """
 
 
-@pytest.mark.parametrize("child", _CHILDREN)
+@pytest.mark.parametrize(
+    "child", mostly_thorough(_CHILDREN, in_ci=lambda child: child == "fork")
+)
 def test_a_child_neither_hangs_nor_changes_what_its_parent_records(tmp_path, child):
     if child == "DataLoader":
         pytest.importorskip("torch")

@@ -55,8 +55,8 @@ def make_table(seed: int, d: int, rows: int) -> causal.Samples:
         (3, 60),
         (5, 60),
         (8, 12),
-        (13, 2),
-        (40, 1),
+        pytest.param(13, 2, marks=pytest.mark.thorough),
+        pytest.param(40, 1, marks=pytest.mark.thorough),
         pytest.param(110, 1, marks=pytest.mark.thorough),
     ],
 )

@@ -34,7 +34,9 @@ def assert_same(got, want):
         np.testing.assert_allclose(g, w, rtol=0, atol=1e-5 * np.abs(w).max())
 
 
-@pytest.mark.parametrize("block_size", [None, 9])
+@pytest.mark.parametrize(
+    "block_size", [None, pytest.param(9, marks=pytest.mark.thorough)]
+)
 def test_a_compressed_gradient_executes_its_plan(block_size):
     gradient = height_compressed_grad(loss, block_size)
     assert_same(gradient(WS, X), jax.grad(loss)(WS, X))
