@@ -212,6 +212,11 @@ def test_an_interrupted_script_is_explained_as_far_as_it_came(tmp_path):
         ([], "frugax exec"),
         (["-m"], "frugax exec"),
         (["--memroy", "60%", "train.py"], "--memory"),
+        (["nothere.py"], "nothere.py"),
+        (["--memory", "60%", "nothere.py"], "nothere.py"),
+        (["--memory", "60", "%", "train.py"], "--memory 60%"),
+        (["--memory", "40", "GiB", "train.py"], "--memory 40GiB"),
+        (["--memory", "90%", "of", "device", "train.py"], '"90% of device"'),
     ],
 )
 def test_a_wrong_command_line_is_refused_in_one_line(arguments, named, capsys):
@@ -221,3 +226,97 @@ def test_a_wrong_command_line_is_refused_in_one_line(arguments, named, capsys):
     message = capsys.readouterr().err
     assert message.count("\n") == 1
     assert named in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["train.py", "--memory", "60%"], ("--memory", "train.py")),
+        (["train.py", "--memory=40GiB"], ("--memory=40GiB", "train.py")),
+        (["train.py", "--lr", "1", "--receipt", "r.json"], ("--receipt", "train.py")),
+        (["--watch", "-m", "train", "--memory=60%"], ("--memory=60%", "train")),
+        (["train.py", "--memory", "all"], ()),
+        (["--memory", "60%", "train.py", "--memory", "60%"], ()),
+        (["train.py", "--", "--memory", "60%"], ()),
+    ],
+)
+def test_an_option_of_ours_behind_the_script_is_its_own_and_a_note_says_so(
+    tmp_path, arguments, named
+):
+    write(tmp_path, "train.py", "import sys; print(sys.argv[1:])")
+    found = run([*FRUGAX, "exec", *arguments], tmp_path)
+    assert (
+        found.stdout
+        == f"{arguments[arguments.index(named[-1] if named else 'train.py') + 1 :]}\n"
+    )
+    assert found.stderr.count("\n") == bool(named)
+    assert_names(found.stderr, *named)
+
+
+FAILING = """
+    import jax
+    import jax.numpy as jnp
+
+
+    def loss(w):
+        return layer(w)
+
+
+    def layer(w):
+        return jnp.sum(w) + nothing
+
+
+    @jax.jit
+    def step(w):
+        return jax.value_and_grad(loss)(w)
+
+
+    step(jnp.ones(3))
+    """
+
+
+@pytest.mark.parametrize(
+    "command", [["exec"], ["exec", "--memory", "60%"], ["explain"], ["plan"]]
+)
+def test_the_traceback_of_an_error_is_the_one_under_python(tmp_path, command):
+    write(tmp_path, "script.py", FAILING)
+    expected = run([sys.executable, "script.py"], tmp_path)
+    found = run([*FRUGAX, *command, "script.py"], tmp_path)
+    assert expected.stderr.count("script.py") == 4
+    assert found.stderr.startswith(expected.stderr), found.stderr
+
+
+@pytest.mark.parametrize("command", [["exec", "--memory", "60%"], ["plan"]])
+def test_a_library_may_be_what_imports_jax_first(tmp_path, command):
+    # JAX is complete then, but the library is not.
+    code = """
+        import optax
+        import jax
+
+        step = jax.jit(jax.grad(lambda w: w**2))
+        print(step(optax.adam(0.1).init(1.0)[0].mu))
+        """
+    write(tmp_path, "script.py", code)
+    found = run([*FRUGAX, *command, "script.py"], tmp_path)
+    assert found.returncode == 0, found.stderr
+
+
+@pytest.mark.skipif(bool(list(Path("/dev").glob("nvidia*"))), reason="has a GPU")
+@pytest.mark.parametrize(
+    ("command", "is_loud"),
+    [("explain", False), ("plan", False), ("explain --verbose", True)],
+)
+def test_a_plugin_of_jax_without_its_gpu_is_silent_in_a_script(
+    tmp_path, command, is_loud
+):
+    loud = "import sys; sys.stderr.write('no driver\\n')"
+    for name in ("jax_plugins/xla_cuda12", "jax_cuda12_plugin"):
+        (tmp_path / name).mkdir(parents=True)
+        write(tmp_path, f"{name}/__init__.py", f"{loud}\ndef initialize(): pass")
+    code = "import jax; jax.jit(jax.grad(lambda w: w**2))(1.0)"
+    write(tmp_path, "script.py", code)
+    environment = {**os.environ}
+    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)  # what the user has set wins
+    found = run([*FRUGAX, *command.split(), "script.py"], tmp_path, env=environment)
+    assert found.returncode == 0, found.stderr
+    assert ("no driver" in found.stderr) == is_loud

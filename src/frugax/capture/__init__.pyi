@@ -1,3 +1,4 @@
+from ._absent_plugins import hide_absent_plugins as hide_absent_plugins
 from ._jit import (
     LostUpdateWarning as LostUpdateWarning,
     PlannedFunction as PlannedFunction,

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax import jit as jax_jit  # kept where `jax.jit` is replaced
 
-from frugax import measure
+from frugax import jaxprs, measure
 from frugax.budget import (
     MemoryBudget,
     MemoryShare,
@@ -21,7 +21,14 @@ from frugax.budget import (
     format_share,
     read_memory_budget,
 )
-from frugax.jaxprs import close_over, is_tracing, static_names, static_positions
+from frugax.jaxprs import (
+    close_over,
+    hide_frames,
+    hides_frames_below,
+    is_tracing,
+    static_names,
+    static_positions,
+)
 from frugax.train.compiles import (
     Signature,
     find_call_site,
@@ -38,6 +45,11 @@ from ._staged import StagedProgram
 from ._traced_step import TracedStep
 
 Memory = MemoryBudget | MemoryShare | str | None
+
+# An error of the user's function shows the user's lines only, as under `jax.jit`. Its
+# gradients are marked by `intercept_vjp`, in the second folder.
+hide_frames(str(Path(__file__).parent))
+hide_frames(str(Path(jaxprs.__file__).parent))
 
 
 class UnplannedWarning(UserWarning):
@@ -208,6 +220,7 @@ class PlannedFunction:
         self._signatures: list[Signature] = []
         self._causes: list[str] = []
 
+    @hides_frames_below
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function; for shapes that are new it is planned first."""
         if is_tracing() or _is_jit_disabled():
@@ -259,14 +272,17 @@ class PlannedFunction:
             raise AttributeError(name)
         return getattr(self._plain, name)
 
+    @hides_frames_below
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Lower the planned program, as the result of `jax.jit` does."""
         return self._jitted_for(args, kwargs).lower(*args, **kwargs)
 
+    @hides_frames_below
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """Trace the planned program, as the result of `jax.jit` does."""
         return self._jitted_for(args, kwargs).trace(*args, **kwargs)
 
+    @hides_frames_below
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """The shapes of the results, as the result of `jax.jit` does."""
         if self._latest is not None and not is_tracing():

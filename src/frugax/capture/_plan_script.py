@@ -49,7 +49,7 @@ class ScriptPlan:
     """
 
     step: str = ""
-    rows: tuple[fit.FitRow, ...] = ()
+    rows: "tuple[fit.FitRow, ...]" = ()
     peaks: tuple[measure.PeakMemory | None, ...] = ()
     problem: str = ""
 
@@ -158,7 +158,7 @@ def _jit_plainly(fun: Callable[..., Any], options: dict[str, Any]) -> Any:
 
 def answer(
     step: TracedStep, target: Target, budget: str, *, why: bool = False
-) -> tuple[fit.FitRow, measure.PeakMemory | None]:
+) -> "tuple[fit.FitRow, measure.PeakMemory | None]":
     """The answer for one target, and the arrays at the peak of its program.
 
     Args:

@@ -7,6 +7,8 @@ from typing import Any
 
 import jax
 
+from frugax.jaxprs import hides_frames_below
+
 from ._jit import Memory, PlannedFunction, jax_jit, read_memory
 
 _local = threading.local()
@@ -80,6 +82,7 @@ def replace_jit(
                 jax.jit = jax_jit
 
 
+@hides_frames_below
 def _jit(fun: Any = None, /, **options: Any) -> Any:
     if fun is None:
         return lambda fun: _jit(fun, **options)

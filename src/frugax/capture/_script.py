@@ -18,11 +18,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+from ._absent_plugins import hide_absent_plugins
+
 _BOOTSTRAP = Path(__file__).parent / "bootstrap"
 
 
 def run_script(
-    command: Sequence[str], *, start: str, settings: Mapping[str, Any]
+    command: Sequence[str],
+    *,
+    start: str,
+    settings: Mapping[str, Any],
+    hide_plugins: bool = False,
 ) -> NoReturn:
     """Become `python command`, and call a function once the script has imported JAX.
 
@@ -30,7 +36,10 @@ def run_script(
         command: the script and its arguments, or -m, a module and its arguments.
         start: the function, as "module:name"; it is called with the settings.
         settings: what it needs, as JSON can hold it.
+        hide_plugins: whether JAX starts without the plug-ins of devices that are not
+            here, see `hide_absent_plugins`.
     """
+    settings = {**settings, "hide_plugins": hide_plugins}
     sys.stdout.flush()
     sys.stderr.flush()
     environment = _environment(command, start, settings)
@@ -46,7 +55,7 @@ def call_script(
 ) -> int:
     """Run `python command` as `run_script` does, as a child process.
 
-    Its stdout goes to this process's stderr.
+    Its stdout goes to this process's stderr, and plug-ins are hidden.
 
     Args:
         command: as for `run_script`.
@@ -57,6 +66,7 @@ def call_script(
     Returns:
         Its exit status.
     """
+    settings = {**settings, "hide_plugins": True}
     environment = _environment(command, start, settings) | dict(variables)
     sys.stderr.flush()
     return subprocess.run(
@@ -82,6 +92,8 @@ def _environment(
 def start_in_script(text: str) -> None:
     """Wait for the import of JAX, then call the function that `run_script` names."""
     settings = json.loads(text)
+    if settings.pop("hide_plugins"):
+        hide_absent_plugins()
     module, _, name = settings.pop("start").partition(":")
 
     def start() -> None:

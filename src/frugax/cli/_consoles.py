@@ -18,6 +18,11 @@ def print_error(error: Exception) -> None:
     _print_marked("", "bold red", error)
 
 
+def print_note(text: str) -> None:
+    """Print what the user may not have meant on standard error, as one line."""
+    _print_marked("note: ", "yellow", text)
+
+
 def _print_marked(kind: str, style: str, message: object) -> None:
     from rich.markup import escape
 

@@ -1,22 +1,12 @@
 """Set what JAX and XLA read from the environment before a command loads them."""
 
-import glob
-import importlib.metadata
 import os
-import sys
-import types
 from collections.abc import Sequence
-from typing import Any
+
+from frugax.capture import hide_absent_plugins
 
 # The option of all commands that shows XLA's log lines.
 VERBOSE = "--verbose"
-# Plug-ins that look for a device of their own as JAX starts, and where Linux has it;
-# as in jax/_src/hardware_utils.py, and with the paths of Cloud TPUs.
-_DEVICES = {
-    "xla_cuda12": ("/dev/nvidia[0-9]*", "/dev/dxg"),
-    "xla_cuda13": ("/dev/nvidia[0-9]*", "/dev/dxg"),
-    "libtpu": ("/dev/accel*", "/dev/vfio/[0-9]*"),
-}
 
 
 def set_up_jax(args: Sequence[str]) -> list[str]:
@@ -43,18 +33,7 @@ def set_up_jax(args: Sequence[str]) -> list[str]:
     else:
         # The compiler logs, for example, that it is slow, beside our own answer.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if not _may_have_accelerator():
-        # Otherwise JAX prints the traceback of each plug-in without its device, such
-        # as those that belong to the compilers of targets.
-        os.environ.setdefault("JAX_PLATFORMS", "cpu")
-        # Their libraries log that there is no driver whenever they are loaded, so JAX
-        # is given an empty plug-in; `frugax.targets` loads the real one to compile.
-        hidden: dict[str, Any] = sys.modules
-        for version in ("12", "13"):
-            empty = types.ModuleType(f"jax_plugins.xla_cuda{version}")
-            vars(empty)["initialize"] = lambda: None
-            hidden.setdefault(empty.__name__, empty)
-            hidden.setdefault(f"jax_cuda{version}_plugin", None)
+    hide_absent_plugins()
     return rest
 
 
@@ -69,14 +48,3 @@ def split_verbose(args: list[str]) -> tuple[bool, list[str]]:
         own = args[: args.index("--")]
     rest = [arg for arg in own if arg != VERBOSE]
     return len(rest) < len(own), rest + args[len(own) :]
-
-
-def _may_have_accelerator() -> bool:
-    """Whether one of JAX's plug-ins may find a device here; True where unknown."""
-    if sys.platform != "linux":
-        return True
-    found = importlib.metadata.entry_points(group="jax_plugins")
-    plugins = {plugin.name for plugin in found} | {"libtpu"}
-    if plugins - _DEVICES.keys():
-        return True
-    return any(glob.glob(path) for name in plugins for path in _DEVICES[name])

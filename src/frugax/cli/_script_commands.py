@@ -1,12 +1,14 @@
 """The commands that run a person's own script: `frugax exec` and `frugax explain`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from frugax.errors import ConfigError
+
+from ._consoles import print_note
 
 # The options of `exec` that take a value; the first word that is neither an option nor
 # such a value is the script.
@@ -54,8 +56,18 @@ def exec_(
     if not command or list(command) == ["-m"]:
         raise ConfigError("frugax exec: name a script, such as frugax exec train.py.")
     if memory is not None:
-        _check_memory(memory)
+        _check_memory(memory, command)
     _check_receipt(receipt)
+    if not command[0].startswith("-"):
+        _check_script(command[0])
+    stated = {
+        "--memory": memory is not None,
+        "--receipt": receipt is not None,
+        "--watch": watch,
+    }
+    _tell_own_options_of_script(
+        command, {n for n, is_here in stated.items() if is_here}
+    )
     run_script(
         command,
         start="frugax.capture:watch_script",
@@ -104,8 +116,8 @@ def explain(
     """
     from frugax.capture import run_script
 
-    if not module and not Path(script).is_file():
-        raise ConfigError(f"{script}: there is no such file.")
+    if not module:
+        _check_script(script)
     _check_receipt(receipt)
     run_script(
         [*["-m"] * module, script, *arguments],
@@ -116,6 +128,7 @@ def explain(
             "explain": True,
             "receipt": None if receipt is None else str(receipt.absolute()),
         },
+        hide_plugins=True,
     )
 
 
@@ -126,14 +139,70 @@ def _check_receipt(receipt: Path | None) -> None:
         )
 
 
-def _check_memory(text: str) -> None:
-    """Refuse a wrong budget before the script starts, without importing JAX."""
+def _check_script(script: str) -> None:
+    # Python runs a folder or an archive with a __main__.py as well.
+    if not Path(script).exists():
+        raise ConfigError(f"{script}: there is no such file.")
+
+
+def _check_memory(text: str, command: Sequence[str]) -> None:
+    """Refuse a wrong budget before the script starts, without importing JAX.
+
+    Args:
+        text: the budget.
+        command: the words behind it, among which may be the rest of a budget.
+
+    Raises:
+        ConfigError: it is not a budget, or not in one word.
+    """
     from frugax.budget import read_memory_budget
 
+    for count in (1, 2):
+        rest = " ".join(command[:count])
+        for whole, written in ((f"{text}{rest}", ""), (f"{text} {rest}", '"')):
+            if _is_budget(whole) and not Path(command[0]).exists():
+                raise ConfigError(
+                    f"--memory {text} {rest}: write it as one word, "
+                    f"--memory {written}{whole}{written}."
+                )
     try:
         read_memory_budget(text, name="--memory")
     except ValueError as e:
         raise ConfigError(str(e)) from e
+
+
+def _is_budget(text: str) -> bool:
+    from frugax.budget import read_memory_budget
+
+    try:
+        read_memory_budget(text, name="--memory")
+    except ValueError:
+        return False
+    return True
+
+
+def _tell_own_options_of_script(command: Sequence[str], stated: Set[str]) -> None:
+    """Say that an option of ours that follows the script is given to the script.
+
+    Args:
+        command: the script and its arguments, or -m, a module and its arguments.
+        stated: our options that come before it.
+    """
+    at = 1 if command[0] == "-m" else 0
+    script, arguments = command[at], list(command[at + 1 :])
+    if "--" in arguments:
+        arguments = arguments[: arguments.index("--")]
+    for i, argument in enumerate(arguments):
+        name, _, value = argument.partition("=")
+        if name not in (*_WITH_VALUE, "--watch") or name in stated:
+            continue
+        value = value or (arguments[i + 1] if i + 1 < len(arguments) else "")
+        if name == "--memory" and not _is_budget(value):
+            continue  # the script has such an option of its own
+        print_note(
+            f"{argument} is given to {script}: an option of frugax exec comes before "
+            f"the script, as in frugax exec {name} ... {script}"
+        )
 
 
 def mark_script(args: Sequence[str]) -> list[str]:

@@ -4,42 +4,6 @@ Start at `plan` for one target, or `compare` for several; `find_largest_batch` a
 `search` vary the batch and the layout. Guide: docs/targets.md.
 """
 
-from ._batch import BatchAnswer, find_largest_batch
-from ._donation import describe_donation, find_donatable
-from ._picture import draw_memory
-from ._plan import (
-    DEFAULT_BUDGET,
-    Budget,
-    FitPlan,
-    FitRow,
-    apply,
-    compare,
-    layout_kinds,
-    plan,
-    price_of,
-    show_why,
-)
-from ._search import cost, search
-from ._workload import Workload, accumulate
+import lazy_loader
 
-__all__ = [
-    "DEFAULT_BUDGET",
-    "BatchAnswer",
-    "Budget",
-    "FitPlan",
-    "FitRow",
-    "Workload",
-    "accumulate",
-    "apply",
-    "compare",
-    "cost",
-    "describe_donation",
-    "draw_memory",
-    "find_donatable",
-    "find_largest_batch",
-    "layout_kinds",
-    "plan",
-    "price_of",
-    "search",
-    "show_why",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

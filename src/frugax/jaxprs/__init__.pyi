@@ -43,6 +43,8 @@ from ._jax_internals import (
     close as close,
     close_over as close_over,
     debug_effect as debug_effect,
+    hide_frames as hide_frames,
+    hides_frames_below as hides_frames_below,
     intercept_vjp as intercept_vjp,
     is_staging as is_staging,
     is_tracing as is_tracing,

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 from jax._src import (  # noqa: PLC2701 - `grad` looks up `vjp`; see `keep_clients`
     api as jax_api,
+    traceback_util,
     xla_bridge,
 )
 from jax._src.core import (  # noqa: PLC2701 - no public names tell the trace
@@ -45,6 +46,8 @@ __all__ = [
     "close_over",
     "debug_effect",
     "fresh_var",
+    "hide_frames",
+    "hides_frames_below",
     "intercept_vjp",
     "is_staging",
     "is_tracing",
@@ -186,6 +189,18 @@ def _vjp(fun: Any, *primals: Any, has_aux: bool = False, **options: Any) -> Any:
     if intercept is None or options:
         return _plain_vjp(fun, *primals, has_aux=has_aux, **options)
     return intercept(_plain_vjp, fun, *primals, has_aux=has_aux)
+
+
+# Hides JAX's frames, and those of `hide_frames`, where an error leaves the function.
+hides_frames_below = traceback_util.api_boundary
+
+
+def hide_frames(path: str) -> None:
+    """Leave the frames of a file, or of a folder, out of tracebacks as JAX's own.
+
+    JAX_TRACEBACK_FILTERING=off shows them.
+    """
+    traceback_util.register_exclusion(path)
 
 
 def is_vmapped(value: Any) -> bool:
