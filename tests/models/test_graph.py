@@ -24,9 +24,10 @@ from frugax.models import (
     op,
     weight_of,
 )
-from frugax.models.graph import ModelGraph, OpNode, flatten, hash_key, infer, run
+from frugax.models.graph import Library, ModelGraph, OpNode, Run, flatten, hash_key
 from frugax.models.ops import custom_op
-from frugax.models.to_jax import rules_of
+from frugax.models.to_jax import JaxNamespace
+from frugax.models.to_jax._record import spec_of
 from refusals import refuses
 
 BACKEND = ml.JaxBackend()
@@ -66,14 +67,13 @@ def test_places_become_dotted_paths():
     assert set(flatten(Linear(3)).inputs) == {"input"}
 
 
-def test_infer_can_be_repeated_for_other_shapes():
+def test_a_record_can_be_repeated_for_other_shapes():
     block = TransformerBlock(8, heads=2, dropout=0.1)
     made = compiled(
         TransformerLM(20, block, depth=8, length=6), shapes={"input": (2, 5)}
     )
-    rules = rules_of(BACKEND)
     specs = {k: made.graph.specs[k] for k in made.graph.inputs}
-    again = infer(made.graph, specs, rules)
+    again = BACKEND.record_shapes(made.graph, specs)
     assert again.specs == {k: made.graph.specs[k] for k in again.specs}
     assert again.nodes == made.graph.nodes
     data = {"input": jnp.zeros((3, 4), "int32"), "key": jax.random.key(0)}
@@ -99,7 +99,8 @@ def test_run_frees_values_after_their_last_use():
     graph = flatten(Model.create(y=y))
 
     negative = custom_op("negative", lambda value: Value(value.number + 1))
-    made = run(graph, {"x": Value(0)}, None, lambda name: negative)
+    library = Library(JaxNamespace(), lambda name: negative, np.dtype("f4"), spec_of)
+    made = Run(graph, {"x": Value(0)}, library).outputs()
     assert made["y"].number == 20
     assert most <= 4
 
@@ -187,7 +188,7 @@ def test_an_exception_in_a_user_op_is_raised_unchanged():
 
     with refuses(KeyError, "absent") as caught:
         compiled(Model.create(y=op("buggy")(IOKey("x", shape=(2, 3)))))
-    note = caught.value.__notes__[-1]
+    note = caught.value.__notes__[0]
     assert "(op buggy)" in note
     assert "float32[2, 3]" in note
 

@@ -279,26 +279,6 @@ def test_inference_needs_no_key():
 # --- how many blocks cost -----------------------------------------------------------
 
 
-def test_the_cost_of_shapes_does_not_grow_with_equal_blocks(monkeypatch):
-    count = 0
-    real = jax.eval_shape
-
-    def counted(*args, **kwargs):
-        nonlocal count
-        count += 1
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(jax, "eval_shape", counted)
-    seen = {}
-    for blocks in (2, 64):
-        count = 0
-        fresh = ml.JaxBackend()  # answers are remembered for each backend
-        made = ml.compile(chain(blocks, names=False), fresh, scan_from=None)
-        assert len(made.graph.nodes) == 4 * blocks
-        seen[blocks] = count
-    assert seen[2] == seen[64] == 4
-
-
 def test_a_looped_program_does_not_grow_with_its_blocks():
     def size(blocks):
         made = compiled(chain(blocks))

@@ -9,11 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from frugax.errors import ShapeError
-
 from ._eager import EAGER
 from .dtypes import as_dtype, as_float, to_numpy
-from .graph import OpLayer, op as op_layer
+from .graph import Library, ModelGraph, OpLayer, Spec, op as op_layer
 from .ops import ALIASES, OPS, Op, custom_op, find
 
 # Transformations of functions of arrays, with the arguments of JAX.
@@ -64,6 +62,28 @@ class Backend:
 
     def get_random_key(self) -> Any:
         """A fresh random key; every call returns another one."""
+        raise NotImplementedError
+
+    @property
+    def library(self) -> Library:
+        """What a run of a program needs of the library of this backend."""
+        raise NotImplementedError
+
+    @property
+    def key_spec(self) -> Spec:
+        """Shape and dtype of a random key."""
+        raise NotImplementedError
+
+    def record_shapes(self, graph: ModelGraph, specs: Mapping[str, Spec]) -> ModelGraph:
+        """Walk through a program without numbers; see `graph.record`.
+
+        Args:
+            graph: the program.
+            specs: shape and dtype of each input; a free length is the text of its name.
+
+        Raises:
+            ShapeError: a layer cannot take its inputs.
+        """
         raise NotImplementedError
 
     def _as_array(self, value: Any) -> Any:
@@ -284,34 +304,3 @@ def parse_shape(given: tuple[Any, ...]) -> tuple[int, ...]:
         if not isinstance(length, (int, np.integer)) or length < 0:
             raise ValueError(f"a shape is made of integers >= 0, got {given!r:.60}.")
     return tuple(map(int, given))
-
-
-def check_shape_keys(shapes: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
-    """Check that `shapes` names inputs only."""
-    unknown = sorted(set(shapes) - set(inputs))
-    if unknown:
-        raise ValueError(
-            f"shapes: there is no input {unknown[0]!r}; there are: "
-            f"{', '.join(sorted(inputs)) or 'none'}."
-        )
-
-
-def check_declared_shape(
-    key: str, shape: Sequence[Any], declared: Sequence[Any] | None
-) -> None:
-    """Check that a shape has the lengths that the model declares for an input.
-
-    Raises:
-        ShapeError: it has not: a model that was traced for one batch has no other.
-    """
-    if declared is None:
-        return
-    fits = len(shape) == len(declared) and all(
-        not isinstance(wanted, int) or wanted == length
-        for wanted, length in zip(declared, shape, strict=True)
-    )
-    if not fits:
-        raise ShapeError(
-            f"shapes[{key!r}] is {tuple(shape)}, but the model was made for "
-            f"{tuple(declared)}: only lengths that are names there are free."
-        )

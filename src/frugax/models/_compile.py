@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from frugax.budget import MemoryBudget, MemoryShare, SizeBudget, check_budget
 
 from ._compiled_model import CompiledModel
-from ._passes import bind, check_bound, fold_constants, merge_equal, prune
+from ._input_specs import input_specs
+from ._select import bind, check_bound, prune
 from .graph import (
     Connection,
     IOKey,
@@ -16,7 +17,6 @@ from .graph import (
     LoopShapeError,
     ModelGraph,
     flatten,
-    infer,
 )
 from .ops import is_floating
 
@@ -129,7 +129,7 @@ def build_program(
     trainable_keys: Iterable[str] = (),
     scan_from: int | None = 8,
 ) -> CompiledModel:
-    """Flatten a model and infer its shapes; the arguments are those of `compile`."""
+    """Flatten a model and record its shapes; the arguments are those of `compile`."""
     if isinstance(model, Connection):
         raise TypeError(
             "compile takes a model or a layer; this one is wired already: add it to a "
@@ -144,7 +144,6 @@ def build_program(
         raise TypeError(
             f"backend must be a JaxBackend or a TorchBackend, got {backend!r:.60}."
         )
-    library = importlib.import_module(f"frugax.models.to_{name}")
     if name == "torch":
         scan_from = None  # eager torch runs a loop no faster than its steps
     if scan_from is not None and scan_from < 2:
@@ -168,21 +167,17 @@ def build_program(
     trainable_keys = tuple(trainable_keys)
     shapes = {k: v for k, v in (shapes or {}).items() if k not in constants}
     with backend.scope():
-        rules = library.rules_of(backend)
 
-        def infer_graph(excluded: frozenset[str]) -> ModelGraph:
+        def record(excluded: frozenset[str]) -> ModelGraph:
             flat = flatten(
                 model, inference=inference, scan_from=scan_from, excluded=excluded
             )
             flat = bind(prune(flat, discard_keys), constants, backend.array)
             flat, stated = _state_named_shapes(flat, shapes)
-            return infer(flat, library.input_specs(flat, stated, backend), rules)
+            return backend.record_shapes(flat, input_specs(flat, stated, backend))
 
-        graph = _infer_with_loops(infer_graph)
+        graph = _record_with_loops(record)
         check_bound(graph, constants)
-        # Merging first: a constant that is computed twice is folded once.
-        graph = merge_equal(graph)
-        graph = prune(fold_constants(graph, backend.xp, backend.find))
     params, data = _assign_roles(graph, set(data_keys), set(trainable_keys))
     return CompiledModel(
         layer=model,
@@ -273,10 +268,10 @@ def _refuse_free_lengths(free: Mapping[str, tuple[Any, ...]]) -> None:
     )
 
 
-def _infer_with_loops(
-    infer_graph: Callable[[frozenset[str]], ModelGraph],
+def _record_with_loops(
+    record: Callable[[frozenset[str]], ModelGraph],
 ) -> ModelGraph:
-    """Infer the program with as many loops as shapes allow.
+    """Record the program with as many loops as shapes allow.
 
     Equal layers need not be equal blocks: the first of a row often changes the shape of
     its input, the others seldom do. So the first block of a failed loop is excluded
@@ -286,7 +281,7 @@ def _infer_with_loops(
     tried: set[str] = set()
     while True:
         try:
-            return infer_graph(excluded)
+            return record(excluded)
         except LoopShapeError as e:
             if e.places[0] in tried:
                 excluded |= set(e.places)

@@ -15,18 +15,16 @@ from frugax.errors import ShapeError
 
 from .dtypes import to_numpy
 from .graph import (
-    BackendRules,
     GraphNode,
     Layer,
     LoopNode,
     ModelGraph,
     Normal,
     OpNode,
+    Run,
     Spec,
     Weight,
     block_slices,
-    infer,
-    run,
     stack_weights,
     summary,
     unstack_weights,
@@ -41,17 +39,12 @@ class CompiledModel:
     Attributes:
         layer: the description that was compiled.
         backend: where the model runs.
-        graph: the flat program, with the shapes that were stated; `infer` fills in the
-            others.
+        graph: the flat program, with the shapes of its values.
         weights: the arrays that the layers own, by key.
         param_keys: the keys of arrays that are trained.
         data_keys: the keys of arrays that go in with the data: inputs, and the state.
         compile_options: the other arguments of `compile`, by name.
     """
-
-    # What `check` needs of a library; set by its model.
-    _rules: BackendRules
-    _spec_of: Callable[[Any], Spec]
 
     def __init__(
         self,
@@ -222,31 +215,7 @@ class CompiledModel:
                 return node.title
         return "the model"
 
-    def check_weights(
-        self,
-        graph: ModelGraph,
-        given: Mapping[str, Any],
-        spec_of: Callable[[Any], Spec],
-    ) -> None:
-        """Check that each weight has the shape that its layer needs.
-
-        Raises:
-            ShapeError: a weight has another shape; its layer is named.
-        """
-        for key, weight in graph.weights.items():
-            if key not in given:
-                continue
-            spec = spec_of(given[key])
-            if spec.shape != weight.shape:
-                node = next(n for n in graph.nodes if _reads(n, key))
-                raise ShapeError(
-                    f"{node.title}: {key!r} must have shape {weight.shape}, got "
-                    f"{spec.shape}{_describe_inputs(node, key, graph)}."
-                )
-
-    def check_inputs(
-        self, given: Mapping[str, Any], spec_of: Callable[[Any], Spec]
-    ) -> None:
+    def check_inputs(self, given: Mapping[str, Any]) -> None:
         """Check that inputs have the shapes that were declared for them.
 
         Raises:
@@ -257,7 +226,7 @@ class CompiledModel:
         for key in self.graph.inputs:
             if key not in given or key not in self.graph.specs:
                 continue
-            declared, shape = self.graph.specs[key].shape, spec_of(given[key]).shape
+            declared, shape = self.graph.specs[key].shape, np.shape(given[key])
             pairs = list(zip(declared, shape, strict=False))
             wrong = len(declared) != len(shape) or any(
                 n != d for d, n in pairs if isinstance(d, int)
@@ -439,21 +408,15 @@ class CompiledModel:
         for key, value in values.items():
             if not is_finite(value):
                 raise FloatingPointError(f"the input {key!r} is not finite.")
-        graph = self.check(params, {k: values[k] for k in self.data_keys})
-        # Runs the program again, one node further each time. That is quadratic, and the
-        # price of debug=True alone: nothing is kept of the failed run.
-        for i, node in enumerate(graph.nodes):
-            part = ModelGraph(
-                graph.inputs,
-                graph.constants,
-                graph.nodes[: i + 1],
-                {key: key for key in node.outputs},
-            )
-            results = run(part, values, self.backend.xp, self.backend.find)
-            if not all(map(is_finite, results.values())):
+
+        def visit(node: GraphNode, results: tuple[Any, ...]) -> None:
+            if not all(map(is_finite, results)):
                 raise FloatingPointError(
                     f"{node.title} is the first that gives NaN or infinity."
                 )
+
+        # Runs the program again: nothing is kept of the failed run.
+        Run(self.graph, values, self.backend.library, visit).outputs()
         raise FloatingPointError(
             "the gradients hold NaN or infinity; the outputs do not."
         )
@@ -467,8 +430,8 @@ class CompiledModel:
         data: Mapping[str, Any],
         *,
         as_declared: bool = True,
-    ) -> ModelGraph:
-        """Check names and shapes, and infer the program for them.
+    ) -> dict[str, Any]:
+        """Check the names of arrays and the shapes of inputs; return all of them.
 
         Args:
             params: an array for each parameter, by key.
@@ -476,7 +439,7 @@ class CompiledModel:
             as_declared: whether inputs must have the shapes declared for them.
 
         Raises:
-            ShapeError: an array does not fit the layer that reads it.
+            ShapeError: an input has not the shape declared for it.
             ValueError: an array is missing, or one is superfluous.
         """
         self.check_names(params, data)
@@ -485,15 +448,8 @@ class CompiledModel:
                 self.check_array(group, key, value)
         given = {**params, **data}
         if as_declared:
-            self.check_inputs(given, self._spec_of)
-        # Inferred again for these shapes, since free dimensions may have any length.
-        # The cache of `abstract` makes that cheap.
-        specs = {
-            k: self._spec_of(v) for k, v in given.items() if k in self.graph.inputs
-        }
-        graph = infer(self.graph, specs, self._rules)
-        self.check_weights(graph, given, self._spec_of)
-        return graph
+            self.check_inputs(given)
+        return given
 
     # --- text and names ----------------------------------------------------------
 
@@ -514,7 +470,6 @@ class CompiledModel:
 
     def _fix_free_lengths(self) -> ModelGraph | None:
         """The program with every free dimension 1; None if a layer refuses that."""
-        library = importlib.import_module(f"frugax.models.to_{self.backend.name}")
         specs = {
             key: Spec(
                 tuple(d if isinstance(d, int) else 1 for d in spec.shape), spec.dtype
@@ -523,7 +478,7 @@ class CompiledModel:
             if key in self.graph.inputs
         }
         try:
-            return infer(self.graph, specs, library.rules_of(self.backend))
+            return self.backend.record_shapes(self.graph, specs)
         except ShapeError:
             return None
 
@@ -560,19 +515,6 @@ def _reads(node: GraphNode, key: str) -> bool:
     return key in node.inputs.values() or (
         isinstance(node, LoopNode) and key in node.stacked.values()
     )
-
-
-def _describe_inputs(node: GraphNode, key: str, graph: ModelGraph) -> str:
-    if not isinstance(node, OpNode):
-        return ""
-    inputs = [
-        f"{port} {graph.specs[k]}"
-        for port, k in node.inputs.items()
-        if k in graph.specs and k not in graph.weights
-    ]
-    if not inputs:
-        return ""
-    return f" (it is given {', '.join(inputs)})"
 
 
 def _leaves(outputs: Any) -> list[Any]:

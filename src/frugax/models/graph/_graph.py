@@ -33,10 +33,9 @@ class OpNode:
         path: its place in the model, such as `"encoder.attention.query"`.
         layer: the primitive it comes from.
         op: the name of the op.
-        inputs: the key of the value at each port; after `infer` also of the weights.
+        inputs: the key of the value at each port; after `record` also of the weights.
         outputs: the keys of its results.
-        attrs: the attributes of the op, as pairs; after `infer` plain values.
-        formulas: the attributes as they were before, if lengths are among them.
+        attrs: the attributes of the op, as pairs; `op_attributes` fills in lengths.
     """
 
     path: str
@@ -45,7 +44,6 @@ class OpNode:
     inputs: Mapping[str, str]
     outputs: tuple[str, ...]
     attrs: tuple[tuple[str, Any], ...]
-    formulas: tuple[tuple[str, Any], ...] = ()
 
     @property
     def title(self) -> str:
@@ -113,8 +111,8 @@ class ModelGraph:
         nodes: the nodes, in an order in which they can run.
         outputs: the key of the value behind the name of each output.
         named_weights: the weights that the user named; their layers give the shapes.
-        weights: the arrays that the layers own, by key; filled by `infer`.
-        specs: shape and dtype of every value; filled by `infer`.
+        weights: the arrays that the layers own, by key; filled by `record`.
+        specs: shape and dtype of every value; filled by `record`.
     """
 
     inputs: Mapping[str, IOKey]

@@ -1,7 +1,7 @@
 """`JaxBackend`: the device and precision of models under JAX, and eager ops."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,9 +11,11 @@ from jaxtyping import Array, PRNGKeyArray, Shaped
 
 from frugax.models._backend import Backend
 from frugax.models.dtypes import as_dtype, float32
+from frugax.models.graph import Library, ModelGraph, Spec
 
 from ._devices import choose_device, make_mesh, sharding_of
 from ._namespace import JaxNamespace
+from ._record import library_of, record_shapes
 
 
 class JaxBackend(Backend):
@@ -92,6 +94,19 @@ class JaxBackend(Backend):
         # Models ask once and skip the context manager at every call, because entering
         # it would dominate the cost of a call of a small model.
         return self.dtype.itemsize == 8 or self.device is not None
+
+    @property
+    def library(self) -> Library:
+        return library_of(self.xp, self.find)
+
+    @property
+    def key_spec(self) -> Spec:
+        # The dtype of keys depends on jax_default_prng_impl; eval_shape asks for it
+        # without computing a key.
+        return Spec((), jax.eval_shape(lambda: jax.random.key(0)).dtype)
+
+    def record_shapes(self, graph: ModelGraph, specs: Mapping[str, Spec]) -> ModelGraph:
+        return record_shapes(graph, specs, self.library)
 
     def _as_array(self, value: Any) -> Any:
         if isinstance(value, (np.ndarray, list)):

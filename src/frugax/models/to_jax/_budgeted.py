@@ -19,7 +19,7 @@ from frugax.models._compiled_model import CompiledModel
 from frugax.targets import Target, find_target
 
 from ._compiled import Arrays, JaxModel
-from ._shape_rules import spec_of
+from ._record import spec_of
 
 Shapes = dict[str, jax.ShapeDtypeStruct]
 

@@ -9,11 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray, Shaped
 
 from frugax.models._compiled_model import CompiledModel
-from frugax.models.graph import ModelGraph, run
+from frugax.models.graph import Run
 
 from ._backend import JaxBackend
 from ._initial import draw
-from ._shape_rules import rules_of, spec_of
 
 Arrays = dict[str, Shaped[Array, "..."]]
 
@@ -30,7 +29,6 @@ class JaxModel(CompiledModel):
     def __init__(self, program: CompiledModel, *, jit: bool) -> None:
         super().__init__(**program.fields())
         self.jit = jit
-        self._rules, self._spec_of = rules_of(self.backend), spec_of
         self._forward: Callable[..., Any] = self._outputs
         self._forward_and_vjp: Callable[..., Any] = self._outputs_and_gradients
         if jit:
@@ -44,15 +42,7 @@ class JaxModel(CompiledModel):
         self._plain = not (self.backend.needs_scope or self.backend.debug)
 
     def _outputs(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> Arrays:
-        return self._outputs_of(self.check(params, data), params, data)
-
-    def _outputs_of(
-        self, graph: ModelGraph, params: Mapping[str, Any], data: Mapping[str, Any]
-    ) -> Arrays:
-        values = {**params, **data}
-        # jax.named_scope gives operations the names of layers in profiles and in XLA's
-        # metadata; the compiled program is the same without it.
-        return run(graph, values, self.backend.xp, self.backend.find, jax.named_scope)
+        return Run(self.graph, self.check(params, data), self.backend.library).outputs()
 
     def _outputs_and_gradients(
         self,
@@ -214,8 +204,8 @@ class JaxModel(CompiledModel):
         """
 
         def pure(params: Mapping[str, Any], data: Mapping[str, Any]) -> Arrays:
-            graph = self.check(params, data, as_declared=False)
-            return self._outputs_of(graph, params, data)
+            given = self.check(params, data, as_declared=False)
+            return Run(self.graph, given, self.backend.library).outputs()
 
         return pure
 

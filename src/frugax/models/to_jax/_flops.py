@@ -1,18 +1,17 @@
 """Count the flops of one op's forward pass, by tracing it, for a model's summary."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
 from frugax.jaxprs import flops
-from frugax.models.graph import OpNode, Spec, hash_key, op_arguments
+from frugax.models.graph import OpNode, Spec, hash_key, op_arguments, op_attributes
 from frugax.models.ops import OPS
 
 from ._namespace import JaxNamespace
-from ._shape_rules import fill_in
 
 
 def flops_of(
@@ -38,9 +37,8 @@ def flops_of(
             value = Spec(tuple(value.shape), np.dtype(str(value.dtype).split(".")[-1]))
         args.append(value)
     tensors = tuple(args)
-    return _count(
-        node.op, tensors, node.attrs, hash_key((tensors, node.attrs)), float_dtype
-    )
+    attrs = tuple(op_attributes(node, lambda key: known[key].shape).items())
+    return _count(node.op, tensors, attrs, hash_key((tensors, attrs)), float_dtype)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -60,9 +58,15 @@ def _count(
             arrays.append(jax.eval_shape(lambda: jax.random.key(0)))
 
     def body(*arrays: Any) -> Any:
-        return OPS[name](xp, *fill_in(args, arrays), **dict(attrs))
+        return OPS[name](xp, *_fill_in(args, arrays), **dict(attrs))
 
     # float64 shapes need 64-bit numbers even for a trace; without them make_jaxpr would
     # count another program.
     with jax.enable_x64(float_dtype.itemsize == 8):
         return flops(jax.make_jaxpr(body)(*arrays).jaxpr)
+
+
+def _fill_in(args: Iterable[Any], arrays: Iterable[Any]) -> list[Any]:
+    """Replace each spec, or text, among the arguments by the next array."""
+    rest = iter(arrays)
+    return [next(rest) if isinstance(a, (Spec, str)) else a for a in args]

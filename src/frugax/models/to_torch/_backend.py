@@ -1,7 +1,8 @@
 """`TorchBackend`: the device and precision of models under torch, and eager ops."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,11 @@ import torch
 
 from frugax.models._backend import Backend
 from frugax.models.dtypes import as_dtype, float32
+from frugax.models.graph import Library, ModelGraph, Spec
 
 from ._devices import choose_device, no_mesh
 from ._namespace import TorchNamespace
+from ._record import record_shapes, spec_of
 
 # The names include those of `jax.lax.Precision`, so that a program can pass one setting
 # to either backend. None leaves torch's own setting alone.
@@ -97,6 +100,24 @@ class TorchBackend(Backend):
     def needs_scope(self) -> bool:
         """Whether `scope` changes anything."""
         return self.precision is not None
+
+    @property
+    def library(self) -> Library:
+        return Library(
+            self.xp,
+            self.find,
+            self.dtype,
+            functools.partial(spec_of, xp=self.xp),
+            (torch.OutOfMemoryError, MemoryError),
+        )
+
+    @property
+    def key_spec(self) -> Spec:
+        # A random key is an int64 tensor on torch, which has no dtype for keys.
+        return Spec((), np.dtype(np.int64))
+
+    def record_shapes(self, graph: ModelGraph, specs: Mapping[str, Spec]) -> ModelGraph:
+        return record_shapes(graph, specs, self.find, self.dtype)
 
     def _as_array(self, value: Any) -> Any:
         return (

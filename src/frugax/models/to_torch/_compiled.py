@@ -1,18 +1,19 @@
 """`TorchModel`: a model compiled to torch, with its outputs, gradients, parameters."""
 
-import functools
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
+from frugax.errors import ShapeError
 from frugax.models._compiled_model import CompiledModel
+from frugax.models.graph import GraphNode, Run
 
 from ._backend import TorchBackend, key_of
 from ._execution_plan import Plan
 from ._initial import draw
-from ._shape_rules import rules_of, spec_of
+from ._record import spec_of
 
 Tensors = dict[str, torch.Tensor]
 PLANS_KEPT = 256  # shapes that never come back must not pile up
@@ -32,8 +33,6 @@ class TorchModel(CompiledModel):
         super().__init__(**program.fields())
         self.jit = jit
         self._plans: dict[Any, Callable[[Mapping[str, Any]], Tensors]] = {}
-        self._rules = rules_of(self.backend)
-        self._spec_of = functools.partial(spec_of, xp=self.backend.xp)
         # Decided once, so that a call of a small model does not look both settings up.
         self._plain = not (self.backend.needs_scope or self.backend.debug)
 
@@ -41,13 +40,13 @@ class TorchModel(CompiledModel):
 
     def _outputs(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> Tensors:
         values = self._tensors(params, data)
-        return self._plan(values, params, data)(values)
+        return self._compute(values, params, data)
 
     def _outputs_of_any_shape(
         self, params: Mapping[str, Any], data: Mapping[str, Any]
     ) -> Tensors:
         values = self._tensors(params, data)
-        return self._plan(values, params, data, as_declared=False)(values)
+        return self._compute(values, params, data, as_declared=False)
 
     def _outputs_and_gradients(
         self,
@@ -78,42 +77,47 @@ class TorchModel(CompiledModel):
         leaves = {k: values[k].detach().requires_grad_() for k in params}
         # The caller may be inside `torch.no_grad()`, as evaluation loops are.
         with torch.enable_grad():
-            return self._plan(values, params, data)({**values, **leaves}), leaves
+            return self._compute({**values, **leaves}, params, data), leaves
 
-    def _plan(
+    def _compute(
         self,
         values: Tensors,
         params: Mapping[str, Any],
         data: Mapping[str, Any],
         *,
         as_declared: bool = True,
-    ) -> Callable[[Mapping[str, Any]], Tensors]:
+    ) -> Tensors:
         # A list in tuple() and not a generator: this runs at every call. The number of
         # parameters tells apart calls that pass a key with the data instead.
         shapes = tuple([(k, v.shape, v.dtype) for k, v in values.items()])
         mark = shapes, len(params), as_declared
-        try:
-            return self._plans[mark]
-        except KeyError:
-            graph = self.check(params, data, as_declared=as_declared)
-        backend = self.backend
-        dtypes = {backend.xp.dtype_of(values[k]) for k in graph.weights if k in values}
-        # Weights of other dtypes are legal, but the specs of the program assume the
-        # backend's; then each op has to look at the dtypes it is given.
-        exact = dtypes <= {backend.dtype}
-        plan: Any = Plan(graph, backend.xp, backend.find, exact=exact)
-        if self.jit and any(about.dtype == "key" for about in graph.inputs.values()):
+        plan = self._plans.get(mark)
+        if plan is not None:
+            return plan(values)
+        self.check(params, data, as_declared=as_declared)
+        # The walk checks every layer; later calls of these shapes repeat what it did.
+        xp, find = self.backend.xp, self.backend.find
+        specs = {k: spec_of(v, xp) for k, v in values.items()}
+
+        def visit(node: GraphNode, results: tuple[Any, ...]) -> None:
+            made = [spec_of(result, xp) for result in results]
+            specs.update(zip(node.outputs, made, strict=False))
+
+        outputs = Run(self.graph, values, self.backend.library, visit).outputs()
+        plan = Plan(self.graph, specs, xp, find)
+        if self.jit and any(i.dtype == "key" for i in self.graph.inputs.values()):
             self._without_jit("it cannot follow random numbers drawn from a key")
         if self.jit:
             # Not at the top: torch's compiler takes seconds to import.
             from ._traced import traced
 
             plan = traced(plan, values, self._without_jit)
+            outputs = plan(values)  # later calls give the same digits
         # A dict keeps the order of insertion, so its first key is the oldest plan.
         if len(self._plans) >= PLANS_KEPT:
             del self._plans[next(iter(self._plans))]
         self._plans[mark] = plan
-        return plan
+        return outputs
 
     def _without_jit(self, cause: Exception | str) -> None:
         self.jit = False
@@ -193,7 +197,7 @@ class TorchModel(CompiledModel):
             return function(*args)
         # torch's own message names the devices but not the tensor, so the offender is
         # looked for, only after the failure.
-        except RuntimeError:
+        except (RuntimeError, ShapeError):
             for what, given in (("params", args[0]), ("data", args[1])):
                 for key, value in given.items():
                     if isinstance(value, torch.Tensor):

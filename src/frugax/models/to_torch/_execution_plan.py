@@ -1,6 +1,6 @@
 """The execution plan of a model in eager torch: ops and constants looked up beforehand.
 
-`graph.run` looks everything up as it goes, which costs nothing when JAX traces it once.
+A `Run` looks everything up as it goes, which costs nothing when JAX traces it once.
 Eager torch pays every time; so here ops are found, constants become tensors, and dtypes
 are compared beforehand. Tests hold the two against each other.
 """
@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from frugax.models.graph import ModelGraph, OpNode, Spec, op_arguments
+from frugax.models.graph import (
+    ModelGraph,
+    OpNode,
+    Spec,
+    find_dead_keys,
+    op_arguments,
+    op_attributes,
+)
 from frugax.models.ops import Op, is_floating
 
 from ._namespace import TorchNamespace
@@ -37,7 +44,7 @@ class Step:
 
 
 class Plan:
-    """The steps of a program that went through `infer`, for the shapes found there.
+    """The steps of a program, for inputs and weights of one set of shapes.
 
     Attributes:
         graph: the program.
@@ -47,12 +54,11 @@ class Plan:
     def __init__(
         self,
         graph: ModelGraph,
+        specs: Mapping[str, Spec],
         xp: TorchNamespace,
         find: Callable[[str], Op],
-        *,
-        exact: bool = False,
     ) -> None:
-        """Prepare the steps."""
+        """Prepare the steps; `specs` are those of a run with these shapes."""
         self.graph, self.outputs = graph, dict(graph.outputs)
         self._constants: dict[str | None, Any] = {
             key: xp.asarray(v) if isinstance(v, (np.ndarray, np.generic)) else v
@@ -60,9 +66,9 @@ class Plan:
         }
         # An open port has the key None, so a step looks all arguments up in one way.
         self._constants[None] = None
-        dead = _last_reads(graph)
+        dead = find_dead_keys(graph)
         self._steps = tuple(
-            _step(node, graph, xp, find, dead.get(i, ()), exact=exact)
+            _step(node, specs, xp, find, tuple(dead.get(i, ())))
             for i, node in enumerate(graph.nodes)
         )
 
@@ -84,21 +90,19 @@ class Plan:
 
 def _step(
     node: Any,
-    graph: ModelGraph,
+    known: Mapping[str, Spec],
     xp: TorchNamespace,
     find: Callable[[str], Op],
     dead: tuple[str, ...],
-    *,
-    exact: bool,
 ) -> Step:
     assert isinstance(node, OpNode), "torch runs equal blocks one by one"
     op = find(node.op)
     inputs = op_arguments(op, node.inputs)
-    specs = [graph.specs.get(key) for key in inputs if key is not None]
+    specs = [known.get(key) for key in inputs if key is not None]
     # op.body skips promotion. That is safe only if the dtypes are known beforehand and
     # agree, because `Op.__call__` is where they are brought together.
-    start = functools.partial(op.body if exact and _alike(op, specs) else op, xp)
-    attributes = dict(node.attrs)
+    start = functools.partial(op.body if _alike(op, specs) else op, xp)
+    attributes = op_attributes(node, lambda key: known[key].shape)
     function = functools.partial(start, **attributes) if attributes else start
     return Step(function, inputs, node.outputs, dead)
 
@@ -113,19 +117,3 @@ def _alike(op: Op, specs: list[Spec | None]) -> bool:
     (dtype,) = dtypes
     assert dtype is not None
     return op.promote == "same" or is_floating(dtype)
-
-
-def _last_reads(graph: ModelGraph) -> dict[int, tuple[str, ...]]:
-    kept = set(graph.outputs.values())
-    last: dict[str, int] = {}
-    made: set[str] = set()
-    for i, node in enumerate(graph.nodes):
-        made.update(node.outputs)
-        # Outputs count as well: a result that nothing reads dies at once.
-        for key in (*node.inputs.values(), *node.outputs):
-            if key in made and key not in kept:
-                last[key] = i
-    dead: dict[int, tuple[str, ...]] = {}
-    for key, i in last.items():
-        dead[i] = (*dead.get(i, ()), key)
-    return dead

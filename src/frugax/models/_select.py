@@ -1,20 +1,10 @@
-"""Graph passes: remove unused ops, fix inputs, merge equal ops, fold constants.
-
-XLA finds equal operations and constants by itself. Finding them here shortens the
-program that JAX traces, and is the only optimisation of eager torch.
-"""
+"""Leave outputs of a program out, and fix inputs and weights to values."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from .graph import GraphNode, IOKey, LoopNode, ModelGraph, OpNode, Spec, hash_key, run
-from .ops import Op
-
-# Larger results are computed in every run: as constants they would make the program
-# long, and slow to compile.
-FOLDED_BYTES = 2**20
+from .graph import GraphNode, IOKey, LoopNode, ModelGraph
 
 
 def prune(graph: ModelGraph, discard: Iterable[str] = ()) -> ModelGraph:
@@ -34,7 +24,7 @@ def prune(graph: ModelGraph, discard: Iterable[str] = ()) -> ModelGraph:
     needed = set(outputs.values())
     nodes: list[GraphNode] = []
     for node in reversed(graph.nodes):
-        # An updated state becomes an output in `infer`, which may run later.
+        # An updated state becomes an output in `record`, which runs later.
         updates_state = any("/new_" in key for key in node.outputs)
         if updates_state or needed & set(node.outputs):
             nodes.append(node)
@@ -98,46 +88,6 @@ def check_bound(graph: ModelGraph, keys: Iterable[str]) -> None:
             )
 
 
-def merge_equal(graph: ModelGraph) -> ModelGraph:
-    """Merge nodes that apply the same op to the same values.
-
-    Equal layers differ by their own weights, and random draws by their keys, so they
-    are never merged by mistake.
-    """
-    replaced: dict[str, str] = {}
-    first: dict[Any, GraphNode] = {}
-    nodes: list[GraphNode] = []
-    for node in _map_loops(graph.nodes, merge_equal):
-        inputs = {p: replaced.get(k, k) for p, k in node.inputs.items()}
-        node = dataclasses.replace(node, inputs=inputs)
-        if isinstance(node, OpNode):
-            arguments = tuple(inputs.items())
-            key = (node.op, hash_key(node.attrs), arguments, len(node.outputs))
-            before = first.setdefault(key, node)
-            if before is not node:
-                replaced.update(zip(node.outputs, before.outputs, strict=True))
-                continue
-        nodes.append(node)
-    outputs = {name: replaced.get(k, k) for name, k in graph.outputs.items()}
-    return dataclasses.replace(graph, nodes=tuple(nodes), outputs=outputs)
-
-
-def fold_constants(graph: ModelGraph, xp: Any, find: Callable[[str], Op]) -> ModelGraph:
-    """Compute values that depend on constants only, unless they are large."""
-    constants = dict(graph.constants)
-    nodes: list[GraphNode] = []
-    for node in _map_loops(graph.nodes, lambda body: fold_constants(body, xp, find)):
-        is_fixed = isinstance(node, OpNode) and all(
-            key in constants for key in node.inputs.values()
-        )
-        if is_fixed and all(_is_small(graph.specs[key]) for key in node.outputs):
-            outputs = {key: key for key in node.outputs}
-            constants |= run(ModelGraph({}, constants, (node,), outputs), {}, xp, find)
-        else:
-            nodes.append(node)
-    return dataclasses.replace(graph, nodes=tuple(nodes), constants=constants)
-
-
 def _map_loops(
     nodes: Iterable[GraphNode], change: Callable[[ModelGraph], ModelGraph]
 ) -> tuple[GraphNode, ...]:
@@ -148,11 +98,6 @@ def _map_loops(
             node = dataclasses.replace(node, body=change(node.body))
         changed.append(node)
     return tuple(changed)
-
-
-def _is_small(spec: Spec) -> bool:
-    known = all(isinstance(length, int) for length in spec.shape)
-    return known and math.prod(spec.shape) * spec.dtype.itemsize <= FOLDED_BYTES
 
 
 def _fits_shape(shape: tuple[int, ...], known: Sequence[Any]) -> bool:
