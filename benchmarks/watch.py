@@ -554,7 +554,10 @@ def race_budget(maker: Any, way: Any, seconds: float) -> Figures:
         for owner in (watcher, every):
             owner.finish()
     how: dict[str, Any] = {"seconds": min(seconds, 5.0), "clock": time.process_time}
-    prices = watch.price(probed, state, callbacks=False, **how)
+    # The costs are those of a plan, whatever its budget.
+    plan = watch.plan(
+        probed, OverheadBudget("100%"), example_args=(state,), steps=10**6, **how
+    )
     base = times[UNWATCHED]
     return {
         "us": base["us"],
@@ -564,7 +567,7 @@ def race_budget(maker: Any, way: Any, seconds: float) -> Figures:
         "high": 1 / base["low"] - 1,
         "receipt": str(receipt.verdict),
         "every call": times["frugax, every call"]["ratio"] / base["ratio"] - 1,
-        "price": prices.all_seconds / prices.step_seconds,
+        "price": sum(one.seconds for one in plan.records) / plan.step_seconds,
     }
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 from hypothesis import assume, given, settings, strategies as st
 
 from frugax import InfeasibleBudgetError, OverheadBudget, watch
+from frugax.watch._plan import plan_costs
+from frugax.watch._recording_costs import LevelCost, RecordingCosts
 from refusals import refuses
 
 seconds = st.floats(1e-6, 10.0)
@@ -66,92 +69,73 @@ def test_a_number_out_of_its_range_is_named(wrong):
         interval(0.5, **(right | wrong))
 
 
-def priced(*rows, step=1000.0, drain=1e-9, shared=0.0):
-    probes = tuple(
-        watch.ProbePrice(
-            name=name, kind=kind, seconds=s, noise=0.0, bytes=4, callback_seconds=None
-        )
-        for name, kind, s in rows
+def costs(**seconds):
+    """Costs of the kinds that are named; the step takes 1000 s."""
+    drain, step = seconds.pop("drain", 1e-9), seconds.pop("step", 1000.0)
+    levels = tuple(
+        LevelCost(level=KINDS[kind], names=(kind[0],), seconds=s, bytes=4)
+        for kind, s in seconds.items()
     )
-    return watch.WatchPrices(
-        step_seconds=step, drain_seconds=drain, shared_seconds=shared, probes=probes
-    )
+    return RecordingCosts(step_seconds=step, drain_seconds=drain, levels=levels)
+
+
+KINDS = {"summaries": 0, "numbers": 1, "frames": 2}
 
 
 def rates(plan):
-    return [(p.name, p.every) for p in plan.probes]
+    return {one.kind: one.every for one in plan.records}
 
 
 def test_summaries_are_paid_first_then_numbers_then_frames():
-    prices = priced(
-        ("f", "frame", 1.0),
-        ("b", "scalar", 4.0),
-        ("a", "scalar", 1.0),
-        ("s", "summary", 2.0),
-    )
-    plan = watch.plan_prices(prices, OverheadBudget("1%"), steps=10_000)
+    given = costs(summaries=2.0, numbers=5.0, frames=1.0)
+    plan = plan_costs(given, OverheadBudget("1%"), steps=10_000)
     # 7 of 10 are spent; the frame may have half of the other 3.
-    assert rates(plan) == [("s", 1), ("a", 1), ("b", 1), ("f", 1)]
+    assert rates(plan) == {"summaries": 1, "numbers": 1, "frames": 1}
 
 
-def test_the_shared_cost_of_numbers_is_paid_once():
-    rows = [(f"n{i}", "scalar", 0.5) for i in range(10)]
-    plan = watch.plan_prices(
-        priced(*rows, shared=5.0), OverheadBudget("1.1%"), steps=10_000
-    )
-    assert rates(plan) == [(f"n{i}", 1) for i in range(10)]
-    assert plan.predicted == pytest.approx(0.01)
-    assert "numbers, once" in str(plan)
-    # No number is left, so nothing is paid for them.
-    tight = watch.plan_prices(
-        priced(*rows, shared=5.0, step=1e-6), OverheadBudget("1%"), steps=100
-    )
-    assert tight.predicted < 0.01
-    assert "numbers, once" not in str(tight)
-
-
-def test_probes_that_do_not_fit_share_a_rate_or_are_left_out():
+def test_what_does_not_fit_gets_a_rate_or_is_left_out():
     budget = OverheadBudget("1%")
-    prices = priced(("a", "scalar", 2.0), ("b", "scalar", 79.0), ("c", "frame", 320.0))
-    plan = watch.plan_prices(prices, budget, steps=10_000)
-    # The two cost 399 together, and may have half of the remaining 8.
-    assert rates(plan) == [("a", 1), ("b", 100), ("c", 100)]
-    assert plan.slow_every == 100
-    short = watch.plan_prices(prices, budget, steps=50)
-    assert rates(short) == [("a", 1), ("b", 20), ("c", 0)]
-    assert short.left_out == ("c",)
+    given = costs(numbers=2.0, frames=398.0)
+    plan = plan_costs(given, budget, steps=10_000)
+    # The frames may have half of the remaining 8.
+    assert rates(plan) == {"numbers": 1, "frames": 100}
+    short = plan_costs(given, budget, steps=50)
+    assert rates(short) == {"numbers": 1, "frames": 0}
+    assert short.left_out == ("f",)
+    # 12 do not fit and may have 5; the frames 3, in calls that make numbers.
+    slow = plan_costs(costs(numbers=12.0, frames=10.0), budget, steps=10_000)
+    assert rates(slow) == {"numbers": 3, "frames": 6}
 
 
 def test_summaries_that_do_not_fit_are_infeasible():
-    prices = priced(("s", "summary", 11.0), ("f", "frame", 1.0), drain=0.0)
+    given = costs(summaries=11.0, frames=1.0, drain=0.0)
     with refuses(InfeasibleBudgetError, "summaries") as caught:
-        watch.plan_prices(prices, OverheadBudget("1%"), steps=10)
+        plan_costs(given, OverheadBudget("1%"), steps=10)
     assert caught.value.needed == 0.011
-
-
-kind = st.sampled_from(["summary", "call", "scalar", "frame"])
 
 
 @settings(deadline=None)
 @given(
-    st.lists(st.tuples(kind, st.floats(0, 100)), max_size=6),
+    st.dictionaries(st.sampled_from(sorted(KINDS)), st.floats(0, 100)),
     st.floats(0, 0.5),
     st.integers(1, 10**6),
     st.floats(1e-6, 1e3),
 )
-def test_a_plan_never_exceeds_its_budget(rows, share, steps, drain):
-    prices = priced(*((f"{i}", k, s) for i, (k, s) in enumerate(rows)), drain=drain)
+def test_a_plan_never_exceeds_its_budget(seconds, share, steps, drain):
+    given = costs(
+        **{kind: seconds[kind] for kind in KINDS if kind in seconds}, drain=drain
+    )
     try:
-        plan = watch.plan_prices(prices, OverheadBudget(share=share), steps=steps)
+        plan = plan_costs(given, OverheadBudget(share=share), steps=steps)
     except InfeasibleBudgetError as error:
         assume(share < error.needed <= 1)
         share = error.needed
-        plan = watch.plan_prices(prices, OverheadBudget(share=share), steps=steps)
+        plan = plan_costs(given, OverheadBudget(share=share), steps=steps)
     assert plan.predicted <= share
     if plan.interval > 1:
         oftener = dataclasses.replace(plan, interval=plan.interval - 1)
         assert oftener.predicted > share
-    assert len({p.every for p in plan.probes if p.every > 1}) <= 1
+    assert plan.every("frames") % max(plan.every("numbers"), 1) == 0
     assert watch.WatchPlan.from_json(plan.to_json()) == plan
     assert len({plan, watch.WatchPlan.from_json(plan.to_json())}) == 1
 
@@ -179,8 +163,8 @@ def planned(share, steps=1000):
 def test_the_same_times_give_the_same_plan():
     plan = planned(0.5)
     assert plan == planned(0.5)
-    assert [p.name for p in plan.probes] == ["end", "mean", "x"]
-    assert [p.bytes for p in plan.probes] == [4, 4, 256]
+    assert [one.names for one in plan.records] == [("end",), ("mean",), ("x",)]
+    assert [one.bytes for one in plan.records] == [4, 4, 256]
     assert plan.predicted <= 0.5
     with pytest.raises(dataclasses.FrozenInstanceError):
         plan.budget = None  # pyright: ignore[reportAttributeAccessIssue]
@@ -198,37 +182,37 @@ def test_planning_succeeds_at_the_needed_budget_and_not_below():
         planned(float(np.nextafter(needed, 0)))
 
 
-def plan_of(**rates):
-    kinds = {"end": "summary", "mean": "scalar", "x": "frame"}
-    probes = tuple(
-        watch.PlannedProbe(
-            name=name, kind=kinds[name], seconds=0.0, bytes=4, every=every
+def plan_of(**every: int):
+    names: dict[Any, str] = {"summaries": "end", "numbers": "mean", "frames": "x"}
+    records = tuple(
+        watch.PlannedRecords(
+            kind=kind, names=(name,), seconds=0.0, bytes=4, every=every[kind]
         )
-        for name, every in rates.items()
+        for kind, name in names.items()
+        if kind in every
     )
     return watch.WatchPlan(
         budget=OverheadBudget("100%"),
         steps=100,
         step_seconds=1.0,
         drain_seconds=0.1,
-        shared_seconds=0.0,
-        probes=probes,
+        records=records,
         interval=10,
     )
 
 
 @pytest.mark.parametrize(
-    ("rates", "counts"),
+    ("every", "counts"),
     [
-        ({"end": 1, "mean": 1, "x": 10}, (100, 100, 10)),
-        ({"end": 1, "mean": 5, "x": 5}, (100, 20, 20)),
-        ({"end": 1, "mean": 0, "x": 0}, (100, 0, 0)),
-        ({"end": 1, "mean": 1, "x": 0}, (100, 100, 0)),
-        ({"end": 1, "mean": 0, "x": 1}, (100, 0, 100)),
+        ({"summaries": 1, "numbers": 1, "frames": 10}, (100, 100, 10)),
+        ({"summaries": 1, "numbers": 5, "frames": 10}, (100, 20, 10)),
+        ({"summaries": 1, "numbers": 0, "frames": 0}, (100, 0, 0)),
+        ({"summaries": 1, "numbers": 1, "frames": 0}, (100, 100, 0)),
+        ({"summaries": 1, "numbers": 0, "frames": 1}, (100, 0, 100)),
     ],
 )
-def test_a_function_records_according_to_its_plan(tmp_path, rates, counts):
-    plan = plan_of(**rates)
+def test_a_function_records_according_to_its_plan(tmp_path, every, counts):
+    plan = plan_of(**every)
     path = tmp_path / "journal"
     y = X
     with watch.Journal.create(path, {}) as journal:
@@ -255,6 +239,41 @@ def test_a_function_without_planned_probes_runs_its_bare_program():
             program(X)
     assert program.variants().sizes()["quiet"] == 0
     assert program.watcher.recorded == 0
+
+
+def test_planning_runs_no_callback_and_keeps_donated_arguments():
+    def program(x):
+        handler = lambda *_: pytest.fail("called")
+        probe = watch.Probe.of("call", "call", handler, 1.0)
+        watch.probes.emit(probe, x[0, 0])
+        return x + 1
+
+    class Consumer:
+        def wants_frames(self):
+            return False
+
+        def ingest(self, step, probes, records):
+            raise AssertionError("planned, not run")
+
+    x, ticks = X + 0, itertools.count()
+    plan = watch.plan(
+        watch.jit(program, watcher=Consumer(), donate_argnums=0),
+        OverheadBudget("50%"),
+        example_args=(x,),
+        steps=1000,
+        seconds=0.01,
+        chunk_s=1e-3,
+        clock=lambda: next(ticks) * 1e-3,
+    )
+    assert not x.is_deleted()
+    assert [(one.kind, one.names) for one in plan.records] == [("summaries", ("call",))]
+
+
+@pytest.mark.parametrize("given", [{"seconds": 0}, {"chunk_s": -1.0}])
+def test_a_time_that_is_not_positive_is_refused(given):
+    budget, args = OverheadBudget("1%"), {"example_args": (X,), "steps": 9}
+    with refuses(ValueError, *given):
+        watch.plan(fn, budget, **args, **given)
 
 
 def test_wrong_arguments_are_refused():

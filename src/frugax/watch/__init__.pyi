@@ -24,16 +24,10 @@ from ._levels import (
     Level as Level,
 )
 from ._plan import (
-    PlannedProbe as PlannedProbe,
+    PlannedRecords as PlannedRecords,
     WatchPlan as WatchPlan,
     collection_interval as collection_interval,
     plan as plan,
-    plan_prices as plan_prices,
-)
-from ._price import (
-    ProbePrice as ProbePrice,
-    WatchPrices as WatchPrices,
-    price as price,
 )
 from ._prove import (
     prove as prove,

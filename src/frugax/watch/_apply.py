@@ -116,18 +116,20 @@ class _PlannedConsumer:
 
     def __init__(self, plan: WatchPlan, watcher: Watcher) -> None:
         self._watcher = watcher
-        self._slow_every = plan.slow_every
-        self._records_each_call = any(p.every == 1 for p in plan.probes)
+        self._frames_every = plan.every("frames")
+        self._numbers_every = plan.every("numbers")
 
     def due(self, step: int) -> int:
         # Counted from step 0, so that even a short run has one record of every planned
-        # probe.
-        if self._slow_every and not step % self._slow_every:
+        # kind.
+        if self._frames_every and not step % self._frames_every:
             return LOUD
-        return QUIET if self._records_each_call else BARE
+        if self._numbers_every and not step % self._numbers_every:
+            return QUIET
+        return BARE
 
     def wants_frames(self) -> bool:
-        return bool(self._slow_every)
+        return bool(self._frames_every)
 
     def ingest(
         self, step: int, probes: Mapping[str, Probe], records: Mapping[str, Any]

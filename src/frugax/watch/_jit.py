@@ -160,7 +160,7 @@ def watch_variants(
             else:
                 out = schedule.call_bare(step, args, kwargs)
         else:
-            out, records = variants.call(level, args, kwargs)
+            out, records = variants.call_level(level, *args, **kwargs)
             if schedule is None:
                 consumer.ingest(step, records.probes, records)
             else:

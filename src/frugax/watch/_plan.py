@@ -1,16 +1,16 @@
-"""`watch.plan`: choose how often each record is made, to keep an overhead budget.
+"""`watch.plan`: choose how often records are made, to keep an overhead budget.
 
 Between two collections the records stay where the program left them, as device
-arrays. A collection (a "drain") has a price of its own whatever it carries, and each
+arrays. A collection (a "drain") has a cost of its own whatever it carries, and each
 record adds a little. Summaries and user callbacks are in every call, and the last
-records are collected at the end: a budget below the price of these cannot be kept.
+records are collected at the end: a budget below the cost of these cannot be kept.
 """
 
 import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from frugax.budget import (
     OverheadBudget,
@@ -23,30 +23,36 @@ from frugax.budget import (
 )
 from frugax.errors import InfeasibleBudgetError
 
-from ._price import ProbePrice, WatchPrices, price
-from ._program_variants import BARE, LOUD, NEVER, QUIET
+from ._program_variants import NEVER, level_by_kind
+from ._recording_costs import RecordingCosts, measure_costs
 from .probes import Probe
 
-# Numbers first, then frames; among equals the cheap ones first.
-_RANKS = {"summary": 0, "call": 0, "scalar": 1, "frame": 2}
+# By the level of the program that makes them.
+_KINDS: tuple[Literal["summaries", "numbers", "frames"], ...] = (
+    "summaries",
+    "numbers",
+    "frames",
+)
+# Further names are only counted.
+_MAX_NAMES = 4
 _UNIT = "of the running time (as a share)"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedProbe:
-    """A probe's price and how often it records.
+class PlannedRecords:
+    """The records of one kind: their cost, and how often they are made.
 
     Attributes:
-        name: name of the probe.
-        kind: its class.
-        seconds: seconds that it adds to a call that records it; for a number, beside
-            those that all numbers add once.
+        kind: summaries, with which user callbacks count; numbers; or frames.
+        names: the names of their probes.
+        seconds: seconds that they add to a call that makes them, beside those of the
+            kinds before them.
         bytes: bytes that leave the program with such a call.
-        every: calls between two records; 1 for every call, 0 for never.
+        every: calls between two that make them; 1 for every call, 0 for never.
     """
 
-    name: str
-    kind: str
+    kind: Literal["summaries", "numbers", "frames"]
+    names: tuple[str, ...]
     seconds: float
     bytes: int
     every: int
@@ -61,8 +67,8 @@ class WatchPlan(Plan):
         steps: calls of the run.
         step_seconds: seconds of one call without watching.
         drain_seconds: seconds of one collection, besides its records.
-        shared_seconds: seconds that the numbers of a call add once.
-        probes: the probes in the order in which the budget pays for them.
+        records: the kinds of records that the function makes, in the order in which
+            the budget pays for them. Calls that make frames also make numbers.
         interval: calls between two collections.
     """
 
@@ -70,8 +76,7 @@ class WatchPlan(Plan):
     steps: int
     step_seconds: float
     drain_seconds: float
-    shared_seconds: float
-    probes: tuple[PlannedProbe, ...]
+    records: tuple[PlannedRecords, ...]
     interval: int
 
     @property
@@ -82,79 +87,43 @@ class WatchPlan(Plan):
     @property
     def predicted(self) -> float:
         """Share of the running time that watching adds; <= `budget.share`."""
-        records_s = sum(p.seconds / p.every for p in self.probes if p.every)
-        if self._numbers_every:
-            records_s += self.shared_seconds / self._numbers_every
+        records_s = sum(r.seconds / r.every for r in self.records if r.every)
         drains_s = self.drains * self.drain_seconds / self.steps
         return (records_s + drains_s) / self.step_seconds
 
     @property
     def left_out(self) -> tuple[str, ...]:
         """The probes that the budget cannot pay for at any rate."""
-        return tuple(p.name for p in self.probes if not p.every)
+        return tuple(name for r in self.records if not r.every for name in r.names)
 
-    @property
-    def slow_every(self) -> int:
-        """Calls between two records of the probes that do not record in every call.
-
-        0 if there are no such probes. One rate for all of them, because the programs
-        of a function are bare, quiet and loud: these probes are in the loud one.
-        """
-        if not self._has_slow:
-            return 0
-        return max(p.every for p in self.probes)
-
-    @property
-    def _numbers_every(self) -> int:
-        """Calls between two calls that record some number; 0 for never."""
-        rates = [p.every for p in self.probes if p.kind == "scalar" and p.every]
-        return min(rates, default=0)
-
-    @property
-    def _has_slow(self) -> bool:
-        return any(p.every > 1 or (p.every and p.kind == "frame") for p in self.probes)
+    def every(self, kind: Literal["summaries", "numbers", "frames"]) -> int:
+        """Return the calls between two that make records of a kind; 0 for never."""
+        return next((r.every for r in self.records if r.kind == kind), 0)
 
     def level_of(self, probe: Probe) -> int:
         """Return the lowest program level that records a probe under this plan."""
-        for planned in self.probes:
-            if (planned.name, planned.kind) == (probe.name, probe.kind):
-                if not planned.every:
-                    return NEVER
-                if _RANKS[planned.kind] == 0:
-                    return BARE
-                is_slow = planned.every > 1 or planned.kind == "frame"
-                return LOUD if is_slow else QUIET
-        # Not seen with the example arguments, so nothing is known of its price. Only
-        # summaries and calls are never left out.
-        return BARE if _RANKS[probe.kind] == 0 else NEVER
+        level = level_by_kind(probe)
+        # Summaries are never left out.
+        return level if not level or self.every(_KINDS[level]) else NEVER
 
     def __str__(self) -> str:
         rows = []
-        for p in self.probes:
+        for r in self.records:
             when = {0: "left out", 1: "every call"}.get(
-                p.every, f"every {p.every} calls"
+                r.every, f"every {r.every} calls"
             )
-            share = p.seconds / max(p.every, 1) / self.step_seconds * bool(p.every)
+            share = r.seconds / max(r.every, 1) / self.step_seconds * bool(r.every)
+            names = ", ".join(r.names[:_MAX_NAMES])
+            if len(r.names) > _MAX_NAMES:
+                names += f" and {len(r.names) - _MAX_NAMES} more"
             rows.append(
                 [
-                    p.name,
-                    p.kind,
+                    r.kind,
+                    names,
                     when,
-                    format_seconds(p.seconds),
-                    format_bytes(p.bytes),
+                    format_seconds(r.seconds),
+                    format_bytes(r.bytes),
                     format_share(share),
-                ]
-            )
-        if self.shared_seconds and self._numbers_every:
-            every = self._numbers_every
-            rows.append(
-                [
-                    "numbers, once",
-                    "scalar",
-                    "every call" if every == 1 else f"every {every} calls",
-                    format_seconds(self.shared_seconds),
-                    "",
-                    format_share(self.shared_seconds / every / self.step_seconds),
                 ]
             )
         drains_share = self.drains * self.drain_seconds / self.steps / self.step_seconds
@@ -164,7 +133,7 @@ class WatchPlan(Plan):
         limit = f"limit {format_share(self.budget.share)}"
         step_s = f"of {format_seconds(self.step_seconds)}"
         rows.append(["all", "", limit, step_s, "", format_share(self.predicted)])
-        return table(["probe", "kind", "when", "adds", "bytes", "share"], rows)
+        return table(["records", "names", "when", "adds", "bytes", "share"], rows)
 
 
 def plan(
@@ -177,11 +146,11 @@ def plan(
     chunk_s: float = 0.005,
     clock: Callable[[], float] = time.perf_counter,
 ) -> WatchPlan:
-    """Measure a function's probes and plan which of them the budget can pay for.
+    """Measure a function's records and plan how often the budget can pay for them.
 
     Summaries and user callbacks come first, since they are in every call, then numbers,
-    then frames. Probes that are not affordable in every call share a lower rate, which
-    takes half of the rest; the other half pays for more frequent collections.
+    then frames. Frames, and numbers that are not affordable in every call, get a rate
+    that takes half of the rest; the other half pays for more frequent collections.
 
     Args:
         fn: a function, or one from `watch.jit`.
@@ -201,39 +170,33 @@ def plan(
     """
     check_budget(budget, OverheadBudget)
     _check_steps(steps)
-    prices = price(
-        fn,
-        *example_args,
-        seconds=seconds,
-        chunk_s=chunk_s,
-        callbacks=False,
-        clock=clock,
+    costs = measure_costs(
+        fn, example_args, seconds=seconds, chunk_s=chunk_s, clock=clock
     )
-    return plan_prices(prices, budget, steps=steps)
+    return plan_costs(costs, budget, steps=steps)
 
 
-def plan_prices(
-    prices: WatchPrices, budget: OverheadBudget, *, steps: int
+def plan_costs(
+    costs: RecordingCosts, budget: OverheadBudget, *, steps: int
 ) -> WatchPlan:
-    """Plan with prices that have been measured already; see `plan`.
-
-    Raises:
-        InfeasibleBudgetError: the budget is below the least price.
-        TypeError: `budget` is not an OverheadBudget.
-        ValueError: `steps` is below 1.
-    """
-    check_budget(budget, OverheadBudget)
-    _check_steps(steps)
-    ordered = sorted(prices.probes, key=lambda p: (_RANKS[p.kind], p.seconds))
-    planned = [_to_planned(p, every=int(_RANKS[p.kind] == 0)) for p in ordered]
+    """Plan with costs that have been measured already; see `plan`."""
+    records = tuple(
+        PlannedRecords(
+            kind=_KINDS[cost.level],
+            names=cost.names,
+            seconds=cost.seconds,
+            bytes=cost.bytes,
+            every=int(cost.level == 0),
+        )
+        for cost in costs.levels
+    )
     # The least that can be done: summaries, and one drain at the end.
     draft = WatchPlan(
         budget=budget,
         steps=steps,
-        step_seconds=prices.step_seconds,
-        drain_seconds=prices.drain_seconds,
-        shared_seconds=prices.shared_seconds,
-        probes=tuple(planned),
+        step_seconds=costs.step_seconds,
+        drain_seconds=costs.drain_seconds,
+        records=records,
         interval=steps,
     )
     # Whether a plan fits is always decided by the prediction itself, so that rounding
@@ -247,31 +210,22 @@ def plan_prices(
             unit=_UNIT,
             hint="run more steps, or record fewer summaries.",
         )
-    slow: list[int] = []
-    for i, probe in enumerate(ordered):
-        if probe.kind == "scalar" and fits(with_rate := _set_rates(draft, {i: 1})):
+    for i, planned in enumerate(records):
+        if planned.every:
+            continue
+        if planned.kind == "numbers" and fits(with_rate := _set_rate(draft, i, 1)):
             draft = with_rate
-        elif _RANKS[probe.kind]:
-            slow.append(i)
-    # The most expensive probes are given up until the others can share a rate.
-    while slow:
+            continue
         # Half of the rest, so that drains need not wait until the end of the run: until
         # then the records would fill the device, and a crash would lose them.
         rest_s = (budget.share - draft.predicted) * draft.step_seconds / 2
-        price_s = sum(ordered[i].seconds for i in slow)
-        if not draft._numbers_every and any(ordered[i].kind == "scalar" for i in slow):
-            price_s += prices.shared_seconds
+        # A call that makes frames makes numbers as well: it must be one of theirs.
+        base = max(draft.every("numbers"), 1)
         every = steps + 1
-        if rest_s > 0:
-            every = max(math.ceil(price_s / rest_s), 1)
-        if every <= steps and fits(
-            with_rate := _set_rates(draft, dict.fromkeys(slow, every))
-        ):
+        if rest_s > 0 and planned.seconds / rest_s <= steps:
+            every = base * max(math.ceil(planned.seconds / rest_s / base), 1)
+        if every <= steps and fits(with_rate := _set_rate(draft, i, every)):
             draft = with_rate
-            break
-        # The list is sorted by class and then by price, so its last probe is the most
-        # expensive of the least important class.
-        slow.pop()
     drains = lambda interval: dataclasses.replace(draft, interval=interval)
     return drains(_smallest(lambda interval: fits(drains(interval)), steps))
 
@@ -352,18 +306,7 @@ def _check_steps(steps: int) -> None:
         raise ValueError(f"steps must be an integer >= 1, got {steps!r}.")
 
 
-def _to_planned(probe: ProbePrice, *, every: int) -> PlannedProbe:
-    return PlannedProbe(
-        name=probe.name,
-        kind=probe.kind,
-        seconds=probe.seconds,
-        bytes=probe.bytes,
-        every=every,
-    )
-
-
-def _set_rates(draft: WatchPlan, rates: dict[int, int]) -> WatchPlan:
-    probes = list(draft.probes)
-    for i, every in rates.items():
-        probes[i] = dataclasses.replace(probes[i], every=every)
-    return dataclasses.replace(draft, probes=tuple(probes))
+def _set_rate(draft: WatchPlan, i: int, every: int) -> WatchPlan:
+    records = list(draft.records)
+    records[i] = dataclasses.replace(records[i], every=every)
+    return dataclasses.replace(draft, records=tuple(records))

@@ -37,6 +37,17 @@ def _work(compiled: Any) -> float:
     return float(costs.get("flops", 0.0)) + float(costs.get("bytes accessed", 0.0))
 
 
+def variants_of(watched: Any) -> "ProgramVariants":
+    """Return the programs of a watched function."""
+    variants = getattr(watched, "variants", None)
+    if variants is None:
+        raise TypeError(
+            f"a function from watch.jit is needed, got {watched!r}: write "
+            "watch.jit(fn)."
+        )
+    return variants()
+
+
 def level_by_kind(probe: Probe) -> int:
     """Return the lowest level at which a probe records, by its kind alone."""
     return _LEVELS_BY_KIND[probe.kind]
@@ -128,10 +139,10 @@ class ProgramVariants:
         names = ("donate_argnums", "donate_argnames")
         return any(self._options.get(name) not in (None, (), []) for name in names)
 
-    @property
-    def all_probes(self) -> tuple[Probe, ...]:
-        """All probes of the function."""
-        return tuple(self._all_probes)
+    def names_at(self, level: int) -> tuple[str, ...]:
+        """Return the names of the probes that a level adds to those below it."""
+        found = {p.name: None for p in self._all_probes if self._level_of(p) == level}
+        return tuple(found)
 
     @property
     def records_always(self) -> bool:
@@ -151,8 +162,8 @@ class ProgramVariants:
         """Trace the function to find its probes."""
         self.bare.trace(*args, **kwargs)
 
-    def call(
-        self, level: int, args: Sequence[Any], kwargs: Mapping[str, Any]
+    def call_level(
+        self, level: int, *args: Any, **kwargs: Any
     ) -> tuple[Any, PackedRecords]:
         """Call the program of a level; returns the function's results and records."""
         return self._recording[level](*args, **kwargs)
@@ -176,24 +187,6 @@ class ProgramVariants:
         if work.get(BARE) and QUIET in work:
             self._extra_work = work[QUIET] / work[BARE] - 1
 
-    def with_probes(self, probes: Sequence[Probe]) -> Any:
-        """Return a program that records these probes and nothing else."""
-
-        def run(*args: Any, **kwargs: Any) -> tuple[Any, PackedRecords]:
-            traced = self._trace(args, kwargs).keep(lambda p: p in probes)
-            out, made = traced.run(keep_rules=False)
-            return out, pack_records(made)
-
-        return jax.jit(self._wrap(run), **self._options_with_records())
-
-    def with_callback(self, probe: Probe) -> Any:
-        """Return the program with one probe as a callback, as without `watch.jit`."""
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            return self._trace(args, kwargs).keep(lambda p: p == probe).run_unchanged()
-
-        return jax.jit(self._wrap(run), **self._options)
-
     def sizes(self) -> dict[str, int]:
         """Return how many compiled programs JAX holds for each variant."""
         programs = {
@@ -204,7 +197,7 @@ class ProgramVariants:
         return {n: sum(p._cache_size() for p in ps) for n, ps in programs.items()}
 
     def _has_level(self, level: int) -> bool:
-        return any(self._level_of(probe) == level for probe in self._all_probes)
+        return bool(self.names_at(level))
 
     def _run_bare(self, *args: Any, **kwargs: Any) -> Any:
         traced = self._trace(args, kwargs)

@@ -17,7 +17,7 @@ from frugax.budget import (
 )
 from frugax.measure import time_interleaved
 
-from ._price import variants_of
+from ._program_variants import variants_of
 
 # Two runs of the same program may differ by at most this much; on a machine that is
 # noisier than this a claim of one percent means nothing.
