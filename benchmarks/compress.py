@@ -10,8 +10,7 @@ bytes count. The error is the mean of 1 - cosine to the embeddings by float32 we
 `table`: GGUF, NF4, HQQ and GPTQ in the bytes of each, on six nets that are trained
 here. `tasks`, `unseen`: the rules of error weights on these, and on ten nets of
 packages. `budgets`: how much of a budget is used. `speed`, `streaming`: millions of
-weights a second, and memory, with Numba where it is installed and without it by
-`--numpy`. `packed`: bytes of packed weights in a compiled step.
+weights a second, and memory. `packed`: bytes of packed weights in a compiled step.
 
 Packages of peers are put into a folder of their own. Speeds count processor time.
 """
@@ -696,10 +695,8 @@ def measure_speed(given: argparse.Namespace) -> Figures:
     """Millions of weights a second in files 8 times smaller, the best of three.
 
     Search, coding and the check of the decoded file; normal float32 numbers, and the
-    models as a whole. The first call, which may compile, is left out.
+    models as a whole. The first call is left out.
     """
-    if given.numpy:
-        sys.modules["numba"] = None  # type: ignore[assignment]  # an ImportError
     rng = np.random.default_rng(0)
     draw = lambda side: rng.normal(size=(side, side)).astype(np.float32)
     cases: dict[str, Any] = {"four of 64 x 64": {f"w{i}": draw(64) for i in range(4)}}
@@ -708,7 +705,6 @@ def measure_speed(given: argparse.Namespace) -> Figures:
             "one of 4,096 x 4,096": {"w": draw(4096)},
             "four of 1,024 x 1,024": {f"w{i}": draw(1024) for i in range(4)},
         } | models()
-    lane = "NumPy alone" if given.numpy else "Numba, if it is here"
     found: Figures = {}
     for name, tree in cases.items():
         data = compress.compress(tree, SizeBudget("8x"))
@@ -717,7 +713,7 @@ def measure_speed(given: argparse.Namespace) -> Figures:
             "compress": lambda t=tree: compress.compress(t, SizeBudget("8x")),
             "decompress": lambda d=data: compress.decompress(d),
         }
-        found[f"{name}, {lane}"] = {"bytes": len(data)} | {
+        found[name] = {"bytes": len(data)} | {
             what: millions / min(cpu_seconds(work) for _ in range(3))
             for what, work in both.items()
         }
@@ -753,10 +749,8 @@ def resident_bytes(which: str) -> int:
     return 1024 * next(int(x.split()[1]) for x in lines if x.startswith(which))
 
 
-def stream(source: Path, target: Path, budget: SizeBudget, *, numpy: bool) -> Figures:
+def stream(source: Path, target: Path, budget: SizeBudget) -> Figures:
     """Save the model; return the rise of memory, the time and the file's size."""
-    if numpy:
-        sys.modules["numba"] = None  # type: ignore[assignment]  # an ImportError
     # The codec's own libraries, before counting.
     noise = np.random.default_rng(0).normal(size=(64, 64))
     compress.decompress(compress.compress(noise, budget))
@@ -768,7 +762,6 @@ def stream(source: Path, target: Path, budget: SizeBudget, *, numpy: bool) -> Fi
         "rel_error": report.rel_error,
         "peak_rise_bytes": resident_bytes("VmHWM") - before,
         "cpu_seconds": time.process_time(),
-        "with_numba": bool(sys.modules.get("numba")),
     }
 
 
@@ -791,8 +784,7 @@ def measure_streaming(given: argparse.Namespace) -> Figures:
             # A fresh process: this one's peak is that of making the model.
             context = multiprocessing.get_context("spawn")
             with ProcessPoolExecutor(1, mp_context=context) as pool:
-                how = {"numpy": given.numpy}
-                done = pool.submit(stream, source, target, budget, **how).result()
+                done = pool.submit(stream, source, target, budget).result()
             found[str(budget)] = {"model_bytes": size} | done
     return found
 
@@ -868,7 +860,6 @@ PARTS = {
 
 
 def add_options(ask: argparse.ArgumentParser) -> None:
-    ask.add_argument("--numpy", action="store_true", help="without Numba")
     ask.add_argument("--times", type=int, default=1, help="tensors, of streaming")
 
 

@@ -21,7 +21,6 @@ from frugax.errors import CorruptFileError
 
 from .._zstd import decompress_frame
 from ..uniform import MAX_LEVEL, Step, compute_type
-from ._compiled import Kernels, load_kernels
 from ._encode import HEADER
 from ._quantise import MAX_FAR_LEVEL, MAX_ROW_LANE, LaneLayout
 from ._scales import scale_runs, unpack_exponents
@@ -245,9 +244,6 @@ def _trellis_decode_lanes(
 
     `_FAR` stands for far-out integers, and raw bits are zero.
     """
-    if kernels := load_kernels(decode=sum(block.lanes.size for block in blocks)):
-        pairs = zip(blocks, out, strict=True)
-        return [_decode_compiled(kernels, block, levels) for block, levels in pairs]
     order = sorted(range(len(blocks)), key=lambda i: -blocks[i].lanes.length)
     ranked = [blocks[i] for i in order]
     firsts = np.cumsum([0, *(block.lanes.count for block in ranked)])
@@ -264,21 +260,6 @@ def _trellis_decode_lanes(
         # The encoder started every state at its lowest value: a free integrity check.
         valid[i] = bool(at == end and (states[first:stop] == LOWEST_STATE).all())
     return valid
-
-
-def _decode_compiled(kernels: Kernels, block: ParsedBlock, levels: np.ndarray) -> bool:
-    lanes, states = block.lanes, block.states.astype(np.int64)
-    used = kernels.pop_lanes(
-        states,
-        block.words,
-        lanes.split_runs(block.classes),
-        lanes.run,
-        lanes.size - lanes.length * (lanes.count - 1),
-        block.tables.frequencies,
-        _symbol_levels(block.tables).astype(np.int32),
-        levels,
-    )
-    return used == len(block.words) and bool((states == LOWEST_STATE).all())
 
 
 class _OutputTile:

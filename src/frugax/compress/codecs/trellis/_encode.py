@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from .._zstd import compress_frame
-from ._compiled import Kernels, load_kernels
 from ._quantise import TrellisLevels
 from ._scales import pack_exponents
 from ._tables import LOWEST_STATE, SCALE_BITS, Tables
@@ -24,38 +23,12 @@ _TILE = 32
 
 def encode(blocks: Sequence[TrellisLevels]) -> list[bytes]:
     """Code the integers of each block at close to their entropy."""
-    if kernels := load_kernels():  # their paths were counted
-        return [_encode_compiled(kernels, block) for block in blocks]
     symbols = [_symbols(block) for block in blocks]
     streams = _trellis_encode_lanes(blocks, symbols)
     return [
         _assemble(block, _list_far(block, of_block), *stream)
         for block, of_block, stream in zip(blocks, symbols, streams, strict=True)
     ]
-
-
-def _encode_compiled(kernels: Kernels, block: TrellisLevels) -> bytes:
-    lanes, tables = block.lanes, block.tables
-    states = np.full(lanes.count, float(LOWEST_STATE))
-    words = np.empty(lanes.size, np.uint16)  # at most one a number
-    starts = np.cumsum(tables.frequencies, axis=2) - tables.frequencies
-    at, far_count = kernels.push_lanes(
-        block.levels,
-        lanes.size - lanes.length * (lanes.count - 1),
-        lanes.split_runs(block.classes),
-        lanes.run,
-        tables.lowest,
-        tables.halves,
-        tables.raw_bits,
-        tables.frequencies.astype(np.float64),
-        starts.astype(np.float64),
-        states,
-        words,
-    )
-    far = np.zeros(0, np.int32)
-    if far_count:
-        far = _list_far(block, _symbols(block))
-    return _assemble(block, far, states, words[at:].astype("<u2"))
 
 
 def _symbols(block: TrellisLevels) -> np.ndarray:

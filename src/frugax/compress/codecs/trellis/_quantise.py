@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 
 from ..uniform import MAX_LEVEL, Step, compute_type
-from ._compiled import Kernels, load_kernels
 from ._feedback import Feedback, Stage
 from ._scales import run_scales, scale_runs
 from ._tables import Tables, classify_rms, fit_tables
@@ -50,8 +49,6 @@ _MAX_SCALED = MAX_LEVEL[4] - 16
 # Larger levels are listed apart: of at most this magnitude, which float32 rounds.
 MAX_FAR_LEVEL = 1 << 30
 _PART = 1 << 20  # numbers in a float64 copy
-# NumPy takes this many times as long for a stage of feedback, which has few lanes.
-_STAGES_SLOWER = 5
 # Rates are estimated on short pieces of the lanes, many side by side: that is fast.
 _PIECE, _PIECES = 128, 256
 
@@ -277,8 +274,6 @@ def _feed_back(
     parts: Sequence[tuple[TrellisInput, PathProblem]],
 ) -> list[np.ndarray]:
     """Find the paths of inputs with feedback, one stage of all of them at a time."""
-    # Of a stage alone there are too few numbers to ask for compiled loops.
-    load_kernels(encode=_STAGES_SLOWER * sum(part.values.size for part, _ in parts))
     levels = [np.zeros(problem.scaled.shape, np.int32) for _, problem in parts]
     errors = [np.zeros(part.values.shape, np.float32) for part, _ in parts]
     stages = [part.feedback.stages for part, _ in parts if part.feedback]
@@ -440,9 +435,6 @@ def viterbi(problems: Sequence[PathProblem]) -> list[np.ndarray]:
     """
     if not problems:
         return []
-    size = sum(part.scaled.size for part in problems)
-    if kernels := load_kernels(encode=size):
-        return [_find_paths(kernels, part) for part in problems]
     order = sorted(range(len(problems)), key=lambda i: -len(problems[i].scaled))
     ranked = [problems[i] for i in order]
     ends = np.cumsum([part.scaled.shape[1] for part in ranked])
@@ -482,16 +474,6 @@ def viterbi(problems: Sequence[PathProblem]) -> list[np.ndarray]:
         steps, lanes = part.scaled.shape
         paths[i] = integers[:steps, end - lanes : end]
     return paths
-
-
-def _find_paths(kernels: Kernels, part: PathProblem) -> np.ndarray:
-    rates = part.rates
-    if rates is None:
-        rates = np.empty((1, 0), np.float32)
-    integers = np.empty(part.scaled.shape, np.int32)
-    starts = part.start_states
-    kernels.find_paths(part.scaled, rates, part.classes, starts, integers)
-    return integers
 
 
 def _place_side_by_side(
