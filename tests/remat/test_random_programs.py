@@ -13,10 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from frugax import MemoryBudget, remat
+from frugax.errors import InfeasibleBudgetError
 from frugax.jaxprs import ClosedJaxpr, jaxpr_as_fun, split_scan, variables
 from frugax.remat import Segment
 from frugax.remat.rewrite import Gate, RematGraph, build_value_and_grad, trace_loss
 from frugax.remat.solver import build_segments, list_candidates
+from refusals import refuses
 
 from .random_programs import Case, random_case
 
@@ -194,6 +197,16 @@ def test_compiled_programs_agree_as_well():
         except AssertionError as e:
             e.add_note(str(case.operations))
             raise
+
+
+def test_the_first_fit_is_refused_nothing_that_a_full_search_meets():
+    case = random_case(45, "float32")
+    how: dict[str, Any] = {"example_args": case.args, "cache": False, **case.how}
+    with refuses(InfeasibleBudgetError) as full:
+        remat.plan(case.loss, MemoryBudget(limit_bytes=1), **how)
+    limit = MemoryBudget(limit_bytes=int(full.value.needed))
+    plan = remat.plan(case.loss, limit, first_fit=True, **how)
+    assert plan.predicted <= limit.limit_bytes < plan.unplanned_bytes
 
 
 def test_a_step_may_donate_its_inputs():

@@ -208,9 +208,18 @@ class CompileBench:
             for number, ((parts, _), (size, undone, *_)) in enumerate(
                 self.known.items()
             )
-            if not undone and (self.is_late or parts in self.for_any_limit)
+            if not undone and parts in self.repeatable
         ]
         return self._measure(0, min(intact)[-1], final=True)
+
+    @property
+    def repeatable(self) -> set[PlanParts]:
+        """Plans that a search at the bytes of any of them tries as well.
+
+        Where the time ended before, all that were compiled.
+        """
+        compiled = {parts for parts, _ in self.known}
+        return compiled if self.is_late else compiled & self.for_any_limit
 
     def fits(self, found: Measurement) -> bool:
         """Whether it keeps to the limit and still recomputes all that was planned."""

@@ -115,8 +115,8 @@ def plan(
         ConfigError: there is no such target or device, its memory is not known, or a
             mesh does not fit it.
         MissingExtraError: the compiler of the target is not installed.
-        InfeasibleBudgetError: none of the measured plans fits; the smallest of them
-            does at `needed`, and `best` is that plan.
+        InfeasibleBudgetError: none of the measured plans fits; the smallest of those
+            that are tried at every limit does at `needed`, and `best` is that plan.
         RematUndoneError: the compiler merged away all recomputation, or kept on the
             device what the plan moves to the host.
         TypeError: the loss cannot be traced or does not return a number, or an argument
@@ -394,7 +394,7 @@ class _PlanSearch:
         if self.offload is True and not self._why_no_offload():
             stages.append(_Stage.IN_HOST)
         for stage in stages:
-            thorough = stage in (last, stages[-1]) and not self.first_fit
+            thorough = stage in (last, stages[-1])
             found = self._search(bench, plain, stage, thorough=thorough)
             if found and _Stage.CHUNKED in stages[stages.index(stage) + 1 :]:
                 found = self._prefer_chunks(bench, plain, found)
@@ -609,8 +609,10 @@ class _PlanSearch:
         needed = self.budget.limit_bytes
         best = self._build_plan(bench, found)
         # The plain program is one of them, whoever compiled it.
-        tried = len({parts for parts, _ in bench.known})
+        tried = len(bench.repeatable)
         attempt = f"in the smallest of {tried} programs tried"
+        if not bench.is_late:
+            attempt += " at every limit"
         if bench.least < needed:
             least = format_bytes(int(bench.least))
             attempt += f" (by the model, none is expected below {least})"

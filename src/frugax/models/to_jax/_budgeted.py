@@ -13,7 +13,6 @@ import jax.numpy as jnp
 
 from frugax import remat
 from frugax.budget import MemoryBudget, MemoryShare, Receipt, Spend
-from frugax.errors import InfeasibleBudgetError
 from frugax.measure import program
 from frugax.models._compiled_model import CompiledModel
 from frugax.targets import Target, find_target
@@ -251,23 +250,17 @@ class _PlannedGradients:
     def _search(self, keep: Callable[[Any], None]) -> remat.RematPlan:
         task, target = self.task, self.model.target
 
-        def search(*, first_fit: bool) -> remat.RematPlan:
-            return remat.plan(
-                task.objective,
-                self.model.budget,
-                example_args=task.args,
-                has_aux=task.has_aux,
-                within=remat.EnclosingProgram(
-                    build=self._finish, args=task.args, keep=keep
-                ),
-                target=None if target.is_here else target,
-                first_fit=first_fit,
-            )
-
-        try:
-            return search(first_fit=True)  # one or two compilations in most cases
-        except InfeasibleBudgetError:
-            return search(first_fit=False)
+        return remat.plan(
+            task.objective,
+            self.model.budget,
+            example_args=task.args,
+            has_aux=task.has_aux,
+            within=remat.EnclosingProgram(
+                build=self._finish, args=task.args, keep=keep
+            ),
+            target=None if target.is_here else target,
+            first_fit=True,  # one or two compilations in most cases
+        )
 
     def _finish(self, grad: Callable[..., Any]) -> Any:
         """The jitted function around a gradient, with checks of its arguments."""
