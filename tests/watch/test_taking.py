@@ -329,6 +329,32 @@ def test_a_program_of_callbacks_loses_no_summary_without_collections(tmp_path):
     assert len(watch.read(tmp_path / "a", strict=True).streams["s"]) == 2000
 
 
+def test_a_callback_that_finds_no_room_loses_its_record_and_counts_it(tmp_path):
+    with watch.Journal.create(tmp_path / "a", {}) as journal:
+        watcher = taking(journal, max_pending=2)
+        holds, release = threading.Event(), threading.Event()
+
+        def hold():
+            with watcher.collector._owner:  # as if it were collecting
+                holds.set()
+                release.wait()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        holds.wait()
+        for i in range(5):
+            watcher.ingest_callback("frame", "s", {"x": np.full(3, i)})
+        release.set()
+        thread.join()
+        watcher.finish()
+        tally = watcher.losses.tally("frame")
+        assert (tally.given, tally.kept) == (5, 3)
+        assert dict(tally.dropped) == {"queue full": 2}
+        assert watcher.pending == 0
+    rows = watch.read(tmp_path / "a", strict=True).streams["s"]["x"]
+    assert rows[:, 0].tolist() == [0, 1, 2]
+
+
 def test_steps_of_a_shorter_loop_continue_after_the_longer_one(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         watcher = taking(journal)

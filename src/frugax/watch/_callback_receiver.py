@@ -7,9 +7,8 @@ records over through a callback. Nothing that happens here may end or stop that 
 from typing import Any
 
 from ._current import current
-from ._row_batch import fields_of
 from .delivery import Interrupts, Runner, callback_stats, error_text
-from .probes import Probe, set_receiver
+from .probes import Probe, fields_of, set_receiver
 
 # A handler that hangs is abandoned after this time, and the program goes on.
 _MAX_WAIT_S = 10.0

@@ -32,7 +32,9 @@ _MIN_GAP_S = 0.4
 _MAX_GAP_FACTOR = 2
 # How long a step waits for more numbers of the same step.
 _MIN_STEP_AGE_S = 0.1
-# Device memory that records of programs may hold while they wait. Without a cap in
+# Seconds that a callback may wait for room.
+_MAX_CALLBACK_WAIT_S = 1.0
+# Memory that records of programs may hold while they wait. Without a cap in
 # bytes, 4096 waiting frames could fill an accelerator.
 _MAX_PENDING_BYTES = 256 * 2**20
 
@@ -84,8 +86,10 @@ class Collector:
         self.reader = EntryReader(dispatch, flight=flight, inspect=inspect)
         self._entries: deque[Entry] = deque()
         self._bytes = 0
-        # Rows that are on the host but not in the journal, such as on a full disk.
+        # Rows that are on the host but not in the journal: records of callbacks, and
+        # all others where the disk is full.
         self._rows: deque[RowBatch] = deque()
+        self._callback_steps: dict[str, int] = {}  # the last, by stream
         self._make_locks()
         self._last_tick = 0.0
         self._has_open_rows = False
@@ -112,6 +116,11 @@ class Collector:
         return fresh + queued + sum(map(len, tuple(self._rows)))
 
     @property
+    def waiting_rows(self) -> int:
+        """Batches of rows that are on the host and wait for the journal."""
+        return len(self._rows)
+
+    @property
     def limit(self) -> float:
         """The budget, a share of the running time."""
         return self._pace.limit
@@ -119,7 +128,8 @@ class Collector:
     @property
     def written(self) -> int:
         """Entries that were passed on."""
-        return max(self._passed_on - sum(map(len, self._rows)), 0)
+        # Copied in one step, as above.
+        return max(self._passed_on - sum(map(len, tuple(self._rows))), 0)
 
     @property
     def is_over_limit(self) -> bool:
@@ -209,17 +219,45 @@ class Collector:
         # Half: the newest may not be computed yet, and waiting for them stalls.
         self.collect(rest=min(len(self._entries), self._max_entries) // 2)
 
-    def write_callback_records(self, wait_s: float) -> None:
-        """Write the records of callbacks, unless another thread is collecting.
+    def next_callback_step(self, stream: str) -> int:
+        """Return the step of the next record of a callback: 0, 1, 2 and so on."""
+        with self._queue_lock:
+            step = self._callback_steps.get(stream, -1) + 1
+            self._callback_steps[stream] = step
+        return step
 
-        That thread may itself be blocked on the program whose callback waits here,
-        hence the limit of the wait.
+    def add_from_callback(self, rows: RowBatch, *, may_wait: bool) -> None:
+        """Accept a record that a program called back with; for any thread.
+
+        Where there is no room it is written here, or lost: the thread that collects may
+        itself be blocked on the program whose callback waits.
+
+        Args:
+            rows: the record.
+            may_wait: whether to wait for that thread, for a second at most.
         """
+        kind = rows.kind or "summary"
+        self._writer.losses.give(kind)
+        if self.is_over_limit:
+            self.write_rows(_MAX_CALLBACK_WAIT_S if may_wait else 0.0)
+            if self.is_over_limit:
+                self._writer.lose(kind, 1)
+                return
+        with self._queue_lock:
+            self._rows.append(rows)
+            self._bytes += rows.nbytes
+            self.added += 1
+            self._passed_on += 1
+        if not self.has_started:
+            self.start()
+
+    def write_rows(self, wait_s: float) -> None:
+        """Write the rows that wait, unless another thread is collecting."""
         if not self._owner.acquire(timeout=wait_s):
             return
         before = time.thread_time()
         try:
-            self._dispatch.write_callback_records()
+            self._dispatch_rows()
         except (OutputError, ValueError) as e:
             self._writer.note_failure(e)
         finally:
@@ -229,8 +267,10 @@ class Collector:
     def shed(self) -> None:
         """Drop the oldest rows of programs that the journal cannot take."""
         with self._owner:
-            while self._rows and self.is_over_limit and self._rows[0].source is None:
-                rows = self._rows.popleft()
+            while (
+                self._rows and self.is_over_limit and self._rows[0].source != "caller"
+            ):
+                rows = self._pop_rows()
                 self._writer.lose(rows.kind or "scalar", len(rows))
 
     def wait_for_device(self) -> None:
@@ -334,19 +374,11 @@ class Collector:
             with self._queue_lock:
                 self._bytes -= sum(entry.nbytes for entry in taken)
         self._rows.extend(self.reader.take_rows())
-        while self._rows:
-            unwritten = self._dispatch.dispatch_rows(self._rows[0])
-            if unwritten is not None:
-                self._rows[0] = unwritten
-                failure = self._writer.failure
-                if failure is not None:
-                    raise failure
-            else:
-                self._rows.popleft()
-        self._dispatch.write_callback_records()
+        has_rows = bool(self._rows)
+        self._dispatch_rows()
         if writes_open:
             self._dispatch.write_open_rows(0.0 if wait else _MIN_STEP_AGE_S)
-        self._has_open_rows = bool(taken) or not writes_open
+        self._has_open_rows = has_rows or not writes_open
         spent = time.thread_time() - before
         self.cpu_s += spent
         if taken:
@@ -356,6 +388,24 @@ class Collector:
             self._caller_seen_s = caller_s
             self._pace.collected(spent, self._clock())
             self.latest_step = taken[-1].step
+
+    def _dispatch_rows(self) -> None:
+        while self._rows:
+            unwritten = self._dispatch.dispatch_rows(self._rows[0])
+            if unwritten is not None:
+                self._rows[0] = unwritten
+                failure = self._writer.failure
+                if failure is not None:
+                    raise failure
+            else:
+                self._pop_rows()
+
+    def _pop_rows(self) -> RowBatch:
+        rows = self._rows.popleft()
+        if rows.source == "callback":
+            with self._queue_lock:
+                self._bytes -= rows.nbytes
+        return rows
 
 
 def _start_thread(target: Callable[..., None], args: tuple[Any, ...]) -> bool:

@@ -1,8 +1,7 @@
 """Dispatch records that are on the host to the journal, the sinks and the handlers."""
 
 import functools
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -12,8 +11,6 @@ from ._journal_writer import JournalWriter
 from ._row_batch import RowBatch
 from .delivery import (
     KINDS,
-    EventQueue,
-    Losses,
     SinkReport,
     SinkWorker,
     callback_stats,
@@ -21,7 +18,7 @@ from .delivery import (
 )
 from .journal import Journal
 from .probes import Probe
-from .sinks import Event, Kind, Sink
+from .sinks import Event, Sink
 
 # A loop of 10,000 rounds must not become 10,000 events: each sink gets at most this
 # many rows of one batch. The journal gets all of them.
@@ -50,68 +47,12 @@ class _HandlerSink:
         """Do nothing: there is nothing to close."""
 
 
-class CallbackBuffer:
-    """Records that programs handed over from inside, until the journal has them.
-
-    They come from callbacks, perhaps while the main thread waits for the program that
-    makes the callback. So they have a lock of their own that is never held for long.
-    """
-
-    def __init__(self, max_bytes: int, losses: Losses) -> None:
-        self._queue = EventQueue(max_bytes, losses)
-        self._lock = threading.Lock()
-        self._last_steps: dict[str, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._queue)
-
-    @property
-    def is_half_full(self) -> bool:
-        """Whether more than half of the byte cap is in use."""
-        return 2 * self._queue.bytes > self._queue.max_bytes
-
-    def next_step(self, stream: str) -> int:
-        """Return the step of the next record of a stream: 0, 1, 2 and so on."""
-        with self._lock:
-            step = self._last_steps.get(stream, -1) + 1
-            self._last_steps[stream] = step
-        return step
-
-    def add(self, event: Event) -> None:
-        """Add a record; records that are lost for want of room are counted."""
-        with self._lock:
-            self._queue.add(event)
-
-    def drain(self, write: Callable[[Event], None]) -> None:
-        """Write and remove all records, oldest first within a class.
-
-        Raises:
-            OutputError: raised by `write`; that record and the rest stay.
-        """
-        while len(self._queue):
-            # The lock is not held during the write, which may wait for a disk.
-            with self._lock:
-                taken = self._queue.take(1)
-            try:
-                # The events are released only after the write: until then their memory
-                # is in use and counts against the cap.
-                for item in taken:
-                    write(item.event)
-            except OutputError:
-                with self._lock:
-                    self._queue.put_back(taken)
-                raise
-            with self._lock:
-                self._queue.release(taken)
-
-
 class Dispatch:
-    """Passes rows on. `add_callback_record` is for any thread, the rest for one.
+    """Passes rows on; for one thread.
 
     Attributes:
         writer: writes to the journal and counts.
         journal: the journal; None without one.
-        callback_buffer: records from callbacks that the journal does not have yet.
     """
 
     def __init__(
@@ -123,7 +64,6 @@ class Dispatch:
         max_bytes: int,
     ) -> None:
         self.writer = JournalWriter(journal)
-        self.callback_buffer = CallbackBuffer(max_bytes, self.writer.losses)
         self.journal = journal
         self._asynchronous = asynchronous
         self._workers = [
@@ -150,27 +90,6 @@ class Dispatch:
     def cpu_s(self) -> float:
         """CPU seconds that sinks and handlers have taken."""
         return sum(worker.cpu_s for worker in (*self._workers, self._handler_worker))
-
-    def add_callback_record(
-        self, kind: Kind, stream: str, step: int, values: Mapping[str, np.ndarray]
-    ) -> None:
-        """Accept a record that a program handed over through a callback."""
-        self.writer.losses.give(kind)
-        event = Event(kind, stream, step, values)
-        if self.journal is None:
-            self.writer.losses.keep(kind)
-        else:
-            self.callback_buffer.add(event)
-        self._feed(self._workers, [event])
-
-    def write_callback_records(self) -> None:
-        """Write the buffered records of callbacks to the journal."""
-
-        def write(event: Event) -> None:
-            row = RowBatch.single(event.kind, event.stream, event.step, event.values)
-            self.writer.write(row, event.kind)
-
-        self.callback_buffer.drain(write)
 
     def dispatch_rows(self, rows: RowBatch) -> RowBatch | None:
         """Pass on rows; returns those that the journal could not write, or None.

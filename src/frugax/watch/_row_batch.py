@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Int64, Shaped
 
-from .probes import LastValues, MaskedValues, Probe
+from .probes import LastValues, MaskedValues, Probe, fields_of
 from .sinks import Event, Kind
 
 # More devices are kept as one array for each step.
@@ -30,7 +30,8 @@ class RowBatch:
         steps: the steps; those that do not rise are moved up when they are written.
         columns: the values by name.
         probe: the probe that made them; None where several probes share a row.
-        source: "caller" for metrics of `Watcher.record`; None for records of programs.
+        source: "caller" for metrics of `Watcher.record`; "callback" for a record that a
+            program called back with; None for those that are its outputs.
     """
 
     kind: Kind | None
@@ -43,13 +44,24 @@ class RowBatch:
     def __len__(self) -> int:
         return len(self.steps)
 
+    @property
+    def nbytes(self) -> int:
+        """The size of the values."""
+        return sum(column.nbytes for column in self.columns.values())
+
     @classmethod
     def single(
-        cls, kind: Kind | None, stream: str, step: int, values: Mapping[str, Any]
+        cls,
+        kind: Kind | None,
+        stream: str,
+        step: int,
+        values: Mapping[str, Any],
+        *,
+        source: str | None = None,
     ) -> "RowBatch":
         """Make a batch of one row."""
         columns = {name: np.asarray(value)[None] for name, value in values.items()}
-        return cls(kind, stream, np.array([step], np.int64), columns)
+        return cls(kind, stream, np.array([step], np.int64), columns, source=source)
 
     def shift_after(self, last: int | None) -> "RowBatch":
         """Return the rows with strictly rising steps above `last`.
@@ -122,28 +134,6 @@ def number_columns(
                 label = f"{entry.name}/{field}"
             readers[label] = place.read_column
     return readers
-
-
-def fields_of(probe: Probe, value: Any) -> dict[str, np.ndarray]:
-    """Return the arrays of a record by name, in the order of the probe's fields.
-
-    Args:
-        probe: the probe that made the record.
-        value: the record as `collect` gives it: an array, a dict of arrays, or either
-            with a mark. A mark that is an array becomes a column "present" or "count".
-    """
-    marks: dict[str, np.ndarray] = {}
-    if isinstance(value, MaskedValues):
-        present = np.asarray(value.present)
-        if present.ndim:
-            marks = {"present": present}
-        value = value.values
-    elif isinstance(value, LastValues):
-        marks, value = {"count": np.asarray(value.count)}, value.values
-    if isinstance(value, Mapping):
-        return {name: np.asarray(array) for name, array in value.items()} | marks
-    name = next(iter(probe.fields), "") or probe.name
-    return {name: np.asarray(value)} | marks
 
 
 def make_rows(

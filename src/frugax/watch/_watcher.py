@@ -30,14 +30,12 @@ from ._overhead_account import OverheadAccount
 from ._pace import Pace
 from ._plan import WatchPlan
 from ._program_variants import ProgramVariants
-from ._row_batch import class_of
+from ._row_batch import RowBatch, class_of
 from .delivery import Losses, SinkWorker, callback_stats
 from .journal import RECORDS_PER_BLOCK, Journal, as_step, check_names
 from .probes import Probe
 from .sinks import Kind, Sink
 
-# Seconds that a callback may block for room, when the buffer of summaries is half full.
-_MAX_SUMMARY_WAIT_S = 1.0
 # Between two status rows, for a page that a person follows.
 _STATUS_INTERVAL_S = 1.0
 
@@ -445,8 +443,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         """
         if self._parent_id is not None:
             return
-        buffer = self._dispatch.callback_buffer
-        step = buffer.next_step(stream)
+        step = self.collector.next_callback_step(stream)
         is_wanted = kind in self._dial.wanted_kinds()
         if is_wanted and kind == "frame" and self._dial.level != "full":
             is_wanted = self.wants_frames()
@@ -454,16 +451,13 @@ class Watcher(AbstractContextManager["Watcher"]):
             self._dispatch.writer.leave_out(kind)
             return
         self._account.touch(self.clock())
-        self._dispatch.add_callback_record(kind, stream, step, values)
-        if not self.collector.has_started:
-            self.collector.start()
+        row = RowBatch.single(kind, stream, step, values, source="callback")
+        # No summary may be lost.
+        self.collector.add_from_callback(row, may_wait=kind == "summary")
         # The thread collects about twice a second, which is too rarely for a program
         # that calls back in every round of a loop.
-        if len(buffer) >= RECORDS_PER_BLOCK:
-            wait_s = 0.0
-            if kind == "summary" and buffer.is_half_full:
-                wait_s = _MAX_SUMMARY_WAIT_S
-            self.collector.write_callback_records(wait_s)
+        if not self._asynchronous or self.collector.waiting_rows >= RECORDS_PER_BLOCK:
+            self.collector.write_rows(0.0)
 
     def schedule(
         self, gate_s: tuple[float, float], variants: ProgramVariants

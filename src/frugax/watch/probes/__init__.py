@@ -11,7 +11,14 @@ from ._delivery import receiver_errors, set_receiver
 from ._packed_records import PackedRecords, pack_records
 from ._probe import KINDS, Kind, Probe
 from ._record import emit, frame, record, summarise
-from ._results import LastValues, MaskedValues, ProbeResult, name_results, to_value
+from ._results import (
+    LastValues,
+    MaskedValues,
+    ProbeResult,
+    fields_of,
+    name_results,
+    to_value,
+)
 from ._scan import scan
 
 __all__ = [
@@ -26,6 +33,7 @@ __all__ = [
     "TracedFunction",
     "collect",
     "emit",
+    "fields_of",
     "frame",
     "name_results",
     "pack_records",

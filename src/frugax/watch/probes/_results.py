@@ -5,8 +5,10 @@ loop also say which values exist.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ._probe import Probe
 
@@ -71,6 +73,28 @@ def to_value(result: ProbeResult) -> Any:
             return LastValues(value, result.mark)
         case _:
             return value
+
+
+def fields_of(probe: Probe, value: Any) -> dict[str, np.ndarray]:
+    """Return the arrays of a record by name, in the order of the probe's fields.
+
+    Args:
+        probe: the probe that made the record.
+        value: the record as `collect` gives it: an array, a dict of arrays, or either
+            with a mark. A mark that is an array becomes a column "present" or "count".
+    """
+    marks: dict[str, np.ndarray] = {}
+    if isinstance(value, MaskedValues):
+        present = np.asarray(value.present)
+        if present.ndim:
+            marks = {"present": present}
+        value = value.values
+    elif isinstance(value, LastValues):
+        marks, value = {"count": np.asarray(value.count)}, value.values
+    if isinstance(value, Mapping):
+        return {name: np.asarray(array) for name, array in value.items()} | marks
+    name = next(iter(probe.fields), "") or probe.name
+    return {name: np.asarray(value)} | marks
 
 
 def name_results(results: Sequence[ProbeResult]) -> dict[str, ProbeResult]:
