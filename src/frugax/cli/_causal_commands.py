@@ -18,7 +18,6 @@ from ._user_experiment import OwnExperiment, load_experiment
 if TYPE_CHECKING:
     from frugax.causal.campaign import (
         Campaign,
-        CampaignAudit,
         CampaignConfig,
         ExperimentRecord,
         ExperimentRunner,
@@ -48,7 +47,7 @@ def run(
 
     frugax causal run examples/campaign.yaml
 
-    frugax causal run examples/campaign.yaml --set campaign.seed=3 audit=4
+    frugax causal run examples/campaign.yaml --set campaign.seed=3
 
     frugax causal run past.csv --target yield --experiments 12
 
@@ -131,14 +130,10 @@ def run(
             soft_wrap=True,
             highlight=False,
         )
-        _finish(settings, campaign, folder, campaign.advise(), None)
+        _finish(settings, campaign, folder, campaign.advise())
         # 128 + 2, as shells report a program that SIGINT has ended.
         return 130
-    audited = None
-    if settings.audit and campaign.measured:
-        with errors.status(f"replaying the campaign in {settings.audit} samples"):
-            audited = package.audit(campaign, num_samples=settings.audit)
-    _finish(settings, campaign, folder, advice, audited)
+    _finish(settings, campaign, folder, advice)
     return 0
 
 
@@ -184,7 +179,7 @@ def report(folder: Folder, /) -> int:
 
     settings = package.load_campaign_config(folder / "config.yaml")
     campaign = _open(folder, settings)
-    _finish(settings, campaign, folder, campaign.advise(), None)
+    _finish(settings, campaign, folder, campaign.advise())
     return 0
 
 
@@ -304,7 +299,6 @@ def _finish(
     campaign: "Campaign",
     folder: Path,
     advice: "StopAdvice",
-    audited: "CampaignAudit | None",
 ) -> None:
     """Print the recommendation, the advice and the receipt; write the report."""
     from frugax.causal import campaign as package
@@ -324,9 +318,7 @@ def _finish(
             mean = truth.expected(best.intervention)
             _print(f"True mean {mean:.4g}, best possible {truth.optimum:.4g}.")
     _print(f"Advice: {advice}")
-    page = package.report_page(
-        config.name, campaign, advice, truth=truth, audited=audited
-    )
+    page = package.report_page(config.name, campaign, advice, truth=truth)
     write_whole(folder / "report.html", page)
     _print(campaign.receipt)
     _print(f"Spent {campaign.spent:g}. Report: {folder / 'report.html'}")

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from frugax import ExperimentBudget, causal
+from frugax import ExperimentBudget
 from frugax.causal.campaign import (
     Binary,
     Campaign,
@@ -241,7 +241,6 @@ def test_a_logarithmic_range_is_searched_by_orders_of_magnitude(tmp_path):
     again = Campaign.load(tmp_path / "campaign")
     assert again.settings.variables == DOSE
     assert again.recommend() == best
-    assert causal.campaign.audit(again, num_samples=1).regret["this campaign"][0] >= 0
 
 
 def test_rows_with_a_logarithmic_variable_are_told_as_they_are():

@@ -178,16 +178,17 @@ def test_samples_predict_the_effects_of_interventions():
     points = Points(((0,), (1,)), (np.array([[1.0]]), np.array([[1.0]])))
     found = predict_means(ensemble, points, [2], rng)[:, :, 0]
     np.testing.assert_allclose(found.mean(0), [-2.0, 2.0], atol=0.2)
-    with refuses(ValueError, 1):
-        sample_posterior(
-            values,
-            np.zeros(values.shape, bool),
-            domain_of(values),
-            count=1,
-            rng=rng,
-            required=[(2, 1)],
-            outputs=[2],
-        ).samples[0].sample([], [], 3, rng)
+    upstream = sample_posterior(
+        values,
+        np.zeros(values.shape, bool),
+        domain_of(values),
+        count=1,
+        rng=rng,
+        forbidden=[(2, 0), (2, 1)],
+        outputs=[1],
+    )
+    with refuses(ValueError, 2):
+        predict_means(upstream, points, [2], rng)
 
 
 @pytest.mark.parametrize("levels", [None, (5, 3)])
@@ -232,9 +233,6 @@ def test_an_unmeasured_cause_is_not_counted_as_an_effect():
     points = Points(((0,),), (np.array([[-2.0], [2.0]]),))
     found = predict_means(ensemble, points, [1], rng)[:, :, 0].mean(0)
     assert found[1] - found[0] == pytest.approx(-4.0, abs=0.8)
-    # As noise the hidden cause is still there.
-    noise = [w.sample([0], [0.0], 2000, rng)[:, 1].std() for w in ensemble.samples]
-    assert np.median(noise) == pytest.approx(13**0.5, rel=0.1)
 
 
 def outcomes_of(n):

@@ -1,13 +1,12 @@
 """Run campaigns of experiments within a budget: ask, experiment, tell, recommend.
 
 Start at `Campaign`. `plan` says in advance how many experiments a budget pays for,
-`drive` runs a campaign to its end, `report_page` renders it and `audit` replays it.
+`drive` runs a campaign to its end, and `report_page` renders it.
 Guide: docs/causal_campaign.md.
 """
 
 from ._advice import Recommendation, StopAdvice, prediction_interval
 from ._answers import UnknownColumnError
-from ._audit import CampaignAudit, audit
 from ._campaign import Campaign
 from ._config import (
     CampaignConfig,
@@ -44,7 +43,6 @@ from .report import graph_svg, report_page
 __all__ = [
     "Binary",
     "Campaign",
-    "CampaignAudit",
     "CampaignConfig",
     "CampaignPlan",
     "CampaignSettings",
@@ -68,7 +66,6 @@ __all__ = [
     "StopAdvice",
     "UnknownColumnError",
     "apply",
-    "audit",
     "drive",
     "graph_svg",
     "is_table",

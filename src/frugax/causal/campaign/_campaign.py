@@ -736,21 +736,17 @@ class Campaign:
             seed=self.settings.seed,
         )
 
-    def infer(self, *, full: bool = False) -> Inference:
+    def infer(self) -> Inference:
         """Draw posterior samples, and predict every candidate experiment.
 
         The result is cached until the next question or answer.
-
-        Args:
-            full: whether samples need functions for all variables, to simulate rows;
-                otherwise only the causes of the target have functions.
 
         Raises:
             ValueError: an edge names a variable that no row has.
         """
         state, settings = self._state, self.settings
         # States are immutable, so identity shows whether anything has changed.
-        if not full and self._inferred is not None and self._inferred[0] is state:
+        if self._inferred is not None and self._inferred[0] is state:
             return self._inferred[1]
         # A constraint on a variable without a value would make every candidate
         # infeasible, so its limits count from its first value on.
@@ -769,11 +765,9 @@ class Campaign:
         inference = infer(
             current,
             join_tables(current.table, empty),
-            full=full,
             known=self._inferred[1].passive if self._inferred else None,
         )
-        if not full:
-            self._inferred = state, inference
+        self._inferred = state, inference
         return inference
 
     def _without_pending(self, inference: Inference, outlook: Outlook) -> Outlook:

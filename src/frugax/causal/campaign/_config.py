@@ -106,8 +106,6 @@ class CampaignConfig:
             have others in brackets (`heat [K]`) are converted.
         delimiter: between the cells of that file.
         stop: whether to end as soon as the advice is to stop, with money left.
-        audit: number of posterior samples in which the campaign is replayed beside
-            other strategies; 0 for none.
     """
 
     name: str
@@ -118,7 +116,6 @@ class CampaignConfig:
     units: dict[str, str] = dataclasses.field(default_factory=dict)
     delimiter: str = ","
     stop: bool = False
-    audit: int = 0
 
     def __post_init__(self) -> None:
         # The name is joined to a path: a separator would leave the folder of all runs,
@@ -145,8 +142,6 @@ class CampaignConfig:
             raise ValueError(
                 f"delimiter must be one character, such as ';', got {self.delimiter!r}."
             )
-        if self.audit < 0:
-            raise ValueError(f"audit must be >= 0, got {self.audit}.")
         truth = None
         if self.simulator is not None:
             truth = self.simulator.make_truth(self.campaign)

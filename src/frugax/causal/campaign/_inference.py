@@ -172,7 +172,6 @@ def infer(
     state: CampaignState,
     table: Samples,
     *,
-    full: bool = False,
     known: PassiveModels | None = None,
 ) -> Inference:
     """Draw posterior samples from all rows, and predict every candidate experiment.
@@ -233,7 +232,7 @@ def infer(
         domain,
         count=count * _PROPOSALS if incomplete else count,
         rng=rng,
-        outputs=None if full else outputs,
+        outputs=outputs,
         row_weights=graph_row_weights(ids[used]),
         **edges,
     )

@@ -23,7 +23,6 @@ from frugax.report import (
 )
 
 from ._advice import StopAdvice
-from ._audit import CampaignAudit
 from ._campaign import Campaign
 from ._experiments import ExperimentRecord, Forecast, add_costs, add_prices
 from ._graph_svg import draw_graph
@@ -125,7 +124,6 @@ def report_page(
     advice: StopAdvice,
     *,
     truth: Environment | None = None,
-    audited: CampaignAudit | None = None,
 ) -> str:
     """Render the report as one HTML document.
 
@@ -134,7 +132,6 @@ def report_page(
         campaign: the campaign.
         advice: whether to go on.
         truth: the problem, if it is a known one; gives the regret.
-        audited: the campaign replayed beside other strategies.
     """
     outcomes = summarize_experiments(campaign)
     sections = {
@@ -144,7 +141,6 @@ def report_page(
         "Were the forecasts right?": render_calibration(
             outcomes, campaign.infer().scale
         ),
-        "Would another strategy have been better?": _render_audit(audited),
         "Every experiment": _render_experiments(outcomes, campaign.settings),
     }
     body = [
@@ -405,28 +401,6 @@ def find_binomial_range(n: int, prob: float = 0.9) -> tuple[int, int]:
     # go beyond ten.
     low, high = scipy.stats.binom.ppf((0.025, 0.975), n, prob)
     return int(low), int(high)
-
-
-def _render_audit(audited: CampaignAudit | None) -> Markup:
-    if audited is None:
-        return _render_note("No audit was asked for (audit: 8 in the config).")
-    rows = [
-        (
-            strategy,
-            f"{np.mean(each):.3g}",
-            f"{np.max(each):.3g}",
-            f"{np.mean(audited.spent[strategy]):g}",
-        )
-        for strategy, each in audited.regret.items()
-    ]
-    count = len(audited.regret["random"])
-    note = _render_note(
-        f"{count} posterior samples stood in for the truth, and the whole budget was "
-        f"spent anew in each. In {audited.coverage:.0%} of them the true mean was in "
-        "the campaign's 90 % interval."
-    )
-    header = ("strategy", "#mean regret", "#worst", "#spent")
-    return fragment(note, _render_table(header, rows))
 
 
 def _render_experiments(

@@ -18,7 +18,6 @@ from ._ensemble import PosteriorEnsemble, sample_posterior
 from ._evidence import NOISE_SCALE, log_evidence, tempering_power
 from ._exact import ExactLinearPosterior, parent_set_probabilities
 from ._hyperparameters import HyperparameterPosterior, Hyperparameters
-from ._linear_model import LinearModel, fit_best_linear_model
 from ._mechanism import Mechanism, fit_mechanism
 from ._orders import (
     MAX_VARIABLES,
@@ -43,7 +42,6 @@ __all__ = [
     "ExactLinearPosterior",
     "HyperparameterPosterior",
     "Hyperparameters",
-    "LinearModel",
     "Mechanism",
     "MechanismSample",
     "Outcomes",
@@ -55,7 +53,6 @@ __all__ = [
     "adjacency",
     "count_topological_orders",
     "enkf_update",
-    "fit_best_linear_model",
     "fit_discrepancy",
     "fit_mechanism",
     "importance_resample",

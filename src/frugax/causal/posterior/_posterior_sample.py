@@ -64,8 +64,7 @@ class MechanismSample:
 class PosteriorSample:
     """A structural causal model drawn from the posterior.
 
-    It predicts the mean effect of many interventions at once, and can stand in for the
-    real experiment.
+    It predicts the mean effect of many interventions at once.
 
     Attributes:
         domain: ranges of the variables.
@@ -85,30 +84,9 @@ class PosteriorSample:
         noise: Int[np.ndarray, "d draws"],
     ) -> Float[np.ndarray, "points outputs"]:
         """Predict the means of variables under interventions."""
-        found = self._propagate(targets, values, outputs, noise, centre_noise=True)
+        found = self._propagate(targets, values, outputs, noise)
         return np.stack(
             [np.broadcast_to(found[v].mean(1), (len(values),)) for v in outputs], axis=1
-        )
-
-    def sample(
-        self,
-        targets: Sequence[int],
-        values: Sequence[float],
-        rows: int,
-        rng: np.random.Generator,
-    ) -> Float[np.ndarray, "rows d"]:
-        """Sample the rows of one experiment, or observations if no variable is set."""
-        d = len(self.mechanisms)
-        noise = rng.integers(0, 1 << 30, (d, rows))
-        found = self._propagate(
-            targets,
-            np.asarray(values, float).reshape(1, -1),
-            range(d),
-            noise,
-            centre_noise=False,
-        )
-        return np.stack(
-            [np.broadcast_to(found[v], (1, rows))[0] for v in range(d)], axis=1
         )
 
     def _propagate(
@@ -117,8 +95,6 @@ class PosteriorSample:
         values: Float[np.ndarray, "points targets"],
         outputs: Sequence[int],
         noise: Int[np.ndarray, "d draws"],
-        *,
-        centre_noise: bool,
     ) -> dict[int, np.ndarray]:
         needed = self._find_ancestors(outputs, targets)
         found: dict[int, np.ndarray] = {}
@@ -131,10 +107,9 @@ class PosteriorSample:
                     self.domain.normalize(found[u], u) for u in mechanism.parents
                 ]
                 drawn = mechanism.noise[noise[v] % len(mechanism.noise)]
-                if centre_noise:
-                    # Control variate: the noise has mean 0, and that of a few draws
-                    # would add its own error to every predicted mean.
-                    drawn = drawn - drawn.mean()
+                # Control variate: the noise has mean 0, and that of a few draws would
+                # add its own error to every predicted mean.
+                drawn = drawn - drawn.mean()
                 found[v] = mechanism(parents) + drawn
         return found
 
