@@ -56,7 +56,7 @@ for case in (
     lambda: campaign({"x": (None, 1)}),
     lambda: campaign(constraints={"z": 1.0}),
     lambda: campaign(seed=1.5),
-    lambda: campaign(policy=None),
+    lambda: campaign(policy="greedy"),
     lambda: campaign(minimize="no"),
     lambda: causal.campaign.Grid(("1", "2")),
     lambda: causal.campaign.Grid((True, 2)),
@@ -127,8 +127,8 @@ ValueError variables['x'] must be a pair (least, greatest) of numbers, got ('0',
 ValueError variables['x'] must be a pair (least, greatest) of numbers, got (None, 1).
 ValueError constraints['z'] must be a pair (least, greatest) of numbers, got 1.0.
 ValueError seed must be a whole number >= 0, got 1.5.
-TypeError policy must be one of improvement, thompson, gain, ucb, random, or a \
-function of an outlook and a generator, got None.
+TypeError policy must be a function of an outlook and a generator, got 'greedy': \
+leave it out for the expected improvement.
 TypeError minimize must be True or False, got 'no'.
 ValueError values must be two finite numbers or more, got ('1', '2').
 ValueError values must be two finite numbers or more, got (True, 2).

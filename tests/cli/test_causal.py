@@ -127,10 +127,7 @@ def test_a_user_function_answers_and_may_fail(config, tmp_path):
     assert campaign.spent <= 5
 
 
-# What is asked does not matter where a function answers wrongly.
-OWN = CONFIG.partition("simulator:")[0] + (
-    '  policy: random\nsimulator: {function: "lab.py:lab"}\n'
-)
+OWN = CONFIG.partition("simulator:")[0] + 'simulator: {function: "lab.py:lab"}\n'
 
 
 def test_an_exception_of_a_function_is_a_failed_experiment(config, tmp_path):
@@ -202,7 +199,6 @@ def test_a_person_is_asked_again_until_the_answer_can_be_taken(monkeypatch, caps
         variables={"x": (-1.0, 1.0)},
         target="y",
         budget=ExperimentBudget(n=1),
-        policy="random",
         num_posterior_samples=8,
         rows_per_experiment=2,
     )
@@ -246,7 +242,6 @@ def test_a_misspelt_measurement_is_corrected_at_the_prompt(monkeypatch, capsys):
         variables={"x": (-1.0, 1.0)},
         target="y",
         budget=ExperimentBudget(n=2),
-        policy="random",
         num_posterior_samples=8,
     )
     rng = np.random.default_rng(0)
@@ -269,7 +264,6 @@ def test_a_person_confirms_an_outlier_and_corrects_an_answer(monkeypatch, capsys
         variables={"x": (-1.0, 1.0), "w": (0.0, 3.0)},
         target="y",
         budget=ExperimentBudget(n=4),
-        policy="random",
         num_posterior_samples=8,
     )
     going.ask()
@@ -308,7 +302,6 @@ def test_a_person_may_type_actual_settings(monkeypatch):
         variables={"x": (-1.0, 1.0)},
         target="y",
         budget=ExperimentBudget(n=2),
-        policy="random",
         num_posterior_samples=8,
     )
     experiment = going.ask()

@@ -22,7 +22,6 @@ from frugax.causal.posterior import ActionSpace, Points
 from frugax.causal.posterior._action_process import _Prior
 from frugax.errors import CorruptFileError, FrugaxError, OutputError
 from refusals import refuses
-from tiers import mostly_thorough
 
 CHAIN = causal.SCM.linear(
     {"x": {}, "z": {"x": 1.0}, "y": {"z": -1.0}}, noise_scale=0.1, target="y"
@@ -128,22 +127,14 @@ def test_the_cost_of_pending_experiments_is_set_aside():
         campaign.tell(9, 1.0)
 
 
-@pytest.mark.parametrize(
-    "policy",
-    mostly_thorough(
-        ["improvement", "thompson", "gain", "ucb", "random"],
-        in_ci=lambda p: p == "improvement",
-    ),
-)
-def test_failures_never_overdraw_a_budget(policy, tmp_path):
+def test_failures_never_overdraw_a_budget(tmp_path):
     # Not 0.1 + 0.2: a sum of rounded prices must not pass the limit either.
     for seed in range(3):
-        rng = np.random.default_rng([seed, len(policy)])
+        rng = np.random.default_rng([seed, 11])
         costs = {n: float(rng.choice([0.1, 0.2, 0.3, 0.7])) for n in ("x", "z")}
         limit = float(rng.choice([0.3, 0.6, 0.9]))
         campaign = campaign_of(
             budget=ExperimentBudget(cost=limit, costs=costs),
-            policy=policy,
             max_targets=2,
             num_posterior_samples=8,
             rows_per_experiment=2,

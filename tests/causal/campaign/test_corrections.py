@@ -20,7 +20,6 @@ def kept(tmp_path_factory):
         variables={"x": (-2.0, 2.0)},
         target="y",
         budget=ExperimentBudget(n=5),
-        policy="random",
         num_posterior_samples=8,
     )
     campaign.tell_observations(causal.sample(CHAIN, 2, seed=1))

@@ -35,7 +35,6 @@ def test_a_killed_campaign_keeps_every_answer(tmp_path):
         variables={"x": (-1.0, 1.0), "z": (-1.0, 1.0)},
         target="y",
         budget=ExperimentBudget(cost=LIMIT, costs={"x": 0.1, "z": 0.3}),
-        policy="random",
         num_posterior_samples=8,
     )
     campaign.tell_observations(

@@ -23,7 +23,6 @@ def campaign_of(**more):
         "target": "y",
         "budget": ExperimentBudget(cost=6.0, costs={"x": 1.0, "z": 2.5}),
         "num_posterior_samples": 8,
-        "policy": "random",
         **more,
     }
     return Campaign(**told)
@@ -75,7 +74,6 @@ def campaign_of(**more):
             {"required": [(f"v{i}", f"v{i + 1}") for i in range(10)]},
             "required",
         ),
-        ({"policy": "greedy"}, "policy"),
     ],
 )
 def test_impossible_settings_are_refused(change, named):
@@ -217,7 +215,7 @@ def test_the_order_of_columns_does_not_matter():
     turned = data.select(("y", "z", "x"))
     found = []
     for table in (data, turned):
-        campaign = campaign_of(policy="improvement")
+        campaign = campaign_of()
         campaign.tell_observations(table)
         ask = campaign.ask()
         assert ask is not None

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 from jaxtyping import Float
 
-from frugax.causal.policy import POLICIES, SURE, Outlook, Value, value_of
+from frugax.causal.policy import SURE, Outlook, Value, gain, value_of
 from frugax.causal.scm import Intervention, intervene
 
 from ._inference import Inference
@@ -202,9 +202,9 @@ def give_advice(
             prob_optimal=prob,
             goal=settings.goal,
         )
-    # The advice judges by the most valuable experiment, whichever policy chooses the
-    # next one: a policy that explores at random must not end a campaign.
-    best = POLICIES["gain"](outlook, np.random.default_rng(settings.seed))
+    # The advice judges by the most valuable experiment, whatever chooses the next one:
+    # a policy that explores at random must not end a campaign.
+    best = gain(outlook, np.random.default_rng(settings.seed))
     value = value_of(outlook, best)
     stop = True
     # Samples that were drawn from observations alone may agree on a wrong cause, which

@@ -13,7 +13,7 @@ import numpy as np
 from frugax.budget import ExperimentBudget, Receipt
 from frugax.causal.checks import check_whole
 from frugax.causal.data import Samples
-from frugax.causal.policy import OWN, POLICIES, Outlook, Policy, value_of
+from frugax.causal.policy import DEFAULT, OWN, Outlook, Policy, improvement, value_of
 from frugax.causal.scm import intervene
 from frugax.errors import FrugaxError
 
@@ -103,24 +103,24 @@ class Campaign:
         tolerance: float | None = None,
         min_gain_per_cost: float = 0.0,
         confidence: float = 0.95,
-        policy: str | Policy = "improvement",
+        policy: Policy | None = None,
         num_posterior_samples: int = 32,
         max_parents: int = 3,
         seed: int = 0,
     ) -> None:
         """Begin a campaign; see `CampaignSettings` for the arguments.
 
-        `policy` may also be a function of an `Outlook` and a NumPy generator that
-        returns the position of an affordable point. `save` does not keep the function:
-        pass it to `load` again.
+        `policy` is a function of an `Outlook` and a NumPy generator that returns the
+        position of an affordable point; without one, experiments maximize the expected
+        improvement per cost. `save` does not keep the function: pass it to `load`
+        again.
 
         Raises:
             InfeasibleBudgetError: the budget does not pay for the cheapest experiment.
             TypeError: `budget` is not an ExperimentBudget, `variables` not a mapping,
-                or `policy` neither a name nor a function.
+                or `policy` not a function.
             ValueError: an argument is out of its range, or names an unknown variable.
         """
-        _check_policy(policy)
         settings = CampaignSettings(
             variables=read_variables(variables),
             target=target,
@@ -137,19 +137,19 @@ class Campaign:
             tolerance=tolerance,
             min_gain_per_cost=min_gain_per_cost,
             confidence=confidence,
-            policy=policy if isinstance(policy, str) else OWN,
+            policy=DEFAULT if policy is None else OWN,
             num_posterior_samples=num_posterior_samples,
             max_parents=max_parents,
             seed=seed,
         )
-        self._start(
-            CampaignState(settings=settings, began_s=time.time()),
-            None if isinstance(policy, str) else policy,
-        )
+        self._start(CampaignState(settings=settings, began_s=time.time()), policy)
 
     def _start(self, state: CampaignState, policy: Policy | None) -> None:
-        if policy is not None:
-            _check_policy(policy)
+        if policy is not None and not callable(policy):
+            raise TypeError(
+                "policy must be a function of an outlook and a generator, got "
+                f"{policy!r:.80}: leave it out for the expected improvement."
+            )
         self._state = state
         self.own_policy = policy
         self._inferred: tuple[CampaignState, Inference] | None = None
@@ -326,7 +326,7 @@ class Campaign:
                 "this campaign was begun with a policy of its own, which its file does "
                 "not hold: pass it as policy= to Campaign.load or Campaign.begin."
             )
-        return POLICIES[self.settings.policy]
+        return improvement
 
     def get_rows(self, record: ExperimentRecord) -> Samples:
         """Return the rows of an experiment; none if it has none.
@@ -817,14 +817,6 @@ class Campaign:
 
 def _describe(loss: np.ndarray, sign: float) -> tuple[float, float]:
     return float(sign * loss.mean()), float(loss.std())
-
-
-def _check_policy(policy: object) -> None:
-    if not isinstance(policy, str) and not callable(policy):
-        raise TypeError(
-            f"policy must be one of {', '.join(POLICIES)}, or a function of an outlook "
-            f"and a generator, got {policy!r:.80}."
-        )
 
 
 def _freeze(groups: Sequence[Sequence[str]]) -> Any:

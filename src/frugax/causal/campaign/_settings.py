@@ -12,7 +12,7 @@ import numpy as np
 
 from frugax.budget import ExperimentBudget, check_budget
 from frugax.causal.checks import check_whole
-from frugax.causal.policy import OWN, POLICIES
+from frugax.causal.policy import DEFAULT, OWN
 from frugax.causal.posterior import MAX_VARIABLES
 from frugax.errors import InfeasibleBudgetError
 
@@ -64,7 +64,7 @@ class CampaignSettings:
             its unit, below which the advice is to stop.
         confidence: probability that the recommendation is within `tolerance` of the
             best from which the advice is to stop; in (0, 1].
-        policy: name of the policy that chooses experiments; "own" for a function.
+        policy: "improvement", or "own" if a function chooses experiments.
         num_posterior_samples: number of posterior samples; 8 to 4,096.
         max_parents: largest number of causes of one variable; >= 1.
         seed: seed of all randomness; >= 0.
@@ -87,7 +87,7 @@ class CampaignSettings:
     tolerance: float | None = None
     min_gain_per_cost: float = 0.0
     confidence: float = 0.95
-    policy: str = "improvement"
+    policy: str = DEFAULT
     num_posterior_samples: int = 32
     max_parents: int = 3
     seed: int = 0
@@ -141,9 +141,9 @@ class CampaignSettings:
         self._check_edges()
         for name, what in self.named.items():
             _check_name(what, name)
-        if self.policy not in (*POLICIES, OWN):
+        if self.policy not in (DEFAULT, OWN):
             raise ValueError(
-                f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}."
+                f"policy must be {DEFAULT!r} or {OWN!r}, got {self.policy!r:.80}."
             )
         _check_prices(self.budget, self.variables)
         allowed = self.allowed_sets()

@@ -1,21 +1,30 @@
-"""Acquisition policies, which choose the next experiment, and the value of its answer.
+"""Acquisition functions, which choose the next experiment, and the value of its answer.
 
-Start at `POLICIES`; each takes an `Outlook`. Guide: docs/causal_policy.md.
+Start at `improvement`, which takes an `Outlook`. Guide: docs/causal_policy.md.
 """
 
 from ._knowledge_gradient import Value, value_of
 from ._outlook import PRUDENCE, SURE, Outlook, permitted
-from ._policies import OWN, POLICIES, Policy, expected_improvement
+from ._policies import (
+    DEFAULT,
+    OWN,
+    Policy,
+    expected_improvement,
+    gain,
+    improvement,
+)
 
 __all__ = [
+    "DEFAULT",
     "OWN",
-    "POLICIES",
     "PRUDENCE",
     "SURE",
     "Outlook",
     "Policy",
     "Value",
     "expected_improvement",
+    "gain",
+    "improvement",
     "permitted",
     "value_of",
 ]

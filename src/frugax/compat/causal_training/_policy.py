@@ -1,7 +1,7 @@
-"""A learned policy, which campaigns accept in place of a policy's name.
+"""A learned policy, which campaigns accept in place of the default.
 
-It is a portfolio: at each experiment a network chooses which of the rules of
-`frugax.causal.policy` chooses the experiment.
+It is a portfolio: at each experiment a network chooses whether the expected improvement
+or the knowledge gradient chooses the experiment.
 
 References:
     Hoffman, Brochu & de Freitas 2011, UAI ("Portfolio allocation for Bayesian
@@ -15,9 +15,9 @@ import numpy as np
 from jaxtyping import Float
 
 from frugax.causal.checks import check_whole
-from frugax.causal.policy import POLICIES, Outlook, expected_improvement
+from frugax.causal.policy import Outlook, expected_improvement, gain, improvement
 
-_RULES = tuple(POLICIES)
+_RULES = (improvement, gain)
 _FEATURES = 5
 
 # Arrays of NumPy or of JAX, by name.
@@ -81,7 +81,7 @@ class AcquisitionPolicy:
         # Gumbel noise on log-probabilities makes argmax a sample from them.
         noise = 0.0 if greedy else rng.gumbel(size=log_p.shape)
         action = int((log_p + noise).argmax())
-        point = POLICIES[_RULES[action]](outlook, rng)
+        point = _RULES[action](outlook, rng)
         return Choice(features, action, float(log_p[action]), point)
 
 
