@@ -14,10 +14,16 @@ import pytest
 
 from frugax import OverheadBudget, watch
 from frugax.budget import Verdict
-from frugax.watch._pace import Pace
 from frugax.watch._rate import Rate
+from frugax.watch._thinning import Thinning
 from refusals import refuses
 from tiers import mostly_thorough
+
+
+def thinning(factor=1):
+    rate = Rate(0.01)
+    rate.factor = factor
+    return Thinning(rate)
 
 
 def finish_calls(rate, *, call_s, seconds, first=0, now=0.0, **options):
@@ -36,14 +42,14 @@ def finish_calls(rate, *, call_s, seconds, first=0, now=0.0, **options):
     [(60e-6, 128), (1e-3, 8), (2.6e-3, 2), (4.9e-3, 2), (5.1e-3, 1), (0.04, 1), (2, 1)],
 )
 def test_steps_of_5_ms_are_all_kept_and_shorter_ones_evenly(call_s, stride):
-    rate = Rate()
-    finish_calls(rate, call_s=call_s, seconds=4.0, factor=1)
+    rate = thinning()
+    finish_calls(rate, call_s=call_s, seconds=4.0)
     assert rate.stride == stride
     assert rate.call_s == pytest.approx(call_s, rel=0.02) or call_s == 2
 
 
 def test_a_pause_changes_no_stride_and_longer_steps_do():
-    rate = Rate()
+    rate = thinning()
     last, now = finish_calls(rate, call_s=1e-3, seconds=2.0)
     assert rate.stride == 8
     assert not rate.measure(last + 1, now + 60.0)  # an evaluation of a minute
@@ -53,14 +59,14 @@ def test_a_pause_changes_no_stride_and_longer_steps_do():
 
 
 def test_the_cost_of_collecting_thins_short_steps_only():
-    short, long = Rate(), Rate()
-    finish_calls(short, call_s=1e-3, seconds=2.0, factor=4, gap_s=0.06)
-    finish_calls(long, call_s=6e-3, seconds=2.0, factor=4, gap_s=0.06)
+    short, long = thinning(factor=4), thinning(factor=4)
+    finish_calls(short, call_s=1e-3, seconds=2.0, gap_s=0.06)
+    finish_calls(long, call_s=6e-3, seconds=2.0, gap_s=0.06)
     assert (short.stride, long.stride) == (256, 1)
 
 
 def test_the_pace_rises_while_collecting_costs_too_much_and_falls_later():
-    pace = Pace(0.01)
+    pace = Rate(0.01)
     for second in range(20):
         pace.collected(0.05, float(second))  # a twentieth of a processor
     assert pace.factor > 64
@@ -320,7 +326,7 @@ def test_a_record_that_costs_a_tenth_of_a_step_thins_short_steps(
 
 
 def test_records_are_thinned_at_once_where_they_cost_far_too_much():
-    pace = Pace(0.01)
+    pace = Rate(0.01)
     assert not pace.collected(1.0, now=0.0)  # the first collection says little
     assert not pace.collected(0.005, now=0.1)
     assert pace.collected(0.015, now=0.5)  # 4% of the time, and 0.5% may go there
@@ -348,12 +354,12 @@ def test_costly_recording_of_short_calls_runs_bare_in_between(
     variants.trace((jnp.ones(3),), {})
     variants._extra_work = extra_work
     schedule = watcher.schedule((0.0, 0.0), variants)
-    schedule.rate.call_s = call_s
-    finish_calls(schedule.rate, call_s=call_s, seconds=1.0, gap_s=schedule.gap_s)
-    assert schedule.stride == stride
+    schedule.thinning.call_s = call_s
+    finish_calls(schedule.thinning, call_s=call_s, seconds=1.0, gap_s=schedule.gap_s)
+    assert schedule.thinning.stride == stride
     assert schedule.switches is (stride > 2)
     watcher.level = "full"
-    assert (schedule.stride, schedule.switches) == (1, False)
+    assert (schedule.thinning.stride, schedule.switches) == (1, False)
 
 
 def test_the_last_call_is_kept_though_the_stride_grows_after_it(journal):
@@ -364,20 +370,20 @@ def test_the_last_call_is_kept_though_the_stride_grows_after_it(journal):
     schedule = watcher.schedule((0.0, 0.0), variants)
     _, records = variants.recording(jnp.ones(3))
     for step in range(6):
-        schedule.keep(step, records, watcher.wanted_kinds())
+        schedule.keep(step, records, watcher.rate.wanted_kinds)
     schedule.keep_last()
-    schedule.rate.stride = 64
+    schedule.thinning.found = 64
     assert [step for step, *_ in schedule.take(6)] == [0, 5]
 
 
 def test_a_watcher_at_level_full_keeps_every_number(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         watcher = watch.Watcher(journal, OverheadBudget("1%"), level="full")
-        watcher.pace.factor = 8
+        watcher.rate.factor = 8
         for step in range(20):
             watcher.record(step, {"x": 1.0})
             for series in watcher._series.values():
-                series.rate.stride = 8
+                series.thinning.found = 8
         assert journal_steps(watcher, tmp_path / "a") == [*range(20)]
 
 

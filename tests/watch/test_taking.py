@@ -12,7 +12,7 @@ import pytest
 from frugax import OverheadBudget, watch
 from frugax.errors import OutputError
 from frugax.watch._entry_reader import StepMetrics
-from frugax.watch._rate import Rate
+from frugax.watch._thinning import Thinning
 from frugax.watch.probes import LastValues, MaskedValues
 from refusals import refuses
 
@@ -184,10 +184,10 @@ def test_thinned_steps_keep_every_validation_and_the_training_of_its_step(tmp_pa
 
 def test_the_step_of_a_validation_is_kept_however_late_it_is_thinned(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
-        collector = watch.Watcher(journal, OverheadBudget("1%")).collector
-        rate = Rate()
-        rate.stride = 16
-        training = StepMetrics(8, {"loss": 1.0}, 8, rate)
+        watcher = watch.Watcher(journal, OverheadBudget("1%"))
+        collector, thinning = watcher.collector, Thinning(watcher.rate)
+        thinning.found = 16
+        training = StepMetrics(8, {"loss": 1.0}, 8, thinning)
         validation = StepMetrics(8, {"val": 1.0})
         assert collector._thin([training, validation]) == [training, validation]
         assert collector._thin([training]) == []

@@ -20,9 +20,6 @@ from ._flight_recorder import (
 from ._jit import (
     jit as jit,
 )
-from ._levels import (
-    Level as Level,
-)
 from ._plan import (
     PlannedRecords as PlannedRecords,
     WatchPlan as WatchPlan,
@@ -31,6 +28,9 @@ from ._plan import (
 )
 from ._prove import (
     prove as prove,
+)
+from ._rate import (
+    Level as Level,
 )
 from ._reductions import (
     histogram as histogram,

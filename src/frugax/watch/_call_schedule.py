@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 from ._program_variants import BARE, LOUD, QUIET, ProgramVariants
-from ._rate import LONG_STEP_S, Rate
+from ._rate import Rate
+from ._thinning import LONG_STEP_S, Thinning
 from .probes import PackedRecords
 from .sinks import Kind
 
@@ -25,7 +26,7 @@ class CallSchedule:
     """The calls of one function under one watcher.
 
     Attributes:
-        rate: which calls are kept.
+        thinning: which calls are kept.
         gate_s: seconds that every call spends to find its program: with warm and with
             cold caches.
         calls: calls counted so far.
@@ -37,23 +38,18 @@ class CallSchedule:
     """
 
     def __init__(
-        self, owner: Any, gate_s: tuple[float, float], variants: ProgramVariants
+        self, rate: Rate, gate_s: tuple[float, float], variants: ProgramVariants
     ) -> None:
-        self.rate = Rate()
+        self.thinning = Thinning(rate)
         self.gate_s = gate_s
         self.calls = 0
         self.variants = variants
         self.fresh: deque[_Kept] = deque()
         self.newest: _Kept | None = None
-        self._owner = owner
+        self._rate = rate
         self._last: _Kept | None = None  # kept whatever the stride is
         # Step and arguments of the newest call that ran bare.
         self._bare_call: tuple[int, tuple[Any, ...], dict[str, Any]] | None = None
-
-    @property
-    def stride(self) -> int:
-        """Calls between two whose numbers are kept now."""
-        return 1 if self._owner.keeps_all else self.rate.stride
 
     @property
     def switches(self) -> bool:
@@ -62,38 +58,38 @@ class CallSchedule:
         Where recording takes too much of a short call, and the arguments of the last
         call stay valid: its records are made from them in the end.
         """
-        variants, call_s = self.variants, self.rate.call_s
-        if call_s is None or call_s >= LONG_STEP_S or self._owner.keeps_all:
+        variants, call_s = self.variants, self.thinning.call_s
+        if call_s is None or call_s >= LONG_STEP_S or self._rate.keeps_all:
             return False
-        if self._owner.flight is not None or not self._owner.numbers_wanted:
+        if self._rate.records_all or not self._rate.every:
             return False
         if variants.donates or variants.records_always or not variants.has_numbers:
             return False
         # Processes of one program must all run the same one at each call.
         if jax.process_count() > 1:
             return False
-        return variants.recording_s(call_s) > self._owner.pace.limit / 2 * call_s
+        return variants.recording_s(call_s) > self._rate.limit / 2 * call_s
 
     @property
     def gap_s(self) -> float:
         """The least time between two kept calls, where others run bare."""
-        limit = self._owner.pace.limit / 2
+        limit = self._rate.limit / 2
         return self.variants.switch_s / limit if limit and self.switches else 0.0
 
     @property
     def recording_s(self) -> float:
         """Estimate the seconds that its programs have spent on making records."""
-        call_s = self.rate.call_s or 0.0
+        call_s = self.thinning.call_s or 0.0
         each_s = self.variants.recording_s(call_s)
         if self.switches:
-            each_s = (self.variants.switch_s + each_s) / self.stride
+            each_s = (self.variants.switch_s + each_s) / self.thinning.stride
         return self.calls * each_s
 
     def level_at(self, step: int) -> int:
         """Return which program a call runs: `BARE`, `QUIET` or `LOUD`."""
         self.calls = max(self.calls, step + 1)
-        level = self._owner.due(step)
-        if level == QUIET and self.switches and step % self.stride:
+        level = self._rate.due(step)
+        if level == QUIET and self.switches and step % self.thinning.stride:
             level = BARE
         return self.variants.reduce_level(level)
 
@@ -105,7 +101,7 @@ class CallSchedule:
 
     def keep(self, step: int, records: PackedRecords, kinds: frozenset[Kind]) -> None:
         """Keep the records of a call, or remember them as the newest."""
-        if step % self.stride:
+        if step % self.thinning.stride:
             self.newest = step, records, kinds
         else:
             self.fresh.append((step, records, kinds))
@@ -126,7 +122,7 @@ class CallSchedule:
             # Deleted by the caller, who needed the memory.
             if not any(x.is_deleted() for x in arrays):
                 _, records = self.variants.recording(*args, **kwargs)
-                self.newest = step, records, self._owner.wanted_kinds()
+                self.newest = step, records, self._rate.wanted_kinds
         newest, self.newest = self.newest, None
         if newest is not None:
             self.fresh.append(newest)
@@ -138,7 +134,7 @@ class CallSchedule:
         taken: list[_Kept] = []
         for _ in range(count):
             kept = self.fresh.popleft()
-            if kept is self._last or not kept[0] % self.stride:
+            if kept is self._last or not kept[0] % self.thinning.stride:
                 taken.append(kept)
             elif not self.fresh and self.newest is None:
                 self.newest = kept
@@ -146,17 +142,17 @@ class CallSchedule:
 
     def rest(self, step: int) -> tuple[int, Callable[[int], Callable[..., Any]]]:
         """Return which call asks next, and what makes the program until then."""
-        owner, variants, stride = self._owner, self.variants, self.stride
-        if owner.flight is not None or variants.records_always:
+        rate, variants, stride = self._rate, self.variants, self.thinning.stride
+        if rate.records_all or variants.records_always:
             return 0, self._make_bare
-        if not owner.numbers_wanted:
+        if not rate.every:
             return NEVER, lambda first: variants.bare
         last = step + _MAX_REST * stride
-        if variants.has_frames and owner.keeps_all:
+        if variants.has_frames and rate.keeps_all:
             return 0, self._make_bare
         if variants.has_frames:
-            gap = owner.frame_gap_s / max(self.rate.call_s or np.inf, 1e-9)
-            every = owner.frames_every
+            gap = rate.frame_gap_s / max(self.thinning.call_s or np.inf, 1e-9)
+            every = rate.every
             last = min(last, step - step % every + every * max(1, round(gap / every)))
         if not variants.has_numbers:
             return last, lambda first: variants.bare
@@ -181,7 +177,7 @@ class CallSchedule:
         and then finds its code cold, and takes some hundred microseconds.
         """
         recording, keep = self.variants.recording, self.fresh.append
-        stride, kinds = self.stride, self._owner.wanted_kinds()
+        stride, kinds = self.thinning.stride, self._rate.wanted_kinds
         next_step = itertools.count(first).__next__
         self._bare_call = None
 

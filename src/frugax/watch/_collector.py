@@ -21,9 +21,9 @@ from ._call_schedule import CallSchedule
 from ._dispatch import Dispatch
 from ._entry_reader import Entry, EntryReader, ProgramRecords, StepMetrics
 from ._flight_recorder import FlightRecorder
-from ._pace import Pace
 from ._rate import Rate
 from ._row_batch import RowBatch
+from ._thinning import Thinning
 
 # Between two looks at the queue, and between two collections: each finds its code cold,
 # and costs some hundred microseconds whatever it carries.
@@ -62,7 +62,7 @@ class Collector:
         self,
         dispatch: Dispatch,
         *,
-        pace: Pace,
+        rate: Rate,
         max_entries: int,
         clock: Callable[[], float],
         flight: FlightRecorder | None,
@@ -80,7 +80,7 @@ class Collector:
         self.schedules: list[CallSchedule] = []
         self._dispatch = dispatch
         self._writer = dispatch.writer
-        self._pace = pace
+        self._rate = rate
         self._max_entries = max_entries
         self._clock = clock
         self.reader = EntryReader(dispatch, flight=flight, inspect=inspect)
@@ -94,7 +94,7 @@ class Collector:
         self._last_tick = 0.0
         self._has_open_rows = False
         # The newest metrics of `Watcher.record` that were thinned out here.
-        self._newest: dict[Rate, StepMetrics] = {}
+        self._newest: dict[Thinning, StepMetrics] = {}
 
     def _make_locks(self) -> None:
         self._queue_lock = threading.Lock()
@@ -123,7 +123,7 @@ class Collector:
     @property
     def limit(self) -> float:
         """The budget, a share of the running time."""
-        return self._pace.limit
+        return self._rate.limit
 
     @property
     def written(self) -> int:
@@ -158,16 +158,16 @@ class Collector:
     def tick(self) -> None:
         """Collect entries that the device has finished."""
         now = time.monotonic()
-        gap_s = _MIN_GAP_S * min(self._pace.factor, _MAX_GAP_FACTOR)
+        gap_s = _MIN_GAP_S * min(self._rate.factor, _MAX_GAP_FACTOR)
         if now - self._last_tick < gap_s or not (len(self) or self._has_open_rows):
             return
         journal = self._dispatch.journal
         # Without a budget nothing is collected before the end.
-        if not self._pace.limit or (journal is not None and journal.closed):
+        if not self._rate.limit or (journal is not None and journal.closed):
             return
         # First rows wait until the rate is known, so that a curve is even from its
         # beginning.
-        if any(rate.is_early(self._clock()) for rate in self._rates_with_entries()):
+        if any(one.is_early(self._clock()) for one in self._waiting_thinnings()):
             return
         self._last_tick = now
         if self._owner.acquire(timeout=_TICK_S):
@@ -178,12 +178,12 @@ class Collector:
             finally:
                 self._owner.release()
 
-    def _rates_with_entries(self) -> list[Rate]:
-        rates = [schedule.rate for schedule in self.schedules if schedule.fresh]
+    def _waiting_thinnings(self) -> list[Thinning]:
+        found = [schedule.thinning for schedule in self.schedules if schedule.fresh]
         entry = next(iter(tuple(self._entries)), None)
-        if isinstance(entry, StepMetrics) and entry.rate is not None:
-            rates.append(entry.rate)
-        return rates
+        if isinstance(entry, StepMetrics) and entry.thinning is not None:
+            found.append(entry.thinning)
+        return found
 
     def collect(self, *, rest: int = 0) -> None:
         """Collect all entries but the newest `rest`, waiting for the device.
@@ -300,7 +300,7 @@ class Collector:
                     key=lambda i: not schedule.fresh[i][1].is_ready(),
                 )
             if count:
-                self._measure(schedule.rate, schedule.fresh[count - 1][0], schedule)
+                self._measure(schedule.thinning, schedule.fresh[count - 1][0], schedule)
             taken += [
                 ProgramRecords(step, records.probes, records, wanted)
                 for step, records, wanted in schedule.take(count)
@@ -317,10 +317,10 @@ class Collector:
         return self._thin(taken)
 
     def _measure(
-        self, rate: Rate, number: int, schedule: CallSchedule | None = None
+        self, thinning: Thinning, number: int, schedule: CallSchedule | None = None
     ) -> None:
         gap_s = 0.0 if schedule is None else schedule.gap_s
-        if rate.measure(number, self._clock(), factor=self._pace.factor, gap_s=gap_s):
+        if thinning.measure(number, self._clock(), gap_s=gap_s):
             self.changed()
 
     def _thin(self, taken: list[Entry]) -> list[Entry]:
@@ -328,31 +328,33 @@ class Collector:
 
         The last of them stays aside, in case no further one comes.
         """
-        last: dict[Rate, StepMetrics] = {}
+        last: dict[Thinning, StepMetrics] = {}
         for entry in taken:
-            if isinstance(entry, StepMetrics) and entry.rate is not None:
-                last[entry.rate] = entry
-        for rate, entry in last.items():
-            self._measure(rate, entry.number)
+            if isinstance(entry, StepMetrics) and entry.thinning is not None:
+                last[entry.thinning] = entry
+        for thinning, entry in last.items():
+            self._measure(thinning, entry.number)
         metrics = [entry for entry in taken if isinstance(entry, StepMetrics)]
         # Numbers of an evaluation: those of its step must not be missing.
-        whole = {e.step for e in metrics if e.rate is None or e.rate.stride == 1}
+        whole = {
+            e.step for e in metrics if e.thinning is None or e.thinning.stride == 1
+        }
         out = {
             entry
             for entry in metrics
-            if entry.rate is not None
-            and entry.number % entry.rate.stride
+            if entry.thinning is not None
+            and entry.number % entry.thinning.stride
             and entry.step not in whole
         }
-        for rate, entry in [*self._newest.items()]:
+        for thinning, entry in [*self._newest.items()]:
             if entry.step in whole:
                 first = next(e for e in metrics if e.step == entry.step)
-                taken.insert(taken.index(first), self._newest.pop(rate))
+                taken.insert(taken.index(first), self._newest.pop(thinning))
         count = len(out) + len(self._newest.keys() & last.keys())
-        for rate, entry in last.items():
-            self._newest.pop(rate, None)
+        for thinning, entry in last.items():
+            self._newest.pop(thinning, None)
             if entry in out:
-                self._newest[rate] = entry
+                self._newest[thinning] = entry
                 count -= 1
         self._leave_out(count)
         return [entry for entry in taken if entry not in out]
@@ -386,7 +388,7 @@ class Collector:
             caller_s = self.caller_s()
             spent += caller_s - self._caller_seen_s
             self._caller_seen_s = caller_s
-            self._pace.collected(spent, self._clock())
+            self._rate.collected(spent, self._clock())
             self.latest_step = taken[-1].step
 
     def _dispatch_rows(self) -> None:

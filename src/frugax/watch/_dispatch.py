@@ -82,11 +82,6 @@ class Dispatch:
         return self.journal is not None or bool(self._workers)
 
     @property
-    def has_sinks(self) -> bool:
-        """Whether there is a sink."""
-        return bool(self._workers)
-
-    @property
     def cpu_s(self) -> float:
         """CPU seconds that sinks and handlers have taken."""
         return sum(worker.cpu_s for worker in (*self._workers, self._handler_worker))

@@ -11,8 +11,8 @@ import numpy as np
 from ._dispatch import Dispatch
 from ._flight_recorder import FlightRecorder
 from ._metrics import is_leaf_ready, read_metric
-from ._rate import Rate
 from ._row_batch import RowBatch, class_of, make_rows, number_columns
+from ._thinning import Thinning
 from .probes import PackedRecords, Probe
 from .sinks import Kind
 
@@ -72,13 +72,13 @@ class StepMetrics:
         step: the training step.
         values: the metrics by name.
         number: how many calls of `record` with these names there were before.
-        rate: by which it may still be left out; None to keep it.
+        thinning: by which it may still be left out; None to keep it.
     """
 
     step: int
     values: dict[str, Any]
     number: int = 0
-    rate: Rate | None = None
+    thinning: Thinning | None = None
     nbytes = 0
 
     def is_ready(self) -> bool:

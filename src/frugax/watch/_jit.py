@@ -175,7 +175,7 @@ def watch_variants(
             if schedule is not None:
                 consumer.compile_s += time.perf_counter() - began
         if schedule is not None:
-            schedule.rate.begin(step, consumer.clock())
+            schedule.thinning.begin(step, consumer.clock())
             until, make_program = schedule.rest(step)
         else:
             until = NEVER if isinstance(consumer, _NoWatcher) else 0

@@ -1,70 +1,164 @@
-"""`Rate`: which calls of a function, or of `Watcher.record`, leave their numbers."""
+"""`Rate`: what is recorded now, by the level, the budget and the cost of collecting."""
 
 import math
-from collections import deque
+import threading
+import time
+from collections.abc import Callable
+from typing import Literal, TypeAlias
 
-# A step of this length or longer is always kept: its record costs less than 1% of it.
-# Of shorter steps as many are kept as there would be of this length.
-LONG_STEP_S = 5e-3
-# Shorter stretches are not measured: a queue of calls before the device hides them.
-_WINDOW_S = 0.25
-# A pause, for an evaluation for example, looks like long steps: so many windows in a
-# row must show it before more steps are kept.
-_WINDOWS = 3
-_MAX_STRIDE = 2**14
+import jax
+
+from .sinks import Kind
+
+Level: TypeAlias = Literal["off", "minimal", "standard", "verbose", "full"]
+
+# Steps between two frames at least; 0 for neither frames nor numbers. Numbers are kept
+# as often as `Thinning` says at every level that keeps them.
+_STEPS_BETWEEN: dict[Level, int] = {
+    "off": 0,
+    "minimal": 0,
+    "standard": 10,
+    "verbose": 5,
+    "full": 1,
+}
+_NO_KINDS: frozenset[Kind] = frozenset()
+_SUMMARIES: frozenset[Kind] = frozenset({"summary"})
+_ALL_KINDS: frozenset[Kind] = frozenset({"summary", "frame", "scalar"})
+# A factor of more would leave a run with next to no record; the receipt then says that
+# the limit is broken.
+_MAX_FACTOR = 1024
+# Of the limit, the share that collecting may use of a processor: the rest is for the
+# calls of the watcher and the extra work of the recording program.
+_COLLECTING_SHARE = 0.5
+_WINDOW_S = 2.0
+_SHORTEST_S = 0.25
+# Costs fall more slowly than the rate of records, so a leap may not end at the limit;
+# one that is too long loses records for a while.
+_LONGEST_LEAP = 16
 
 
 class Rate:
-    """The stride at which calls are kept, a power of two, by the time between them.
+    """Says what a watcher records now; a change compiles nothing.
 
-    The time is that of calls that the device has finished, not of calls that were made:
-    a loop may be tens of steps ahead of its device.
+    Frames, and numbers of short steps, are thinned by a common factor where collecting
+    them takes too much: up fast, down slowly.
 
     Attributes:
-        stride: every `stride`-th call is kept, and always the last.
-        call_s: seconds between two calls; None until it has been measured.
+        limit: the budget, a share of the running time.
+        records_all: whether each call must run a program that records, whatever the
+            level is, as for a flight recorder.
+        factor: record every `factor`-th of the steps that would be recorded otherwise.
+        level: the level.
+        every: steps between two frames, at least; 0 for no frames and no numbers.
     """
 
-    def __init__(self) -> None:
-        """Keep each call at first."""
-        self.stride = 1
-        self.call_s: float | None = None
-        self._mark: tuple[int, float] | None = None
-        self._recent: deque[float] = deque(maxlen=_WINDOWS)
+    def __init__(
+        self,
+        limit: float,
+        level: str = "standard",
+        *,
+        max_frames_per_s: float = 30.0,
+        records_all: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Start without thinning, for a limit as a share of the running time."""
+        self.limit = limit
+        self.records_all = records_all
+        self.factor = 1
+        self._min_frame_gap_s = 1.0 / max_frames_per_s
+        self._next_frame = 0.0
+        self._clock = clock
+        self._cpu_s = 0.0
+        self._since: float | None = None
+        self._lock = threading.Lock()
+        self.set_level(level)
 
-    def begin(self, number: int, now: float) -> None:
-        """Measure from this call on, the first that compiles nothing."""
-        if self._mark is None:
-            self._mark = number, now
+    def set_level(self, level: str) -> None:
+        """Change the level."""
+        for known, every in _STEPS_BETWEEN.items():
+            if level == known:
+                self.level: Level = known
+                self.every = every
+                return
+        known_levels = ", ".join(_STEPS_BETWEEN)
+        raise ValueError(f"level must be one of {known_levels}, got {level!r}.")
 
-    def is_early(self, now: float) -> bool:
-        """Whether the first calls are so recent that nothing has been measured."""
-        return self.call_s is None and (
-            self._mark is None or now - self._mark[1] < _WINDOW_S
-        )
+    @property
+    def keeps_all(self) -> bool:
+        """Whether the level asks for every step."""
+        return self.level == "full"
 
-    def measure(
-        self, number: int, now: float, *, factor: int = 1, gap_s: float = 0.0
-    ) -> bool:
-        """Adapt the stride to the newest call that is finished; says whether it moved.
+    @property
+    def wanted_kinds(self) -> frozenset[Kind]:
+        """The classes of records that the level asks for."""
+        if not self.every:
+            return _NO_KINDS if self.level == "off" else _SUMMARIES
+        return _ALL_KINDS
 
-        Args:
-            number: the number of the call.
-            now: seconds.
-            factor: by which short steps are thinned further.
-            gap_s: the least time between two kept calls, of short steps.
+    @property
+    def frame_gap_s(self) -> float:
+        """Seconds between two frames, at least."""
+        return self._min_frame_gap_s * self.factor
+
+    def due(self, step: int) -> int:
+        """Return which records a program should make at this step.
+
+        Returns:
+            0 nothing, 1 records without frames, 2 also frames.
         """
-        if self._mark is None or now - self._mark[1] < _WINDOW_S:
+        if not self.every:
+            return int(self.records_all)
+        return 1 + (not step % self.every and self.wants_frames())
+
+    def wants_frames(self) -> bool:
+        """Return whether the level asks for a frame now; the next one comes later."""
+        if not self.every:
             return False
-        first, began = self._mark
-        self.call_s = (now - began) / max(number - first, 1)
-        self._recent.append(self.call_s)
-        if number > first:
-            self._mark = number, now
-        before = self.stride
-        shortest = min(self._recent)
-        self.stride = 1
-        if shortest < LONG_STEP_S:
-            calls = max(LONG_STEP_S, gap_s) / max(shortest, 1e-9) * factor
-            self.stride = min(2 ** math.ceil(math.log2(calls)), _MAX_STRIDE)
-        return self.stride != before
+        if self.keeps_all:
+            return True
+        now = self._clock()
+        # Processes of one program must all run the same one at each call, and their
+        # clocks differ. Asked late: it starts JAX's backend, and `jax.distributed` must
+        # come before.
+        if now < self._next_frame or jax.process_count() > 1:
+            return False
+        self._next_frame = now + self.frame_gap_s
+        return True
+
+    def collected(self, cpu_s: float, now: float) -> bool:
+        """Add the time of a collection; returns whether the factor changed."""
+        with self._lock:
+            if self._since is None:
+                # The first collection imports and fills caches, and says little.
+                self._since = now
+                return False
+            self._cpu_s += cpu_s
+            elapsed = now - self._since
+            allowed = _COLLECTING_SHARE * self.limit
+            # The budget of a whole window can be spent long before its end.
+            is_spent = 0 < allowed * _WINDOW_S < self._cpu_s
+            if elapsed < _WINDOW_S and not is_spent:
+                return False
+            share = self._cpu_s / max(elapsed, _SHORTEST_S)
+            self._cpu_s, self._since = 0.0, now
+            if share > allowed:
+                # The next records were partly made at the old rate: they say little.
+                self._since = None
+                return self._scale(_steps_up(share, allowed))
+            # A gap of eight between up and down keeps the factor from oscillating.
+            if share < allowed / 8:
+                return self._scale(0.5)
+            return False
+
+    def _scale(self, by: float) -> bool:
+        wanted = int(min(max(self.factor * by, 1), _MAX_FACTOR))
+        changed = wanted != self.factor
+        self.factor = wanted
+        return changed
+
+
+def _steps_up(cost: float, limit: float) -> int:
+    """The factor, a power of two, that brings a cost down to its limit."""
+    if cost >= limit * _LONGEST_LEAP:
+        return _LONGEST_LEAP
+    return int(2 ** max(math.ceil(math.log2(cost / limit)), 1))

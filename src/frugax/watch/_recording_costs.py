@@ -16,8 +16,8 @@ from frugax.measure import copy_args, time_interleaved
 from ._collector import Collector
 from ._dispatch import Dispatch
 from ._entry_reader import ProgramRecords
-from ._pace import Pace
 from ._program_variants import BARE, LOUD, QUIET, ProgramVariants, variants_of
+from ._rate import Rate
 from .delivery import KINDS
 from .journal import Journal
 
@@ -164,7 +164,7 @@ def _time_collection(
     ):
         collector = Collector(
             Dispatch(journal, (), asynchronous=True, max_bytes=1),
-            pace=Pace(1.0),
+            rate=Rate(1.0),
             max_entries=len(batch),
             clock=clock,
             flight=None,

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-import jax
 import numpy as np
 
 from frugax.budget import OverheadBudget, Receipt, Spend, check_budget
@@ -23,13 +22,12 @@ from ._current import announce_change, close_at_exit, enter, leave
 from ._dispatch import Dispatch
 from ._entry_reader import ProgramRecords, StepMetrics
 from ._flight_recorder import FlightRecorder
-from ._levels import Level, LevelDial
 from ._metric_series import MetricSeries
 from ._metrics import check_metric
 from ._overhead_account import OverheadAccount
-from ._pace import Pace
 from ._plan import WatchPlan
 from ._program_variants import ProgramVariants
+from ._rate import Level, Rate
 from ._row_batch import RowBatch, class_of
 from .delivery import Losses, SinkWorker, callback_stats
 from .journal import RECORDS_PER_BLOCK, Journal, as_step, check_names
@@ -103,7 +101,13 @@ class Watcher(AbstractContextManager["Watcher"]):
         if not max_frames_per_s > 0:
             raise ValueError(f"max_frames_per_s must be > 0, got {max_frames_per_s}.")
         self.clock = clock
-        self.pace = Pace(budget.share)
+        self.rate = Rate(
+            budget.share,
+            level,
+            max_frames_per_s=max_frames_per_s,
+            records_all=flight is not None,
+            clock=clock,
+        )
         self.compile_s = 0.0
         self._limit = budget.share
         self._journal = journal
@@ -112,13 +116,12 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._plan = plan
         self._monitor = monitor
         self._asynchronous = asynchronous
-        self._dial = LevelDial(level)
         self._dispatch = Dispatch(
             journal, sinks, asynchronous=asynchronous, max_bytes=max_queue_bytes
         )
         self.collector = Collector(
             self._dispatch,
-            pace=self.pace,
+            rate=self.rate,
             max_entries=max_pending,
             clock=clock,
             flight=flight,
@@ -134,8 +137,6 @@ class Watcher(AbstractContextManager["Watcher"]):
             collector=self.collector,
             dispatch=self._dispatch,
         )
-        self._min_frame_gap_s = 1.0 / max_frames_per_s
-        self._next_frame = 0.0
         self._last_recorded: int | None = None
         self._last_names: set[str] = set()  # of that step
         # By the names of the metrics: those of a validation come at their own rate.
@@ -153,7 +154,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         nothing.
         """
         self._parent_id = os.getppid()
-        self._dial.set("off")
+        self.rate.set_level("off")
         self._series.clear()
         self._journal = None
         self.collector.abandon()
@@ -166,36 +167,18 @@ class Watcher(AbstractContextManager["Watcher"]):
     @property
     def level(self) -> Level:
         """How many of the records of programs are kept; may be set at any time."""
-        return self._dial.level
+        return self.rate.level
 
     @level.setter
     def level(self, level: str) -> None:
-        self._dial.set(level)
+        self.rate.set_level(level)
         self._change_rates()
-
-    @property
-    def keeps_all(self) -> bool:
-        """Whether the level asks for every step."""
-        return self._dial.level == "full"
-
-    @property
-    def numbers_wanted(self) -> bool:
-        """Whether the level asks for numbers."""
-        return self._dial.every > 0
-
-    @property
-    def frames_every(self) -> int:
-        """Steps between two frames, at least; 0 for no frames."""
-        return self._dial.every
 
     @property
     def record_every(self) -> int:
         """Calls between two whose numbers are kept now, the most of all functions."""
-        if self.keeps_all:
-            return 1
-        strides = [schedule.stride for schedule in self._schedules]
-        strides += [series.rate.stride for series in tuple(self._series.values())]
-        return max(strides, default=1)
+        owners = (*self._schedules, *tuple(self._series.values()))
+        return max((one.thinning.stride for one in owners), default=1)
 
     def _change_rates(self) -> None:
         for series in tuple(self._series.values()):
@@ -286,17 +269,17 @@ class Watcher(AbstractContextManager["Watcher"]):
                 f"metrics must be numbers by name, such as {{'loss': loss}}, got "
                 f"{metrics!r:.99}."
             )
-        series = self._series.setdefault(tuple(metrics), MetricSeries())
+        series = self._series.get(tuple(metrics)) or self._begin_series(metrics)
         self._count_skipped(series)
         now = self.clock()
         self._account.touch(now)
-        is_thinned_out = series.count(now, keeps_all=self.keeps_all)
+        is_thinned_out = series.count(now)
         if is_thinned_out:
             series.skipped = step, metrics
             series.skips += 1
         else:
-            self._add(step, metrics, series, may_be_thinned=not self.keeps_all)
-            if series.rate.stride == 1:
+            self._add(step, metrics, series, may_be_thinned=not self.rate.keeps_all)
+            if series.thinning.stride == 1:
                 # Numbers of an evaluation: those of its step must not be missing.
                 self._keep_skipped(before=step)
         self._account.record_s += self._account.call_clock() - entered
@@ -312,6 +295,9 @@ class Watcher(AbstractContextManager["Watcher"]):
         self.collector.reader.raise_refused()
         if not self._asynchronous:
             self.collect()
+
+    def _begin_series(self, metrics: Mapping[str, Any]) -> MetricSeries:
+        return self._series.setdefault(tuple(metrics), MetricSeries(self.rate))
 
     def _add(
         self,
@@ -339,8 +325,8 @@ class Watcher(AbstractContextManager["Watcher"]):
         if series.skips:
             self._dispatch.writer.leave_out("scalar", series.skips)
         series.skipped, series.skips = None, 0
-        rate = series.rate if may_be_thinned else None
-        self.collector.add(StepMetrics(int(step), kept, series.calls - 1, rate))
+        thinning = series.thinning if may_be_thinned else None
+        self.collector.add(StepMetrics(int(step), kept, series.calls - 1, thinning))
 
     def _count_skipped(self, series: MetricSeries) -> None:
         """Count the calls of `record` that did no more than remember."""
@@ -405,7 +391,7 @@ class Watcher(AbstractContextManager["Watcher"]):
             return
         if self._flight is not None:
             self._flight.keep(step, records)
-        wanted = self._dial.wanted_kinds()
+        wanted = self.rate.wanted_kinds
         self._account.touch(self.clock())
         # User callbacks run regardless of the level.
         if not any(
@@ -444,9 +430,9 @@ class Watcher(AbstractContextManager["Watcher"]):
         if self._parent_id is not None:
             return
         step = self.collector.next_callback_step(stream)
-        is_wanted = kind in self._dial.wanted_kinds()
-        if is_wanted and kind == "frame" and self._dial.level != "full":
-            is_wanted = self.wants_frames()
+        is_wanted = kind in self.rate.wanted_kinds
+        if is_wanted and kind == "frame":
+            is_wanted = self.rate.wants_frames()
         if not is_wanted:
             self._dispatch.writer.leave_out(kind)
             return
@@ -469,7 +455,7 @@ class Watcher(AbstractContextManager["Watcher"]):
                 program, with warm and with cold caches.
             variants: the programs of the function.
         """
-        schedule = CallSchedule(self, gate_s, variants)
+        schedule = CallSchedule(self.rate, gate_s, variants)
         self._account.touch(self.clock())
         self._schedules.append(schedule)
         self.collector.schedules.append(schedule)
@@ -477,40 +463,13 @@ class Watcher(AbstractContextManager["Watcher"]):
             self.collector.start()
         return schedule
 
-    def wanted_kinds(self) -> frozenset[Kind]:
-        """Return the classes of records that the level asks for."""
-        return self._dial.wanted_kinds()
-
-    @property
-    def frame_gap_s(self) -> float:
-        """Seconds between two frames, at least."""
-        return self._min_frame_gap_s * self.pace.factor
-
     def due(self, step: int) -> int:
-        """Return which records a program should make at this step.
-
-        Returns:
-            0 nothing, 1 records without frames, 2 also frames.
-        """
-        if not self._dial.every:
-            # A flight recorder wants every step, whatever the level is.
-            return int(self._flight is not None)
-        return 1 + (not step % self._dial.every and self.wants_frames())
+        """Return which records a program should make at this step; see `Rate.due`."""
+        return self.rate.due(step)
 
     def wants_frames(self) -> bool:
         """Return whether the level asks for a frame now; the next one comes later."""
-        if not self._dial.every:
-            return False
-        if self.keeps_all:
-            return True
-        now = self.clock()
-        # Processes of one program must all run the same one at each call, and their
-        # clocks differ. Asked late: it starts JAX's backend, and `jax.distributed` must
-        # come before.
-        if now < self._next_frame or jax.process_count() > 1:
-            return False
-        self._next_frame = now + self.frame_gap_s
-        return True
+        return self.rate.wants_frames()
 
     def can_afford(self, seconds: float) -> bool:
         """Return whether these seconds can be spent now within the budget."""
@@ -608,10 +567,8 @@ class Watcher(AbstractContextManager["Watcher"]):
                 f"Compiling the programs took {self.compile_s:.1f} s, once and not "
                 "part of the share."
             )
-        if self.record_every > 1:
-            notes.append(
-                f"Of steps shorter than 5 ms every {self.record_every}th is kept."
-            )
+        if (every := self.record_every) > 1:
+            notes.append(f"Of steps shorter than 5 ms every {every}th is kept.")
         if self.forced:
             notes.append(f"{self.forced} collections were forced.")
         notes.append(f"Records: {writer.losses}.")
@@ -729,7 +686,7 @@ class Watcher(AbstractContextManager["Watcher"]):
 def _skip_seconds() -> float:
     """Measure the time of a call of `record` that is thinned out."""
     watcher = object.__new__(Watcher)
-    watcher._series = {("loss",): MetricSeries()}
+    watcher._series = {("loss",): MetricSeries(Rate(1.0))}
     watcher._series["loss",].next_look = NEVER
     metrics: dict[str, Any] = {"loss": 0.0}
     return min(timeit.repeat(lambda: watcher.record(0, metrics), number=200)) / 200

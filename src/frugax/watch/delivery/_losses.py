@@ -15,7 +15,6 @@ Why: TypeAlias = Literal[
     "sink hung",
     "closed",
     "refused",
-    "not written",
 ]
 # Most important first. When room is short, records are dropped from the end.
 KINDS: tuple[Kind, ...] = ("summary", "scalar", "frame")

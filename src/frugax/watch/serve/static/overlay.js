@@ -1,4 +1,6 @@
 // One metric of many runs on one canvas: lines, the band of the raw values, and holes.
+// Not by uPlot, whose lines share one x: a hundred runs of different steps, joined, would be
+// a hundred times as many points.
 import { duration } from "./alive.js";
 import { format, number, smoothed } from "./charts.js";
 

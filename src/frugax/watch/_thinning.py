@@ -1,0 +1,75 @@
+"""`Thinning`: which calls of one function, or of `record`, leave their numbers."""
+
+import math
+from collections import deque
+
+from ._rate import Rate
+
+# A step of this length or longer is always kept: its record costs less than 1% of it.
+# Of shorter steps as many are kept as there would be of this length.
+LONG_STEP_S = 5e-3
+# Shorter stretches are not measured: a queue of calls before the device hides them.
+_WINDOW_S = 0.25
+# A pause, for an evaluation for example, looks like long steps: so many windows in a
+# row must show it before more steps are kept.
+_WINDOWS = 3
+_MAX_STRIDE = 2**14
+
+
+class Thinning:
+    """The stride at which calls are kept, a power of two, by the time between them.
+
+    The time is that of calls that the device has finished, not of calls that were made:
+    a loop may be tens of steps ahead of its device.
+
+    Attributes:
+        found: the stride that the time between calls asks for.
+        call_s: seconds between two calls; None until it has been measured.
+    """
+
+    def __init__(self, rate: Rate) -> None:
+        """Keep each call at first."""
+        self.found = 1
+        self.call_s: float | None = None
+        self._rate = rate
+        self._mark: tuple[int, float] | None = None
+        self._recent: deque[float] = deque(maxlen=_WINDOWS)
+
+    @property
+    def stride(self) -> int:
+        """Every `stride`-th call is kept, and always the last."""
+        return 1 if self._rate.keeps_all else self.found
+
+    def begin(self, number: int, now: float) -> None:
+        """Measure from this call on, the first that compiles nothing."""
+        if self._mark is None:
+            self._mark = number, now
+
+    def is_early(self, now: float) -> bool:
+        """Whether the first calls are so recent that nothing has been measured."""
+        return self.call_s is None and (
+            self._mark is None or now - self._mark[1] < _WINDOW_S
+        )
+
+    def measure(self, number: int, now: float, *, gap_s: float = 0.0) -> bool:
+        """Adapt the stride to the newest call that is finished; says whether it moved.
+
+        Args:
+            number: the number of the call.
+            now: seconds.
+            gap_s: the least time between two kept calls, of short steps.
+        """
+        if self._mark is None or now - self._mark[1] < _WINDOW_S:
+            return False
+        first, began = self._mark
+        self.call_s = (now - began) / max(number - first, 1)
+        self._recent.append(self.call_s)
+        if number > first:
+            self._mark = number, now
+        before = self.found
+        shortest = min(self._recent)
+        self.found = 1
+        if shortest < LONG_STEP_S:
+            calls = max(LONG_STEP_S, gap_s) / max(shortest, 1e-9) * self._rate.factor
+            self.found = min(2 ** math.ceil(math.log2(calls)), _MAX_STRIDE)
+        return self.found != before
