@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.causal_exact import ExactLinearPosterior
 from benchmarks.causal_laboratories import laboratories
 from benchmarks.causal_optimise import RIVALS, run as run_method
 from benchmarks.causal_problems import problems
@@ -206,8 +207,6 @@ def show_graphs(found: Figures) -> str:
 
 def measure_exact(given: argparse.Namespace) -> Figures:
     """Total variation from the exact linear-Gaussian posterior, a target a graph."""
-    from frugax.causal.posterior import ExactLinearPosterior
-
     found: Figures = {}
     model, graphs = causal.load_default_surrogate(), 2 if given.quick else 30
     for d in (5,) if given.quick else (5, 10):

@@ -21,7 +21,6 @@ import numpy as np
 import threadpoolctl
 
 from frugax import causal
-from frugax.causal.posterior import ExactLinearPosterior
 
 from .table import Case, Cell
 
@@ -111,6 +110,8 @@ def _find_edges(mechanisms: str, noise: str) -> dict[str, Cell]:
 
 def _find_parents() -> dict[str, Cell]:
     """Sets of parents by the exact posterior of linear models, five variables."""
+    from benchmarks.causal_exact import ExactLinearPosterior
+
     batch = causal.generate_batch(4, d=5, rows=128, observed=64, seed=11)
     names = tuple(f"x{i}" for i in range(5))
     cells: dict[str, Cell] = {}

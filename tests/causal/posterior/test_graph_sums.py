@@ -4,13 +4,13 @@ import itertools
 
 import numpy as np
 import pytest
+from benchmarks.causal_exact import parent_set_probabilities
 
 from frugax.causal.posterior import (
     Domain,
     ParentScores,
     adjacency,
     count_topological_orders,
-    parent_set_probabilities,
     sample_graphs,
     score_parent_sets,
     sum_over_orders,

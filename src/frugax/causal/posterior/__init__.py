@@ -1,9 +1,8 @@
 """Posterior samples of structural causal models, and their effects of interventions.
 
 Start at `sample_posterior`, which draws an ensemble of models that agree with the data,
-and `predict_means`, which predicts the effects of interventions in each of them. Exact
-sums over graphs: `ExactLinearPosterior`; variables of a few values:
-`DiscretePosterior`. Guide: docs/causal_campaign.md.
+and `predict_means`, which predicts the effects of interventions in each of them. For
+variables of a few values: `DiscretePosterior`. Guide: docs/causal_campaign.md.
 """
 
 from ._action_process import ActionProcess, ActionSpace
@@ -16,7 +15,6 @@ from ._discrepancy import (
 )
 from ._ensemble import PosteriorEnsemble, sample_posterior
 from ._evidence import NOISE_SCALE, log_evidence, tempering_power
-from ._exact import ExactLinearPosterior, parent_set_probabilities
 from ._hyperparameters import HyperparameterPosterior, Hyperparameters
 from ._mechanism import Mechanism, fit_mechanism
 from ._orders import (
@@ -39,7 +37,6 @@ __all__ = [
     "Discrepancy",
     "DiscretePosterior",
     "Domain",
-    "ExactLinearPosterior",
     "HyperparameterPosterior",
     "Hyperparameters",
     "Mechanism",
@@ -57,7 +54,6 @@ __all__ = [
     "fit_mechanism",
     "importance_resample",
     "log_evidence",
-    "parent_set_probabilities",
     "predict_means",
     "rbf_kernel",
     "sample_graphs",

@@ -15,12 +15,13 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from jaxtyping import Float
 
-from frugax.causal.data import Samples
-from frugax.causal.surrogate import ParentSetPosterior
-
-from ._basis import Domain
-from ._orders import MAX_VARIABLES
-from ._parent_scores import ParentScores, score_parent_sets
+from frugax.causal import ParentSetPosterior, Samples
+from frugax.causal.posterior import (
+    MAX_VARIABLES,
+    Domain,
+    ParentScores,
+    score_parent_sets,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +33,6 @@ class ExactLinearPosterior:
 
     Attributes:
         max_parents: largest number of causes of one variable.
-
-    Example:
-        >>> from frugax.causal import SCM, intervene, sample
-        >>> scm = SCM.linear({"x": {}, "y": {"x": 2.0}})
-        >>> data = sample(scm, 50, seed=0)
-        >>> data = data.concat(sample(scm, 50, seed=1, intervention=intervene(y=1.0)))
-        >>> posterior = ExactLinearPosterior().posterior(data, "y")
-        >>> bool(posterior.marginals["x"] > 0.9)
-        True
     """
 
     max_parents: int = 3
