@@ -1,6 +1,13 @@
-"""The JAX engine of tropical operations; imported when a JAX array is first met."""
+"""The JAX engine of tropical operations; imported when a JAX array is first met.
+
+XLA compiles a program for each shape, which takes seconds on a busy machine. So small
+arrays on a CPU go through NumPy, whose results have the same bits, unless they are
+traced.
+"""
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +16,6 @@ from jax.core import Tracer
 from jaxtyping import Bool, Int, Num
 
 from . import _numpy
-from ._jax_buckets import reshape as reshape, run, size_is_free
 from ._jax_closure import closure_and_cycles, predecessors as predecessors_of_matrix
 from ._jax_product import (
     matmul as product,
@@ -21,8 +27,57 @@ from ._jax_product import (
 # Points evaluated at once: the values of 512 monomials then take 512 KiB, which fits
 # into a core's cache.
 _POINTS = 256
-# The longest sequences and the most points that are padded to share programs.
-_LONGEST = 1 << 14
+# Numbers of an array that goes through NumPy: a product of larger matrices takes longer
+# there than in a compiled program.
+_SMALL = 1 << 13
+
+
+def _is_on_cpu(a: Num[jax.Array, "..."]) -> bool:
+    """Whether NumPy can look at an array without a copy."""
+    if isinstance(a, Tracer):
+        return False
+    return [device.platform for device in a.devices()] == ["cpu"]
+
+
+def _small_in_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make small arrays on a CPU go through the NumPy function of the same name."""
+    reference = getattr(_numpy, function.__name__)
+
+    @functools.wraps(function)
+    def call(*given: Any) -> Any:
+        *arrays, kind = given
+        dtype = jnp.result_type(*arrays)
+        # NumPy has no product of matrices, nor infinities, for the types of ml_dtypes.
+        if dtype.kind not in "fiu" or not all(
+            a.size <= _SMALL and _is_on_cpu(a) for a in arrays
+        ):
+            return function(*given)
+        found = reference(*(np.asarray(a, dtype) for a in arrays), kind)
+        return jax.tree.map(jax.device_put, found)
+
+    return call
+
+
+def _of_batches(program: Callable[..., Any], signature: str) -> Callable[..., Any]:
+    """Make a program of matrices and a semiring one of batches, which broadcast."""
+
+    def call(*given: Any) -> Any:
+        *arrays, kind = given
+        if all(a.ndim == 2 for a in arrays):
+            return program(*arrays, kind)
+        # Equal ranks also where a program forbids JAX to promote them.
+        rank = max(a.ndim for a in arrays)
+        ranked = [a.reshape((1,) * (rank - a.ndim) + a.shape) for a in arrays]
+        of_one = lambda *one: program(*one, kind)
+        return jnp.vectorize(of_one, signature=signature)(*ranked)
+
+    return call
+
+
+_product = _of_batches(product, "(n,k),(k,m)->(n,m)")
+_product_and_argument = _of_batches(product_and_argument, "(n,k),(k,m)->(n,m),(n,m)")
+_closure_and_cycles = _of_batches(closure_and_cycles, "(n,n)->(n,n),(n)")
+_predecessors = _of_batches(predecessors_of_matrix, "(n,n)->(n,n)")
 
 
 def has_infinity(a: Num[jax.Array, "..."]) -> bool:
@@ -34,7 +89,7 @@ def contains(a: Num[jax.Array, "..."], which: float) -> bool:
     """Whether the array contains this infinity; False for traced values."""
     if isinstance(a, Tracer) or not has_infinity(a):
         return False
-    if size_is_free(a, _LONGEST):  # NumPy looks without a compilation for each shape
+    if _is_on_cpu(a):  # NumPy looks without a compilation for each shape
         return bool((np.asarray(a) == which).any())
     return bool(_any_equal(a, which))
 
@@ -49,31 +104,38 @@ def contains_nan(a: Num[jax.Array, "..."]) -> bool:
     """Whether the array contains NaN; False for traced values."""
     if isinstance(a, Tracer):
         return False
-    if size_is_free(a, _LONGEST):
-        return bool(np.isnan(np.asarray(a)).any())
+    if _is_on_cpu(a):
+        return _numpy.contains_nan(np.asarray(a))
     return bool((a != a).any())
 
 
+def reshape(a: Num[jax.Array, "..."], shape: tuple[int, ...]) -> jax.Array:
+    """Change the shape."""
+    if a.shape != shape and _is_on_cpu(a):
+        return jax.device_put(np.asarray(a).reshape(shape))
+    return a.reshape(shape)
+
+
+@_small_in_numpy
 def matmul(
     a: Num[jax.Array, "*left n k"], b: Num[jax.Array, "*right k m"], kind: str
 ) -> Num[jax.Array, "*both n m"]:
-    """Compute the product; copies of the last term do not change an optimum."""
-    return run(product, "(n,k),(k,m)->(n,m)", a, b, kind=kind)
+    """Compute the product."""
+    return _product(a, b, kind)
 
 
+@_small_in_numpy
 def matmul_with_argument(
     a: Num[jax.Array, "*left n k"], b: Num[jax.Array, "*right k m"], kind: str
 ) -> tuple[Num[jax.Array, "*both n m"], Int[jax.Array, "*both n m"]]:
     """Compute the product and the first k of each optimum; -1 for no term."""
-    # The copies come after the term that they copy, so they are never the first.
-    return run(product_and_argument, "(n,k),(k,m)->(n,m),(n,m)", a, b, kind=kind)
+    return _product_and_argument(a, b, kind)
 
 
+@_small_in_numpy
 def closure(d: Num[jax.Array, "*batch n n"], kind: str) -> Num[jax.Array, "*batch n n"]:
     """Compute optimal walks, then check for improving cycles."""
-    # Only the first vertices take part: integers lack an edge that changes no walk.
-    signature, lengths = "(n,n)->(n,n),(n)", d.shape[-1:]
-    out, cycles = run(closure_and_cycles, signature, d, kind=kind, lengths=lengths)
+    out, cycles = _closure_and_cycles(d, kind)
     if not isinstance(cycles, Tracer) and np.asarray(cycles).any():
         weights = np.asarray(cycles).reshape(-1, d.shape[-1])
         matrix, vertex = np.argwhere(weights)[0]  # later ones may be on it too
@@ -84,19 +146,19 @@ def closure(d: Num[jax.Array, "*batch n n"], kind: str) -> Num[jax.Array, "*batc
     return out
 
 
+@_small_in_numpy
 def predecessors(
     d: Num[jax.Array, "*batch n n"], kind: str
 ) -> Int[jax.Array, "*batch n n"]:
     """Return the vertex before j on the optimal walk from i to j; i for no walk."""
-    lengths = d.shape[-1:]
-    return run(predecessors_of_matrix, "(n,n)->(n,n)", d, kind=kind, lengths=lengths)
+    return _predecessors(d, kind)
 
 
 def mark_missing(
     before: Int[jax.Array, "*batch n n"], out: Num[jax.Array, "*batch n n"], kind: str
 ) -> Int[jax.Array, "*batch n n"]:
     """Write -1 where no edge leads to j: from j itself, and where no walk does."""
-    if size_is_free(out):
+    if _is_on_cpu(out):
         host = _numpy.mark_missing(np.asarray(before), np.asarray(out), kind)
         return jax.device_put(host)
     missing = jnp.broadcast_to(jnp.eye(out.shape[-1], dtype=bool), out.shape)
@@ -105,22 +167,20 @@ def mark_missing(
     return jnp.where(missing, -1, before)
 
 
+@_small_in_numpy
 def viterbi(
     scores: Num[jax.Array, "batch steps states"],
     transitions: Num[jax.Array, "states states"],
     kind: str,
 ) -> tuple[Int[jax.Array, "batch steps"], Num[jax.Array, " batch"]]:
     """Find the optimal sequence of states of each batch; ties go to the lowest."""
-    # Copies of the last state have its weights, and come after it.
-    signature, lengths = "(b,t,s),(s,s)->(b,t),(b)", (scores.shape[1],)
-    return run(_viterbi, signature, scores, transitions, kind=kind, lengths=lengths)
+    return _viterbi(scores, transitions, kind)
 
 
 @functools.partial(jax.jit, static_argnames="kind")
 def _viterbi(
     scores: Num[jax.Array, "batch steps states"],
     transitions: Num[jax.Array, "states states"],
-    length: "int | jax.Array",
     kind: str,
 ) -> tuple[Int[jax.Array, "batch steps"], Num[jax.Array, " batch"]]:
     best = {"max": jnp.argmax, "min": jnp.argmin}[kind]
@@ -128,36 +188,27 @@ def _viterbi(
     steps, moves = scores.astype(dtype).swapaxes(0, 1), transitions.astype(dtype)
     # The weight is summed along the path afterwards, and has its gradient there.
     known, known_moves = jax.lax.stop_gradient((steps, moves))
-    later = jnp.arange(1, len(steps))
 
-    def forward(
-        total: jax.Array, step: tuple[jax.Array, jax.Array]
-    ) -> tuple[jax.Array, jax.Array]:
-        now, t = step
+    def forward(total: jax.Array, now: jax.Array) -> tuple[jax.Array, jax.Array]:
         # XLA has no vectors for the place of an optimum: for the optimum alone a step
         # takes a sixth to a twentieth of the time. `back` finds the place on the path.
         after = _reduce(total[:, :, None] + known_moves[None], kind, axis=1) + now
-        # Steps after the last one leave everything as it is.
-        return jnp.where(t < length, after, total), total
+        return after, total
 
-    def back(
-        state: jax.Array, step: tuple[jax.Array, jax.Array]
-    ) -> tuple[jax.Array, jax.Array]:
-        total, t = step
-        came = best(total + known_moves.T[state], axis=1)
-        return jnp.where(t < length, came, state), state
+    def back(state: jax.Array, total: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return best(total + known_moves.T[state], axis=1), state
 
     def add(
-        weight: jax.Array, step: tuple[jax.Array, jax.Array, jax.Array]
+        weight: jax.Array, step: tuple[jax.Array, jax.Array]
     ) -> tuple[jax.Array, None]:
-        move, now, t = step
-        return jnp.where(t < length, weight + move + now, weight), None
+        move, now = step
+        return weight + move + now, None
 
-    total, before = jax.lax.scan(forward, known[0], (known[1:], later))
-    first, path = jax.lax.scan(back, best(total, axis=1), (before, later), reverse=True)
+    total, before = jax.lax.scan(forward, known[0], known[1:])
+    first, path = jax.lax.scan(back, best(total, axis=1), before, reverse=True)
     path = jnp.concatenate([first[None], path])
     scored = jnp.take_along_axis(steps, path[..., None], axis=2)[..., 0]
-    along = moves[path[:-1], path[1:]], scored[1:], later
+    along = moves[path[:-1], path[1:]], scored[1:]
     return path.T, jax.lax.scan(add, scored[0], along)[0]
 
 
@@ -175,6 +226,7 @@ def identity(
     return jnp.where(on, jnp.zeros((), like.dtype), zero(kind, like))
 
 
+@_small_in_numpy
 def polynomial(
     coefficients: Num[jax.Array, " monomials"],
     exponents: Num[jax.Array, "monomials variables"],
@@ -182,15 +234,7 @@ def polynomial(
     kind: str,
 ) -> Num[jax.Array, " points"]:
     """Evaluate the optimal monomial at each point."""
-    # The last monomial and the last point are repeated; more variables have power 0.
-    out, is_undefined = run(
-        _polynomial,
-        "(m),(m,v),(p,v)->(p),()",
-        *(coefficients, exponents, points),
-        kind=kind,
-        fill={"v": 0},
-        longest=_LONGEST,
-    )
+    out, is_undefined = _polynomial(coefficients, exponents, points, kind)
     if not isinstance(is_undefined, Tracer) and bool(is_undefined):
         raise ValueError(
             "polynomial: a negative power of an infinite point is undefined."
@@ -248,44 +292,24 @@ def _polynomial(
     return out.reshape(-1)[:count], is_undefined
 
 
+@_small_in_numpy
+@functools.partial(jax.jit, static_argnums=2)
 def convolve(
     short: Num[jax.Array, " n"], long: Num[jax.Array, " m"], kind: str
 ) -> Num[jax.Array, " n+m-1"]:
     """Make one pass over the long sequence for each element of the short one."""
-    lengths = short.shape[0], long.shape[0]
-    out = run(
-        _convolve,
-        "(n),(m)->(s)",
-        *(short, long),
-        kind=kind,
-        lengths=lengths,
-        longest=_LONGEST,
-    )
-    # Empty but for buckets, and by NumPy there, which compiles nothing.
-    size = sum(lengths) - 1
-    return out if len(out) == size else jax.device_put(np.asarray(out)[:size])
-
-
-@functools.partial(jax.jit, static_argnames="kind")
-def _convolve(
-    short: Num[jax.Array, " n"],
-    long: Num[jax.Array, " m"],
-    n: "int | jax.Array",
-    m: "int | jax.Array",
-    kind: str,
-) -> Num[jax.Array, " n+m-1"]:
     # Positions out of range are masked: integers do not have an infinity to pad with.
-    places = jnp.arange(short.shape[0] + long.shape[0] - 1)
+    places, m = jnp.arange(short.shape[0] + long.shape[0] - 1), long.shape[0]
 
     def term(i: "int | jax.Array") -> tuple[jax.Array, jax.Array]:
         at = places - i
-        inside = (at >= 0) & (at < m) & (i < n)
-        return short[i] + long[jnp.clip(at, 0, long.shape[0] - 1)], inside
+        inside = (at >= 0) & (at < m)
+        return short[i] + long[jnp.clip(at, 0, m - 1)], inside
 
     def body(i: jax.Array, out: jax.Array) -> jax.Array:
         value, inside = term(i)
         # The position that no earlier term has reached.
-        first = (places == i + m - 1) & (i < n)
+        first = places == i + m - 1
         return jnp.where(
             first, value, jnp.where(inside, optimum(kind)(out, value), out)
         )

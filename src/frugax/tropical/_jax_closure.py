@@ -24,29 +24,25 @@ _BLOCK = 32
 
 
 # Differentiated as a loop, it would store the whole matrix for each block.
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-@functools.partial(jax.jit, static_argnums=2)
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+@functools.partial(jax.jit, static_argnums=1)
 def closure_and_cycles(
-    d: Num[jax.Array, "n n"], count: "int | jax.Array", kind: str
+    d: Num[jax.Array, "n n"], kind: str
 ) -> tuple[Num[jax.Array, "n n"], Num[jax.Array, " n"]]:
-    """Return the closure, and the optimal cycle weight of each vertex; 0 if valid.
-
-    Both are those of the first `count` vertices; what stands behind them is undefined.
-    """
+    """Return the closure, and the optimal cycle weight of each vertex; 0 if valid."""
     n = d.shape[0]
     blocks, rest = divmod(n, _BLOCK)
 
     def body(
         i: jax.Array, state: tuple[jax.Array, jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
-        return _update_block(state, i * _BLOCK, _BLOCK, count, kind)
+        return _update_block(state, i * _BLOCK, _BLOCK, kind)
 
     state = _with_empty_walks(d, kind), jnp.zeros(n, d.dtype)
     if blocks:
-        used = jnp.minimum(blocks, (count + _BLOCK - 1) // _BLOCK)
-        state = jax.lax.fori_loop(0, used, body, state)
+        state = jax.lax.fori_loop(0, blocks, body, state)
     if rest:
-        state = _update_block(state, blocks * _BLOCK, rest, count, kind)
+        state = _update_block(state, blocks * _BLOCK, rest, kind)
     return state
 
 
@@ -54,7 +50,6 @@ def _update_block(
     state: tuple[jax.Array, jax.Array],
     start: "int | jax.Array",
     width: int,
-    count: "int | jax.Array",
     kind: str,
 ) -> tuple[jax.Array, jax.Array]:
     """Allow walks through `width` more vertices, beginning at `start`."""
@@ -74,28 +69,24 @@ def _update_block(
 
     # Two arrays with long rows: stacked into one, XLA takes five times as long.
     both = block(out, axis=1).T, block(out, axis=0)
-    # The turn of the last vertex may be repeated, which changes nothing.
-    turn = jnp.minimum(jnp.arange(width), count - 1 - start)
-    _, (into, from_it, turns) = jax.lax.scan(vertex, both, turn)
+    _, (into, from_it, turns) = jax.lax.scan(vertex, both, jnp.arange(width))
     out = select(kind, out, matmul(into.T, from_it, kind))
     return out, jax.lax.dynamic_update_slice_in_dim(cycles, turns, start, 0)
 
 
 @closure_and_cycles.defjvp
 def _closure_jvp(
-    kind: str,
-    primals: tuple[jax.Array, "int | jax.Array"],
-    tangents: tuple[jax.Array, object],
-) -> tuple[tuple[jax.Array, ...], tuple[object, ...]]:
+    kind: str, primals: tuple[jax.Array], tangents: tuple[jax.Array]
+) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
     """Sum the tangents of the steps of each optimal walk.
 
     Walks are followed from their ends by pointer doubling: each round doubles the
     number of steps, so log2(n) gathers replace a loop over n steps.
     """
-    (d, count), (change, _) = primals, tangents
-    out, cycles = closure_and_cycles(d, count, kind)
+    (d,), (change,) = primals, tangents
+    out, cycles = closure_and_cycles(d, kind)
     n = d.shape[0]
-    before = predecessors(d, count, kind)
+    before = predecessors(d, kind)
     total = jnp.take_along_axis(change, before, axis=0)
     total = jnp.where(jnp.eye(n, dtype=bool), 0, total)
     # An optimal walk visits no vertex twice, so it has at most n - 1 steps (Butkovic
@@ -109,10 +100,8 @@ def _closure_jvp(
     return (out, cycles), (total, jnp.zeros_like(cycles))
 
 
-@functools.partial(jax.jit, static_argnums=2)
-def predecessors(
-    d: Num[jax.Array, "n n"], count: "int | jax.Array", kind: str
-) -> Int[jax.Array, "n n"]:
+@functools.partial(jax.jit, static_argnums=1)
+def predecessors(d: Num[jax.Array, "n n"], kind: str) -> Int[jax.Array, "n n"]:
     """Return the vertex before j on the optimal walk from i to j; i for no walk."""
     n = d.shape[0]
 
@@ -127,7 +116,7 @@ def predecessors(
     start = jnp.broadcast_to(jnp.arange(n)[:, None], (n, n))
     if not n:  # no vertex to index even in a loop of no rounds
         return start
-    return jax.lax.fori_loop(0, count, body, (_with_empty_walks(d, kind), start))[1]
+    return jax.lax.fori_loop(0, n, body, (_with_empty_walks(d, kind), start))[1]
 
 
 def _with_empty_walks(d: Num[jax.Array, "n n"], kind: str) -> Num[jax.Array, "n n"]:
