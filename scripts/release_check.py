@@ -203,6 +203,7 @@ def try_out(
     if contracts:
         # Installed after the checks above, so that these see the bare dependencies.
         shutil.copytree(ROOT / "tests" / "contracts", work / "contracts")
+        shutil.copy(ROOT / "tests" / "refusals.py", work)  # which they import
         options = ("-q", "-p", "no:cacheprovider", "-W", "ignore")
         pytest = (run, "-m", "pytest", *options, "--import-mode=importlib")
         steps += [
