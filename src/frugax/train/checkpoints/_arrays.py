@@ -5,18 +5,22 @@ ever holds the whole of a sharded array.
 """
 
 import contextlib
+import errno
 import functools
 import itertools
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from frugax.budget import format_bytes
 from frugax.errors import CheckpointError, OutputError
 from frugax.fileio import write_error_reason
 
@@ -60,13 +64,14 @@ def start_writing(
         # Elsewhere Orbax copies to the host before it returns. On CPU it takes views of
         # memory that the next step is donated.
         arrays = {path: _copy(array) for path, array in arrays.items()}
+    needed = sum(map(_count_local_bytes, arrays.values()))
     resources = contextlib.ExitStack()
     ocp, checkpointer = resources.enter_context(_open_orbax())
-    with _close_on_error(resources, folder):
+    with _close_on_error(resources, folder, needed):
         checkpointer.save(folder, args=ocp.args.StandardSave(dict(arrays)))
 
     def finish() -> None:
-        with _close_on_error(resources, folder):
+        with _close_on_error(resources, folder, needed):
             checkpointer.wait_until_finished()
         resources.close()
 
@@ -104,22 +109,45 @@ def read_state(folder: Folder, like: TrainState) -> TrainState:
     return jax.tree_util.tree_map_with_path(build, like)
 
 
+def _count_local_bytes(array: Any) -> int:
+    """Bytes of an array that this process writes."""
+    if not isinstance(array, jax.Array):
+        return int(array.nbytes)
+    written = [s for s in array.addressable_shards if s.replica_id == 0]
+    return sum(s.data.nbytes for s in written)
+
+
+def _describe_refusal(folder: Folder, needed: int) -> str:
+    """Describe a refused write of so many bytes, with those free where it is known."""
+    free = ""
+    if isinstance(folder, Path):
+        with contextlib.suppress(OSError):
+            room = shutil.disk_usage(folder.parent).free
+            free = f", {format_bytes(room)} are free"
+    return (
+        f"cannot write the checkpoint {folder}: it needs {format_bytes(needed)}{free}, "
+        "and the disk, a quota or a limit refused them; free some space, or write to "
+        "another disk."
+    )
+
+
 @contextlib.contextmanager
-def _close_on_error(resources: contextlib.ExitStack, folder: Folder) -> Iterator[None]:
+def _close_on_error(
+    resources: contextlib.ExitStack, folder: Folder, needed: int
+) -> Iterator[None]:
     """Turn what Orbax raises for a refused write into an OutputError."""
     try:
         yield
     except BaseException as e:
         with contextlib.suppress(Exception):  # the first error is the one to report
             resources.close()
+        # TensorStore reports a refused write as a ValueError of many lines, which name
+        # files of its own; it stays the cause.
+        is_full = isinstance(e, OSError) and e.errno in {errno.ENOSPC, errno.EDQUOT}
+        if is_full or isinstance(e, ValueError):
+            raise OutputError(_describe_refusal(folder, needed)) from e
         if isinstance(e, OSError):
             raise OutputError(write_error_reason(e.filename or folder, e)) from e
-        if isinstance(e, ValueError):
-            # TensorStore reports a refused write as a ValueError of many lines.
-            reason = str(e).splitlines()[0][:200]
-            raise OutputError(
-                f"cannot write {folder}: {reason}; free some space, or write elsewhere."
-            ) from e
         raise
 
 
