@@ -35,9 +35,9 @@ def pair():
 def step():
     from frugax import remat
 
-    def build(grad):
+    def build(value_and_grad):
         def one(ws, x):
-            value, grads = grad(ws, x)
+            value, grads = value_and_grad(loss)(ws, x)
             return jax.tree.map(lambda w, g: w - g, ws, grads), value
 
         return one

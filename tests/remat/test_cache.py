@@ -115,8 +115,10 @@ def test_the_arguments_of_plan_are_in_the_key(change):
 
 
 def test_the_program_around_it_is_in_the_key():
+    loss = sums()
+
     def whole(rate, *donated):
-        step = lambda grad: lambda w, x: w - rate * grad(w, x)[1]
+        step = lambda transform: lambda w, x: w - rate * transform(loss)(w, x)[1]
         return remat.EnclosingProgram(build=step, args=ARGS, donate_argnums=donated)
 
     programs = [None, whole(0.1), whole(0.2), whole(0.1, 0)]

@@ -61,9 +61,9 @@ def test_total_memory_has_arguments_and_results_below_it(plan, drawn):
 
 
 def test_a_whole_step_is_drawn_as_planned():
-    def build(grad):
+    def build(value_and_grad):
         def step(ws, x):
-            value, grads = grad(ws, x)
+            value, grads = value_and_grad(loss)(ws, x)
             return jax.tree.map(lambda w, g: w - 0.1 * g, ws, grads), value
 
         return step

@@ -128,18 +128,18 @@ def test_recomputation_survives_the_compiler(mlp):
 def test_a_plan_holds_inside_a_jit_of_the_users_own(mlp):
     loss, params, x, _ = mlp
 
-    def sgd(grad):
+    def sgd(value_and_grad):
         def train(params, x):
-            value, grads = grad(params, x)
+            value, grads = value_and_grad(loss)(params, x)
             return value, jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
 
         return train
 
-    plain = temp_bytes(jax.jit(sgd(jax.value_and_grad(loss))), params, x)
+    plain = temp_bytes(jax.jit(sgd(jax.value_and_grad)), params, x)
     budget = MemoryBudget(limit_bytes=int(0.6 * plain))
     whole = remat.EnclosingProgram(build=sgd, args=(params, x))
     plan = plan_whole(loss, budget, example_args=(params, x), within=whole)
-    planned = jax.jit(sgd(remat.apply(loss, plan)))
+    planned = jax.jit(sgd(lambda loss: remat.apply(loss, plan)))
     assert temp_bytes(planned, params, x) == plan.predicted <= budget.limit_bytes
     np.testing.assert_allclose(
         planned(params, x)[0], loss(params, x), rtol=1e-5
@@ -163,10 +163,10 @@ def test_an_adam_step_with_donation_fits_in_half_its_memory(kind):
     loss, params, x = residual_mlp(batch=512)
     adam = optax.adam(1e-3)
 
-    def build(grad):
+    def build(value_and_grad):
         def step(state, x):
             params, moments = state
-            value, grads = grad(params, x)
+            value, grads = value_and_grad(loss)(params, x)
             updates, moments = adam.update(grads, moments, params)
             return (optax.apply_updates(params, updates), moments), value
 
@@ -174,7 +174,7 @@ def test_an_adam_step_with_donation_fits_in_half_its_memory(kind):
 
     state = jax.eval_shape(lambda p: (p, adam.init(p)), params)
     whole = remat.EnclosingProgram(build=build, args=(state, x), donate_argnums=(0,))
-    jitted = jax.jit(build(jax.value_and_grad(loss)), donate_argnums=0)
+    jitted = jax.jit(build(jax.value_and_grad), donate_argnums=0)
     plain = measure.program(jitted.lower(state, x).compile())
     limit = plain.bytes_of(kind) - plain.temp_bytes // 2
     budget = MemoryBudget(limit_bytes=limit, kind=kind)
@@ -543,14 +543,38 @@ def test_argnums_that_name_no_argument_are_refused(mlp, argnums):
 
 def test_a_program_around_another_gradient_is_refused(mlp):
     loss, params, x, _ = mlp
-    step = lambda grad: lambda params, x: grad(params, x)
+    step = lambda value_and_grad: value_and_grad(loss)
     other = remat.EnclosingProgram(build=step, args=(params, x[:7]))
     with refuses(ValueError, "example_args"):
         plan_whole(loss, MemoryBudget("1GiB"), example_args=(params, x), within=other)
-    own = lambda grad: jax.value_and_grad(loss)
+    own = lambda value_and_grad: jax.value_and_grad(loss)
     unused = remat.EnclosingProgram(build=own, args=(params, x))
     with refuses(ValueError, "within"):
         plan_whole(loss, MemoryBudget("1GiB"), example_args=(params, x), within=unused)
+
+
+@pytest.mark.parametrize(
+    ("fun", "options", "named"),
+    [
+        (lambda params, x: jnp.sum(x), {}, "<lambda>"),
+        (None, {"argnums": 1}, "argnums=1"),
+        (None, {"argnums": (0,)}, "argnums=(0,)"),
+        (None, {"has_aux": True}, "has_aux=True"),
+    ],
+)
+def test_a_program_that_differentiates_otherwise_is_refused(mlp, fun, options, named):
+    loss, params, x, _ = mlp
+    build = lambda value_and_grad: value_and_grad(fun or loss, **options)
+    other = remat.EnclosingProgram(build=build, args=(params, x))
+    with refuses(ValueError, named):
+        plan_whole(loss, MemoryBudget("1GiB"), example_args=(params, x), within=other)
+
+
+def test_the_same_argument_counted_from_the_back_is_planned(mlp):
+    loss, params, x, _ = mlp
+    build = lambda value_and_grad: value_and_grad(loss, -2)
+    whole = remat.EnclosingProgram(build=build, args=(params, x))
+    plan_whole(loss, MemoryBudget("1GiB"), example_args=(params, x), within=whole)
 
 
 def test_a_loss_that_returns_none_is_refused():

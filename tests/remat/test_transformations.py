@@ -42,14 +42,15 @@ def test_vmap_of_a_planned_gradient_runs_row_by_row(planned):
 def test_a_plan_for_a_program_that_maps_the_gradient_measures_what_runs():
     rows = jnp.stack([X, X + 1, X - 1])
     whole = remat.EnclosingProgram(
-        build=lambda grad: jax.vmap(grad, in_axes=(None, 0)), args=(WS, rows)
+        build=lambda value_and_grad: jax.vmap(value_and_grad(loss), in_axes=(None, 0)),
+        args=(WS, rows),
     )
     how = {"example_args": (WS, X), "within": whole}
     plan = plan_whole(loss, MemoryBudget.share(0.5), **how)
     step = remat.apply(loss, plan)
     spend = step.report(WS, X, within=whole).spends[0]
     assert spend.measured == plan.predicted
-    assert temp_bytes(whole.build(step), WS, rows) == plan.predicted
+    assert temp_bytes(whole.build_around(step), WS, rows) == plan.predicted
 
 
 def test_the_regions_of_a_loss_are_opened_where_that_is_better():

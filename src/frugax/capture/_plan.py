@@ -165,10 +165,13 @@ def plan_program(
     sources: list[str] = []
     for sites in [] if lowest > limit.usable_bytes else _group(staged.sites):
         kept: list[Any] = []
+
+        def build_with(value_and_grad: Callable[..., Any], sites: Any = sites) -> Any:
+            grad = value_and_grad(sites[0].loss, has_aux=True)
+            return build({**chosen, **{s.gradient: grad for s in sites}})
+
         within = remat.EnclosingProgram(
-            build=lambda grad, sites=sites: build(
-                {**chosen, **{s.gradient: grad for s in sites}}
-            ),
+            build=build_with,
             args=tuple(shapes),
             plain=None if chosen else reference,
             keep=kept.append,

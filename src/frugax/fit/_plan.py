@@ -361,7 +361,7 @@ def _answer(
                 plan_found = chunked
         plan_found = dataclasses.replace(plan_found, budget=limit)
         planned = remat.apply(part.loss, plan_found)
-        fn = program.build(planned)
+        fn = program.build_around(planned)
         compiled = _compile(target, fn, program.args, workload.donate_argnums)
         unplanned, extra = plan_found.unplanned_bytes, plan_found.extra_share
     else:
@@ -458,7 +458,7 @@ def show_why(
     chosen = Target(target) if isinstance(target, str) else target
     if plan is not None:
         part, program = workload.enclose(chosen)
-        fn = program.build(remat.apply(part.loss, plan))
+        fn = program.build_around(remat.apply(part.loss, plan))
     else:
         fn = workload.plain(chosen)
     args = workload.place(chosen)

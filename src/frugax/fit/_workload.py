@@ -297,11 +297,14 @@ class Workload:
             shapes = _split_shapes(placed, self.batch_argnum, parts)
             fn = self._in_mesh(self.fn, placed)
             part = PlannedPart(fn, shapes, self.argnums, self.has_aux)
-            build = lambda grad: self._in_mesh(
-                accumulate(grad, parts, self.batch_argnum), placed
-            )
+
+            def build_loss(value_and_grad: Callable[..., Any]) -> Callable[..., Any]:
+                grad = part.differentiate(value_and_grad)
+                whole = accumulate(grad, parts, self.batch_argnum)
+                return self._in_mesh(whole, placed)
+
             return part, remat.EnclosingProgram(
-                build=build, args=placed, donate_argnums=self.donate_argnums
+                build=build_loss, args=placed, donate_argnums=self.donate_argnums
             )
         found: list[PlannedPart] = []
         shardings: dict[int, Any] = {}
@@ -347,7 +350,9 @@ class Workload:
                 f"called it {len(found)} times."
             )
 
-        def build(grad: Callable[..., Any]) -> Callable[..., Any]:
+        def build(value_and_grad: Callable[..., Any]) -> Callable[..., Any]:
+            grad = found[0].differentiate(value_and_grad)
+
             def planned(
                 loss: Callable[..., Any],
                 argnums: int | tuple[int, ...] = 0,
@@ -371,10 +376,7 @@ class Workload:
         """The function to compile on a target where nothing is planned."""
         if not self.can_be_planned:
             return self._in_mesh(self.fn, self.place(target))
-        part, program = self.enclose(target)
-        return program.build(
-            jax.value_and_grad(part.loss, part.argnums, has_aux=part.has_aux)
-        )
+        return self.enclose(target)[1].build(jax.value_and_grad)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -385,6 +387,10 @@ class PlannedPart:
     args: tuple[Any, ...]
     argnums: int | tuple[int, ...]
     has_aux: bool
+
+    def differentiate(self, value_and_grad: Callable[..., Any]) -> Callable[..., Any]:
+        """Its value and gradients, by JAX's transform or one in the place of it."""
+        return value_and_grad(self.loss, self.argnums, has_aux=self.has_aux)
 
 
 def _check_arguments(args: tuple[Any, ...]) -> None:

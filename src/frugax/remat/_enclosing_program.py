@@ -10,8 +10,12 @@ from frugax.jaxprs import count_heavy, count_heavy_in_hlo, flops
 from frugax.targets import CompiledAnswer, Target, find_platform, find_target
 
 
-def _only_gradient(grad: Callable[..., Any]) -> Callable[..., Any]:
-    return grad
+def _only_gradient(value_and_grad: Callable[..., Any]) -> Callable[..., Any]:
+    return value_and_grad(None)  # see `build_around`
+
+
+def _name(fun: Callable[..., Any]) -> str:
+    return getattr(fun, "__name__", type(fun).__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,9 +23,9 @@ class EnclosingProgram:
     """The program that is compiled around the gradient.
 
     Attributes:
-        build: makes the function that is jitted, or that is jitted already, from the
-            gradient function, which is called as `jax.value_and_grad(loss)` is. (The
-            `make_step` of `frugax.fit` is given the transform itself.)
+        build: makes the function that is jitted, or that is jitted already, from a
+            transform that takes the place of `jax.value_and_grad`, as the `make_step`
+            of `frugax.fit` does. It is applied to the loss that is planned.
         args: arguments of the function that `build` returns; arrays or
             `jax.ShapeDtypeStruct`.
         donate_argnums: the donated arguments, as for `jax.jit`.
@@ -41,6 +45,62 @@ class EnclosingProgram:
     def around(cls, within: Self | None, args: tuple[Any, ...]) -> Self:
         """`within`, or else the program that is only the gradient at `args`."""
         return within or cls(build=_only_gradient, args=args)
+
+    def of_gradient(
+        self,
+        loss: Callable[..., Any],
+        argnums: int | tuple[int, ...],
+        *,
+        has_aux: bool,
+        count: int,
+    ) -> Self:
+        """The same program, which refuses to take the gradient of anything else.
+
+        Args:
+            loss: the loss that is planned.
+            argnums: the arguments by which it is differentiated.
+            has_aux: whether it returns something beside its value.
+            count: the number of its arguments.
+        """
+        if self.is_gradient:
+            return self
+
+        def from_front(given: Any) -> Any:
+            if isinstance(given, int):
+                return given % count
+            return tuple(n % count for n in given)
+
+        planned = (from_front(argnums), has_aux)
+
+        def build(value_and_grad: Callable[..., Any]) -> Callable[..., Any]:
+            def check_and_transform(
+                fun: Callable[..., Any],
+                argnums: int | tuple[int, ...] = 0,
+                *,
+                has_aux: bool = False,
+            ) -> Callable[..., Any]:
+                if fun != loss:
+                    raise ValueError(
+                        "within.build takes the gradient of another function than the "
+                        f"loss that is planned: {_name(fun)}, not {_name(loss)}; call "
+                        "value_and_grad with the very function that is planned."
+                    )
+                if (from_front(argnums), has_aux) != planned:
+                    raise ValueError(
+                        "within.build calls value_and_grad with "
+                        f"argnums={argnums} and has_aux={has_aux}, but the plan is for "
+                        f"argnums={planned[0]} and has_aux={planned[1]}; state the "
+                        "same in both."
+                    )
+                return value_and_grad(fun, argnums, has_aux=has_aux)
+
+            return self.build(check_and_transform)
+
+        return dataclasses.replace(self, build=build)
+
+    def build_around(self, gradient: Callable[..., Any]) -> Callable[..., Any]:
+        """The program around this gradient of the loss that is planned."""
+        return self.build(lambda *_, **__: gradient)
 
     @property
     def is_gradient(self) -> bool:
@@ -109,7 +169,7 @@ def compile_program(
 ) -> CompiledCandidate:
     """Compile `program` around `grad` with these compiler options, for its target."""
     target = program.target
-    jitted: Any = program.build(grad)
+    jitted: Any = program.build_around(grad)
     if not hasattr(jitted, "trace"):
         jitted = jax.jit(jitted, donate_argnums=program.donate_argnums)
     # One trace serves both the count of products and the compilation.

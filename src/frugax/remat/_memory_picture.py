@@ -172,7 +172,7 @@ def _count(
     try:
         timeline = measure.timeline(executable)
     except ValueError:  # this backend keeps the order to itself: count the trace
-        graph = trace(program.build(grad), program.args)
+        graph = trace(program.build_around(grad), program.args)
         held, names = live_bytes(graph), tuple(e.primitive.name for e in graph.eqns)
         always = costs.argument_bytes if kind == "total" else 0
         counted_on = "traced"

@@ -82,7 +82,7 @@ def plan_key(
             taken = take(given)
             return taken.finish(gradient(*taken.args))
 
-    for fn, inputs in ((loss, args), (program.build(plain), program.args)):
+    for fn, inputs in ((loss, args), (program.build_around(plain), program.args)):
         traced = jax.make_jaxpr(fn)(*inputs)
         if any(isinstance(c, Tracer) for c in constants(traced)):
             return None

@@ -158,6 +158,9 @@ def plan(
             raise ValueError(
                 f'{name} must be True, False or "first", got {lever!r:.80}.'
             )
+    if within is not None:
+        count = len(example_args)
+        within = within.of_gradient(loss, argnums, has_aux=has_aux, count=count)
     taken = take_arrays(loss, tuple(example_args), argnums, has_aux=has_aux)
     # From here on with positions from the front: arrays that are taken come last.
     asked: dict[str, Any] = {"argnums": taken.argnums, "has_aux": has_aux}
@@ -370,8 +373,9 @@ class _PlanSearch:
             bench.limit = self.budget.usable_bytes
         if not self.called and self.program.plain is None:
             raise ValueError(
-                "within.build does not call the gradient function that it is given, so "
-                "nothing there can be planned; call it instead of jax.value_and_grad."
+                "within.build does not use the gradient of the value_and_grad that it "
+                "is given, so nothing there can be planned; call it in the place of "
+                "jax.value_and_grad."
             )
         if bench.fits(plain):
             return bench.confirm(plain)

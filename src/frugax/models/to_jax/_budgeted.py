@@ -242,8 +242,10 @@ class _PlannedGradients:
         if kept and model.target.is_here:
             self.function = kept[-1]
         else:
-            grad = remat.apply(task.objective, self.plan, anywhere=True)
-            self.function = self._finish(grad)
+            plan_of = self.plan
+            self.function = self._finish(
+                lambda loss, **_: remat.apply(loss, plan_of, anywhere=True)
+            )
         if plan is not None:
             self.function.trace(*task.args)  # refuses the plan of another model
 
@@ -262,9 +264,10 @@ class _PlannedGradients:
             first_fit=True,  # one or two compilations in most cases
         )
 
-    def _finish(self, grad: Callable[..., Any]) -> Any:
+    def _finish(self, value_and_grad: Callable[..., Any]) -> Any:
         """The jitted function around a gradient, with checks of its arguments."""
-        model, run = self.model, self.task.build(grad)
+        model, task = self.model, self.task
+        run = task.build(value_and_grad(task.objective, has_aux=task.has_aux))
 
         def check_and_run(params: Any, data: Any, *rest: Any) -> Any:
             # The checks run only while JAX traces.

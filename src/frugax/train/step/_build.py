@@ -103,17 +103,17 @@ class Builder:
             shardings["in_shardings"] = (of_state, layout.batch_sharding(batch))
             shardings["out_shardings"] = (of_state, layout.replicated)
 
-        def jit(grad_fn: Callable[..., Any]) -> jax.stages.Wrapped:
+        def jit(value_and_grad: Callable[..., Any]) -> jax.stages.Wrapped:
             return jax.jit(
-                self._make_step(grad_fn),
+                self._make_step(value_and_grad),
                 donate_argnums=self.options.donate_argnums,
                 **shardings,
             )
 
         # Without a budget nothing is planned, and the gradient is JAX's own.
         if self.options.memory is None:
-            objective = self._make_objective(state, batch)
-            return jit(jax.value_and_grad(objective, has_aux=True)), None
+            self._make_objective(state, batch)  # checks it
+            return jit(jax.value_and_grad), None
         described = self.describe(state, batch)
         try:
             plan = remat.plan(
@@ -127,7 +127,7 @@ class Builder:
             if layout is None:
                 raise
             raise e.restate(f"on each of {layout.mesh.size} devices {e.what}") from e
-        return jit(remat.apply(described.objective, plan)), plan
+        return jit(lambda loss, **_: remat.apply(loss, plan)), plan
 
     def describe(self, state: TrainState, batch: PyTree) -> StepDescription:
         """Return the gradient inside of the step, and the program around it."""
@@ -144,8 +144,8 @@ class Builder:
             with contextlib.suppress(ValueError):  # too few rows in a micro-batch
                 part = _with_shardings(part, layout.batch_sharding(part))
 
-            def build(grad_fn: Callable[..., Any]) -> StepFunction:
-                step = self._make_step(grad_fn)
+            def build(value_and_grad: Callable[..., Any]) -> StepFunction:
+                step = self._make_step(value_and_grad)
                 return lambda *args: lax.with_sharding_constraint(
                     step(*args), (of_state, layout.replicated)
                 )
@@ -202,7 +202,9 @@ class Builder:
             )
         return objective
 
-    def _make_step(self, grad_fn: Callable[..., Any]) -> StepFunction:
+    def _make_step(self, value_and_grad: Callable[..., Any]) -> StepFunction:
+        grad_fn = value_and_grad(self.objective, has_aux=True)
+
         # The name is that of the program in ledgers, profiles and XLA dumps.
         def train_step(state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
             metrics, grads, carried = compute_gradient(
