@@ -39,6 +39,7 @@ GUIDES = {
     "jit.md",
     "remat.md",
     "run.md",
+    "scripts.md",
     "targets.md",
     "train.md",
 }
