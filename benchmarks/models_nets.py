@@ -395,14 +395,8 @@ def model_of(net: Net) -> models.Layer:
             return models.Linear(last)
         return models.MLP(net.sizes[0], hidden, last)
     if isinstance(net, Encoder):
-        return models.Model(
-            *(
-                models.TransformerBlock(
-                    net.width, net.heads, net.hidden, name=f"block_{i}"
-                )
-                for i in range(net.layers)
-            )
-        )
+        block = models.TransformerBlock(net.width, net.heads, net.hidden)
+        return models.Repeat(block, net.layers, name="block")
     assert isinstance(net, Conv)
     model = models.Model()
     for channels in net.channels[1:]:

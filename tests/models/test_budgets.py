@@ -40,8 +40,8 @@ class Net:
 
 
 def encoder(depth, scan_from):
-    blocks = [models.TransformerBlock(32, heads=2, hidden=64) for _ in range(depth)]
-    return Net(models.Model(*blocks), (8, 24, 32), scan_from)
+    block = models.TransformerBlock(32, heads=2, hidden=64)
+    return Net(models.Repeat(block, depth, name="block"), (8, 24, 32), scan_from)
 
 
 def conv_net():

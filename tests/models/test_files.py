@@ -20,7 +20,7 @@ from frugax.models.layers import (
     BatchNorm,
     Dropout,
     Linear,
-    Sequential,
+    Repeat,
     TransformerBlock,
     TransformerLM,
 )
@@ -325,8 +325,7 @@ def test_nothing_is_pickled_or_imported(file, monkeypatch):
 
 def test_blocks_in_blocks(tmp_path):
     path = tmp_path / "model.safetensors"
-    inner = Sequential([Sequential([Linear(4)]) for _ in range(3)])
-    model = Sequential([inner] * 2)
+    model = Repeat(Repeat(Linear(4), 3), 2, name="block")
     compiled = compile(model, BACKEND, shapes={"input": ("batch", 4)}, scan_from=2)
     params = compiled.randomize_params(0)
     assert max(p.ndim for p in params.values()) == 4  # a loop in a loop

@@ -20,6 +20,7 @@ from frugax.models import (
     Relu,
     Sequential,
     TransformerBlock,
+    TransformerEncoder,
     TransformerLM,
     op,
     weight_of,
@@ -155,10 +156,10 @@ ERRORS = [
     ),
     (
         lambda: (
-            Sequential([TransformerBlock(6, heads=2)] * 9),
+            TransformerEncoder(TransformerBlock(6, heads=2), 9),
             {"input": ("n", 5, 7)},
         ),
-        "transformer_block_*",
+        "block_*",
     ),
 ]
 

@@ -74,6 +74,7 @@ from frugax.models.layers import (
     RecurrentStack,
     Relu,
     Relu6,
+    Repeat,
     Residual,
     ResidualBlock,
     ResidualMLP,
@@ -267,6 +268,7 @@ ROWS = [
     of_yes_and_no(F1(), differentiable=False),
     Row(L1(0.1), {"input": numbers(3, 4)}, ()),
     Row(L2(0.1), {"input": numbers(3, 4)}, ()),
+    on(Repeat(Linear(4), depth=2), 2, 4),
 ]
 
 

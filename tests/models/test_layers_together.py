@@ -23,6 +23,7 @@ from frugax.models.layers import (
     LayerNorm,
     Linear,
     Relu,
+    Repeat,
     Residual,
     ResidualMLP,
     Sequential,
@@ -76,9 +77,7 @@ def test_each_place_draws_its_own_numbers():
 def test_each_block_of_a_loop_draws_its_own_numbers(scan_from: int | None):
     # x + dropout(x) doubles with what it keeps: the product of all blocks' draws. If
     # all four drew the same, it would be 1 or 3^4 everywhere.
-    model = Model()
-    for _ in range(4):
-        model += Residual(Sequential([Dropout(0.5)]))
+    model = Model(Repeat(Residual(Sequential([Dropout(0.5)])), 4))
     x = np.ones((6, 40), "float32")
     output = np.asarray(run(model, input=x, scan_from=scan_from)["output"])
     assert set(np.unique(output)) == {1.0, 3.0, 9.0, 27.0, 81.0}
@@ -86,12 +85,7 @@ def test_each_block_of_a_loop_draws_its_own_numbers(scan_from: int | None):
 
 def test_two_loops_draw_different_numbers():
     x = IOKey("x")
-    found = []
-    for _ in range(2):
-        y = x
-        for _ in range(4):
-            y = Residual(Sequential([Dropout(0.5)]))(y)
-        found.append(y)
+    found = [Repeat(Residual(Sequential([Dropout(0.5)])), 4)(x) for _ in range(2)]
     model = Model.create(one=found[0], other=found[1])
     got = run(model, scan_from=4, x=np.ones((6, 40), "float32"))
     assert (got["one"] != got["other"]).any()

@@ -1,4 +1,4 @@
-"""Equal blocks in a row as one loop: the same numbers, gradients and weights."""
+"""The blocks of a `Repeat` as one loop: the same numbers, gradients and weights."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import frugax as ml
+from frugax.errors import ShapeError
 from frugax.models import (
     BatchNorm,
     Composite,
@@ -18,6 +19,8 @@ from frugax.models import (
     Linear,
     Model,
     Relu,
+    Repeat,
+    ResidualMLP,
     Sequential,
     op,
     weight_of,
@@ -42,13 +45,9 @@ class Block(Composite):
 LAYERS.pop("Block")
 
 
-def chain(count, block: Callable[[], Any] = Block, *, names=True, **wires):
-    y = IOKey("x", shape=("batch", 4))
-    for i in range(count):
-        y = dataclasses.replace(block(), name=f"block_{i}" if names else None)(
-            y, **wires
-        )
-    return Model.create(y=y)
+def chain(count, block: Callable[[], Any] = Block, **wires):
+    repeated = Repeat(block(), count, name="block")
+    return Model.create(y=repeated(IOKey("x", shape=("batch", 4)), **wires))
 
 
 def compiled(model, scan_from: int | None = 3, **how):
@@ -124,9 +123,7 @@ def test_loops_in_loops():
     @dataclasses.dataclass(frozen=True)
     class Outer(Composite):
         def build(self, input):
-            for i in range(3):
-                input = Block(name=f"inner_{i}")(input)
-            return op("tanh")(input)
+            return op("tanh")(Repeat(Block(), 3, name="inner")(input))
 
     looped, plain, params, flat = both(chain(4, Outer))
     assert params["block_*.inner_*.up.bias"].shape == (4, 3, 4)
@@ -140,24 +137,13 @@ def test_loops_in_loops():
     LAYERS.pop("Outer")
 
 
-def test_a_first_block_of_another_shape_stays_out_of_the_loop():
+def test_blocks_that_change_their_shape_are_refused_as_a_loop():
     block = lambda: Sequential([Linear(5), Relu()])
-    looped, plain, params, flat = both(chain(5, block))
-    assert params["block_0.linear_0.weight"].shape == (5, 4)
-    assert params["block_1-block_4*.linear_0.weight"].shape == (4, 5, 5)
-    assert set(flat) == set(plain.param_keys)
-    data = {"x": jnp.asarray(X)}
-    close(looped.evaluate(params, data), plain.evaluate(flat, data))
-
-
-def test_blocks_of_changing_shape_are_not_a_loop():
-    half = Sequential([op("getitem", index=(("slice", None, None, 2),)), Relu()])
-    y = IOKey("x", shape=(64, 2))
-    for _ in range(5):
-        y = half(y)
-    looped = compiled(Model.create(y=y))
-    assert not loops(looped)
-    assert looped.shapes["y"] == (2, 2)
+    with refuses(ShapeError, "block_*", "scan_from=None"):
+        compiled(chain(5, block))
+    plain = compiled(chain(5, block), None)
+    assert plain.shapes["block_0.linear_0.weight"] == (5, 4)
+    assert plain.shapes["block_4.linear_0.weight"] == (5, 5)
 
 
 def test_inputs_shared_by_all_blocks_enter_the_loop():
@@ -180,65 +166,55 @@ def test_a_number_shared_by_blocks_keeps_a_narrow_dtype():
     assert loops(made)
 
 
-def named_between():
-    y = IOKey("x", shape=("batch", 4))
-    for i in range(4):
-        y = Block()(y)
-        y = y.named("half") if i == 1 else y
-    return Model.create(y=y)
+def test_blocks_with_state_are_not_a_loop():
+    made = compiled(chain(4, lambda: Sequential([Linear(4), BatchNorm()])))
+    assert not loops(made)
+    assert "block_3.batch_norm_0.running_mean" in made.data_keys
 
 
-def read_twice():
-    y = first = IOKey("x", shape=("batch", 4))
-    for i in range(4):
-        y = Block()(y)
-        first = y if i == 1 else first
-    return Model.create(y=y + first)
+def test_few_blocks_are_not_a_loop():
+    assert not loops(compiled(chain(2)))
+    assert not loops(compiled(chain(7), 8))
+    assert loops(compiled(chain(8), 8))
 
 
-def with_state():
-    block = Sequential([Linear(4), BatchNorm()])
-    y = IOKey("x", shape=("batch", 4))
-    for _ in range(4):
-        y = block(y)
-    return Model.create(y=y)
+def test_blocks_of_one_name_are_refused():
+    x = IOKey("x", shape=("batch", 4))
+    y = Repeat(Linear(4), 2, name="a")(Linear(4, name="a_1")(x))
+    with refuses(ValueError, "a_1"):
+        compiled(Model.create(y=y))
 
 
-def other_settings():
-    y = IOKey("x", shape=("batch", 4))
-    for i in range(4):
-        y = Sequential([Linear(4, bias=i % 2 == 0), Relu()])(y)
-    return Model.create(y=y)
+def test_a_number_as_the_first_input_is_not_a_loop():
+    made = compiled(Model.create(y=Repeat(Model(op("exp")), 3)(0.5)))
+    want = np.exp(np.exp(np.exp(0.5)))
+    np.testing.assert_allclose(made.evaluate({}, {})["y"], want, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
-    "make", [named_between, read_twice, with_state, other_settings]
+    ("block", "depth", "error"),
+    [(Linear, 3, TypeError), (Relu(), 0, ValueError), (Relu(), 2.0, TypeError)],
 )
-def test_unequal_blocks_are_not_a_loop(make):
-    assert not loops(compiled(make()))
+def test_settings_of_repeat_are_checked(block, depth, error):
+    with pytest.raises(error):
+        Repeat(block, depth)
 
 
-def test_a_block_whose_weight_is_shared_stays_out():
-    y, made = IOKey("x", shape=("batch", 4)), []
-    for i in range(9):
-        y = Block(name=f"block_{i}")(y)
-        made.append(y)
-    head = Linear(4, bias=False)(y, weight=weight_of(made[4], "down.weight"))
-    looped, plain, params, flat = both(Model.create(y=head))
-    assert [len(node.names) for node in loops(looped)] == [4, 4]
-    assert {"block_4.down.weight", "block_0-block_3*.up.bias"} <= set(params)
-    assert set(flat) == set(plain.param_keys)
-    data = {"x": jnp.asarray(X)}
-    close(looped.evaluate(params, data), plain.evaluate(flat, data))
+def test_a_shared_weight_of_a_loop_is_refused_with_the_remedy():
+    made = ResidualMLP(4, depth=9, classes=4)(IOKey("x", shape=("batch", 4)))
+    tied = Linear(4, bias=False)(made, weight=weight_of(made, "block_4.up.weight"))
+    model = Model.create(y=tied)
+    with refuses(ValueError, "block_4.up.weight", "scan_from=None"):
+        compiled(model)
+    assert "residual_mlp_0.block_4.up.weight" in compiled(model, None).param_keys
 
 
 def test_models_are_blocks_too():
-    y = IOKey("x", shape=("batch", 4))
-    for _ in range(3):
-        y = Model(Linear(4, name="a"), Relu())(y)
+    block = Model(Linear(4, name="a"), Relu())
+    y = Repeat(block, 3)(IOKey("x", shape=("batch", 4)))
     looped = compiled(Model.create(y=y))
     assert [len(node.names) for node in loops(looped)] == [3]
-    assert looped.weights["model_*.a.weight"].shape == (3, 4, 4)
+    assert looped.weights["repeat_0_*.a.weight"].shape == (3, 4, 4)
 
 
 # --- random numbers -----------------------------------------------------------------
@@ -248,13 +224,9 @@ def test_each_block_of_each_loop_draws_its_own_numbers():
     ones = IOKey("x", shape=(200,))
 
     def masks(count):
-        y, seen = ones, []
-        for i in range(count):
-            block = Sequential([Dropout(0.5), Relu()], name=f"{'ab'[i // 3]}_{i}")
-            y = block(y)
-            seen.append(y)
-            y = y * 1.0 if i == 2 else y  # two loops of three
-        return Model.create(y=y, half=seen[2])
+        block = Sequential([Dropout(0.5), Relu()])
+        half = Repeat(block, count // 2)(ones)
+        return Model.create(y=Repeat(block, count // 2)(half), half=half)
 
     looped = compiled(masks(6))
     assert [len(node.names) for node in loops(looped)] == [3, 3]

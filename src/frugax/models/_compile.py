@@ -2,7 +2,7 @@
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from frugax.budget import MemoryBudget, MemoryShare, SizeBudget, check_budget
@@ -14,7 +14,6 @@ from .graph import (
     Connection,
     IOKey,
     Layer,
-    LoopShapeError,
     ModelGraph,
     flatten,
 )
@@ -59,7 +58,7 @@ def compile(
         data_keys: weights that go in with the data instead of being trained.
         discard_keys: outputs to leave out.
         trainable_keys: inputs that are parameters.
-        scan_from: how many equal blocks in a row become one loop, whose body is
+        scan_from: how many blocks of a `Repeat` become one loop on JAX, whose body is
             compiled once; their weights are then stacked under one key. None: never.
         budget: a `frugax.MemoryBudget` that the program with gradients must fit in, on
             JAX; every length must be stated. The compiled model then has a `plan` and a
@@ -167,16 +166,10 @@ def build_program(
     trainable_keys = tuple(trainable_keys)
     shapes = {k: v for k, v in (shapes or {}).items() if k not in constants}
     with backend.scope():
-
-        def record(excluded: frozenset[str]) -> ModelGraph:
-            flat = flatten(
-                model, inference=inference, scan_from=scan_from, excluded=excluded
-            )
-            flat = bind(prune(flat, discard_keys), constants, backend.array)
-            flat, stated = _state_named_shapes(flat, shapes)
-            return backend.record_shapes(flat, input_specs(flat, stated, backend))
-
-        graph = _record_with_loops(record)
+        flat = flatten(model, inference=inference, scan_from=scan_from)
+        flat = bind(prune(flat, discard_keys), constants, backend.array)
+        flat, stated = _state_named_shapes(flat, shapes)
+        graph = backend.record_shapes(flat, input_specs(flat, stated, backend))
         check_bound(graph, constants)
     params, data = _assign_roles(graph, set(data_keys), set(trainable_keys))
     return CompiledModel(
@@ -266,28 +259,6 @@ def _refuse_free_lengths(free: Mapping[str, tuple[Any, ...]]) -> None:
         f"budget= needs every length, and {', '.join(sorted(names))} in {inputs} is "
         f"free: state it, as in shapes={{{', '.join(examples)}}}."
     )
-
-
-def _record_with_loops(
-    record: Callable[[frozenset[str]], ModelGraph],
-) -> ModelGraph:
-    """Record the program with as many loops as shapes allow.
-
-    Equal layers need not be equal blocks: the first of a row often changes the shape of
-    its input, the others seldom do. So the first block of a failed loop is excluded
-    alone, and the whole row only if the rest fails again.
-    """
-    excluded: frozenset[str] = frozenset()
-    tried: set[str] = set()
-    while True:
-        try:
-            return record(excluded)
-        except LoopShapeError as e:
-            if e.places[0] in tried:
-                excluded |= set(e.places)
-            else:
-                excluded |= {e.places[0]}
-            tried |= set(e.places)
 
 
 def _assign_roles(

@@ -1,9 +1,8 @@
-"""Flatten nested layers into one program of ops; equal blocks may stay a loop.
+"""Flatten nested layers into one program of ops.
 
-Places become dotted paths. Equal blocks in a row become one `LoopNode` on request.
+Places become dotted paths. Many blocks of a `Repeat` become one `LoopNode`.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,44 +14,27 @@ from ._graph import GraphNode, LoopNode, ModelGraph, OpNode, join
 from ._layer import Layer, LayerCall, LayerOutput, WeightRef, hash_key
 from ._model import Model, merge_keys
 from ._primitive import Primitive
-from ._repeats import Run, find_runs
+from ._repeat import Repeat
 
 
 def flatten(
-    layer: Layer,
-    *,
-    inference: bool = False,
-    scan_from: int | None = None,
-    excluded: frozenset[str] = frozenset(),
+    layer: Layer, *, inference: bool = False, scan_from: int | None = None
 ) -> ModelGraph:
-    """Flatten a model into a program without shapes."""
-    flat = _Flattener(inference=inference, scan_from=scan_from, excluded=excluded)
+    """Flatten a model into a program without shapes.
+
+    Args:
+        layer: a model or a layer.
+        inference: leave out layers that act in training only.
+        scan_from: how many blocks of a `Repeat` become one loop; None: never.
+
+    Raises:
+        ValueError: the layers cannot be put in an order, or names clash.
+    """
+    flat = _Flattener(inference=inference, scan_from=scan_from)
     outputs = flat.add_layer(layer, "", None)
-    # Whether a weight's owner is in a loop is known only after the whole program is
-    # laid out, so it is laid out again without that loop.
-    ties = flat.dangling_ties()
-    if ties and any(isinstance(node, LoopNode) for node in flat.nodes):
-        # A shared weight must be an array of its own, and a loop stacks the weights of
-        # its blocks. So the owner, and every block around it, stays out of loops.
-        owners = {key.rpartition(".")[0] for key in ties}
-        wider = {path[: i or None] for path in owners for i in _cuts(path)} | excluded
-        if wider != excluded:
-            return flatten(
-                layer,
-                inference=inference,
-                scan_from=scan_from,
-                excluded=frozenset(wider),
-            )
-    flat.reject_ties(ties)
-    if flat.looped_names:
-        return flatten(
-            layer,
-            inference=inference,
-            scan_from=scan_from,
-            excluded=excluded | flat.looped_names,
-        )
-    # Updated state leaves the model as well, but under the keys of the weights; `infer`
-    # adds it.
+    flat.reject_dangling_ties()
+    # Updated state leaves the model as well, but under the keys of the weights;
+    # `record` adds it.
     results = {k: v for k, v in outputs.items() if not k.startswith("new_")}
     # The one place that decides between input and weight: a key without a producer is
     # a weight if any layer reads it as one, and then never an input.
@@ -73,20 +55,16 @@ class _Flattener:
         constants: numbers and arrays of the model by key.
         ties: the keys of shared weights, each with the path of a reader.
         weight_names: the keys that a layer reads as a weight.
-        looped_names: the blocks of loops that read such a key of the program.
     """
 
-    def __init__(
-        self, *, inference: bool, scan_from: int | None, excluded: frozenset[str]
-    ) -> None:
+    def __init__(self, *, inference: bool, scan_from: int | None) -> None:
         self.inference, self.scan_from = inference, scan_from
-        self.excluded = excluded
         self.nodes: list[GraphNode] = []
         self.inputs: dict[str, IOKey] = {}
         self.constants: dict[str, Any] = {}
         self.ties: dict[str, str] = {}
         self.weight_names: set[str] = set()
-        self.looped_names: frozenset[str] = frozenset()
+        self._places: set[str] = set()
         self._constant_keys: dict[Any, str] = {}
         self._num_random_layers = 0
 
@@ -110,6 +88,8 @@ class _Flattener:
                 wired = env
             open_ports = frozenset(p for p in layer.inputs if p not in wired)
             return self._add_model(layer.expand(open_ports), path, env)
+        if isinstance(layer, Repeat):
+            return self._add_repeat(layer, path, env)
         if isinstance(layer, Primitive):
             if env is None:  # a model of one op: its ports are the inputs
                 env = {port: self.program_input(IOKey(port)) for port in layer.required}
@@ -127,22 +107,9 @@ class _Flattener:
             # Inputs first, in the order of the model and not in that of execution.
             for key in model.keys.values():
                 self.program_input(key)
-        runs: dict[int, Run] = {}
-        if self.scan_from is not None:
-            runs = find_runs(model, calls, self.scan_from, path, self.excluded)
-        i = 0
-        while i < len(calls):
-            name, call = calls[i]
+        for name, call in calls:
             keys = scope.input_keys(name, call)
-            run = runs.get(i)
-            if run is None:
-                outputs = self.add_layer(call.layer, join(path, name), keys)
-                i += 1
-            else:
-                i += len(run.names)
-                call = calls[i - 1][1]  # others read the last block
-                outputs = self._add_loop(path, run, keys)
-            scope.add_outputs(call, outputs)
+            scope.add_outputs(call, self.add_layer(call.layer, join(path, name), keys))
         return {name: scope.values[r.place] for name, r in model.results.items()}
 
     def _add_primitive(
@@ -156,6 +123,11 @@ class _Flattener:
                 return {layer.outputs[0]: env[layer.inputs[0]]}
             assert isinstance(replacement, Primitive)
             layer = replacement
+        if path in self._places:
+            raise ValueError(
+                f"two layers are called {path!r}: give one of them another name."
+            )
+        self._places.add(path)
         # In the order of the ports, since ops that take any number of tensors read them
         # by position.
         env = {p: env[p] for p in (*layer.inputs, *env) if p in env}
@@ -224,28 +196,40 @@ class _Flattener:
 
     # --- loops and shared weights -----------------------------------------------
 
-    def _add_loop(self, path: str, run: Run, env: Mapping[str, str]) -> dict[str, str]:
-        common = join(path, run.common)
-        blocks = tuple(join(path, name) for name in run.names)
-        # The body is one program for all blocks, so a path that is excluded in one
-        # block is excluded in each.
-        inner_excluded = frozenset(
-            place.removeprefix(f"{block}.")
-            for block in blocks
-            for place in self.excluded
-            if place.startswith(f"{block}.")
-        )
+    def _add_repeat(
+        self, layer: Repeat, path: str, env: Mapping[str, str] | None
+    ) -> dict[str, str]:
+        """Add the blocks of a `Repeat`: a loop, or one by one."""
+        if env is None:
+            env = {port: self.program_input(IOKey(port)) for port in layer.required}
+        path = path or layer.kind
+        names = tuple(f"{path}_{i}" for i in range(layer.depth))
+        carry, outputs = layer.inputs[0], {}
+        if layer.is_loop(self.scan_from) and env[carry] not in self.constants:
+            return self._add_loop(layer, path, names, env)
+        # As in the body of a loop, where a block that is a `Repeat` is at the root.
+        inner = layer.block.kind if isinstance(layer.block, Repeat) else ""
+        for name in names:
+            place = join(name, inner) if inner else name
+            outputs = self.add_layer(layer.block, place, env)
+            env = {**env, carry: outputs[layer.outputs[0]]}
+        return outputs
+
+    def _add_loop(
+        self,
+        layer: Repeat,
+        path: str,
+        names: tuple[str, ...],
+        env: Mapping[str, str],
+    ) -> dict[str, str]:
+        common = f"{path}_*"
         # The body has a program of its own, with keys from its own root, because the
         # same text runs for every block.
-        body = _Flattener(
-            inference=self.inference,
-            scan_from=self.scan_from,
-            excluded=inner_excluded,
-        )
+        body = _Flattener(inference=self.inference, scan_from=self.scan_from)
         wires: dict[str, str] = {}
         for port, key in env.items():
             # Constants go into the body as they are. As an input of the body a Python
-            # number would be an array to `infer`, and its dtype no longer weak.
+            # number would be an array, and its dtype no longer weak.
             if key in self.constants:
                 body.constants[port] = self.constants[key]
                 continue
@@ -255,8 +239,8 @@ class _Flattener:
             body.program_input(IOKey(port, dtype=dtype))
             wires[port] = key
         # Every port is wired in the body, so its inputs are the ports of the block.
-        outputs = body.add_layer(run.layer, "", {port: port for port in env})
-        body.reject_ties(body.dangling_ties())
+        outputs = body.add_layer(layer.block, "", {port: port for port in env})
+        body.reject_dangling_ties()
         key_port = None
         for key, inner in body.inputs.items():
             if key in wires:
@@ -264,29 +248,21 @@ class _Flattener:
             # Each step of the loop folds its number into this key, so that blocks draw
             # different numbers.
             elif inner.dtype == "key" and key == "key":
-                key_port, wires[key] = key, self._add_random_key(common, run.layer)
+                key_port, wires[key] = key, self._add_random_key(common, layer.block)
             else:
                 wires[key] = self.program_input(inner)
-        # A weight with a name is one array and not stacked, so its blocks stay out of
-        # loops.
-        named = {wires.get(key, key) for key in body.weight_names} & set(self.inputs)
-        trained = {k for k in wires.values() if k in self.inputs}
-        if named or any(self.inputs[key].trainable for key in trained):
-            self.looped_names |= set(blocks)
-        self.looped_names |= {
-            join(block, place) for place in body.looped_names for block in blocks
-        }
-        port = run.layer.outputs[0]
+        self.weight_names |= {wires[key] for key in body.weight_names if key in wires}
+        port = layer.outputs[0]
         graph = ModelGraph(
             body.inputs, body.constants, tuple(body.nodes), {"output": outputs[port]}
         )
         output = f"{common}/output"
         node = LoopNode(
             common,
-            run.layer,
-            blocks,
+            layer.block,
+            names,
             graph,
-            run.port,
+            layer.inputs[0],
             wires,
             (output,),
             key_port=key_port,
@@ -294,19 +270,26 @@ class _Flattener:
         self.nodes.append(node)
         return {port: output}
 
-    def dangling_ties(self) -> dict[str, str]:
-        """Shared weights without an owner among the nodes, each with a reader."""
+    def reject_dangling_ties(self) -> None:
+        """Refuse shared weights without an owner among the nodes."""
         owned = {
             join(node.path, name)
             for node in self.nodes
             if isinstance(node, OpNode) and isinstance(node.layer, Primitive)
             for name in node.layer.weight_names
         }
-        return {k: reader for k, reader in self.ties.items() if k not in owned}
-
-    def reject_ties(self, ties: Mapping[str, str]) -> None:
-        """Refuse shared weights without an owner."""
-        for key, reader in ties.items():
+        for key, reader in self.ties.items():
+            if key in owned:
+                continue
+            for node in self.nodes:
+                if isinstance(node, LoopNode) and key.startswith(
+                    tuple(f"{name}." for name in node.names)
+                ):
+                    raise ValueError(
+                        f"layer {reader!r} shares the weight {key!r} of a block in a "
+                        f"loop, where the weights of {node.path!r} are one array: "
+                        "compile with scan_from=None."
+                    )
             paths = list(dict.fromkeys(node.path for node in self.nodes if node.path))
             raise ValueError(
                 f"layer {reader!r} shares the weight {key!r}, but no layer owns one of "
@@ -362,11 +345,6 @@ class _ModelScope:
         if self.env is None or wire.name not in self.env:
             return self.flat.program_input(wire)
         return self.env[wire.name]
-
-
-def _cuts(path: str) -> list[int]:
-    """Where a path can be cut: behind each part; 0 stands for its end."""
-    return [*(m.start() for m in re.finditer(r"\.", path)), 0]
 
 
 # --- the order of execution -------------------------------------------------------

@@ -49,18 +49,6 @@ class Library:
     failures: tuple[type[Exception], ...] = ()
 
 
-class LoopShapeError(ShapeError):
-    """Blocks cannot be one loop, because one of them changes shape or dtype.
-
-    Attributes:
-        places: the paths of the blocks, first to last.
-    """
-
-    def __init__(self, what: str, places: tuple[str, ...]) -> None:
-        super().__init__(what)
-        self.places = places
-
-
 def op_arguments(op: Op, wired: Mapping[str, str]) -> tuple[str | None, ...]:
     """The key of each tensor of an op, in the order of its arguments."""
     wired = {p: k for p, k in wired.items() if not p.startswith(PORT)}
@@ -416,20 +404,16 @@ class _Recording(Run):
         block = _Recording(node.body, values, self.library)
         try:
             body = block.record()
-        except LoopShapeError as e:
-            # Of equal blocks the first stands for all: its inner loop is excluded.
-            places = tuple(join(node.names[0], place) for place in e.places)
-            raise LoopShapeError(e.what, places) from e
         except ShapeError as e:
             raise ShapeError(f"in {node.title}: {e.what}") from e
         result = block.values[body.outputs["output"]]
         before, after = map(self.library.spec_of, (values[node.carry], result))
         # The carry of `lax.scan` must keep its shape and dtype.
         if before != after:
-            raise LoopShapeError(
+            raise ShapeError(
                 f"{node.title} are the same block {len(node.names)} times, which turns "
-                f"{before} into {after}: a loop must keep shape and dtype.",
-                node.names,
+                f"{before} into {after}: a loop keeps shape and dtype; compile with "
+                "scan_from=None."
             )
         stacked = {name: join(node.path, name) for name in body.weights}
         node = dataclasses.replace(node, body=body, stacked=stacked)

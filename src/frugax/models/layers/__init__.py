@@ -5,6 +5,8 @@ features), (batch, time, features), (batch, height, width, channels). Weights ha
 torch's names, and of dense layers torch's layout, (out, in).
 """
 
+from frugax.models.graph import Repeat
+
 from ._activations import (
     Celu,
     Dropout,
@@ -159,6 +161,7 @@ __all__ = [
     "RecurrentStack",
     "Relu",
     "Relu6",
+    "Repeat",
     "Residual",
     "ResidualBlock",
     "ResidualMLP",

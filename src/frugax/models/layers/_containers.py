@@ -10,8 +10,7 @@ from frugax.models.graph import Composite, Connection, Layer
 class Sequential(Composite):
     """Layers in sequence; of several outputs the first is passed on.
 
-    Unlike `Model` it compares equal to another one with equal layers, so that a row of
-    them can become one loop.
+    Unlike `Model` it compares equal to another one with equal layers.
 
     Attributes:
         layers: the layers, first to last.

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from frugax.models.graph import Composite, Connection, Layer, op
+from frugax.models.graph import Composite, Connection, Layer, Repeat, op
 
 from ._activations import Gelu, Relu
 from ._convolutions import Conv2D, ConvTranspose2D
@@ -71,8 +71,9 @@ class ResidualMLP(Composite):
 
     def build(self, input: Connection) -> Connection:
         x = Linear(self.width, init="he", name="first")(input)
-        for i in range(self.depth):
-            x = ResidualBlock(self.width, self.hidden, name=f"block_{i}")(x)
+        if self.depth:
+            block = ResidualBlock(self.width, self.hidden)
+            x = Repeat(block, self.depth, name="block")(x)
         # Pre-norm blocks leave the sum unnormalised, so a norm precedes the last layer.
         return Linear(self.classes, name="last")(LayerNorm(name="norm")(x))
 

@@ -1,12 +1,20 @@
 """Attention and transformer layers, up to a whole language model (`TransformerLM`).
 
-All data is (batch, time, features). Equal blocks in a row compile as one loop.
+All data is (batch, time, features). Many blocks in a row compile as one loop.
 """
 
 import dataclasses
 from typing import Literal
 
-from frugax.models.graph import Composite, Connection, IOKey, Layer, op, weight_of
+from frugax.models.graph import (
+    Composite,
+    Connection,
+    IOKey,
+    Layer,
+    Repeat,
+    op,
+    weight_of,
+)
 
 from ._activations import Dropout
 from ._cached_attention import CachedAttention, Decoding
@@ -413,9 +421,8 @@ class TransformerLM(Decoding):
 def _stack_blocks(
     block: TransformerBlock, depth: int, x: Connection, **wires: Connection | None
 ) -> Connection:
-    # Equal but for their names: `flatten` can make one loop of them.
-    for i in range(depth):
-        x = dataclasses.replace(block, name=f"block_{i}")(x, **wires)
+    if depth:
+        x = Repeat(block, depth, name="block")(x, **wires)
     if not block.norm_first:
         return x  # each block ends with a norm already
     # Pre-norm blocks only add to the sum, which would reach the head at any scale.
