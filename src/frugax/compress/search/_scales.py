@@ -37,7 +37,7 @@ class ScaleModel:
 
     Attributes:
         measure: the tensors, and the weights of their errors.
-        capped: whether steps stop where finer ones would leave no layers.
+        capped: whether steps stop where finer ones would have integers out of range.
     """
 
     measure: ErrorMeasure

@@ -208,7 +208,8 @@ class Search:
         tight = limit < _TIGHT * sum(s.array.nbytes for s in self.sources)
         if tight and self._shortest.length > limit * (1 - _CLOSE):
             return self._shortest
-        # Layers finer than the plain coding waste bytes, but only a size forbids it.
+        # With a step too fine for its integers a tensor is exact, which a size need not
+        # have room for.
         scales = dataclasses.replace(self.scales, capped=True)
         return dataclasses.replace(self, scales=scales)._fit_bytes_capped(
             limit, lambda: self._shortest

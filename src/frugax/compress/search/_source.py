@@ -6,7 +6,6 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar
 
 import numpy as np
 
@@ -91,7 +90,6 @@ class Source:
     array: np.ndarray
     scaling: RowScaling | ChannelScaling | None = None
     ties: tuple[tuple[int, str], ...] = ()
-    _step_bytes: ClassVar[int] = STEP_BYTES  # of a step, in the header
 
     @functools.cached_property
     def energy(self) -> float:
@@ -157,16 +155,11 @@ class Source:
         floored = np.maximum(values, typical / _DIVISOR_RANGE)
         return float(np.mean(floored**-2.0)) ** -0.5
 
-    @property
-    def exact(self) -> EncodedTensor:
-        """The tensor coded without loss; coded again each time if it is large."""
-        return self._encode_exactly(lambda _: None)
-
     @functools.cached_property
     def exact_bytes(self) -> int:
         """Bytes of the lossless coding; a sample would not show repetitions."""
         if self.array.nbytes <= KEPT:
-            return sum(map(len, self.exact.blocks))
+            return sum(map(len, self._cached_exact.blocks))
         return self._lossless_length.total()
 
     def exact_exceeds(self, limit: int) -> bool:
@@ -178,12 +171,12 @@ class Source:
     @property
     def exact_cost_bytes(self) -> int:
         """`exact_bytes` less the header bytes that an exact tensor saves."""
-        return self.exact_bytes - self._step_bytes * self.quantisable
+        return self.exact_bytes - STEP_BYTES * self.quantisable
 
     @property
     def exact_cost_estimate(self) -> float:
         """About `exact_cost_bytes`, from a sample of a large quantisable tensor."""
-        return self._exact_estimate - self._step_bytes * self.quantisable
+        return self._exact_estimate - STEP_BYTES * self.quantisable
 
     @functools.cached_property
     def _exact_estimate(self) -> float:
