@@ -128,7 +128,7 @@ def test_no_intervention_is_recommended_where_every_dose_does_harm():
 def test_models_whose_forecasts_came_true_are_believed():
     def record(number, causal, free):
         forecast = Forecast(
-            **dict.fromkeys(("expected", "low", "high", "learn", "exploit"), 0.0),
+            **dict.fromkeys(("expected", "low", "high", "worth"), 0.0),
             **dict.fromkeys(("best_expected", "best_low", "best_high"), 0.0),
             best={},
             prob_optimal=0.5,

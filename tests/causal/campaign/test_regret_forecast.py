@@ -26,7 +26,6 @@ def outlook_of(loss, noise, price=1.0):
         allowed=np.ones(loss.shape, bool),
         price=np.full(count, price),
         affordable=np.ones(count, bool),
-        causes=np.arange(worlds),
         reached=np.full(worlds, np.inf),
         breach=np.zeros(count),
         noise=noise,

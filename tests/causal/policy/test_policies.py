@@ -33,7 +33,6 @@ def outlook_of(loss, **changes):
         allowed=np.ones(loss.shape, bool),
         price=np.ones(points),
         affordable=np.ones(points, bool),
-        causes=np.arange(worlds),
         reached=np.full(worlds, np.inf),
         breach=np.zeros(points),
         noise=0.1,
@@ -99,11 +98,6 @@ def test_an_experiment_that_separates_models_is_worth_the_regret_it_saves():
     value = value_of(outlook, 3)
     # Today -1 in every world; told apart, -5 in one world of four: a quarter of 4.
     assert value.total == pytest.approx(1.0, abs=1e-6)
-    # It tells that one apart from the others, which agree: as many causes as worlds.
-    assert value.learn == pytest.approx(1.0, abs=1e-6)
-    same = dataclasses.replace(outlook, causes=np.zeros(4, int))
-    assert value_of(same, 3).learn == 0
-    assert value_of(same, 3).exploit == pytest.approx(1.0, abs=1e-6)
     # All worlds expect the same answer: it says nothing.
     assert value_of(outlook, 1).total == 0
     # One that is too noisy to tell them apart says nothing, either.

@@ -24,7 +24,6 @@ def _outlook(rng=None, places=24, worlds=32):
         allowed=np.ones((worlds, places), bool),
         price=rng.uniform(0.5, 2, places),
         affordable=np.ones(places, bool),
-        causes=np.zeros(worlds, int),
         reached=np.full(worlds, np.inf),
         breach=np.zeros(places),
         noise=0.1,

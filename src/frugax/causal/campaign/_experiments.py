@@ -48,8 +48,7 @@ class Experiment:
         return (
             f"#{self.id} {done}{goal} costs {self.cost:g}; expected "
             f"{self.expected:.4g} ({self.low:.4g} to {self.high:.4g}); worth "
-            f"{self.value.total:.3g} (learn {self.value.learn:.2g}, exploit "
-            f"{self.value.exploit:.2g})"
+            f"{self.value.total:.3g}"
         )
 
 
@@ -61,31 +60,25 @@ class Forecast:
         expected: expected mean of the experiment.
         low: lower end of the 90 % interval of that mean.
         high: upper end of the 90 % interval of that mean.
-        learn: expected improvement from knowing the target's causes better.
-        exploit: expected improvement from knowing effects better.
+        worth: expected improvement of the recommendation by the answer.
         best: the intervention that was recommended.
         best_expected: expected mean under the recommendation.
         best_low: lower end of its 90 % interval.
         best_high: upper end of its 90 % interval.
         prob_optimal: probability that it was within the tolerance of the best.
-        sample_std: standard deviation over the posterior samples of the expected mean;
-            None in files of version 2 or older.
-        causal: mean and standard deviation over the causal models alone; None in files
-            of version 4 or older.
+        causal: mean and standard deviation over the causal models alone.
         model_free: those over the process over experiments.
     """
 
     expected: float
     low: float
     high: float
-    learn: float
-    exploit: float
+    worth: float
     best: dict[str, float]
     best_expected: float
     best_low: float
     best_high: float
     prob_optimal: float
-    sample_std: float | None = None
     causal: tuple[float, float] | None = None
     model_free: tuple[float, float] | None = None
 

@@ -364,8 +364,6 @@ def infer(
         allowed=allowed,
         price=prices[points.group],
         affordable=np.ones(len(points), bool),
-        # The others have no graph, which counts as one more opinion about the causes.
-        causes=np.append(ensemble.graphs[repeated, target], np.full(_NUM_FREE, -1)),
         reached=reached,
         breach=breach,
         noise=max(row_std / np.sqrt(settings.rows_per_experiment), 1e-9 * scale),

@@ -215,8 +215,7 @@ def _describe_step(record: ExperimentRecord, settings: CampaignSettings) -> str:
         return f"{text}."
     return (
         f"{text}; {f.expected:.4g} ({f.low:.4g} to {f.high:.4g}) is expected. Its "
-        f"answer should improve the recommendation by {f.learn + f.exploit:.3g}: "
-        f"{f.learn:.2g} by showing causes, {f.exploit:.2g} by showing effects."
+        f"answer should improve the recommendation by {f.worth:.3g}."
     )
 
 
@@ -330,7 +329,7 @@ def _render_course(
             title=title,
             is_wide=True,
             x_max=campaign.spent,
-            dashed=("low", "high", "exploit"),
+            dashed=("low", "high"),
         ).figure()
 
     charts = [
@@ -347,10 +346,7 @@ def _render_course(
     if truth is not None:
         regrets = [_compute_regret(truth, values) for values in advised]
         charts.append(chart("true regret", cost, {"regret": regrets}))
-    gains = {
-        "learn": [o.forecast.learn for o in outcomes],
-        "exploit": [o.forecast.exploit for o in outcomes],
-    }
+    gains = {"worth": [o.forecast.worth for o in outcomes]}
     title = f"worth of the next experiment, in units of {target}"
     charts.append(chart(title, before, gains))
     return fragment(charts)

@@ -22,19 +22,12 @@ class Value:
     """The knowledge gradient of one experiment, in the target's unit.
 
     Attributes:
-        learn: the value of knowing the causes of the target better.
-        exploit: the additional value of knowing the strength of effects better.
+        total: expected improvement of the recommendation.
         cost: the price of the experiment, in budget units.
     """
 
-    learn: float
-    exploit: float
+    total: float
     cost: float
-
-    @property
-    def total(self) -> float:
-        """Expected improvement of the recommendation, in the target's unit."""
-        return self.learn + self.exploit
 
     @property
     def per_cost(self) -> float:
@@ -44,16 +37,8 @@ class Value:
 
 def value_of(outlook: Outlook, point: int) -> Value:
     """Compute the knowledge gradient of one experiment."""
-    loss, now = _permitted_loss(outlook), float(outlook.mean[outlook.best])
-    weights = _reweight(outlook, point)
-    total = now - float((weights @ loss).min(1).mean())
-    # The same outcomes, but used only to reweight classes of worlds with equal causes.
-    classes = (outlook.causes[:, None] == np.unique(outlook.causes)).astype(float)
-    shares = weights @ classes / classes.sum(0)
-    learn = now - float((shares @ classes.T @ loss).min(1).mean())
-    total = max(total, 0.0)
-    learn = min(max(learn, 0.0), total)
-    return Value(learn=learn, exploit=total - learn, cost=float(outlook.price[point]))
+    total = float(total_values(outlook, np.array([point]))[0])
+    return Value(total=total, cost=float(outlook.price[point]))
 
 
 def total_values(

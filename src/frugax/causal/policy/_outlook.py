@@ -3,7 +3,7 @@
 import dataclasses
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from frugax.causal.posterior import Points
 
@@ -26,7 +26,6 @@ class Outlook:
         allowed: whether all constraints hold in a world.
         price: of one experiment, in budget units.
         affordable: whether the budget still pays for an experiment.
-        causes: equal for worlds that agree on the causes of the target.
         reached: the least loss of pending experiments; infinite without any.
         breach: mean violation of the constraints, in standard deviations of the
             constrained variables.
@@ -42,7 +41,6 @@ class Outlook:
     allowed: Bool[np.ndarray, "worlds points"]
     price: Float[np.ndarray, " points"]
     affordable: Bool[np.ndarray, " points"]
-    causes: Int[np.ndarray, " worlds"]
     reached: Float[np.ndarray, " worlds"]
     breach: Float[np.ndarray, " points"]
     noise: float
