@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float
 
-from frugax.causal.policy import permitted
+from frugax.causal.policy import mean_improvement, permitted
 from frugax.causal.posterior import Points
 
 from ._settings import CampaignSettings
@@ -111,7 +111,7 @@ def select_promising(
     and the best one of each of four samples.
     """
     mean = np.where(permitted(allowed, breach), loss.mean(0), np.inf)
-    improvement = np.where(allowed, np.maximum(mean.min() - loss, 0), 0.0).mean(0)
+    improvement = mean_improvement(np.full(len(loss), mean.min()), loss, allowed)
     # The best points of single samples, as in Thompson sampling, keep alternatives that
     # the mean hides.
     each = np.where(allowed, loss, np.inf).argmin(1)

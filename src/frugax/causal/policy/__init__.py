@@ -12,6 +12,7 @@ from ._policies import (
     expected_improvement,
     gain,
     improvement,
+    mean_improvement,
 )
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "expected_improvement",
     "gain",
     "improvement",
+    "mean_improvement",
     "permitted",
     "value_of",
 ]

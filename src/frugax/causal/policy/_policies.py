@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from ._knowledge_gradient import total_values
 from ._outlook import Outlook
@@ -132,9 +132,20 @@ def _improvement_on(
     # Pending experiments count as done, with the outcome that each world predicts:
     # the next experiment then differs from them.
     today = np.minimum(now, outlook.reached)
-    ahead = today[:, None] - outlook.loss
-    better = np.maximum(ahead, 0.0)
-    return np.where(outlook.allowed, better, 0.0).mean(0)
+    return mean_improvement(today, outlook.loss, outlook.allowed)
+
+
+def mean_improvement(
+    now: Float[np.ndarray, " worlds"],
+    loss: Float[np.ndarray, "worlds points"],
+    allowed: Bool[np.ndarray, "worlds points"],
+) -> Float[np.ndarray, " points"]:
+    """Compute the mean over worlds of how much better than `now` each point is.
+
+    A point that breaks a constraint improves nothing.
+    """
+    better = np.maximum(now[:, None] - loss, 0.0)
+    return np.where(allowed, better, 0.0).mean(0)
 
 
 def _select_max(

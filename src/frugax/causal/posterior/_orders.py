@@ -49,11 +49,7 @@ def sum_over_orders(scores: ParentScores) -> OrderSums:
     before = np.full((d, 1 << d), -np.inf)
     for v, (sets, logs) in enumerate(zip(scores.sets, scores.logs, strict=True)):
         before[v, sets] = logs
-    # The zeta transform: after bit b, each entry sums over the subsets that differ from
-    # its set in the bits up to b only.
-    for bit in range(d):
-        split = before.reshape(d, -1, 2, 1 << bit)
-        split[:, :, 1] = np.logaddexp(split[:, :, 0], split[:, :, 1])
+    before = sum_subsets(before)
     prefix = np.full(1 << d, -np.inf)
     prefix[0] = 0.0
     subsets = np.arange(1 << d)
@@ -67,6 +63,19 @@ def sum_over_orders(scores: ParentScores) -> OrderSums:
             total[has] = np.logaddexp(total[has], prefix[rest] + before[v, rest])
         prefix[of_size] = total
     return OrderSums(scores, before, prefix)
+
+
+def sum_subsets(
+    logs: Float[np.ndarray, "*batch sets"],
+) -> Float[np.ndarray, "*batch sets"]:
+    """Compute the log sum over the subsets of each set, which is a bit mask."""
+    # The zeta transform: after bit b, each entry sums over the subsets that differ from
+    # its set in the bits up to b only.
+    found = logs.copy()
+    for bit in range(found.shape[-1].bit_length() - 1):
+        split = found.reshape(*found.shape[:-1], -1, 2, 1 << bit)
+        split[..., 1, :] = np.logaddexp(split[..., 0, :], split[..., 1, :])
+    return found
 
 
 def sample_graphs(

@@ -22,6 +22,8 @@ from jaxtyping import Bool, Float, Int
 from frugax.causal.checks import check_kind, check_real, check_whole
 from frugax.causal.data import Samples
 
+from ._orders import sum_subsets
+
 # Whole numbers of more levels count as continuous: their table would be empty.
 _MAX_LEVELS = 12
 _NUM_BINS = 4  # of equal counts, for other variables
@@ -166,10 +168,7 @@ def score_tables(
                 prior = -log(comb(max(d - 1, 1), k))
                 mask = sum(1 << i for i in members)
                 sums[mask] = score(tuple(kept[i] for i in members)) + prior
-        for i in range(len(kept)):
-            split = sums.reshape(-1, 2, 1 << i)
-            split[:, 1] = np.logaddexp(split[:, 0], split[:, 1])
-        found.append(SetTable(kept, sums))
+        found.append(SetTable(kept, sum_subsets(sums)))
     return found
 
 
