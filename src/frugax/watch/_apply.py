@@ -10,7 +10,7 @@ from frugax.budget import Receipt
 
 from ._jit import watch_variants
 from ._plan import WatchPlan
-from ._program_variants import BARE, LOUD, QUIET, ProgramVariants
+from ._program_variants import ProgramVariants
 from ._watcher import Watcher
 from .delivery import SinkWorker
 from .journal import Journal
@@ -35,8 +35,7 @@ class WatchedProgram(AbstractContextManager["WatchedProgram"]):
         self.plan = plan
         self.watcher = watcher
         self._variants = ProgramVariants(fn, options, level_of=plan.level_of)
-        consumer = _PlannedConsumer(plan, watcher)
-        self._call = watch_variants(fn, self._variants, consumer, ahead=True)
+        self._call = watch_variants(fn, self._variants, watcher, ahead=True)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
@@ -109,29 +108,3 @@ def apply(
     # The plan has chosen the rates already, so the level leaves nothing out.
     watcher = Watcher(journal, plan.budget, plan=plan, level="full", sinks=sinks)
     return WatchedProgram(fn, plan, watcher, **jit_options)
-
-
-class _PlannedConsumer:
-    """Asks for records at the rates of a plan and passes them to a watcher."""
-
-    def __init__(self, plan: WatchPlan, watcher: Watcher) -> None:
-        self._watcher = watcher
-        self._frames_every = plan.every("frames")
-        self._numbers_every = plan.every("numbers")
-
-    def due(self, step: int) -> int:
-        # Counted from step 0, so that even a short run has one record of every planned
-        # kind.
-        if self._frames_every and not step % self._frames_every:
-            return LOUD
-        if self._numbers_every and not step % self._numbers_every:
-            return QUIET
-        return BARE
-
-    def wants_frames(self) -> bool:
-        return bool(self._frames_every)
-
-    def ingest(
-        self, step: int, probes: Mapping[str, Probe], records: Mapping[str, Any]
-    ) -> None:
-        self._watcher.ingest(step, probes, records)

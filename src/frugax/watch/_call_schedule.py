@@ -83,6 +83,9 @@ class CallSchedule:
         each_s = self.variants.recording_s(call_s)
         if self.switches:
             each_s = (self.variants.switch_s + each_s) / self.thinning.stride
+        if self._rate.planned is not None:
+            every = next(filter(None, self._rate.planned), 0)
+            return self.calls / every * each_s if every else 0.0
         return self.calls * each_s
 
     def level_at(self, step: int) -> int:
@@ -143,7 +146,7 @@ class CallSchedule:
     def rest(self, step: int) -> tuple[int, Callable[[int], Callable[..., Any]]]:
         """Return which call asks next, and what makes the program until then."""
         rate, variants, stride = self._rate, self.variants, self.thinning.stride
-        if rate.records_all or variants.records_always:
+        if rate.records_all or rate.planned is not None or variants.records_always:
             return 0, self._make_bare
         if not rate.every:
             return NEVER, lambda first: variants.bare

@@ -50,6 +50,8 @@ class Rate:
         factor: record every `factor`-th of the steps that would be recorded otherwise.
         level: the level.
         every: steps between two frames, at least; 0 for no frames and no numbers.
+        planned: calls between two that record numbers, and between two that record
+            frames, 0 for never; None where the level says it.
     """
 
     def __init__(
@@ -59,11 +61,13 @@ class Rate:
         *,
         max_frames_per_s: float = 30.0,
         records_all: bool = False,
+        planned: tuple[int, int] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Start without thinning, for a limit as a share of the running time."""
         self.limit = limit
         self.records_all = records_all
+        self.planned = planned
         self.factor = 1
         self._min_frame_gap_s = 1.0 / max_frames_per_s
         self._next_frame = 0.0
@@ -106,6 +110,12 @@ class Rate:
         Returns:
             0 nothing, 1 records without frames, 2 also frames.
         """
+        if self.planned is not None:
+            # Counted from step 0, so that even a short run has one record of each kind.
+            numbers, frames = self.planned
+            if frames and not step % frames:
+                return 2
+            return int(bool(numbers) and not step % numbers)
         if not self.every:
             return int(self.records_all)
         return 1 + (not step % self.every and self.wants_frames())

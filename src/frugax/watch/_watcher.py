@@ -69,7 +69,8 @@ class Watcher(AbstractContextManager["Watcher"]):
             journal: where the records go; nobody else writes steps to it until
                 `finish`, which flushes it and leaves it open. None for the sinks only.
             budget: share of the running time that watching may add.
-            plan: a plan from `watch.plan`: the receipt shows its prediction.
+            plan: a plan from `watch.plan`, by whose rates watched functions record: the
+                receipt shows its prediction.
             clock: a monotonic clock in seconds, by which the run is measured. Calls of
                 the watcher are measured in processor time, unless another clock than
                 `time.perf_counter` is given.
@@ -106,6 +107,7 @@ class Watcher(AbstractContextManager["Watcher"]):
             level,
             max_frames_per_s=max_frames_per_s,
             records_all=flight is not None,
+            planned=plan and (plan.every("numbers"), plan.every("frames")),
             clock=clock,
         )
         self.compile_s = 0.0
