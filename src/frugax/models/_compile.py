@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from frugax.budget import MemoryBudget, MemoryShare, SizeBudget, check_budget
 
-from ._compiled_model import CompiledModel
+from ._compiled_model import Program
 from ._input_specs import input_specs
 from ._select import bind, check_bound, prune
 from .graph import (
@@ -127,7 +127,7 @@ def build_program(
     discard_keys: Iterable[str] = (),
     trainable_keys: Iterable[str] = (),
     scan_from: int | None = 8,
-) -> CompiledModel:
+) -> Program:
     """Flatten a model and record its shapes; the arguments are those of `compile`."""
     if isinstance(model, Connection):
         raise TypeError(
@@ -172,7 +172,7 @@ def build_program(
         graph = backend.record_shapes(flat, input_specs(flat, stated, backend))
         check_bound(graph, constants)
     params, data = _assign_roles(graph, set(data_keys), set(trainable_keys))
-    return CompiledModel(
+    return Program(
         layer=model,
         backend=backend,
         graph=graph,

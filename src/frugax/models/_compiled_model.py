@@ -1,5 +1,6 @@
 """The base class of `JaxModel` and `TorchModel`; it checks arrays and saves models."""
 
+import dataclasses
 import difflib
 import functools
 import importlib
@@ -33,45 +34,40 @@ from .ops import is_floating
 from .serialization import ExportedModel, export, save
 
 
-class CompiledModel:
-    """A flat model for one backend, with the names and shapes of all its arrays.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Program:
+    """A description laid out for one backend; `JaxModel` and `TorchModel` run it.
 
     Attributes:
         layer: the description that was compiled.
         backend: where the model runs.
         graph: the flat program, with the shapes of its values.
-        weights: the arrays that the layers own, by key.
         param_keys: the keys of arrays that are trained.
         data_keys: the keys of arrays that go in with the data: inputs, and the state.
         compile_options: the other arguments of `compile`, by name.
     """
 
-    def __init__(
-        self,
-        *,
-        layer: Layer,
-        backend: Any,
-        graph: ModelGraph,
-        param_keys: frozenset[str],
-        data_keys: frozenset[str],
-        compile_options: Mapping[str, Any],
-    ) -> None:
-        self.layer, self.backend = layer, backend
-        self.graph = graph
-        self.param_keys, self.data_keys = param_keys, data_keys
-        self.compile_options = compile_options
+    layer: Layer
+    backend: Any
+    graph: ModelGraph
+    param_keys: frozenset[str]
+    data_keys: frozenset[str]
+    compile_options: Mapping[str, Any]
 
-    def fields(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
-        names = (
-            "layer",
-            "backend",
-            "graph",
-            "param_keys",
-            "data_keys",
-            "compile_options",
-        )
-        return {name: getattr(self, name) for name in names}
+
+class CompiledModel:
+    """What models have in common in every library: names, checks and files.
+
+    Attributes:
+        program: what was compiled; its fields are attributes of the model too.
+        weights: the arrays that the layers own, by key.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.layer, self.backend = program.layer, program.backend
+        self.graph, self.compile_options = program.graph, program.compile_options
+        self.param_keys, self.data_keys = program.param_keys, program.data_keys
 
     @functools.cached_property
     def weights(self) -> Mapping[str, Weight]:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from frugax import remat
 from frugax.budget import MemoryBudget, MemoryShare, Receipt, Spend
 from frugax.measure import program
-from frugax.models._compiled_model import CompiledModel
+from frugax.models._compiled_model import Program
 from frugax.targets import Target, find_target
 
 from ._compiled import Arrays, JaxModel
@@ -40,7 +40,7 @@ class BudgetedJaxModel(JaxModel):
 
     def __init__(
         self,
-        program: CompiledModel,
+        program: Program,
         *,
         budget: MemoryBudget | MemoryShare,
         plan: remat.RematPlan | None = None,

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray, Shaped
 
-from frugax.models._compiled_model import CompiledModel
+from frugax.models._compiled_model import CompiledModel, Program
 from frugax.models.graph import Run
 
 from ._backend import JaxBackend
@@ -26,8 +26,8 @@ class JaxModel(CompiledModel):
 
     backend: JaxBackend
 
-    def __init__(self, program: CompiledModel, *, jit: bool) -> None:
-        super().__init__(**program.fields())
+    def __init__(self, program: Program, *, jit: bool) -> None:
+        super().__init__(program)
         self.jit = jit
         self._forward: Callable[..., Any] = self._outputs
         self._forward_and_vjp: Callable[..., Any] = self._outputs_and_gradients

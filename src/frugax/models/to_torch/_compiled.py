@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from frugax.errors import ShapeError
-from frugax.models._compiled_model import CompiledModel
+from frugax.models._compiled_model import CompiledModel, Program
 from frugax.models.graph import GraphNode, Run
 
 from ._backend import TorchBackend, key_of
@@ -29,8 +29,8 @@ class TorchModel(CompiledModel):
 
     backend: TorchBackend
 
-    def __init__(self, program: CompiledModel, *, jit: bool) -> None:
-        super().__init__(**program.fields())
+    def __init__(self, program: Program, *, jit: bool) -> None:
+        super().__init__(program)
         self.jit = jit
         self._plans: dict[Any, Callable[[Mapping[str, Any]], Tensors]] = {}
         # Decided once, so that a call of a small model does not look both settings up.
