@@ -396,7 +396,7 @@ def model_of(net: Net) -> models.Layer:
         return models.MLP(net.sizes[0], hidden, last)
     if isinstance(net, Encoder):
         block = models.TransformerBlock(net.width, net.heads, net.hidden)
-        return models.Repeat(block, net.layers, name="block")
+        return models.Model(models.Repeat(block, net.layers, name="block"))
     assert isinstance(net, Conv)
     model = models.Model()
     for channels in net.channels[1:]:

@@ -28,8 +28,8 @@ class Repeat(Layer):
 
     Example:
         >>> import frugax as ml
-        >>> from frugax.models import Linear, Repeat
-        >>> model = Repeat(Linear(16), depth=12, name="block")
+        >>> from frugax.models import Linear, Model, Repeat
+        >>> model = Model(Repeat(Linear(16), depth=12, name="block"))
         >>> shapes = {"input": ("batch", 16)}
         >>> ml.compile(model, ml.JaxBackend(), shapes=shapes).shapes["block_*.weight"]
         (12, 16, 16)
