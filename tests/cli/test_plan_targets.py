@@ -94,7 +94,8 @@ def test_a_table_a_picture_and_a_file(plan, tmp_path):
         ":small", "--budget", "1MiB", "--why", "--picture", "a.svg", "--json", "a.json"
     )
     assert code == 0
-    assert "bytes of arguments, results and temporaries" in out
+    assert "total: arguments, results and temporaries" in out
+    assert "plain total  planned total" in out
     assert "everything else" in out
     assert (
         "4 KiB · f32[32,32] · argument · args[0][3]" in (tmp_path / "a.svg").read_text()

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec as P
 
-from frugax import fit, measure
+import frugax as fx
+from frugax import fit, measure, remat
 from frugax.errors import CompilerRefusedError, ConfigError, InfeasibleBudgetError
 from frugax.targets import (
     CompiledAnswer,
@@ -238,9 +239,17 @@ def test_a_product_that_triton_cannot_tile_compiles_without_it(gpu_compiler, tmp
         assert "cublas" in answer.as_text()
         assert find_caveat(answer) == WITHOUT_TRITON
     workload = fit.Workload(fn=attend, args=ATTENDED, is_loss=False)
-    (row,) = fit.compare(workload, [Target("h100")], "1GiB").rows
-    assert row.fits
-    assert row.caveat.count(WITHOUT_TRITON) == 1
+    for budget, fits in (("1GiB", True), ("1KiB", False), ("50%", False)):
+        (row,) = fit.compare(workload, [Target("h100")], budget).rows
+        assert row.fits == fits
+        assert row.caveat.count(WITHOUT_TRITON) == 1
+    plan = remat.plan(
+        lambda p, v, w: jnp.sum(jnp.tanh(attend(p, v, w))),
+        fx.MemoryBudget("1GiB"),
+        Target("h100").place(ATTENDED),
+        argnums=2,
+    )
+    assert plan.caveat.count(WITHOUT_TRITON) == 1
     plain = ask(Target("h100"), jax.jit(loss), *ARGS, cache=tmp_path)
     assert find_caveat(plain) == ""
 

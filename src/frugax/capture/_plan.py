@@ -11,7 +11,7 @@ from frugax import measure, remat
 from frugax.budget import MemoryBudget, MemoryShare, Plan, format_bytes, format_seconds
 from frugax.errors import InfeasibleBudgetError
 from frugax.jaxprs import digest, shape_of
-from frugax.targets import CompiledAnswer, find_target
+from frugax.targets import CompiledAnswer, find_caveat, find_target
 
 from ._gradients import MarkedGradient
 from ._staged import GradientSite, StagedProgram, ValueAndGrad
@@ -86,11 +86,18 @@ class PlannedProgram:
         jitted: a function of flat arguments, with a `trace`.
         compiled: its program, or the report of the compiler of an absent target; None
             if that refused it.
+        unplanned: the same for the program without a plan.
     """
 
     plan: JitPlan
     jitted: Any
     compiled: "jax.stages.Compiled | CompiledAnswer | None"
+    unplanned: "jax.stages.Compiled | CompiledAnswer | None"
+
+    @property
+    def caveats(self) -> list[str]:
+        """How its programs were compiled otherwise than asked for."""
+        return [find_caveat(p) for p in (self.unplanned, self.compiled)]
 
 
 def plan_program(
@@ -144,7 +151,7 @@ def plan_program(
     unplanned = JitPlan(
         budget=limit, predicted=unplanned_bytes, unplanned_bytes=unplanned_bytes
     )
-    result = PlannedProgram(unplanned, plain, compiled)
+    result = PlannedProgram(unplanned, plain, compiled, compiled)
     if unplanned.fits:
         return result
     if easier := _find_easier(missed, unplanned_bytes, budget):
@@ -223,6 +230,7 @@ def plan_program(
             ),
             jitted,
             compiled,
+            reference and reference.executable,
         )
         if result.plan.fits:
             return result
@@ -240,7 +248,8 @@ def plan_program(
             result, plan=dataclasses.replace(result.plan, **reasons)
         )
     plan = dataclasses.replace(unplanned, **reasons)
-    return PlannedProgram(plan, plain, reference and reference.executable)
+    executable = reference and reference.executable
+    return PlannedProgram(plan, plain, executable, executable)
 
 
 def _find_easier(

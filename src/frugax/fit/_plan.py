@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 
@@ -142,7 +142,10 @@ class FitPlan(Plan):
         return (self.chosen or self.rows[0]).remat
 
     def __str__(self) -> str:
-        head = ["target", "budget", "plain", "planned", "answer", "flops", "moved"]
+        is_total = any(r.budget.kind == "total" for r in self.rows if r.budget)
+        kind = "total" if is_total else "temp"
+        head = ["target", "budget", f"plain {kind}", f"planned {kind}", "answer"]
+        head += ["flops", "moved"]
         wide = any(r.layout or r.micro_batches > 1 for r in self.rows)
         priced = any(r.price is not None for r in self.rows)
         head += ["layout"] * wide + ["price/h"] * priced
@@ -159,19 +162,17 @@ class FitPlan(Plan):
             row += [f"{r.device_flops:.3g}" if counted else "-"]
             row += [format_bytes(r.moved_bytes) if counted else "-"]
             if wide:
-                parts = r.micro_batches
-                many = "es" * (parts > 1)
-                row.append(f"{r.layout or '-'}, {parts} micro-batch{many}")
+                count = r.micro_batches
+                many = "es" * (count > 1)
+                row.append(f"{r.layout or '-'}, {count} micro-batch{many}")
             if priced:
                 row.append("-" if r.price is None else f"{r.price:.2f}")
             rows.append(row)
         notes = sorted({f"{r.target}: {r.caveat}" for r in self.rows if r.caveat})
-        kind = "of temporaries"
-        if any(r.budget.kind == "total" for r in self.rows if r.budget):
-            kind = "of arguments, results and temporaries"
+        parts = "arguments, results and temporaries" if is_total else "temporaries"
         words = (
-            f"bytes {kind}, and flops, of one device; plain: as written, planned: with "
-            "this plan, moved: between devices"
+            f"bytes of one device, and its flops; {kind}: {parts}; plain: as written, "
+            "planned: with this plan, moved: between devices"
         )
         if priced:
             words += "; chosen: the cheapest that fits"
@@ -222,9 +223,10 @@ def plan(
     """
     workload = fn if isinstance(fn, Workload) else Workload.of(fn, args, **options)
     chosen = Target(target) if isinstance(target, str) else target
-    limit = to_budget(budget, workload, chosen)
+    caveats: list[str] = []
+    limit = to_budget(budget, workload, chosen, caveats)
     try:
-        return FitPlan(rows=(_answer(workload, chosen, limit),))
+        return FitPlan(rows=(_answer(workload, chosen, limit, caveats),))
     except InfeasibleBudgetError as e:
         best = e.best if isinstance(e.best, remat.RematPlan) else None
         donation = advise_donation(workload, chosen)
@@ -273,9 +275,11 @@ def try_target(
     started = time.perf_counter()
     shared: dict[str, Any] = {"target": target.name, "budget": None}
     limit: MemoryBudget | None = None
+    # Of each program that was compiled.
+    caveats: list[str] = []
     try:
-        limit = shared["budget"] = to_budget(budget, workload, target)
-        return _answer(workload, target, limit, plans=plans)
+        limit = shared["budget"] = to_budget(budget, workload, target, caveats)
+        return _answer(workload, target, limit, caveats, plans=plans)
     except InfeasibleBudgetError as e:
         best = e.best
         found = isinstance(best, remat.RematPlan)
@@ -289,7 +293,13 @@ def try_target(
             unplanned_bytes=best.unplanned_bytes if found else needed,
             extra_share=best.extra_share if found else 0.0,
             caveat="; ".join(
-                filter(None, (advise_donation(workload, target), target.caveat))
+                filter(
+                    None,
+                    (
+                        advise_donation(workload, target),
+                        best.caveat if found else target.describe_caveats(*caveats),
+                    ),
+                )
             ),
             seconds=time.perf_counter() - started,
             remat=best if found else None,
@@ -308,8 +318,19 @@ def try_target(
         )
 
 
-def to_budget(budget: Budget, workload: Workload, target: Target) -> MemoryBudget:
+def to_budget(
+    budget: Budget,
+    workload: Workload,
+    target: Target,
+    caveats: list[str] | None = None,
+) -> MemoryBudget:
     """Convert to bytes of one device; a share of the program compiles it once.
+
+    Args:
+        budget: the limit.
+        workload: the program.
+        target: the target.
+        caveats: how the program was compiled otherwise than asked for is added here.
 
     Raises:
         TypeError: it is neither a text nor a budget.
@@ -318,22 +339,25 @@ def to_budget(budget: Budget, workload: Workload, target: Target) -> MemoryBudge
     """
     limit = target.in_bytes(read_memory_budget(budget))
     if isinstance(limit, MemoryShare):
-        return limit.of(_plain_bytes(workload, target, limit.kind))
+        compiled = _compile(
+            target,
+            workload.plain(target),
+            workload.place(target),
+            workload.donate_argnums,
+        )
+        if caveats is not None:
+            caveats.append(find_caveat(compiled))
+        return limit.of(measure.program(compiled).bytes_of(limit.kind))
     return limit
 
 
-def _plain_bytes(
-    workload: Workload, target: Target, kind: Literal["temp", "total"]
-) -> int:
-    """Bytes that the program needs without a plan."""
-    compiled = _compile(
-        target, workload.plain(target), workload.place(target), workload.donate_argnums
-    )
-    return measure.program(compiled).bytes_of(kind)
-
-
 def _answer(
-    workload: Workload, target: Target, limit: MemoryBudget, *, plans: bool = True
+    workload: Workload,
+    target: Target,
+    limit: MemoryBudget,
+    caveats: list[str],
+    *,
+    plans: bool = True,
 ) -> FitRow:
     started = time.perf_counter()
     devices = target.num_devices
@@ -368,6 +392,7 @@ def _answer(
         fn = workload.plain(target)
         compiled = _compile(target, fn, placed, workload.donate_argnums)
         unplanned, extra = measure.program(compiled).bytes_of(limit.kind), 0.0
+    caveats.append(find_caveat(compiled))
     # The compiler's figure for this very program, not the planner's expectation.
     predicted = measure.program(compiled).bytes_of(limit.kind)
     whole, memory = measure.program(compiled).bytes_of("total"), target.memory_bytes
@@ -408,9 +433,7 @@ def _answer(
         layout=kind,
         micro_batches=workload.micro_batches,
         seconds=time.perf_counter() - started,
-        caveat="; ".join(
-            filter(None, (target.caveat, find_caveat(compiled), workload.caveat))
-        ),
+        caveat=target.describe_caveats(*caveats, workload.caveat),
         remat=plan_found,
     )
 

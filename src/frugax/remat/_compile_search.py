@@ -15,6 +15,7 @@ import numpy as np
 
 from frugax.errors import InfeasibleBudgetError, RematUndoneError
 from frugax.measure import program
+from frugax.targets import find_caveat
 
 from ._enclosing_program import CompiledCandidate, EnclosingProgram, compile_program
 from ._frontier import TriedPlan
@@ -66,6 +67,7 @@ class Measurement:
         undone: recomputed products and convolutions that the compiler merged away.
         flops: of the traced program; None if it could not be compiled.
         host_bytes: bytes that it keeps in the host's memory.
+        caveat: how it was compiled otherwise than asked for; "" if as asked.
     """
 
     candidate: int
@@ -74,6 +76,7 @@ class Measurement:
     undone: int
     flops: int | None = None
     host_bytes: int = 0
+    caveat: str = ""
 
 
 @dataclasses.dataclass(eq=False)
@@ -116,7 +119,7 @@ class CompileBench:
     jitted: dict[PlanParts, Any] = dataclasses.field(default_factory=dict)
     progress: ProgressLine = dataclasses.field(default_factory=ProgressLine)
     _plain: CompiledCandidate | None = None
-    known: dict[tuple[PlanParts, bool], tuple[int, int, int | None, int]] = (
+    known: dict[tuple[PlanParts, bool], tuple[int, int, int | None, int, str]] = (
         dataclasses.field(default_factory=dict)
     )
     for_any_limit: set[PlanParts] = dataclasses.field(
@@ -142,7 +145,7 @@ class CompileBench:
 
     def _compile(
         self, parts: PlanParts, *, is_quick: bool
-    ) -> tuple[int, int, int | None, int]:
+    ) -> tuple[int, int, int | None, int, str]:
         options = _QUICK if is_quick else ()
         try:
             if parts == PlanParts() and self.program.plain is not None:
@@ -153,7 +156,7 @@ class CompileBench:
                 compiled = compile_program(self.program, self.grad_of(parts), options)
         except InfeasibleBudgetError as e:
             # The compiler for TPUs refuses a program that is larger than the device.
-            return max(int(e.needed), self.limit + 1), 0, None, 0
+            return max(int(e.needed), self.limit + 1), 0, None, 0, ""
         self._plain = self._plain or compiled
         if not is_quick:
             self.jitted[parts] = compiled.jitted
@@ -170,7 +173,13 @@ class CompileBench:
                 f"the compiler of {self.program.target} kept on the device what the "
                 "plan keeps in the host's memory; plan with offload=False."
             )
-        return costs.bytes_of(self.kind), undone, compiled.flops, costs.host_bytes
+        return (
+            costs.bytes_of(self.kind),
+            undone,
+            compiled.flops,
+            costs.host_bytes,
+            find_caveat(compiled.executable),
+        )
 
     @property
     def fixed_bytes(self) -> int:
@@ -193,7 +202,7 @@ class CompileBench:
         in_order = sorted(self.known.items(), key=lambda item: not item[0][1])
         found = {
             parts: TriedPlan(size, flops - self._plain.flops, parts.summary)
-            for (parts, _), (size, undone, flops, _) in in_order
+            for (parts, _), (size, undone, flops, *_) in in_order
             if flops is not None and not undone
         }
         return tuple(sorted(found.values(), key=lambda t: (-t.bytes, t.extra_flops)))

@@ -585,7 +585,9 @@ class _PlanSearch:
             compiles=bench.compiles,
             target=self.program.target.name,
             platform=self.program.target.platform,
-            caveat=self.program.target.caveat,
+            caveat=self.program.target.describe_caveats(
+                bench.measurements[0].caveat, found.caveat
+            ),
             shard_shapes=shard_shapes(self.args),
             tried=bench.list_tried(),
             host_bytes=found.host_bytes,

@@ -368,6 +368,15 @@ class Target:
             parts.append(load_compiler(self.platform))
         return "\n".join(parts)
 
+    def describe_caveats(self, *of_programs: str) -> str:
+        """How programs may differ from a real device's, each reason once.
+
+        Args:
+            of_programs: how each was compiled otherwise than asked for, as
+                `find_caveat` returns it.
+        """
+        return "; ".join(dict.fromkeys(filter(None, (self.caveat, *of_programs))))
+
     @property
     def caveat(self) -> str:
         """How the program may differ from a real device's; "" if not at all."""
