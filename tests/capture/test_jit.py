@@ -457,6 +457,14 @@ def mapped_later(w, x):
     return jax.vmap(step, (None, 0))(w, x.reshape(2, -1, 64))
 
 
+def trained_for_seeds(w, x):
+    def train(w):
+        step = lambda w, _: (w - jax.grad(loss)(w, x), None)
+        return lax.scan(step, w, None, length=2)[0]
+
+    return jax.vmap(train)(jnp.stack([w, 2 * w]))
+
+
 def differentiated_later(w, x):
     step = jax.jit(lambda w: w - jax.grad(loss)(w, x))
     return jax.grad(lambda w: loss(step(w), x))(w), jax.jvp(step, (w,), (w,))
@@ -472,6 +480,7 @@ def differentiated_later(w, x):
         pulled_by_its_value,
         summed_over_a_name,
         mapped_later,
+        trained_for_seeds,
         pytest.param(differentiated_later, marks=pytest.mark.thorough),
     ],
 )
@@ -486,6 +495,12 @@ def test_a_gradient_of_another_kind_keeps_its_results(fun):
 @pytest.mark.parametrize("fun", [per_example, pulled_twice, pulled_by_its_value])
 def test_a_warning_names_what_is_not_planned(fun):
     with warns(UnplannedWarning, fun.__name__, "test_jit.py"):
+        fx.jit(fun, memory="60%")(WEIGHTS, ROWS)
+
+
+@pytest.mark.parametrize("fun", [per_example, mapped_later, trained_for_seeds])
+def test_a_warning_names_a_gradient_within_vmap(fun):
+    with warns(UnplannedWarning, fun.__name__, "test_jit.py", "jax.vmap"):
         fx.jit(fun, memory="60%")(WEIGHTS, ROWS)
 
 

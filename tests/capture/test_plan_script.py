@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from frugax import measure
 from frugax.capture import (
@@ -168,6 +168,9 @@ def test_with_execute_values_of_large_arrays_are_there(tmp_path):
         (["plan", "missing.py"], "missing.py"),
         (["plan", "train.py", "--search", "batch"], "--search"),
         (["plan", "train.py", "--budget", "0%"], "budget"),
+        (["plan", "train.py", "--target", "h1000"], "h1000"),
+        (["plan", "train.py", "--price", "h100=2.5"], "--price"),
+        (["plan", "train.py", "--target", "h100", "--price", "l4=2.5"], "l4"),
         (["plan", "model.yaml", "--", "--lr"], "model.yaml"),
     ],
 )
@@ -223,6 +226,29 @@ def test_a_sharded_step_keeps_its_sharding_on_other_devices():
         find_step(whole, params, jnp.ones((512, 64))), Target("h100"), "1GiB"
     )
     assert row.unplanned_bytes < one.unplanned_bytes
+
+
+@pytest.mark.parametrize(
+    ("kind", "targets"),
+    [(AxisType.Auto, ("cpu", "h100x4")), (AxisType.Explicit, ("cpu",))],
+)
+def test_a_script_may_set_a_mesh(kind, targets):
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(kind,), devices=jax.devices()[:4])
+    with ShapesOfLargeArrays(LIMIT).current(), jax.set_mesh(mesh):
+        assert jax.sharding.get_mesh() == mesh
+        w = jax.jit(lambda: jnp.ones(LARGE))()
+        x = jax.device_put(jnp.ones((512, 64)), PartitionSpec("data"))
+        assert isinstance(w, UnknownArray)
+        step = find_step(jax.grad(lambda w, x: jnp.mean(jnp.tanh(x @ w) ** 2)), w, x)
+        assert step.num_devices == 4
+        with ShapesOfLargeArrays.suspended():
+            for target in targets:
+                row, _ = answer(step, Target(target), "1GiB")
+                assert row.fits
+                assert row.moved_bytes > 0
+            if kind is AxisType.Explicit:
+                row, _ = answer(step, Target("h100x4"), "1GiB")
+                assert_names(row.problem, "explicit", "AxisType.Auto")
 
 
 def test_what_follows_from_large_arrays_is_unknown_and_small_values_are_there():

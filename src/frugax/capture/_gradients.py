@@ -10,6 +10,7 @@ Left alone they lower to what JAX would have written.
 
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -87,8 +88,24 @@ def _inline(*operands: Any, call: ClosedJaxpr, **_: Any) -> list[Any]:
     return jaxpr_as_fun(call)(*operands)
 
 
+_INSIDE = "is inside of jax.vmap or of another derivative"
+_local = threading.local()
+
+
+def _note_inlined(gradient: MarkedGradient) -> None:
+    """Note a gradient in a loop that is transformed after its body was traced."""
+    marker: GradientMarker | None = getattr(_local, "marker", None)
+    line = f"the gradient at {gradient.source} {_INSIDE}"
+    if marker is not None and line not in marker.unmarked:
+        marker.unmarked.append(line)
+
+
 # Under a transformation the operation becomes the program that it stands for.
-def _jvp(primals: Any, tangents: Any, call: ClosedJaxpr, **_: Any) -> Any:
+def _jvp(
+    primals: Any, tangents: Any, call: ClosedJaxpr, gradient: MarkedGradient, **_: Any
+) -> Any:
+    _note_inlined(gradient)
+
     def instantiate(primal: Any, tangent: Any) -> Any:
         if isinstance(tangent, ad.Zero):
             return ad.instantiate_zeros(tangent)
@@ -99,8 +116,14 @@ def _jvp(primals: Any, tangents: Any, call: ClosedJaxpr, **_: Any) -> Any:
 
 
 def _batch(
-    axis: Any, operands: Sequence[Any], dims: Sequence[Any], call: ClosedJaxpr, **_: Any
+    axis: Any,
+    operands: Sequence[Any],
+    dims: Sequence[Any],
+    call: ClosedJaxpr,
+    gradient: MarkedGradient,
+    **_: Any,
 ) -> Any:
+    _note_inlined(gradient)
     mapped = jax.vmap(
         jaxpr_as_fun(call),
         in_axes=tuple(dims),
@@ -189,9 +212,13 @@ class GradientMarker:
 @contextlib.contextmanager
 def mark_gradients() -> Iterator[GradientMarker]:
     """Mark the gradients that this thread takes inside of the block."""
-    marker = GradientMarker()
-    with intercept_vjp(marker.vjp), _is_marking(True):
-        yield marker
+    marker, outer = GradientMarker(), getattr(_local, "marker", None)
+    _local.marker = marker
+    try:
+        with intercept_vjp(marker.vjp), _is_marking(True):
+            yield marker
+    finally:
+        _local.marker = outer
 
 
 @dataclasses.dataclass(eq=False)
@@ -245,7 +272,7 @@ _TRACED = object()
 def _why_unmarked(leaves: Sequence[Any]) -> str:
     """Why a gradient for these arguments cannot be marked; "" if it can."""
     if not is_staging():
-        return "is inside of jax.vmap or of another derivative"
+        return _INSIDE
     if not all(map(_is_value, leaves)) or not all(
         _is_real(jax.typeof(x)) for x in leaves
     ):

@@ -12,13 +12,14 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 import jax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from frugax import fit, measure
 from frugax.budget import amount, read_memory_budget, to_json, to_plain
-from frugax.errors import CompilerRefusedError, FrugaxError
+from frugax.errors import CompilerRefusedError, ConfigError, FrugaxError
 from frugax.fileio import write_whole
 from frugax.jaxprs import flops
-from frugax.targets import Target, find_caveat
+from frugax.targets import Target
 from frugax.train.compiles import find_call_site, find_error_site
 
 from ._explain import Donation
@@ -167,8 +168,33 @@ def answer(
         budget: the most bytes of one device.
         why: whether the arrays at the peak are wanted.
     """
+    with _context_mesh_on(target):
+        return _answer(step, target, budget, why=why)
+
+
+def _context_mesh_on(target: Target) -> contextlib.AbstractContextManager[None]:
+    """The mesh that the script has set, on the devices of a target."""
+    mesh = jax.sharding.get_mesh()
+    if target.is_here or mesh.empty:
+        return contextlib.nullcontext()
+    moved: Any = target.move(NamedSharding(mesh, PartitionSpec()))
+    return jax.set_mesh(moved.mesh)
+
+
+def _is_sharded_explicitly() -> bool:
+    return AxisType.Explicit in jax.sharding.get_mesh().axis_types
+
+
+def _answer(
+    step: TracedStep, target: Target, budget: str, *, why: bool
+) -> "tuple[fit.FitRow, measure.PeakMemory | None]":
     started = time.perf_counter()
     try:
+        if not target.is_here and _is_sharded_explicitly():
+            raise ConfigError(
+                "the script sets a mesh of explicit axes, which is planned for the "
+                "devices here only: let jax.make_mesh take axis_types of AxisType.Auto"
+            )
         limit = read_memory_budget(budget)
         placed = step.on(target)
         found = plan_program(placed.staged, placed.build, placed.shapes, limit)
@@ -188,7 +214,7 @@ def answer(
     with target.tracing():
         traced = found.jitted.trace(*placed.shapes)
     devices = step.num_devices
-    caveats = [target.caveat, find_caveat(found.compiled)]
+    caveats = [target.describe_caveats(*found.caveats)]
     if devices < target.num_devices:
         caveats.append(
             f"the script uses {devices} of {amount(target.num_devices, 'devices')}"

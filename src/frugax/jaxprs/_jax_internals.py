@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import jax
 from jax._src import (  # noqa: PLC2701 - `grad` looks up `vjp`; see `keep_clients`
     api as jax_api,
+    sharding_impls,
     traceback_util,
     xla_bridge,
 )
@@ -82,6 +84,31 @@ def debug_effect() -> Any:
     return effect
 
 
+@contextlib.contextmanager
+def _let_meshes_be_set() -> Iterator[None]:
+    """Let `jax.set_mesh` know that a `TopLevelTrace` is inside of no transformation."""
+    kind: Any = jax.set_mesh
+    set_mesh, get_mesh = kind.__init__, sharding_impls.get_mesh
+
+    def call_outside(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any) -> Any:
+            if not isinstance(trace_ctx.trace, TopLevelTrace):
+                return function(*args)
+            with set_current_trace(eval_trace):
+                return function(*args)
+
+        return call
+
+    kind.__init__ = call_outside(set_mesh)
+    sharding_impls.get_mesh = jax.sharding.get_mesh = call_outside(get_mesh)
+    try:
+        yield
+    finally:
+        kind.__init__ = set_mesh
+        sharding_impls.get_mesh = jax.sharding.get_mesh = get_mesh
+
+
 class TopLevelTrace(Trace):
     """Runs the operations of a program that is inside of no transformation.
 
@@ -95,7 +122,7 @@ class TopLevelTrace(Trace):
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
         """Run the operations of this thread by this trace, inside of the block."""
-        with set_current_trace(self):
+        with set_current_trace(self), _let_meshes_be_set():
             yield
 
     @staticmethod
