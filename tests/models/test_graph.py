@@ -1,5 +1,6 @@
 """The flat program: its places, shapes and weights, its errors and its summary."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -25,10 +26,8 @@ from frugax.models import (
     op,
     weight_of,
 )
-from frugax.models.graph import Library, ModelGraph, OpNode, Run, flatten, hash_key
+from frugax.models.graph import ModelGraph, OpNode, Run, flatten, hash_key
 from frugax.models.ops import custom_op
-from frugax.models.to_jax import JaxNamespace
-from frugax.models.to_jax._record import spec_of
 from refusals import refuses
 
 BACKEND = ml.JaxBackend()
@@ -100,7 +99,7 @@ def test_run_frees_values_after_their_last_use():
     graph = flatten(Model.create(y=y))
 
     negative = custom_op("negative", lambda value: Value(value.number + 1))
-    library = Library(JaxNamespace(), lambda name: negative, np.dtype("f4"), spec_of)
+    library = dataclasses.replace(BACKEND.library, find=lambda name: negative)
     made = Run(graph, {"x": Value(0)}, library).outputs()
     assert made["y"].number == 20
     assert most <= 4
