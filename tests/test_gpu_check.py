@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.mark.thorough
 def test_checks_run_on_a_cpu_and_a_failing_one_is_a_row(tmp_path):
-    checks = ["kernel:pallas", "offload"]
+    checks = ["kernel:pallas", "offload", "jit", "exec:convolutions"]
     command = ["scripts/gpu_check", "run", *checks, "--platform", "cpu"]
     done = subprocess.run(
         [sys.executable, *command, "--out", str(tmp_path)],
@@ -27,3 +27,10 @@ def test_checks_run_on_a_cpu_and_a_failing_one_is_a_row(tmp_path):
     assert rows["planned 0.5"]["compiled"] == rows["planned 0.5"]["predicted"]
     assert rows["planned 0.5"]["compiled"] <= 0.5 * rows["plain"]["compiled"]
     assert rows["planned 0.5"]["difference"] < 1e-6
+    rows = results["jit"]["rows"]
+    assert rows["fx.jit"]["predicted"] <= 0.6 * rows["plain"]["compiled"]
+    assert rows["fx.jit"]["difference"] < 1e-6
+    notes = results["exec:convolutions"]["notes"]
+    assert notes["steps"] == 5
+    assert "problems: []" in notes["plan 0"]
+    assert notes["largest difference of a loss"] < 1e-4
