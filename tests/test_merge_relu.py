@@ -12,6 +12,8 @@ PATH = Path(__file__).parent.parent / "examples" / "merge_relu.py"
 @pytest.fixture(scope="module")
 def example():
     spec = importlib.util.spec_from_file_location("merge_relu", PATH)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -226,9 +226,10 @@ def test_parameters_of_another_dtype_are_promoted_as_by_hand():
 def test_no_name_passes_for_another():
     names = [f"name{i}" for i in range(20)]
     keys = {name: IOKey(name, shape=(name, 2)) for name in names}
-    wired = {f"{name}_flat": x.reshape(-1) for name, x in keys.items()}
-    wired["both"] = keys["name3"] @ keys["name8"].T
-    shapes = ml.compile(Model.create(**wired), ml.TorchBackend()).shapes
+    wired: dict[str, Any] = {f"{n}_flat": x.reshape(-1) for n, x in keys.items()}
+    both = keys["name3"] @ keys["name8"].T
+    model = Model.create(**wired, both=both)
+    shapes = ml.compile(model, ml.TorchBackend()).shapes
     assert [str(shapes[f"{name}_flat"][0]) for name in names] == [
         f"2*{name}" for name in names
     ]

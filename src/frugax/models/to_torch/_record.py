@@ -4,7 +4,7 @@ Such tensors have a shape and a dtype but no memory, so a layer of any size cost
 same. Their lengths are numbers. A model with free lengths is walked through twice, with
 two sets of unlikely numbers, and a length that differs between the two depends on free
 ones. (Fake tensors with symbolic lengths would take three seconds of imports and 10 ms
-an operation, 200 times as long as a meta tensor.)
+an operation.)
 """
 
 import dataclasses
