@@ -9,7 +9,6 @@ steps. "python again" is the A/A control: its distance from 1 is the noise.
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -43,29 +42,27 @@ for _ in range(1500):
 seconds = sorted(seconds[500:])
 json.dump(seconds[len(seconds) // 2], open(sys.argv[1], "w"))
 """
-_EXEC = (sys.executable, "-m", "frugax.cli", "exec")
-COMMANDS = {
-    "python": (sys.executable,),
-    "python again": (sys.executable,),
-    "frugax exec": _EXEC,
+_COMMANDS = {
+    "python": [sys.executable],
+    "python again": [sys.executable],
+    "frugax exec": [sys.executable, "-m", "frugax.cli", "exec"],
 }
 
 
 def measure_exec(given: argparse.Namespace) -> Figures:
     """The median step of the script in each round, beside that by `python`."""
     rounds = 2 if given.quick else given.rounds
-    seconds: dict[str, list[float]] = {name: [] for name in COMMANDS}
+    seconds: dict[str, list[float]] = {name: [] for name in _COMMANDS}
     draw = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         script, answer = Path(folder, "train.py"), Path(folder, "seconds.json")
         script.write_text(_SCRIPT)
         for number in range(rounds):
             say(f"round {number + 1} of {rounds}")
-            for name in draw.permutation(list(COMMANDS)):
+            for name in draw.permutation(list(_COMMANDS)):
                 subprocess.run(
-                    [*COMMANDS[name], str(script), str(answer)],
+                    [*_COMMANDS[name], str(script), str(answer)],
                     cwd=folder,
-                    env=os.environ,
                     capture_output=True,
                     check=True,
                 )

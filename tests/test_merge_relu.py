@@ -1,6 +1,7 @@
 """The bound of `examples/merge_relu.py` holds anywhere in the box."""
 
-import importlib.util
+import runpy
+import types
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,7 @@ PATH = Path(__file__).parent.parent / "examples" / "merge_relu.py"
 
 @pytest.fixture(scope="module")
 def example():
-    spec = importlib.util.spec_from_file_location("merge_relu", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return types.SimpleNamespace(**runpy.run_path(str(PATH)))
 
 
 @pytest.mark.parametrize("fitted", [False, True])

@@ -15,6 +15,7 @@ from jax.core import Tracer
 from frugax.budget import (
     MemoryBudget,
     MemoryShare,
+    amount,
     check_budget,
     format_bytes,
     format_seconds,
@@ -233,7 +234,7 @@ class _PlanSearch:
         how: the keywords `argnums` and `has_aux`.
         divides: whether the loss may run in chunks of its batch, or `"first"`.
         offload: whether scans may keep values in the host's memory, or `"first"`.
-        first_fit: whether the first plan that fits is taken, and few are tried.
+        first_fit: whether the first plan that fits is taken.
         within_s: seconds after which no further program is tried; None for no limit.
         take: takes the arrays out of arguments of the caller's loss, for an enclosing
             program that calls the gradient with modules.
@@ -615,8 +616,8 @@ class _PlanSearch:
         needed = self.budget.limit_bytes
         best = self._build_plan(bench, found)
         # The plain program is one of them, whoever compiled it.
-        tried = len(bench.repeatable)
-        attempt = f"in the smallest of {tried} programs tried"
+        tried = amount(len(bench.repeatable), "programs")
+        attempt = f"in the smallest of {tried} tried"
         if not bench.is_late:
             attempt += " at every limit"
         if bench.least < needed:

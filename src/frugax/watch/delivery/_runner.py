@@ -64,11 +64,6 @@ class Runner:
         self._idle.clear()
         self._hung = 0
 
-    @property
-    def hung(self) -> int:
-        """The number of abandoned calls that have not ended."""
-        return self._hung
-
     def run(self, call: Callable[[], object], *, wait_s: float) -> Outcome:
         """Call a function in another thread and wait until it ends."""
         job = _Job(call)
