@@ -215,6 +215,23 @@ NETS = {
             "mtp.predict.weight": ((128, 64), Role.OUTSIDE),
         },
     ),
+    "gates of features": (
+        {},
+        {
+            "blocks.0.ffn.proj_up_gate.weight": ((96, 64), Role.LINEAR),
+            "layers.0.mlp.gate.weight": ((96, 64), Role.LINEAR),
+            "layers.1.mlp.gate.weight": ((8, 64), Role.ROUTER),
+        },
+    ),
+    "a mixture that hears": (
+        {"experts": frozenset({4}), "hidden": frozenset({64})},
+        {
+            "layers.0.per_layer_input_gate.weight": ((32, 64), Role.LINEAR),
+            "audio.layers.0.conv.weight": ((4, 1, 7), Role.CONVOLUTION),
+            "layers.0.self_attn.slope_rate": ((4, 1, 1), Role.CONVOLUTION),
+            "layers.0.moe.down": ((4, 64, 96), Role.EXPERTS),
+        },
+    ),
     "by the vocabulary alone": (
         {"vocabulary": frozenset({90})},
         {

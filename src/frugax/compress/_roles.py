@@ -38,7 +38,7 @@ class Role(enum.Enum):
 
 # The model types of transformers whose matrices are stored as (inputs, outputs): those
 # of modules, and those of experts. https://github.com/huggingface/transformers
-_CONV1D = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer")
+_CONV1D = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer", "clvp")
 _CONV1D_MODULES = ("c_attn", "c_proj", "c_fc", "q_attn")
 _TRANSPOSED_EXPERTS = ("llama4", "llama4_text", "gpt_oss")
 # Words of modules, as parts of names or alone.
@@ -140,7 +140,11 @@ def _find_role(
         return Role.VECTOR
     if len(shape) > 2:
         named = any("expert" in part.lower() for part in parts)
-        if len(shape) == 3 and (named or shape[0] in config.experts):
+        # Matrices of experts are multiplied with hidden states; kernels are not.
+        counted = shape[0] in config.experts and (
+            not config.hidden or not config.hidden.isdisjoint(shape[1:])
+        )
+        if len(shape) == 3 and (named or counted):
             return Role.EXPERTS
         return Role.CONVOLUTION
     last = parts[-1].lower()
@@ -153,7 +157,8 @@ def _find_role(
     is_head = inner is None and last in _NAMED_HEADS
     if within & _HEADS or "lm_head" in name or is_head:
         return Role.HEAD
-    if last in _ROUTERS or "router" in within or last.endswith("_gate"):
+    is_gate = last in _ROUTERS or last.endswith("_gate")
+    if "router" in within or (is_gate and _has_few_outputs(shape, config)):
         return Role.ROUTER
     if shape[0] in config.experts and inner is not None:
         return Role.ROUTER
@@ -170,6 +175,17 @@ def _find_role(
     if has_layers and inner is None:
         return Role.OUTSIDE
     return Role.LINEAR
+
+
+def _has_few_outputs(shape: tuple[int, ...], config: ModelConfig) -> bool:
+    """Return whether a gate chooses among experts, or gates whole tokens.
+
+    Gates of single features have as many outputs as there are features: those of
+    xLSTM's `proj_up_gate`, Gemma's `per_layer_input_gate`, or an MLP's `gate`.
+    """
+    if config.experts:
+        return shape[0] == 1 or shape[0] in config.experts
+    return 4 * shape[0] <= shape[1]
 
 
 def _inner_parts(name: str) -> list[str] | None:
