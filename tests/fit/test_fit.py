@@ -181,17 +181,6 @@ def test_the_largest_batch_fits_and_a_larger_one_does_not():
     assert found.rows < too_large <= found.rows * 1.6
 
 
-def test_micro_batches_give_the_same_gradient():
-    arrays = list(jax.tree.map(lambda s: jnp.full(s.shape, 0.1, s.dtype), ARGS))
-    arrays[1] = jax.random.normal(jax.random.key(0), (ROWS, WIDTH))
-    grad = fit.accumulate(jax.value_and_grad(loss), 4, -1)
-    value, grads = grad(*arrays)
-    expected, gradients = jax.value_and_grad(loss)(*arrays)
-    assert jnp.allclose(value, expected, rtol=1e-5)
-    for a, b in zip(grads, gradients, strict=True):
-        assert jnp.allclose(a, b, atol=1e-6)
-
-
 def test_the_search_equals_an_exhaustive_search():
     workload = fit.Workload.of(loss, ARGS)
     micro_batches = (1,)

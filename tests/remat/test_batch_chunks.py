@@ -109,6 +109,17 @@ def dropout(ws, x):
     return jnp.mean(net(ws, x * kept) ** 2)
 
 
+def dropout_by_argument(ws, x, key):
+    kept = jax.random.bernoulli(key, 0.8, x.shape).astype(jnp.float32)
+    return jnp.mean(net(ws, x * kept) ** 2)
+
+
+def dropout_by_row(ws, x, key):
+    draw = lambda i: jax.random.bernoulli(jax.random.fold_in(key, i), 0.8, x.shape[1:])
+    kept = jax.vmap(draw)(jnp.arange(len(x))).astype(jnp.float32)
+    return jnp.mean(net(ws, x * kept) ** 2)
+
+
 def inner_steps(ws, x):
     """One gradient step for each task, and the loss after it."""
     loss = lambda ws, x: jnp.mean(net(ws, x) ** 2)
@@ -211,6 +222,8 @@ CASES = {
     "recurrent": (recurrent, (WS, SERIES), 1),
     "second_derivatives": (second_derivatives, (WS, X), 0),
     "dropout": (dropout, (WS, X), 0),
+    "dropout_by_argument": (dropout_by_argument, (WS, X, KEY), 0),
+    "dropout_by_row": (dropout_by_row, (WS, X, jax.random.PRNGKey(2)), 0),
     "inner_steps": (inner_steps, (WS, SERIES), 0),
     "own_rules": (own_rules, (WS, X), 0),
     "choices": (choices, (WS, X, LABELS), 0),

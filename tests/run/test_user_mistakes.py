@@ -146,7 +146,10 @@ def test_optax_refuses_its_arguments_before_anything_is_written(tmp_path):
 
 def test_a_batch_that_accum_does_not_divide_is_named_without_blaming_the_loss(tmp_path):
     found = run(tmp_path, "", ", accum: 3")
-    check(found, "task: accum=3 does not divide the batch of 16: take a batch of 15 or")
+    check(
+        found,
+        "task: a batch of 16 rows cannot be divided into 3 micro-batches: take a batch",
+    )
     check(run(tmp_path, "", ", accum: 99"), "take a batch of 99[.]")
 
 

@@ -16,7 +16,7 @@ from tiers import mostly_thorough
 X = jax.random.normal(jax.random.key(0), (16, 3))
 W = {"w": jnp.full((3, 2), 0.1)}
 UNEVEN = (0, 4, *range(8, 16))
-EMPTY_PART = (0, 1, *range(8, 16))
+EMPTY_PART = tuple(i for i in range(16) if i % 4 != 1)
 
 
 def batch_of(rows):
@@ -141,7 +141,7 @@ def test_a_mean_over_rows_is_not_named():
 def test_a_part_whose_loss_is_nan_is_refused():
     step = train.make_train_step(mean_of_valid, optax.sgd(1.0), accum=4)
     state = step.init(W)
-    with refuses(ValueError, "part 1", "accum=4"):
+    with refuses(ValueError, "4 micro-batches", "part 1"):
         step(state, batch_of(EMPTY_PART))
 
 
@@ -180,6 +180,17 @@ def test_a_loss_with_random_keys_or_side_effects_is_not_compared():
         take_step(printing, batch, accum=4)
         jax.effects_barrier()
     assert len(seen) == 4
+
+
+def test_a_key_that_is_not_in_the_batch_is_named_as_the_reason():
+    def noisy(p, b):
+        noise = jax.random.normal(jax.random.key(1), b["x"].shape)
+        return errors(p, {**b, "x": b["x"] + noise}).mean()
+
+    with pytest.warns(train.AccumulationWarning) as told:
+        take_step(noisy, batch_of(UNEVEN), accum=4)
+    assert "jax.random.key" in str(told[0].message)
+    assert "Weighted" not in str(told[0].message)
 
 
 def test_fit_weighs_parts():

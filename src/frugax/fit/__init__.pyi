@@ -1,3 +1,4 @@
+from ._apply import apply as apply
 from ._batch import (
     BatchAnswer as BatchAnswer,
     find_largest_batch as find_largest_batch,
@@ -12,7 +13,6 @@ from ._plan import (
     Budget as Budget,
     FitPlan as FitPlan,
     FitRow as FitRow,
-    apply as apply,
     compare as compare,
     layout_kinds as layout_kinds,
     plan as plan,
@@ -25,5 +25,4 @@ from ._search import (
 )
 from ._workload import (
     Workload as Workload,
-    accumulate as accumulate,
 )

@@ -26,11 +26,10 @@ from frugax.errors import (
 )
 from frugax.jaxprs import flops
 from frugax.targets import CompiledAnswer, Target, find_caveat
-from frugax.train import TrainStep
 from frugax.train.distributed import LayoutKind
 
 from ._donation import advise_donation
-from ._workload import Workload, takes_value_and_grad
+from ._workload import Workload
 
 # The most bytes on one device, as `read_memory_budget` reads it.
 Budget: TypeAlias = MemoryBudget | MemoryShare | str
@@ -59,6 +58,7 @@ class FitRow:
         moved_bytes: bytes of the collectives of one device.
         layout: where arrays lie; "" if the program says so itself.
         micro_batches: parts of the batch whose gradients are accumulated.
+        batch_argnum: the argument of the loss that they divide.
         seconds: time to find the answer.
         price: cost of an hour on all devices; None if unknown.
         caveat: how a real device may differ, and the parts that were not planned.
@@ -78,6 +78,7 @@ class FitRow:
     moved_bytes: int = 0
     layout: str = ""
     micro_batches: int = 1
+    batch_argnum: int = -1
     # Another search for the same answer takes another time.
     seconds: float = dataclasses.field(default=0.0, compare=False)
     price: float | None = None
@@ -363,8 +364,10 @@ def _answer(
     devices = target.num_devices
     placed = workload.place(target)
     plan_found: remat.RematPlan | None = None
+    batch_argnum = -1
     if workload.can_be_planned:
         part, program = workload.enclose(target)
+        batch_argnum = part.batch_argnum
         plan_part = functools.partial(
             remat.plan,
             part.loss,
@@ -383,8 +386,11 @@ def _answer(
             chunked = plan_part(divide_batch="first")
             if chunked.extra_share < plan_found.extra_share / 2:
                 plan_found = chunked
-        plan_found = dataclasses.replace(plan_found, budget=limit)
-        planned = remat.apply(part.loss, plan_found)
+        # As `apply` takes it: for the loss that the caller wrote.
+        plan_found = dataclasses.replace(
+            plan_found, budget=limit, has_aux=workload.has_aux
+        )
+        planned = part.apply(plan_found)
         fn = program.build_around(planned)
         compiled = _compile(target, fn, program.args, workload.donate_argnums)
         unplanned, extra = plan_found.unplanned_bytes, plan_found.extra_share
@@ -432,6 +438,7 @@ def _answer(
         moved_bytes=measure.traffic(compiled).total_bytes,
         layout=kind,
         micro_batches=workload.micro_batches,
+        batch_argnum=batch_argnum,
         seconds=time.perf_counter() - started,
         caveat=target.describe_caveats(*caveats, workload.caveat),
         remat=plan_found,
@@ -481,60 +488,13 @@ def show_why(
     chosen = Target(target) if isinstance(target, str) else target
     if plan is not None:
         part, program = workload.enclose(chosen)
-        fn = program.build_around(remat.apply(part.loss, plan))
+        fn = program.build_around(part.apply(plan))
     else:
         fn = workload.plain(chosen)
     args = workload.place(chosen)
     options = {} if chosen.is_here else {"with_places": True}
     compiled = _compile(chosen, fn, args, workload.donate_argnums, **options)
     return measure.peak(compiled)
-
-
-def apply(
-    fn: Callable[..., Any] | Workload,
-    plan: FitPlan,
-    *,
-    devices: Sequence[Any] | None = None,
-    **options: Any,
-) -> Any:
-    """The planned gradient of a loss, or the step with its gradient planned.
-
-    A `TrainStep` is made anew with the layout, micro-batches and budget that were
-    chosen; `step.report()` then holds its bytes against that budget.
-
-    Args:
-        fn: the loss, the function of `value_and_grad` or the `TrainStep` that the plan
-            was made for, or its workload.
-        plan: the result of `plan` or `search`.
-        devices: the devices of a `TrainStep`; by default all devices of every process.
-        options: as for `remat.apply`.
-
-    Raises:
-        TypeError: `plan` is not a FitPlan.
-    """
-    if not isinstance(plan, FitPlan):
-        raise TypeError(f"apply needs a FitPlan, got {type(plan).__name__}.")
-    function = fn.fn if isinstance(fn, Workload) else fn
-    chosen = plan.remat
-    if isinstance(function, TrainStep):
-        row = plan.chosen or plan.rows[0]
-        workload = fn if isinstance(fn, Workload) else Workload(fn=function, args=())
-        variant = dataclasses.replace(
-            workload,
-            layout=row.layout or workload.layout,
-            micro_batches=row.micro_batches,
-        )
-        here = Target.of_devices(list(jax.devices() if devices is None else devices))
-        return variant.step_on(here, row.budget)
-    if chosen is None:
-        return function
-    if not takes_value_and_grad(function):
-        return remat.apply(function, chosen, **options)
-
-    def planned(loss: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., Any]:
-        return remat.apply(loss, chosen, **options)
-
-    return function(planned)
 
 
 def layout_kinds() -> tuple[LayoutKind, ...]:

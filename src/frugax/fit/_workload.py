@@ -18,6 +18,7 @@ from frugax.targets import Target
 from frugax.train import TrainStep
 from frugax.train.distributed import Layout, LayoutKind
 
+from ._micro_batches import accumulate_gradient, split_shapes
 from ._step_of_arrays import as_shapes, holds_variables, take_step
 
 
@@ -37,6 +38,8 @@ class Workload:
         is_loss: whether `fn` is a loss.
         argnums: arguments of the loss that are differentiated.
         has_aux: whether the loss returns (number, anything).
+        changes_variables: whether `fn` returns the variables of flax nnx objects that
+            the loss changed, beside what the loss returns.
         donate_argnums: donated arguments of the step.
         batch_argnum: the argument with the batch, along its first axis.
         specs: a `PartitionSpec` for each leaf or subtree of `args`; None leaves the
@@ -54,6 +57,7 @@ class Workload:
     is_loss: bool = True
     argnums: int | tuple[int, ...] = 0
     has_aux: bool = False
+    changes_variables: bool = False
     donate_argnums: tuple[int, ...] = ()
     batch_argnum: int = -1
     specs: Any = None
@@ -118,7 +122,8 @@ class Workload:
                 options["batch_argnum"] = options.get("batch_argnum", -1) % len(args)
             how = {"has_aux": options.get("has_aux", False), "moves": is_whole}
             taken = take_arrays(fn, args, options.get("argnums", 0), **how)
-            options.update(argnums=taken.argnums, has_aux=taken.has_aux)
+            is_added = taken.has_aux and not how["has_aux"]
+            options.update(argnums=taken.argnums, changes_variables=is_added)
             step, given = taken.loss, as_shapes(taken.args)
         return cls(fn=step, args=given, is_loss=is_loss, **options)
 
@@ -154,8 +159,53 @@ class Workload:
             )
         return found.pop()
 
+    def _check_one_batch(self) -> None:
+        """Refuse a loss of which another argument has a row for each example, too."""
+        if not self.is_loss:
+            return
+        count = len(self.args)
+        active = (self.argnums,) if isinstance(self.argnums, int) else self.argnums
+        batch = self.batch_argnum % count
+        for i, arg in enumerate(self.args):
+            if i == batch or i in {n % count for n in active}:
+                continue
+            if _has_rows(arg, self.rows):
+                raise ConfigError(
+                    f"arguments {i} and {batch} of the loss both have {self.rows} "
+                    "rows, and only one argument can be divided: pass the batch as "
+                    "one, such as (x, y)."
+                )
+
+    def _find_batch(
+        self,
+        args: tuple[Any, ...],
+        argnums: int | tuple[int, ...],
+        batch_leaves: set[int],
+    ) -> int:
+        """Which argument of the loss inside a step has the rows of the step's batch."""
+        active = (argnums,) if isinstance(argnums, int) else argnums
+        others = [
+            i for i in range(len(args)) if i not in {n % len(args) for n in active}
+        ]
+        is_same = lambda arg: any(id(x) in batch_leaves for x in jax.tree.leaves(arg))
+        found = [i for i in others if is_same(args[i])]
+        found = found or [i for i in others if _has_rows(args[i], self.rows)]
+        if len(found) != 1:
+            named = " and ".join(map(str, found)) or "none"
+            raise ConfigError(
+                f"micro-batches divide one argument of the loss that the step calls, "
+                f"the one with the {self.rows} rows of the batch, got {named} of its "
+                f"{len(args)} arguments: pass the batch as one, such as (x, y)."
+            )
+        return found[0]
+
     def with_rows(self, rows: int) -> Self:
-        """The same program for a batch of this many rows."""
+        """The same program for a batch of this many rows.
+
+        Raises:
+            ConfigError: the batch of the loss is more than one argument.
+        """
+        self._check_one_batch()
 
         def resize(x: Any) -> Any:
             if not len(x.shape):
@@ -294,20 +344,28 @@ class Workload:
             part = PlannedPart(described.objective, described.args, 0, has_aux=True)
             return part, described.program
         if self.is_loss:
-            shapes = _split_shapes(placed, self.batch_argnum, parts)
+            if parts > 1:
+                self._check_one_batch()
+            shapes = split_shapes(placed, self.batch_argnum, parts)
             fn = self._in_mesh(self.fn, placed)
-            part = PlannedPart(fn, shapes, self.argnums, self.has_aux)
+            part = PlannedPart(
+                fn,
+                shapes,
+                self.argnums,
+                self.has_aux or self.changes_variables,
+                self.batch_argnum % len(placed),
+                parts,
+            )
 
             def build_loss(value_and_grad: Callable[..., Any]) -> Callable[..., Any]:
-                grad = part.differentiate(value_and_grad)
-                whole = accumulate(grad, parts, self.batch_argnum)
-                return self._in_mesh(whole, placed)
+                return self._in_mesh(part.differentiate(value_and_grad), placed)
 
             return part, remat.EnclosingProgram(
                 build=build_loss, args=placed, donate_argnums=self.donate_argnums
             )
         found: list[PlannedPart] = []
         shardings: dict[int, Any] = {}
+        batch_leaves: set[int] = set()
 
         def record(
             loss: Callable[..., Any],
@@ -325,10 +383,13 @@ class Workload:
                     known = [shardings[id(leaf)] for leaf in leaves]
                     tree = jax.tree.structure(taken.args)
                     shapes = jax.tree.map(_put, shapes, jax.tree.unflatten(tree, known))
-                shapes = _split_shapes(shapes, len(args) - 1, parts)
+                at = self._find_batch(args, argnums, batch_leaves) if parts > 1 else -1
+                shapes = split_shapes(shapes, at, parts)
                 inside = self._in_mesh(taken.loss, placed)
                 how = {"argnums": taken.argnums, "has_aux": taken.has_aux}
-                found.append(PlannedPart(inside, shapes, **how))
+                found.append(
+                    PlannedPart(inside, shapes, **how, batch_argnum=at, parts=parts)
+                )
                 plain = jax.value_and_grad(taken.loss, **how)
                 return taken.finish(plain(*taken.args))
 
@@ -340,6 +401,7 @@ class Workload:
             shardings.update(
                 (id(x), p.sharding) for x, p in zip(leaves, given, strict=True)
             )
+            batch_leaves.update(map(id, jax.tree.leaves(args[self.batch_argnum])))
             return self.fn(record)(*args)
 
         with target.tracing():
@@ -361,8 +423,7 @@ class Workload:
             ) -> Callable[..., Any]:
                 def grad_of_modules(*args: Any) -> Any:
                     taken = take_arrays(loss, args, argnums, has_aux=has_aux)
-                    of_arrays = accumulate(grad, parts, len(args) - 1)
-                    return taken.finish(of_arrays(*taken.args))
+                    return taken.finish(grad(*taken.args))
 
                 return grad_of_modules
 
@@ -387,10 +448,23 @@ class PlannedPart:
     args: tuple[Any, ...]
     argnums: int | tuple[int, ...]
     has_aux: bool
+    # Of the loss's arguments, the one that is divided into parts.
+    batch_argnum: int = -1
+    parts: int = 1
+
+    def apply(self, plan: "remat.RematPlan") -> "remat.PlannedGrad":
+        """Its value and gradients by a plan."""
+        return remat.apply(self.loss, dataclasses.replace(plan, has_aux=self.has_aux))
 
     def differentiate(self, value_and_grad: Callable[..., Any]) -> Callable[..., Any]:
         """Its value and gradients, by JAX's transform or one in the place of it."""
-        return value_and_grad(self.loss, self.argnums, has_aux=self.has_aux)
+        return accumulate_gradient(
+            value_and_grad(self.loss, self.argnums, has_aux=self.has_aux),
+            self.argnums,
+            has_aux=self.has_aux,
+            batch_argnum=self.batch_argnum,
+            parts=self.parts,
+        )
 
 
 def _check_arguments(args: tuple[Any, ...]) -> None:
@@ -453,64 +527,6 @@ def takes_value_and_grad(fn: Callable[..., Any]) -> bool:
     return names[:1] == ["value_and_grad"]
 
 
-def accumulate(
-    grad: Callable[..., Any], parts: int, batch_argnum: int
-) -> Callable[..., Any]:
-    """The mean of a gradient over parts of the batch, one after the other.
-
-    It equals the gradient of the whole batch for a loss that is a mean over its rows.
-    """
-    if parts == 1:
-        return grad
-
-    def accumulated(*args: Any) -> Any:
-        # Rows of one part stay on the device that holds them: the parts take turns.
-        def split(x: Any) -> Any:
-            if not x.shape:
-                return jnp.broadcast_to(x, parts)
-            return jnp.swapaxes(x.reshape(-1, parts, *x.shape[1:]), 0, 1)
-
-        chunks = jax.tree.map(split, args[batch_argnum])
-
-        def at(chunk: Any) -> Any:
-            chosen = list(args)
-            chosen[batch_argnum] = chunk
-            return grad(*chosen)
-
-        def add(total: Any, chunk: Any) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, total, at(chunk)), None
-
-        first = jax.tree.map(lambda x: x[0], chunks)
-        shapes = jax.eval_shape(at, first)
-        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-        total, _ = jax.lax.scan(add, zeros, chunks)
-        return jax.tree.map(lambda x: (x / parts).astype(x.dtype), total)
-
-    return accumulated
-
-
-def _split_shapes(
-    args: tuple[Any, ...], batch_argnum: int, parts: int
-) -> tuple[Any, ...]:
-    if parts == 1:
-        return args
-
-    def split(x: Any) -> Any:
-        if not x.shape:
-            return x  # all parts share it
-        if x.shape[0] % parts:
-            raise ConfigError(
-                f"a batch of {x.shape[0]} rows cannot be divided into {parts} "
-                "micro-batches."
-            )
-        shape = (x.shape[0] // parts, *x.shape[1:])
-        return jax.ShapeDtypeStruct(shape, x.dtype, sharding=x.sharding)
-
-    found = list(args)
-    found[batch_argnum] = jax.tree.map(split, args[batch_argnum])
-    return tuple(found)
-
-
 def _succeeds(arg: Any, result: Any) -> bool:
     """Whether a result, or a part of it, can take the place of an argument."""
     as_shapes = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)
@@ -519,6 +535,11 @@ def _succeeds(arg: Any, result: Any) -> bool:
     whole = as_shapes(jax.eval_shape(lambda x: x, values))
     parts = result if isinstance(result, tuple | list) else ()
     return bool(whole) and any(as_shapes(r) == whole for r in (result, *parts))
+
+
+def _has_rows(arg: Any, rows: int) -> bool:
+    shapes = [x.shape for x in jax.tree.leaves(arg) if len(getattr(x, "shape", ()))]
+    return bool(shapes) and all(shape[0] == rows for shape in shapes)
 
 
 def _put(leaf: Any, sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:

@@ -7,7 +7,7 @@ import optax
 import pytest
 from jax.sharding import PartitionSpec
 
-from frugax import MemoryBudget, train
+from frugax import MemoryBudget, measure, train
 from frugax.train import distributed
 from frugax.train.distributed import Layout
 from refusals import refuses
@@ -104,6 +104,16 @@ def test_accumulation_and_memory_plans_go_with_a_layout(on_one_device):
     )
     assert np.abs(told - on_one_device[:10]).max() <= 1e-6
     assert step.report().verdict.value == "kept"
+
+
+def test_micro_batches_leave_every_row_on_its_device():
+    step = train.make_train_step(
+        loss, optax.sgd(0.1), layout=Layout.over((4,), "data"), accum=2
+    )
+    compiled = step.lower(step.init(WEIGHTS), batch_of(0)).compile()
+    # Gradients are added over devices, and no row of the batch is sent to another.
+    moved = set(measure.traffic(compiled).bytes)
+    assert moved == {"all-reduce"}
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,20 @@
 from ._build import Metrics as Metrics
-from ._check_parts import AccumulationWarning as AccumulationWarning
+from ._check_parts import (
+    AccumulationWarning as AccumulationWarning,
+    check_mean as check_mean,
+)
 from ._gradients import (
     LossScale as LossScale,
     Precision as Precision,
-    Weighted as Weighted,
 )
 from ._make_step import make_train_step as make_train_step
+from ._micro_batches import (
+    PartResult as PartResult,
+    Weighted as Weighted,
+    accumulate as accumulate,
+    first_part as first_part,
+    is_single_key as is_single_key,
+)
 from ._model_parts import StaticPart as StaticPart, is_trainable as is_trainable
 from ._state import (
     TrainState as TrainState,

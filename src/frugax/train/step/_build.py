@@ -22,12 +22,11 @@ from ._gradients import (
     Inputs,
     Objective,
     Precision,
-    Weighted,
     compute_gradient,
-    first_micro_batch,
     is_all_finite,
     next_scale,
 )
+from ._micro_batches import Weighted, first_part
 from ._model_parts import StaticPart, holds_carried, join_model, read_carried
 from ._state import TrainState, check_trainable
 
@@ -134,7 +133,7 @@ class Builder:
         check_trainable(state.params)
         objective = self._make_objective(state, batch)
         layout = self.options.layout
-        part = jax.eval_shape(lambda b: first_micro_batch(b, self.options.accum), batch)
+        part = first_part(batch, self.options.accum)
         args, build = (state, batch), self._make_step
         if layout is not None:
             # Each device's bytes are those of the partitioned program.
@@ -190,7 +189,7 @@ class Builder:
         objective = self.objective
         if state.carried is None and self.options.memory is None:
             return objective  # tracing the step checks it all, and traces it only once
-        part = jax.eval_shape(lambda b: first_micro_batch(b, self.options.accum), batch)
+        part = first_part(batch, self.options.accum)
         inputs = _objective_inputs(state, part)
         _, aux = jax.eval_shape(objective, state.params, inputs)
         types = Signature.of_types(carried=state.carried)

@@ -10,10 +10,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from frugax.trees import PyTree
+
+from ._micro_batches import PartResult, Weighted, accumulate
 
 Precision: TypeAlias = Literal["f32", "bf16", "f16"]
 
@@ -117,48 +118,6 @@ class Inputs(NamedTuple):
     rest: PyTree = None
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Weighted:
-    """A mean as its numerator and denominator: a loss or a metric of unequal rows.
-
-    A mean over valid tokens is `Weighted(sum of the valid ones, number of valid ones)`.
-    Micro-batches of different weights then add up to the mean of the whole batch. A
-    batch of weight 0 has the mean 0, and no gradient.
-
-    Attributes:
-        total: the weighted sum over the batch, a scalar.
-        weight: the sum of the weights, a scalar >= 0. It is taken as a constant: no
-            gradient passes through it.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from frugax import train
-        >>> def loss(params, batch):
-        ...     errors = (batch["x"] * params - batch["y"]) ** 2
-        ...     valid = batch["valid"]
-        ...     return train.Weighted((errors * valid).sum(), valid.sum())
-    """
-
-    total: Any
-    weight: Any
-
-    def in_float32(self) -> "Weighted":
-        """The same as arrays of at least 32 bits, the weight without a gradient."""
-        total, weight = map(jnp.asarray, (self.total, self.weight))
-        is_wide = jnp.finfo(total.dtype).bits >= 32
-        dtype = total.dtype if is_wide else jnp.float32
-        return Weighted(total.astype(dtype), lax.stop_gradient(weight).astype(dtype))
-
-    def mean(self) -> jax.Array:
-        """Divide the total by the weight."""
-        return self.total / _avoid_zero(self.weight)
-
-
-def _avoid_zero(weight: jax.Array) -> jax.Array:
-    return jnp.where(weight == 0, jnp.ones_like(weight), weight)
-
-
 def compute_gradient(
     grad_fn: Callable[..., Any],
     params: PyTree,
@@ -167,84 +126,22 @@ def compute_gradient(
     parts: int,
 ) -> tuple[dict[str, jax.Array], PyTree, PyTree]:
     """Return metrics, gradient and carried arrays, of the batch or of its parts."""
-    if parts == 1:
-        (_, aux), grads = grad_fn(params, inputs)
-        return aux.metrics, _conjugate(grads), aux.carried
-    assemble, stacked = _stack_parts(inputs.batch, parts)
-    numbered = (jnp.arange(parts), stacked)
 
-    def accumulate(totals: PyTree, part: PyTree) -> tuple[PyTree, Aux]:
-        sums, carried = totals
-        part_inputs = inputs._replace(batch=assemble(*part), carried=carried)
-        (_, aux), grads = grad_fn(params, part_inputs)
-        if "loss" in aux.weights:
-            weight = aux.weights["loss"]
-            grads = jax.tree.map(lambda g: g * weight.astype(g.dtype), grads)
-        sums = jax.tree.map(jnp.add, sums, grads)
-        return (sums, aux.carried), aux._replace(carried=None)
+    def compute(batch: PyTree, carried: PyTree) -> PartResult:
+        of_part = inputs._replace(batch=batch, carried=carried)
+        (_, aux), grads = grad_fn(params, of_part)
+        return PartResult(aux.metrics, aux.weights, grads, aux.carried)
 
-    # In float32 as the weights are: the cast to a lower precision is part of the loss,
-    # so each part's gradient arrives in float32, and their sum loses nothing.
-    totals = (jax.tree.map(jnp.zeros_like, params), inputs.carried)
-    (sums, carried), found = lax.scan(accumulate, totals, numbered)
-    # Without weights, the mean over parts is that over the batch if each row counts as
-    # much as another; `check_parts` looks whether it does.
-    weights = found.weights.get("loss")
-    if weights is None:
-        grads = jax.tree.map(lambda g: g / parts, sums)
-    else:
-        whole = _avoid_zero(weights.sum())
-        grads = jax.tree.map(lambda g: g / whole.astype(g.dtype), sums)
-    return average_parts(found), _conjugate(grads), carried
-
-
-def average_parts(found: Aux) -> dict[str, jax.Array]:
-    """Return the metrics of a batch, from those of its parts along the first axis."""
-    averages = {name: _average(values) for name, values in found.metrics.items()}
-    for name, weights in found.weights.items():
-        total = (found.metrics[name] * weights).sum()
-        averages[name] = Weighted(total, weights.sum()).mean()
-    return averages
-
-
-def evaluate_parts(
-    objective: Objective, params: PyTree, inputs: Inputs, *, parts: int
-) -> Aux:
-    """Evaluate the objective on each part of a batch, one after the other."""
-    assemble, stacked = _stack_parts(inputs.batch, parts)
-
-    def evaluate(part: PyTree) -> Aux:
-        _, aux = objective(params, inputs._replace(batch=assemble(*part)))
-        return aux._replace(carried=None)
-
-    return lax.map(evaluate, (jnp.arange(parts), stacked))
-
-
-def deal_rows(batch: PyTree, parts: int) -> PyTree:
-    """Reorder the rows of a batch: each part receives every `parts`-th of them."""
-
-    def deal(x: Any) -> Any:
-        if not jnp.ndim(x):
-            return x
-        shape = jnp.shape(x)
-        rows = jnp.reshape(x, (shape[0] // parts, parts, *shape[1:]))
-        return jnp.swapaxes(rows, 0, 1).reshape(shape)
-
-    return jax.tree.map(deal, batch)
+    # Gradients are added in float32 as the weights are: the cast to a lower precision
+    # is part of the loss, so each part's gradient arrives in float32.
+    found = accumulate(compute, inputs.batch, inputs.carried, like=params, parts=parts)
+    return found.metrics, _conjugate(found.grads), found.carried
 
 
 def _conjugate(grads: PyTree) -> PyTree:
     # Of a complex weight JAX returns the conjugate of the direction of steepest ascent
     # (autodiff cookbook, "Complex numbers and differentiation"); optax subtracts it.
     return jax.tree.map(lambda g: jnp.conj(g) if jnp.iscomplexobj(g) else g, grads)
-
-
-def first_micro_batch(batch: PyTree, parts: int) -> PyTree:
-    """Return the first of the parts, for planning."""
-    if parts == 1:
-        return batch
-    assemble, stacked = _stack_parts(batch, parts)
-    return assemble(0, jax.tree.map(lambda x: x[0], stacked))
 
 
 def _cast(tree: PyTree, precision: Precision) -> PyTree:
@@ -258,66 +155,3 @@ def _cast(tree: PyTree, precision: Precision) -> PyTree:
         return x.astype(dtype) if is_float else x
 
     return jax.tree.map(cast, tree)
-
-
-# Shape of `values`: one entry for each part.
-def _average(values: jax.Array) -> jax.Array:
-    if jnp.issubdtype(values.dtype, jnp.inexact):
-        return values.mean(axis=0)
-    return values[-1]  # counters and flags have no mean
-
-
-# Stack the parts of a batch; also return how a part becomes a batch again.
-#
-# Every part shares the arrays without axes, except random keys: each part has its own,
-# because the same dropout mask in all parts would be less noise than intended.
-def _stack_parts(
-    batch: PyTree, parts: int
-) -> tuple[Callable[[Any, PyTree], PyTree], PyTree]:
-    flat, structure = jax.tree_util.tree_flatten_with_path(batch)
-    leaves = [leaf for _, leaf in flat]
-    with_axes = [i for i, leaf in enumerate(leaves) if jnp.ndim(leaf)]
-    if not with_axes:
-        raise ValueError(
-            f"accum={parts} divides the batch along its first axis, but no array of "
-            "the batch has one."
-        )
-    lengths = {jnp.shape(leaves[i])[0] for i in with_axes}
-    if len(lengths) > 1:
-        shapes = ", ".join(
-            f"batch{jax.tree_util.keystr(flat[i][0])} {jnp.shape(leaves[i])}"
-            for i in with_axes[:4]
-        )
-        raise ValueError(
-            f"accum={parts} divides the batch along its first axis, whose length must "
-            f"be the same in all arrays: {shapes}. Random keys must be of "
-            "jax.random.key; values that all parts share belong in static, in the "
-            "model, or in arrays without axes."
-        )
-    length = lengths.pop()
-    if rest := length % parts:
-        nearest = [str(n) for n in (length - rest, length - rest + parts) if n]
-        raise ValueError(
-            f"accum={parts} does not divide the batch of {length}: take a batch of "
-            f"{' or '.join(nearest)}."
-        )
-
-    def assemble(number: Any, part: list[Any]) -> PyTree:
-        filled = [
-            jax.random.fold_in(x, number) if _is_single_key(x) else x for x in leaves
-        ]
-        for i, x in zip(with_axes, part, strict=True):
-            filled[i] = x
-        return jax.tree.unflatten(structure, filled)
-
-    size = length // parts
-    stacked = [
-        jnp.reshape(leaves[i], (parts, size, *jnp.shape(leaves[i])[1:]))
-        for i in with_axes
-    ]
-    return assemble, stacked
-
-
-def _is_single_key(x: Any) -> bool:
-    is_key = jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key)
-    return is_key and jnp.ndim(x) == 0

@@ -1,0 +1,87 @@
+"""`fit.apply`: carry out a plan as the gradient or training step that it is of."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from frugax import remat
+from frugax.jaxprs import take_arrays
+from frugax.targets import Target
+from frugax.train import TrainStep
+
+from ._micro_batches import AccumulatedGrad, accumulate_gradient
+from ._plan import FitPlan
+from ._workload import Workload, takes_value_and_grad
+
+
+def apply(
+    fn: Callable[..., Any] | Workload,
+    plan: FitPlan,
+    *,
+    devices: Sequence[Any] | None = None,
+    **options: Any,
+) -> Any:
+    """The planned gradient of a loss, or the step with its gradient planned.
+
+    A `TrainStep` is made anew with the layout, micro-batches and budget that were
+    chosen; `step.report()` then holds its bytes against that budget. A gradient over
+    several micro-batches is that of the whole batch if the loss is a mean over its
+    rows: the first call outside of `jit` warns where it is not.
+
+    Args:
+        fn: the loss, the function of `value_and_grad` or the `TrainStep` that the plan
+            was made for, or its workload.
+        plan: the result of `plan` or `search`.
+        devices: the devices of a `TrainStep`; by default all devices of every process.
+        options: as for `remat.apply`.
+
+    Raises:
+        TypeError: `plan` is not a FitPlan.
+    """
+    if not isinstance(plan, FitPlan):
+        raise TypeError(f"apply needs a FitPlan, got {type(plan).__name__}.")
+    function = fn.fn if isinstance(fn, Workload) else fn
+    chosen, row = plan.remat, plan.chosen or plan.rows[0]
+    if isinstance(function, TrainStep):
+        workload = fn if isinstance(fn, Workload) else Workload(fn=function, args=())
+        variant = dataclasses.replace(
+            workload,
+            layout=row.layout or workload.layout,
+            micro_batches=row.micro_batches,
+        )
+        here = Target.of_devices(list(jax.devices() if devices is None else devices))
+        return variant.step_on(here, row.budget)
+    if chosen is None:
+        return function
+    how = {"batch_argnum": row.batch_argnum, "parts": row.micro_batches}
+    if not takes_value_and_grad(function):
+        if row.micro_batches > 1:
+            return AccumulatedGrad(function, chosen, **how, **options)
+        return remat.apply(function, chosen, **options)
+
+    def planned(
+        loss: Callable[..., Any],
+        argnums: int | tuple[int, ...] = 0,
+        *,
+        has_aux: bool = False,
+    ) -> Callable[..., Any]:
+        if row.micro_batches == 1:
+            of_loss = dataclasses.replace(chosen, has_aux=has_aux)
+            return remat.apply(loss, of_loss, **options)
+
+        def grad(*args: Any) -> Any:
+            taken = take_arrays(loss, args, argnums, has_aux=has_aux)
+            of_arrays = dataclasses.replace(chosen, has_aux=taken.has_aux)
+            of_batch = accumulate_gradient(
+                remat.apply(taken.loss, of_arrays, **options),
+                taken.argnums,
+                has_aux=taken.has_aux,
+                **how,
+            )
+            return taken.finish(of_batch(*taken.args))
+
+        return grad
+
+    return function(planned)
