@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 
@@ -149,3 +150,37 @@ def test_a_step_whose_loss_has_the_rows_in_two_arguments_is_refused():
 
     with refuses(ConfigError, "1 and 2", 64):
         plan(split, (W, {"x": X, "y": X[:, 0]}))
+
+
+def test_an_argument_that_is_not_the_batch_is_refused():
+    with refuses(ConfigError, 0, "batch_argnum"):
+        plan(lambda w: (w @ w).mean(), (W[0],))
+    with refuses(ConfigError, 0, "batch_argnum"):
+        plan(loss, (W, X), batch_argnum=0)
+    with refuses(ConfigError, 7, -2, 1):
+        plan(loss, (W, X), batch_argnum=7)
+
+
+def test_impossible_numbers_of_micro_batches_are_refused():
+    with refuses(ValueError, 0, "micro_batches"):
+        plan(loss, (W, X), micro_batches=0)
+    workload = fit.Workload.of(loss, (W, X))
+    with refuses(ValueError, 0, "micro_batches"):
+        fit.search(workload, ONE, "1MiB", micro_batches=(0, 1))
+    with refuses(ConfigError, 64, 7):
+        fit.search(workload, ONE, "1MiB", micro_batches=(7,))
+
+
+def test_a_training_step_is_planned_with_its_state():
+    step = train.make_train_step(loss, optax.sgd(0.1))
+    for args in ((W, X), (X,), (X, step.init_shapes(W))):
+        with refuses(ConfigError, "step.init_shapes(model)"):
+            plan(step, args)
+
+
+def test_a_step_that_calls_value_and_grad_with_all_arguments_is_told_how():
+    def step(value_and_grad):
+        return lambda ws, x: value_and_grad(loss, ws, x)
+
+    with refuses(ConfigError, "value_and_grad(loss)(weights, batch)"):
+        plan(step, (W, X))

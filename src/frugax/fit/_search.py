@@ -7,6 +7,7 @@ from typing import Any
 
 from frugax.errors import ConfigError, InfeasibleBudgetError
 from frugax.targets import Target
+from frugax.train.options import check_integer
 
 from ._plan import (
     DEFAULT_BUDGET,
@@ -71,10 +72,18 @@ def search(
         kinds = list(layout_kinds())
     if "batch" in over:
         rows = workload.rows
+        for count in micro_batches:
+            check_integer("micro_batches", count)
         parts = [n for n in micro_batches if rows % (n * target.num_devices) == 0]
+        if not parts:
+            raise ConfigError(
+                f"a batch of {rows} rows on {target.num_devices} devices cannot be "
+                f"divided into {' or '.join(map(str, micro_batches))} micro-batches: "
+                "name other numbers by micro_batches, or take another batch."
+            )
     limit = to_budget(budget, workload, target)
     found: list[FitRow] = []
-    for kind, count in itertools.product(kinds, parts or [1]):
+    for kind, count in itertools.product(kinds, parts):
         variant = dataclasses.replace(workload, layout=kind, micro_batches=count)
         row = try_target(variant, target, limit, plans="remat" in over)
         found.append(dataclasses.replace(row, layout=kind, micro_batches=count))

@@ -15,8 +15,9 @@ from frugax.budget import MemoryBudget
 from frugax.errors import ConfigError
 from frugax.jaxprs import changes_weights, take_arrays
 from frugax.targets import Target
-from frugax.train import TrainStep
+from frugax.train import TrainState, TrainStep
 from frugax.train.distributed import Layout, LayoutKind
+from frugax.train.options import check_integer
 
 from ._micro_batches import accumulate_gradient, split_shapes
 from ._step_of_arrays import as_shapes, holds_variables, take_step
@@ -66,6 +67,9 @@ class Workload:
     shape: tuple[int, ...] | None = None
     micro_batches: int = 1
 
+    def __post_init__(self) -> None:
+        check_integer("micro_batches", self.micro_batches)
+
     @classmethod
     def of(cls, fn: Callable[..., Any], args: Sequence[Any], **options: Any) -> Self:
         """Recognise a function by its parameters and its result.
@@ -83,7 +87,7 @@ class Workload:
             )
         args = tuple(args)
         if isinstance(fn, TrainStep):
-            _check_arguments(args)
+            _check_arguments_of_step(args)
             options.setdefault("micro_batches", fn.accum)
             return cls(
                 fn=fn,
@@ -93,6 +97,7 @@ class Workload:
                 donate_argnums=fn.donate_argnums,
                 **options,
             )
+        _check_batch_argnum(options.get("batch_argnum", -1), len(args))
         is_factory = takes_value_and_grad(fn)
         if not is_factory:
             _check_call(fn, args)
@@ -155,7 +160,8 @@ class Workload:
         if len(found) != 1:
             raise ConfigError(
                 f"the batch, argument {self.batch_argnum}, must have one number of "
-                f"rows, got {sorted(found) or 'no arrays'}: name it by batch_argnum."
+                f"rows, got {sorted(found) or 'no arrays'}: name the batch by "
+                "batch_argnum, and pass arrays that its rows share in other arguments."
             )
         return found.pop()
 
@@ -166,6 +172,11 @@ class Workload:
         count = len(self.args)
         active = (self.argnums,) if isinstance(self.argnums, int) else self.argnums
         batch = self.batch_argnum % count
+        if batch in {n % count for n in active}:
+            raise ConfigError(
+                f"argument {batch} of the loss is differentiated, so it is not the "
+                "batch: name the argument with the rows by batch_argnum."
+            )
         for i, arg in enumerate(self.args):
             if i == batch or i in {n % count for n in active}:
                 continue
@@ -370,10 +381,10 @@ class Workload:
         def record(
             loss: Callable[..., Any],
             argnums: int | tuple[int, ...] = 0,
-            *,
+            *others: Any,
             has_aux: bool = False,
         ) -> Callable[..., Any]:
-            _check_argnums(argnums)
+            _check_argnums(argnums, *others)
 
             def grad(*args: Any) -> Any:
                 taken = take_arrays(loss, args, argnums, has_aux=has_aux)
@@ -467,25 +478,26 @@ class PlannedPart:
         )
 
 
-def _check_arguments(args: tuple[Any, ...]) -> None:
-    """Refuse what no compiler takes, before JAX prints whole objects."""
-    for i, arg in enumerate(args):
-        for path, leaf in jax.tree_util.tree_leaves_with_path(arg):
-            if hasattr(leaf, "shape") or isinstance(leaf, int | float | complex):
-                continue
-            place = jax.tree_util.keystr(path)
-            what = "a function" if callable(leaf) else f"a {type(leaf).__name__}"
-            raise ConfigError(
-                f"argument {i} holds {what}{' at ' * bool(place)}{place}: pass arrays "
-                "and shapes only, and let the function close over the rest; "
-                "eqx.partition(model, eqx.is_array) or nnx.split(model) divides a "
-                "model."
-            )
+def _check_arguments_of_step(args: tuple[Any, ...]) -> None:
+    if len(args) != 2 or not isinstance(args[0], TrainState):
+        kinds = ", ".join(type(arg).__name__ for arg in args)
+        raise ConfigError(
+            f"a training step is planned with a TrainState and a batch, got ({kinds}): "
+            "write (step.init_shapes(model), batch)."
+        )
 
 
-def _check_argnums(argnums: object) -> None:
+def _check_batch_argnum(batch_argnum: int, count: int) -> None:
+    if count and not -count <= batch_argnum < count:
+        raise ConfigError(
+            f"batch_argnum must be from {-count} to {count - 1} for {count} arguments, "
+            f"got {batch_argnum}."
+        )
+
+
+def _check_argnums(argnums: object, *others: object) -> None:
     numbers = argnums if isinstance(argnums, tuple | list) else (argnums,)
-    if not all(isinstance(n, int) for n in numbers):
+    if others or not all(isinstance(n, int) for n in numbers):
         raise ConfigError(
             "the step calls value_and_grad with the arguments of its loss; it is "
             "called as jax.value_and_grad is: value_and_grad(loss)(weights, batch)."

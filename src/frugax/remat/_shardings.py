@@ -52,7 +52,7 @@ def check_shardings(
             raise ValueError(
                 f"args{jax.tree_util.keystr(path)} has {found} on each device, but the "
                 f"plan was made for {shape}: put it on the devices as planned "
-                "(jax.device_put), or plan again with remat.plan."
+                "(jax.device_put), or plan again for arguments that lie so."
             )
 
 

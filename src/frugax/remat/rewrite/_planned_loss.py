@@ -67,8 +67,8 @@ def build_value_and_grad(
             raise ValueError(
                 "this plan was made for another loss or other shapes: its fingerprint "
                 f"is {fingerprint:.8}, that of this loss {body.graph.fingerprint:.8}. "
-                "Plan again with remat.plan, with these shapes in example_args and in "
-                "`within`."
+                "Plan again for the shapes of these arguments: remat.plan takes them "
+                "as example_args, and an enclosing program as `within`."
             )
         if not (segments or batch or copies or rows):
             return jax.value_and_grad(loss, argnums, has_aux=has_aux)(*args)
