@@ -61,8 +61,13 @@ def test_frozen_hashable_and_back_from_plain_data(budget):
         (lambda: fx.ExperimentBudget(n=0), ValueError, "n"),
         (
             lambda: fx.ExperimentBudget(n=2.5),  # pyright: ignore[reportArgumentType]
-            ValueError,
+            TypeError,
             "n",
+        ),
+        (
+            lambda: fx.TimeBudget(compiles=2.5),  # pyright: ignore[reportArgumentType]
+            TypeError,
+            "compiles",
         ),
         (lambda: fx.ExperimentBudget(cost=-1), ValueError, "cost"),
         (lambda: fx.ExperimentBudget(n=1, costs={"X": 0}), ValueError, "'X'"),

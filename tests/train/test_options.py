@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from frugax.train.options import (
+from frugax.options import (
     check_choice,
     check_flag,
     check_function,

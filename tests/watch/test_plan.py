@@ -284,3 +284,5 @@ def test_wrong_arguments_are_refused():
         watch.apply(fn, "plan")  # pyright: ignore[reportArgumentType]
     with refuses(ValueError, "steps", 0):
         planned(0.5, steps=0)
+    with refuses(TypeError, "steps", 2.5):
+        planned(0.5, steps=2.5)

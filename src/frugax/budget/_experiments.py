@@ -3,7 +3,8 @@
 import dataclasses
 from collections.abc import Mapping
 from fractions import Fraction
-from numbers import Integral
+
+from frugax.options import check_integer
 
 from ._quantities import check_amount, format_seconds, parse_seconds
 
@@ -45,10 +46,8 @@ class ExperimentBudget:
             )
         if cost is not None:
             cost = check_amount(cost, "cost")
-        if n is not None and (
-            isinstance(n, bool) or not isinstance(n, Integral) or n < 1
-        ):
-            raise ValueError(f"n must be a whole number >= 1, got {n!r}.")
+        if n is not None:
+            check_integer("n", n)
         prices = {k: check_amount(v, f"costs[{k!r}]") for k, v in dict(costs).items()}
         # A frozen class refuses to set its own fields; the `__init__` that dataclasses
         # generate goes past it in the same way.

@@ -5,6 +5,8 @@
 
 import dataclasses
 
+from frugax.options import check_integer
+
 from ._quantities import format_seconds, parse_seconds
 
 
@@ -51,8 +53,8 @@ class TimeBudget:
                 "TimeBudget(seconds=600) or TimeBudget(compiles=2)."
             )
         # The first call compiles, so a limit of 0 could never be kept.
-        if compiles is not None and (isinstance(compiles, bool) or compiles < 1):
-            raise ValueError(f"compiles must be a whole number >= 1, got {compiles!r}.")
+        if compiles is not None:
+            check_integer("compiles", compiles)
         put = object.__setattr__
         if seconds is not None:
             seconds = parse_seconds(seconds, name="seconds")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from frugax.errors import ConfigError, InfeasibleBudgetError
+from frugax.options import check_integer
 from frugax.targets import Target
-from frugax.train.options import check_integer
 
 from ._plan import (
     DEFAULT_BUDGET,

@@ -14,10 +14,10 @@ from frugax import remat
 from frugax.budget import MemoryBudget
 from frugax.errors import ConfigError
 from frugax.jaxprs import changes_weights, take_arrays
+from frugax.options import check_integer
 from frugax.targets import Target
 from frugax.train import TrainState, TrainStep
 from frugax.train.distributed import Layout, LayoutKind
-from frugax.train.options import check_integer
 
 from ._micro_batches import accumulate_gradient, split_shapes
 from ._step_of_arrays import as_shapes, holds_variables, take_step

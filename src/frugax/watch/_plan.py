@@ -22,6 +22,7 @@ from frugax.budget import (
     table,
 )
 from frugax.errors import InfeasibleBudgetError
+from frugax.options import check_integer
 
 from ._program_variants import NEVER, level_by_kind
 from ._recording_costs import RecordingCosts, measure_costs
@@ -169,7 +170,7 @@ def plan(
         ValueError: a number is out of its range.
     """
     check_budget(budget, OverheadBudget)
-    _check_steps(steps)
+    check_integer("steps", steps)
     costs = measure_costs(
         fn, example_args, seconds=seconds, chunk_s=chunk_s, clock=clock
     )
@@ -260,7 +261,7 @@ def collection_interval(
         4
     """
     check_budget(budget, OverheadBudget)
-    _check_steps(steps)
+    check_integer("steps", steps)
     for name, value in (
         ("step_seconds", step_seconds),
         ("drain_seconds", drain_seconds),
@@ -299,11 +300,6 @@ def _smallest(fits: Callable[[int], bool], largest: int) -> int:
         else:
             low = middle
     return high
-
-
-def _check_steps(steps: int) -> None:
-    if isinstance(steps, bool) or steps < 1:
-        raise ValueError(f"steps must be an integer >= 1, got {steps!r}.")
 
 
 def _set_rate(draft: WatchPlan, i: int, every: int) -> WatchPlan:

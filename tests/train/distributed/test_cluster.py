@@ -88,6 +88,8 @@ def test_wrong_numbers_and_names_are_refused(options, named):
 
 
 def test_a_script_is_refused_for_wrong_numbers_and_names():
+    with refuses(TypeError, "processes", 2.5):
+        distributed.slurm_script(COMMAND, processes=2.5)  # pyright: ignore[reportArgumentType]
     with refuses(ValueError, "processes", 0):
         distributed.slurm_script(COMMAND, processes=0)
     with refuses(ValueError, "a b"):

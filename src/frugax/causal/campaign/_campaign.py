@@ -11,11 +11,11 @@ from typing import Any, TypeAlias, TypeVar, overload
 import numpy as np
 
 from frugax.budget import ExperimentBudget, Receipt
-from frugax.causal.checks import check_whole
 from frugax.causal.data import Samples
 from frugax.causal.policy import DEFAULT, OWN, Outlook, Policy, improvement, value_of
 from frugax.causal.scm import intervene
 from frugax.errors import FrugaxError
+from frugax.options import check_integer
 
 from . import _file
 from ._advice import (
@@ -477,7 +477,7 @@ class Campaign:
         """
         if n is None:
             return self._ask(may_repeat=True)
-        check_whole("n", n, 1)
+        check_integer("n", n)
         found: list[Experiment] = []
         while len(found) < n:
             one = self._ask(may_repeat=not found)

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from frugax.budget import ExperimentBudget, check_budget
-from frugax.causal.checks import check_whole
 from frugax.causal.policy import DEFAULT, OWN
 from frugax.causal.posterior import MAX_VARIABLES
 from frugax.errors import InfeasibleBudgetError
+from frugax.options import check_integer
 
 from ._experiments import add_prices
 from .actions import (
@@ -296,7 +296,7 @@ class CampaignSettings:
             ("max_parents", 1),
             ("seed", 0),
         ):
-            check_whole(what, getattr(self, what), least)
+            check_integer(what, getattr(self, what), minimum=least)
         if self.num_posterior_samples > _MAX_SAMPLES:
             raise ValueError(
                 f"num_posterior_samples must be <= {_MAX_SAMPLES}, got "

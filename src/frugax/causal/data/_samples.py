@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from ..checks import count_and_names
+from ..names import count_and_names
 from ._tables import arrays_from_frame, as_float32, read_csv_columns
 
 

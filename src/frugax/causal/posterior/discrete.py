@@ -19,8 +19,8 @@ import numpy as np
 import scipy.special
 from jaxtyping import Bool, Float, Int
 
-from frugax.causal.checks import check_kind, check_real, check_whole
 from frugax.causal.data import Samples
+from frugax.options import check_instance, check_integer, check_number
 
 from ._orders import sum_subsets
 
@@ -67,9 +67,9 @@ class DiscretePosterior:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_whole("max_parents", self.max_parents, 0)
-        check_whole("seed", self.seed, 0)
-        check_real("prior_rows", self.prior_rows)
+        check_integer("max_parents", self.max_parents, minimum=0)
+        check_integer("seed", self.seed, minimum=0)
+        check_number("prior_rows", self.prior_rows, above=0)
 
     def edges(self, samples: Samples) -> Float[np.ndarray, "d d"]:
         """Compute the probability of each edge, `[parent, child]`.
@@ -81,7 +81,7 @@ class DiscretePosterior:
             TypeError: `samples` are not `Samples`.
             ValueError: no row is complete.
         """
-        check_kind("samples", samples, Samples, "give Samples.from_frame(frame)")
+        check_instance("samples", samples, Samples, example="Samples.from_frame(frame)")
         values = samples.values.astype(np.float64)
         whole = np.isfinite(values).all(1)
         if not whole.any():

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..checks import check_whole
+from frugax.options import check_integer
+
 from ._mechanisms import KINDS, Mechanisms, empty_mechanisms
 from ._noise import NOISES, sample_noise
 from ._random_graphs import random_graphs, shuffle_positions
@@ -103,8 +104,8 @@ def generate_batch(
     """
     rng = np.random.default_rng(seed)
     least, most = _as_range(d)
-    check_whole("d", least, 1)
-    check_whole("d", most, 1)
+    check_integer("d", least)
+    check_integer("d", most)
     if least > most:
         raise ValueError(f"d must go up from the least to the most, got {d}.")
     width = most if pad_to is None else pad_to

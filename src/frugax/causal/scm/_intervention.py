@@ -19,7 +19,8 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
-from ..checks import check_kind
+from frugax.options import check_instance
+
 from ._equations import to_finite
 from ._scm import SCM
 
@@ -207,7 +208,9 @@ def intervention_table(
     scm: SCM, intervention: Intervention, d: int
 ) -> Float[np.ndarray, "4 {d}"]:
     """`Intervention.arrays` for one model, checked against its variables and states."""
-    check_kind("intervention", intervention, Intervention, "intervene(x=1.0) makes one")
+    check_instance(
+        "intervention", intervention, Intervention, example="intervene(x=1.0)"
+    )
     table = intervention.arrays(scm.variables, d)
     for part in intervention.parts:
         # Shifting, scaling or missing a state does not lead to a state.

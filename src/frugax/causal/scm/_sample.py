@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Float
 
 from frugax.causal.data import Samples
+from frugax.options import check_integer
 
-from ..checks import check_whole
 from ._equations import call_function
 from ._intervention import Intervention, intervention_table
 from ._mechanisms import Mechanisms
@@ -47,8 +47,8 @@ def sample(
         >>> sample(scm, 3, seed=0, intervention=Intervention()).values.shape
         (3, 2)
     """
-    check_whole("n", n, 0)
-    check_whole("seed", seed, 0)
+    check_integer("n", n, minimum=0)
+    check_integer("seed", seed, minimum=0)
     intervention = intervention or Intervention()
     m, rng = add_batch_axis(scm.mechanisms), np.random.default_rng(seed)
     table = intervention_table(scm, intervention, m.order.shape[-1])

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool
 
-from ..checks import count_and_names
+from ..names import count_and_names
 from ._equations import (
     Equation,
     check_known,

@@ -10,8 +10,8 @@ from frugax import compress
 from frugax.budget import SizeBudget
 from frugax.errors import CorruptFileError
 from frugax.fileio import check_ownership
+from frugax.options import check_instance
 
-from ..checks import check_kind
 from ._surrogate import Surrogate
 from .network import initial_weights
 
@@ -42,7 +42,7 @@ def save_surrogate(path: str | os.PathLike[str], surrogate: Surrogate) -> None:
         OutputError: the file cannot be written, or holds something else.
         TypeError: `surrogate` is not a Surrogate.
     """
-    check_kind("surrogate", surrogate, Surrogate, "it comes after the path")
+    check_instance("surrogate", surrogate, Surrogate)
     # A file of another kind is refused: a mistyped path must not destroy data.
     check_ownership(path, load_surrogate, "surrogate")
     arrays = {

@@ -1,12 +1,13 @@
 """`Surrogate`: a trained network that predicts causal edges from a table of samples."""
 
 import dataclasses
-import math
 import warnings
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float
+
+from frugax.options import check_number
 
 from ..data import Samples, complete_rows, describe_oddities
 from ._parent_set_posterior import ParentSetPosterior
@@ -43,12 +44,7 @@ class Surrogate:
         Raises:
             ValueError: `temperature` is not such a number.
         """
-        # A bool is an int to Python, and True a mistake for a temperature.
-        real = isinstance(temperature, int | float | np.number)
-        if not real or isinstance(temperature, bool) or not 0 < temperature < math.inf:
-            raise ValueError(
-                f"temperature must be a number > 0 and finite, got {temperature!r}."
-            )
+        check_number("temperature", temperature, above=0)
         return dataclasses.replace(self, temperature=float(temperature))
 
     def edge_probabilities(self, samples: Samples) -> Float[np.ndarray, "d d"]:

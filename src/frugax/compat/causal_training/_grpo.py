@@ -22,9 +22,9 @@ from jaxtyping import Float, Int
 from frugax import train
 from frugax.budget import ExperimentBudget
 from frugax.causal.campaign import Campaign
-from frugax.causal.checks import check_kind, check_real, check_whole
 from frugax.causal.environments import Environment
 from frugax.causal.policy import Outlook, Policy
+from frugax.options import check_instance, check_integer, check_number
 
 from ._policy import AcquisitionPolicy, Choice, PolicyWeights, log_policy
 
@@ -55,12 +55,12 @@ class GRPOConfig:
 
     def __post_init__(self) -> None:
         for name in ("group_size", "observations"):
-            check_whole(name, getattr(self, name), 2)
+            check_integer(name, getattr(self, name), minimum=2)
         for name in ("interventions_per_state", "ppo_epochs", "total_steps"):
-            check_whole(name, getattr(self, name), 1)
+            check_integer(name, getattr(self, name))
         for name in ("clip_ratio", "learning_rate"):
-            check_real(name, getattr(self, name))
-        check_real("kl_penalty_coeff", self.kl_penalty_coeff, zero=True)
+            check_number(name, getattr(self, name), above=0)
+        check_number("kl_penalty_coeff", self.kl_penalty_coeff, minimum=0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +101,13 @@ def collect_experience(
     Raises:
         TypeError: an argument is of another class.
     """
-    check_kind("policy", policy, AcquisitionPolicy)
-    check_kind("config", config, GRPOConfig)
+    check_instance("policy", policy, AcquisitionPolicy)
+    check_instance("config", config, GRPOConfig)
     seeds = np.random.default_rng(seed)
     moves: list[list[Choice]] = []
     rewards: list[float] = []
     for environment in environments:
-        check_kind("environment", environment, Environment)
+        check_instance("environment", environment, Environment)
         observed = environment.sample(config.observations, seed=_draw(seeds))
         for _ in range(config.group_size):
             game = Campaign(
@@ -164,8 +164,8 @@ class GRPOTrainer:
             TypeError: `policy` or `config` is of another class.
         """
         config = GRPOConfig() if config is None else config
-        check_kind("policy", policy, AcquisitionPolicy)
-        check_kind("config", config, GRPOConfig)
+        check_instance("policy", policy, AcquisitionPolicy)
+        check_instance("config", config, GRPOConfig)
         self.config, self.policy, self._reference = config, policy, policy
         self.step = train.make_train_step(
             _grpo_loss(config),

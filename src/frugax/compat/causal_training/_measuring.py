@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from frugax import measure
-from frugax.train.options import check_integer
+from frugax.options import check_integer
 
 _REPEATS = 5
 

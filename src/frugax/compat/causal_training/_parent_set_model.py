@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from frugax.causal.checks import check_real, check_whole
 from frugax.causal.surrogate import MAX_VARIABLES
 from frugax.causal.surrogate.evidence import (
     NEVER,
@@ -24,6 +23,7 @@ from frugax.causal.surrogate.network import (
     pack_weights,
     unpack_lazily,
 )
+from frugax.options import check_integer, check_number
 
 from ._training_batch import TrainingBatch
 
@@ -47,16 +47,16 @@ class SurrogateTrainingConfig:
     max_epochs: int = 20
 
     def __post_init__(self) -> None:
-        check_whole("model_hidden_dim", self.model_hidden_dim, HEADS)
+        check_integer("model_hidden_dim", self.model_hidden_dim, minimum=HEADS)
         if self.model_hidden_dim % HEADS:
             raise ValueError(
                 f"model_hidden_dim must be a multiple of {HEADS}, got "
                 f"{self.model_hidden_dim}."
             )
-        check_whole("model_n_layers", self.model_n_layers, 0)
+        check_integer("model_n_layers", self.model_n_layers, minimum=0)
         for name in ("batch_size", "max_epochs"):
-            check_whole(name, getattr(self, name), 1)
-        check_real("learning_rate", self.learning_rate)
+            check_integer(name, getattr(self, name))
+        check_number("learning_rate", self.learning_rate, above=0)
 
 
 # A named tuple is a pytree by itself, so a batch passes through jit as it is.

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from frugax.causal.checks import check_whole
 from frugax.causal.policy import Outlook, expected_improvement, gain, improvement
+from frugax.options import check_integer
 
 _RULES = (improvement, gain)
 _FEATURES = 5
@@ -97,8 +97,8 @@ def create_acquisition_policy(
     Raises:
         ValueError: a number is out of its range.
     """
-    check_whole("hidden_dim", hidden_dim, 1)
-    check_whole("seed", seed, 0)
+    check_integer("hidden_dim", hidden_dim)
+    check_integer("seed", seed, minimum=0)
     drawn = np.random.default_rng(seed).standard_normal((_FEATURES, hidden_dim))
     return AcquisitionPolicy(
         {

@@ -9,7 +9,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from frugax.causal.checks import check_kind, check_whole
 from frugax.causal.data import Samples
 from frugax.causal.scm import SCM
 from frugax.causal.surrogate import (
@@ -18,6 +17,7 @@ from frugax.causal.surrogate import (
     related_columns,
     table_arrays,
 )
+from frugax.options import check_instance, check_integer
 
 # Parent sets are listed up to this size; the true set always.
 MAX_PARENT_SIZE = 3
@@ -88,8 +88,8 @@ def create_training_batch(
         ValueError: `batch_size` is below 1, or a target has more than 11 parents.
     """
     check_samples(samples)
-    check_kind("scm", scm, SCM)
-    check_whole("batch_size", batch_size, 1)
+    check_instance("scm", scm, SCM)
+    check_integer("batch_size", batch_size)
     rng, rows = np.random.default_rng(seed), len(samples)
     # All sets up to the usual size, and the true one if it is larger.
     others_count = min(len(samples.variables), MAX_VARIABLES) - 1

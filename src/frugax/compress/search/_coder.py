@@ -20,6 +20,7 @@ import zstandard
 import frugax
 from frugax.errors import CorruptFileError, UnsupportedFileError
 from frugax.fileio import write_whole
+from frugax.options import check_integer
 from frugax.trees import describe
 
 from .._buckets import in_bucket
@@ -70,8 +71,7 @@ class Coder:
     def __init__(
         self, workers: int = 1, folder: str | os.PathLike[str] | None = None
     ) -> None:
-        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-            raise ValueError(f"workers must be a whole number >= 1, got {workers!r}.")
+        check_integer("workers", workers)
         self._workers = workers
         if folder is not None and in_bucket(folder):
             raise ValueError(f"{folder}: coded tensors are kept in a local folder.")

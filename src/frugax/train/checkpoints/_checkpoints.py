@@ -21,9 +21,9 @@ import jax
 
 from frugax.errors import CheckpointError, DivergedError, OutputError
 from frugax.fileio import write_error_reason
+from frugax.options import check_integer, check_path
 
 from ..compiles import Signature
-from ..options import check_integer, check_path
 from ..processes import agree_on_min, run_on_first
 from ..step import TrainState, check_is_state, find_nonfinite_weight
 from . import _storage

@@ -20,8 +20,8 @@ from jax.core import Tracer
 from frugax import jaxprs
 from frugax.budget import format_seconds, table
 from frugax.errors import BudgetExceededError
+from frugax.options import check_integer
 
-from ..options import check_integer
 from ._call_site import find_call_site
 from ._ledger import CompileLedger
 from ._signature import (

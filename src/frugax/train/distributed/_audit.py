@@ -6,9 +6,9 @@ import jax
 import numpy as np
 
 from frugax.budget import format_bytes, table
+from frugax.options import join_first
 from frugax.trees import PyTree
 
-from ..options import join_first
 from ..processes import Layout
 
 _LARGE_BYTES = 1024 * 1024

@@ -5,6 +5,8 @@ import threading
 
 import jax
 
+from frugax.options import check_integer
+
 from ..processes import exit_now, join_peers
 
 # Variables that `launch` sets for the processes it starts; other launchers may do so.
@@ -79,8 +81,7 @@ def initialize(
         ("join_s", join_s),
         ("leave_s", leave_s),
     ):
-        if value < 1:
-            raise ValueError(f"{name} must be >= 1, got {value}.")
+        check_integer(name, value)
     failure = (
         f"this process could not join the others at {coordinator or 'the cluster'} "
         f"within {join_s} s: start all of them, and see that this address can be "

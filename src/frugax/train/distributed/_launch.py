@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO
 
+from frugax.options import check_integer, check_number
+
 from ..processes import EXIT_PEER_LOST
 from ._initialize import COORDINATOR, LAUNCHER, PROCESS, PROCESSES
 
@@ -56,19 +58,17 @@ def launch(
         signal ended it, or ended `launch`.
 
     Raises:
+        TypeError: a number is not an integer, or not a number.
         ValueError: a number is out of its range, or the command is empty.
         OSError: the command cannot be run.
     """
     if not command:
         raise ValueError("launch needs a command: frugax launch -n 2 -- python x.py.")
-    for name, value, minimum in (
-        ("processes", processes, 1),
-        ("restarts", restarts, 0),
-        ("grace_s", grace_s, 0),
-        ("devices", 1 if devices is None else devices, 1),
-    ):
-        if value < minimum:
-            raise ValueError(f"{name} must be >= {minimum}, got {value}.")
+    check_integer("processes", processes)
+    check_integer("restarts", restarts, minimum=0)
+    check_number("grace_s", grace_s, minimum=0, allow_infinite=True)
+    if devices is not None:
+        check_integer("devices", devices)
     code = 0
     with _catch_signals() as caught:
         for attempt in range(restarts + 1):

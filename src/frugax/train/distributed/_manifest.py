@@ -12,6 +12,8 @@ from typing import Any
 
 import yaml
 
+from frugax.options import check_integer
+
 from ..processes import EXIT_PEER_LOST
 
 _PORT = 8476
@@ -208,6 +210,4 @@ def _check(command: Sequence[str], **numbers: int) -> None:
     if not command:
         raise ValueError("the command is missing: write it after --.")
     for name, value in numbers.items():
-        minimum = int(name == "processes")
-        if value < minimum:
-            raise ValueError(f"{name} must be >= {minimum}, got {value}.")
+        check_integer(name, value, minimum=int(name == "processes"))

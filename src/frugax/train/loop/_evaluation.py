@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..options import check_choice, check_instance, check_integer, check_number
+from frugax.options import check_choice, check_instance, check_integer, check_number
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,16 +9,16 @@ from typing import Any
 import jax
 
 from frugax.budget import Receipt, Spend, TimeBudget, check_budget
-
-from ..checkpoints import Checkpoints
-from ..compiles import CompileLedger, use_compile_cache_by_default
-from ..options import (
+from frugax.options import (
     check_flag,
     check_function,
     check_instance,
     check_integer,
     check_number,
 )
+
+from ..checkpoints import Checkpoints
+from ..compiles import CompileLedger, use_compile_cache_by_default
 from ..processes import Watchdog
 from ..step import (
     Metrics,

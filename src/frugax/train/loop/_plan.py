@@ -12,10 +12,10 @@ import jax.numpy as jnp
 
 from frugax.budget import Plan, TimeBudget, check_budget, format_seconds, table
 from frugax.errors import InfeasibleBudgetError
+from frugax.options import check_flag, check_instance, check_integer, check_number
 from frugax.trees import PyTree
 
 from ..compiles import use_compile_cache_by_default
-from ..options import check_flag, check_instance, check_integer, check_number
 from ..step import TrainState, TrainStep, check_call, check_not_donated
 
 # An odd number has a median that was measured; the median ignores two outliers of five.

@@ -23,6 +23,8 @@ from typing import Any
 
 import jax
 
+from frugax.options import check_number
+
 # EX_TEMPFAIL of sysexits.h: a failure that another attempt may not meet.
 EXIT_PEER_LOST = 75
 _EXIT_ERROR = 1
@@ -217,8 +219,7 @@ class Watchdog:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         for name, value in (("min_s", min_s), ("factor", factor), ("first_s", first_s)):
-            if not value > 0:
-                raise ValueError(f"{name} must be > 0, got {value}.")
+            check_number(name, value, above=0, allow_infinite=True)
         self.min_s, self.factor, self.first_s = min_s, factor, first_s
         self._clock = clock
         self._durations: dict[str, deque[float]] = {}

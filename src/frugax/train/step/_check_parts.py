@@ -16,10 +16,10 @@ import numpy as np
 
 from frugax import measure
 from frugax.jaxprs import Jaxpr, jaxprs_in_params
+from frugax.options import join_first
 from frugax.trees import PyTree
 
 from ..compiles import warn_at_call_site
-from ..options import join_first
 from ._build import Builder, StepOptions
 from ._gradients import Inputs
 from ._micro_batches import PartResult, average_parts, regroup_rows, scan_parts

@@ -12,9 +12,7 @@ from frugax.budget import (
     check_budget,
     format_seconds,
 )
-
-from .._frozen import Frozen
-from ..options import (
+from frugax.options import (
     check_choice,
     check_flag,
     check_function,
@@ -22,6 +20,8 @@ from ..options import (
     check_integer,
     check_number,
 )
+
+from .._frozen import Frozen
 from ..processes import Layout
 from ._build import StepOptions
 from ._gradients import DTYPES, Precision

@@ -14,10 +14,10 @@ import optax
 from jax.core import Tracer
 from jaxtyping import Array, Int
 
+from frugax.options import join_first
 from frugax.trees import PyTree
 
 from ..compiles import Signature
-from ..options import join_first
 from ._gradients import LossScale, Precision, first_scale
 from ._model_parts import ModelParts, StaticPart, join_model, split_model
 from ._trace_errors import TRACE_ERRORS

@@ -17,10 +17,10 @@ import jax
 from frugax import measure, remat
 from frugax.budget import MemoryBudget, Receipt, Spend
 from frugax.errors import BudgetExceededError, InfeasibleBudgetError
+from frugax.options import join_first
 from frugax.trees import PyTree
 
 from ..compiles import Signature, find_nearest_changes
-from ..options import join_first
 from ..processes import Layout, pause_watchdogs
 from ._build import Builder, Metrics, StepDescription, StepOptions
 from ._check_parts import check_parts

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from frugax.options import check_integer
+
 from ._bundle import Bundle
 from ._collect import TracedFunction, trace_function
 from ._primitive import TIED, bind
@@ -54,7 +56,8 @@ def scan(
         frames of shape `(length // every, ...)`.
 
     Raises:
-        ValueError: `every` is out of range, or the length is missing or ambiguous.
+        TypeError: `every` is not an integer.
+        ValueError: `every` is below 1, or the length is missing or ambiguous.
 
     Example:
         >>> import jax.numpy as jnp
@@ -70,7 +73,8 @@ def scan(
         [[2.0, 2.0], [5.0, 5.0]]
     """
     n = _scan_length(xs, length)
-    _check_every(every)
+    if every is not None:
+        check_integer("every", every)
     # `lax.scan` does the same; without it a Python number in the carry would be traced
     # as a constant.
     init = jax.tree.map(jnp.asarray, init)
@@ -191,13 +195,6 @@ def _scan_length(xs: Any, length: int | None) -> int:
             "if they agree."
         )
     return sizes.pop()
-
-
-def _check_every(value: int | None) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"every must be a whole number >= 1, got {value!r}.")
 
 
 def _split_steps(xs: Any, n: int, size: int, *, reverse: bool) -> tuple[Any, Any]:

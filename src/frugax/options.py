@@ -1,4 +1,4 @@
-"""Check the options of `frugax.train`'s functions; messages name the option.
+"""Check the arguments of public functions; messages name the argument.
 
 Python accepts "no" as true and 2.5 as a number of steps; the failure then shows much
 later, in a message that names no option.
@@ -75,12 +75,12 @@ def check_function(name: str, value: object, *, example: str) -> None:
         )
 
 
-def check_instance(name: str, value: object, cls: type, *, example: str) -> None:
+def check_instance(name: str, value: object, cls: type, *, example: str = "") -> None:
     """Require an instance of `cls`; `example` shows how to make one."""
     if not isinstance(value, cls):
+        such = f", such as {example}" if example else ""
         raise TypeError(
-            f"{name} must be of class {cls.__name__}, such as {example}, got "
-            f"{value!r:.99}."
+            f"{name} must be of class {cls.__name__}{such}, got {value!r:.99}."
         )
 
 
