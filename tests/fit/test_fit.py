@@ -192,8 +192,8 @@ def test_the_search_equals_an_exhaustive_search():
     ):
         one = dataclasses.replace(workload, layout=kind, micro_batches=parts)
         alone += fit.compare(one, [EIGHT], limit).rows
-    best = min((r for r in alone if r.fits), key=fit.cost)
-    assert fit.cost(found.rows[0]) == fit.cost(best)
+    best = min((r for r in alone if r.fits), key=lambda r: fit.cost(r, EIGHT))
+    assert fit.cost(found.rows[0], EIGHT) == fit.cost(best, EIGHT)
     with refuses(ConfigError, "mesh", "over"):
         fit.search(workload, EIGHT, limit, over=("mesh",))
 
@@ -255,7 +255,7 @@ def test_the_search_finds_the_cheapest_of_small_cases(seed):
         if rows % (parts * target.num_devices) == 0:
             one = dataclasses.replace(workload, layout=kind, micro_batches=parts)
             alone += fit.compare(one, [target], budget).rows
-    fitting = [fit.cost(r) for r in alone if r.fits]
+    fitting = [fit.cost(r, target) for r in alone if r.fits]
     if not fitting:
         with pytest.raises(InfeasibleBudgetError) as caught:
             fit.search(workload, target, budget)
@@ -264,7 +264,7 @@ def test_the_search_finds_the_cheapest_of_small_cases(seed):
     found = fit.search(workload, target, budget).chosen
     assert found is not None
     assert found.predicted <= limit
-    assert fit.cost(found) == min(fitting)
+    assert fit.cost(found, target) == min(fitting)
 
 
 def test_a_refusal_lists_the_largest_arrays_and_their_source_lines():

@@ -237,6 +237,11 @@ def _answer(
         moved_bytes=(
             measure.traffic(found.compiled).total_bytes if found.compiled else 0
         ),
+        step_time=(
+            measure.step_time(found.compiled, target)
+            if found.compiled and plan.fits
+            else None
+        ),
         seconds=time.perf_counter() - started,
         caveat="; ".join(filter(None, caveats)),
         remat=plan.gradients[0] if plan.gradients else None,

@@ -60,6 +60,7 @@ class FitRow:
         micro_batches: parts of the batch whose gradients are accumulated.
         batch_argnum: the argument of the loss that they divide.
         seconds: time to find the answer.
+        step_time: the predicted time of one run; None where nothing fits.
         price: cost of an hour on all devices; None if unknown.
         caveat: how a real device may differ, and the parts that were not planned.
         remat: the plan of the backward pass; None if there is nothing to plan.
@@ -81,6 +82,8 @@ class FitRow:
     batch_argnum: int = -1
     # Another search for the same answer takes another time.
     seconds: float = dataclasses.field(default=0.0, compare=False)
+    # On a processor it depends on rates that are measured.
+    step_time: measure.StepTime | None = dataclasses.field(default=None, compare=False)
     price: float | None = None
     caveat: str = ""
     remat: "remat.RematPlan | None" = None
@@ -92,6 +95,15 @@ class FitRow:
         """The problem as an error about this subject."""
         kind = CompilerRefusedError if self.is_refused else ConfigError
         return kind(f"{subject}: {self.problem}")
+
+    @property
+    def job_price(self) -> tuple[float, float] | None:
+        """The least and the most that a thousand steps cost; None if unknown."""
+        time = self.step_time
+        if self.price is None or time is None or time.problem:
+            return None
+        hours = 1000 / 3600
+        return self.price * hours * time.low, self.price * hours * time.high
 
     @property
     def answer(self) -> str:
@@ -123,8 +135,14 @@ class FitPlan(Plan):
 
     @property
     def chosen(self) -> FitRow | None:
-        """The cheapest row that fits where prices are known, else the first."""
+        """The row that fits with the cheapest job, else the cheapest hour or first.
+
+        Jobs are compared by the middle of their prices, where all of them are known.
+        """
         fitting = [r for r in self.rows if r.fits]
+        jobs = [sum(job) for r in fitting if (job := r.job_price) is not None]
+        if jobs and len(jobs) == len(fitting):
+            return fitting[jobs.index(min(jobs))]
         return min(fitting, key=lambda r: r.price or 0.0, default=None)
 
     @property
@@ -149,7 +167,9 @@ class FitPlan(Plan):
         head += ["flops", "moved"]
         wide = any(r.layout or r.micro_batches > 1 for r in self.rows)
         priced = any(r.price is not None for r in self.rows)
-        head += ["layout"] * wide + ["price/h"] * priced
+        timed = any(r.step_time is not None for r in self.rows)
+        head += ["step"] * timed + ["layout"] * wide
+        head += ["price/h", "1000 steps"] * priced
         rows = []
         for r in self.rows:
             row = [r.target, format_bytes(r.budget.usable_bytes) if r.budget else "-"]
@@ -162,22 +182,33 @@ class FitPlan(Plan):
             counted = r.device_flops > 0
             row += [f"{r.device_flops:.3g}" if counted else "-"]
             row += [format_bytes(r.moved_bytes) if counted else "-"]
+            if timed:
+                row.append("-" if r.step_time is None else str(r.step_time))
             if wide:
                 count = r.micro_batches
                 many = "es" * (count > 1)
                 row.append(f"{r.layout or '-'}, {count} micro-batch{many}")
             if priced:
                 row.append("-" if r.price is None else f"{r.price:.2f}")
+                job = r.job_price
+                row.append("-" if job is None else f"{job[0]:.3g} to {job[1]:.3g}")
             rows.append(row)
-        notes = sorted({f"{r.target}: {r.caveat}" for r in self.rows if r.caveat})
+        notes = {f"{r.target}: {r.caveat}" for r in self.rows if r.caveat}
+        notes |= {
+            f"{r.target}: the time of a step cannot be told: {r.step_time.problem}"
+            for r in self.rows
+            if r.step_time is not None and r.step_time.problem
+        }
         parts = "arguments, results and temporaries" if is_total else "temporaries"
         words = (
             f"bytes of one device, and its flops; {kind}: {parts}; plain: as written, "
             "planned: with this plan, moved: between devices"
         )
+        if timed:
+            words += "; step: its time, predicted"
         if priced:
-            words += "; chosen: the cheapest that fits"
-        return "\n".join([table(head, rows), words, *notes])
+            words += "; chosen: the cheapest job that fits"
+        return "\n".join([table(head, rows), words, *sorted(notes)])
 
 
 def plan(
@@ -436,6 +467,7 @@ def _answer(
         extra_share=extra,
         device_flops=flops(traced.jaxpr) / devices,
         moved_bytes=measure.traffic(compiled).total_bytes,
+        step_time=measure.step_time(compiled, target),
         layout=kind,
         micro_batches=workload.micro_batches,
         batch_argnum=batch_argnum,

@@ -7,7 +7,7 @@ from typing import Any
 
 from frugax.errors import ConfigError, InfeasibleBudgetError
 from frugax.options import check_integer
-from frugax.targets import Target
+from frugax.targets import AcceleratorRates, Target
 
 from ._plan import (
     DEFAULT_BUDGET,
@@ -21,8 +21,8 @@ from ._plan import (
 from ._workload import Workload
 
 _DIMENSIONS = ("layout", "batch", "remat")
-# Flops that a device does while it moves one byte to another: H100, 990 TFLOP/s in
-# bfloat16 and 450 GB/s over NVLink, both ways (NVIDIA's data sheet).
+# Flops that a device does while it moves one byte to another, where its rates are not
+# published: those of an H100, 990 TFLOP/s in bfloat16 and 450 GB/s (NVIDIA).
 _FLOPS_PER_BYTE = 2200.0
 
 
@@ -33,14 +33,13 @@ def search(
     *,
     over: Sequence[str] = _DIMENSIONS,
     micro_batches: Sequence[int] = (1, 2, 4, 8),
-    flops_per_byte: float = _FLOPS_PER_BYTE,
     on_row: Callable[[FitRow], Any] | None = None,
 ) -> FitPlan:
     """Find the cheapest layout, micro-batches and recomputation that fit.
 
     Every combination of layout and micro-batches is compiled; within each, the
     backward pass is planned. The cost of a row is its flops, recomputed ones included,
-    plus `flops_per_byte` for each byte that it moves between devices.
+    plus those that the target does in the time that it moves its bytes in.
 
     Args:
         workload: the program: a loss, a function of `value_and_grad` or a `TrainStep`.
@@ -48,7 +47,6 @@ def search(
         budget: the most bytes on one device.
         over: the parts that vary: "layout", "batch" (micro-batches) and "remat".
         micro_batches: numbers of micro-batches to try.
-        flops_per_byte: the price of moving a byte.
         on_row: called with each answer as soon as it is known.
 
     Returns:
@@ -89,7 +87,7 @@ def search(
         found.append(dataclasses.replace(row, layout=kind, micro_batches=count))
         if on_row is not None:
             on_row(found[-1])
-    ranked = sorted(found, key=lambda r: (not r.fits, cost(r, flops_per_byte)))
+    ranked = sorted(found, key=lambda r: (not r.fits, cost(r, target)))
     if not ranked[0].fits:
         answered = [r for r in found if not r.problem]
         if not answered:
@@ -106,6 +104,13 @@ def search(
     return FitPlan(rows=tuple(ranked))
 
 
-def cost(row: FitRow, flops_per_byte: float = _FLOPS_PER_BYTE) -> float:
-    """Flops of one device, with each moved byte counted as a number of flops."""
-    return row.device_flops + flops_per_byte * row.moved_bytes
+def cost(row: FitRow, target: Target) -> float:
+    """Flops of one device, with each byte that it moves counted as a number of flops.
+
+    On a processor, whose measured rates differ from run to run, that number is fixed,
+    so that a search finds the same layout each time.
+    """
+    each, rates = _FLOPS_PER_BYTE, target.rates
+    if isinstance(rates, AcceleratorRates):
+        each = rates.products["bf16"] / rates.link
+    return row.device_flops + each * row.moved_bytes

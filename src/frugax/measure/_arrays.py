@@ -22,10 +22,24 @@ _TYPES = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Array:
-    """One array: its type and shape as text, and its bytes in the device's memory."""
+    """One array: its type and shape as text, and its bytes in the device's memory.
+
+    Attributes:
+        shape: as XLA writes it, such as `f32[8,16]`.
+        bytes: in the device's memory, with padding; 0 for an array elsewhere.
+        dtype: as XLA writes it; "" for a tuple.
+        dims: sides, without padding.
+    """
 
     shape: str
     bytes: int
+    dtype: str = ""
+    dims: tuple[int, ...] = ()
+
+    @property
+    def elements(self) -> int:
+        """The number of elements."""
+        return math.prod(self.dims)
 
 
 def array_leaves(shape: Message) -> dict[tuple[int, ...], Array]:
@@ -41,16 +55,18 @@ def array_leaves(shape: Message) -> dict[tuple[int, ...], Array]:
 
 def _read_array(shape: Message) -> Array:
     name, bits = _TYPES.get(shape.number(_ELEMENT_TYPE), ("other", 0))
-    dims = list(shape.numbers(_DIMENSIONS))
-    text = f"{name}[{','.join(map(str, dims))}]"
+    sides = shape.numbers(_DIMENSIONS)
+    text = f"{name}[{','.join(map(str, sides))}]"
     layout = shape.message(_LAYOUT)
     # Other spaces are on-chip memory of a TPU, or the host's memory.
     if layout.number(_MEMORY_SPACE):
-        return Array(text, 0)
+        return Array(text, 0, name, sides)
+    padded = list(sides)
     for tile in layout.messages(_TILES)[:1]:
-        sides = tile.numbers(_TILE_DIMENSIONS)
         order = layout.numbers(_MINOR_TO_MAJOR)
         # The last side of a tile lies along the dimension that changes fastest.
-        for side, dim in zip(reversed(sides), order, strict=False):
-            dims[dim] = -(-dims[dim] // side) * side
-    return Array(text, math.prod(dims) * bits // 8)
+        for side, dim in zip(
+            reversed(tile.numbers(_TILE_DIMENSIONS)), order, strict=False
+        ):
+            padded[dim] = -(-padded[dim] // side) * side
+    return Array(text, math.prod(padded) * bits // 8, name, sides)

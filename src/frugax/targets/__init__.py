@@ -7,10 +7,13 @@ compiles for them. Guide: docs/targets.md.
 from ._answer_cache import CompiledAnswer, find_caveat
 from ._compilers import TargetCompiler, installed_compilers
 from ._device_facts import known_devices
+from ._rates import AcceleratorRates, CpuRates
 from ._target import Target, find_platform, find_target, listen
 
 __all__ = [
+    "AcceleratorRates",
     "CompiledAnswer",
+    "CpuRates",
     "Target",
     "TargetCompiler",
     "find_caveat",

@@ -22,8 +22,10 @@ from frugax.errors import CompilerRefusedError, ConfigError
 from ._answer_cache import COUNTS, AnswerCache, CompiledAnswer, read_answer
 from ._ask_compiler import compile_robustly, explain, run_patiently, translate
 from ._compilers import compiler_options, load_compiler
-from ._device_facts import DeviceFacts
+from ._device_facts import DeviceFacts, known_devices
+from ._measured_rates import measured_rates
 from ._parse_name import parse_name
+from ._rates import AcceleratorRates, CpuRates, published_rates
 
 # Environment variables that change the programs that XLA makes.
 _ENVIRONMENT = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
@@ -115,6 +117,16 @@ class Target:
                 _given=tuple(devices),
             )
         return made
+
+    @property
+    def rates(self) -> AcceleratorRates | CpuRates | None:
+        """How fast its devices are: published peaks, or measured here; or None."""
+        if self.platform == "cpu":
+            return measured_rates() if self.is_here else None
+        facts = self._facts
+        if facts is None and self.is_here:
+            facts = next((f for f in known_devices() if f.kind == self.kind), None)
+        return None if facts is None else published_rates(facts)
 
     @property
     def devices(self) -> tuple[Any, ...]:

@@ -1,0 +1,168 @@
+"""`measure.step_time`: how long a compiled program should take on a device.
+
+Each operation of the optimised program takes the time of its flops at the device's rate
+or of its bytes at the memory's, whichever is longer, and a moment to start. On GPUs and
+TPUs the sum at the published rates is a limit that no program passes; twice that is the
+other end. On a processor the rates are measured, and the range lies around what ten
+programs took of them (benchmarks/step_time.py).
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+import jax
+
+from frugax.budget import format_seconds
+from frugax.targets import AcceleratorRates, CompiledAnswer, CpuRates, Target
+
+from ._program_costs import program
+from ._work import Branches, Loop, Operation, Work, work
+
+# On processors, chosen on ten programs (benchmarks/step_time_programs.py, CHOSEN_ON):
+# multiples of the measured rates and of the sum, of which they took 0.66 to 1.05.
+_DENSE, _CONVOLUTION = 0.98, 0.48
+_ARITHMETIC, _TRANSCENDENTAL = 1 / 13, 1 / 117  # of the flops of products
+_CACHED_BYTES = 100_000
+_CACHED, _PASSED, _REDUCED = 1.95, 0.8, 0.2  # of the memory's rate
+_START, _SERIAL, _LAUNCH = 0.36, 1 / 70, 9.0  # of the time of a small product
+_CPU_RANGE = (0.59, 1.18)
+# Larger blocks are taken from the system anew by each run, which fills them with zeros
+# page by page (glibc's largest threshold).
+_FRESH_BYTES, _FRESH = 32 * 2**20, 0.11  # of the memory's rate
+_ACCELERATOR_RANGE = 2.0
+
+
+Choose: TypeAlias = Callable[[Iterable[float]], float]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepTime:
+    """A range of seconds in which one run of a program is expected to lie.
+
+    Attributes:
+        low: on an accelerator the physical limit.
+        high: at most twice as long.
+        problem: why the time cannot be told; "" if it can.
+    """
+
+    low: float = 0.0
+    high: float = 0.0
+    problem: str = ""
+
+    def judge(self, measured: float) -> str:
+        """The verdict on a measured time: "kept", "broken" or "cannot tell"."""
+        if self.problem or not 0 < measured < float("inf"):
+            return "cannot tell"
+        return "kept" if self.low <= measured <= self.high else "broken"
+
+    def __str__(self) -> str:
+        if self.problem:
+            return "cannot tell"
+        return f"{format_seconds(self.low)} to {format_seconds(self.high)}"
+
+
+def step_time(
+    compiled: "jax.stages.Compiled | CompiledAnswer", target: Target
+) -> StepTime:
+    """Predict how long a compiled program takes on the devices of a target.
+
+    Args:
+        compiled: `jax.jit(f).lower(*args).compile()`, or the answer of a target.
+        target: what it was compiled for.
+
+    Several devices of a processor are counted one after the other.
+
+    Returns:
+        A range; without one the problem says why: a device without rates, a loop
+        without a count, an operation whose work is not known.
+    """
+    rates = target.rates
+    if rates is None:
+        return StepTime(problem=f"the rates of {target.name} are not known")
+    done = work(compiled)
+    if problem := _find_problem(done):
+        return StepTime(problem=problem)
+    if isinstance(rates, CpuRates):
+        costs = program(compiled)
+        fresh = [n for n in (costs.temp_bytes, costs.output_bytes) if n > _FRESH_BYTES]
+        once = sum(fresh) / (_FRESH * rates.memory) + _LAUNCH * rates.start_seconds
+        least, most = _add_up(done, lambda o: _on_processor(o, rates))
+        # Several devices share the cores.
+        low, high = (target.num_devices * each for each in _CPU_RANGE)
+        return StepTime(low * (least + once), high * (most + once))
+    if dtype := _find_unpriced(done, rates):
+        return StepTime(problem=f"the rate of {target.name} in {dtype} is not known")
+    least, most = _add_up(done, lambda o: _on_accelerator(o, rates))
+    # What is sent may be hidden behind what is computed.
+    sent = done.moved_bytes / rates.link
+    return StepTime(max(least, sent), _ACCELERATOR_RANGE * max(most, sent))
+
+
+def _add_up(work: Work, seconds: Callable[[Operation], float]) -> tuple[float, float]:
+    """Seconds with the shortest and with the longest branch of each conditional."""
+
+    def add(part: "Operation | Loop | Branches | Work", choose: "Choose") -> float:
+        if isinstance(part, Operation):
+            return seconds(part)
+        if isinstance(part, Loop):
+            return (part.count or 0) * add(part.body, choose)
+        if isinstance(part, Branches):
+            return choose(add(choice, choose) for choice in part.choices)
+        return sum(add(each, choose) for each in part.parts)
+
+    return add(work, min), add(work, max)
+
+
+def _find_problem(work: Work) -> str:
+    """Why the work of a program is not known; "" if it is."""
+    for part in work.parts:
+        if isinstance(part, Operation):
+            found = part.problem
+        elif isinstance(part, Loop):
+            unknown = "how often a loop runs is not known"
+            found = unknown if part.count is None else _find_problem(part.body)
+        else:
+            found = next(filter(None, map(_find_problem, part.choices)), "")
+        if found:
+            return found
+    return ""
+
+
+def _find_unpriced(work: Work, rates: AcceleratorRates) -> str:
+    """A dtype of a product whose rate is not known; "" if there is none."""
+    dtypes = {o.dtype for o, _ in work.operations() if o.flops}
+    return min(dtypes - rates.products.keys(), default="")
+
+
+def _on_accelerator(operation: Operation, rates: AcceleratorRates) -> float:
+    if operation.collective:
+        return 0.0
+    compute = operation.flops / rates.products[operation.dtype or "f32"]
+    if rates.arithmetic:
+        simple = operation.arithmetic + operation.transcendentals
+        compute = max(compute, simple / rates.arithmetic)
+    return max(compute, operation.bytes / rates.memory) + rates.start_seconds
+
+
+def _on_processor(operation: Operation, rates: CpuRates) -> float:
+    if operation.collective:
+        return operation.moved_bytes / (_PASSED * rates.memory)
+    is_convolution = operation.kind == "convolution"
+    dense = rates.products * (_CONVOLUTION if is_convolution else _DENSE)
+    # Half as many float64 as float32 fit into one instruction.
+    width = 2 if operation.dtype in ("f64", "c64", "c128") else 1
+    if operation.bytes < _CACHED_BYTES:
+        memory = _CACHED * rates.memory
+    else:
+        is_reduction = operation.kind == "reduction"
+        memory = rates.memory * (_REDUCED if is_reduction else _PASSED)
+    arithmetic = operation.arithmetic / (_ARITHMETIC * rates.products)
+    special = operation.transcendentals / (_TRANSCENDENTAL * rates.products)
+    return (
+        _START * rates.start_seconds
+        + width * operation.flops / dense
+        + max(operation.bytes / memory, arithmetic)
+        + special
+        + _SERIAL * operation.serial * rates.start_seconds
+    )

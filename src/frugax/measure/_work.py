@@ -1,0 +1,558 @@
+"""`measure.work`: the operations that a compiled program runs, and what each moves.
+
+The input is the optimised HLO, after fusion: an operation here is one kernel, and its
+bytes are those that it reads from and writes to the device's memory.
+"""
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Literal, TypeAlias
+
+import jax
+
+from frugax.targets import CompiledAnswer
+
+from ._arrays import Array, array_leaves
+from ._protobuf import Message
+from ._schedule import module_of
+
+Kind: TypeAlias = Literal[
+    "product", "convolution", "reduction", "scatter", "sort", "pass"
+]
+
+_COLLECTIVES = (
+    "all-gather",
+    "all-reduce",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+)
+# These name values that exist already, or only wait for another operation.
+_NO_WORK = frozenset(
+    {
+        *("parameter", "constant", "tuple", "get-tuple-element", "bitcast"),
+        *("optimization-barrier", "add-dependency", "domain", "after-all"),
+        *("partition-id", "replica-id"),
+    }
+)
+# These move elements, and compute nothing.
+_MOVES = frozenset(
+    {
+        *("broadcast", "reshape", "transpose", "copy", "slice", "pad", "concatenate"),
+        *("reverse", "dynamic-slice", "dynamic-update-slice", "gather", "iota"),
+        *("bitcast-convert", "copy-start"),
+    }
+)
+# These read only a part of their first operand.
+_PARTIAL_READS = frozenset({"dynamic-slice", "slice", "gather"})
+# Evaluated as a polynomial with a division or a table: tens of instructions an element.
+_TRANSCENDENTALS = {
+    "exponential": 1.0,
+    "exponential-minus-one": 1.0,
+    "log": 1.0,
+    "log-plus-one": 1.0,
+    "tanh": 1.0,
+    "logistic": 1.0,
+    "cosine": 1.0,
+    "sine": 1.0,
+    "tan": 2.0,
+    "erf": 1.0,
+    "power": 2.0,
+    "atan2": 2.0,
+    "cbrt": 1.0,
+}
+# Simple instructions of one element.
+_ARITHMETIC = {"divide": 4.0, "sqrt": 4.0, "rsqrt": 4.0, "remainder": 8.0}
+# Custom calls that take no time of their own.
+_MARKERS = frozenset(
+    {
+        *("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"),
+        *("AllocateBuffer", "MoveToHost", "MoveToDevice", "PinToHost"),
+    }
+)
+# Field numbers of hlo.proto, which are fixed once published.
+_COMPUTATIONS, _ENTRY_ID = 3, 6
+_INSTRUCTIONS, _COMPUTATION_ID, _ROOT_ID = 2, 5, 6
+_OPCODE, _SHAPE, _METADATA, _PARAMETER = 2, 3, 7, 9
+_WINDOW, _CONVOLUTION, _CALL_TARGET, _DOT = 15, 16, 28, 30
+_ID, _OPERANDS, _CALLED, _BACKEND_CONFIG = 35, 36, 38, 43
+_FEATURE_GROUPS, _BATCH_GROUPS = 50, 58
+_OP_NAME = 2
+_KERNEL_INPUT, _KERNEL_OUTPUT, _KERNEL_SPATIAL = 3, 4, 6
+_INPUT_BATCH, _INPUT_FEATURE, _INPUT_SPATIAL = 7, 8, 11
+_OUTPUT_SPATIAL = 12
+_TRIP_COUNT = re.compile(r'"known_trip_count":\{[^}]*"n":"?(\d+)')
+_PARTITIONS = re.compile(r'"outer_dimension_partitions":\[([^\]]*)\]')
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One kernel, or one collective.
+
+    Attributes:
+        name: the opcode, or for a fusion the traced operation.
+        kind: of the work that dominates it.
+        flops: of matrix products and convolutions.
+        dtype: of the operands of these.
+        arithmetic: simple instructions on elements, without those of `flops`.
+        transcendentals: exponentials, logarithms and the like.
+        serial: elements that are handled one at a time.
+        bytes: read and written.
+        moved_bytes: sent or received in a collective: the larger of its operand and its
+            result.
+        collective: the kind of collective; "" for a kernel.
+        partitions: parts that run on threads of their own, where the compiler says so.
+        problem: why its work is not known; "" if it is.
+    """
+
+    name: str
+    kind: Kind = "pass"
+    flops: float = 0.0
+    dtype: str = ""
+    arithmetic: float = 0.0
+    transcendentals: float = 0.0
+    serial: float = 0.0
+    bytes: int = 0
+    moved_bytes: int = 0
+    collective: str = ""
+    partitions: int = 1
+    problem: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop: `body` runs `count` times; None where the compiler does not know."""
+
+    body: "Work"
+    count: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Branches:
+    """A conditional: one of these runs."""
+
+    choices: "tuple[Work, ...]"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Work:
+    """What a compiled program does on one device, one thing after the other.
+
+    Attributes:
+        parts: operations, loops and conditionals.
+    """
+
+    parts: "tuple[Operation | Loop | Branches, ...]"
+
+    def operations(self, times: int = 1) -> Iterator[tuple[Operation, int]]:
+        """Each operation and how often it runs; all branches of a conditional.
+
+        The body of a loop whose count is not known counts once.
+        """
+        for part in self.parts:
+            if isinstance(part, Operation):
+                yield part, times
+            elif isinstance(part, Loop):
+                count = 1 if part.count is None else part.count
+                yield from part.body.operations(times * count)
+            else:
+                for choice in part.choices:
+                    yield from choice.operations(times)
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of all collectives."""
+        return sum(o.moved_bytes * times for o, times in self.operations())
+
+
+def work(compiled: "jax.stages.Compiled | CompiledAnswer") -> Work:
+    """Read the operations of a compiled program.
+
+    Args:
+        compiled: `jax.jit(f).lower(*args).compile()`, or the answer of a target.
+    """
+    return _Module(Message(module_of(compiled))).work()
+
+
+class _Instruction:
+    """One instruction of a computation."""
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        self.number = message.number(_ID)
+        self.opcode = message.text(_OPCODE)
+        self.operands = message.numbers(_OPERANDS)
+        self.called = message.numbers(_CALLED)
+        self._arrays: tuple[Array, ...] | None = None
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """The arrays of its result."""
+        if self._arrays is None:
+            leaves = array_leaves(self.message.message(_SHAPE))
+            self._arrays = tuple(leaves.values())
+        return self._arrays
+
+    @property
+    def bytes(self) -> int:
+        return sum(a.bytes for a in self.arrays)
+
+    @property
+    def elements(self) -> int:
+        return max((a.elements for a in self.arrays), default=0)
+
+    @property
+    def config(self) -> str:
+        return self.message.text(_BACKEND_CONFIG)
+
+
+class _Computation:
+    def __init__(self, message: Message) -> None:
+        found = map(_Instruction, message.messages(_INSTRUCTIONS))
+        self.instructions = {i.number: i for i in found}
+        self.root = self.instructions[message.number(_ROOT_ID)]
+
+    def operands(self, instruction: _Instruction) -> list[_Instruction]:
+        return [self.instructions[n] for n in instruction.operands]
+
+    def source(self, instruction: _Instruction) -> _Instruction:
+        """The instruction whose value this one only shows in another shape."""
+        while instruction.opcode in ("bitcast", "copy", "reshape", "convert"):
+            instruction = self.instructions[instruction.operands[0]]
+        return instruction
+
+
+class _Module:
+    def __init__(self, proto: Message) -> None:
+        self._entry = proto.number(_ENTRY_ID)
+        self._messages = {
+            c.number(_COMPUTATION_ID): c for c in proto.messages(_COMPUTATIONS)
+        }
+        self._computations: dict[int, _Computation] = {}
+        self._works: dict[int, Work] = {}
+
+    def work(self) -> Work:
+        return self._work_of(self._entry)
+
+    def _computation(self, number: int) -> _Computation:
+        if number not in self._computations:
+            self._computations[number] = _Computation(self._messages[number])
+        return self._computations[number]
+
+    def _work_of(self, number: int) -> Work:
+        if number not in self._works:
+            computation = self._computation(number)
+            parts: list[Operation | Loop | Branches] = []
+            for instruction in computation.instructions.values():
+                parts += self._parts_of(computation, instruction)
+            self._works[number] = Work(tuple(parts))
+        return self._works[number]
+
+    def _parts_of(
+        self, computation: _Computation, instruction: _Instruction
+    ) -> "Sequence[Operation | Loop | Branches]":
+        opcode = instruction.opcode
+        if opcode in _NO_WORK or opcode.endswith(("-done", "-update")):
+            return ()
+        if opcode == "while":
+            body, condition = map(self._work_of, instruction.called)
+            found = _TRIP_COUNT.search(instruction.config)
+            count = int(found[1]) if found else None
+            return (Loop(Work(condition.parts + body.parts), count),)
+        if opcode == "conditional":
+            return (Branches(tuple(map(self._work_of, instruction.called))),)
+        if opcode in ("call", "async-start"):
+            return [p for n in instruction.called for p in self._work_of(n).parts]
+        if opcode.removesuffix("-start") in _COLLECTIVES:
+            return (_read_collective(computation, instruction),)
+        return (self._read_kernel(computation, instruction),)
+
+    def _read_kernel(
+        self, computation: _Computation, instruction: _Instruction
+    ) -> Operation:
+        counts = _Counts()
+        partitions = 1
+        if instruction.opcode == "fusion":
+            inner = self._computation(instruction.called[0])
+            for each in inner.instructions.values():
+                self._count(inner, each, counts)
+            size = _fused_bytes(inner)
+            if "__ynn_fusion" in instruction.config:
+                counts.serial += max(map(_scalar_elements, inner.instructions.values()))
+            if found := _PARTITIONS.search(instruction.config):
+                sides = re.findall(r"\d+", found[1])
+                partitions = math.prod(map(int, sides))
+        else:
+            self._count(computation, instruction, counts)
+            size = _moved_by(computation, instruction)
+        path = instruction.message.message(_METADATA).text(_OP_NAME)
+        return Operation(
+            name=path.rpartition("/")[2] or instruction.opcode,
+            kind=counts.kind,
+            flops=counts.flops,
+            dtype=counts.dtype,
+            arithmetic=counts.arithmetic,
+            transcendentals=counts.transcendentals,
+            serial=counts.serial,
+            bytes=size,
+            partitions=partitions,
+            problem=counts.problem,
+        )
+
+    def _count(
+        self, computation: _Computation, instruction: _Instruction, counts: "_Counts"
+    ) -> None:
+        """Add the work of one instruction, which may be part of a fusion."""
+        opcode = instruction.opcode
+        operands = computation.operands(instruction)
+        if opcode in _NO_WORK | _MOVES:
+            return
+        if opcode in _TRANSCENDENTALS:
+            counts.transcendentals += _TRANSCENDENTALS[opcode] * instruction.elements
+        elif opcode == "dot":
+            counts.add_product("product", _dot_flops(instruction, operands), operands)
+        elif opcode == "convolution":
+            flops = _convolution_flops(instruction, operands)
+            counts.add_product("convolution", flops, operands)
+        elif opcode == "custom-call":
+            self._count_call(instruction, operands, counts)
+        elif opcode in ("reduce", "reduce-window", "select-and-scatter", "map"):
+            count = operands[0].elements
+            if counts.kind == "pass":
+                counts.kind = "reduction"
+            if opcode == "reduce-window":
+                sides = instruction.message.message(_WINDOW).messages(1)
+                count = instruction.elements * math.prod(s.number(1) for s in sides)
+            counts.arithmetic += count * self._applied_arithmetic(instruction)
+        elif opcode == "scatter":
+            counts.kind = "scatter"
+            counts.arithmetic += operands[-1].elements
+        elif opcode == "sort":
+            counts.kind = "sort"
+            length = _sorted_length(instruction)
+            levels = math.log2(max(length, 2))
+            counts.serial += instruction.elements * levels
+        elif opcode == "fft":
+            length = operands[0].arrays[0].dims[-1]
+            levels = math.log2(max(length, 2))
+            counts.arithmetic += 5 * operands[0].elements * levels
+        elif opcode == "fusion":  # nested, as on TPUs
+            inner = self._computation(instruction.called[0])
+            for each in inner.instructions.values():
+                self._count(inner, each, counts)
+        elif opcode in ("triangular-solve", "cholesky", "infeed", "outfeed", "while"):
+            counts.problem = f"the time of {opcode} is not known"
+        else:
+            counts.arithmetic += _ARITHMETIC.get(opcode, 1.0) * instruction.elements
+
+    def _applied_arithmetic(self, instruction: _Instruction) -> float:
+        """Instructions that a reduction applies to each element."""
+        inner = self._computation(instruction.called[0]).instructions.values()
+        return sum(i.opcode not in _NO_WORK | _MOVES for i in inner)
+
+    def _count_call(
+        self,
+        instruction: _Instruction,
+        operands: Sequence[_Instruction],
+        counts: "_Counts",
+    ) -> None:
+        target = instruction.message.text(_CALL_TARGET)
+        if target in _MARKERS:
+            return
+        if target == "TopK":
+            counts.kind = "sort"
+            counts.arithmetic += operands[0].elements
+        elif target.startswith(("__cublas$", "__onednn$matmul")):
+            flops = _gemm_flops(instruction, operands)
+            if flops is not None:
+                counts.add_product("product", flops, operands)
+            else:
+                counts.problem = f"the work of {target} is not known"
+        elif target.startswith("__cudnn$conv"):
+            flops = _convolution_flops(instruction, operands, target)
+            counts.add_product("convolution", flops, operands)
+        else:
+            counts.problem = f"the work of the custom call {target} is not known"
+
+
+@dataclasses.dataclass(slots=True)
+class _Counts:
+    """The sums of one kernel."""
+
+    kind: Kind = "pass"
+    flops: float = 0.0
+    dtype: str = ""
+    arithmetic: float = 0.0
+    transcendentals: float = 0.0
+    serial: float = 0.0
+    problem: str = ""
+
+    def add_product(
+        self, kind: Kind, flops: float, operands: Sequence[_Instruction]
+    ) -> None:
+        self.kind = kind
+        self.flops += flops
+        # The wider operand sets the unit that multiplies.
+        arrays = [o.arrays[0] for o in operands[:2]]
+        self.dtype = max(arrays, key=lambda a: _width(a.dtype)).dtype
+
+
+def _scalar_elements(instruction: _Instruction) -> int:
+    """Elements that XNNPACK's successor on CPUs, YNN, computes one at a time.
+
+    It does where the side next to the last is 1, as derivatives of a batch of scalars
+    have it (jaxlib 0.10.2: 10 ns an element, 0.4 where the side is 4).
+    """
+    (array, *_) = instruction.arrays
+    if instruction.opcode != "multiply" or len(array.dims) < 3 or array.dims[-2] != 1:
+        return 0
+    return array.elements
+
+
+def _width(dtype: str) -> int:
+    return int((re.findall(r"\d+", dtype) or ["8"])[0])
+
+
+def _read_collective(computation: _Computation, instruction: _Instruction) -> Operation:
+    operands = sum(o.bytes for o in computation.operands(instruction))
+    result = instruction.bytes
+    # A "-start" returns its operands beside its results.
+    if instruction.opcode.endswith("-start"):
+        result -= operands
+    kind = instruction.opcode.removesuffix("-start")
+    return Operation(name=kind, moved_bytes=max(operands, result), collective=kind)
+
+
+def _moved_by(computation: _Computation, instruction: _Instruction) -> int:
+    """Bytes that an unfused operation reads and writes."""
+    operands = computation.operands(instruction)
+    if instruction.opcode in _PARTIAL_READS:
+        return 2 * instruction.bytes
+    if instruction.opcode == "dynamic-update-slice":
+        return 2 * operands[1].bytes
+    if instruction.opcode == "scatter":
+        return 2 * operands[-1].bytes + operands[1].bytes
+    return instruction.bytes + sum(o.bytes for o in operands)
+
+
+def _fused_bytes(inner: _Computation) -> int:
+    """Bytes that a fusion reads from its parameters and writes to its results."""
+    users: dict[int, list[_Instruction]] = {}
+    for each in inner.instructions.values():
+        for n in dict.fromkeys(each.operands):
+            users.setdefault(n, []).append(each)
+
+    def read(each: _Instruction) -> int:
+        """Bytes of a value that its users need."""
+        needed = 0
+        for user in users.get(each.number, []):
+            is_first = user.operands[0] == each.number
+            if user.opcode in _PARTIAL_READS and is_first:
+                needed += user.bytes
+            elif user.opcode == "dynamic-update-slice" and is_first:
+                pass  # it is written over in place
+            elif user.opcode == "scatter" and is_first:
+                needed += inner.operands(user)[-1].bytes
+            elif user.opcode in ("bitcast", "reshape"):
+                needed += read(user)
+            else:
+                return each.bytes
+        return min(needed, each.bytes)
+
+    parameters = [i for i in inner.instructions.values() if i.opcode == "parameter"]
+    roots = [inner.root]
+    if inner.root.opcode == "tuple":
+        roots = inner.operands(inner.root)
+    return sum(map(read, parameters)) + sum(_written(inner, r) for r in roots)
+
+
+def _written(inner: _Computation, root: _Instruction) -> int:
+    at = inner.source(root)
+    if at.opcode == "dynamic-update-slice":
+        return inner.operands(at)[1].bytes
+    if at.opcode == "scatter":
+        return inner.operands(at)[-1].bytes
+    return root.bytes
+
+
+def _dot_flops(instruction: _Instruction, operands: Sequence[_Instruction]) -> float:
+    dims = operands[0].arrays[0].dims
+    contracted = instruction.message.message(_DOT).numbers(1)
+    return 2.0 * instruction.elements * math.prod(dims[n] for n in contracted)
+
+
+def _gemm_flops(
+    instruction: _Instruction, operands: Sequence[_Instruction]
+) -> float | None:
+    """Flops of a matrix product that a library computes; None where it is unclear."""
+    try:
+        config = json.loads(instruction.config)
+        found = config.get("gemm_backend_config") or config["onednn_matmul_config"]
+        contracted = found["dot_dimension_numbers"]["lhs_contracting_dimensions"]
+    except (ValueError, KeyError):
+        return None
+    dims = operands[0].arrays[0].dims
+    depth = math.prod(dims[int(n)] for n in contracted)
+    return 2.0 * instruction.arrays[0].elements * depth
+
+
+def _convolution_flops(
+    instruction: _Instruction, operands: Sequence[_Instruction], target: str = ""
+) -> float:
+    """Flops of the pairs of an input and a weight that are not padding."""
+    left, kernel = operands[0].arrays[0].dims, operands[1].arrays[0].dims
+    out = instruction.arrays[0].dims
+    # The gradients of cuDNN name the arrays by their part in the forward convolution.
+    if "BackwardInput" in target:
+        left, out = out, left
+    elif "BackwardFilter" in target:
+        kernel, out = out, kernel
+    numbers = instruction.message.message(_CONVOLUTION)
+    window = instruction.message.message(_WINDOW).messages(1)
+    spatial = zip(
+        numbers.numbers(_INPUT_SPATIAL),
+        numbers.numbers(_OUTPUT_SPATIAL),
+        window,
+        strict=True,
+    )
+    pairs = 1
+    for place, place_out, side in spatial:
+        pairs *= _valid_pairs(side, left[place], out[place_out])
+    batch = left[numbers.number(_INPUT_BATCH)]
+    batch //= max(instruction.message.number(_BATCH_GROUPS), 1)
+    channels = (
+        kernel[numbers.number(_KERNEL_INPUT)] * kernel[numbers.number(_KERNEL_OUTPUT)]
+    )
+    return 2.0 * batch * channels * pairs
+
+
+def _valid_pairs(side: Message, size: int, size_out: int) -> int:
+    """Pairs of an output and a weight along one side that meet an input."""
+    stride, low = max(side.number(2), 1), _signed(side.number(3))
+    apart, apart_in = max(side.number(5), 1), max(side.number(6), 1)
+    count = 0
+    for k in range(side.number(1)):
+        # o * stride + k * apart - low must be a multiple of apart_in below its end.
+        begin = k * apart - low
+        if apart_in == 1:
+            first = max(0, -(begin // stride))
+            last = min(size_out - 1, (size - 1 - begin) // stride)
+            count += max(0, last - first + 1)
+        else:
+            end = (size - 1) * apart_in
+            ats = range(begin, begin + size_out * stride, stride)
+            count += sum(0 <= at <= end and at % apart_in == 0 for at in ats)
+    return count
+
+
+def _signed(value: int) -> int:
+    return value - 2**64 if value >= 2**63 else value
+
+
+def _sorted_length(instruction: _Instruction) -> int:
+    dims = instruction.arrays[0].dims
+    (axis,) = instruction.message.numbers(14) or (0,)
+    return dims[axis] if dims else 1
