@@ -4,6 +4,7 @@ import dataclasses
 import enum
 import json
 import math
+from typing import Literal
 
 from ._plain import from_plain, to_json, to_plain
 from ._quantities import format_bytes, format_seconds, format_share
@@ -16,6 +17,23 @@ class Verdict(enum.StrEnum):
     KEPT = "kept"
     BROKEN = "broken"
     CANNOT_TELL = "cannot tell"
+
+
+class SpendName(enum.StrEnum):
+    """Names of the limits of a run. Programs find a row of a receipt by them."""
+
+    COMPILES = "compiles of the step"
+    TIME = "time of the whole run"
+    WATCHING = "time spent watching"
+    ACCURACY = "accuracy lost by compression"
+    FILE = "file"
+    REL_ERROR = "relative error"
+    MAX_ABS = "largest error"
+
+    @staticmethod
+    def step_memory(kind: Literal["temp", "total"], *, each_device: bool) -> str:
+        """The name of the memory of a training step, on one device or on each."""
+        return f"{kind} memory of one step" + " on each device" * each_device
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from frugax.budget import MemoryBudget, MemoryShare, Receipt, Verdict
+from frugax.budget import MemoryBudget, MemoryShare, Receipt, SpendName, Verdict
 from frugax.errors import ConfigError, FrugaxError
 
 from ._consoles import console, errors, print_error
@@ -500,8 +500,8 @@ def _exit_code(folder: "RunFolder", receipt: Receipt) -> int:
     # `cannot tell` fails as well: a script must not take doubt for success. Watching
     # alone is not the run's purpose, so its share does not fail one.
     missed = [s.name for s in receipt.spends if s.verdict is not Verdict.KEPT]
-    if missed == ["time spent watching"]:
-        console.print("The exit status is 0: time spent watching does not count in it.")
+    if missed == [SpendName.WATCHING]:
+        console.print(f"The exit status is 0: {missed[0]} does not count in it.")
         return 0
     return int(bool(missed))
 

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from frugax.budget import Receipt, SizeBudget, Verdict, check_budget
+from frugax.budget import Receipt, SizeBudget, SpendName, Verdict, check_budget
 
 from ._arguments import MonotonicProgress, Progress, check_path
 from ._compressed_tensors import CompressedTensors
@@ -348,6 +348,6 @@ def _make_receipt(
             weights=sum(math.prod(e.shape) for e in entries),
         )
     return make_receipt(
-        Limit("relative error", "", limit, None, rel_error, source),
-        Limit("file", "bytes", most, None, file_bytes, "length of the file"),
+        Limit(SpendName.REL_ERROR, "", limit, None, rel_error, source),
+        Limit(SpendName.FILE, "bytes", most, None, file_bytes, "length of the file"),
     )

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from frugax.allocate import multiple_choice_knapsack
-from frugax.budget import Receipt, SizeBudget, Verdict, check_budget
+from frugax.budget import Receipt, SizeBudget, SpendName, Verdict, check_budget
 from frugax.errors import InfeasibleBudgetError
 from frugax.trees import PyTree, is_array, named_leaves, replace_leaves
 
@@ -181,7 +181,7 @@ def pack(
             source="bytes of the packed arrays",
         ),
         Limit(
-            *("relative error", "", budget.rel_error),
+            *(SpendName.REL_ERROR, "", budget.rel_error),
             *(relative_error(predicted, total), rel_error),
             source="decoded from the packed arrays; predicted from samples",
         ),

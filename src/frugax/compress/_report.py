@@ -8,6 +8,7 @@ from frugax.budget import (
     Receipt,
     SizeBudget,
     Spend,
+    SpendName,
     Verdict,
     format_bytes,
     to_json,
@@ -137,15 +138,15 @@ class CompressReport:
         decoded = f"decoded from the file; predicted {predicted}"
         return make_receipt(
             Limit(
-                *("file", "bytes", limit),
+                *(SpendName.FILE, "bytes", limit),
                 *(plan.file_bytes, self.file_bytes, counted, problems),
             ),
             Limit(
-                *("relative error", "", budget.rel_error),
+                *(SpendName.REL_ERROR, "", budget.rel_error),
                 *(plan.rel_error, self.rel_error, decoded),
             ),
             Limit(
-                *("largest error", "", budget.max_abs),
+                *(SpendName.MAX_ABS, "", budget.max_abs),
                 *(plan.max_abs, self.max_abs, decoded),
             ),
         )

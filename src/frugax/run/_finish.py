@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from frugax import compress, train, trees, watch
-from frugax.budget import Receipt, SizeBudget, Spend, Verdict
+from frugax.budget import Receipt, SizeBudget, Spend, SpendName, Verdict
 from frugax.errors import OutputError
 from frugax.fileio import write_whole
 from frugax.train.processes import run_on_first
@@ -271,7 +271,7 @@ def accuracy_spend(
     source = "test set: trained weights, then the weights decoded from the file"
     lost = before.values["accuracy"] - after.values["accuracy"]
     spend = Spend(
-        name="accuracy lost by compression",
+        name=SpendName.ACCURACY,
         unit="",
         limit=limit,
         # Rounding the weights sometimes helps; a gain is not a negative expense. The
@@ -323,7 +323,7 @@ def _time_spend(
     return [
         Spend(
             # Planning and resumed parts included: the budget is about the wall clock.
-            name="time of the whole run",
+            name=SpendName.TIME,
             unit="seconds",
             limit=budget.seconds,
             predicted=predicted,

@@ -9,7 +9,15 @@ from typing import Literal
 import jax
 
 from frugax import train, trees
-from frugax.budget import Plan, Spend, amount, format_bytes, format_seconds, table
+from frugax.budget import (
+    Plan,
+    Spend,
+    SpendName,
+    amount,
+    format_bytes,
+    format_seconds,
+    table,
+)
 
 from ._config import Budgets, RunConfig
 from ._folder import RunFolder, free_folder
@@ -59,7 +67,7 @@ class RunPlan(Plan):
             kind: ["-", format_bytes(self.memory_bytes)],
             f"{kind} without a plan": ["-", format_bytes(self.unplanned_bytes)],
             "time of one step": ["-", format_seconds(self.step_seconds)],
-            "time of the whole run": ["-", format_seconds(self.seconds)],
+            SpendName.TIME: ["-", format_seconds(self.seconds)],
         }
         for s in self.spends:
             rows[s.name] = [amount(s.limit, s.unit), amount(s.predicted, s.unit)]
@@ -110,7 +118,7 @@ def plan(
     if ready.memory is not None:
         spends.append(
             Spend(
-                name=f"{ready.memory_kind} memory of one step",
+                name=SpendName.step_memory(ready.memory_kind, each_device=False),
                 unit="bytes",
                 limit=ready.memory.limit_bytes,
                 predicted=ready.step.program.bytes_of(ready.memory_kind),
@@ -131,7 +139,7 @@ def plan(
         if limit is not None:
             spends.append(
                 Spend(
-                    name="file",
+                    name=SpendName.FILE,
                     unit="bytes",
                     limit=limit,
                     predicted=ready.size.file_bytes,
@@ -143,7 +151,7 @@ def plan(
     if limits is not None and limits.seconds is not None:
         spends.append(
             Spend(
-                name="time of the whole run",
+                name=SpendName.TIME,
                 unit="seconds",
                 limit=limits.seconds,
                 predicted=seconds,

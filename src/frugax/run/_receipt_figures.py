@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from frugax.budget import SpendName
+
 MEASURED_ONCE = "it was measured once, in that run."
 WRITTEN_ONCE = "it was written down in that run, and nothing derives it."
 
@@ -10,12 +12,12 @@ WRITTEN_ONCE = "it was written down in that run, and nothing derives it."
 # docs/receipts.md has the same list.
 NOT_DERIVABLE = {
     "seconds": MEASURED_ONCE,
-    "spends.time of the whole run.measured": MEASURED_ONCE,
-    "spends.time of the whole run.predicted": MEASURED_ONCE,
-    "spends.time spent watching.measured": MEASURED_ONCE,
-    "spends.time spent watching.noise": MEASURED_ONCE,
-    "spends.time spent watching.source": MEASURED_ONCE,
-    "spends.time spent watching.problems": MEASURED_ONCE,
+    f"spends.{SpendName.TIME}.measured": MEASURED_ONCE,
+    f"spends.{SpendName.TIME}.predicted": MEASURED_ONCE,
+    f"spends.{SpendName.WATCHING}.measured": MEASURED_ONCE,
+    f"spends.{SpendName.WATCHING}.noise": MEASURED_ONCE,
+    f"spends.{SpendName.WATCHING}.source": MEASURED_ONCE,
+    f"spends.{SpendName.WATCHING}.problems": MEASURED_ONCE,
     # Where the config allows both of the end of the time and early stopping.
     "stopped_because": WRITTEN_ONCE,
     "notes": WRITTEN_ONCE,
@@ -35,10 +37,10 @@ OF_THE_WEIGHTS = (
     "model.noise",
     "model.rel_error",
     "model.tensors",
-    "spends.accuracy lost by compression",
-    "spends.file",
-    "spends.relative error",
-    "spends.largest error",
+    f"spends.{SpendName.ACCURACY}",
+    f"spends.{SpendName.FILE}",
+    f"spends.{SpendName.REL_ERROR}",
+    f"spends.{SpendName.MAX_ABS}",
 )
 # Of these every receipt has its own.
 REQUIRED = (

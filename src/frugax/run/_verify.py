@@ -17,7 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from frugax import compress, train, trees, watch
-from frugax.budget import Receipt, SizeBudget, Spend, Verdict, from_plain, to_plain
+from frugax.budget import (
+    Receipt,
+    SizeBudget,
+    Spend,
+    SpendName,
+    Verdict,
+    from_plain,
+    to_plain,
+)
 from frugax.errors import ConfigError, FrugaxError
 from frugax.trees import PyTree
 
@@ -292,8 +300,8 @@ def derive(
         found.gaps[""] = why or _NO_CONFIG
         return found
     rows = _derive_limits(found, config)
-    if "file" in rows and (length := found.values.get("model.file_bytes")):
-        found.add("spends.file.measured", length)
+    if SpendName.FILE in rows and (length := found.values.get("model.file_bytes")):
+        found.add(f"spends.{SpendName.FILE}.measured", length)
     _derive_history(found, folder, config)
     if why:
         found.gaps[""] = why
@@ -370,35 +378,37 @@ def _derive_file(found: Derivation, folder: RunFolder) -> None:
 
 def _derive_limits(found: Derivation, config: RunConfig) -> list[str]:
     """Derive the limits that a config states itself; name the rows it leads to."""
-    budgets, rows = config.budgets, {}
+    budgets = config.budgets
+    rows: dict[str, Any] = {}
     if budgets.time is not None:
-        rows["time of the whole run"] = budgets.time.seconds
-        rows["compiles of the step"] = budgets.time.compiles
+        rows[SpendName.TIME] = budgets.time.seconds
+        rows[SpendName.COMPILES] = budgets.time.compiles
     if budgets.overhead is not None:
-        rows["time spent watching"] = budgets.overhead.share
-    rows["accuracy lost by compression"] = budgets.accuracy_drop
+        rows[SpendName.WATCHING] = budgets.overhead.share
+    rows[SpendName.ACCURACY] = budgets.accuracy_drop
     size = budgets.size
     if size is not None:
-        rows["relative error"] = size.rel_error
-        rows["largest error"] = size.max_abs
+        rows[SpendName.REL_ERROR] = size.rel_error
+        rows[SpendName.MAX_ABS] = size.max_abs
     rows = {name: limit for name, limit in rows.items() if limit is not None}
     for name, limit in rows.items():
         found.add(f"spends.{name}.limit", limit)
     # Of rows that are measured once, all but the figures themselves.
     known: dict[str, dict[str, Any]] = {
-        "time of the whole run": {
+        SpendName.TIME: {
             "noise": 0.0, "unit": "seconds", "problems": "", "source": TIME_SOURCE,
         },
-        "time spent watching": {"predicted": None, "unit": "share"},
+        SpendName.WATCHING: {"predicted": None, "unit": "share"},
     }  # fmt: skip
     for name in known.keys() & rows.keys():
         found.add(f"spends.{name}", known[name])
     names = [*rows]
     if size and not (size.bytes is size.ratio is size.bits_per_weight is None):
-        names.append("file")
+        names.append(SpendName.FILE)
     if budgets.memory is not None:
-        row = f"{budgets.memory.kind} memory of one step"
-        names += [row, f"{row} on each device"]  # as with a layout
+        kind = budgets.memory.kind
+        # On each device with a layout.
+        names += [SpendName.step_memory(kind, each_device=n) for n in (False, True)]
     return names
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from frugax.budget import OverheadBudget, Receipt, Spend, check_budget
+from frugax.budget import OverheadBudget, Receipt, Spend, SpendName, check_budget
 from frugax.errors import OutputError
 from frugax.fileio import abandon_in_children
 
@@ -596,7 +596,7 @@ class Watcher(AbstractContextManager["Watcher"]):
             if entries := callback_stats.describe_entries():
                 notes.append(entries)
         spend = Spend(
-            name="time spent watching",
+            name=SpendName.WATCHING,
             unit="share",
             limit=self._limit,
             predicted=None if self._plan is None else self._plan.predicted,

@@ -15,7 +15,7 @@ from typing import Literal
 import jax
 
 from frugax import measure, remat
-from frugax.budget import MemoryBudget, Receipt, Spend
+from frugax.budget import MemoryBudget, Receipt, Spend, SpendName
 from frugax.errors import BudgetExceededError, InfeasibleBudgetError
 from frugax.options import join_first
 from frugax.trees import PyTree
@@ -333,13 +333,12 @@ class TrainStep:
         if memory is not None:
             largest = self._find_largest(memory.kind)
             if largest is not None and largest.plan is not None:
-                plan, where = (
-                    largest.plan,
-                    "" if self.layout is None else " on each device",
-                )
+                plan, is_spread = largest.plan, self.layout is not None
                 spends.append(
                     Spend(
-                        name=f"{plan.budget.kind} memory of one step{where}",
+                        name=SpendName.step_memory(
+                            plan.budget.kind, each_device=is_spread
+                        ),
                         unit="bytes",
                         limit=plan.budget.limit_bytes,
                         predicted=plan.predicted,
@@ -350,7 +349,7 @@ class TrainStep:
         if self._compile_limit is not None:
             spends.append(
                 Spend(
-                    name="compiles of the step",
+                    name=SpendName.COMPILES,
                     unit="compiles",
                     limit=self._compile_limit,
                     predicted=1,
