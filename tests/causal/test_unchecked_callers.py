@@ -99,18 +99,18 @@ TypeError value for 'x' must be a number, not 'high'.
 TypeError value for 'x' must be a number, not array([1, 2]).
 ValueError value for 'x' is 1e+300, too large for float32: take a larger unit.
 TypeError unsupported operand type(s) for |: 'Intervention' and 'dict'
-ValueError seed must be a whole number >= 0, got -1.
-ValueError n must be a whole number >= 0, got 1.5.
-TypeError intervention must be of Intervention, got {'x': 1.0}: intervene(x=1.0) makes \
-one.
-ValueError d must be a whole number >= 1, got 2.5.
+ValueError seed must be an integer >= 0, got -1.
+TypeError n must be an integer >= 0, got 1.5.
+TypeError intervention must be of class Intervention, such as intervene(x=1.0), got \
+{'x': 1.0}.
+TypeError d must be an integer >= 1, got 2.5.
 ValueError d must go up from the least to the most, got (5, 3).
 ValueError pad_to must be >= 5, the most of d, got 4.
 TypeError samples must be a table with names, not dict: give Samples.from_frame(frame).
 TypeError samples must be a table with names, not ndarray: give \
 Samples.observed(names, array).
 ValueError edges has shape (3,), but must be (d, d), [parent, child].
-TypeError surrogate must be of Surrogate, got 's.fxz': it comes after the path.
+TypeError surrogate must be of class Surrogate, got 's.fxz'.
 TypeError samples must be a table with names, not dict: give Samples.from_frame(frame).
 ValueError steps must be >= 1, got 0.
 ValueError forbidden_sets holds 'xz': write a set of names, ('xz',).
@@ -126,7 +126,7 @@ ValueError variables['x'] must be a pair (least, greatest) of numbers, got ['Pd'
 ValueError variables['x'] must be a pair (least, greatest) of numbers, got ('0', '1').
 ValueError variables['x'] must be a pair (least, greatest) of numbers, got (None, 1).
 ValueError constraints['z'] must be a pair (least, greatest) of numbers, got 1.0.
-ValueError seed must be a whole number >= 0, got 1.5.
+TypeError seed must be an integer >= 0, got 1.5.
 TypeError policy must be a function of an outlook and a generator, got 'greedy': \
 leave it out for the expected improvement.
 TypeError minimize must be True or False, got 'no'.
@@ -134,20 +134,21 @@ ValueError values must be two finite numbers or more, got ('1', '2').
 ValueError values must be two finite numbers or more, got (True, 2).
 ValueError log_range must be (least, greatest), from 1.2e-38, got ('1', 10.0): \
 a range that holds 0 is a plain pair.
-ValueError max_parents must be a whole number >= 0, got -1.
-ValueError max_parents must be a whole number >= 0, got 1.5.
-ValueError prior_rows must be > 0 and finite, got 0.0.
-TypeError samples must be of Samples, got {'x': [1.0]}: give Samples.from_frame(frame).
+ValueError max_parents must be an integer >= 0, got -1.
+TypeError max_parents must be an integer >= 0, got 1.5.
+ValueError prior_rows must be a finite number > 0, got 0.0.
+TypeError samples must be of class Samples, such as Samples.from_frame(frame), got \
+{'x': [1.0]}.
 TypeError cost must be a number, got '5' of type str.
 TypeError costs['a'] must be a number, got '1' of type str.
 ValueError cost must be > 0 and finite, got 10000000000000000000.
 TypeError got None, which is not an experiment (ask returns None once the budget is \
 spent): pass one that ask returned, or its number.
-ValueError temperature must be a number > 0 and finite, got '1'.
-ValueError hidden_dim must be a whole number >= 1, got 8.5.
-ValueError ppo_epochs must be a whole number >= 1, got '4'.
-ValueError learning_rate must be > 0 and finite, got '1'.
-TypeError policy must be of AcquisitionPolicy, got 'x'.
+TypeError temperature must be a finite number > 0, got '1'.
+TypeError hidden_dim must be an integer >= 1, got 8.5.
+TypeError ppo_epochs must be an integer >= 1, got '4'.
+TypeError learning_rate must be a finite number > 0, got '1'.
+TypeError policy must be of class AcquisitionPolicy, got 'x'.
 """
 
 

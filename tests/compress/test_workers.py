@@ -133,9 +133,11 @@ def test_a_caller_that_stops_early_stops_the_threads(tree, small_batches):
     assert threading.active_count() == before
 
 
-@pytest.mark.parametrize("workers", [0, -1, True])
-def test_workers_are_counted(workers):
-    with refuses(ValueError, "workers"):
+@pytest.mark.parametrize(
+    "workers, error", [(0, ValueError), (-1, ValueError), (True, TypeError)]
+)
+def test_workers_are_counted(workers, error):
+    with refuses(error, "workers"):
         compress.compress({"a": np.ones(3)}, SizeBudget("1x"), workers=workers)
     assert [*Coder().encode([], lambda _: None)] == []
 
