@@ -27,6 +27,11 @@ def test_checks_run_on_a_cpu_and_a_failing_one_is_a_row(tmp_path):
     assert rows["planned 0.5"]["compiled"] == rows["planned 0.5"]["predicted"]
     assert rows["planned 0.5"]["compiled"] <= 0.5 * rows["plain"]["compiled"]
     assert rows["planned 0.5"]["difference"] < 1e-6
+    for row in (rows["plain"], rows["planned 0.5"]):
+        assert row["milliseconds"] > 0
+        assert " to " in row["expected"]
+        assert row["verdict"] in ("kept", "broken")
+    assert f"{rows['plain']['expected']}: " in (tmp_path / "gpu_check.txt").read_text()
     rows = results["jit"]["rows"]
     assert rows["fx.jit"]["predicted"] <= 0.6 * rows["plain"]["compiled"]
     assert rows["fx.jit"]["difference"] < 1e-6

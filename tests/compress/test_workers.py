@@ -134,7 +134,7 @@ def test_a_caller_that_stops_early_stops_the_threads(tree, small_batches):
 
 
 @pytest.mark.parametrize(
-    "workers, error", [(0, ValueError), (-1, ValueError), (True, TypeError)]
+    ("workers", "error"), [(0, ValueError), (-1, ValueError), (True, TypeError)]
 )
 def test_workers_are_counted(workers, error):
     with refuses(error, "workers"):
