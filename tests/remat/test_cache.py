@@ -127,6 +127,14 @@ def test_the_program_around_it_is_in_the_key():
     assert plan_key(sums(), BUDGET, ARGS, within=whole(0.1)) in keys
 
 
+def test_a_program_that_calls_the_gradient_has_a_key_of_its_own():
+    loss = sums()
+    using = lambda transform: transform(loss)
+    unused = lambda _: jax.value_and_grad(loss)
+    programs = [remat.EnclosingProgram(build=b, args=ARGS) for b in (using, unused)]
+    assert len({plan_key(loss, BUDGET, ARGS, within=p) for p in programs}) == 2
+
+
 def test_a_custom_backward_rule_is_in_the_key():
     def with_rule(factor):
         own = jax.custom_vjp(jnp.sin)

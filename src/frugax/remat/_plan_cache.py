@@ -75,12 +75,16 @@ def plan_key(
     ]
     # The program is traced with its plain gradient as well, because the loss alone does
     # not show the backward rules that the user has defined.
-    plain = gradient = jax.value_and_grad(loss, argnums, has_aux=has_aux)
-    if take is not None and within is not None:
+    gradient = jax.value_and_grad(loss, argnums, has_aux=has_aux)
+    is_called = False
 
-        def plain(*given: Any) -> Any:
-            taken = take(given)
-            return taken.finish(gradient(*taken.args))
+    def plain(*given: Any) -> Any:
+        nonlocal is_called
+        is_called = True
+        if take is None or within is None:
+            return gradient(*given)
+        taken = take(given)
+        return taken.finish(gradient(*taken.args))
 
     for fn, inputs in ((loss, args), (program.build_around(plain), program.args)):
         traced = jax.make_jaxpr(fn)(*inputs)
@@ -91,6 +95,9 @@ def plan_key(
             str(jax.tree.structure(inputs)),
             *map(_describe_sharding, jax.tree.leaves(inputs)),
         ]
+    # A program that takes the same gradient by JAX's own transformation looks the same,
+    # and no plan changes it.
+    facts.append(is_called)
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
