@@ -285,4 +285,4 @@ def test_wrong_arguments_are_refused():
     with refuses(ValueError, "steps", 0):
         planned(0.5, steps=0)
     with refuses(TypeError, "steps", 2.5):
-        planned(0.5, steps=2.5)
+        planned(0.5, steps=2.5)  # pyright: ignore[reportArgumentType]
