@@ -135,6 +135,7 @@ def test_a_step_is_planned_and_the_receipt_says_what_it_took(tmp_path):
     assert step["memory"]["temp_bytes"] == plan["predicted"]
     assert plan["predicted"] <= 0.6 * plan["unplanned_bytes"]
     assert double["calls"] == len(double["compiles"]) == 2
+    assert 0 < step["step_time"]["low"] < step["step_time"]["high"]
     assert_names(found.stderr, "step", "train.py:11", "kept", causes[1])
 
 

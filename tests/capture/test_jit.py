@@ -19,8 +19,9 @@ from flax import nnx
 from jax import lax
 
 import frugax as fx
-from frugax.capture import LostUpdateWarning, UnplannedWarning
+from frugax.capture import JitReport, LostUpdateWarning, UnplannedWarning
 from frugax.jaxprs import intercept_vjp
+from frugax.measure import StepTime
 from frugax.train.compiles import CompileLedger
 from refusals import refuses, warns
 
@@ -738,3 +739,23 @@ def test_a_watched_function_holds_no_arrays():
     del x
     gc.collect()
     assert kept() is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.5, "cannot tell"), (1.5, "kept"), (3.0, "cannot tell"), (None, "cannot tell")],
+)
+def test_calls_as_far_apart_as_predicted_keep_the_prediction(seconds, said):
+    report = JitReport(
+        name="step",
+        place="train.py:1",
+        calls=9,
+        step_seconds=seconds,
+        compiles=(),
+        memory=None,
+        plan=None,
+        step_time=StepTime(low=1.0, high=2.0),
+    )
+    # Calls that lie further apart hold work of the script; nearer ones did not end.
+    assert report.step_time_verdict == said
+    assert f"predicted 1 s to 2 s: {said}" in str(report)

@@ -29,6 +29,7 @@ from frugax.jaxprs import (
     static_names,
     static_positions,
 )
+from frugax.targets import find_target
 from frugax.train.compiles import (
     Signature,
     find_call_site,
@@ -341,8 +342,16 @@ class PlannedFunction:
         )
 
     def _report_of(self, program: _Compiled) -> JitReport:
+        step_time = None
+        if program.plan is not None:
+            target = find_target(program.call.shapes)
+            step_time = measure.step_time(program.compiled, target)
         return self.record.report(
-            program.costs, program.plan, program.causes, self._num_programs
+            program.costs,
+            program.plan,
+            program.causes,
+            self._num_programs,
+            step_time,
         )
 
     @property

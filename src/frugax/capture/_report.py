@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from frugax.budget import (
     Receipt,
     Spend,
+    Verdict,
     amount,
     format_bytes,
     format_seconds,
     format_share,
 )
-from frugax.measure import ProgramCosts
+from frugax.measure import ProgramCosts, StepTime
 
 from ._plan import JitPlan
 
@@ -91,6 +92,7 @@ class CallRecord:
         plan: JitPlan | None = None,
         unplanned: Sequence[str] = (),
         programs: int = 1,
+        step_time: StepTime | None = None,
     ) -> "JitReport":
         """The report of these calls, with the memory of one of its programs."""
         return JitReport(
@@ -103,6 +105,7 @@ class CallRecord:
             plan=plan,
             unplanned=tuple(unplanned),
             programs=programs,
+            step_time=step_time,
         )
 
 
@@ -121,6 +124,8 @@ class JitReport:
         plan: the plan of that program; None if there is none.
         unplanned: why that program has no plan, although there is a limit.
         programs: the number of programs that ran, each for other shapes.
+        step_time: the predicted time of one run of the program with that plan; None
+            without a plan.
     """
 
     name: str
@@ -132,6 +137,28 @@ class JitReport:
     plan: JitPlan | None
     unplanned: tuple[str, ...] = ()
     programs: int = 1
+    step_time: StepTime | None = None
+
+    @property
+    def step_time_verdict(self) -> Verdict:
+        """Whether calls are as far apart as one run is predicted to take.
+
+        It is not broken otherwise: between two calls lies what the script does there,
+        and JAX returns from a call before the program has run.
+        """
+        if self.step_time is None or self.step_seconds is None:
+            return Verdict.CANNOT_TELL
+        verdict = Verdict(self.step_time.judge(self.step_seconds))
+        return Verdict.KEPT if verdict is Verdict.KEPT else Verdict.CANNOT_TELL
+
+    @property
+    def step_time_text(self) -> str:
+        """The predicted time with its verdict; `-` without a prediction."""
+        if self.step_time is None:
+            return "-"
+        if self.step_time.problem:
+            return str(self.step_time)
+        return f"{self.step_time}: {self.step_time_verdict}"
 
     @property
     def receipt(self) -> Receipt | None:
@@ -166,5 +193,7 @@ class JitReport:
         line += counted if line.endswith(": ") else f"; {counted}"
         if self.step_seconds is not None:
             line += f", {format_seconds(self.step_seconds)} each"
+        if self.step_time is not None:
+            line += f", predicted {self.step_time_text}"
         causes = [f"  has no plan: {cause}" for cause in self.unplanned]
         return "\n".join([line, *causes, *(f"  {c}" for c in self.compiles)])

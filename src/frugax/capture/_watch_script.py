@@ -189,9 +189,14 @@ def describe(
     title = f"frugax: receipt of {' '.join(command)}"
     if not reports:
         return f"{title}: it called no jitted function"
-    head = ["function", "calls", "each", "compiles", "memory", "plain", "verdict"]
+    listed = reports[:_MAX_LISTED]
+    timed = any(r.step_time is not None for r in listed)
+    head = ["function", "calls", "each", *["predicted"] * timed]
+    head += ["compiles", "memory", "plain", "verdict"]
     rows, notes = [], [] if budget is None else [f"limit: {budget}"]
-    for r in reports[:_MAX_LISTED]:
+    if timed:
+        notes.append("each: from one call to the next; predicted: one run, on its own")
+    for r in listed:
         plan = r.plan
         kind = "temp" if plan is None else plan.budget.kind
         rows.append(
@@ -199,6 +204,7 @@ def describe(
                 f"{r.name} ({r.place})",
                 f"{r.calls:,}",
                 "-" if r.step_seconds is None else format_seconds(r.step_seconds),
+                *[r.step_time_text] * timed,
                 str(len(r.compiles)),
                 "-" if r.memory is None else format_bytes(r.memory.bytes_of(kind)),
                 "-" if plan is None else format_bytes(plan.unplanned_bytes),
