@@ -145,6 +145,7 @@ def test_an_error_of_the_script_is_its_own(tmp_path):
     found = run(["plan", "train.py"], tmp_path)
     assert found.returncode == 2
     assert_names(found.stderr, "KeyError", "of the script", "train.py")
+    assert_names(found.stderr.splitlines()[-1], "train.py:2", "KeyError")
 
 
 def test_with_execute_values_of_large_arrays_are_there(tmp_path):

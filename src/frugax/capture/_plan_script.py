@@ -69,7 +69,7 @@ def plan_in_script(settings: dict[str, Any]) -> None:
     block.enter_context(replace_jit(script.jit, everywhere=True))
     if not settings["execute"]:
         block.enter_context(ShapesOfLargeArrays().current())
-        sys.excepthook = script.explain_error
+    sys.excepthook = script.explain_error
     atexit.register(lambda: (script.finish(), block))
 
 
@@ -126,10 +126,14 @@ class _ScriptPlanner:
         self, kind: type[BaseException], error: BaseException, trace: TracebackType
     ) -> None:
         """Report an error that ends the script; one of an unknown value in one line."""
-        if not isinstance(error, _UNKNOWN):
-            sys.__excepthook__(kind, error, trace)
-            return
         place, what = find_error_site(error), "a value that is not known here"
+        if self._settings["execute"] or not isinstance(error, _UNKNOWN):
+            sys.__excepthook__(kind, error, trace)
+            self._error = (
+                f"{place} raised {kind.__name__}, see above, before a jitted function "
+                "that takes a gradient was called"
+            )
+            return
         if isinstance(error, UnknownValueError):
             place, what = error.place, f"the values of {error.shape}"
         self._error = (
