@@ -1,4 +1,4 @@
-"""A server, a page without a browser, and a journal that does all that it may do."""
+"""A server for a page, and a journal that does all that it may do."""
 
 import os
 import re
@@ -7,8 +7,6 @@ import subprocess
 import sys
 
 import numpy as np
-
-from frugax.watch.serve import Cursor
 
 GRID = np.arange(20, dtype=np.int8).reshape(4, 5) % 10
 COMMAND = (
@@ -44,35 +42,6 @@ class Server:
         self.process.send_signal(number)
         rest, _ = self.process.communicate(timeout=60)
         return self.process.returncode, self.said + rest
-
-
-class Page:
-    """Holds its data as charts.js does."""
-
-    def __init__(self):
-        self.cursor = Cursor()
-        self.resets = 0
-        self._held = {}
-
-    def take(self, delta):
-        if delta["reset"]:
-            self._held.clear()
-            self.resets += 1
-        for stream, step in delta["cut"].items():
-            for name, points in self._held.items():
-                if name[0] == stream:
-                    points[:] = [(x, y) for x, y in points if x <= step]
-        for stream, columns in delta["streams"].items():
-            for name, told in columns.items():
-                points = self._held.setdefault((stream, name), [])
-                points += zip(told["x"], told["y"], strict=True)
-        self.cursor = Cursor.parse(delta["cursor"])
-
-    def steps(self, stream, name):
-        return [x for x, _ in self._held.get((stream, name), [])]
-
-    def values(self, stream, name):
-        return [np.nan if y is None else y for _, y in self._held[stream, name]]
 
 
 def write_random(journal, rng):

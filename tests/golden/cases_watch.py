@@ -444,21 +444,6 @@ class _Client:
             time.sleep(0.05)
         return found
 
-    def first_changes(self) -> Any:
-        """Return the first event with rows of the stream of events."""
-        connection = http.client.HTTPConnection(
-            "127.0.0.1", self._server.port, timeout=60
-        )
-        connection.request("GET", "/api/events")
-        answer = connection.getresponse()
-        is_delta = False
-        while True:
-            line = answer.readline().decode()
-            if is_delta and line.startswith("data: "):
-                connection.close()
-                return json.loads(line.removeprefix("data: "))
-            is_delta = is_delta or line == "event: delta\n"
-
     def close(self) -> None:
         self._server.leave()
 
@@ -510,17 +495,21 @@ def _serve_run() -> dict[str, Cell]:
         (path.parent / "config.yaml").write_text(config)
         (path.parent / "receipt.json").write_text(json.dumps(_RECEIPT))
         with _serving(path.parent) as client:
-            state = client.get_json("/api/state")
-            frame = client.get("/api/frame?stream=grid&column=grid&number=4")
+            is_read = lambda found: found["read"]
+            state = client.get_json("/api/run?run=0", is_read)
+            frame = client.get("/api/frame?run=0&stream=grid&column=grid&number=4")
             length = int.from_bytes(frame[:4], "little")
-            series = "/api/series?stream=&column=loss&from=10&to=90&points="
+            curves = "/api/curves?run=0&stream=&column=loss&stream=&column="
+            curves += "seconds+per+step"
+            short = curves + "&from=10&to=90&points=20"
+            rows = client.get_json("/api/rows?run=0&stream=episode_summary")
+            histogram = client.get_json("/api/histogram?run=0&stream=weights")
             return {
                 "state": _flatten(state),
-                "first event": _flatten(_shorten(client.first_changes())),
-                "series": _flatten(_shorten(client.get_json(series + "100"))),
-                "few points": _flatten(_shorten(client.get_json(series + "20"))),
-                "rows": _flatten(client.get_json("/api/rows?stream=episode_summary")),
-                "histogram": _flatten(client.get_json("/api/histogram?stream=weights")),
+                "curves": _flatten(_shorten(client.get_json(curves))),
+                "few points": _flatten(_shorten(client.get_json(short))),
+                "rows": _flatten(rows),
+                "histogram": _flatten(histogram),
                 "frame": _flatten(json.loads(frame[4 : 4 + length])),
                 "frame numbers": _digest(frame[4 + length :]),
             }
@@ -540,7 +529,7 @@ def _serve_runs() -> dict[str, Cell]:
             is_read = lambda found: all(run["read"] for run in found["runs"])
             runs = client.get_json("/api/runs", is_read)
             curves = client.get_json("/api/curves?stream=&column=loss&points=50")
-            one = client.get_json("/run/1/api/state")
+            one = client.get_json("/api/run?run=1", lambda found: found["read"])
             return {
                 "runs": _flatten(runs),
                 "curves": _flatten(_shorten(curves)),
@@ -551,7 +540,7 @@ def _serve_runs() -> dict[str, Cell]:
 # What depends on the folder, the clock or zstd, and sentences for people.
 _LEFT_OUT = {
     *("folder", "grown_at", "steps_per_s", "read_bytes", "journal_bytes", "cursor"),
-    *("why", "missing", "source", "trouble", "changes", "grown", "bytes", "modified"),
+    *("why", "missing", "source", "changes", "rewinds", "bytes", "modified"),
 }
 
 
@@ -569,6 +558,8 @@ def _shorten(found: Any) -> Any:
     """An answer with lists of numbers as their length, digest and last number."""
     if isinstance(found, Mapping):
         return {key: _shorten(value) for key, value in found.items()}
+    if isinstance(found, list) and any(isinstance(one, Mapping) for one in found):
+        return [_shorten(one) for one in found]
     if isinstance(found, list) and len(found) > 8:
         return [len(found), _digest(json.dumps(found).encode()), found[-1]]
     return found

@@ -6,28 +6,30 @@ import json
 import numpy as np
 import pytest
 
-from frugax.watch.serve import Feed, RunMonitor, own_host_names, page_app
+from frugax.watch.serve import RunCollection, own_host_names, page_app
 
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("starlette")
 
 
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 def _serving(folder, work, *, token=None, host="127.0.0.1"):
-    """What `work(client, feed)` gives, with the run read."""
+    """What `work(client, runs)` gives, with the run read."""
+    runs = RunCollection(folder)
+    runs.index(0)
+    while runs.poll():
+        pass
+    app = page_app(runs, token=token, hosts=own_host_names(host))
 
     async def inside():
-        feed = Feed(RunMonitor(folder), poll_interval_s=0.01, beat_interval_s=0.05)
-        app = page_app(feed, token=token, hosts=own_host_names(host))
-        reader = asyncio.create_task(feed.read())
-        while not feed.state:
-            await asyncio.sleep(0.005)
         transport = httpx.ASGITransport(app)
         url = "http://127.0.0.1:8765"
         async with httpx.AsyncClient(transport=transport, base_url=url) as client:
-            found = await work(client, feed)
-        feed.stop()
-        await reader
-        return found
+            return await work(client, runs)
 
     return asyncio.run(inside())
 
@@ -42,15 +44,8 @@ def _get(folder, path, **given):
     return _serving(folder, work, **given)
 
 
-def _events(text):
-    for part in text.split("\n\n"):
-        lines = dict(line.split(": ", 1) for line in part.splitlines() if ": " in line)
-        if "event" in lines:
-            yield lines["event"], json.loads(lines["data"]), lines.get("id")
-
-
 @pytest.mark.parametrize(
-    "path", ["/", "/static/app.js", "/api/state", "/favicon.ico", "/nothing"]
+    "path", ["/", "/static/app.js", "/api/runs", "/favicon.ico", "/nothing"]
 )
 def test_every_response_has_a_strict_security_policy(folder, path):
     answer = _get(folder, path)
@@ -72,7 +67,7 @@ def test_the_page_has_no_inline_script_or_style_and_is_self_contained(folder):
         '<script type="module" src='
     )
     for part in page.split('src="')[1:] + page.split('href="')[1:]:
-        assert part.startswith(("static/", "api/state", "#"))
+        assert part.startswith(("static/", "api/runs", "./", "#"))
 
 
 def test_every_file_that_the_page_names_is_served(folder):
@@ -80,10 +75,12 @@ def test_every_file_that_the_page_names_is_served(folder):
     names = {p.split('"')[0] for p in page.split('"static/')[1:]}
 
     async def work(client, _):
-        scripts = [n for n in names if n.endswith(".js") and n != "uPlot.js"]
-        for name in scripts:
-            text = (await client.get(f"/static/{name}")).text
-            names.update(p.split('"')[0] for p in text.split('from "./')[1:])
+        scripts = [n for n in names if n.endswith(".js")]
+        while scripts:
+            text = (await client.get(f"/static/{scripts.pop()}")).text
+            found = {p.split('"')[0] for p in text.split('from "./')[1:]} - names
+            scripts += found
+            names.update(found)
         return [(n, (await client.get(f"/static/{n}")).status_code) for n in names]
 
     served = _serving(folder, work)
@@ -97,19 +94,19 @@ def test_every_file_that_the_page_names_is_served(folder):
      "127.0.0.1:80:90", "a@127.0.0.1"],
 )  # fmt: skip
 def test_a_name_that_is_not_ours_is_turned_away(folder, host):
-    answer = _get(folder, "/api/state", headers={"host": host})
+    answer = _get(folder, "/api/runs", headers={"host": host})
     assert answer.status_code == 421
-    assert "streams" not in answer.text
+    assert "columns" not in answer.text
 
 
 @pytest.mark.parametrize("host", ["localhost:9999", "127.0.0.1", "[::1]:8765"])
 def test_local_host_names_are_answered_through_a_tunnel_too(folder, host):
-    assert _get(folder, "/api/state", headers={"host": host}).status_code == 200
+    assert _get(folder, "/api/runs", headers={"host": host}).status_code == 200
 
 
 def test_other_sites_may_link_here_but_not_read(folder):
     headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
-    assert _get(folder, "/api/state", headers=headers).status_code == 403
+    assert _get(folder, "/api/runs", headers=headers).status_code == 403
     headers["sec-fetch-mode"] = "navigate"
     assert _get(folder, "/", headers=headers).status_code == 200
 
@@ -129,7 +126,7 @@ def test_no_other_file_can_be_had(folder, path):
 
 
 def test_a_request_without_the_token_is_refused(folder):
-    for path in ("/", "/api/state", "/static/app.js", "/api/state?token=wrong"):
+    for path in ("/", "/api/runs", "/static/app.js", "/api/runs?token=wrong"):
         answer = _get(folder, path, token="secret")
         assert answer.status_code == 401
         assert "set-cookie" not in answer.headers
@@ -140,10 +137,10 @@ def test_the_token_becomes_a_cookie_that_scripts_cannot_read(folder):
         first = await client.get("/?token=secret")
         cookie = first.headers["set-cookie"]
         pair = cookie.split(";")[0]
-        again = await client.get("/api/state", headers={"cookie": pair})
+        again = await client.get("/api/runs", headers={"cookie": pair})
         forged = pair[:-1] + ("a" if pair[-1] != "a" else "b")
         client.cookies.clear()
-        no = await client.get("/api/state", headers={"cookie": forged})
+        no = await client.get("/api/runs", headers={"cookie": forged})
         return first, cookie, again, no
 
     first, cookie, again, no = _serving(folder, work, token="secret")
@@ -156,65 +153,47 @@ def test_the_token_becomes_a_cookie_that_scripts_cannot_read(folder):
 
 def test_a_script_may_send_the_token_as_a_header(folder):
     headers = {"authorization": "Bearer secret"}
-    assert _get(folder, "/api/state", headers=headers, token="secret").is_success
+    assert _get(folder, "/api/runs", headers=headers, token="secret").is_success
 
 
-def test_events_begin_with_the_whole_state_and_continue_with_changes(folder):
+def test_a_page_is_told_news_alone(folder):
     from frugax.watch.journal import Journal
 
-    async def work(client, feed):
-        async def later():
-            await asyncio.sleep(0.2)
-            with Journal.append_to(folder / "journal") as journal:
-                journal.write(101, {"loss": 0.25})
-            await asyncio.sleep(0.8)
-            feed.stop()
+    async def work(client, runs):
+        first = (await client.get("/api/run?run=0&known=-1")).json()
+        ask = f"/api/run?run=0&known={first['changes']}"
+        again = (await client.get(ask)).json()
+        with Journal.append_to(folder / "journal") as journal:
+            journal.write(101, {"loss": 0.25})
+        while runs.poll():
+            pass
+        news = (await client.get(ask)).json()
+        curves = await client.get("/api/curves?stream=&column=loss&stream=&column=no")
+        return first, again, news, curves.json()
 
-        task = asyncio.create_task(later())
-        answer = await client.get("/api/events")
-        await task
-        return answer
-
-    answer = _serving(folder, work)
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    told = list(_events(answer.text))
-    deltas = [(data, number) for kind, data, number in told if kind == "delta"]
-    assert told[0][0] == "state"
-    assert deltas[0][0]["reset"]
-    assert deltas[0][0]["streams"][""]["loss"]["x"] == list(range(1, 101))
-    fresh, number = deltas[-1]
-    assert not fresh["reset"]
-    assert fresh["streams"][""] == {"loss": {"x": [101], "y": [0.25], "of": 1}}
-    assert number == fresh["cursor"]
-    assert len(deltas) == 2
-    assert any(kind == "beat" for kind, _, _ in told)
+    first, again, news, curves = _serving(folder, work)
+    assert first["streams"][""]["records"] == 100
+    assert again == {"changes": first["changes"]}
+    assert news["streams"][""]["records"] == 101
+    assert curves[0]["0"]["x"] == list(range(1, 102))
+    assert curves[1] == {}
 
 
-def test_events_continue_after_a_restart_of_the_server(folder):
-    async def work(client, feed):
-        async def later():
-            await asyncio.sleep(0.3)
-            feed.stop()
+def test_pages_that_ask_the_same_share_an_answer(folder):
+    async def work(client, runs):
+        made = []
+        curves = runs.curves
+        runs.curves = lambda *args, **given: made.append(1) or curves(*args, **given)
+        ask = [client.get("/api/curves?stream=&column=loss") for _ in range(50)]
+        answers = await asyncio.gather(*ask)
+        return {answer.text for answer in answers}, made
 
-        task = asyncio.create_task(later())
-        headers = {} if held is None else {"last-event-id": held}
-        answer = await client.get("/api/events", headers=headers)
-        await task
-        return [
-            (data, number)
-            for kind, data, number in _events(answer.text)
-            if kind == "delta"
-        ]
-
-    held = None
-    held = _serving(folder, work)[-1][1]
-    again = _serving(folder, work)
-    assert [data["reset"] for data, _ in again] == [False]
-    assert again[0][0]["streams"] == {}
+    texts, made = _serving(folder, work)
+    assert len(texts) == len(made) == 1
 
 
 def test_a_frame_is_sent_as_numbers(folder):
-    answer = _get(folder, "/api/frame?stream=grid&column=grid&number=4")
+    answer = _get(folder, "/api/frame?run=0&stream=grid&column=grid&number=4")
     length = int.from_bytes(answer.content[:4], "little")
     about = json.loads(answer.content[4 : 4 + length])
     assert about["step"] == 50
@@ -226,15 +205,16 @@ def test_a_frame_is_sent_as_numbers(folder):
 @pytest.mark.parametrize(
     ("path", "status", "said"),
     [
-        ("/api/frame?stream=grid&column=grid&number=99", 404, "0 to 9 are held"),
-        ("/api/frame?stream=no&column=grid", 404, "no"),
-        ("/api/frame?stream=grid&column=grid&number=x", 400, "whole number"),
-        ("/api/series?stream=&column=loss", 400, "from must be"),
-        ("/api/series?stream=&column=no&from=1&to=2", 404, "no"),
-        ("/api/series?stream=&column=loss&from=1&to=2&points=1", 400, "points"),
-        ("/api/series?stream=&column=loss&from=1&to=" + "9" * 30, 400, "to must"),
-        ("/api/rows?stream=episode_summary&count=9999", 400, "count must be"),
-        ("/api/rows?stream=nothing", 404, "nothing"),
+        ("/api/frame?run=0&stream=grid&column=grid&number=99", 404, "0 to 9 are held"),
+        ("/api/frame?run=0&stream=no&column=grid", 404, "no"),
+        ("/api/frame?run=0&stream=grid&column=grid&number=x", 400, "whole number"),
+        ("/api/run", 400, "run must be"),
+        ("/api/run?run=1", 404, "no run 1"),
+        ("/api/curves?stream=&column=loss&run=1", 404, "no run 1"),
+        ("/api/curves?stream=&column=loss&points=1", 400, "points"),
+        ("/api/curves?stream=&column=loss&from=x", 400, "from must"),
+        ("/api/rows?run=0&stream=episode_summary&count=9999", 400, "count must be"),
+        ("/api/rows?run=0&stream=nothing", 404, "nothing"),
     ],
 )
 def test_a_wrong_query_is_answered_with_the_reason(folder, path, status, said):
@@ -243,8 +223,8 @@ def test_a_wrong_query_is_answered_with_the_reason(folder, path, status, said):
     assert said in answer.json()["error"]
 
 
-def test_a_window_and_rows_can_be_requested(folder):
-    answer = _get(folder, "/api/series?stream=&column=loss&from=10&to=12&points=100")
-    assert answer.json()["loss"]["x"] == [9, 10, 11, 12, 13]
-    answer = _get(folder, "/api/rows?stream=episode_summary&count=1")
+def test_a_stretch_and_rows_can_be_requested(folder):
+    answer = _get(folder, "/api/curves?stream=&column=loss&from=10&to=12&run=0")
+    assert answer.json()[0]["0"]["x"] == [9, 10, 11, 12, 13]
+    answer = _get(folder, "/api/rows?run=0&stream=episode_summary&count=1")
     assert answer.json()["steps"] == [5]

@@ -51,6 +51,7 @@ def test_a_rewind_removes_later_points():
     summary = CurveSummary()
     summary.extend(np.arange(100), np.arange(100.0))
     summary.rewind(39)
+    assert summary.last == 39.0
     summary.extend(np.arange(40, 60), np.full(20, -1.0))
     found = points_of(summary)
     assert found["x"] == [*range(60)]
@@ -62,5 +63,6 @@ def test_an_axis_of_time_places_steps_by_the_clock():
     summary.extend(np.arange(11), np.arange(11.0))
     clock = np.array([0.0, 10.0]), np.array([100.0, 200.0])
     found = points_of(summary, seconds=clock, low=145.0, high=175.0)
-    assert found["x"] == [150.0, 160.0, 170.0]
-    assert found["y"] == [5.0, 6.0, 7.0]
+    # One more at each side, so that the line leaves the picture.
+    assert found["x"] == [140.0, 150.0, 160.0, 170.0, 180.0]
+    assert found["y"] == [4.0, 5.0, 6.0, 7.0, 8.0]

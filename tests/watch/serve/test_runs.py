@@ -7,7 +7,8 @@ import pytest
 
 from chromium import BROWSER, chromium
 from frugax import watch
-from frugax.watch.serve import RunMonitor, RunsMonitor, open_monitor
+from frugax.watch.serve import RunCollection
+from refusals import refuses
 from watched_pages import Server
 
 
@@ -42,6 +43,10 @@ def runs(tmp_path, monkeypatch):
     return folder
 
 
+def curves_of(monitor, **given):
+    return monitor.curves([("", "loss")], **given)[0]
+
+
 def read_all(monitor):
     while monitor.poll():
         pass
@@ -49,14 +54,13 @@ def read_all(monitor):
 
 
 def test_runs_are_found_and_described(runs):
-    monitor = read_all(open_monitor(runs))
-    assert isinstance(monitor, RunsMonitor)
-    told = monitor.describe(-1)
+    monitor = read_all(RunCollection(runs))
+    told = monitor.describe()
     assert [r["name"] for r in told["runs"]] == ["fast", "many/process0", "slow"]
     slow = told["runs"][2]
     assert slow["config"] == {"lr": "0.1", "opt.name": "adam"}
     assert slow["tags"] == ["night"]
-    assert slow["state"] == "ended"
+    assert slow["state"] == "closed"
     assert slow["read"]
     assert ["", "loss", pytest.approx(np.exp(-0.998))] in slow["columns"]
     assert slow["histograms"] == ["weights"]
@@ -65,71 +69,83 @@ def test_runs_are_found_and_described(runs):
 
 
 def test_a_config_is_shown_that_was_asked_for_before_the_journal_was_read(runs):
-    monitor = RunsMonitor(runs)
-    assert monitor.describe(-1)["runs"][2]["config"] == {}
+    monitor = RunCollection(runs)
+    assert monitor.describe()["runs"][2]["config"] == {}
     told = read_all(monitor).describe(-1)
     assert told["runs"][2]["config"] == {"lr": "0.1", "opt.name": "adam"}
 
 
 def test_curves_of_several_runs_share_an_axis_of_steps_or_time(runs):
-    monitor = read_all(RunsMonitor(runs))
-    curves = monitor.curves("", "loss")
+    monitor = read_all(RunCollection(runs))
+    curves = curves_of(monitor)
     assert set(curves) == {"0", "1", "2"}
     assert curves["0"]["hole_steps"] == [250]
-    time = monitor.curves("", "loss", axis="time")["2"]["x"]
+    time = curves_of(monitor, axis="time")["2"]["x"]
     assert time[0] == pytest.approx(0.1, abs=0.05)
     assert time[-1] == pytest.approx(49.9, abs=0.1)  # beyond the last look at the clock
-    assert monitor.curves("", "loss", axis="clock")["2"]["x"][0] == pytest.approx(
-        1000.1
-    )
-    assert monitor.curves("", "nothing") == {}
+    assert curves_of(monitor, axis="clock")["2"]["x"][0] == pytest.approx(1000.1)
+    assert monitor.curves([("", "nothing")]) == [{}]
 
 
 def test_read_curves_are_cached_for_the_next_server(runs, monkeypatch):
-    first = read_all(RunsMonitor(runs))
+    first = read_all(RunCollection(runs))
 
     def refuse(*_):
         raise AssertionError("the journal is read again")
 
     with monkeypatch.context() as patched:
-        patched.setattr("frugax.watch.serve._runs_monitor.Follower", refuse)
-        again = RunsMonitor(runs)
-        assert again.curves("", "loss") == first.curves("", "loss")
+        patched.setattr("frugax.watch.serve._run_store.Follower", refuse)
+        again = RunCollection(runs)
+        assert curves_of(again) == curves_of(first)
         assert not again.poll()
     # A journal that has grown is read again; until then the old curves stay.
     with watch.Journal.append_to(runs / "slow" / "journal") as journal:
         journal.write(1000, {"loss": 7.0})
-    grown = RunsMonitor(runs)
-    assert grown.curves("", "loss")["2"] == first.curves("", "loss")["2"]
-    assert read_all(grown).curves("", "loss")["2"]["y"][-1] == 7.0
+    grown = RunCollection(runs)
+    assert curves_of(grown)["2"] == curves_of(first)["2"]
+    assert curves_of(read_all(grown))["2"]["y"][-1] == 7.0
 
 
 def test_a_damaged_cache_and_a_foreign_file_do_no_harm(runs):
-    read_all(RunsMonitor(runs))
+    read_all(RunCollection(runs))
     for file in (runs.parent / "cache").rglob("*"):
         if file.is_file():
             file.write_bytes(file.read_bytes()[:-7])
     (runs / "notes.txt").write_text("not a journal")
-    monitor = read_all(RunsMonitor(runs))
-    assert len(monitor.describe(-1)["runs"]) == 3
-    assert set(monitor.curves("", "loss")) == {"0", "1", "2"}
+    monitor = read_all(RunCollection(runs))
+    assert len(monitor.describe()["runs"]) == 3
+    assert set(curves_of(monitor)) == {"0", "1", "2"}
 
 
 def test_a_server_that_is_still_reading_stops_at_once(runs):
-    monitor = RunsMonitor(runs)
+    monitor = RunCollection(runs)
     monitor.stop()
     assert not monitor.poll()
-    assert not any(run["read"] for run in monitor.describe(-1)["runs"])
+    assert not any(run["read"] for run in monitor.describe()["runs"])
 
 
 def test_a_run_that_comes_later_is_found_and_one_run_has_its_own_page(runs):
-    monitor = read_all(RunsMonitor(runs))
+    monitor = read_all(RunCollection(runs))
     write_run(runs / "a new one", lr=1.0)
     monitor._next_scan = 0.0
     read_all(monitor)
-    assert monitor.describe(-1)["runs"][3]["name"] == "a new one"  # numbers stay
-    assert isinstance(open_monitor(runs / "slow"), RunMonitor)
-    assert isinstance(open_monitor(runs / "many"), RunMonitor)
+    assert monitor.describe()["runs"][3]["name"] == "a new one"  # numbers stay
+    for folder in ("slow", "many"):
+        assert len(RunCollection(runs / folder).describe()["runs"]) == 1
+    assert monitor.details(3)["title"] == "a new one"
+
+
+def test_few_runs_are_open_at_a_time(runs):
+    monitor = read_all(RunCollection(runs))
+    for number in range(3, 9):
+        write_run(runs / f"run {number}", lr=1.0)
+    monitor._next_scan = 0.0
+    read_all(monitor)
+    for number in range(9):
+        monitor.index(number)
+    assert sum(run.index is not None for run in monitor._runs) == 4
+    with refuses(LookupError, 9):
+        monitor.index(9)
 
 
 @pytest.mark.browser
@@ -143,13 +159,13 @@ def test_the_page_compares_runs_in_a_browser(runs):
             page.open(f"http://127.0.0.1:{server.port}/")
             page.wait_for("performance.getEntriesByName('first-chart').length")
             page.wait_for(
-                "document.querySelector('#said-word').textContent == 'all ended'"
+                "document.querySelector('#alive-word').textContent == 'all ended'"
             )
             assert page.run("document.querySelectorAll('#runs li').length") == 3
             groups = (
                 "[...document.querySelectorAll('.group')].map((g) => g.dataset.name)"
             )
-            assert page.run(groups) == ["metrics", "val"]
+            assert page.run(groups) == ["metrics", "val", "watch"]
             # lr differs, the optimiser does not.
             settings = "document.querySelector('#config tbody').innerText"
             assert page.run(settings).split() == ["lr", "0.3", "0.2", "0.1"]
@@ -164,7 +180,7 @@ def test_the_page_compares_runs_in_a_browser(runs):
             page.wait_for(f"{shown} === '1 of 3 shown'")
             page.run("document.querySelector('#runs button').click()")
             assert page.run("document.querySelectorAll('.pinned').length") == 1
-            drawn = "document.querySelector('.overlay canvas').toDataURL()"
+            drawn = "document.querySelector('.chart canvas').toDataURL()"
             raw = page.run(drawn)
             page.run(
                 "(() => { const s = document.querySelector('#smooth');"
@@ -197,7 +213,7 @@ def test_the_page_compares_runs_in_a_browser(runs):
             page.size(400, 800)
             page.run("new Promise((done) => setTimeout(done, 200))")
             assert page.run("document.documentElement.scrollWidth") <= 400
-            page.open(f"http://127.0.0.1:{server.port}/run/0/?step=250")
+            page.open(f"http://127.0.0.1:{server.port}/?run=0&step=250")
             page.wait_for(
                 "document.querySelector('#frame-step')?.textContent == 'step 250'"
             )

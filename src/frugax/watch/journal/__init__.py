@@ -8,6 +8,7 @@ docs/watch.md.
 from ._export import ExportResult, export
 from ._follower import Appended, Change, Follower, Rewound
 from ._journal import Journal
+from ._lock_state import is_held
 from ._merge import MergedRow, merge, process_journals
 from ._reader import Records, read
 from ._scanner import LostRange
@@ -47,6 +48,7 @@ __all__ = [
     "decode_text",
     "export",
     "fits_array",
+    "is_held",
     "is_real",
     "merge",
     "process_journals",

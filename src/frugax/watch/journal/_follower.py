@@ -12,7 +12,7 @@ from jaxtyping import Int64
 from frugax.errors import CorruptFileError
 
 from ._scanner import WINDOW_BYTES, BlockScanner, LostRange, open_journal
-from .blocks import Block
+from .blocks import Block, decode_block
 from .packing import Column
 
 
@@ -24,11 +24,15 @@ class Appended:
         stream: the stream that they belong to.
         steps: their steps, strictly increasing.
         columns: their values by name.
+        offset: where their block begins in the file.
+        size: its length in bytes.
     """
 
     stream: str
     steps: Int64[np.ndarray, " n"]
     columns: Mapping[str, Column]
+    offset: int
+    size: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,6 +135,18 @@ class Follower:
                 self._seen = now
         return [change for item in found for change in self._to_changes(item)]
 
+    def read_block(self, offset: int, size: int) -> Appended:
+        """Read records again, from the place that `Appended` named; for any thread.
+
+        Raises:
+            CorruptFileError: there is no such block any more.
+            FileNotFoundError: there is no such file any more.
+        """
+        with open_journal(self.path) as file:
+            file.seek(offset)
+            block = decode_block(file.read(size), 0, salt=self._scanner.salt)
+        return _to_appended(block, offset, size)
+
     def _to_changes(self, item: Block | LostRange) -> list[Change]:
         if isinstance(item, LostRange):
             self._lost.append(item)
@@ -149,13 +165,17 @@ class Follower:
         # lost to damage.
         changes = self._rewind(item.stream, int(item.steps[0]) - 1)
         self._last_steps[item.stream] = int(item.steps[-1])
-        return [*changes, Appended(item.stream, item.steps, item.columns)]
+        return [*changes, _to_appended(item, item.end - item.size, item.size)]
 
     def _rewind(self, stream: str, step: int) -> list[Change]:
         if stream not in self._last_steps or self._last_steps[stream] <= step:
             return []
         self._last_steps[stream] = step
         return [Rewound(stream, step)]
+
+
+def _to_appended(block: Block, offset: int, size: int) -> Appended:
+    return Appended(block.stream, block.steps, block.columns, offset, size)
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

@@ -190,7 +190,7 @@ def read(
         )
     # Bytes after the closing mark mean that a later writer went on and did not finish.
     closed = scanner.closed and not tail
-    if not closed and not tail and not is_held(path):
+    if not closed and not tail and is_held(path) is False:
         # Records in the memory of a process that was killed leave no trace in the file.
         lost.append(LostRange(scanner.end, 0, None, NOT_CLOSED))
     if strict and not closed:

@@ -120,9 +120,11 @@ class BlockScanner:
                 cut_bytes = block.head["bytes"]
                 reason = "cut off after a crash" if cut_bytes else NOT_CLOSED
                 found.append(LostRange(base + at, cut_bytes, None, reason))
-            found.append(block)
-            self._count_records(block)
+            size = block.end - at
             end = at = block.end
+            # From here on its place in the file counts, and not that in the window.
+            found.append(dataclasses.replace(block, end=base + end, size=size))
+            self._count_records(block)
             damage = ""
         # The next scan begins here again, so that a damage at the end of this window is
         # judged together with the block that follows it.

@@ -4,33 +4,27 @@ Start at `serve`, which is the command `frugax watch serve FOLDER`. Nothing here
 touches a run. Needs `pip install "frugax[serve]"`. Guide: docs/watch_pictures.md.
 """
 
-from ._app import page_app, runs_app
+from ._app import page_app
 from ._curve_summary import MAX_BUCKETS, CurveSummary, to_points
-from ._feed import Feed
 from ._guard import is_loopback, own_host_names
-from ._history import Cursor, History
-from ._run_folder import is_lock_held
-from ._run_monitor import RunMonitor
-from ._runs_monitor import RunsMonitor
-from ._server import DEFAULT_PORT, open_monitor, serve
-from ._stores import FrameStore
+from ._journal_index import JournalIndex
+from ._liveness import Signs, judge
+from ._run_collection import RunCollection
+from ._run_store import RunStore
+from ._server import DEFAULT_PORT, serve
 
 __all__ = [
     "DEFAULT_PORT",
     "MAX_BUCKETS",
-    "Cursor",
     "CurveSummary",
-    "Feed",
-    "FrameStore",
-    "History",
-    "RunMonitor",
-    "RunsMonitor",
-    "is_lock_held",
+    "JournalIndex",
+    "RunCollection",
+    "RunStore",
+    "Signs",
     "is_loopback",
-    "open_monitor",
+    "judge",
     "own_host_names",
     "page_app",
-    "runs_app",
     "serve",
     "to_points",
 ]

@@ -1,7 +1,8 @@
-"""The ASGI applications of the live pages: static files, an event stream, queries.
+"""The ASGI application of the live page: static files and queries.
 
-An application shows one run, or all runs of a folder. No request can name a path or a
-file, so none can reach beyond these.
+The page asks once a second whether anything has changed, so a slow reader delays nobody
+and is sent no more than it takes. No request can name a path or a file, so none can
+reach beyond the runs that are shown.
 """
 
 import asyncio
@@ -9,8 +10,7 @@ import contextlib
 import importlib.resources
 import json
 import math
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,11 +20,8 @@ from frugax.budget import to_json
 from frugax.errors import MissingExtraError
 from frugax.report import page_theme
 
-from ._feed import Feed
 from ._guard import AccessGuard, App
-from ._history import MAX_COLUMNS, Cursor
-from ._run_monitor import RunMonitor
-from ._runs_monitor import RunsMonitor
+from ._run_collection import RunCollection
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -35,155 +32,40 @@ _MEDIA_TYPES = {
     "js": "text/javascript; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "svg": "image/svg+xml",
-    "LICENSE": "text/plain; charset=utf-8",
 }
 _STATIC_FILES = (
-    "alive.js", "app.css", "app.js", "charts.js", "favicon.svg", "frames.js",
-    "histogram.js", "overlay.js", "paint.js", "runs.css", "runs.js", "tables.js",
-    "uPlot.LICENSE", "uPlot.css", "uPlot.js",
+    "app.css", "app.js", "chart.js", "details.js", "favicon.svg", "format.js",
+    "frames.js", "histogram.js", "index.html", "paint.js", "tables.js",
 )  # fmt: skip
 # Limits of one answer: a request must not be able to make the server encode the whole
 # journal.
 _MAX_ROWS = 500
 _MAX_POINTS = 10_000
+_MAX_CURVES = 100
 _MAX_PIXELS = 2**21  # of larger frames every n-th row and column is sent
+_POLL_S = 0.5
+# Answers to keep until something changes, for pages that ask the same.
+_MAX_ANSWERS = 200
 
 
-# Runs of a folder whose own pages are held at a time: each keeps its whole history.
-_MAX_OPEN_RUNS = 4
-_POLL_RUNS_S = 0.5
+def page_app(runs: RunCollection, *, token: str | None, hosts: frozenset[str]) -> App:
+    """Build the application that shows runs.
 
-
-def page_app(feed: Feed, *, token: str | None, hosts: frozenset[str]) -> App:
-    """Build the application that shows the run of `feed`."""
-
-    async def opened(_: "Request") -> Feed:
-        return feed
-
-    app = _application(_run_routes(opened, "index.html"), feed.read, feed.stop)
-    return AccessGuard(app, token=token, hosts=hosts)
-
-
-def runs_app(runs: RunsMonitor, *, token: str | None, hosts: frozenset[str]) -> App:
-    """Build the application that compares runs, with the page of each below it."""
-    opened: OrderedDict[int, tuple[Feed, asyncio.Task[None]]] = OrderedDict()
-    is_stopped = asyncio.Event()
-    runs.on_stop.append(is_stopped.set)
-
-    async def poll() -> None:
-        try:
-            while not is_stopped.is_set():
-                # In a thread: reading and unpacking blocks would stall the answers.
-                if not await asyncio.to_thread(runs.poll):
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(is_stopped.wait(), _POLL_RUNS_S)
-        finally:
-            for feed, reader in opened.values():
-                feed.stop()
-                await reader
-
-    async def open_run(request: "Request") -> Feed:
-        number = request.path_params["number"]
-        if number not in opened:
-            feed = Feed(RunMonitor(runs.journal(number)))
-            opened[number] = feed, asyncio.create_task(feed.read())
-            runs.on_stop.append(feed.stop)
-            while len(opened) > _MAX_OPEN_RUNS:
-                oldest, reader = opened.popitem(last=False)[1]
-                runs.on_stop.remove(oldest.stop)
-                oldest.stop()
-                await reader
-        opened.move_to_end(number)
-        return opened[number][0]
-
-    async def describe(request: "Request") -> "Response":
-        known = _parse_int(request, "known", -1)
-        return _respond(to_json(await asyncio.to_thread(runs.describe, known)))
-
-    async def curves(request: "Request") -> "Response":
-        query = request.query_params
-        found = await asyncio.to_thread(
-            runs.curves,
-            query.get("stream", ""),
-            query.get("column", ""),
-            axis=query.get("axis", "step"),
-            low=_parse_float(request, "from", -math.inf),
-            high=_parse_float(request, "to", math.inf),
-            max_points=_parse_int(request, "points", 400, low=4, high=_MAX_POINTS),
-        )
-        return _respond(to_json(found))
-
-    from starlette.responses import RedirectResponse
-    from starlette.routing import Mount, Route
-
-    async def add_slash(request: "Request") -> "Response":
-        # The page's own addresses are relative to its folder.
-        return RedirectResponse(request.url.path.rpartition("/")[2] + "/")
-
-    routes = [
-        *_file_routes("runs.html"),
-        Route("/api/runs", describe),
-        Route("/api/curves", curves),
-        Route("/run/{number:int}", add_slash),
-        Mount("/run/{number:int}", routes=_run_routes(open_run, "index.html")),
-    ]
-    app = _application(routes, poll, runs.stop)
-    return AccessGuard(app, token=token, hosts=hosts)
-
-
-def _application(
-    routes: "list[Any]", work: Callable[[], Any], stop: Callable[[], None]
-) -> Any:
-    """Make an application that works in the background until it is stopped."""
-    from starlette.applications import Starlette
-
-    async def report_error(_: "Request", error: Exception) -> "Response":
-        status = 404 if isinstance(error, LookupError) else 400
-        message = "There is nothing of that name."
-        if error.args:
-            message = str(error.args[0])
-        return _respond(to_json({"error": message}), status=status)
-
-    @contextlib.asynccontextmanager
-    async def running(_: Starlette) -> AsyncIterator[None]:
-        worker = asyncio.create_task(work())
-        try:
-            yield
-        finally:
-            # Stopped and then awaited: a reader that is cancelled in `to_thread` would
-            # leave its thread reading on.
-            stop()
-            await worker
-
-    handlers: Any = {LookupError: report_error, ValueError: report_error}
-    return Starlette(routes=routes, exception_handlers=handlers, lifespan=running)
-
-
-def _respond(
-    body: str | bytes, kind: str = "application/json", status: int = 200
-) -> "Response":
-    from starlette.responses import Response
-
-    return Response(body, status, media_type=kind)
-
-
-def _file_routes(index_name: str) -> list[Any]:
-    """Return the routes of the page itself and its static files."""
+    Raises:
+        MissingExtraError: Starlette is not installed.
+    """
     try:
+        from starlette.applications import Starlette
         from starlette.routing import Route
     except ImportError as e:
         raise MissingExtraError(
             'the live page needs Starlette: pip install "frugax[serve]".'
         ) from e
-    folder = importlib.resources.files("frugax.watch.serve").joinpath("static")
-    # All files are read at the start: a request only selects one by its exact name.
-    files = {name: folder.joinpath(name).read_bytes() for name in _STATIC_FILES}
-    # The colours of every page of frugax, light and dark.
-    files["app.css"] = page_theme().encode() + files["app.css"]
-    index = folder.joinpath(index_name).read_bytes()
+    answers = _Answers(runs)
+    files = _read_files()
 
     async def page(_: "Request") -> "Response":
-        return _respond(index, _MEDIA_TYPES["html"])
+        return _respond(files["index.html"], _MEDIA_TYPES["html"])
 
     async def static(request: "Request") -> "Response":
         name = request.path_params["name"]
@@ -196,82 +78,135 @@ def _file_routes(index_name: str) -> list[Any]:
     async def icon(_: "Request") -> "Response":
         return _respond(files["favicon.svg"], _MEDIA_TYPES["svg"])
 
-    return [
-        Route("/", page),
-        Route("/favicon.ico", icon),
-        Route("/static/{name}", static),
-    ]
+    async def list_runs(request: "Request") -> "Response":
+        known = _parse_int(request, "known", -1)
+        return await answers.give(request, lambda: runs.describe(known))
 
+    async def one_run(request: "Request") -> "Response":
+        number, known = _parse_int(request, "run"), _parse_int(request, "known", -1)
+        return await answers.give(request, lambda: runs.details(number, known))
 
-def _run_routes(
-    opened: Callable[["Request"], Awaitable[Feed]], index_name: str
-) -> list[Any]:
-    """Return the routes of the page of one run, which a request opens."""
-    files = _file_routes(index_name)
-    from starlette.responses import StreamingResponse
-    from starlette.routing import Route
-
-    async def state(request: "Request") -> "Response":
-        return _respond((await opened(request)).state or "{}")
-
-    async def events(request: "Request") -> "Response":
-        # A browser that reconnects sends the id of the last event by itself.
-        text = request.headers.get("last-event-id")
-        if not text:
-            text = request.query_params.get("cursor", "")
-        feed = await opened(request)
-        stream = feed.events(Cursor.parse(text), _columns(request))
-        return StreamingResponse(stream, media_type="text/event-stream")
-
-    async def series(request: "Request") -> "Response":
-        low, high = _parse_int(request, "from"), _parse_int(request, "to")
-        points = _parse_int(request, "points", 2000, low=4, high=_MAX_POINTS)
-        stream = request.query_params.get("stream", "")
-        history = (await opened(request)).run.history
-        # Large windows take milliseconds, which must not delay the other pages.
-        found = await asyncio.to_thread(
-            history.window, stream, _columns(request), low, high, points
-        )
-        return _respond(to_json(found))
+    async def curves(request: "Request") -> "Response":
+        query = request.query_params
+        keys = list(zip(query.getlist("stream"), query.getlist("column"), strict=False))
+        options = {
+            "axis": query.get("axis", "step"),
+            "low": _parse_float(request, "from", -math.inf),
+            "high": _parse_float(request, "to", math.inf),
+            "max_points": _parse_int(request, "points", 400, low=4, high=_MAX_POINTS),
+            "number": _parse_optional_int(request, "run"),
+        }
+        make = lambda: runs.curves(keys[:_MAX_CURVES], **options)
+        return await answers.give(request, make)
 
     async def rows(request: "Request") -> "Response":
+        number, stream = _parse_int(request, "run"), _stream(request)
         count = _parse_int(request, "count", 100, low=1, high=_MAX_ROWS)
         before = _parse_optional_int(request, "before")
-        stream = request.query_params.get("stream", "")
-        history = (await opened(request)).run.history
-        found = await asyncio.to_thread(
-            history.rows, stream, before=before, count=count
-        )
-        return _respond(to_json(found))
+        make = lambda: runs.index(number).rows(stream, before=before, count=count)
+        return await answers.give(request, make)
 
     async def histogram(request: "Request") -> "Response":
-        stream = request.query_params.get("stream", "")
+        number, stream = _parse_int(request, "run"), _stream(request)
         count = _parse_int(request, "count", 200, low=1, high=_MAX_ROWS)
-        history = (await opened(request)).run.history
-        found = await asyncio.to_thread(history.histogram, stream, count)
-        return _respond(to_json(found))
+        make = lambda: runs.index(number).histogram(stream, count)
+        return await answers.give(request, make)
 
     async def frame(request: "Request") -> "Response":
-        query = request.query_params
-        number, step, array = await asyncio.to_thread(
-            (await opened(request)).run.history.frame,
-            query.get("stream", ""),
-            query.get("column", ""),
-            number=_parse_optional_int(request, "number"),
-            step=_parse_optional_int(request, "step"),
-        )
-        body = _encode_frame(number, step, array)
+        run = _parse_int(request, "run")
+        place = {
+            "number": _parse_optional_int(request, "number"),
+            "step": _parse_optional_int(request, "step"),
+        }
+        column = request.query_params.get("column", "")
+        find = lambda: runs.index(run).frame(_stream(request), column, **place)
+        body = _encode_frame(*await asyncio.to_thread(find))
         return _respond(body, "application/octet-stream")
 
-    return [
-        *files,
-        Route("/api/state", state),
-        Route("/api/events", events),
-        Route("/api/series", series),
-        Route("/api/rows", rows),
-        Route("/api/histogram", histogram),
-        Route("/api/frame", frame),
-    ]
+    async def report_error(_: "Request", error: Exception) -> "Response":
+        status = 404 if isinstance(error, LookupError) else 400
+        message = "There is nothing of that name."
+        if error.args:
+            message = str(error.args[0])
+        return _respond(to_json({"error": message}), status=status)
+
+    async def poll() -> None:
+        while not is_stopped.is_set():
+            # In a thread: reading and unpacking blocks would stall the answers.
+            if not await asyncio.to_thread(runs.poll):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(is_stopped.wait(), _POLL_S)
+
+    @contextlib.asynccontextmanager
+    async def running(_: Starlette) -> AsyncIterator[None]:
+        poller = asyncio.create_task(poll())
+        try:
+            yield
+        finally:
+            # Stopped and then awaited: a task that is cancelled in `to_thread` would
+            # leave its thread reading on.
+            is_stopped.set()
+            runs.stop()
+            await poller
+
+    is_stopped = asyncio.Event()
+    app = Starlette(
+        routes=[
+            Route("/", page),
+            Route("/favicon.ico", icon),
+            Route("/static/{name}", static),
+            Route("/api/runs", list_runs),
+            Route("/api/run", one_run),
+            Route("/api/curves", curves),
+            Route("/api/rows", rows),
+            Route("/api/histogram", histogram),
+            Route("/api/frame", frame),
+        ],
+        exception_handlers={LookupError: report_error, ValueError: report_error},
+        lifespan=running,
+    )
+    return AccessGuard(app, token=token, hosts=hosts)
+
+
+class _Answers:
+    """Answers that take a while: each is made in a thread, once for all pages."""
+
+    def __init__(self, runs: RunCollection) -> None:
+        self._runs = runs
+        self._changes = runs.changes
+        self._made: dict[str, asyncio.Future[str]] = {}
+
+    async def give(self, request: "Request", make: Callable[[], Any]) -> "Response":
+        changes, question = self._runs.changes, str(request.url)
+        if changes != self._changes or len(self._made) >= _MAX_ANSWERS:
+            self._made.clear()
+            self._changes = changes
+        if question not in self._made:
+            work = asyncio.to_thread(lambda: to_json(make()))
+            self._made[question] = asyncio.ensure_future(work)
+        # Shielded: a page that goes away must not end the work for the others.
+        return _respond(await asyncio.shield(self._made[question]))
+
+
+def _read_files() -> dict[str, bytes]:
+    """Read all files at the start: a request only selects one by its exact name."""
+    folder = importlib.resources.files("frugax.watch.serve").joinpath("static")
+    files = {name: folder.joinpath(name).read_bytes() for name in _STATIC_FILES}
+    # The colours of every page of frugax, light and dark.
+    files["app.css"] = page_theme().encode() + files["app.css"]
+    return files
+
+
+def _respond(
+    body: str | bytes, kind: str = "application/json", status: int = 200
+) -> "Response":
+    from starlette.responses import Response
+
+    return Response(body, status, media_type=kind)
+
+
+def _stream(request: "Request") -> str:
+    return request.query_params.get("stream", "")
 
 
 def _parse_float(request: "Request", name: str, default: float) -> float:
@@ -311,10 +246,6 @@ def _parse_int(
     if not low <= number <= high:
         raise ValueError(f"{name} must be from {low} to {high}, got {number}.")
     return number
-
-
-def _columns(request: "Request") -> list[str]:
-    return request.query_params.getlist("column")[:MAX_COLUMNS]
 
 
 # One header and raw numbers instead of JSON: a browser reads a frame of a million

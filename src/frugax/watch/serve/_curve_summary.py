@@ -13,7 +13,7 @@ from jaxtyping import Float, Int64, Shaped
 # The most buckets, of which at least half are used: more than a chart has pixels.
 MAX_BUCKETS = 1024
 # Points that are folded into buckets at a time: blocks of a journal are shorter.
-_FOLDED = 8192
+_FOLDED = 2048
 BUCKET = np.dtype(
     [
         ("first", "<i8"),
@@ -51,9 +51,7 @@ class CurveSummary:
         summary = cls()
         summary._buckets, summary.size = buckets, size
         summary.points = int(buckets["count"].sum() + buckets["holes"].sum())
-        finite = buckets[buckets["count"] > 0]
-        if len(finite):
-            summary.last = float(finite[-1]["sum"] / finite[-1]["count"])
+        summary.last = _newest_mean(buckets)
         return summary
 
     @property
@@ -66,6 +64,12 @@ class CurveSummary:
             np.concatenate(self._steps)[None], np.concatenate(self._values)[None]
         )
         return np.concatenate([self._buckets, tail])
+
+    @property
+    def extremes(self) -> tuple[float, float]:
+        """The lowest and the highest finite value; there must be one."""
+        buckets = self.buckets
+        return float(buckets["low"].min()), float(buckets["high"].max())
 
     def extend(
         self, steps: Int64[np.ndarray, " n"], values: Shaped[np.ndarray, " n"]
@@ -91,6 +95,7 @@ class CurveSummary:
         self._buckets = buckets
         self._steps, self._values, self._waiting = [], [], 0
         self.points = int(buckets["count"].sum() + buckets["holes"].sum())
+        self.last = _newest_mean(buckets)
 
     def _fold(self) -> None:
         """Move whole buckets of the points that wait to the others."""
@@ -108,6 +113,11 @@ class CurveSummary:
         while len(self._buckets) > MAX_BUCKETS:
             self._buckets = merge_pairs(self._buckets)
             self.size *= 2
+
+
+def _newest_mean(buckets: Shaped[np.ndarray, " n"]) -> float | None:
+    finite = buckets[buckets["count"] > 0]
+    return float(finite["sum"][-1] / finite["count"][-1]) if len(finite) else None
 
 
 def merge_pairs(buckets: Shaped[np.ndarray, " n"]) -> Shaped[np.ndarray, " m"]:
@@ -143,7 +153,9 @@ def to_points(
         max_points: neighbours are merged until there are at most this many.
     """
     place = _place(buckets, seconds)
-    buckets = buckets[(place >= low) & (place <= high)]
+    # One more at each side, so that lines run out of the picture.
+    first = max(int(np.searchsorted(place, low, side="left")) - 1, 0)
+    buckets = buckets[first : int(np.searchsorted(place, high, side="right")) + 1]
     while len(buckets) > max_points:
         buckets = merge_pairs(buckets)
     place = _place(buckets, seconds)

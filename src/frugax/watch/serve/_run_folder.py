@@ -1,7 +1,6 @@
-"""Read a run's config, receipt and lock beside its journal, for the live page."""
+"""Read a run's config and receipt beside its journal, for the live page."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -55,23 +54,6 @@ def read_facts(folder: Path | None, meta: dict[str, Any]) -> dict[str, Any]:
 def read_config(folder: Path | None) -> dict[str, Any]:
     """Read the settings of a run; empty if there are none that can be read."""
     return _read_mapping(folder, "config.yaml", [])
-
-
-def is_lock_held(lock: Path) -> bool | None:
-    """Whether a process holds this lock file; None if that cannot be known."""
-    # Read from the kernel's list. Trying to lock the file would, for a moment, keep
-    # the run itself out.
-    try:
-        status = lock.stat()
-    except OSError:
-        return False
-    try:
-        locks = Path("/proc/locks").read_text()
-    except OSError:
-        return None
-    major, minor = os.major(status.st_dev), os.minor(status.st_dev)
-    entry = f"{major:02x}:{minor:02x}:{status.st_ino}"
-    return any(entry in line.split() for line in locks.splitlines())
 
 
 def _read_mapping(folder: Path | None, name: str, missing: list[str]) -> dict[str, Any]:

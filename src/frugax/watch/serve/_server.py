@@ -1,4 +1,4 @@
-"""`serve`: run the web server of the live page of one run, or of many, until Ctrl-C."""
+"""`serve`: run the web server of the live page until Ctrl-C."""
 
 import asyncio
 import errno
@@ -7,16 +7,12 @@ import secrets
 import socket
 import webbrowser
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 from frugax.errors import ConfigError, MissingExtraError
 
-from ._app import page_app, runs_app
-from ._feed import Feed
+from ._app import page_app
 from ._guard import is_loopback, own_host_names
-from ._run_monitor import RunMonitor
-from ._runs_monitor import RunsMonitor, find_journals
+from ._run_collection import RunCollection
 
 DEFAULT_PORT = 8765
 
@@ -52,39 +48,28 @@ def serve(
         raise MissingExtraError(
             'the live page needs uvicorn: pip install "frugax[serve]".'
         ) from e
-    monitor = open_monitor(path)
+    runs = RunCollection(path)
     secret = None
     if token or not is_loopback(host):
         secret = secrets.token_urlsafe(24)
-    hosts = own_host_names(host)
-    if isinstance(monitor, RunsMonitor):
-        app, stop = runs_app(monitor, token=secret, hosts=hosts), monitor.stop
-    else:
-        feed = Feed(monitor)
-        app, stop = page_app(feed, token=secret, hosts=hosts), feed.stop
+    app = page_app(runs, token=secret, hosts=own_host_names(host))
     bound = _bind(host, port)
     address = _address(host, bound.getsockname()[1], secret)
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            self._loop = asyncio.get_running_loop()
-            say(f"{monitor.title}: {address}")
+            say(f"{runs.title}: {address}")
             if open_browser:
                 await asyncio.to_thread(webbrowser.open, address)
-
-        def handle_exit(self, sig: int, frame: Any) -> None:
-            # Pages keep their event streams open, and uvicorn would wait for those.
-            self._loop.call_soon_threadsafe(stop)
-            super().handle_exit(sig, frame)
 
     config = uvicorn.Config(
         app,
         log_level="warning",
         access_log=False,  # it would contain the token
         server_header=False,
-        ws="none",  # the page uses server-sent events only
-        # A browser may hold its connection open although the stream has ended.
+        ws="none",
+        # Of an answer that a slow reader has not taken.
         timeout_graceful_shutdown=3,
     )
     try:
@@ -93,20 +78,6 @@ def serve(
         pass  # uvicorn raises it again after an orderly shutdown
     finally:
         bound.close()
-
-
-def open_monitor(path: str | os.PathLike[str]) -> RunMonitor | RunsMonitor:
-    """Return the monitor of a run, or of all runs below a folder that is not a run.
-
-    Raises:
-        ConfigError: there is no such run.
-    """
-    folder = Path(path)
-    is_run = any((folder / name).is_file() for name in ("journal", "config.yaml"))
-    journals = find_journals(folder) if folder.is_dir() and not is_run else []
-    if len(journals) > 1:
-        return RunsMonitor(folder)
-    return RunMonitor(journals[0] if journals else path)
 
 
 def _bind(host: str, port: int) -> socket.socket:

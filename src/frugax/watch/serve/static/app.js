@@ -1,221 +1,352 @@
-// The page: listens to the server's events and hands them on.
-import { Alive, duration, put } from "./alive.js";
-import { Board, STEP_SECONDS, bytes, family, format, number } from "./charts.js";
-import { Frames } from "./frames.js";
-import { Histograms, isHistogram } from "./histogram.js";
-import { Tables, isTable, losses, meter, showFacts } from "./tables.js";
+// The page: asks for news, and shows the curves of one run or of many.
+import { Chart, chartOf, rankOf } from "./chart.js";
+import { Details, WORDS } from "./details.js";
+import { ask, find, make, put } from "./format.js";
 
-const find = (id) => document.getElementById(id);
-const board = new Board(find("charts"));
-const alive = new Alive();
-const frames = new Frames(board);
-const tables = new Tables(find("tables"));
-const histograms = new Histograms(find("histograms"));
-const wanted = new URLSearchParams(location.search).getAll("column");
-let asked = new URLSearchParams(location.search).get("step"); // from a mark of the page of all runs
-let cursor = "";
-let state = null;
-let source = null;
-let factsShown = "";
+const ASK_MS = 1000;
+const MOST_SETTINGS = 12; // runs side by side in the table of settings
 
-// The token has become a cookie by now: keep it out of sight and of bookmarks.
-if (new URLSearchParams(location.search).has("token")) {
-  const query = new URLSearchParams(wanted.map((column) => ["column", column]));
-  history.replaceState(null, "", location.pathname + (wanted.length ? "?" + query : ""));
-}
+class Page {
+  runs = [];
+  alone = null; // the run that is shown alone
+  charts = new Map(); // "stream/name" -> Chart
+  axis = "step";
+  weight = null; // of the smoothing; null for that of a run alone
+  log = false;
+  stretch = null; // [low, high] of the axis, or a share of the newest, or null
+  mark = null; // the step whose frame is shown
+  limits = {}; // by "stream/name" of a chart
+  stride = 1;
+  onPick = () => {};
+  #number = null; // of the run that is shown alone
+  #known = -1;
+  #seen = new Set();
+  #stale = new Set();
+  #took = 0; // milliseconds that the charts in sight took to load
+  #timer = null;
+  #due = null;
 
-function listen() {
-  source?.close();
-  const query = new URLSearchParams([["cursor", cursor], ...wanted.map((column) => ["column", column])]);
-  source = new EventSource("api/events?" + query);
-  source.addEventListener("state", (event) => told(JSON.parse(event.data)));
-  source.addEventListener("beat", (event) => { alive.hear(JSON.parse(event.data).now); alive.show(); });
-  source.addEventListener("delta", (event) => {
-    const delta = JSON.parse(event.data);
-    cursor = delta.cursor;
-    alive.hear();
-    if (delta.reset || Object.keys(delta.cut).length) {
-      tables.clear();
-      frames.forget(delta.reset);
+  constructor(query) {
+    const chartAt = (place) => [...this.charts.values()].find((chart) => chart.root === place);
+    this.sees = new IntersectionObserver((entries) => entries.forEach((e) => {
+      const chart = chartAt(e.target);
+      if (!chart) return;
+      if (e.isIntersecting) this.#seen.add(chart); else this.#seen.delete(chart);
+      this.#refresh();
+    }), { rootMargin: "300px" });
+    this.sizes = new ResizeObserver((entries) => entries.forEach((e) => chartAt(e.target)?.draw()));
+    this.details = new Details(this);
+    if (query.has("run")) this.#show(Number(query.get("run")), true);
+    this.asked = query.get("step"); // from a mark of the page of many runs
+  }
+
+  #show(number, isOneOfMany) {
+    this.#number = number;
+    this.#known = -1;
+    find("all-runs").hidden = !isOneOfMany;
+    document.body.classList.add("alone");
+  }
+
+  /** The runs that are neither hidden nor left out by the search. */
+  shown() {
+    return this.runs.filter((run) => run.on && run.found);
+  }
+
+  async ask() {
+    clearTimeout(this.#timer);
+    const isOne = this.#number !== null;
+    try {
+      const answer = await ask(isOne ? "run" : "runs", { known: this.#known, ...(isOne && { run: this.#number }) });
+      const news = await answer.json();
+      this.details.hear(answer.headers.get("date"));
+      if (news.changes !== this.#known) {
+        this.#known = news.changes;
+        if (isOne) this.#toldOne(news); else this.#told(news);
+      }
+    } catch (error) {
+      this.details.lost(error);
     }
-    board.take(delta);
-    if (delta.reset) factsShown = "";
-    if (state) told(state);
-    else find("no-metrics").hidden = board.charts.size > 0;
-  });
-  source.onopen = () => alive.hear();
-  source.onerror = () => {
-    alive.lost("The connection to the server is lost.");
-    // Refused outright (the server is new and wants its new token, say): the browser
-    // gives up then, so ask again by hand.
-    if (source.readyState === EventSource.CLOSED) setTimeout(listen, 2000);
-  };
-}
-
-function told(news) {
-  state = news;
-  const { facts, streams } = state;
-  board.histograms = new Set(Object.keys(streams).filter((name) => isHistogram(streams[name])));
-  alive.told(state);
-  put(find("title"), state.title);
-  put(find("folder"), state.folder);
-  const main = streams[""] ?? { records: 0, latest: {}, columns: [] };
-  const done = main.last ?? 0;
-  document.title = `${main.records ? "step " + number(done) + " · " : ""}${state.title} · frugax`;
-  const progress = find("progress");
-  progress.hidden = !facts.steps;
-  if (facts.steps) {
-    const percent = Math.min(100, (100 * done) / facts.steps);
-    progress.firstElementChild.style.width = percent + "%";
-    progress.setAttribute("aria-valuenow", percent.toFixed(0));
+    // Curves of many runs take a while: the rest of the time is the server's, to read.
+    if (!document.hidden) this.#timer = setTimeout(() => this.ask(), Math.max(ASK_MS, 5 * this.#took));
   }
-  tiles(main);
-  frames.told(streams);
-  tables.told(streams);
-  histograms.told(streams);
-  if (asked !== null && main.records) { board.setMark(Number(asked)); board.onPick(Number(asked)); asked = null; }
-  limits(facts);
-  const said = JSON.stringify([facts, streams.watch?.latest]);
-  if (said !== factsShown) {
-    factsShown = said;
-    showFacts(state);
-    for (const [name, points] of Object.entries(facts.evaluations)) if (points.x.length) board.dots(name, points);
+
+  #told(news) {
+    if (news.runs.length === 1) { this.#show(0, false); this.#timer = 0; return this.ask(); }
+    document.title = news.title + " · frugax";
+    put(find("title"), news.title);
+    put(find("folder"), news.folder);
+    this.#take(news.runs);
+    find("legend").hidden = false;
+    this.details.toldAll(this.runs);
+    this.#search();
+    this.legend();
+    this.#settings();
   }
-  const reading = state.read_bytes < state.journal_bytes;
-  find("no-metrics").hidden = board.charts.size > 0;
-  put(find("no-metrics"), reading ? `Reading the journal: ${bytes(state.read_bytes)} of ${bytes(state.journal_bytes)}` : "Nothing has been recorded yet.");
-  const hidden = Object.entries(streams).filter(([name]) => !isTable(name)).reduce((n, [, s]) => n + Math.max(0, s.columns.length - 32), 0);
-  find("more-columns").hidden = !hidden || wanted.length > 0;
-  put(find("more-columns"), `${hidden} more columns are not drawn. Choose up to 32 by name in the address: ?column=loss&column=accuracy`);
-  put(find("journal"), `Journal: ${bytes(state.journal_bytes)}, ${number(main.records)} steps${state.closed ? ", closed" : ""}.`);
-  const troubles = [...(state.trouble ? [state.trouble] : []), ...state.damage.map((text) => "Damage in the journal: " + text.replace(/\.?$/, "."))];
-  const latest = main.latest.loss;
-  if (latest === null && main.columns.includes("loss")) troubles.unshift(`The loss is not a number any more (step ${number(done)}).`);
-  const box = find("troubles");
-  if (box.dataset.said !== troubles.join("\n")) {
-    box.dataset.said = troubles.join("\n");
-    box.replaceChildren(...troubles.map((text) => {
-      const made = document.createElement("p");
-      made.className = "notice bad";
-      made.setAttribute("role", "alert");
-      made.textContent = text;
-      return made;
-    }));
+
+  #toldOne(news) {
+    if (this.alone && news.rewinds !== this.alone.rewinds) this.details.forget();
+    this.#take([news]);
+    this.alone = this.runs[0];
+    this.details.told(this.alone);
+    if (this.asked !== null && news.streams[""]?.records) { this.setMark(Number(this.asked)); this.onPick(Number(this.asked)); this.asked = null; }
+  }
+
+  #take(told) {
+    told.forEach((news, i) => {
+      const run = this.runs[i] ?? { on: true, found: true, pinned: false, colour: colour(i) };
+      this.runs[i] = Object.assign(run, news, { last: new Map(news.columns.map(([stream, column, value]) => [stream + "/" + column, value])) });
+    });
+    const leftOut = this.runs.some((run) => run.left_out);
+    put(find("foot"), this.#number === null ? `${this.runs.length} runs${leftOut ? "; of some, columns beyond 200 are left out" : ""}.` : "");
+    for (const run of this.runs) {
+      for (const [stream, column] of run.columns) {
+        const name = chartOf(run, stream, column, this.#number !== null);
+        if (name) this.chart(stream, name).columns.set(column, this.chart(stream, name).columns.get(column) ?? {});
+      }
+    }
+    find("nothing").hidden = this.charts.size > 0;
+    this.reload();
+  }
+
+  /** The newest value of a column, null for one that is not a number. */
+  latest(run, stream, column) {
+    const latest = run.streams?.[stream]?.latest ?? {};
+    return column in latest ? latest[column] : run.last.get(stream + "/" + column);
+  }
+
+  /** The chart of a stream and a name, in its group. */
+  chart(stream, name) {
+    const key = stream + "/" + name;
+    if (this.charts.has(key)) return this.charts.get(key);
+    const chart = new Chart(this, stream, name);
+    this.charts.set(key, chart);
+    const title = stream || (name.includes("/") ? name.slice(0, name.indexOf("/")) : "metrics");
+    let group = [...find("charts").children].find((g) => g.dataset.name === title);
+    if (!group) {
+      const shut = make("button", { text: "fold", kind: "ghost", type: "button", onclick: () => {
+        shut.setAttribute("aria-expanded", String(!group.classList.toggle("shut")));
+        shut.textContent = group.classList.contains("shut") ? "unfold" : "fold";
+      } });
+      shut.setAttribute("aria-label", "Fold " + title);
+      shut.setAttribute("aria-expanded", "true");
+      group = make("section", { kind: "group" }, make("h2", {}, title, shut), make("div", { kind: "charts" }));
+      group.dataset.name = title;
+      insert(find("charts"), group, title === "metrics" ? -1 : rankOf(stream, name));
+    }
+    insert(group.lastElementChild, chart.root, rankOf(stream, name));
+    this.sees.observe(chart.root);
+    this.sizes.observe(chart.root);
+    this.filter();
+    return chart;
+  }
+
+  /** Ask for the curves of the charts in sight, and once for those of the others. */
+  #refresh() {
+    clearTimeout(this.#due);
+    this.#due = setTimeout(async () => {
+      const began = performance.now();
+      await this.#load([...this.#stale].filter((c) => this.#seen.has(c)));
+      this.#took = performance.now() - began;
+      await this.#load([...this.#stale].filter((c) => !c.isLoaded));
+    }, 20);
+  }
+
+  async #load(charts) {
+    // Few at a time where there are many runs, so that the first are soon there.
+    const size = Math.max(1, Math.floor(24 / Math.max(this.runs.length, 1)));
+    for (let start = 0; start < charts.length; start += size) {
+      const some = charts.slice(start, start + size);
+      for (const chart of some) this.#stale.delete(chart);
+      await Promise.all([true, false].map((isOwn) => this.#fetch(some.filter((chart) => chart.isOwn === isOwn), isOwn))).catch(() => {});
+    }
+  }
+
+  async #fetch(charts, isOwn) {
+    const asked = charts.flatMap((chart) => [...chart.columns.keys()].map((column) => [chart, column]));
+    for (const chart of charts) chart.isLoaded = true; // even if it has dots alone
+    if (!asked.length) return charts.forEach((chart) => chart.draw());
+    const query = [["axis", isOwn ? "step" : this.axis], ["points", this.runs.length > 20 ? 250 : 600]];
+    if (this.#number !== null) query.push(["run", this.#number]);
+    if (this.stretch !== null && !isOwn) {
+      const [low, high] = Array.isArray(this.stretch) ? this.stretch : this.#newest();
+      query.push(["from", low], ...(Number.isFinite(high) ? [["to", high]] : []));
+    }
+    for (const [chart, column] of asked) query.push(["stream", chart.stream], ["column", column]);
+    const found = await (await ask("curves", query)).json();
+    asked.forEach(([chart, column], i) => chart.columns.set(column, found[i]));
+    for (const chart of charts) chart.draw();
+    this.filter();
+  }
+
+  /** The stretch of a share of the newest steps, open at its end. */
+  #newest() {
+    const [low, high] = this.whole ?? [0, 0];
+    return [high - this.stretch * (high - low), Infinity];
+  }
+
+  #ends() {
+    let [low, high] = [Infinity, -Infinity];
+    for (const chart of this.charts.values()) {
+      if (chart.isOwn) continue;
+      for (const curves of chart.columns.values()) for (const { x } of Object.values(curves)) if (x.length) { low = Math.min(low, x[0]); high = Math.max(high, x[x.length - 1]); }
+    }
+    return low <= high ? [low, high] : null;
+  }
+
+  draw() {
+    for (const chart of this.charts.values()) chart.draw();
+    this.details.draw();
+  }
+
+  reload() {
+    for (const chart of this.charts.values()) this.#stale.add(chart);
+    this.#refresh();
+  }
+
+  zoom(stretch) {
+    if (this.stretch === null) this.whole = this.#ends();
+    this.stretch = stretch;
+    find("whole").hidden = stretch === null;
+    find("span").lastElementChild.hidden = !Array.isArray(stretch);
+    find("span").value = Array.isArray(stretch) ? "zoom" : String(stretch ?? 1);
+    this.draw();
+    this.reload();
+  }
+
+  /** Read off a place: in all charts of a run alone. */
+  hover(chart, at) {
+    const isShared = this.alone && !chart.isOwn;
+    for (const other of isShared ? [...this.#seen].filter((c) => !c.isOwn) : [chart]) { other.at = at; other.draw(); }
+  }
+
+  /** Show the frame of a step. */
+  pick(run, step) {
+    if (this.alone) return this.onPick(step);
+    location.search = new URLSearchParams({ run: run.id, step });
+  }
+
+  setMark(step) {
+    if (step === this.mark) return;
+    this.mark = step;
+    for (const chart of this.#seen) chart.draw();
+  }
+
+  download(blob, name) {
+    const link = make("a", { href: URL.createObjectURL(blob), download: name.replaceAll(/[^\w.-]+/g, "_") });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  }
+
+  /** Hide the charts that are not searched for, and those that have nothing to say. */
+  filter() {
+    const text = find("metric").value.toLowerCase();
+    for (const chart of this.charts.values()) {
+      // Pictures that lost no pixel to clipping need no chart that says so.
+      const isIdle = chart.name === "clipped" && chart.isLoaded && !chart.lines().some(({ curve }) => curve.y.some((share) => share > 0));
+      chart.root.hidden = isIdle || !chart.title.toLowerCase().includes(text);
+    }
+    for (const group of find("charts").children) group.hidden = [...group.lastElementChild.children].every((c) => c.hidden);
+  }
+
+  #search() {
+    const words = find("search").value.toLowerCase().split(/\s+/).filter(Boolean);
+    for (const run of this.runs) {
+      const text = [run.name, run.notes, ...run.tags, ...Object.entries(run.config).map(([k, v]) => k + "=" + v)].join("\n").toLowerCase();
+      run.found = words.every((word) => text.includes(word));
+    }
+  }
+
+  changed() {
+    this.#search();
+    this.legend();
+    this.#settings();
+    this.draw();
+  }
+
+  legend() {
+    const list = this.runs.filter((run) => run.found).sort((a, b) => b.pinned - a.pinned || a.id - b.id);
+    put(find("count"), `${this.shown().length} of ${this.runs.length} shown`);
+    const said = JSON.stringify(list.map((r) => [r.id, r.on, r.pinned, r.state, r.tags, r.verdict, r.notes, r.why]));
+    if (find("runs").dataset.said === said) return;
+    find("runs").dataset.said = said;
+    const at = document.activeElement?.dataset?.key;
+    find("runs").replaceChildren(...list.map((run) => this.#row(run)));
+    if (at) find("runs").querySelector(`[data-key="${at}"]`)?.focus();
+  }
+
+  #row(run) {
+    const tick = make("input", { type: "checkbox", checked: run.on, onchange: () => { run.on = tick.checked; this.changed(); } });
+    tick.setAttribute("aria-label", "Show " + run.name);
+    tick.dataset.key = "show" + run.id;
+    const line = make("span", { kind: "line" });
+    line.style.background = run.colour;
+    const facts = [WORDS[run.state], ...(run.verdict ? [run.verdict] : []), ...run.tags.map((t) => "#" + t), ...(run.notes ? [run.notes] : []), ...(/unreadable|died/.test(run.state) ? [run.why] : [])];
+    const who = make("span", { kind: "who" }, make("a", { href: `?run=${run.id}`, text: run.name }), make("small", { text: facts.join(" · ") }));
+    const pin = make("button", { type: "button", kind: "ghost", text: "pin", onclick: () => { run.pinned = !run.pinned; this.changed(); } });
+    pin.setAttribute("aria-pressed", String(run.pinned));
+    pin.setAttribute("aria-label", "Pin " + run.name);
+    pin.dataset.key = "pin" + run.id;
+    return make("li", { kind: (run.on ? "" : "off ") + (run.pinned ? "pinned" : "") }, tick, line, who, pin);
+  }
+
+  #settings() {
+    const runs = this.shown().sort((a, b) => b.pinned - a.pinned).slice(0, MOST_SETTINGS);
+    const keys = [...new Set(runs.flatMap((run) => Object.keys(run.config)))].sort();
+    const differ = keys.filter((key) => new Set(runs.map((run) => run.config[key])).size > 1);
+    find("config").hidden = runs.length < 2 || !keys.length;
+    const more = this.shown().length - runs.length;
+    const alike = keys.length - differ.length;
+    put(find("config-same"), `${alike === 1 ? "1 setting is" : `${alike} settings are`} alike${more > 0 ? `; ${more} more runs: pin those to compare` : ""}`);
+    const table = find("config").querySelector("table");
+    table.tHead.replaceChildren(make("tr", {}, make("th", { text: "setting" }), ...runs.map((run) => make("th", { text: run.name }))));
+    table.tBodies[0].replaceChildren(...differ.map((key) => make("tr", {}, make("td", { text: key }),
+      ...runs.map((run) => make("td", { text: run.config[key] ?? "–", kind: run.config[key] !== runs[0].config[key] ? "other" : "" })))));
   }
 }
 
-function limits(facts) {
-  const of = (unit) => facts.budgets.find((b) => b.unit === unit)?.limit;
-  const watch = state.streams.watch?.latest ?? {};
-  board.limits = {};
-  board.stride = watch.stride ?? 1;
-  const share = facts.budgets.find((b) => b.unit === "share" && /watching/.test(b.name))?.limit;
-  if (watch.budget ?? share) board.limits["watch/overhead"] = watch.budget ?? share;
-  for (const name of ["host", "device"]) {
-    const limit = watch[name + "_limit_bytes"] ?? (name === "device" ? of("bytes") : undefined);
-    if (limit) board.limits[`watch/${name}_bytes`] = limit;
-  }
+/** Insert an element before the first whose rank is higher. */
+function insert(list, element, rank) {
+  element.dataset.rank = rank;
+  list.insertBefore(element, [...list.children].find((other) => Number(other.dataset.rank) > rank) ?? null);
 }
 
-function tiles(main) {
-  const { facts, streams } = state;
-  const list = [];
-  const add = (name, value, note = "", bar = null) => list.push([name, value, note, bar]);
-  const has = main.records > 0;
-  add("step", has ? number(main.last) : null, facts.steps ? `of ${number(facts.steps)}${has ? `, ${Math.floor((100 * main.last) / facts.steps)} %` : ""}` : has ? `${number(main.records)} recorded` : "");
-  const ranked = main.columns.filter((c) => c !== "seconds").sort((a, b) => score(b) - score(a));
-  const shown = ranked.filter((c, i) => ranked.findIndex((d) => family(d) === family(c)) === i).slice(0, 2);
-  for (const column of shown) {
-    const series = board.store.get("")?.get(column);
-    const low = series ? extreme(series.y, /acc|reward|score/.test(column)) : null;
-    add(column, column in main.latest ? format(column, main.latest[column]) : "–", low === null ? "" : `${/acc|reward|score/.test(column) ? "highest" : "lowest"} ${format(column, low)}`);
-  }
-  const times = board.store.get("")?.get(STEP_SECONDS) ?? board.store.get("watch")?.get(STEP_SECONDS);
-  const typical = times ? median(times.y.slice(-400)) : null;
-  add("time per step", typical === null ? null : duration(typical), typical === null ? "the run was too short to tell" : `${number(1 / typical, 3)} a second${remaining(facts, main, typical)}`);
-  const watch = streams.watch?.latest ?? {};
-  const spend = facts.budgets.find((b) => b.unit === "share" && /watching/.test(b.name));
-  const limit = watch.budget ?? spend?.limit ?? null;
-  // As in a receipt, an interval around the limit does not tell.
-  const unsure = limit !== null && watch.overhead_low <= limit && limit < watch.overhead_high;
-  const overhead = spend?.measured ?? (unsure ? null : watch.overhead) ?? null;
-  add("watching takes", overhead === null ? null : percent(overhead), limit === null ? "no budget stated" : `of at most ${percent(limit)}`, overhead === null || !limit ? null : overhead / limit);
-  const memory = facts.memory;
-  // Without a plan: the fullest device, or the process.
-  const system = Object.entries(streams.system?.latest ?? {}).filter(([name]) => name.endsWith(" memory, bytes"));
-  const seen = system.length ? Math.max(...system.map(([, value]) => value)) : streams.system?.latest["peak memory of the process, bytes"];
-  const used = watch.device_bytes ?? watch.host_bytes ?? memory?.planned_bytes ?? seen ?? null;
-  const most = watch.device_limit_bytes ?? watch.host_limit_bytes ?? memory?.limit_bytes ?? null;
-  add("memory", used === null ? null : bytes(used), most === null ? (used === null ? "not measured" : seen === used && !system.length ? "of the process, at most" : "no budget stated") : `of ${bytes(most)}`, used === null || !most ? null : used / most);
-  const lost = losses(facts, streams);
-  const sum = (t) => Object.values(t?.dropped ?? {}).reduce((a, b) => a + b, 0);
-  add("records lost", lost === null ? null : number(Object.values(lost).reduce((n, t) => n + sum(t), 0)), lost === null ? "no ledger here" : Object.entries(lost).map(([kind, t]) => `${kind} ${number(sum(t))}`).join(", "));
-  const said = JSON.stringify(list);
-  const root = find("tiles");
-  if (root.dataset.said === said) return;
-  root.dataset.said = said;
-  root.replaceChildren(...list.map(([name, value, note, bar]) => {
-    const [tile, label, big, small] = ["div", "span", "b", "small"].map((tag) => document.createElement(tag));
-    tile.className = "tile";
-    label.textContent = name;
-    big.textContent = value ?? "not known";
-    if (value === null) big.className = "none";
-    small.textContent = note;
-    tile.append(label, big, ...(bar === null ? [] : [meter(bar, bar > 1 ? "over" : "")]), small);
-    return tile;
-  }));
+/** Colours as far apart as their number allows: the golden angle. */
+function colour(i) {
+  return `hsl(${(212 + i * 137.508) % 360} ${62 + 12 * ((i >> 3) % 2)}% ${50 - 8 * ((i >> 2) % 2)}%)`;
 }
 
-function remaining(facts, main, typical) {
-  if (!facts.steps || state.alive.state !== "running" || main.last >= facts.steps) return "";
-  return `, ${duration((facts.steps - main.last) * typical)} left`;
-}
+const query = new URLSearchParams(location.search);
+const page = new Page(query);
+// The token has become a cookie by now: keep it out of sight and of bookmarks.
+history.replaceState(null, "", location.pathname + (query.has("run") ? "?run=" + query.get("run") : ""));
 
-const percent = (share) => Number((100 * share).toPrecision(3)) + " %";
-const score = (column) => (column === "loss" ? 4 : /loss/.test(column) ? 3 : /acc|reward|score/.test(column) ? 2 : 1);
-
-function extreme(values, highest) {
-  let found = null;
-  for (const v of values) if (v !== null && (found === null || (highest ? v > found : v < found))) found = v;
-  return found;
-}
-
-function median(values) {
-  const sorted = values.filter((v) => v !== null).sort((a, b) => a - b);
-  return sorted.length ? sorted[sorted.length >> 1] : null;
-}
-
-board.onZoom = (what) => {
-  const isStretch = Array.isArray(what);
-  find("whole").hidden = what === null;
-  find("span").lastElementChild.hidden = !isStretch;
-  find("span").value = isStretch ? "zoom" : String(what ?? 1);
-};
-find("whole").onclick = () => { board.zoom(null); find("span").focus(); };
-find("span").onchange = (event) => board.zoom(event.target.value === "1" ? null : Number(event.target.value));
+find("search").oninput = () => page.changed();
+find("all").onclick = () => { for (const run of page.runs) if (run.found) run.on = true; page.changed(); };
+find("none").onclick = () => { for (const run of page.runs) if (run.found && !run.pinned) run.on = false; page.changed(); };
+find("axis").onchange = (e) => { page.axis = e.target.value; page.zoom(null); };
+find("log").onchange = (e) => { page.log = e.target.checked; page.draw(); };
+find("smooth").oninput = (e) => { page.weight = Number(e.target.value); put(find("smooth-is"), page.weight ? e.target.value : "off"); page.draw(); };
+find("whole").onclick = () => { page.zoom(null); find("span").focus(); };
+find("span").onchange = (e) => page.zoom(e.target.value === "1" ? null : Number(e.target.value));
+find("metric").oninput = () => page.filter();
 
 const THEMES = ["auto", "light", "dark"];
+let themed = "auto";
+try { themed = THEMES.includes(localStorage.theme) ? localStorage.theme : "auto"; } catch { /* storage may be off: the choice then lasts for this visit */ }
 function theme(name) {
   if (name === "auto") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = name;
-  find("theme").setAttribute("aria-label", "Colours: " + (name === "auto" ? "as the system" : name));
-  find("theme").title = find("theme").getAttribute("aria-label");
-  board.redraw();
-  histograms.redraw();
+  find("theme").title = "Colours: " + (name === "auto" ? "as the system" : name);
+  find("theme").setAttribute("aria-label", find("theme").title);
+  page.draw();
 }
-let themed = "auto";
-try { themed = THEMES.includes(localStorage.theme) ? localStorage.theme : "auto"; } catch { /* storage may be off: the choice then lasts for this visit */ }
 theme(themed);
 find("theme").onclick = () => {
   themed = THEMES[(THEMES.indexOf(themed) + 1) % THEMES.length];
   try { localStorage.theme = themed; } catch { /* as above */ }
   theme(themed);
 };
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { board.redraw(); histograms.redraw(); });
-addEventListener("beforeprint", () => board.drawAll());
-
-// A browser allows few connections to one server: a page out of sight gives its back.
-document.addEventListener("visibilitychange", () => {
-  if (document.hidden) { source?.close(); frames.pause(); } else { alive.hear(); listen(); }
-});
-listen();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => page.draw());
+// A page out of sight asks nothing.
+document.addEventListener("visibilitychange", () => { if (document.hidden) page.details.pause(); else page.ask(); });
+page.ask();

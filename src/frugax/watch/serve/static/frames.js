@@ -1,14 +1,12 @@
 // Frames in time: one at a time on a canvas, moved through by hand, keys or play.
-import { put } from "./alive.js";
-import { format, number } from "./charts.js";
+import { ask, find, format, make, number, put } from "./format.js";
 import { paint, unpack } from "./paint.js";
 
-const find = (id) => document.getElementById(id);
 const HELD = 48; // frames kept here, so that moving back and forth asks nobody
 
 export class Frames {
   #picked = ""; // stream and column, as in the <select>
-  #known = new Map(); // -> {stream, column, first, count}
+  #known = new Map(); // -> {stream, column, count}
   #number = -1;
   #follows = true; // stays at the newest
   #cache = new Map();
@@ -17,9 +15,9 @@ export class Frames {
   #wanted = null; // the number asked for while another is under way
   #busy = false;
 
-  constructor(board) {
-    this.board = board;
-    board.onPick = (step) => this.#goToStep(step);
+  constructor(page) {
+    this.page = page;
+    page.onPick = (step) => this.#goToStep(step);
     find("scrub").addEventListener("input", (e) => this.go(Number(e.target.value)));
     const buttons = { "to-first": () => this.go(0), back: () => this.go(this.#number - 1), on: () => this.go(this.#number + 1), "to-last": () => this.go(Infinity) };
     for (const [id, act] of Object.entries(buttons)) find(id).onclick = () => { this.pause(); act(); };
@@ -38,6 +36,12 @@ export class Frames {
   /** What the server has. */
   told(streams) {
     const pick = find("frames-pick");
+    if ([...this.#known.values()].some(({ stream, column }) => !streams[stream]?.frames[column])) {
+      // Another journal.
+      this.#known.clear();
+      this.#picked = "";
+      pick.replaceChildren();
+    }
     for (const [stream, about] of Object.entries(streams)) {
       for (const [column, frames] of listed(about.frames)) {
         const key = stream + "/" + column;
@@ -45,10 +49,8 @@ export class Frames {
         if (before && frames.count < before.count) { this.#cache.clear(); if (key === this.#picked) this.#shown = null; }
         this.#known.set(key, { stream, column, ...frames });
         if (!before) {
-          const option = document.createElement("option");
-          option.value = key;
-          option.textContent = frames.columns ? stream : stream === column || !stream ? column : column.startsWith(stream) ? column : stream + " · " + column;
-          pick.append(option);
+          const text = frames.columns ? stream : stream === column || !stream ? column : column.startsWith(stream) ? column : stream + " · " + column;
+          pick.append(make("option", { value: key, text }));
         }
       }
     }
@@ -60,13 +62,9 @@ export class Frames {
   }
 
   /** What was held may be void: the run was rewound, or it is another one. */
-  forget(all) {
+  forget() {
     this.#cache.clear();
     this.#shown = null;
-    if (!all) return;
-    this.#known.clear();
-    this.#picked = "";
-    find("frames-pick").replaceChildren();
   }
 
   #pick(key) {
@@ -78,34 +76,33 @@ export class Frames {
   }
 
   #fit() {
-    const { first, count } = this.#about();
+    const { count } = this.#about();
     const scrub = find("scrub");
-    scrub.min = first;
-    scrub.max = Math.max(count - 1, first);
+    scrub.max = Math.max(count - 1, 0);
     scrub.value = this.#number;
-    if (count <= first) return;
+    if (!count) return;
     if (this.#follows && this.#timer === null) this.#show(count - 1);
-    else if (this.#number >= count || this.#number < first || !this.#shown) this.go(this.#number);
+    else if (this.#number >= count || this.#number < 0 || !this.#shown) this.go(this.#number);
     else this.#label();
   }
 
   #about() {
-    return this.#known.get(this.#picked) ?? { first: 0, count: 0 };
+    return this.#known.get(this.#picked) ?? { count: 0 };
   }
 
   go(wanted) {
-    const { first, count } = this.#about();
+    const { count } = this.#about();
     if (!count) return;
-    const number = Math.min(Math.max(wanted, first), count - 1);
+    const number = Math.min(Math.max(wanted, 0), count - 1);
     this.#follows = number === count - 1;
     this.#show(number);
   }
 
   toggle() {
     if (this.#timer !== null) return this.pause();
-    const { first, count } = this.#about();
+    const { count } = this.#about();
     if (!count) return;
-    if (this.#number >= count - 1) this.go(first);
+    if (this.#number >= count - 1) this.go(0);
     const next = () => {
       this.#timer = setTimeout(next, 1000 / Number(find("speed").value));
       if (this.#busy) return;
@@ -180,13 +177,9 @@ export class Frames {
       this.#cache.set(key, held);
       return held;
     }
-    const ask = async (column) => {
-      const answer = await fetch("api/frame?" + new URLSearchParams({ stream, column, number }));
-      if (!answer.ok) throw new Error((await answer.json()).error);
-      return unpack(await answer.arrayBuffer());
-    };
-    const frame = await ask(column);
-    if (columns) frame.table = await Promise.all(columns.map(async (name) => [name, (await ask(name)).values]));
+    const get = async (column) => unpack(await (await ask("frame", { run: this.page.alone.id, stream, column, number })).arrayBuffer());
+    const frame = await get(column);
+    if (columns) frame.table = await Promise.all(columns.map(async (name) => [name, (await get(name)).values]));
     this.#cache.set(key, frame);
     const most = Math.max(2, Math.min(HELD, Math.floor(8e6 / (frame.values.byteLength + 1))));
     while (this.#cache.size > most) this.#cache.delete(this.#cache.keys().next().value);
@@ -197,8 +190,8 @@ export class Frames {
     const { stream, column, count } = this.#about();
     if (!count) return;
     this.pause();
-    const answer = await fetch("api/frame?" + new URLSearchParams({ stream, column, step: Math.floor(step) }));
-    if (answer.ok) this.go(unpack(await answer.arrayBuffer()).number);
+    const answer = await ask("frame", { run: this.page.alone.id, stream, column, step: Math.floor(step) }).catch(() => null);
+    if (answer) this.go(unpack(await answer.arrayBuffer()).number);
   }
 
   #paint() {
@@ -224,16 +217,12 @@ export class Frames {
     this.painted = paint(canvas, this.#shown, room);
     const { labels, low, high, colours, isPicture } = this.painted;
     const parts = labels.map(({ value, colour }) => {
-      const made = document.createElement("span");
-      const swatch = document.createElement("i");
+      const swatch = make("i");
       swatch.style.background = colour;
-      made.append(swatch, this.#shown.bool ? (value ? "true" : "false") : String(value));
-      return made;
+      return make("span", {}, swatch, this.#shown.bool ? (value ? "true" : "false") : String(value));
     });
     if (colours && !isPicture) {
-      const strip = document.createElement("canvas");
-      strip.width = 256;
-      strip.height = 1;
+      const strip = make("canvas", { width: 256, height: 1 });
       const pen = strip.getContext("2d");
       colours.forEach((c, i) => { pen.fillStyle = `rgb(${c.join(",")})`; pen.fillRect(i, 0, 1, 1); });
       parts.push(number(low), strip, number(high));
@@ -242,12 +231,11 @@ export class Frames {
   }
 
   #label() {
-    const { stream, column, columns, count, first } = this.#about();
+    const { column, columns, count } = this.#about();
     const frame = this.#shown;
     if (!frame) return;
     put(find("frame-step"), "step " + frame.step.toLocaleString("en"));
-    const gone = first ? `; the first ${first} are no longer held` : "";
-    put(find("frame-number"), `frame ${(frame.number + 1).toLocaleString("en")} of ${count.toLocaleString("en")}${gone}`);
+    put(find("frame-number"), `frame ${(frame.number + 1).toLocaleString("en")} of ${count.toLocaleString("en")}`);
     const cell = columns ? "row" : "cell";
     const size = (frame.of.length ? frame.of : [1]).join(" × ");
     const every = frame.every > 1 ? `, every ${frame.every}th ${cell} shown` : "";
@@ -255,21 +243,21 @@ export class Frames {
     const words = `${column} at step ${frame.step}, ${size}`;
     if (find("frame").getAttribute("aria-label") !== words) find("frame").setAttribute("aria-label", words);
     find("scrub").setAttribute("aria-valuetext", `step ${frame.step}, frame ${frame.number + 1} of ${count}`);
-    this.board.setMark(frame.step);
-    const values = [];
-    for (const key of [stream, ""]) {
-      for (const [name, series] of this.board.store.get(key) ?? []) {
-        const value = series.at(frame.step);
-        if (value === undefined || name === "seconds" || values.length >= 8) continue;
-        const [row, term, what] = ["div", "dt", "dd"].map((tag) => document.createElement(tag));
-        term.textContent = name === "seconds per step" ? "time per step" : name;
-        what.textContent = format(name, value);
-        row.append(term, what);
-        values.push(row);
-      }
-      if (!stream) break;
-    }
-    find("frame-values").replaceChildren(...values);
+    this.page.setMark(frame.step);
+    this.#values(frame.step);
+  }
+
+  /** The numbers of the step whose frame is shown, or of the last one before it. */
+  async #values(step) {
+    const { stream } = this.#about();
+    const streams = stream ? [stream, ""] : [""];
+    const rows = await Promise.all(streams.map(async (name) => {
+      const answer = await ask("rows", { run: this.page.alone.id, stream: name, before: step + 1, count: 1 }).catch(() => null);
+      return (await answer?.json())?.rows[0] ?? {};
+    }));
+    if (this.#shown?.step !== step) return;
+    const values = rows.flatMap((row) => Object.entries(row)).filter(([name]) => name !== "seconds").slice(0, 8);
+    find("frame-values").replaceChildren(...values.map(([name, value]) => make("div", {}, make("dt", { text: name }), make("dd", { text: format(name, value) }))));
   }
 
   #point(event) {
@@ -290,20 +278,7 @@ function listed(frames) {
 }
 
 function tableOf(columns) {
-  const cells = (tag, texts) => {
-    const row = document.createElement("tr");
-    for (const text of texts) {
-      const cell = document.createElement(tag);
-      cell.className = "n";
-      cell.textContent = text;
-      if (tag === "th") cell.scope = "col";
-      row.append(cell);
-    }
-    return row;
-  };
-  const [table, head, body] = ["table", "thead", "tbody"].map((tag) => document.createElement(tag));
-  head.append(cells("th", columns.map(([name]) => name)));
-  for (let i = 0; i < columns[0][1].length; i++) body.append(cells("td", columns.map(([, values]) => number(values[i]))));
-  table.append(head, body);
-  return table;
+  const cells = (tag, texts) => make("tr", {}, ...texts.map((text) => make(tag, { text, kind: "n", ...(tag === "th" && { scope: "col" }) })));
+  const rows = [...columns[0][1]].map((_, i) => cells("td", columns.map(([, values]) => number(values[i]))));
+  return make("table", {}, make("thead", {}, cells("th", columns.map(([name]) => name))), make("tbody", {}, ...rows));
 }

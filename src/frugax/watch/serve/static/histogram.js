@@ -1,19 +1,19 @@
 // Histograms over time: a column of colours for each step, darker where values are more.
-import { number } from "./charts.js";
+import { ask, css, make, number } from "./format.js";
 
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const LEFT = 58;
 const BOTTOM = 22;
 
-export function isHistogram(about) {
+function isHistogram(about) {
   return "counts" in about.frames && about.columns.includes("low") && about.columns.includes("high");
 }
 
 export class Histograms {
   #charts = new Map();
 
-  constructor(root) {
+  constructor(root, page) {
     this.root = root;
+    this.page = page;
   }
 
   told(streams) {
@@ -23,8 +23,8 @@ export class Histograms {
       const chart = this.#charts.get(stream);
       if (chart.count === about.frames.counts.count || chart.busy) continue;
       chart.busy = true;
-      fetch("api/histogram?" + new URLSearchParams({ stream, count: 200 }))
-        .then(async (answer) => { if (answer.ok) { chart.data = await answer.json(); chart.count = about.frames.counts.count; draw(chart); } })
+      ask("histogram", { run: this.page.alone.id, stream, count: 200 })
+        .then(async (answer) => { chart.data = await answer.json(); chart.count = about.frames.counts.count; draw(chart); })
         .catch(() => {})
         .finally(() => { chart.busy = false; });
     }
@@ -35,18 +35,11 @@ export class Histograms {
   }
 
   #make(stream) {
-    const root = document.createElement("div");
-    root.className = "chart";
-    const cap = document.createElement("div");
-    cap.className = "cap";
-    const head = document.createElement("h3");
-    head.textContent = stream + " · histogram";
-    cap.append(head);
-    const canvas = document.createElement("canvas");
-    canvas.className = "plot";
+    const canvas = make("canvas", { kind: "plot" });
     canvas.setAttribute("role", "img");
     canvas.setAttribute("aria-label", "Histograms of " + stream);
-    root.append(cap, canvas);
+    const root = make("div", { kind: "chart" }, make("div", { kind: "cap" }, make("h3", { text: stream + " · histogram" })), canvas);
+    this.root.parentElement.hidden = false;
     this.root.append(root);
     const chart = { stream, canvas, data: null, count: -1, busy: false };
     new ResizeObserver(() => draw(chart)).observe(root);

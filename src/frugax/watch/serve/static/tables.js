@@ -1,17 +1,7 @@
 // Tables: episodes and other summaries, budgets, memory, and what was lost.
-import { bytes, number } from "./charts.js";
+import { ask, bytes, find, make, number } from "./format.js";
 
-const find = (id) => document.getElementById(id);
 const PAGE = 50;
-
-function make(tag, { text, kind, ...rest } = {}, ...children) {
-  const made = document.createElement(tag);
-  if (text !== undefined) made.textContent = text;
-  if (kind) made.className = kind;
-  Object.assign(made, rest);
-  made.append(...children);
-  return made;
-}
 
 export function isTable(stream) {
   return /episode|summary/.test(stream);
@@ -25,8 +15,9 @@ class Rows {
   #busy = false;
   #latest = null;
 
-  constructor(stream, title) {
+  constructor(stream, title, page) {
     this.stream = stream;
+    this.page = page;
     const id = "table-" + stream.replace(/\W/g, "-");
     this.count = make("span", { kind: "soft" });
     this.body = make("tbody");
@@ -79,8 +70,8 @@ class Rows {
   }
 
   async #ask(query) {
-    const answer = await fetch("api/rows?" + new URLSearchParams({ stream: this.stream, ...query })).catch(() => null);
-    return answer?.ok ? answer.json() : null;
+    const answer = await ask("rows", { run: this.page.alone.id, stream: this.stream, ...query }).catch(() => null);
+    return answer?.json() ?? null;
   }
 
   #head(columns) {
@@ -105,8 +96,9 @@ class Rows {
 export class Tables {
   #tables = new Map();
 
-  constructor(root) {
+  constructor(root, page) {
     this.root = root;
+    this.page = page;
   }
 
   clear() {
@@ -118,7 +110,7 @@ export class Tables {
       if (!isTable(stream) || !about.columns.length) continue;
       if (!this.#tables.has(stream)) {
         const title = /episode/.test(stream) ? "Episodes" : stream.replaceAll("_", " ");
-        const table = new Rows(stream, title);
+        const table = new Rows(stream, title, this.page);
         this.#tables.set(stream, table);
         this.root.append(table.root);
       }
@@ -200,10 +192,10 @@ function lossTable(found) {
 }
 
 /** Everything from config and receipt. */
-export function showFacts({ facts, streams, alive }) {
+export function showFacts({ facts, streams, state }) {
   find("budgets").replaceChildren(...budgets(facts));
   find("verdict").replaceChildren(...(facts.verdict ? [pill(facts.verdict)] : []));
-  find("memory").replaceChildren(...memory(facts, alive.state !== "running"));
+  find("memory").replaceChildren(...memory(facts, state !== "running"));
   find("losses").replaceChildren(...lossTable(losses(facts, streams)));
   const notes = [...facts.notes, ...facts.missing];
   find("notes").replaceChildren(...notes.map((text) => make("li", { text })));

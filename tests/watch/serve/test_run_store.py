@@ -7,22 +7,36 @@ import os
 import pytest
 
 from frugax.errors import ConfigError
-from frugax.watch.journal import Journal
-from frugax.watch.serve import RunMonitor, is_lock_held
+from frugax.watch.journal import Journal, is_held
+from frugax.watch.serve import RunCollection, RunStore
 from refusals import refuses
 
 
-def _state(folder, *, later=0.0):
-    watched = RunMonitor(folder)
-    while watched.poll()[1]:
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def _read(journal, *, now=0.0):
+    run = RunStore(journal, "name")
+    run.open()
+    while run.poll(now)[1]:
         pass
-    watched.poll()
-    return watched.state(now=os.stat(folder / "journal").st_mtime + later)
+    return run
+
+
+def _describe(run):
+    return run.describe(0) | run.details()
+
+
+def _state(folder, *, later=0.0):
+    now = os.stat(folder / "journal").st_mtime + later
+    return _describe(_read(folder / "journal", now=now))
 
 
 def test_fresh_records_mean_that_it_runs(folder):
     state = _state(folder, later=5)
-    assert state["alive"]["state"] == "running"
+    assert state["state"] == "running"
     assert state["title"] == "small"
     assert state["streams"][""]["records"] == 100
     assert state["streams"]["grid"]["frames"]["grid"]["count"] == 10
@@ -32,23 +46,26 @@ def test_fresh_records_mean_that_it_runs(folder):
 
 
 def test_a_silent_run_without_a_lock_is_dead(folder):
-    assert _state(folder, later=600)["alive"]["state"] == "died"
+    assert _state(folder, later=600)["state"] == "died"
     (folder / ".lock").touch()  # left behind by a process that was killed
-    assert _state(folder, later=600)["alive"]["state"] == "died"
+    assert _state(folder, later=600)["state"] == "died"
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/locks"), reason="Linux says who locks")
 def test_a_silent_run_that_holds_its_lock_is_alive(folder):
+    with Journal.append_to(folder / "journal"):  # of `watch.run`, without `.lock`
+        assert _state(folder, later=600)["state"] == "quiet"
+    (folder / "journal").write_bytes((folder / "journal").read_bytes()[:-30])
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert is_lock_held(folder / ".lock") is True
-        assert _state(folder, later=600)["alive"]["state"] == "quiet"
-    assert is_lock_held(folder / ".lock") is False
+        assert is_held(folder / ".lock") is True
+        assert _state(folder, later=600)["state"] == "quiet"
+    assert is_held(folder / ".lock") is False
 
 
 def test_a_receipt_means_that_it_has_ended(finished):
     state = _state(finished, later=600)
-    assert state["alive"]["state"] == "finished"
+    assert state["state"] == "finished"
     facts = state["facts"]
     assert facts["budgets"][0]["measured_text"] == "0.4%"
     assert facts["budgets"][0]["verdict"] == "kept"
@@ -59,39 +76,57 @@ def test_a_receipt_means_that_it_has_ended(finished):
 
 def test_a_run_before_its_first_step_is_waited_for(folder):
     (folder / "journal").rename(folder / "kept")
-    watched = RunMonitor(folder)
-    assert watched.poll() == (False, False)
-    assert watched.state(now=0.0)["alive"]["state"] == "waiting"
+    runs = RunCollection(folder)
+    assert not runs.poll()
+    assert runs.details(0)["state"] == "waiting"
     (folder / "kept").rename(folder / "journal")
-    assert watched.poll()[0]
-    assert watched.history.last_step == 100
+    runs.poll()
+    assert runs.details(0)["streams"][""]["last"] == 100
+
+
+def test_a_state_that_time_alone_has_changed_is_told(folder):
+    written = os.stat(folder / "journal").st_mtime
+    run = _read(folder / "journal", now=written)
+    assert run.state[0] == "running"
+    assert run.poll(written + 5) == (False, False)
+    assert run.poll(written + 600) == (True, False)
+    assert run.state[0] == "died"
 
 
 def test_a_journal_alone_is_enough(folder, tmp_path):
     alone = tmp_path / "alone"
     (folder / "journal").rename(alone)
-    watched = RunMonitor(alone)
-    watched.poll()
-    state = watched.state(now=0.0)
+    state = _describe(_read(alone))
     assert state["title"] == "small"  # its meta says so
     assert state["streams"][""]["records"] == 100
 
 
 def test_a_journal_named_inside_its_folder_shows_the_run(finished):
-    watched = RunMonitor(finished / "journal")
-    watched.poll()
-    assert watched.state(now=0.0)["facts"]["finished"]
+    runs = RunCollection(finished / "journal")
+    assert runs.details(0)["facts"]["finished"]
 
 
 def test_another_journal_in_its_place_is_followed(folder):
-    watched = RunMonitor(folder)
-    watched.poll()
+    run = _read(folder / "journal")
+    before = _describe(run)["rewinds"]
     (folder / "journal").rename(folder / "old")
     with Journal.create(folder / "journal", {}) as journal:
         journal.write(7, {"loss": 1.0})
-    while watched.poll()[0] and watched.history.last_step != 7:
-        pass
-    assert watched.history.last_step == 7
+    for _ in range(3):
+        run.poll(0.0)
+    state = _describe(run)
+    assert state["streams"][""]["last"] == 7
+    assert state["rewinds"] > before  # by which pages forget what they hold
+    assert run.points("", "loss") == {"x": [7.0], "y": [1.0]}
+
+
+def test_a_journal_that_cannot_be_read_is_reported_once(folder):
+    (folder / "journal").write_bytes(b"something else")
+    run = RunStore(folder / "journal", "name")
+    assert run.poll(0.0) == (True, False)
+    assert run.state[0] == "unreadable"
+    # Neither news again nor more to read: a server would be busy for good.
+    assert run.poll(0.0) == (False, False)
 
 
 def test_damage_is_declared(folder):
@@ -122,15 +157,15 @@ def test_numbers_in_a_receipt_that_are_not_finite_are_harmless(finished):
 
 def test_a_folder_without_a_run_is_reported(tmp_path):
     with refuses(ConfigError, "folder"):
-        RunMonitor(tmp_path / "nothing")
+        RunCollection(tmp_path / "nothing")
     with refuses(ConfigError, "here"):
-        RunMonitor(tmp_path)
+        RunCollection(tmp_path)
     (tmp_path / "text").write_text("hello")
     with refuses(ConfigError, "journal"):
-        RunMonitor(tmp_path / "text")
+        RunCollection(tmp_path / "text")
 
 
 def test_a_closed_journal_without_a_receipt_is_an_end_and_no_death(folder):
     with Journal.append_to(folder / "journal"):
         pass
-    assert _state(folder, later=600)["alive"]["state"] == "closed"
+    assert _state(folder, later=600)["state"] == "closed"

@@ -1,0 +1,403 @@
+"""Find records of a journal again by step or number, without holding them in memory.
+
+The index knows where each block of the file is, and which steps and arrays it holds:
+about 50 bytes for 64 records. A block is read and unpacked when somebody asks for it.
+"""
+
+import dataclasses
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int64, Shaped
+
+from frugax.errors import CorruptFileError
+
+from ..journal import Appended, Change, Column, Rewound
+from ._growing_array import GrowingArray
+
+# A derived column, the seconds of each step; and by stream, the column with the time of
+# each record. A run without a clock has the status of watching, about once a second.
+STEP_SECONDS = "seconds per step"
+CLOCKS = {"": "seconds", "watch": "time"}
+# Columns of a table of records.
+_MAX_COLUMNS = 32
+# Records that are read for one curve of a short stretch: a tenth of a second.
+_MAX_RECORDS = 32_768
+# Unpacked arrays to keep, for a slider that moves back and forth.
+_MAX_UNPACKED = 8
+_MAX_UNPACKED_BYTES = 8 * 2**20
+# Blocks that are searched for the newest value of a column after a rewind.
+_MAX_SEARCHED = 16
+
+_BLOCK = np.dtype(
+    [
+        ("offset", "<i8"),  # in the file
+        ("size", "<i8"),  # bytes
+        ("first", "<i8"),  # step
+        ("last", "<i8"),  # step
+        ("end", "<i8"),  # records of the stream up to the end of the block
+    ]
+)
+
+
+class JournalIndex:
+    """Where the records of one journal are; every method is safe in any thread."""
+
+    def __init__(self, read_block: Callable[[int, int], Appended]) -> None:
+        """Know of no record yet.
+
+        Args:
+            read_block: reads a block again, such as `Follower.read_block`.
+        """
+        self._read_block = read_block
+        # One thread appends while others answer requests.
+        self._lock = threading.RLock()
+        self._streams: dict[str, _StreamIndex] = {"": _StreamIndex(read_block)}
+        # Least recently used arrays come first.
+        self._unpacked: OrderedDict[tuple[int, str, int], np.ndarray] = OrderedDict()
+
+    def apply(self, change: Change) -> None:
+        """Apply the next change of the journal."""
+        with self._lock:
+            if isinstance(change, Rewound):
+                self._streams[change.stream].rewind(change.step)
+            elif isinstance(change, Appended):
+                if change.stream not in self._streams:
+                    self._streams[change.stream] = _StreamIndex(self._read_block)
+                self._streams[change.stream].append(change)
+
+    def outline(self) -> dict[str, Any]:
+        """Describe each stream for JSON: its records, columns and newest values."""
+        with self._lock:
+            return {name: stream.outline() for name, stream in self._streams.items()}
+
+    def rows(self, stream: str, *, before: int | None, count: int) -> dict[str, Any]:
+        """Return whole records, newest first, for JSON.
+
+        Args:
+            stream: their stream.
+            before: only records before this step.
+            count: the most records.
+
+        Raises:
+            LookupError: there is no such stream, or its records are gone.
+        """
+        with self._lock:
+            found = self._streams[stream]
+            end = len(found)
+            if before is not None:
+                end = found.count_before(before)
+            names = [*found.is_integer][:_MAX_COLUMNS]
+            start = max(end - count, 0)
+            steps: list[int] = []
+            rows: list[dict[str, Any]] = []
+            for record in reversed(range(start, end)):
+                at = found.block_of(record)
+                block, inside = found.read(at), record - found.start_of(at)
+                steps.append(int(block.steps[inside]))
+                rows.append(_row(block, names, inside))
+            whole = sorted(name for name, whole in found.is_integer.items() if whole)
+            columns = {"columns": names, "whole": whole}
+            return {**columns, "steps": steps, "rows": rows, "older": start}
+
+    def frame(
+        self, stream: str, column: str, *, number: int | None, step: int | None
+    ) -> tuple[int, int, Shaped[np.ndarray, "..."]]:
+        """Return number, step and values of one array.
+
+        Args:
+            stream: its stream.
+            column: its column.
+            number: how many arrays of the column come before it; None to go by `step`.
+            step: the newest array at or before this step is returned, or else the
+                first; None for the newest of all.
+
+        Raises:
+            LookupError: there is no such array, or it is gone.
+        """
+        with self._lock:
+            found = self._streams[stream]
+            arrays = found.arrays[column]
+            if number is None:
+                number = found.number_at(column, step)
+            if not 0 <= number < arrays.count:
+                raise LookupError(
+                    f"there is no frame {number}: 0 to {arrays.count - 1} are held."
+                )
+            block, at = found.locate(column, number)
+            record = int(np.flatnonzero(block.columns[column].present)[at])
+            values = self._unpack(block, column)[at]
+            return number, int(block.steps[record]), values
+
+    def histogram(self, stream: str, count: int) -> dict[str, Any]:
+        """Return at most `count` histograms of a stream, evenly spaced, for JSON.
+
+        Raises:
+            LookupError: there is no such stream, or its records are gone.
+        """
+        with self._lock:
+            found = self._streams[stream]
+            total = found.arrays["counts"].count
+            chosen = np.linspace(0, total - 1, min(count, total)).round().astype(int)
+            told: dict[str, list[Any]] = {
+                name: [] for name in ("steps", "counts", "low", "high")
+            }
+            for number in chosen.tolist():
+                block, at = found.locate("counts", number)
+                record = int(np.flatnonzero(block.columns["counts"].present)[at])
+                told["steps"].append(int(block.steps[record]))
+                told["counts"].append(self._unpack(block, "counts")[at].tolist())
+                row = _row(block, ("low", "high"), record)
+                for name in ("low", "high"):
+                    told[name].append(row.get(name))
+            return told
+
+    def points(
+        self, stream: str, column: str, low: float, high: float
+    ) -> tuple[Int64[np.ndarray, " n"], Float[np.ndarray, " n"]] | None:
+        """Return steps and values of a column between two steps, and one point beside.
+
+        None if there are too many records between, or the column is unknown.
+        """
+        clock = CLOCKS.get(stream) if column == STEP_SECONDS else None
+        with self._lock:
+            found = self._streams.get(stream)
+            if found is None or (clock or column) not in found.is_integer:
+                return None
+            blocks = found.blocks.array
+            start = int(np.searchsorted(blocks["last"], low, side="left"))
+            stop = int(np.searchsorted(blocks["first"], high, side="right"))
+            # One point more at each side, so that lines run out of the picture.
+            start, stop = max(start - 1, 0), min(stop + 1, len(blocks))
+            if stop <= start or (
+                found.start_of(stop) - found.start_of(start) > _MAX_RECORDS
+            ):
+                return None
+            steps, values = [np.empty(0, np.int64)], [np.empty(0)]
+            for at in range(start, stop):
+                block = found.read(at)
+                one = block.columns.get(clock or column)
+                if one is not None:
+                    steps.append(block.steps[one.present])
+                    values.append(np.asarray(one.values, np.float64))
+        x, y = np.concatenate(steps), np.concatenate(values)
+        if clock is not None:
+            x, y = step_seconds(x, y)
+        first = max(int(np.searchsorted(x, low, side="left")) - 1, 0)
+        last = int(np.searchsorted(x, high, side="right")) + 1
+        return x[first:last], y[first:last]
+
+    def _unpack(self, block: Appended, name: str) -> np.ndarray:
+        column = block.columns[name]
+        key = block.offset, name, len(column)
+        values = self._unpacked.pop(key, None)
+        if values is None:
+            values = column.values
+        if values.nbytes <= _MAX_UNPACKED_BYTES:
+            self._unpacked[key] = values
+            if len(self._unpacked) > _MAX_UNPACKED:
+                self._unpacked.popitem(last=False)
+        return values
+
+
+class _ArrayColumn:
+    """A column of arrays.
+
+    Attributes:
+        shape: the shape of one array.
+        dtype: its dtype.
+        ends: how many arrays there are up to the end of each block of the stream.
+    """
+
+    def __init__(self, column: Column, blocks: int) -> None:
+        self.shape, self.dtype = column.shape, column.dtype
+        self.ends = GrowingArray(np.int64)
+        for _ in range(blocks):
+            self.ends.append(0)
+
+    @property
+    def count(self) -> int:
+        return int(self.ends.array[-1]) if len(self.ends) else 0
+
+    def start_of(self, at: int) -> int:
+        """How many arrays come before a block."""
+        return int(self.ends.array[at - 1]) if at else 0
+
+
+class _StreamIndex:
+    """The blocks of one stream.
+
+    Attributes:
+        blocks: the place of each block, and what it holds.
+        is_integer: by column of numbers, whether all of them are whole.
+        arrays: the columns of arrays.
+    """
+
+    def __init__(self, read_block: Callable[[int, int], Appended]) -> None:
+        self.blocks = GrowingArray(_BLOCK)
+        self.is_integer: dict[str, bool] = {}
+        self.arrays: dict[str, _ArrayColumn] = {}
+        self._newest: dict[str, float] = {}  # by column of numbers
+        self._read_block = read_block
+        self._last_read: Appended | None = None
+
+    def __len__(self) -> int:
+        return self.start_of(len(self.blocks))
+
+    def start_of(self, at: int) -> int:
+        """How many records come before a block."""
+        return int(self.blocks.array["end"][at - 1]) if at else 0
+
+    def block_of(self, record: int) -> int:
+        """Return the number of the block that has a record."""
+        return int(np.searchsorted(self.blocks.array["end"], record, side="right"))
+
+    def append(self, added: Appended) -> None:
+        first, last = int(added.steps[0]), int(added.steps[-1])
+        end = len(self) + len(added.steps)
+        for name, column in added.columns.items():
+            if column.shape:
+                if name not in self.arrays:
+                    self.arrays[name] = _ArrayColumn(column, len(self.blocks))
+                continue
+            is_integer = column.dtype.kind != "f"
+            self.is_integer[name] = self.is_integer.get(name, True) and is_integer
+            if len(column):
+                self._newest[name] = float(column.values[-1])
+        self.blocks.append((added.offset, added.size, first, last, end))
+        for name, arrays in self.arrays.items():
+            column = added.columns.get(name)
+            arrays.ends.append(arrays.count + (0 if column is None else len(column)))
+
+    def rewind(self, step: int) -> None:
+        kept = int(np.searchsorted(self.blocks.array["first"], step, side="right"))
+        self.blocks.truncate(kept)
+        for arrays in self.arrays.values():
+            arrays.ends.truncate(kept)
+        if kept and self.blocks.array["last"][-1] > step:
+            self.blocks.array["last"][-1] = step
+            block = self.read(kept - 1)
+            self.blocks.array["last"][-1] = block.steps[-1]
+            self.blocks.array["end"][-1] = self.start_of(kept - 1) + len(block.steps)
+            for name, arrays in self.arrays.items():
+                column = block.columns.get(name)
+                count = 0 if column is None else len(column)
+                arrays.ends.array[-1] = arrays.start_of(kept - 1) + count
+        self._newest.clear()
+        for at in reversed(range(max(kept - _MAX_SEARCHED, 0), kept)):
+            if self._newest.keys() == self.is_integer.keys():
+                break
+            for name, column in self.read(at).columns.items():
+                if not column.shape and len(column):
+                    self._newest.setdefault(name, float(column.values[-1]))
+
+    def read(self, at: int) -> Appended:
+        """Read the records of a block that are not void.
+
+        Raises:
+            LookupError: they are not in the file any more.
+        """
+        offset, size, _, last, _ = self.blocks.array[at].tolist()
+        block = self._last_read
+        if block is None or block.offset != offset or block.size != size:
+            try:
+                block = self._last_read = self._read_block(offset, size)
+            except (OSError, CorruptFileError) as e:
+                raise LookupError("the journal has been replaced or removed.") from e
+        count = int(np.searchsorted(block.steps, last, side="right"))
+        if count == len(block.steps):
+            return block
+        columns = {name: column.head(count) for name, column in block.columns.items()}
+        return dataclasses.replace(block, steps=block.steps[:count], columns=columns)
+
+    def count_before(self, step: int) -> int:
+        """How many records come before a step."""
+        at = int(np.searchsorted(self.blocks.array["first"], step, side="left")) - 1
+        if at < 0:
+            return 0
+        inside = np.searchsorted(self.read(at).steps, step, side="left")
+        return self.start_of(at) + int(inside)
+
+    def number_at(self, column: str, step: int | None) -> int:
+        """Return the number of the newest array at or before a step."""
+        arrays = self.arrays[column]
+        if step is None:
+            return arrays.count - 1
+        at = int(np.searchsorted(self.blocks.array["first"], step, side="right")) - 1
+        if at < 0:
+            return 0
+        block = self.read(at)
+        inside = 0
+        if column in block.columns:
+            records = int(np.searchsorted(block.steps, step, side="right"))
+            inside = int(block.columns[column].present[:records].sum())
+        return max(arrays.start_of(at) + inside - 1, 0)
+
+    def locate(self, column: str, number: int) -> tuple[Appended, int]:
+        """Return the block of an array, and its number among those of the block."""
+        arrays = self.arrays[column]
+        at = int(np.searchsorted(arrays.ends.array, number, side="right"))
+        return self.read(at), number - arrays.start_of(at)
+
+    def outline(self) -> dict[str, Any]:
+        blocks = self.blocks.array
+        first = last = None
+        if len(blocks):
+            first, last = int(blocks["first"][0]), int(blocks["last"][-1])
+        frames = {
+            name: {
+                "count": arrays.count,
+                "shape": list(arrays.shape),
+                "dtype": str(arrays.dtype),
+            }
+            for name, arrays in self.arrays.items()
+        }
+        latest = {
+            name: to_json_number(self._newest[name])
+            for name in self.is_integer
+            if name in self._newest
+        }
+        return {
+            "records": len(self),
+            "columns": [*self.is_integer],
+            "whole": sorted(name for name, whole in self.is_integer.items() if whole),
+            "first": first,
+            "last": last,
+            "latest": latest,
+            "frames": frames,
+        }
+
+
+def step_seconds(
+    steps: Int64[np.ndarray, " n"], clock: Float[np.ndarray, " n"]
+) -> tuple[Int64[np.ndarray, " m"], Float[np.ndarray, " m"]]:
+    """Derive the seconds of each step from a column of times."""
+    seconds = np.diff(clock) / np.diff(steps)
+    # The clock of a run that continues after a crash may start before the last value.
+    is_known = seconds >= 0
+    return steps[1:][is_known], seconds[is_known]
+
+
+def to_json_number(value: float) -> float | None:
+    """Round to seven digits, more than a screen shows; NaN and infinity become None."""
+    if not np.isfinite(value):
+        return None
+    # Steps and counts must not be rounded; beyond 2**53 JavaScript cannot represent
+    # every integer.
+    if value == int(value) and abs(value) < 2**53:
+        return value
+    return float(f"{value:.7g}")
+
+
+def _row(block: Appended, names: Sequence[str], record: int) -> dict[str, float | None]:
+    """Return the numbers of one record by name."""
+    row: dict[str, float | None] = {}
+    for name in names:
+        column = block.columns.get(name)
+        if column is not None and not column.shape and column.present[record]:
+            value = column.values[int(column.present[:record].sum())]
+            row[name] = to_json_number(float(value))
+    return row
