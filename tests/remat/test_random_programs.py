@@ -209,6 +209,19 @@ def test_the_first_fit_is_refused_nothing_that_a_full_search_meets():
     assert plan.predicted <= limit.limit_bytes < plan.unplanned_bytes
 
 
+def test_needed_is_the_smallest_program_that_planning_finds_again():
+    case = random_case(109, "float32")
+    ask = lambda limit: remat.plan(
+        case.loss, limit, case.args, first_fit=True, cache=False, **case.how
+    )
+    with refuses(InfeasibleBudgetError) as caught:
+        ask(MemoryBudget.share(0.6))
+    needed, best = int(caught.value.needed), caught.value.best
+    assert isinstance(best, remat.RematPlan)
+    assert needed == min(tried.bytes for tried in best.tried)
+    assert ask(MemoryBudget(limit_bytes=needed)).predicted <= needed
+
+
 def test_a_step_may_donate_its_inputs():
     case = random_case(5000, "float32")
     grad, _ = planned(case, 1)

@@ -7,7 +7,7 @@ they look for the program that needs the fewest bytes, wherever the model places
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any, Literal
 
 import jax
@@ -100,8 +100,8 @@ class CompileBench:
         jitted: the functions that were compiled as they will run.
         progress: says on a terminal which program is compiled.
         known: what was compiled, by plan and whether it was compiled quickly.
-        for_any_limit: plans that a search for each higher limit tries as well, unless
-            it finds another one first.
+        for_higher_limits: plans that a search for each higher limit tries as well,
+            unless it finds another one first.
     """
 
     program: EnclosingProgram
@@ -122,7 +122,7 @@ class CompileBench:
     known: dict[tuple[PlanParts, bool], tuple[int, int, int | None, int, str]] = (
         dataclasses.field(default_factory=dict)
     )
-    for_any_limit: set[PlanParts] = dataclasses.field(
+    for_higher_limits: set[PlanParts] = dataclasses.field(
         default_factory=lambda: {PlanParts()}
     )
 
@@ -191,9 +191,12 @@ class CompileBench:
         return sum(map(_shard_bytes, jax.tree.leaves(self.program.args)))
 
     @property
-    def compiled(self) -> list[tuple[int, int]]:
-        """Bytes and undone products of everything that was compiled."""
-        return [(size, undone) for size, undone, *_ in self.known.values()]
+    def undone(self) -> dict[PlanParts, int]:
+        """The most undone products of each plan that was compiled; 0 if none."""
+        found: dict[PlanParts, int] = {}
+        for (parts, _), (_, undone, *_) in self.known.items():
+            found[parts] = max(undone, found.get(parts, 0))
+        return found
 
     def list_tried(self) -> tuple[TriedPlan, ...]:
         """The programs that were compiled and kept their recomputation."""
@@ -207,28 +210,28 @@ class CompileBench:
         }
         return tuple(sorted(found.values(), key=lambda t: (-t.bytes, t.extra_flops)))
 
-    def compile_smallest(self) -> Measurement:
-        """The smallest program that kept its recomputation, compiled as it will run.
+    def find_smallest(
+        self, without: Collection[PlanParts] = ()
+    ) -> tuple[Measurement, int]:
+        """The smallest program that kept its recomputation, and the bytes to find it.
 
-        If there was time to search, it is one that planning at its bytes tries, too.
+        A search measures it compiled quickly and as it will run, so the larger of both
+        counts.
+
+        Args:
+            without: plans that are left out.
         """
-        intact = [
-            (size, number, parts)
-            for number, ((parts, _), (size, undone, *_)) in enumerate(
-                self.known.items()
-            )
-            if not undone and parts in self.repeatable
-        ]
-        return self._measure(0, min(intact)[-1], final=True)
-
-    @property
-    def repeatable(self) -> set[PlanParts]:
-        """Plans that a search at the bytes of any of them tries as well.
-
-        Where the time ended before, all that were compiled.
-        """
-        compiled = {parts for parts, _ in self.known}
-        return compiled if self.is_late else compiled & self.for_any_limit
+        while True:
+            sizes: dict[PlanParts, int] = {}
+            left_out = {*without, *(p for p, n in self.undone.items() if n)}
+            for (parts, _), (size, *_) in self.known.items():
+                if parts not in left_out:
+                    sizes[parts] = max(size, sizes.get(parts, 0))
+            parts = min(sizes, key=sizes.__getitem__)
+            found = self._measure(0, parts, final=True)
+            # Compiled as it will run, it may need more than another one.
+            if found.bytes <= sizes[parts] and not found.undone:
+                return found, sizes[parts]
 
     def fits(self, found: Measurement) -> bool:
         """Whether it keeps to the limit and still recomputes all that was planned."""
@@ -269,13 +272,13 @@ def search(
     peaks = [c.peak_bytes for c in candidates]
     best: Measurement | None = None
     tried = {0: bench.measurements[0]}
-    for candidate, is_for_any_limit in _first_candidates(
+    for candidate, is_for_higher_limits in _first_candidates(
         bench, modelled, peaks, tried, thorough=thorough
     ):
         if bench.is_late:
             break
-        if is_for_any_limit:
-            bench.for_any_limit.add(bench.parts_of(candidate))
+        if is_for_higher_limits:
+            bench.for_higher_limits.add(bench.parts_of(candidate))
         if candidate not in tried:
             # The first one mostly fits. Where no cheaper one is looked for, it is then
             # the only one that is compiled.

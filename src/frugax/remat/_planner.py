@@ -116,8 +116,8 @@ def plan(
         ConfigError: there is no such target or device, its memory is not known, or a
             mesh does not fit it.
         MissingExtraError: the compiler of the target is not installed.
-        InfeasibleBudgetError: none of the measured plans fits; the smallest of those
-            that are tried at every limit does at `needed`, and `best` is that plan.
+        InfeasibleBudgetError: none of the measured plans fits; `best` is the smallest
+            of them that planning for its own bytes, `needed`, finds again.
         RematUndoneError: the compiler merged away all recomputation, or kept on the
             device what the plan moves to the host.
         TypeError: the loss cannot be traced or does not return a number, or an argument
@@ -380,8 +380,12 @@ class _PlanSearch:
             )
         if bench.fits(plain):
             return bench.confirm(plain)
-        if self._is_hopeless(bench):
-            return None
+        return self._find_smaller(bench, plain)
+
+    def _find_smaller(
+        self, bench: CompileBench, plain: Measurement
+    ) -> Measurement | None:
+        """A plan where the plain program does not fit."""
         # Sums over chunks round differently, so the batch is divided only where
         # recomputation does not fit or costs much, or by wish.
         stages = [_Stage.CHUNKED] if self.divides == "first" else []
@@ -408,10 +412,6 @@ class _PlanSearch:
             if bench.is_late:
                 break
         return None
-
-    def _is_hopeless(self, bench: CompileBench) -> bool:
-        """Whether arguments and results alone exceed the limit."""
-        return self.budget.kind == "total" and bench.fixed_bytes > bench.limit
 
     def _search(
         self,
@@ -597,38 +597,44 @@ class _PlanSearch:
         )
 
     def _raise_infeasible(self, bench: CompileBench) -> NoReturn:
-        measured, budget = bench.compiled, self.budget
+        budget, undone = self.budget, bench.undone
         assert isinstance(budget, MemoryBudget)  # by `_find`
-        is_hopeless = self._is_hopeless(bench)
-        intact = [(size, undone) for size, undone in measured if not undone]
-        if len(intact) == 1 < len(measured):
+        num_undone = sum(n > 0 for n in undone.values())
+        if len(undone) - num_undone == 1 < len(undone):
+            _, enough = bench.find_smallest()
             raise RematUndoneError(
                 "the compiler merged away recomputation in all "
-                f"{len(measured) - 1} plans tried, up to "
-                f"{max(undone for _, undone in measured)} products. Raise the limit to "
-                f"{intact[0][0]:,} bytes, use lax.scan, or, if the loss computes "
-                "something twice, let it do so once."
+                f"{num_undone} plans tried, up to {max(undone.values())} products. "
+                f"Raise the limit to {enough:,} bytes, use lax.scan, or, if the "
+                "loss computes something twice, let it do so once."
             )
-        # Planning at `needed` tries this program, too, unless it finds another one that
-        # fits before.
-        found = bench.compile_smallest()
-        self.budget = budget.with_usable(found.bytes)
+        found, size, is_smallest = self._find_needed(bench)
+        self.budget = budget.with_usable(size)
         needed = self.budget.limit_bytes
         best = self._build_plan(bench, found)
-        # The plain program is one of them, whoever compiled it.
-        tried = amount(len(bench.repeatable), "programs")
-        attempt = f"in the smallest of {tried} tried"
-        if not bench.is_late:
-            attempt += " at every limit"
+        attempt = "in which recomputing would save nothing"
+        undone = bench.undone
+        if len(undone) > 1 or bench.is_late:
+            # The plain program is one of them, whoever compiled it.
+            num_undone = sum(n > 0 for n in undone.values())
+            tried = amount(len(undone) - num_undone, "programs")
+            attempt = f"in the smallest of {tried} tried"
+            if not is_smallest:
+                attempt += " that planning finds again"
+        notes: list[str] = []
+        if num_undone:
+            merged = amount(num_undone, "more")
+            notes.append(f"in {merged} the compiler merged away recomputation")
         if bench.least < needed:
             least = format_bytes(int(bench.least))
-            attempt += f" (by the model, none is expected below {least})"
-        lower_bound = bench.fixed_bytes if is_hopeless else None
-        if lower_bound is not None:
+            notes.append(f"by the model, none is expected below {least}")
+        lower_bound = None
+        if budget.kind == "total" and bench.fixed_bytes > budget.usable_bytes:
+            lower_bound = bench.fixed_bytes
             fixed = format_bytes(lower_bound)
-            attempt = f"in a program whose arguments and results alone take {fixed}"
-        elif len(measured) == 1 and not bench.is_late:
-            attempt = "in which recomputing would save nothing"
+            notes.append(f"arguments and results alone take {fixed}")
+        if notes:
+            attempt += f" ({'; '.join(notes)})"
         if best.cut_after_s is not None:
             attempt += f" in {format_seconds(best.cut_after_s)}"
         raise InfeasibleBudgetError(
@@ -641,6 +647,24 @@ class _PlanSearch:
             proven=False,  # the least of those that were tried
             lower_bound=lower_bound,
         )
+
+    def _find_needed(self, bench: CompileBench) -> tuple[Measurement, int, bool]:
+        """The smallest program that planning for its own bytes finds again.
+
+        Returns:
+            The program, these bytes, and whether no smaller one was compiled.
+        """
+        plain = bench.measurements[0]
+        repeatable, lost = set(bench.for_higher_limits), set[PlanParts]()
+        bench.first_fit = True  # whether there is a plan, not which is the cheapest
+        while not bench.is_late:
+            found, bench.limit = bench.find_smallest(without=lost)
+            if found.parts in repeatable:
+                return found, bench.limit, not lost
+            again = self._find_smaller(bench, plain)
+            (lost if again is None else repeatable).add(found.parts)
+        # There is no time to plan again.
+        return *bench.find_smallest(), True
 
 
 def _hint(best: RematPlan, body: RematGraph) -> str:
