@@ -96,7 +96,7 @@ def test_rows_of_different_sizes_get_scales_that_pay(tmp_path):
         return np.mean(gap / np.linalg.norm(w, axis=1)), report.tensors[0].codec
 
     scaled, codec = row_error("rows")
-    assert codec == "scaled"
+    assert codec == "trellis scaled"
     assert scaled < 0.8 * row_error("equal")[0]
     # Rows of one size need no exponents.
     even = RNG.normal(size=(50, 64)).astype("f4")
@@ -117,7 +117,7 @@ def test_rows_of_a_table_have_about_one_relative_error(rule):
     sizes = np.exp(rng.normal(size=(2000, 1)))
     w = (rng.normal(size=(2000, 64)) * sizes).astype("f4")
     errors, codec = errors_of_rows(w, rule)
-    assert codec == "scaled"
+    assert codec == "trellis scaled"
     small, large = (errors[of] for of in (sizes[:, 0] < 0.5, sizes[:, 0] > 2))
     assert 1.2 < small.mean() / large.mean() < 2.5  # 7 with one step
     before, codec = errors_of_rows(w, "equal")
@@ -135,7 +135,7 @@ def test_a_table_whose_large_rows_are_the_near_ones_has_one_step():
     errors, codec = errors_of_rows(w, "default")
     assert codec == "trellis"
     assert (errors == errors_of_rows(w, "equal")[0]).all()
-    assert errors_of_rows(w, "rows")[1] == "scaled"
+    assert errors_of_rows(w, "rows")[1] == "trellis scaled"
 
 
 def test_tables_have_one_step_where_their_total_error_is_limited():
@@ -185,8 +185,8 @@ def correlated(seed, shape):
 
 
 LAYOUTS = {
-    "scaled": ((64, 128), lambda w, x: x @ w["w"] + w["b"][None]),
-    "columns": ((128, 64), lambda w, x: x @ w["w"].T + w["b"][None]),
+    "trellis scaled": ((64, 128), lambda w, x: x @ w["w"] + w["b"][None]),
+    "trellis columns scaled": ((128, 64), lambda w, x: x @ w["w"].T + w["b"][None]),
 }
 
 
@@ -209,7 +209,7 @@ def layer(request):
 @pytest.fixture
 def columns():
     """One of these layers, where the layout does not matter."""
-    return calibrated("columns")
+    return calibrated("trellis columns scaled")
 
 
 def test_a_calibrated_matrix_changes_outputs_of_new_inputs_less(layer):
@@ -249,7 +249,7 @@ def test_a_calibrated_file_is_read_in_every_way(layer, tmp_path):
         found = file.integers("w")
         assert found is not None
         integers, steps = found
-        assert steps.shape == ((64, 1) if codec == "scaled" else (1, 64))
+        assert steps.shape == ((64, 1) if codec == "trellis scaled" else (1, 64))
         np.testing.assert_array_equal(integers.astype("f4") * steps, whole)
     assert report.tensors[1].codec == codec
 
@@ -298,7 +298,7 @@ def test_chunks_of_a_large_matrix_have_columns_of_their_own(monkeypatch):
     rule = compress.calibrate(lambda w, x: x @ w["w"].T, net, [correlated(1, (99, 64))])
     data = compress.compress(net, SizeBudget("6x"), sensitivity=rule)
     with compress.CompressedFile(data, place="x") as file:
-        assert file.record("w").codec == "columns"
+        assert file.record("w").codec == "trellis columns scaled"
         assert len(file.record("w").chunks) == 4
         whole = file["w"]
         np.testing.assert_array_equal(file.rows("w", 30, 70), whole[30:70])
@@ -314,7 +314,7 @@ def test_columns_of_a_vector_are_a_damaged_file(columns):
     data = compress.compress(net["w"][:40].reshape(-1), SizeBudget("6x"))
 
     def change(header):
-        header["tensors"][0]["codec"] = "columns"
+        header["tensors"][0]["codec"] = "trellis columns"
 
     with refuses(CorruptFileError):
         compress.decompress(rewritten(data, change))

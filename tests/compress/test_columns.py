@@ -29,7 +29,7 @@ def test_columns_of_different_sizes_take_fewer_bytes(shape, dtype, tmp_path):
     path, tree = tmp_path / "w.fxz", {"w": taps(shape, dtype), "b": np.ones(3)}
     report = compress.save(path, tree, BUDGET)
     assert report.verdict == "kept"
-    assert report.tensors[1].codec == "columns"
+    assert report.tensors[1].codec == "trellis columns"
     # The same numbers in an order without columns of different sizes, for less error.
     mixed = {"w": RNG.permutation(tree["w"].reshape(-1)).reshape(shape)}
     plain = compress.plan(mixed, BUDGET)
@@ -54,7 +54,7 @@ def test_columns_of_different_sizes_take_fewer_bytes(shape, dtype, tmp_path):
 def test_a_plan_and_processes_give_the_same_bytes():
     tree = {"w": taps((200, 100)), "x": taps((300, 64))}
     plan = compress.plan(tree, BUDGET)
-    assert {t.codec for t in plan.tensors} == {"columns"}
+    assert {t.codec for t in plan.tensors} == {"trellis columns"}
     data = compress.compress(tree, BUDGET)
     assert plan.calibration is None
     plan = compress.CompressPlan.from_json(plan.to_json())
@@ -66,7 +66,7 @@ def test_a_plan_and_processes_give_the_same_bytes():
 def test_every_rule_may_choose_columns(sensitivity):
     tree = {"w": taps((150, 120))}
     (w,) = compress.plan(tree, SizeBudget("9x"), sensitivity=sensitivity).tensors
-    assert w.codec == "columns"
+    assert w.codec == "trellis columns"
 
 
 def test_where_columns_are_alike_rows_stay():

@@ -50,7 +50,7 @@ def by_columns(w):
     x = np.exp(np.linspace(0, 5, 40, dtype=np.float32)) * np.eye(40, dtype=np.float32)
     rule = compress.calibrate(lambda w, x: x @ w.T, w, [x], draws=8)
     data = compress.compress(w, SizeBudget("6x"), sensitivity=rule)
-    assert data.report.tensors[0].codec == "columns"
+    assert data.report.tensors[0].codec == "trellis columns scaled"
     return data
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import forked
 from frugax import SizeBudget, compress, trees
-from frugax.compress.codecs import step_below
+from frugax.compress.codecs import Form, step_below
 from frugax.compress.search import Coder, Source, make_draft
 from frugax.errors import CorruptFileError, OutputError
 from refusals import refuses
@@ -64,7 +64,7 @@ def test_tensors_decoded_together_equal_those_decoded_alone():
         {"structure": trees.describe(tree)},
         lambda source: steps[int(source.name[1:-1])],
         Coder(),
-        codec=lambda _: "trellis",
+        form=lambda _: Form(),
     )
     with draft.open() as file:
         together = dict(file.decode_all())

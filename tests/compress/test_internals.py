@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from frugax import SizeBudget, compress
-from frugax.compress.codecs import MIN_STEP, _blocks, lossless, trellis, uniform
+from frugax.compress.codecs import MIN_STEP, _blocks, grid, lossless
 from frugax.compress.search import Source, _draft, _source
 from frugax.errors import OutputError
 from refusals import refuses
@@ -101,9 +101,9 @@ def test_a_file_is_let_go_of_piece_by_piece(tmp_path, monkeypatch):
 def test_samples_of_small_tensors_are_quantised_side_by_side(monkeypatch):
     # A step of few lanes takes NumPy as long as a step of many.
     together = []
-    quantise = trellis.quantise
+    quantise = grid.quantise
     monkeypatch.setattr(
-        trellis,
+        grid,
         "quantise",
         lambda parts: together.append(len(parts)) or quantise(parts),
     )
@@ -112,16 +112,3 @@ def test_samples_of_small_tensors_are_quantised_side_by_side(monkeypatch):
     compress.compress(tree, SizeBudget("6x"))
     assert sum(together) > 100
     assert 5 * len(together) < sum(together)
-
-
-def test_a_uniform_coding_that_is_clearly_longer_is_not_made(monkeypatch):
-    coded = []
-    encode = uniform.encode
-    monkeypatch.setattr(uniform, "encode", lambda x: coded.append(x.size) or encode(x))
-    rng = np.random.default_rng(0)
-    long, short = (rng.normal(size=n).astype(np.float32) for n in (16_000, 1500))
-    compress.compress({"w": long}, SizeBudget("6x"))
-    assert not coded
-    data = compress.compress({"w": short}, SizeBudget("3x"))  # the tables are longer
-    assert set(coded) == {1500}
-    assert data.report.tensors[0].codec == "quantised"

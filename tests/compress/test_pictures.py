@@ -12,7 +12,7 @@ from saved_tree import RNG
     ("budget", "said"),
     [
         # An error as large as the weights is 0 dB below them, or even above.
-        (SizeBudget(max_abs=0.01), "w: quantised, "),
+        (SizeBudget(max_abs=0.01), "w: uniform, "),
         (SizeBudget(max_abs=0), "nothing to draw: every tensor is exact"),
     ],
 )

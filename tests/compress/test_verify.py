@@ -108,7 +108,7 @@ def test_a_stated_error_is_true_if_neither_found_error_is_above_it(
 ):
     check = compress.TensorCheck(
         name="w",
-        codec="quantised",
+        codec="uniform",
         bytes=1,
         stated_max_abs=1.0,
         stated_rel_error=0.5,

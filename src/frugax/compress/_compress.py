@@ -13,7 +13,7 @@ from ._arguments import MonotonicProgress, Progress, check_path
 from ._buckets import file_length, write_file
 from ._report import CompressedBytes, CompressReport, make_report, measure_tensors
 from .arrays import check_not_input, find_ties, named_arrays, unwrap_modules
-from .codecs import Step, step_below
+from .codecs import Form, Step, find_form, step_below
 from .search import (
     Calibration,
     Coder,
@@ -479,21 +479,17 @@ def _follow(
                 f"{expected.get(name)}, the tree as {given.get(name)}."
             )
     steps = {t.name: t.step for t in plan.tensors}
-    codecs = {t.name: t.codec for t in plan.tensors}
+    forms = {t.name: find_form(t.codec) for t in plan.tensors}
 
     def scale(source: Source) -> Source:
-        codec = codecs[source.name]
-        if codec in ("columns", "scaled") and calibration is not None:
-            source = calibration.scale(source)
-        if codec == "columns" and source.scaling is None:
+        form = forms[source.name] or Form()
+        if form.scaled and calibration is not None:
+            return calibration.scale(source)
+        if form.columns:
             return code_by_columns(source)
-        if codec == "scaled" and source.scaling is None:
-            return scale_rows(source)
-        return source
+        return scale_rows(source) if form.scaled else source
 
-    return tuple(
-        EncodeRequest(scale(s), steps[s.name], codecs[s.name]) for s in sources
-    )
+    return tuple(EncodeRequest(scale(s), steps[s.name], forms[s.name]) for s in sources)
 
 
 def _check_size_of_weights(
@@ -536,10 +532,8 @@ def _carry_out(
             grown = source.rms / planned[source.name].rms
             return step_below(step.size * grown * 2.0**shift) or step
 
-        codec = lambda source: by_name[source.name].codec or ""
-        return make_draft(
-            *(sources, head, scaled, coder), codec=codec, progress=progress
-        )
+        form = lambda source: by_name[source.name].form
+        return make_draft(*(sources, head, scaled, coder), form=form, progress=progress)
 
     draft = make(0.0)
     # Weights that were trained since the plan may take more bytes at the same steps.

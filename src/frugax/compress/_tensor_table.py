@@ -25,9 +25,10 @@ class TensorRow:
         name: the leaf's name in the tree.
         dtype: its dtype.
         shape: its shape.
-        codec: how it is stored: `"lossless"`, `"stored"` (as it is), `"quantised"`,
-            `"trellis"`, `"columns"` or `"scaled"` in files;
-            `"tied"` where another tensor has its bytes.
+        codec: how it is stored: in files `"lossless"`, `"stored"` (as it is), or
+            `"uniform"` or `"trellis"` for integers times a step, with the words
+            `"columns"` (coded column by column) and `"scaled"` (a step for each row or
+            column); `"tied"` where another tensor has its bytes.
         bytes: its bytes there.
         rel_error: ||decoded - original|| / ||original||; 0 if exact.
         max_abs: largest |decoded - original|; 0 if exact.

@@ -3,13 +3,14 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from ..arrays import release
-from . import lossless, trellis, uniform
+from . import grid, lossless
 from ._channels import ChannelScaling
-from .uniform import Step, to_values
+from .steps import Step
 
 BLOCK = 1 << 22  # numbers in one chunk: at most 32 MiB decoded
 # Trellis lanes that are coded side by side, at most: some 100 MB of working memory.
@@ -31,8 +32,8 @@ def row_length(shape: tuple[int, ...]) -> int:
 def numbers_per_chunk(codec: str, shape: tuple[int, ...]) -> int:
     """Return how many numbers are in each chunk but the last, at most `BLOCK`."""
     row = row_length(shape)
-    if codec in ("columns", "scaled", "trellis") and row <= BLOCK:
-        return BLOCK // row * row  # whole rows, as its scale classes are of rows
+    if row <= BLOCK and grid.find_form(codec) is not None:
+        return BLOCK // row * row  # whole rows, as the classes are of rows
     return BLOCK
 
 
@@ -109,17 +110,18 @@ class RowScaling:
 
     power: float
     typical: float
+    form: ClassVar[grid.Form] = grid.Form(scaled=True)
 
-    def exponents(self, values: np.ndarray, lanes: trellis.LaneLayout) -> np.ndarray:
+    def exponents(self, values: np.ndarray, lanes: grid.LaneLayout) -> np.ndarray:
         """Return the exponent of each run of flat values, int8."""
-        sizes = np.sqrt(trellis.sum_run_squares(values, lanes) / lanes.run_lengths)
+        sizes = np.sqrt(grid.sum_run_squares(values, lanes) / lanes.run_lengths)
         sizes = np.minimum(sizes, _bound_sizes(values, lanes))
         # A row of zeros has no size: as small as scales go.
         ratio = np.maximum(sizes / self.typical, 2.0**-15)
-        return trellis.nearest_exponents(ratio**self.power)
+        return grid.nearest_exponents(ratio**self.power)
 
 
-def _bound_sizes(values: np.ndarray, lanes: trellis.LaneLayout) -> np.ndarray:
+def _bound_sizes(values: np.ndarray, lanes: grid.LaneLayout) -> np.ndarray:
     """Return the most that each run's size may be, so that no few numbers set it.
 
     A step that followed a few large numbers would lose the others of their row.
@@ -135,57 +137,48 @@ def _bound_sizes(values: np.ndarray, lanes: trellis.LaneLayout) -> np.ndarray:
     return np.where(medians > 0, bound, np.inf)
 
 
-def split_for_trellis(
+def split_chunks(
     array: np.ndarray,
     step: Step,
     scaling: RowScaling | ChannelScaling | None = None,
-) -> Iterator[trellis.TrellisInput]:
-    """Cut an array into the chunks that `encode_trellis` codes."""
+    *,
+    trellis: bool = True,
+) -> Iterator[grid.GridInput]:
+    """Cut an array into the chunks that `encode_grid` codes."""
     flat, row = array.reshape(-1), row_length(array.shape)
-    numbers = numbers_per_chunk("trellis", array.shape)
+    numbers = numbers_per_chunk(str(grid.Form()), array.shape)
     for first in range(0, len(flat), numbers):
         values = flat[first : first + numbers]
         if isinstance(scaling, ChannelScaling):
             yield scaling.cut(values, first, step)
             continue
-        lanes = trellis.LaneLayout.of_rows(len(values), row)
+        lanes = grid.LaneLayout.of_rows(len(values), row)
         exponents = None if scaling is None else scaling.exponents(values, lanes)
-        classes = trellis.classify_runs(values, lanes, exponents)
-        yield trellis.TrellisInput(values, step, lanes, classes, exponents)
+        classes = grid.classify_runs(values, lanes, exponents)
+        yield grid.GridInput(values, step, lanes, classes, exponents, trellis=trellis)
 
 
-def encode_trellis(chunks: Iterable[trellis.TrellisInput]) -> CodedBlocks:
-    """Code chunks with the trellis; small neighbours side by side, which is faster."""
-    group: list[trellis.TrellisInput] = []
+def encode_grid(chunks: Iterable[grid.GridInput]) -> CodedBlocks:
+    """Code chunks; small neighbours side by side, which is faster."""
+    group: list[grid.GridInput] = []
+    lanes = 0
     for chunk in chunks:
-        lanes = sum(other.lanes.count for other in group) + chunk.lanes.count
-        if group and lanes > _MAX_LANES:
+        if group and lanes + chunk.lanes.count > _MAX_LANES:
             yield from _encode_group(group)
-            group = []
+            group, lanes = [], 0
         group.append(chunk)
+        lanes += chunk.lanes.count
     yield from _encode_group(group)
 
 
 def _encode_group(
-    chunks: Sequence[trellis.TrellisInput],
+    chunks: Sequence[grid.GridInput],
 ) -> Iterator[tuple[bytes, np.ndarray] | None]:
-    quantised = trellis.quantise(chunks)
+    quantised = grid.quantise(chunks)
     fitting = [levels for levels in quantised if levels is not None]
-    blocks = iter(trellis.encode(fitting) if fitting else ())
+    blocks = iter(grid.encode(fitting) if fitting else ())
     for levels in quantised:
         if levels is None:
             yield None
         else:
             yield next(blocks), levels.values
-
-
-def encode_uniform(array: np.ndarray, step: Step) -> CodedBlocks:
-    """Code an array on a uniform grid, chunk by chunk."""
-    flat = array.reshape(-1)
-    numbers = numbers_per_chunk("quantised", array.shape)
-    for first in range(0, len(flat), numbers):
-        levels = uniform.to_levels(flat[first : first + numbers], step)
-        if levels is None:
-            yield None
-        else:
-            yield uniform.encode(levels), to_values(levels, step, array.dtype)

@@ -6,19 +6,19 @@ import math
 
 import numpy as np
 
-from . import trellis
-from .uniform import Step
+from . import grid
+from .steps import Step
 
 # Longer channels are cut into equal pieces, each a lane not shorter than the second.
-_LONGEST, _SHORTEST = 2 * trellis.MAX_ROW_LANE, 256
+_LONGEST, _SHORTEST = 2 * grid.MAX_ROW_LANE, 256
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Factors:
     """The lanes of some channels, their feedback and their weights after it."""
 
-    lanes: trellis.LaneLayout
-    feedback: trellis.Feedback | None
+    lanes: grid.LaneLayout
+    feedback: grid.Feedback | None
     weights: np.ndarray
 
 
@@ -27,7 +27,7 @@ class ChannelScaling:
     """Second moments of the channels of a matrix: its rows, or its columns.
 
     An error in channel j counts in proportion to its moment. With the whole matrix of
-    moments the errors of channels also make up for each other (see `trellis.Feedback`).
+    moments the errors of channels also make up for each other (see `grid.Feedback`).
 
     Attributes:
         columns: whether a channel is a column (all numbers with the same indices but
@@ -51,9 +51,9 @@ class ChannelScaling:
         return cls(True, np.ones(math.prod(shape[1:])), None, shape, "")
 
     @property
-    def codec(self) -> str:
-        """The codec that stores the channels' scales."""
-        return "columns" if self.columns else "scaled"
+    def form(self) -> grid.Form:
+        """The form of the integers."""
+        return grid.Form(columns=self.columns, scaled=bool(self.calibration))
 
     @property
     def inner(self) -> int:
@@ -81,10 +81,12 @@ class ChannelScaling:
         if not self.columns:
             return values
         rows = values.reshape(-1, math.prod(self.shape[1:]))
-        return trellis.transpose(rows).reshape(-1)
+        return grid.transpose(rows).reshape(-1)
 
-    def exponents(self, lanes: trellis.LaneLayout, first: int = 0) -> np.ndarray:
+    def exponents(self, lanes: grid.LaneLayout, first: int = 0) -> np.ndarray | None:
         """Return the exponents of the runs of all channels from the first one on."""
+        if not self.form.scaled:
+            return None
         inner = -(-lanes.size // len(self.moments)) if self.columns else self.inner
         logs = self.log_weights[first : first + -(-lanes.size // inner)]
         # The mean over the numbers of each run, from the integral over all numbers.
@@ -92,17 +94,17 @@ class ChannelScaling:
         ends = np.minimum(np.arange(lanes.runs + 1) * lanes.run, lanes.size)
         sums = np.interp(ends, np.arange(len(whole)) * inner, whole)
         means = np.diff(sums) / np.diff(ends)
-        return trellis.nearest_exponents(np.sqrt(self.weight / 2.0**means))
+        return grid.nearest_exponents(np.sqrt(self.weight / 2.0**means))
 
-    def cut(self, values: np.ndarray, first: int, step: Step) -> trellis.TrellisInput:
-        """Return whole rows, from flat index `first` on, as the trellis takes them."""
+    def cut(self, values: np.ndarray, first: int, step: Step) -> grid.GridInput:
+        """Return whole rows, from flat index `first` on, as a chunk to quantise."""
         turned = self.turn(values)
         channel = 0 if self.columns else first // self.inner
         count = len(self.moments) if self.columns else len(values) // self.inner
         factors = self._factor(channel, count, len(values) // count)
         exponents = self.exponents(factors.lanes, channel)
-        classes = trellis.classify_runs(turned, factors.lanes, exponents)
-        return trellis.TrellisInput(
+        classes = grid.classify_runs(turned, factors.lanes, exponents)
+        return grid.GridInput(
             turned, step, factors.lanes, classes, exponents, factors.feedback
         )
 
@@ -121,23 +123,23 @@ class ChannelScaling:
             if lanes is not None and self.gram is not None:
                 gram = self.gram[there, there].astype(np.float64)
                 run, lane = lanes.run, lanes.length
-                feedback, weights = trellis.Feedback.factor(
+                feedback, weights = grid.Feedback.factor(
                     gram, row=inner, run=run, lane=lane
                 )
-            lanes = lanes or trellis.LaneLayout.of_rows(count * inner, inner)
+            lanes = lanes or grid.LaneLayout.of_rows(count * inner, inner)
             self._factors[key] = _Factors(lanes, feedback, weights)
         return self._factors[key]
 
 
-def _align_lanes(count: int, inner: int) -> trellis.LaneLayout | None:
+def _align_lanes(count: int, inner: int) -> grid.LaneLayout | None:
     """Cut channels into runs of whole channels or equal pieces; None if none fit."""
     if inner > _LONGEST:
         for pieces in range(-(-inner // _LONGEST), inner // _SHORTEST + 1):
             if inner % pieces == 0:
                 run = inner // pieces
-                return trellis.LaneLayout(count * inner, run, run)
+                return grid.LaneLayout(count * inner, run, run)
         return None
-    if inner > trellis.MAX_ROW_LANE:
-        return trellis.LaneLayout(count * inner, inner, inner)
-    lanes = trellis.LaneLayout.of_rows(count * inner, inner)
+    if inner > grid.MAX_ROW_LANE:
+        return grid.LaneLayout(count * inner, inner, inner)
+    lanes = grid.LaneLayout.of_rows(count * inner, inner)
     return None if lanes.size % lanes.run or lanes.run < 3 else lanes

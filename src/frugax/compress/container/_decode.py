@@ -12,20 +12,13 @@ from frugax.errors import CorruptFileError
 from ..arrays import dtype_from_name
 from ..codecs import (
     compute_type,
+    grid,
     lossless,
     numbers_per_chunk,
     row_length,
-    trellis,
-    uniform,
 )
 from ._layout import FileContent, name_errors
 from ._metadata import Digest, Record, compute_digest
-
-# The codecs whose chunks are integers times a step.
-_GRIDS = {"quantised": uniform, "trellis": trellis}
-_SCALED = ("columns", "scaled")
-_TRELLIS = (*_SCALED, "trellis")
-_STEPPED = (*_TRELLIS, "quantised")
 
 
 def decode_tensor(
@@ -80,24 +73,23 @@ def decode_tensors(
 ) -> Iterator[tuple[Record, np.ndarray]]:
     """Decode many tensors as `decode_tensor` does, the small ones side by side."""
     parts: list[tuple[Record, int]] = []
-    blocks: list[trellis.ParsedBlock] = []
+    blocks: list[grid.ParsedBlock] = []
     for record in records:
-        if record.codec not in _TRELLIS:
-            check_values = check_exact or record.step is not None
-            yield record, decode_tensor(content, record, check_values=check_values)
+        form = record.form
+        if form is None:
+            yield record, decode_tensor(content, record, check_values=check_exact)
             continue
         numbers = numbers_per_chunk(record.codec, record.shape)
         with name_errors(f"tensor {record.name!r}"):
             for i, chunk in enumerate(record.chunks):
                 size = min(numbers, record.size - i * numbers)
-                block, scaled = content.read_chunk(chunk), record.codec in _SCALED
-                blocks.append(trellis.parse(block, size, scaled=scaled))
+                blocks.append(grid.parse(content.read_chunk(chunk), size, form))
                 parts.append((record, i * numbers))
     started: dict[str, np.ndarray] = {}
     # Groups cut across tensors: a tensor is complete once the last of its chunks is, in
     # whichever group that may be.
     remaining = collections.Counter(record.name for record, _ in parts)
-    for group in trellis.group_blocks(blocks):
+    for group in grid.group_blocks(blocks):
         content.check()  # blocks are still views of the file
         # Levels are decoded into the tensors and multiplied in place, where the dtype
         # is the one that multiplies.
@@ -110,11 +102,11 @@ def decode_tensors(
             flat = started[record.name]
             size = blocks[i].lanes.size
             # Columns are put into their places once they are decoded.
-            if dtype == compute_type(dtype) and record.codec != "columns":
+            if dtype == compute_type(dtype) and not _by_columns(record):
                 levels.append(flat[at : at + size])
             else:
                 levels.append(np.empty(size, compute_type(dtype)))
-        confirmed = trellis.decode_blocks([blocks[i] for i in group], levels)
+        confirmed = grid.decode_blocks([blocks[i] for i in group], levels)
         for i, of_part in zip(group, levels, strict=True):
             record, at = parts[i]
             flat = started[record.name]
@@ -122,13 +114,13 @@ def decode_tensors(
             with name_errors(f"tensor {record.name!r}"):
                 next(confirmed)
                 run, exponents = blocks[i].lanes.run, blocks[i].exponents
-                values = trellis.scale_runs(
+                values = grid.scale_runs(
                     of_part, record.step, flat.dtype, run, exponents
                 )
-                if record.codec == "columns":
+                if _by_columns(record):
                     columns = values.reshape(row_length(record.shape), -1)
                     place = flat[at : at + len(values)]
-                    trellis.transpose(columns, place.reshape(columns.shape[::-1]))
+                    grid.transpose(columns, place.reshape(columns.shape[::-1]))
                 elif values is not of_part:
                     flat[at : at + len(values)] = values
                 remaining[record.name] -= 1
@@ -143,7 +135,7 @@ def decode_integers(
     content: FileContent, record: Record
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the integers and the steps whose product is a tensor."""
-    if record.codec not in _STEPPED or record.step is None:
+    if record.form is None or record.step is None:
         return None
     dtype = dtype_from_name(record.dtype)
     working = compute_type(dtype)
@@ -155,14 +147,10 @@ def decode_integers(
         for i, chunk in enumerate(record.chunks):
             part = flat[i * numbers : (i + 1) * numbers]
             block = content.read_chunk(chunk)
-            if record.codec == "quantised":
-                part[:] = uniform.decode_levels(block, dtype, len(part))
-                continue
-            scaled = record.codec in _SCALED
-            parsed = trellis.parse(block, len(part), scaled=scaled)
-            part[:] = _turn_back(trellis.decode_integers(parsed, working), record)
+            parsed = grid.parse(block, len(part), record.form)
+            part[:] = _turn_back(grid.decode_integers(parsed, working), record)
             if parsed.exponents is not None:
-                units = trellis.run_scales(parsed.exponents) * record.step.size
+                units = grid.run_scales(parsed.exponents) * record.step.size
                 every = parsed.lanes.repeat(units.astype(working))
                 steps.append(_turn_back(every, record))
     largest = max(int(flat.max(initial=0)), -int(flat.min(initial=0)))
@@ -212,12 +200,16 @@ def _compare_digest(digest: str, record: Record) -> None:
         raise CorruptFileError("its values are not the ones that were written.")
 
 
+def _by_columns(record: Record) -> bool:
+    return record.form is not None and record.form.columns
+
+
 def _turn_back(values: np.ndarray, record: Record) -> np.ndarray:
     """Return the flat numbers of a chunk row by row, if it has them by columns."""
-    if record.codec != "columns":
+    if not _by_columns(record):
         return values
     columns = values.reshape(row_length(record.shape), -1)
-    return trellis.transpose(columns).reshape(-1)
+    return grid.transpose(columns).reshape(-1)
 
 
 def _decode_chunk(
@@ -226,16 +218,13 @@ def _decode_chunk(
     dtype, step = dtype_from_name(record.dtype), record.step
     if record.codec == "lossless":
         return lossless.decode(block, dtype, size, into)
-    if step is None:  # stored
+    if step is None or record.form is None:  # stored
         if len(block) != size * dtype.itemsize:
             raise CorruptFileError("a stored chunk has the wrong length.")
         # A view of the file, which keeps its map open for as long as the view lives.
         values = np.frombuffer(block, dtype)
-    elif record.codec in _SCALED:
-        values = trellis.decode(block, step, dtype, size, scaled=True)
-        values = _turn_back(values, record)
     else:
-        values = _GRIDS[record.codec].decode(block, step, dtype, size)
+        values = _turn_back(grid.decode(block, step, dtype, size, record.form), record)
     if into is None:
         return values
     into[:] = values

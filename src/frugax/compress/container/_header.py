@@ -9,8 +9,8 @@ from typing import Any
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
 from ..arrays import DTYPE_NAMES, QUANTISABLE
-from ..codecs import Step, numbers_per_chunk, row_length
-from ._metadata import CODECS, STEPPED, Chunk, Header, Record
+from ..codecs import Step, find_form, numbers_per_chunk, row_length
+from ._metadata import EXACT, Chunk, Header, Record
 
 # A file may state at most this many decoded bytes for each of its own, past 64 MiB, so
 # that a small forged file can never ask for much memory. The writer pads a file that
@@ -97,7 +97,8 @@ def _parse_record(item: Any, data_bytes: int) -> Record:
         raise CorruptFileError("the header has a tensor without its six keys.")
     chunks, codec, digest, dtype, name, shape = values
     # Unknown is not damaged: a newer writer may use a codec that this version lacks.
-    if codec not in CODECS or dtype not in DTYPE_NAMES:
+    form = find_form(codec)
+    if (form is None and codec not in EXACT) or dtype not in DTYPE_NAMES:
         raise UnsupportedFileError(
             f"tensor {name!r} has the codec {codec!r} and the dtype {dtype!r}, which "
             "this version does not know: update frugax."
@@ -111,7 +112,7 @@ def _parse_record(item: Any, data_bytes: int) -> Record:
         dtype=dtype,
         shape=tuple(shape),
         codec=codec,
-        step=_parse_step(item, name) if codec in STEPPED else None,
+        step=None if form is None else _parse_step(item, name),
         rel_error=_parse_size(item.get("rel_error", 0.0), name, "rel_error"),
         max_abs=_parse_size(item.get("max_abs", 0.0), name, "max_abs"),
         digest=digest,
@@ -126,7 +127,8 @@ def _is_consistent(record: Record) -> bool:
     """Whether the parts of a record agree with each other."""
     numbers = numbers_per_chunk(record.codec, record.shape)
     each = -(-record.size // numbers)
-    if record.codec == "columns" and (
+    by_columns = record.form is not None and record.form.columns
+    if by_columns and (
         len(record.shape) < 2 or not record.size or numbers % row_length(record.shape)
     ):  # chunks that are not whole rows have no columns
         return False

@@ -21,7 +21,7 @@ from ._metadata import Chunk, Header
 
 # Not text (high bit), and damaged by line-end conversion: PNG's trick.
 MAGIC = b"\x89FXZ\r\n\x1a\n"
-VERSION = 1
+VERSION = 2
 ALIGN = 64
 # zstd can unpack kilobytes to gigabytes: a header that states more is not unpacked.
 _MAX_HEADER = 64 << 20

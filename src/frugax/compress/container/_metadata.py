@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Distortion, dtype_from_name
-from ..codecs import Step
+from ..codecs import Form, Step, find_form
 
-# These names stand in files: a codec that changes its bytes needs a new name.
-CODECS = ("columns", "lossless", "quantised", "scaled", "stored", "trellis")
-# Codecs whose values are integers times a step.
-STEPPED = ("columns", "quantised", "scaled", "trellis")
+# The codecs of exact tensors; those of integers times a step are forms.
+EXACT = ("lossless", "stored")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,10 +32,9 @@ class Record:
         name: the leaf's name in the tree.
         dtype: the name of its dtype.
         shape: its shape.
-        codec: `"columns"`, `"lossless"`, `"quantised"`, `"scaled"`, `"stored"` or
-            `"trellis"`.
-        step: the unit that the values are multiples of, with `"scaled"` times a scale
-            of each row, with `"columns"` of each column; None if they are exact.
+        codec: `"lossless"`, `"stored"`, or the text of a form of integers.
+        step: the unit that the values are multiples of, perhaps times a scale of each
+            row or column; None if they are exact.
         rel_error: ||decoded - original|| / ||original||, rounded up to 4 digits.
         max_abs: largest |decoded - original|, rounded up to 4 digits.
         digest: first 16 bytes of the SHA-256 of the decoded little-endian
@@ -56,6 +53,11 @@ class Record:
     digest: str
     chunks: tuple[Chunk, ...]
     tied: str = ""
+
+    @property
+    def form(self) -> Form | None:
+        """The form of the integers; None if the tensor is exact."""
+        return find_form(self.codec)
 
     @property
     def size(self) -> int:

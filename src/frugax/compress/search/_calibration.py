@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from ..arrays import release
-from ..codecs import BLOCK, ChannelScaling, row_length, trellis
+from ..codecs import BLOCK, ChannelScaling, grid, row_length
 from ._source import Source
 
 # The share of the mean moment that is added to each, for what calibration batches lack.
@@ -132,8 +132,10 @@ class Calibration(Mapping[str, float]):
             )
             if scaling is None:
                 continue
-            lanes = trellis.LaneLayout.of_rows(source.array.size, scaling.inner)
-            scales = trellis.pack_exponents(scaling.exponents(lanes))
+            lanes = grid.LaneLayout.of_rows(source.array.size, scaling.inner)
+            exponents = scaling.exponents(lanes)
+            assert exponents is not None  # a calibration has scales
+            scales = grid.pack_exponents(exponents)
             saved = scaling.saved_bits * source.array.size - 8 * len(scales)
             if saved > most:
                 best, most = dataclasses.replace(source, scaling=scaling), saved

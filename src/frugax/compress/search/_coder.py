@@ -25,7 +25,7 @@ from frugax.trees import describe
 
 from .._buckets import in_bucket
 from ..arrays import Distortion, release
-from ..codecs import BLOCK, ChannelScaling, Step, encode_trellis
+from ..codecs import BLOCK, ChannelScaling, Form, Step, encode_grid
 from ..container import CompressedFile, EncodedTensor, compute_digest, write
 from ._source import CountProgress, Source
 
@@ -37,26 +37,26 @@ class EncodeRequest:
     Attributes:
         source: the tensor.
         step: None for the exact coding.
-        codec: use only this one; by default those that suit.
+        form: of the integers, only this one; by default those that suit.
     """
 
     source: Source
     step: Step | None
-    codec: str | None = None
+    form: Form | None = None
 
 
 def encode_all(
     requests: Sequence[EncodeRequest], progress: CountProgress = lambda _: None
 ) -> Iterator[EncodedTensor]:
     """Yield the shortest coding of each tensor, in order."""
-    blocks = encode_trellis(
+    blocks = encode_grid(
         part
         for request in requests
-        for part in request.source.trellis_inputs(request.step, request.codec)
+        for part in request.source.grid_inputs(request.step, request.form)
     )
     for request in requests:
         yield request.source.encode(
-            request.step, request.codec, trellis_blocks=blocks, progress=progress
+            request.step, request.form, blocks=blocks, progress=progress
         )
 
 
@@ -121,7 +121,7 @@ class Coder:
             *(frugax.__version__, zstandard.ZSTD_VERSION),
             *(type(source).__name__, source.name, source.array.dtype.name),
             *(source.array.shape, self._digests[source.name]),
-            *(scaling, request.step, request.codec),
+            *(scaling, request.step, request.form),
         )
         return f"{hashlib.sha256(repr(all_of_it).encode()).hexdigest()[:32]}.fxz"
 

@@ -10,7 +10,7 @@ import dataclasses
 import numpy as np
 
 from ..arrays import release
-from ..codecs import BLOCK, ChannelScaling, row_length, trellis
+from ..codecs import BLOCK, ChannelScaling, grid, row_length
 from ._source import Source
 
 # Below this many bits a number it is not worth the time that a reader needs to turn it.
@@ -66,7 +66,7 @@ def _bits(sizes: np.ndarray, size: int, length: int, *, seen: int) -> float:
         length: how many numbers each line has.
         seen: how many of these the means are from.
     """
-    lanes = trellis.LaneLayout.of_rows(size, length)
+    lanes = grid.LaneLayout.of_rows(size, length)
     together = max(1, lanes.run // length)  # short lines share a run
     whole = len(sizes) // together * together
     if whole:

@@ -22,7 +22,7 @@ from frugax.fileio import write_error_reason
 
 from .._arguments import Progress
 from ..arrays import Distortion, relative_error, release
-from ..codecs import Step
+from ..codecs import Form, Step
 from ..container import CompressedFile, ContainerWriter, Record
 from ._coder import Coder, EncodeRequest
 from ._source import Source
@@ -126,7 +126,7 @@ def make_draft(
     steps: Steps,
     coder: Coder,
     *,
-    codec: Callable[[Source], str] | None = None,
+    form: Callable[[Source], Form | None] = lambda _: None,
     gap: float | None = None,
     progress: Progress | None = None,
 ) -> Draft:
@@ -143,10 +143,7 @@ def make_draft(
     file = _open_temporary(total)
     try:
         writer = ContainerWriter(file.write)
-        requests = [
-            EncodeRequest(s, steps(s), None if codec is None else codec(s))
-            for s in sources
-        ]
+        requests = [EncodeRequest(s, steps(s), form(s)) for s in sources]
         encoded = coder.encode(requests, report)
         for source in sources:
             report(0)

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from ..arrays import release
-from ..codecs import RowScaling, row_length, trellis
+from ..codecs import RowScaling, grid, row_length
 from ._columns import column_saving
 from ._source import Source
 
@@ -39,8 +39,8 @@ def scale_rows(source: Source) -> Source:
 def scale_rows_by(source: Source, power: float) -> Source:
     """Give the rows of a tensor scales that follow their sizes to a power."""
     flat = source.array.reshape(-1)
-    lanes = trellis.LaneLayout.of_rows(flat.size, row_length(source.array.shape))
-    squares = trellis.sum_run_squares(flat, lanes) / lanes.run_lengths
+    lanes = grid.LaneLayout.of_rows(flat.size, row_length(source.array.shape))
+    squares = grid.sum_run_squares(flat, lanes) / lanes.run_lengths
     release(source.array)
     # Around the geometric mean scales take bits from some rows for others, and not from
     # other tensors.
@@ -69,15 +69,15 @@ def scale_rows_if_worth(source: Source) -> Source:
     scaled = scale_rows(source)
     assert isinstance(scaled.scaling, RowScaling)
     flat = source.array.reshape(-1)
-    lanes = trellis.LaneLayout.of_rows(flat.size, row_length(source.array.shape))
+    lanes = grid.LaneLayout.of_rows(flat.size, row_length(source.array.shape))
     exponents = scaled.scaling.exponents(flat, lanes)
     release(source.array)
-    weights = trellis.run_scales(exponents) ** -2.0
+    weights = grid.run_scales(exponents) ** -2.0
     # One step for all rows makes the error of each alike. At high rate scales save half
     # the logarithm of the mean of the weights over their geometric mean, in bits.
     shares = lanes.run_lengths / flat.size
     saved = math.log2(shares @ weights) - float(shares @ np.log2(weights))
-    cost = 8 * len(trellis.pack_exponents(exponents)) / flat.size
+    cost = 8 * len(grid.pack_exponents(exponents)) / flat.size
     return scaled if saved / 2 - cost > column_saving(source) else source
 
 

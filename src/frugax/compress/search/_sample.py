@@ -15,9 +15,9 @@ from ..codecs import (
     ChannelScaling,
     RowScaling,
     Step,
+    grid,
     numbers_per_chunk,
     row_length,
-    trellis,
 )
 
 _SAMPLE = 1 << 15
@@ -56,7 +56,7 @@ class Sample:
     """
 
     values: np.ndarray
-    lanes: trellis.LaneLayout
+    lanes: grid.LaneLayout
     classes: np.ndarray
     runs: int
     class_entropy: float
@@ -73,12 +73,12 @@ class Sample:
         flat, row, exponents = array.reshape(-1), row_length(array.shape), None
         if isinstance(scaling, ChannelScaling):
             flat, row = scaling.turn(flat), scaling.inner
-        whole = trellis.LaneLayout.of_rows(flat.size, row)
+        whole = grid.LaneLayout.of_rows(flat.size, row)
         if isinstance(scaling, ChannelScaling):
             exponents = scaling.exponents(whole)
         elif scaling is not None:
             exponents = scaling.exponents(flat, whole)
-        classes = trellis.classify_runs(flat, whole, exponents)
+        classes = grid.classify_runs(flat, whole, exponents)
         full = flat.size // whole.run  # the last run may be shorter: left out
         piece = min(whole.run, _PIECE)
         if full == 0:  # the whole tensor is shorter than a run
@@ -91,9 +91,7 @@ class Sample:
             # pieces from each row as the number of rows allows.
             wanted = max(1, _SAMPLE // piece)
             each = min(pieces, max(1, wanted // full))
-            order = np.argsort(
-                trellis.sum_run_squares(flat, whole)[:full], kind="stable"
-            )
+            order = np.argsort(grid.sum_run_squares(flat, whole)[:full], kind="stable")
             at = np.linspace(0, full - 1, min(full, max(1, wanted // each)))
             chosen = order[np.unique(at.round()).astype(np.intp)]
             place = np.arange(len(chosen))[:, None]
@@ -107,40 +105,39 @@ class Sample:
                 sampled_exponents = np.repeat(exponents[chosen], each)
         scale_bytes = 0
         if exponents is not None:
-            scale_bytes = len(trellis.pack_exponents(exponents))
+            scale_bytes = len(grid.pack_exponents(exponents))
         share = np.bincount(classes) / len(classes)
         share = share[share > 0]
         return cls(
             values=values,
-            lanes=trellis.LaneLayout(values.size, piece, piece),
+            lanes=grid.LaneLayout(values.size, piece, piece),
             classes=np.unique(sampled_classes, return_inverse=True)[1].astype(np.uint8),
             runs=whole.runs,
             class_entropy=-float((share * np.log2(share)).sum()),
             size=flat.size,
-            chunks=-(-flat.size // numbers_per_chunk("trellis", array.shape)),
+            chunks=-(-flat.size // numbers_per_chunk(str(grid.Form()), array.shape)),
             exponents=sampled_exponents,
             scale_bytes=scale_bytes,
         )
 
-    def at(self, step: Step) -> trellis.TrellisInput:
-        """Return the sample as an input of `trellis.quantise`."""
-        return trellis.TrellisInput(
+    def at(self, step: Step) -> grid.GridInput:
+        """Return the sample as an input of `grid.quantise`."""
+        return grid.GridInput(
             self.values, step, self.lanes, self.classes, self.exponents
         )
 
-    def estimate(self, step: Step, quantised: trellis.TrellisLevels) -> RatePoint:
+    def estimate(self, step: Step, quantised: grid.GridLevels) -> RatePoint:
         """Estimate the tensor at a step, from the integers of the sample."""
         scale = self.size / self.values.size
-        bits, occurring = trellis.count_coded_bits(quantised)
+        bits, occurring = grid.count_coded_bits(quantised)
         # An entropy counted on few numbers is too low: the Miller-Madow correction
         # (Miller 1955).
         if scale > 1:
             bits += occurring / (2 * math.log(2))
-        tables = trellis.estimate_side_bytes(quantised.tables) * self.chunks
+        tables = grid.estimate_side_bytes(quantised.tables) * self.chunks
         classes = self.class_entropy * self.runs / 8
         row = max(1, self.size // self.runs)
-        # A lane costs 3.25 of the 4 bytes of its state; see `codecs.rans`.
-        states = 3.25 * trellis.LaneLayout.of_rows(self.size, row).count
+        states = grid.STATE_BYTES * grid.LaneLayout.of_rows(self.size, row).count
         energy = scale * Distortion.between(quantised.values, self.values).energy
         loss = energy
         if self.exponents is not None:

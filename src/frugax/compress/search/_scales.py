@@ -21,7 +21,6 @@ from ._measure import ErrorMeasure
 from ._sample import RatePoint
 from ._source import TRELLIS_STEP, Source, estimate_together
 
-_TRELLIS = ("columns", "scaled", "trellis")
 # Scales half a power of two apart are sampled; between them points are interpolated.
 _NOTCH = 0.5
 # The options of a tensor, in powers of two relative to the step of equal slopes.
@@ -149,7 +148,7 @@ class ScaleModel:
         # A scale stands for an error, and a trellis makes the error of a uniform grid
         # with a finer step.
         finer = step_below(TRELLIS_STEP * step.size)
-        if finer is not None and source.codec_at(finer) in _TRELLIS:
+        if finer is not None and source.form_at(finer).trellis:
             return finer
         return step
 

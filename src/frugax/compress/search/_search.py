@@ -24,7 +24,7 @@ from frugax.budget import SizeBudget
 from .._arguments import Progress, ProgressStages
 from .._rounded_before import refuse_rounded
 from ..arrays import relative_error, round_up
-from ..codecs import MAX_STEP, Step, step_below
+from ..codecs import MAX_STEP, Form, Step, step_below
 from ..container import write
 from ._calibration import Calibration
 from ._coder import Coder
@@ -32,7 +32,7 @@ from ._draft import Draft, Steps, limit_bytes, make_draft
 from ._infeasible import raise_infeasible
 from ._measure import ErrorMeasure, Sensitivity
 from ._scales import ScaleModel
-from ._source import Source
+from ._source import UNIFORM, Source
 
 # The file should be within this share of the limit; searching goes on until it is.
 _CLOSE = 0.005
@@ -189,11 +189,11 @@ class Search:
             self.scales.steps_at(self.scales.coarsest),
             lambda source: one if source.quantisable else None,
         )
-        # Where all levels are zero any codec will do, and the uniform one is fastest.
+        # Where all levels are zero any form will do, and the uniform one is fastest.
         draft = min(
             (
                 make_draft(
-                    self.sources, self.head, steps, self.coder, codec=_use_uniform
+                    self.sources, self.head, steps, self.coder, form=lambda _: UNIFORM
                 )
                 for steps in choices
             ),
@@ -333,7 +333,7 @@ class Search:
             return None
 
         # A trellis errs by up to twice as much as a uniform grid of the same bytes.
-        return self._draft(step, codec=_use_uniform)
+        return self._draft(step, form=lambda _: UNIFORM)
 
     def min_max_abs(self, limit: int, draft: Draft, budget: SizeBudget) -> float | None:
         """Find about the least largest error in `limit` bytes; None if none fits."""
@@ -370,7 +370,7 @@ class Search:
         self,
         steps: Steps,
         *,
-        codec: Callable[[Source], str] | None = None,
+        form: Callable[[Source], Form | None] = lambda _: None,
         gap: float | None = None,
     ) -> Draft:
         progress = self.progress.next(_DRAFT)
@@ -379,7 +379,7 @@ class Search:
             self.head,
             steps,
             self.coder,
-            codec=codec,
+            form=form,
             gap=gap,
             progress=progress,
         )
@@ -486,10 +486,6 @@ def find_root(
         if -tolerance <= value <= 0 or abs(high - low) < 1e-5:
             break
     return best
-
-
-def _use_uniform(_: Source) -> str:
-    return "quantised"
 
 
 def _length(draft: Draft) -> int:

@@ -24,20 +24,20 @@ from ..codecs import (
     MIN_STEP,
     ChannelScaling,
     CodedBlocks,
+    Form,
     LosslessLength,
     RowScaling,
     Step,
     compute_type,
     encode_lossless,
-    encode_uniform,
     estimate_lossless_bytes,
+    grid,
     numbers_per_chunk,
-    split_for_trellis,
+    row_length,
+    split_chunks,
     step_below,
     to_levels,
     to_values,
-    trellis,
-    uniform,
 )
 from ..container import Digest, EncodedTensor, Record, compute_digest
 from ._sample import RatePoint, Sample
@@ -53,18 +53,18 @@ _MOST_DIVISORS, _DIVISOR_RANGE = 1 << 16, 64
 _MIN_TRELLIS, _TRY_BOTH = 1 << 10, 1 << 14
 # An empty block of levels takes this much, and so do a step and its errors in the
 # header.
-_MIN_STEPPED_BYTES, STEP_BYTES = 28, 12
+_MIN_STEPPED_BYTES, STEP_BYTES = 22, 12
 # The trellis rounds to an integer of one residue modulo 4, which may be 2 steps off; 8
 # keeps the outermost number clear of the limit.
-_MAX_TRELLIS_LEVEL = trellis.MAX_FAR_LEVEL - 8
+_MAX_TRELLIS_LEVEL = grid.MAX_FAR_LEVEL - 8
 _ABOVE = 1 + 2.0**-9  # a step's mantissa has 11 bits
 # Lanes of samples that are quantised side by side: more would leave the cache.
 _SAMPLE_LANES = 1024
 # Below this share of the estimated exact bytes a coding is taken to be shorter, without
 # counting the exact bytes.
 _SHORTER = 0.8
-# A uniform coding is estimated to a few bytes: above this share it is the longer one.
-_CLEARLY_LONGER = 1.02
+# The form of tensors of few numbers, and of a limit of the largest error.
+UNIFORM = Form(trellis=False)
 KEPT = 1 << 16  # bytes of a tensor whose exact coding is cached: it is asked for often
 # A trellis of this share of a uniform step makes the same error: 0.26 and 1/12 steps^2.
 TRELLIS_STEP = math.sqrt(1 / 12 / 0.26)
@@ -207,14 +207,11 @@ class Source:
         """Whether it has numbers enough for a trellis, which rows with scales need."""
         return self.array.size >= _MIN_TRELLIS
 
-    def codec_at(self, step: Step) -> str:
-        """Return the codec that suits the tensor at a step."""
-        in_range = self.max_abs / step.size <= _MAX_TRELLIS_LEVEL
-        if self.can_scale and in_range:
-            if isinstance(self.scaling, ChannelScaling):
-                return self.scaling.codec
-            return "trellis" if self.scaling is None else "scaled"
-        return "quantised"
+    def form_at(self, step: Step) -> Form:
+        """Return the form of integers that suits the tensor at a step."""
+        if not self.can_scale or self.max_abs / step.size > _MAX_TRELLIS_LEVEL:
+            return UNIFORM
+        return Form() if self.scaling is None else self.scaling.form
 
     def estimate(self, step: Step | None) -> RatePoint:
         """Estimate bytes and error at a step; of the exact coding if it is shorter."""
@@ -230,42 +227,32 @@ class Source:
         exact = RatePoint(self.exact_cost_bytes, 0.0, 0.0)
         return min(exact, point, key=_bytes)
 
-    def trellis_inputs(
-        self, step: Step | None, codec: str | None
-    ) -> Iterator[trellis.TrellisInput]:
-        """Yield the chunks that `encode` needs coded with the trellis."""
+    def grid_inputs(
+        self, step: Step | None, form: Form | None
+    ) -> Iterator[grid.GridInput]:
+        """Yield the chunks that `encode` needs coded."""
         if step is None:
             return
-        for name in self._candidates(step, codec):
-            if name != "quantised":
-                scaling = None if name == "trellis" else self.scaling
-                yield from split_for_trellis(self.array, step, scaling)
+        for each in self._candidates(step, form):
+            scaling = self.scaling if each.scaled or each.columns else None
+            yield from split_chunks(self.array, step, scaling, trellis=each.trellis)
 
     def encode(
         self,
         step: Step | None,
-        codec: str | None,
+        form: Form | None,
         *,
-        trellis_blocks: CodedBlocks,
+        blocks: CodedBlocks,
         progress: CountProgress,
     ) -> EncodedTensor:
         """Return the shortest coding at a step; the exact one if that is as short."""
         if step is None:
             return self._encode_exactly(progress)
-        options: list[EncodedTensor] = []
-        for name in reversed(self._candidates(step, codec)):
-            blocks = trellis_blocks
-            if name == "quantised":
-                # Coding a few thousand numbers takes ten times as long as counting.
-                uniform_point = self._measure_uniform(step) if options else None
-                if uniform_point and uniform_point.bytes > _CLEARLY_LONGER * sum(
-                    map(len, options[0].blocks)
-                ):
-                    continue
-                blocks = encode_uniform(self.array, step)
-            option = self._encode_stepped(name, step, blocks, progress)
-            if option is not None:
-                options.append(option)
+        coded = (
+            self._encode_stepped(each, step, blocks, progress)
+            for each in self._candidates(step, form)
+        )
+        options = [option for option in coded if option is not None]
         if options:
             best = min(options, key=lambda e: (sum(map(len, e.blocks)), e.record.codec))
             if self.exact_exceeds(sum(map(len, best.blocks)) + STEP_BYTES):
@@ -293,7 +280,7 @@ class Source:
     def placeholder(self) -> EncodedTensor:
         """Return the tensor with empty chunks, to measure the length of the header."""
         stepped = self.quantisable
-        codec = "trellis" if stepped else "lossless"
+        codec = str(Form()) if stepped else "lossless"
         # Steps, digests and errors that compress like real ones, different for each.
         step = Step(1024 + len(self.name) * 37 % 1024, -20) if stepped else None
         digest = compute_digest(np.frombuffer(self.name.encode(), np.uint8))
@@ -330,24 +317,25 @@ class Source:
         return sample
 
     def _estimate(
-        self, step: Step, quantised: trellis.TrellisLevels | None
+        self, step: Step, quantised: grid.GridLevels | None
     ) -> RatePoint | None:
         options: list[RatePoint | None] = []
-        codec = self.codec_at(step)
+        form = self.form_at(step)
         if quantised is not None:
             options.append(self._sample.estimate(step, quantised))
-        if codec == "quantised" or (codec == "trellis" and self._tries_both):
+        if not form.trellis or (form == Form() and self._tries_both):
             options.append(self._measure_uniform(step))
         return min((p for p in options if p is not None), key=_bytes, default=None)
 
     def _measure_uniform(self, step: Step) -> RatePoint | None:
         # All numbers: the uniform grid is cheap enough to need no sample.
         total_bytes, error = 0.0, Distortion()
+        row = row_length(self.array.shape)
         for part in self._parts():
             levels = to_levels(part, step)
             if levels is None:
                 return None
-            total_bytes += uniform.estimate_bytes(levels)
+            total_bytes += grid.estimate_uniform_bytes(levels, row)
             error += Distortion.between(to_values(levels, step, part.dtype), part)
         return RatePoint(total_bytes, error.energy, error.energy)
 
@@ -355,23 +343,23 @@ class Source:
     def _tries_both(self) -> bool:
         return self.array.size <= _TRY_BOTH
 
-    def _candidates(self, step: Step, codec: str | None) -> list[str]:
-        """Return the codecs to try at a step: none if the tensor stays exact."""
+    def _candidates(self, step: Step, form: Form | None) -> list[Form]:
+        """Return the forms to try at a step: none if the tensor stays exact."""
         if not self.energy or self.tiny:
             return []
-        codecs = {codec or self.codec_at(step)}
-        if codecs == {"trellis"} and codec is None and self._tries_both:
-            codecs.add("quantised")
-        return sorted(codecs)
+        forms = [form or self.form_at(step)]
+        if form is None and forms == [Form()] and self._tries_both:
+            forms.append(UNIFORM)
+        return forms
 
     def _encode_stepped(
-        self, codec: str, step: Step, blocks: CodedBlocks, progress: CountProgress
+        self, form: Form, step: Step, blocks: CodedBlocks, progress: CountProgress
     ) -> EncodedTensor | None:
         """Make the tensor of the next chunks; None if some number is too large.
 
         All chunks of the tensor are taken from `blocks`, even then.
         """
-        flat = self.array.reshape(-1)
+        flat, codec = self.array.reshape(-1), str(form)
         chunks = -(-flat.size // numbers_per_chunk(codec, self.array.shape))
         kept: list[bytes] = []
         error, digest, start = Distortion(), Digest(), 0
@@ -379,9 +367,9 @@ class Source:
             if coded is None:
                 continue
             block, values = coded
-            if codec == "columns":
+            if form.columns:
                 row = math.prod(self.array.shape[1:])
-                values = trellis.transpose(values.reshape(row, -1)).reshape(-1)
+                values = grid.transpose(values.reshape(row, -1)).reshape(-1)
             kept.append(block)
             digest.update(values)
             part = flat[start : start + len(values)]
@@ -440,7 +428,7 @@ def warn_of_not_finite(sources: Iterable[Source], *, stack_level: int) -> None:
 def estimate_together(wanted: Iterable[tuple[Source, Step | None]]) -> None:
     """Estimate some tensors at some steps, whose samples are quantised side by side."""
     new = {
-        (source, step): source.codec_at(step) in ("columns", "scaled", "trellis")
+        (source, step): source.form_at(step).trellis
         for source, step in wanted
         if step is not None and source.quantisable and step not in source._points
     }
@@ -460,7 +448,7 @@ def _estimate_group(
     group: Sequence[tuple[Source, Step]], is_sampled: Mapping[tuple[Source, Step], bool]
 ) -> None:
     sampled = [pair for pair in group if is_sampled[pair]]
-    levels = trellis.quantise([source._sample.at(step) for source, step in sampled])
+    levels = grid.quantise([source._sample.at(step) for source, step in sampled])
     quantised = dict(zip(sampled, levels, strict=True))
     for source, step in group:
         source._points[step] = source._estimate(step, quantised.get((source, step)))

@@ -1,4 +1,4 @@
-"""Scales of the trellis codec: one byte for each row or group of weights.
+"""Scales of runs: one byte for each row or group of weights.
 
 The unit of a run is `step * 2^(e / 4)` for its exponent e, an int8. Quarters of an
 octave are fine enough: a step that is off by an eighth of an octave costs 0.01 dB.
@@ -13,7 +13,7 @@ import numpy as np
 from frugax.errors import CorruptFileError
 
 from .._zstd import compress_frame, decompress_frame
-from ..uniform import Step, clip_products, scale_levels
+from ..steps import Step, clip_products, scale_levels
 
 # 2^(1/4) and its powers, rounded to 12 bits.
 _QUARTERS = np.array([2048, 2435, 2896, 3444]) / 2048
@@ -62,5 +62,5 @@ def unpack_exponents(block: memoryview, max_runs: int) -> tuple[np.ndarray, memo
     plain = decompress_frame(bytes(block[4 : 4 + size]), max_bytes=max_runs)
     exponents = np.frombuffer(plain, np.int8)
     if np.abs(exponents.astype(np.int16)).max(initial=0) > MAX_EXPONENT:
-        raise CorruptFileError("a trellis-coded block has a damaged scale.")
+        raise CorruptFileError("a coded block has a damaged scale.")
     return exponents, block[4 + size :]

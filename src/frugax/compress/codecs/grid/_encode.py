@@ -1,7 +1,12 @@
-"""Encoder of the trellis codec: quantised integers to blocks, by interleaved rANS.
+"""Encode quantised integers as blocks, by interleaved rANS.
 
-A block is: header; tables, classes and far-out integers, each a zstd frame; one 32-bit
-state a lane; the 16-bit words that the lanes share; raw bits. `_decode.py` reads it.
+A block is: header; tables, classes and far-out integers, each a zstd frame or as they
+are; one 32-bit state a lane; the 16-bit words that the lanes share; raw bits.
+`_decode.py` reads it.
+
+References:
+    Duda 2013, arXiv:1311.2540 (asymmetric numeral systems);
+    Giesen 2014, arXiv:1402.3392 (interleaving).
 """
 
 import struct
@@ -10,18 +15,27 @@ from collections.abc import Sequence
 import numpy as np
 
 from .._zstd import compress_frame
-from ._quantise import TrellisLevels
+from ._quantise import GridLevels, LaneLayout
 from ._scales import pack_exponents
-from ._tables import LOWEST_STATE, SCALE_BITS, Tables
+from ._tables import LOWEST_STATE, SCALE_BITS, Tables, choose_raw_bits
 
-# u32 lane, u32 run, u8 classes, u8 raw bits; u32 bytes of tables, classes and far-out
-# integers; u32 words.
-HEADER = struct.Struct("<IIBBIIII")
+# u16 lane, u16 run, u8 classes, u8 raw bits and 128 if there are far-out integers, u16
+# bytes of the tables. The words take what the other parts leave.
+HEADER = struct.Struct("<HHBBH")
+SOME_FAR = 128
+LENGTH = struct.Struct("<I")  # of a part that may be missing, before it
+# Of a far-out integer of a trellis and of a uniform grid.
+FAR_TYPES = {True: "<i4", False: "<i8"}
+# Marks a part that is not compressed; zstd frames begin otherwise.
+PLAIN = b"\0"
+# Of a lane. A state starts at 2^16 and ends anywhere below 2^32: of its 4 bytes it
+# carries most of one itself (measured, 2 to 5 bits a number).
+STATE_BYTES = 3.25
 # Steps whose table entries are looked up at once.
 _TILE = 32
 
 
-def encode(blocks: Sequence[TrellisLevels]) -> list[bytes]:
+def encode(blocks: Sequence[GridLevels]) -> list[bytes]:
     """Code the integers of each block at close to their entropy."""
     symbols = [_symbols(block) for block in blocks]
     streams = _trellis_encode_lanes(blocks, symbols)
@@ -31,46 +45,51 @@ def encode(blocks: Sequence[TrellisLevels]) -> list[bytes]:
     ]
 
 
-def _symbols(block: TrellisLevels) -> np.ndarray:
+def _symbols(block: GridLevels) -> np.ndarray:
     return block.tables.symbols(block.flat, block.lanes.repeat(block.classes))
 
 
-def _list_far(block: TrellisLevels, symbols: np.ndarray) -> np.ndarray:
+def _list_far(block: GridLevels, symbols: np.ndarray) -> np.ndarray:
     """Return the integers that have no symbol of their own, in their order."""
-    first = (2 * block.tables.halves).astype(np.uint8)  # of the two for far-out ones
-    return block.flat[symbols >= first[block.lanes.repeat(block.classes)]]
+    first = (2 * block.tables.halves).astype(np.uint8)[
+        block.lanes.repeat(block.classes)
+    ]
+    # A trellis has two symbols for them.
+    return block.flat[symbols >= first if block.tables.trellis else symbols == first]
 
 
 def _assemble(
-    block: TrellisLevels, far: np.ndarray, states: np.ndarray, words: np.ndarray
+    block: GridLevels, far: np.ndarray, states: np.ndarray, words: np.ndarray
 ) -> bytes:
     lanes, tables = block.lanes, block.tables
-    parts = [
-        compress_frame(part) if part else b""
-        for part in (
-            tables.packed,
-            block.classes.tobytes() if block.classes.any() else b"",
-            far.astype("<i4").tobytes(),
-        )
-    ]
-    head = HEADER.pack(
-        *(lanes.length, lanes.run, len(tables.halves), tables.raw_bits),
-        *(len(part) for part in parts),
-        len(words),
-    )
-    raw = _pack_raw_bits(block.flat, tables.raw_bits)
+    classes, raw_bits = len(tables.halves), tables.raw_bits
+    parts = [_pack_part(tables.packed)]
+    if classes > 1:
+        parts.append(_pack_part(block.classes.tobytes()))
+    if len(far):
+        raw_bits |= SOME_FAR
+        parts.append(_pack_part(far.astype(FAR_TYPES[tables.trellis]).tobytes()))
+    head = HEADER.pack(lanes.length, lanes.run, classes, raw_bits, len(parts[0]))
+    parts[1:] = [LENGTH.pack(len(part)) + part for part in parts[1:]]
+    raw = _pack_raw_bits(block.flat, tables)
+    if tables.raw_bits and not tables.trellis:
+        parts.append(LENGTH.pack(len(raw)))
     scales = b"" if block.exponents is None else pack_exponents(block.exponents)
     return b"".join(
         [scales, head, *parts, states.astype("<u4").tobytes(), words.tobytes(), raw]
     )
 
 
-def count_coded_bits(block: TrellisLevels) -> tuple[float, int]:
+def _pack_part(plain: bytes) -> bytes:
+    return min(compress_frame(plain), PLAIN + plain, key=len)
+
+
+def count_coded_bits(block: GridLevels) -> tuple[float, int]:
     """Return about the bits of the integers alone, and how many symbols occur."""
-    lanes, tables, flat = block.lanes, block.tables, block.flat
+    lanes, tables = block.lanes, block.tables
     classes = lanes.repeat(block.classes)
     symbols = _symbols(block)
-    index = (classes.astype(np.intp) * 2 + (flat & 1)) * 256 + symbols
+    index = _rows(block, classes.astype(np.intp)) * 256 + symbols
     counts = np.bincount(index, minlength=tables.frequencies.size)
     used = counts > 0
     bits = float((counts[used] * tables.bits().reshape(-1)[used]).sum())
@@ -80,16 +99,37 @@ def count_coded_bits(block: TrellisLevels) -> tuple[float, int]:
 
 def estimate_side_bytes(tables: Tables) -> float:
     """Estimate the bytes of a block besides its integers, classes and lanes."""
-    return HEADER.size + 12 + 0.65 * len(tables.packed)
+    plain = len(tables.packed)
+    return HEADER.size + min(12 + 0.65 * plain, len(PLAIN) + plain)
 
 
-def _pack_raw_bits(levels: np.ndarray, bits: int) -> bytes:
-    planes = [((levels >> (2 + bit)) & 1).astype(np.uint8) for bit in range(bits)]
+def estimate_uniform_bytes(numbers: np.ndarray, row: int) -> float:
+    """Estimate the length of a block of a uniform grid, without coding, by 1%."""
+    raw_bits, bits = choose_raw_bits(numbers)
+    lanes = LaneLayout.of_rows(numbers.size, row)
+    # The lowest half, how many there are, and symbols for far-out integers.
+    head = HEADER.size + len(PLAIN) + 7 + LENGTH.size * bool(raw_bits)
+    return head + bits / 8 + STATE_BYTES * lanes.count
+
+
+def _rows(block: GridLevels, classes: np.ndarray) -> np.ndarray:
+    """Return the table of each integer, by its class and whether it is odd."""
+    return classes * 2 + (block.flat & 1) if block.tables.trellis else classes
+
+
+def _pack_raw_bits(flat: np.ndarray, tables: Tables) -> bytes:
+    lowest = 2 if tables.trellis else 0
+    if not tables.trellis:
+        flat = flat[flat != 0]
+    planes = [
+        ((flat >> (lowest + bit)) & 1).astype(np.uint8)
+        for bit in range(tables.raw_bits)
+    ]
     return np.packbits(np.concatenate([np.zeros(0, np.uint8), *planes])).tobytes()
 
 
 def _trellis_encode_lanes(
-    blocks: Sequence[TrellisLevels], symbols: Sequence[np.ndarray]
+    blocks: Sequence[GridLevels], symbols: Sequence[np.ndarray]
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Code the symbols of all blocks, whose bytes do not depend on each other.
 
@@ -133,7 +173,7 @@ def _trellis_encode_lanes(
 
 
 def _lookup(
-    blocks: Sequence[TrellisLevels], symbols: Sequence[np.ndarray]
+    blocks: Sequence[GridLevels], symbols: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return frequency and start of every symbol, and the entry of each number.
 
@@ -149,7 +189,7 @@ def _lookup(
     for block, of_block in zip(blocks, symbols, strict=True):
         lanes = block.lanes
         classes = lanes.repeat(block.classes).astype(np.int32)
-        flat = (classes * 2 + (block.flat & 1)) * 256 + of_block + base
+        flat = _rows(block, classes) * 256 + of_block + base
         here = index[: lanes.length, at : at + lanes.count]
         whole = lanes.size // lanes.length  # lanes that do not end early
         here[:, :whole] = flat[: whole * lanes.length].reshape(whole, lanes.length).T

@@ -1,4 +1,4 @@
-"""The trellis: the best path, coded to the bit, decoded alike everywhere."""
+"""Integers times a step: chosen, coded to the bit, decoded alike everywhere."""
 
 import itertools
 
@@ -8,29 +8,37 @@ import pytest
 
 from frugax import tropical
 from frugax.compress import gap_to_bound_db
-from frugax.compress.codecs import step_below, to_levels, to_values, trellis, uniform
+from frugax.compress.codecs import Form, grid, step_below, to_values
 from frugax.errors import CorruptFileError
 from refusals import refuses
 
+TRELLIS, UNIFORM = Form(), Form(trellis=False)
 
-def coded(values, size, row=64):
+
+def coded(values, size, row=64, form=TRELLIS):
     step = step_below(size)
     assert step is not None
-    lanes, flat = trellis.LaneLayout.of_rows(values.size, row), values.reshape(-1)
-    (found,) = trellis.quantise(
-        [trellis.TrellisInput(flat, step, lanes, trellis.classify_runs(flat, lanes))]
+    lanes, flat = grid.LaneLayout.of_rows(values.size, row), values.reshape(-1)
+    classes = grid.classify_runs(flat, lanes)
+    (found,) = grid.quantise(
+        [grid.GridInput(flat, step, lanes, classes, trellis=form.trellis)]
     )
     assert found is not None
     return found, step
 
 
+def integers(block, dtype, size, form=TRELLIS):
+    parsed = grid.parse(memoryview(block), size, form)
+    return grid.decode_integers(parsed, np.float64 if dtype == "f8" else np.float32)
+
+
 def path(scaled, rates=None):
     classes = np.zeros(scaled.shape, np.uint8)
-    return trellis.viterbi([trellis.PathProblem(scaled, rates, classes)])[0]
+    return grid.viterbi([grid.PathProblem(scaled, rates, classes)])[0]
 
 
 def encode(found):
-    return trellis.encode([found])[0]
+    return grid.encode([found])[0]
 
 
 def normal(*shape, seed=0):
@@ -54,7 +62,7 @@ def test_a_path_continues_from_the_end_state_of_another():
         assert ((level & 1) == bits[-2]).all()
     starts = (bits[-3:] << [[2], [1], [0]]).sum(axis=0).astype(np.uint8)
     classes = np.zeros((23, 5), np.uint8)
-    (second,) = trellis.viterbi([trellis.PathProblem(x[17:], None, classes, starts)])
+    (second,) = grid.viterbi([grid.PathProblem(x[17:], None, classes, starts)])
     for lane in range(5):
         every = np.concatenate([first, second])[:, lane]
         state, branches = [0, 0, 0], []
@@ -73,7 +81,7 @@ def test_only_the_last_errors_count_with_feedback(row, run, lane):
     count = 24
     mixed = rng.normal(size=(count, count))
     gram = mixed @ mixed.T + np.eye(count)
-    feedback, diagonal = trellis.Feedback.factor(gram, row=row, run=run, lane=lane)
+    feedback, diagonal = grid.Feedback.factor(gram, row=row, run=run, lane=lane)
     every = np.concatenate([stage.rows for stage in feedback.stages])
     assert sorted(every) == [*range(count)]
     for stage in feedback.stages:
@@ -123,7 +131,7 @@ def test_the_recursion_is_a_min_plus_product():
 
 def test_numbers_of_a_path_follow_its_bits():
     bits = np.random.default_rng(0).integers(0, 2, (200, 1)).astype(np.uint8)
-    assert trellis.residues(bits)[:, 0].tolist() == list(walk(bits[:, 0].tolist()))
+    assert grid.residues(bits)[:, 0].tolist() == list(walk(bits[:, 0].tolist()))
 
 
 def test_rates_are_weighed_against_error():
@@ -134,19 +142,48 @@ def test_rates_are_weighed_against_error():
     assert np.abs(priced).sum() < np.abs(free).sum()
 
 
+@pytest.mark.parametrize("form", [TRELLIS, UNIFORM], ids=str)
 @pytest.mark.parametrize("size", [2.0, 0.3, 0.004, 1e-4])
 @pytest.mark.parametrize("shape", [(1,), (33, 7), (40, 130), (3, 5000)], ids=str)
-def test_numbers_come_back(shape, size):
+def test_numbers_come_back(shape, size, form):
     w = normal(*shape)
     w.flat[:: max(1, w.size // 3)] *= 40  # far out
-    found, step = coded(w, size, row=shape[-1])
+    found, step = coded(w, size, row=shape[-1], form=form)
     block = memoryview(encode(found))
-    again = trellis.decode_levels(block, w.dtype, w.size)
-    np.testing.assert_array_equal(again, found.flat)
-    values = trellis.decode(block, step, w.dtype, w.size)
+    np.testing.assert_array_equal(integers(block, "f4", w.size, form), found.flat)
+    values = grid.decode(block, step, w.dtype, w.size, form)
     np.testing.assert_array_equal(values, to_values(found.flat, step, w.dtype))
-    # Beyond a step is never best; half of one is the error of a uniform grid.
-    assert np.abs(values - w.reshape(-1)).max() <= 2 * size * (1 + 1e-6) + 1e-6
+    # Half a step is the error of a uniform grid; beyond a step is never best.
+    most = (2 if form.trellis else 0.5) * step.size
+    assert np.abs(values - w.reshape(-1)).max() <= most * (1 + 1e-6) + 3e-6
+
+
+@pytest.mark.parametrize("low", [0, -(2**51), 2**52 - 40])
+@pytest.mark.parametrize("wide", [0, 5, 2**20, 2**40])
+def test_a_uniform_grid_holds_integers_up_to_2_to_the_52(low, wide):
+    rng = np.random.default_rng(0)
+    numbers = low + rng.integers(-wide, wide + 1, 500).clip(-(2**51), 30)
+    found, _ = coded(numbers.astype(float), 1.0, form=UNIFORM)
+    block = encode(found)
+    np.testing.assert_array_equal(integers(block, "f8", 500, UNIFORM), numbers)
+    assert len(block) < 500 * (max(np.log2(2 * wide + 1), 27) + 1) / 8 + 100
+
+
+@pytest.mark.parametrize("deviation", [1.2, 9.5, 40, 3e4])
+@pytest.mark.parametrize("size", [300, 20_000])
+def test_a_uniform_grid_is_close_to_its_entropy(deviation, size):
+    rng = np.random.default_rng(0)
+    numbers = np.rint(rng.normal(size=size) * deviation)
+    found, _ = coded(numbers, 1.0, row=2048, form=UNIFORM)
+    length = len(encode(found))
+    entropy = size * np.log2(2 * np.pi * np.e * (deviation**2 + 1 / 12)) / 16
+    # The table: a byte for each symbol, and some symbols are raw in part.
+    assert entropy * 0.98 < length < 1.01 * entropy + 7 * deviation**0.4 + 40
+    estimate = grid.estimate_uniform_bytes(found.flat, 2048)
+    assert abs(estimate - length) < 0.02 * length
+    numbers[7] = 10.0**6
+    with_outlier, _ = coded(numbers, 1.0, row=2048, form=UNIFORM)
+    assert len(encode(with_outlier)) < 1.03 * length + 60
 
 
 @pytest.mark.parametrize("size", [1.2, 0.18])
@@ -185,8 +222,8 @@ def test_jax_and_torch_decode_bit_for_bit_alike():
         w = normal(20, 64).astype(dtype)
         found, step = coded(w, 0.123)
         block = memoryview(encode(found))
-        ours = trellis.decode(block, step, dtype, w.size).view(np.uint8)
-        whole = trellis.decode_levels(block, dtype, w.size)
+        ours = grid.decode(block, step, dtype, w.size, TRELLIS).view(np.uint8)
+        whole = integers(block, "f4", w.size)
         by_jax = (jnp.asarray(whole, jnp.float32) * jnp.float32(step.size)).astype(name)
         by_torch = (torch.from_numpy(whole).to(torch.float32) * step.size).to(
             getattr(torch, name)
@@ -196,21 +233,20 @@ def test_jax_and_torch_decode_bit_for_bit_alike():
 
 
 def test_a_tensor_too_large_for_the_trellis_is_reported():
-    lanes = trellis.LaneLayout.of_rows(4, 4)
+    lanes = grid.LaneLayout.of_rows(4, 4)
     values = np.array([1e10, 0, 0, 1], np.float32)
     step = step_below(1.0)
     assert step is not None
-    assert trellis.quantise(
-        [
-            trellis.TrellisInput(
-                values, step, lanes, trellis.classify_runs(values, lanes)
-            )
-        ]
+    assert grid.quantise(
+        [grid.GridInput(values, step, lanes, grid.classify_runs(values, lanes))]
     ) == [None]
 
 
-def test_damage_never_crashes():
-    found, step = coded(normal(10, 40), 0.2, row=40)
+@pytest.mark.parametrize("form", [TRELLIS, UNIFORM], ids=str)
+def test_damage_never_crashes(form):
+    w = normal(10, 40)
+    w[3, 7] = 300  # far out
+    found, step = coded(w, 0.2, row=40, form=form)
     good = encode(found)
     rng = np.random.default_rng(0)
     noticed = 0
@@ -220,7 +256,7 @@ def test_damage_never_crashes():
         if rng.random() < 0.2:
             block = block[: rng.integers(len(block))]
         try:
-            back = trellis.decode(memoryview(block), step, np.dtype("f4"), 400)
+            back = grid.decode(memoryview(block), step, np.dtype("f4"), 400, form)
         except CorruptFileError:
             noticed += 1
             continue
@@ -234,17 +270,18 @@ def test_outliers_up_to_2_to_the_30_are_listed(dtype):
     w[3, 5], w[7, :2] = -1e9 + 70, (2.0**24 + 1, 3e7)
     found, step = coded(w, 1.0)
     block = memoryview(encode(found))
-    values = trellis.decode(block, step, w.dtype, w.size)
+    values = grid.decode(block, step, w.dtype, w.size, TRELLIS)
     np.testing.assert_array_equal(values, to_values(found.flat, step, w.dtype))
     gap = np.abs(values - w.reshape(-1))
     assert gap.max() <= 2 * step.size + (64 if dtype == "f4" else 0)
     assert gap[np.abs(w.reshape(-1)) < 10].max() <= 2 * step.size
     full = np.full(128, 4e7, dtype)  # nothing else
     found_full, _ = coded(full, 1.0)
-    back = trellis.decode(memoryview(encode(found_full)), step, full.dtype, full.size)
+    block = memoryview(encode(found_full))
+    back = grid.decode(block, step, full.dtype, full.size, TRELLIS)
     np.testing.assert_array_equal(back, to_values(found_full.flat, step, full.dtype))
-    (beyond,) = trellis.quantise(
-        [trellis.TrellisInput(4 * w.reshape(-1), step, found.lanes, found.classes)],
+    (beyond,) = grid.quantise(
+        [grid.GridInput(4 * w.reshape(-1), step, found.lanes, found.classes)],
     )
     assert beyond is None
 
@@ -255,15 +292,12 @@ def test_a_block_whose_end_state_asks_for_missing_words_is_refused():
     assert block[-4:] != (1 << 16).to_bytes(4, "little")  # no words: the state ends it
     block[-4:] = (1 << 16).to_bytes(4, "little")
     with refuses(CorruptFileError):
-        trellis.decode(memoryview(block), step, np.dtype("f4"), 64)
+        grid.decode(memoryview(block), step, np.dtype("f4"), 64, TRELLIS)
 
 
 def test_a_uniform_grid_of_the_same_error_is_longer():
     w = normal(64, 512)
     found, _ = coded(w, 0.2, row=512)
-    same_error = step_below(0.2 / 0.566)
-    assert same_error is not None
-    levels = to_levels(w.reshape(-1), same_error)
-    assert levels is not None
-    saved = len(uniform.encode(levels)) - len(encode(found))
+    uniform, _ = coded(w, 0.2 / 0.566, row=512, form=UNIFORM)
+    saved = len(encode(uniform)) - len(encode(found))
     assert saved * 8 / w.size > 0.12  # of the 0.17 bits that 1 dB is

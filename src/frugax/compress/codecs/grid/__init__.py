@@ -1,4 +1,4 @@
-"""Trellis-coded quantisation, entropy coded lane by lane with rANS.
+"""Integers times a step, entropy coded lane by lane with rANS.
 
 `quantise` finds the integers, `encode` writes them as blocks, `parse` and
 `decode_blocks` read the blocks back.
@@ -9,25 +9,30 @@ from ._decode import (
     decode as decode,
     decode_blocks as decode_blocks,
     decode_integers as decode_integers,
-    decode_levels as decode_levels,
     group_blocks as group_blocks,
     parse as parse,
 )
 from ._encode import (
+    STATE_BYTES as STATE_BYTES,
     count_coded_bits as count_coded_bits,
     encode as encode,
     estimate_side_bytes as estimate_side_bytes,
+    estimate_uniform_bytes as estimate_uniform_bytes,
 )
 from ._feedback import (
     Feedback as Feedback,
 )
+from ._form import (
+    Form as Form,
+    find_form as find_form,
+)
 from ._quantise import (
     MAX_FAR_LEVEL as MAX_FAR_LEVEL,
     MAX_ROW_LANE as MAX_ROW_LANE,
+    GridInput as GridInput,
+    GridLevels as GridLevels,
     LaneLayout as LaneLayout,
     PathProblem as PathProblem,
-    TrellisInput as TrellisInput,
-    TrellisLevels as TrellisLevels,
     classify_runs as classify_runs,
     quantise as quantise,
     residues as residues,

@@ -1,4 +1,4 @@
-"""Uniform codec: weights rounded to integers times one step size, entropy coded.
+"""`Step`: the unit of quantised weights, and the product that decodes them.
 
 A uniform grid followed by an entropy coder is within 1.53 dB of the best any code can
 do for a Gaussian at high rate, whatever its scale (Gish & Pierce 1968, IEEE Trans.
@@ -16,10 +16,6 @@ import math
 from typing import Any
 
 import numpy as np
-
-from frugax.errors import CorruptFileError
-
-from . import rans
 
 _MANTISSA_BITS = 11
 # Levels beyond these would not be exact in the type that multiplies them.
@@ -114,27 +110,6 @@ def largest_finite(dtype: "np.dtype[Any]") -> float:
 
         return float(ml_dtypes.finfo(dtype).max)
     return float(np.finfo(dtype).max)
-
-
-# The entropy coder of this codec is plain rANS.
-encode = rans.encode
-estimate_bytes = rans.estimate_bytes
-
-
-def decode(
-    block: memoryview, step: Step, dtype: "np.dtype[Any]", size: int
-) -> np.ndarray:
-    """Return `size` values."""
-    return to_values(decode_levels(block, dtype, size), step, dtype)
-
-
-def decode_levels(block: memoryview, dtype: "np.dtype[Any]", size: int) -> np.ndarray:
-    """Return `size` int64 levels of weights of a dtype."""
-    levels = rans.decode(block, size)
-    limit = MAX_LEVEL[np.dtype(compute_type(dtype)).itemsize]
-    if np.abs(levels).max() > limit:
-        raise CorruptFileError(f"a level is beyond {limit}.")
-    return levels
 
 
 def compute_type(dtype: "np.dtype[Any]") -> "type[np.float32] | type[np.float64]":

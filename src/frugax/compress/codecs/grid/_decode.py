@@ -1,4 +1,4 @@
-"""Decoder of the trellis codec: check blocks part by part, then decode many at once.
+"""Decode blocks of integers: check each part by part, then decode many at once.
 
 One step of all lanes is some twenty NumPy operations however few lanes there are, so
 blocks of small tensors are decoded together: their lanes stand side by side, each with
@@ -7,7 +7,8 @@ the tables of its own block, and each block with its own words.
 A decoding step is one look-up. A slot is the low `SCALE_BITS` of a state, and the entry
 of a slot stands under `class << 13 | odd << 12 | slot`, with classes counted through
 all blocks. From its lowest bit an entry has: 12 bits of the place of the slot in its
-symbol's range, q, 9 bits of the class, 29 of the level, 13 of the frequency.
+symbol's range, q, 9 bits of the class, 29 of the level, 13 of the frequency. On a
+uniform grid q is 0 there, so that no integer counts as odd.
 """
 
 import dataclasses
@@ -20,14 +21,16 @@ import numpy as np
 from frugax.errors import CorruptFileError
 
 from .._zstd import decompress_frame
-from ..uniform import MAX_LEVEL, Step, compute_type
-from ._encode import HEADER
+from ..steps import MAX_LEVEL, Step, compute_type
+from ._encode import FAR_TYPES, HEADER, LENGTH, PLAIN, SOME_FAR
+from ._form import Form
 from ._quantise import MAX_FAR_LEVEL, MAX_ROW_LANE, LaneLayout
 from ._scales import scale_runs, unpack_exponents
 from ._tables import LOWEST_STATE, MAX_CLASSES, SCALE_BITS, Tables, parse_tables
 
-# Marks an integer that is listed elsewhere; real ones are within 2^25.
-_FAR = -(1 << 28)
+# Mark integers that are listed elsewhere, and those that are 0 without raw bits; real
+# ones are within 2^27.
+_FAR, _ZERO = -(1 << 28), -(1 << 27) - 2
 _SLOTS = 1 << SCALE_BITS
 # The lowest bit of each part of an entry.
 _CLASS, _LEVEL, _FREQUENCY = SCALE_BITS + 1, SCALE_BITS + 10, SCALE_BITS + 39
@@ -71,46 +74,71 @@ class ParsedBlock:
     exponents: np.ndarray | None = None
 
 
-def parse(block: memoryview, size: int, *, scaled: bool = False) -> ParsedBlock:
+def parse(block: memoryview, size: int, form: Form) -> ParsedBlock:
     """Take a block of `size` integers apart; scales of its runs may stand before it."""
     exponents = None
-    if scaled:
+    if form.scaled:
         exponents, block = unpack_exponents(block, size)
     if len(block) < HEADER.size:
-        raise CorruptFileError("a trellis-coded block is cut off.")
-    head = HEADER.unpack_from(block)
-    length, run, count, raw_bits, table_bytes, class_bytes, far_bytes, word_count = head
+        raise CorruptFileError("a coded block is cut off.")
+    length, run, count, raw_bits, table_bytes = HEADER.unpack_from(block)
     # A forged lane longer than any writer makes could ask for minutes: each step of it
     # costs the same few NumPy calls, for however few lanes.
     if not (1 <= run <= length <= 2 * MAX_ROW_LANE and length % run == 0):
-        raise CorruptFileError("a trellis-coded block contradicts its own header.")
+        raise CorruptFileError("a coded block contradicts its own header.")
     lanes = LaneLayout(size, length, run)
     if exponents is not None and len(exponents) != lanes.runs:
-        raise CorruptFileError("a trellis-coded block lacks a scale.")
-    parts = [HEADER.size, table_bytes, class_bytes, far_bytes]
-    parts += [4 * lanes.count, 2 * word_count, (raw_bits * size + 7) // 8]
-    if sum(parts) != len(block) or not 1 <= count <= MAX_CLASSES:
-        raise CorruptFileError("a trellis-coded block contradicts its own header.")
-    pieces = [block[a:b] for a, b in itertools.pairwise(np.cumsum(parts))]
-    packed = decompress_frame(bytes(pieces[0]), max_bytes=count * 600)
-    tables = parse_tables(packed, classes=count, raw_bits=raw_bits)
-    classes = np.zeros(lanes.runs, np.uint8)
-    if class_bytes:
-        plain = decompress_frame(bytes(pieces[1]), max_bytes=lanes.runs)
+        raise CorruptFileError("a coded block lacks a scale.")
+    if not 1 <= count <= MAX_CLASSES:
+        raise CorruptFileError("a coded block contradicts its own header.")
+    has_far, raw_bits = bool(raw_bits & SOME_FAR), raw_bits & ~SOME_FAR
+    packed, block = _take_part(block[HEADER.size :], table_bytes, count * 600)
+    tables = parse_tables(
+        packed, classes=count, raw_bits=raw_bits, trellis=form.trellis
+    )
+    classes, kind = np.zeros(lanes.runs, np.uint8), np.dtype(FAR_TYPES[form.trellis])
+    far = np.zeros(0, kind)
+    if count > 1:
+        plain, block = _take_part(block, None, lanes.runs)
         classes = np.frombuffer(plain, np.uint8)
-    if len(classes) != lanes.runs or classes.max() >= count:
-        raise CorruptFileError("a trellis-coded block has damaged classes.")
-    far = np.zeros(0, np.int32)
-    if far_bytes:
-        plain = decompress_frame(bytes(pieces[2]), max_bytes=4 * size)
-        if len(plain) % 4:
-            raise CorruptFileError("a trellis-coded block has a damaged list.")
-        far = np.frombuffer(plain, "<i4").astype(np.int32)
-    states = np.frombuffer(pieces[3], "<u4").astype(np.uint32)
+        if len(classes) != lanes.runs or classes.max() >= count:
+            raise CorruptFileError("a coded block has damaged classes.")
+    if has_far:
+        plain, block = _take_part(block, None, kind.itemsize * size)
+        if len(plain) % kind.itemsize:
+            raise CorruptFileError("a coded block has a damaged list.")
+        far = np.frombuffer(plain, kind)
+    state_bytes, raw_bytes = 4 * lanes.count, _count_raw_bytes(raw_bits, size)
+    if raw_bits and not form.trellis:
+        if len(block) < LENGTH.size or LENGTH.unpack_from(block)[0] > raw_bytes:
+            raise CorruptFileError("a coded block contradicts its own header.")
+        (raw_bytes,), block = LENGTH.unpack_from(block), block[LENGTH.size :]
+    word_bytes = len(block) - state_bytes - raw_bytes
+    if word_bytes < 0 or word_bytes % 2:
+        raise CorruptFileError("a coded block contradicts its own header.")
+    states = np.frombuffer(block[:state_bytes], "<u4").astype(np.uint32)
     if states.min() < LOWEST_STATE:
-        raise CorruptFileError("a trellis-coded block has a damaged state.")
-    words = np.frombuffer(pieces[4], "<u2")
-    return ParsedBlock(lanes, tables, classes, states, words, far, pieces[5], exponents)
+        raise CorruptFileError("a coded block has a damaged state.")
+    words = np.frombuffer(block[state_bytes : state_bytes + word_bytes], "<u2")
+    raw = block[state_bytes + word_bytes :]
+    return ParsedBlock(lanes, tables, classes, states, words, far, raw, exponents)
+
+
+def _take_part(
+    block: memoryview, length: int | None, max_bytes: int
+) -> tuple[bytes, memoryview]:
+    """Return a part at the start of a block, unpacked, and what stands behind it."""
+    if length is None:
+        if len(block) < LENGTH.size:
+            raise CorruptFileError("a coded block is cut off.")
+        length = int(LENGTH.unpack_from(block)[0])
+        block = block[LENGTH.size :]
+    packed, rest = block[:length], block[length:]
+    if packed[:1] != PLAIN:
+        return decompress_frame(bytes(packed), max_bytes=max_bytes), rest
+    if length > max_bytes + 1:
+        raise CorruptFileError("a part of a coded block is too long.")
+    return bytes(packed[1:]), rest
 
 
 def group_blocks(blocks: Sequence[ParsedBlock]) -> Iterator[list[int]]:
@@ -139,9 +167,7 @@ def decode_blocks(
     valid = _trellis_decode_lanes(blocks, out)
     for block, levels, ends_well in zip(blocks, out, valid, strict=True):
         if not ends_well:
-            raise CorruptFileError(
-                "a trellis-coded block does not end where it should."
-            )
+            raise CorruptFileError("a coded block does not end where it should.")
         _add_raw_and_far(block, levels)
         yield
 
@@ -151,11 +177,10 @@ def decode(
     step: Step,
     dtype: "np.dtype[Any]",
     size: int,
-    *,
-    scaled: bool = False,
+    form: Form,
 ) -> np.ndarray:
     """Return `size` values."""
-    parsed = parse(block, size, scaled=scaled)
+    parsed = parse(block, size, form)
     levels = np.empty(size, compute_type(dtype))
     next(decode_blocks([parsed], [levels]))
     return scale_runs(levels, step, dtype, parsed.lanes.run, parsed.exponents)
@@ -170,33 +195,45 @@ def decode_integers(
     return levels.astype(np.int64)
 
 
-def decode_levels(block: memoryview, dtype: "np.dtype[Any]", size: int) -> np.ndarray:
-    """Return `size` int64 levels of weights of a dtype."""
-    return decode_integers(parse(block, size), compute_type(dtype))
-
-
 def _add_raw_and_far(block: ParsedBlock, levels: np.ndarray) -> None:
     # Fill in the raw bits, and the levels that are listed apart.
     there = np.zeros(0, np.intp)
     if levels.min() == _FAR:
         there = np.flatnonzero(levels == _FAR)
     if len(there) != len(block.far):
-        raise CorruptFileError("a trellis-coded block lacks a far-out number.")
+        raise CorruptFileError("a coded block lacks a far-out number.")
     levels[there] = 0
-    if block.tables.raw_bits:
-        levels += _unpack_raw_bits(block.raw, block.tables.raw_bits, len(levels)) << 2
-    if max(levels.max(), -levels.min()) > MAX_LEVEL[4]:
-        raise CorruptFileError(f"a level is beyond {MAX_LEVEL[4]}.")
+    tables = block.tables
+    if tables.raw_bits and tables.trellis:
+        levels += _unpack_raw_bits(block.raw, tables.raw_bits, len(levels)) << 2
+    elif tables.raw_bits:
+        raw = levels != _ZERO
+        count = int(np.count_nonzero(raw))
+        if len(block.raw) != _count_raw_bytes(tables.raw_bits, count):
+            raise CorruptFileError("a coded block lacks raw bits.")
+        np.putmask(levels, ~raw, 0)
+        levels *= 2.0**tables.raw_bits
+        levels[raw] += _unpack_raw_bits(block.raw, tables.raw_bits, count)
+    limit, of_far = MAX_LEVEL[4], MAX_FAR_LEVEL
+    if not tables.trellis:
+        limit = of_far = MAX_LEVEL[levels.itemsize]
+    if max(levels.max(), -levels.min()) > limit:
+        raise CorruptFileError(f"a level is beyond {limit}.")
     levels[there] = block.far  # float32 rounds those over 2^24
-    if np.abs(levels[there]).max(initial=0) > MAX_FAR_LEVEL:
-        raise CorruptFileError(f"a far-out level is beyond {MAX_FAR_LEVEL}.")
+    if np.abs(levels[there]).max(initial=0) > of_far:
+        raise CorruptFileError(f"a far-out level is beyond {of_far}.")
+
+
+def _count_raw_bytes(bits: int, size: int) -> int:
+    return (bits * size + 7) // 8
 
 
 def _unpack_raw_bits(packed: memoryview, bits: int, size: int) -> np.ndarray:
     planes = np.unpackbits(np.frombuffer(packed, np.uint8), count=bits * size)
-    raw = np.zeros(size, np.int32)
+    kind = np.int32 if bits < 29 else np.int64
+    raw = np.zeros(size, kind)
     for bit, plane in enumerate(planes.reshape(bits, size)):
-        raw |= plane.astype(np.int32) << bit
+        raw |= plane.astype(kind) << kind(bit)
     return raw
 
 
@@ -206,24 +243,28 @@ def _build_lookup(blocks: Sequence[Tables]) -> np.ndarray:
     After them comes a class that changes no state, for lanes that have ended.
     """
     count = sum(len(block.halves) for block in blocks)
+    # Those of odd integers of a uniform grid are never looked up.
     entries = np.empty((count + 1, 2, _SLOTS), np.uint64)
-    at = 0
+    slots, at = np.arange(_SLOTS, dtype=np.uint64), 0
     for block in blocks:
-        classes = len(block.halves)
         flat = block.frequencies
+        classes, parities, _ = flat.shape
         packed = flat.astype(np.uint64) << np.uint64(_FREQUENCY)
         levels = _symbol_levels(block) & ((1 << (_FREQUENCY - _LEVEL)) - 1)
         packed |= levels.astype(np.uint64) << np.uint64(_LEVEL)
-        packed |= (np.arange(256, dtype=np.uint64) & 1) << np.uint64(SCALE_BITS)
+        if block.trellis:
+            packed |= (np.arange(256, dtype=np.uint64) & 1) << np.uint64(SCALE_BITS)
         # Minus the symbol's start: adding the slot below leaves its place in the range.
         packed -= (np.cumsum(flat, axis=2) - flat).astype(np.uint64)
+        of_class = np.arange(at, at + classes, dtype=np.uint64) << np.uint64(_CLASS)
         packed = np.repeat(packed.reshape(-1), flat.reshape(-1))
-        entries[at : at + classes] = packed.reshape(classes, 2, _SLOTS)
+        packed = packed.reshape(classes, parities, _SLOTS)
+        packed += slots
+        packed |= of_class[:, None, None]
+        entries[at : at + classes, :parities] = packed
         at += classes
-    entries[-1] = np.uint64(_SLOTS << _FREQUENCY)
-    entries += np.arange(_SLOTS, dtype=np.uint64)
-    of_class = np.arange(count + 1, dtype=np.uint64) << np.uint64(_CLASS)
-    entries |= of_class[:, None, None]
+    entries[-1] = np.uint64(_SLOTS << _FREQUENCY) + slots
+    entries[-1] |= np.uint64(count << _CLASS)
     return entries.reshape(-1)
 
 
@@ -231,10 +272,17 @@ def _symbol_levels(tables: Tables) -> np.ndarray:
     """Return the level of each class, parity and symbol, int64."""
     symbol = np.arange(256)
     half = (symbol >> 1) + tables.lowest[:, None, None]
-    levels = (half << (2 + tables.raw_bits)) + ((symbol & 1) << 1)
-    levels = levels + np.arange(2)[:, None]
+    if tables.trellis:
+        levels = (half << (2 + tables.raw_bits)) + ((symbol & 1) << 1)
+        levels = levels + np.arange(2)[:, None]
+    else:  # raw bits are still missing
+        levels = (half << 1) + (symbol & 1)
     far = symbol >> 1 >= tables.halves[:, None, None]
-    return np.where(far, _FAR, levels)
+    levels = np.where(far, _FAR, levels)
+    if not tables.trellis:
+        zero = symbol == 2 * tables.halves[:, None, None] + 1
+        levels[zero] = _ZERO if tables.raw_bits else 0
+    return levels
 
 
 def _trellis_decode_lanes(
@@ -282,8 +330,9 @@ class _OutputTile:
         for block, flat, first in zip(blocks, out, firsts[:-1].tolist(), strict=True):
             length, count = block.lanes.length, block.lanes.count
             last = (count - 1) * length
-            whole = flat[:last].reshape(count - 1, length)
-            self._places.append((whole, first, first + count - 1))
+            if count > 1:
+                whole = flat[:last].reshape(count - 1, length)
+                self._places.append((whole, first, first + count - 1))
             ending = flat[last:].reshape(1, -1)
             self._places.append((ending, first + count - 1, first + count))
 

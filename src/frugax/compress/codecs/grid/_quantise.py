@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from ..uniform import MAX_LEVEL, Step, compute_type
+from ..steps import MAX_LEVEL, Step, compute_type
 from ._feedback import Feedback, Stage
 from ._scales import run_scales, scale_runs
 from ._tables import Tables, classify_rms, fit_tables
@@ -122,7 +122,7 @@ class LaneLayout:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrellisInput:
+class GridInput:
     """Weights to quantise.
 
     Attributes:
@@ -133,6 +133,7 @@ class TrellisInput:
         exponents: of the scale of each run, int8; None where all are 1.
         feedback: how errors of some rows move the targets of others; None if they
             do not.
+        trellis: whether a trellis chooses the integers; otherwise each is the nearest.
     """
 
     values: np.ndarray
@@ -141,6 +142,7 @@ class TrellisInput:
     classes: np.ndarray
     exponents: np.ndarray | None = None
     feedback: Feedback | None = None
+    trellis: bool = True
 
     def decode(self, flat: np.ndarray) -> np.ndarray:
         """Return the values that these integers, flat, stand for."""
@@ -158,12 +160,11 @@ class TrellisInput:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrellisLevels:
+class GridLevels:
     """The integers of a block, ready for the entropy coder.
 
     Attributes:
         lanes: how they are cut up.
-        levels: the integers, `(lanes.length, lanes.count)`.
         classes: the scale class of each run.
         tables: the frequency tables of the classes.
         flat: the integers in the order of the weights.
@@ -172,7 +173,6 @@ class TrellisLevels:
     """
 
     lanes: LaneLayout
-    levels: np.ndarray
     classes: np.ndarray
     tables: Tables
     flat: np.ndarray
@@ -240,14 +240,18 @@ def classify_runs(
     return classify_rms(squares, lanes.run_lengths)
 
 
-def quantise(inputs: Sequence[TrellisInput]) -> list[TrellisLevels | None]:
+def quantise(inputs: Sequence[GridInput]) -> list[GridLevels | None]:
     """Find the best integers for each input; None where some are too large.
 
     No result depends on the other inputs. Memory is needed for all of them at once.
     """
     coarse: dict[int, PathProblem] = {}
     fine: dict[int, PathProblem] = {}
+    results: list[GridLevels | None] = [None] * len(inputs)
     for i, part in enumerate(inputs):
+        if not part.trellis:
+            results[i] = _round(part)
+            continue
         scaled = _scale(part)
         if scaled is None:
             continue
@@ -258,8 +262,10 @@ def quantise(inputs: Sequence[TrellisInput]) -> list[TrellisLevels | None]:
             coarse[i] = problem
         else:
             fine[i] = problem
-    coarse = dict(zip(coarse, _estimate_rates([*coarse.values()]), strict=True))
-    results: list[TrellisLevels | None] = [None] * len(inputs)
+    if not (coarse or fine):
+        return results
+    if coarse:
+        coarse = dict(zip(coarse, _estimate_rates([*coarse.values()]), strict=True))
     for group in (coarse, fine):
         plain = [i for i in group if inputs[i].feedback is None]
         paths = dict(zip(plain, viterbi([group[i] for i in plain]), strict=True))
@@ -270,8 +276,18 @@ def quantise(inputs: Sequence[TrellisInput]) -> list[TrellisLevels | None]:
     return results
 
 
+def _round(part: GridInput) -> GridLevels | None:
+    """Take the integer nearest to each weight; None if some are too large."""
+    with np.errstate(over="ignore"):  # an infinite quotient is too large
+        scaled = part.divide(compute_type(part.values.dtype))
+    largest = _largest(scaled)
+    if largest > MAX_LEVEL[scaled.itemsize]:
+        return None
+    return _describe(part, np.rint(scaled).astype(np.int32 if largest < 2**30 else int))
+
+
 def _feed_back(
-    parts: Sequence[tuple[TrellisInput, PathProblem]],
+    parts: Sequence[tuple[GridInput, PathProblem]],
 ) -> list[np.ndarray]:
     """Find the paths of inputs with feedback, one stage of all of them at a time."""
     levels = [np.zeros(problem.scaled.shape, np.int32) for _, problem in parts]
@@ -292,7 +308,7 @@ def _feed_back(
 
 
 def _stage_problem(
-    part: TrellisInput,
+    part: GridInput,
     whole: PathProblem,
     number: int,
     errors: np.ndarray,
@@ -318,7 +334,7 @@ def _stage_problem(
 
 
 def _note_errors(
-    part: TrellisInput, stage: Stage, path: np.ndarray, errors: np.ndarray
+    part: GridInput, stage: Stage, path: np.ndarray, errors: np.ndarray
 ) -> None:
     """Put in how far the numbers of a stage are from the weights."""
     run = part.lanes.run
@@ -328,7 +344,7 @@ def _note_errors(
     of_runs[stage.runs] = decoded - values
 
 
-def _units(part: TrellisInput) -> np.ndarray:
+def _units(part: GridInput) -> np.ndarray:
     """Return the unit of each run, float32."""
     if part.exponents is None:
         return np.full(part.lanes.runs, part.step.size, np.float32)
@@ -343,7 +359,7 @@ def _end_states(levels: np.ndarray) -> np.ndarray:
     return (((middle & 1) << 2) | ((last & 1) << 1) | newest).astype(np.uint8)
 
 
-def _scale(part: TrellisInput) -> np.ndarray | None:
+def _scale(part: GridInput) -> np.ndarray | None:
     # Weights over their step, clipped to the integers that float32 holds exactly.
     scaled = part.divide(compute_type(part.values.dtype))
     scaled = scaled.astype(np.float32, copy=False)
@@ -355,16 +371,18 @@ def _scale(part: TrellisInput) -> np.ndarray | None:
     return scaled
 
 
-def _finish(part: TrellisInput, levels: np.ndarray) -> TrellisLevels:
+def _finish(part: GridInput, levels: np.ndarray) -> GridLevels:
     flat = part.lanes.join(levels)
     if _largest(flat) >= _MAX_SCALED - 4:
         flat = _restore_clipped(part, flat)
-        levels = part.lanes.split(flat)
+    return _describe(part, flat)
+
+
+def _describe(part: GridInput, flat: np.ndarray) -> GridLevels:
+    classes = part.lanes.repeat(part.classes)
+    tables = fit_tables(flat, classes, trellis=part.trellis)
     values = part.decode(flat)
-    tables = fit_tables(flat, part.lanes.repeat(part.classes))
-    return TrellisLevels(
-        part.lanes, levels, part.classes, tables, flat, values, part.exponents
-    )
+    return GridLevels(part.lanes, part.classes, tables, flat, values, part.exponents)
 
 
 def _largest(numbers: np.ndarray) -> float:
@@ -372,7 +390,7 @@ def _largest(numbers: np.ndarray) -> float:
     return max(float(numbers.max()), -float(numbers.min()))
 
 
-def _restore_clipped(part: TrellisInput, flat: np.ndarray) -> np.ndarray:
+def _restore_clipped(part: GridInput, flat: np.ndarray) -> np.ndarray:
     """Move the levels of clipped numbers as near as the residues of the path allow."""
     scaled = part.divide(np.float64)
     there = np.flatnonzero(np.abs(scaled) > _MAX_SCALED - 1)
