@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,8 @@ class Certificate:
     Attributes:
         max_error: the largest difference of an output, over the largest output.
         samples: the number of inputs of the example's shapes that were compared: the
-            example and random ones, which have rows that are masked entirely.
+            example and random ones, which have rows that are masked entirely, and of
+            modules that index by masks two where these are all true or all false.
         dtype: the dtype that both were computed in.
         other_lengths: the number of inputs of other lengths that were compared.
     """
@@ -216,7 +218,9 @@ def _first_accepted(
     """The first of some inputs that the module takes, and its outputs."""
     for data in drafts:
         try:
-            return data, traced.run(list(data.values()))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about inputs that were made up
+                return data, traced.run(list(data.values()))
         except Exception:  # whatever the module raises on inputs that were made up
             continue
     return drafts[-1], None
@@ -247,7 +251,8 @@ def _samples(
 ) -> Iterator[Sequence[Mapping[str, np.ndarray]]]:
     """The example, random inputs of its shapes, and some of other lengths.
 
-    Each is drawn twice, since the module may refuse the first.
+    Each is drawn twice, since the module may refuse the first. Where rows are selected
+    by a mask, inputs of one sign or number each select all of them, or none.
     """
     inputs = converted.inputs
     yield (inputs,)
@@ -258,6 +263,9 @@ def _samples(
             _draw_all(inputs, shapes, generator, has_edges=number % 2 == 1, bold=bold)
             for bold in (True, False)
         )
+    if converted.has_masked_rows:
+        for pick in (np.max, np.min):
+            yield ({k: _make_uniform(v, pick, generator) for k, v in inputs.items()},)
     free = converted.free_shapes
     if any(isinstance(n, str) for shape in free.values() for n in shape):
         yield tuple(
@@ -266,6 +274,17 @@ def _samples(
             )
             for bold in (True, False)
         )
+
+
+def _make_uniform(
+    example: np.ndarray, pick: Any, generator: np.random.Generator
+) -> np.ndarray:
+    """An input of positive or negative numbers, or of one integer or boolean."""
+    if example.dtype.kind == "f" and len(np.unique(example)) != 2:
+        size = np.abs(generator.normal(size=example.shape))
+        return (pick([-1, 1]) * size).astype(example.dtype)
+    values = [False, True] if example.dtype == np.bool_ else example
+    return np.full_like(example, pick(values) if np.size(values) else 0)
 
 
 def _other_shapes(

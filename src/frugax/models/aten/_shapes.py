@@ -442,19 +442,27 @@ def _index_put(
     xp: Any, x: Array, indices: Sequence[Any], values: Array, accumulate: bool = False
 ) -> Array:
     values = xp.cast(values, x.dtype)
-    first = indices[0]
-    if first is not None and first.dtype == bool:
-        if len(indices) > 1 or accumulate:
+    given = [i for i, index in enumerate(indices) if index is not None]
+    if any(indices[i].dtype == bool for i in given):
+        if len(given) > 1 or accumulate:
             raise NotImplementedError("a write to a mask and other indices")
-        mask = first.reshape(first.shape + (1,) * (x.ndim - first.ndim))
-        if values.ndim > x.ndim - first.ndim:  # one row for each entry of the mask
-            if not _is_one(values.shape[0]):
-                at = jnp.cumsum(first.reshape(-1)).reshape(first.shape) - 1
-                return jnp.where(mask, values[jnp.maximum(at, 0)], x)
-            values = values[0]
-        return jnp.where(mask, values, x)
+        return _write_by_mask(x, indices[given[0]], values, given[0])
     place = x.at[_full_index(indices)]
     return place.add(values) if accumulate else place.set(values)
+
+
+def _write_by_mask(x: Array, mask: Array, values: Array, axis: int) -> Array:
+    rest = x.ndim - axis - mask.ndim
+    wide = mask.reshape(mask.shape + (1,) * rest)
+    if values.ndim > rest:  # one row for each entry of the mask
+        row = values.ndim - rest - 1
+        if not _is_one(values.shape[row]):
+            at = jnp.cumsum(mask.reshape(-1)).reshape(mask.shape) - 1
+            values = jnp.take(values, jnp.maximum(at, 0), row)
+        else:
+            shape = (*values.shape[:row], *[1] * mask.ndim, *values.shape[row + 1 :])
+            values = values.reshape(shape)
+    return jnp.where(wide, values, x)
 
 
 @aten("masked_scatter")

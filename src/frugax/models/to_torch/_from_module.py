@@ -6,20 +6,17 @@ import dataclasses
 import functools
 import inspect
 import operator
-import re
-import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch._decomp import decomposition_table  # noqa: PLC2701 - it has no public name
+from torch.export.graph_signature import OutputKind
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree  # noqa: PLC2701 - the same
 
-import frugax
 from frugax.errors import UnsupportedModuleError
 from frugax.models.aten import find_function
 from frugax.models.graph import (
@@ -33,6 +30,9 @@ from frugax.models.graph import (
 )
 
 from ._dtypes import TO_NUMPY
+from ._equal_masks import EqualMasks
+from ._masked_rows import rewrite_masked_rows
+from ._traced_nodes import CHECKS, first_line, place_of, place_of_error
 
 # From the name of an operation, specs of its tensors, arguments and named arguments to
 # the specs of its results, as the library computes them that will run the model.
@@ -134,6 +134,7 @@ class ConvertedModule:
         inputs: the value of each input in the example, by key.
         unused: the names of the parameters that no output depends on.
         free_shapes: the shape of each input, with names of free lengths.
+        has_masked_rows: whether it selects rows by a mask.
     """
 
     model: Model
@@ -141,6 +142,7 @@ class ConvertedModule:
     inputs: dict[str, np.ndarray]
     unused: tuple[str, ...]
     free_shapes: dict[str, tuple[int | str, ...]]
+    has_masked_rows: bool
 
 
 def convert_module(
@@ -158,13 +160,14 @@ def convert_module(
             conversion.
     """
     exported = _export(traced, freedom)
+    has_masked_rows = rewrite_masked_rows(exported.graph_module)
     walk = _Walk(exported, traced, infer)
     model = walk.convert()
     inputs = dict(zip(walk.inputs, map(to_numpy, traced.tensors), strict=True))
     params = {name: to_numpy(walk.params[name]) for name in walk.used_params}
     unused = tuple(name for name in walk.params if name not in params)
     shapes: Any = {name: key.known_shape for name, key in walk.inputs.items()}
-    return ConvertedModule(model, params, inputs, unused, shapes)
+    return ConvertedModule(model, params, inputs, unused, shapes, has_masked_rows)
 
 
 # --- tracing ----------------------------------------------------------------------
@@ -179,19 +182,20 @@ def _export(traced: TracedModule, freedom: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about torch's own use of its own names
-            exported = _trace(traced, shapes)
+            with EqualMasks():
+                exported = _trace(traced, shapes)
             # With them torch traces its checks of free lengths anew in each
             # decomposition, which takes minutes where windows cut an image.
             exported.example_inputs = None
             return _decompose(exported)
     except Exception as e:
-        place = _place_of_error(e)
+        place = place_of_error(e)
         problem = f"torch.export cannot trace this module{place}"
         try:
             traced.run([to_numpy(t) for t in traced.tensors])
         except Exception:  # whatever the user's module raises
             problem = f"the module does not run on the example inputs{place}"
-        raise UnsupportedModuleError(f"{problem}: {_first_line(e)}") from e
+        raise UnsupportedModuleError(f"{problem}: {first_line(e)}") from e
 
 
 def _trace(traced: TracedModule, shapes: Any) -> Any:
@@ -267,11 +271,6 @@ _LENGTH_ARITHMETIC = (
     operator.mod,
     operator.neg,
 )
-# What checks a program and computes nothing.
-_CHECKS = (
-    "_assert_async", "_assert_scalar", "_assert_tensor_metadata",
-    "sym_constrain_range", "sym_constrain_range_for_size",
-)  # fmt: skip
 _CASTS = ("to", "_to_copy")
 
 
@@ -320,12 +319,13 @@ class _Walk:
             self._note(values[node], node.meta.get("val"))
         outputs = self._run(self.exported.graph_module, values)
         self._raise_missing()
-        user = set(signature.user_outputs)
-        names = self.exported.graph.output_node().args[0]
+        nodes = self.exported.graph.output_node().args[0]
         kept = [
             (node, value)
-            for node, value in zip(names, outputs, strict=True)
-            if getattr(node, "name", None) in user and _is_tensor(node)
+            for spec, node, value in zip(
+                signature.output_specs, nodes, outputs, strict=True
+            )
+            if spec.kind == OutputKind.USER_OUTPUT and _is_tensor(node)
         ]
         if not kept:
             raise UnsupportedModuleError("the module returns no tensor.")
@@ -337,9 +337,10 @@ class _Walk:
             pass_on = op("aten", function="alias.default", arguments=("@0",))
             connections[0] = pass_on(connections[0], *ignored)
         self.used_params = {k: None for k in self.params if k in read}
-        labels = (
-            ["output"] if len(kept) == 1 else [f"output{i}" for i in range(len(kept))]
-        )
+        # JAX sorts the keys of a dictionary, so that numbers need equally many digits.
+        digits = len(str(len(kept) - 1))
+        labels = [f"output{i:0{digits}}" for i in range(len(kept))]
+        labels = ["output"] if len(kept) == 1 else labels
         results: Any = dict(zip(labels, connections, strict=True))
         return Model.create(**results)
 
@@ -363,6 +364,8 @@ class _Walk:
 
     def _free_name(self, name: str, axis: int, length: Any) -> Any:
         symbol = length.node.expr
+        if symbol.is_Integer:  # torch fixed it after it had named it
+            return int(symbol)
         if not symbol.is_Symbol:
             # It follows from others, such as twice as many; torch checks it.
             raise UnsupportedModuleError(f"{name!r} has a length of {symbol}.")
@@ -414,7 +417,7 @@ class _Walk:
             return self._inline(node, args)
         is_aten = isinstance(node.target, torch._ops.OpOverload)
         packet = node.target._schema.name.partition("::")[2] if is_aten else ""
-        if packet in _CHECKS:
+        if packet in CHECKS:
             return None
         # What no input and no parameter reaches is computed here and now.
         if not _holds(held, Connection):
@@ -425,15 +428,15 @@ class _Walk:
             return node.target(*args)
         name = _table_name(node.target)
         if name is None:
-            self.missing.setdefault(str(node.target), _place_of(node))
+            self.missing.setdefault(str(node.target), place_of(node))
             return _MISSING
         try:
             return self._convert(node, name, args, named)
         except (NotImplementedError, TypeError, ValueError) as e:
             self._raise_missing()
             raise UnsupportedModuleError(
-                f"from_torch cannot convert {node.target} in {_place_of(node)}: "
-                f"{_first_line(e)}. Replace this layer, or build this part of the "
+                f"from_torch cannot convert {node.target} in {place_of(node)}: "
+                f"{first_line(e)}. Replace this layer, or build this part of the "
                 "model in frugax."
             ) from e
 
@@ -441,7 +444,7 @@ class _Walk:
         tags = getattr(node.target, "tags", ())
         if torch.Tag.nondeterministic_seeded in tags and not _is_off_dropout(node):
             raise UnsupportedModuleError(
-                f"{node.target} in {_place_of(node)} draws random numbers, so that the "
+                f"{node.target} in {place_of(node)} draws random numbers, so that the "
                 "module is not a function of its inputs."
             )
         return node.target(*args, **named)
@@ -452,7 +455,7 @@ class _Walk:
         flags, body, given = args[:at], args[at], args[at + 1 :]
         if "autocast" in str(node.target) and flags[2]:
             raise UnsupportedModuleError(
-                f"torch.autocast in {_place_of(node)}: cast the module beforehand."
+                f"torch.autocast in {place_of(node)}: cast the module beforehand."
             )
         places = [n for n in body.graph.nodes if n.op == "placeholder"]
         outputs = self._run(body, dict(zip(places, given, strict=True)))
@@ -634,7 +637,8 @@ _STORAGE_ARGUMENTS = ("device", "layout", "pin_memory", "memory_format", "non_bl
 
 
 def _is_tensor(node: Any) -> bool:
-    return isinstance(node.meta.get("val"), torch.Tensor)
+    meta = getattr(node, "meta", {})  # an output may be a number
+    return isinstance(meta.get("val"), torch.Tensor)
 
 
 def _holds(value: Any, kind: type) -> bool:
@@ -684,33 +688,6 @@ def _read_keys(connections: Sequence[Connection]) -> set[str]:
 
 def _format(spec: tuple[tuple[int, ...], np.dtype]) -> str:
     return f"{spec[1].name}{list(spec[0])}"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{(lines or [type(error).__name__])[0]:.300}".rstrip(".")
-
-
-def _place_of_error(error: BaseException) -> str:
-    """The last source line of others that an error came through."""
-    own = tuple(str(Path(m.__file__).parent) for m in (torch, frugax) if m.__file__)
-    frames = traceback.extract_tb(error.__traceback__)
-    for frame in reversed(frames):
-        if Path(frame.filename).is_file() and not frame.filename.startswith(own):
-            return f" at {frame.filename}:{frame.lineno}"
-    return ""
-
-
-def _place_of(node: Any) -> str:
-    """The path of the module in which an operation is called, and its source line."""
-    stack = node.meta.get("nn_module_stack") or {}
-    path = next(reversed(list(stack.values())), ("", None))[0] or "the module"
-    trace = node.meta.get("stack_trace") or ""
-    calls = re.findall(r'File "([^<"]+)", line (\d+)', trace)
-    if not calls:
-        return path
-    file, line = calls[-1]
-    return f"{path} ({file}:{line})"
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:

@@ -1,0 +1,55 @@
+"""Names, arguments and source lines of the operations in a program of torch.export."""
+
+import re
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import frugax
+
+# Operations that check a program and compute nothing.
+CHECKS = (
+    "_assert_async", "_assert_scalar", "_assert_tensor_metadata",
+    "sym_constrain_range", "sym_constrain_range_for_size",
+)  # fmt: skip
+
+
+def read_call(node: torch.fx.Node) -> tuple[str, dict[str, Any]]:
+    """The name of an operation and its arguments by name, or "" if it is not one."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return "", {}
+    schema = node.target._schema
+    args = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+    names = (a.name for a in schema.arguments)
+    args |= dict(zip(names, node.args, strict=False)) | node.kwargs
+    return schema.name.partition("::")[2], args
+
+
+def place_of(node: torch.fx.Node) -> str:
+    """The path of the module in which an operation is called, and its source line."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = next(reversed(list(stack.values())), ("", None))[0] or "the module"
+    trace = node.meta.get("stack_trace") or ""
+    calls = re.findall(r'File "([^<"]+)", line (\d+)', trace)
+    if not calls:
+        return path
+    file, line = calls[-1]
+    return f"{path} ({file}:{line})"
+
+
+def place_of_error(error: BaseException) -> str:
+    """The last source line of others that an error came through."""
+    own = tuple(str(Path(m.__file__).parent) for m in (torch, frugax) if m.__file__)
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        if Path(frame.filename).is_file() and not frame.filename.startswith(own):
+            return f" at {frame.filename}:{frame.lineno}"
+    return ""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, without a full stop."""
+    lines = str(error).strip().splitlines()
+    return f"{(lines or [type(error).__name__])[0]:.300}".rstrip(".")

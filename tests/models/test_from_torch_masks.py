@@ -1,0 +1,147 @@
+"""Torch modules that select rows by a mask, as models: numbers, gradients, refusals."""
+
+import jax
+import numpy as np
+import pytest
+
+import frugax as ml
+from frugax.errors import UnsupportedModuleError
+from frugax.models import from_torch
+from refusals import refuses
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+F = nn.functional
+pytestmark = pytest.mark.filterwarnings("ignore")  # of empty selections
+
+
+class Function(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x, m):
+        return self.function(x, m)
+
+
+def _labels(x):
+    return torch.where(x[..., 3] > 0.5, -1, (x[..., 0] > 0).long())
+
+
+def _write_clipped(x, m):
+    x = x.clone()
+    x[x < 0] = 0.5
+    x[m] += 1
+    x[:, m[0]] = x[:, m[0]] * 2
+    return x
+
+
+def _write_at_places(x, m):
+    rows = x.reshape(-1, x.shape[-1])
+    (at,) = torch.where(m.reshape(-1))
+    out = torch.zeros_like(rows).index_add(0, at, rows[at] * 2)
+    out[at] = torch.tanh(out[at]) + out[at]
+    return out
+
+
+FUNCTIONS = {
+    "sum": lambda x, m: x[m].sum() + x.masked_select(m[..., None]).sum(),
+    "mean": lambda x, m: x[m].mean(0) + x[m, 1].mean(),
+    # The same mask, computed twice.
+    "cross entropy": lambda x, m: F.cross_entropy(
+        x[_labels(x) != -1], _labels(x)[_labels(x) != -1]
+    ),
+    "smoothed": lambda x, m: F.cross_entropy(
+        x[m], (x[m][:, 0] > 0).long(), label_smoothing=0.1
+    ),
+    "squares": lambda x, m: F.mse_loss(x[m].view(-1), 2 * x[m].reshape(-1)),
+    "divergence": lambda x, m: F.kl_div(
+        x[m].log_softmax(-1), (2 * x[m]).softmax(-1), reduction="batchmean"
+    ),
+    "writes": _write_clipped,
+    "places": lambda x, m: x[torch.where(m)].sum(0),
+    "writes at places": _write_at_places,
+    "numbers": lambda x, m: x[m].sum() / max(x[m].shape[0], 1) / (x[m].numel() + 1),
+    "positions": lambda x, m: (x[m] * torch.arange(x[m].shape[0])[:, None]).sum(0),
+    "moments": lambda x, m: (x - x[m].mean()) / (1 + x[m].std(0)) + x[m].var(),
+    "two masks": lambda x, m: torch.cat([x[m], x[~m] * 2]).mean(),
+    "masks of masks": lambda x, m: x[m][x[m][:, 0] > 0].sum(),
+    "products": lambda x, m: x[m].T @ x[m],
+    "attention": lambda x, m: (x[m] @ x[m].T).softmax(-1).square().sum(),
+    "logarithms": lambda x, m: torch.log(x[x > 0]).sum(),
+    "picks": lambda x, m: (
+        x[m].gather(1, (x[m][:, :1] > 0).long()).mean()
+        + x[m, (x[m][:, 0] > 0).long()].sum()
+    ),
+    "norms": lambda x, m: F.normalize(x[m], dim=-1).sum(0) + x[m].any(),
+    "columns": lambda x, m: x[:, m[0]].prod(1),
+}
+
+
+class Everything(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = nn.Linear(4, 4), nn.LayerNorm(4)
+
+    def forward(self, x, m):
+        found = {name: f(x, m) for name, f in FUNCTIONS.items()}
+        out = torch.zeros_like(x)
+        out[m] = self.norm(torch.relu(self.layer(x[m])))
+        return found | {"layers": out}
+
+
+@pytest.fixture(scope="module")
+def imported():
+    torch.manual_seed(0)
+    module = Everything()
+    x, m = torch.randn(2, 5, 4), torch.rand(2, 5) > 0.4
+    return module, from_torch(module, (x, m))
+
+
+@pytest.mark.parametrize("kind", ["mixed", "all", "none"])
+def test_selected_rows_are_torchs(imported, kind):
+    module, result = imported
+    assert result.certificate.max_error < 1e-5
+    assert result.certificate.samples == 5  # of which two have uniform masks
+    torch.manual_seed(1)
+    x, m = torch.randn(2, 5, 4), torch.rand(2, 5) > 0.5
+    m = {"mixed": m, "all": m | True, "none": m & False}[kind]
+    wanted = [t.detach() for t in module(x, m).values()]
+    data = {"x": x.numpy(), "m": m.numpy()}
+    for backend in (ml.JaxBackend(), ml.TorchBackend()):
+        compiled = ml.compile(result.model, backend)
+        got = compiled.evaluate(result.params, data).values()
+        for want, value, name in zip(wanted, got, module(x, m), strict=True):
+            np.testing.assert_allclose(value, want, 1e-4, 1e-5, err_msg=name)
+    empty_means = [torch.isnan(t).any() for t in wanted]
+    assert any(empty_means) == (kind == "none")
+
+
+def test_gradients_of_selected_rows_are_torchs(imported):
+    module, result = imported
+    torch.manual_seed(2)
+    x, m = torch.randn(2, 5, 4, requires_grad=True), torch.rand(2, 5) > 0.5
+    torch.stack([out.sum() for out in module(x, m).values()]).sum().backward()
+    compiled = ml.compile(result.model, ml.JaxBackend())
+
+    def loss(x):
+        out = compiled.evaluate(result.params, {"x": x, "m": m.numpy()})
+        return sum(value.sum() for value in out.values())
+
+    gradient = jax.grad(loss)(x.detach().numpy())
+    np.testing.assert_allclose(gradient, x.grad, 1e-3, 1e-4)
+
+
+REFUSED = {
+    "returned": (lambda x, m: x[m], "index.Tensor"),
+    "sorted": (lambda x, m: x[m].sort(0)[0].sum(), "sort.default"),
+    "first": (lambda x, m: x[m][0], "select.int"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_rows_that_leave_the_module_or_are_mixed_are_refused_with_a_place(name):
+    function, operation = REFUSED[name]
+    x, m = torch.randn(2, 5, 4), torch.rand(2, 5) > 0.4
+    with refuses(UnsupportedModuleError, f"aten.{operation}", __file__):
+        from_torch(Function(function), (x, m))
