@@ -13,6 +13,7 @@ import pytest
 import frugax as fx
 from frugax.cli import main
 from refusals import assert_names
+from tiers import mostly_thorough
 
 FRUGAX = [sys.executable, "-m", "frugax.cli"]
 
@@ -277,7 +278,11 @@ FAILING = """
 
 
 @pytest.mark.parametrize(
-    "command", [["exec"], ["exec", "--memory", "60%"], ["explain"], ["plan"]]
+    "command",
+    mostly_thorough(
+        [["exec"], ["exec", "--memory", "60%"], ["explain"], ["plan"]],
+        in_ci=lambda command: command in (["exec", "--memory", "60%"], ["plan"]),
+    ),
 )
 def test_the_traceback_of_an_error_is_the_one_under_python(tmp_path, command):
     write(tmp_path, "script.py", FAILING)
@@ -287,7 +292,13 @@ def test_the_traceback_of_an_error_is_the_one_under_python(tmp_path, command):
     assert found.stderr.startswith(expected.stderr), found.stderr
 
 
-@pytest.mark.parametrize("command", [["exec", "--memory", "60%"], ["plan"]])
+@pytest.mark.parametrize(
+    "command",
+    mostly_thorough(
+        [["exec", "--memory", "60%"], ["plan"]],
+        in_ci=lambda command: command == ["plan"],
+    ),
+)
 def test_a_library_may_be_what_imports_jax_first(tmp_path, command):
     # JAX is complete then, but the library is not.
     code = """
@@ -305,7 +316,11 @@ def test_a_library_may_be_what_imports_jax_first(tmp_path, command):
 @pytest.mark.skipif(bool(list(Path("/dev").glob("nvidia*"))), reason="has a GPU")
 @pytest.mark.parametrize(
     ("command", "is_loud"),
-    [("explain", False), ("plan", False), ("explain --verbose", True)],
+    [
+        pytest.param("explain", False, marks=pytest.mark.thorough),
+        ("plan", False),
+        pytest.param("explain --verbose", True, marks=pytest.mark.thorough),
+    ],
 )
 def test_a_plugin_of_jax_without_its_gpu_is_silent_in_a_script(
     tmp_path, command, is_loud

@@ -24,6 +24,7 @@ from frugax.jaxprs import intercept_vjp
 from frugax.measure import StepTime
 from frugax.train.compiles import CompileLedger
 from refusals import refuses, warns
+from tiers import mostly_thorough
 
 WEIGHTS = 0.1 * jax.random.normal(jax.random.key(0), (64, 64))
 ROWS = jax.random.normal(jax.random.key(1), (512, 64))
@@ -256,15 +257,18 @@ def by_pullback_of_an_array(w, x):
 
 @pytest.mark.parametrize(
     "fun",
-    [
-        in_scan,
-        in_branch,
-        in_nested_jit,
-        of_closed_over,
-        with_aux,
-        by_pullback,
-        by_pullback_of_an_array,
-    ],
+    mostly_thorough(
+        [
+            in_scan,
+            in_branch,
+            in_nested_jit,
+            of_closed_over,
+            with_aux,
+            by_pullback,
+            by_pullback_of_an_array,
+        ],
+        in_ci=lambda fun: fun in (in_scan, by_pullback),
+    ),
 )
 def test_a_gradient_is_found_and_planned(fun):
     assert len(assert_planned(fun, WEIGHTS, ROWS).plan.gradients) == 1

@@ -123,11 +123,14 @@ def test_a_script_is_planned_up_to_its_step_without_its_weights(tmp_path):
             "import jax.numpy as jnp\nw = jnp.ones((4096, 4096))\nx = float(w[0, 0])",
             ("train.py:3", "float32[]", "--execute"),
         ),
-        (
+        pytest.param(
             "import jax.numpy as jnp\nw = jnp.ones((4096, 4096))\nw[w > 0]",
             ("train.py:3", "--execute"),
+            marks=pytest.mark.thorough,
         ),
-        ("import jax\nprint(1)", ("train.py", "gradient")),
+        pytest.param(
+            "import jax\nprint(1)", ("train.py", "gradient"), marks=pytest.mark.thorough
+        ),
         ("raise SystemExit(3)", ("train.py", "exit status 3")),
     ],
 )

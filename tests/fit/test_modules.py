@@ -13,6 +13,7 @@ from frugax import fit
 from frugax.errors import ConfigError
 from frugax.targets import Target
 from refusals import refuses
+from tiers import mostly_thorough
 
 ONE = Target.of_devices(jax.devices()[:1])
 X = jax.ShapeDtypeStruct((256, 64), jnp.float32)
@@ -99,7 +100,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", mostly_thorough(CASES, in_ci=lambda case: case == "nnx")
+)
 @pytest.mark.parametrize(
     "donated", [pytest.param((), marks=pytest.mark.thorough), (0, 1)]
 )
@@ -114,7 +117,9 @@ def test_a_whole_step_of_modules_is_planned(case, donated):
     assert row.predicted < plain.predicted
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", mostly_thorough(CASES, in_ci=lambda case: case == "numbers")
+)
 def test_donated_modules_take_the_place_of_the_new_ones(case):
     make_step, args = CASES[case]()
     sizes = [

@@ -10,6 +10,7 @@ from jax.interpreters import ad, mlir
 
 from frugax import InfeasibleBudgetError, MemoryBudget, remat
 from refusals import refuses
+from tiers import mostly_thorough
 
 from .checks import assert_same, plan_whole
 
@@ -140,7 +141,10 @@ def after_a_checkpoint(w, x):
 
 @pytest.mark.parametrize(
     "net",
-    [in_the_body, after_the_scan, after_a_call, after_a_branch, after_a_checkpoint],
+    mostly_thorough(
+        [in_the_body, after_the_scan, after_a_call, after_a_branch, after_a_checkpoint],
+        in_ci=lambda net: net in (in_the_body, after_a_call),
+    ),
 )
 @pytest.mark.parametrize("share", [pytest.param(0.6, marks=pytest.mark.thorough), 0.3])
 def test_what_no_gradient_reaches_is_not_differentiated(net, share):
