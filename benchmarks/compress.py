@@ -124,7 +124,7 @@ class Codec:
 
 def blosc2_bytes(raw: bytes, itemsize: int) -> int:
     """Length with byte shuffling and zstd at level 1, on one thread."""
-    import blosc2  # pyright: ignore[reportMissingImports]
+    import blosc2
 
     how = {"codec": blosc2.Codec.ZSTD, "clevel": 1, "typesize": itemsize}
     how |= {"filters": [blosc2.Filter.SHUFFLE], "nthreads": 1}
@@ -168,7 +168,7 @@ def lossless_figures(
     peers: dict[str, dict[str, Callable[[], Any]]] = {"decode": {}, "encode": {}}
     peers["decode"]["frugax, checked"] = lambda: compress.decompress(file)
     if not given.quick:
-        import zipnn  # pyright: ignore[reportMissingImports]
+        import zipnn
 
         zip_codec = zipnn.ZipNN(bytearray_dtype=dtype.name, threads=1)
         blob = bytes(zip_codec.compress(bytearray(raw)))
@@ -352,7 +352,7 @@ def embed_minilm(w: Weights, batch: Any, taps: Weights | None = None) -> Any:
 def batches(texts: list[str], size: int, length: int = 32) -> list[Weights]:
     """Tokens of one length, so that all batches are one program."""
     sys.path.insert(0, str(ROOT / "examples"))
-    import minilm  # pyright: ignore[reportMissingImports]
+    import minilm
 
     def pad(v: np.ndarray) -> np.ndarray:
         missing = max(0, length - v.shape[1])
@@ -539,7 +539,7 @@ def measure_table(given: argparse.Namespace) -> Figures:
     import zstandard
 
     find_peers(*HQQ, "zipnn")
-    import zipnn  # pyright: ignore[reportMissingImports]
+    import zipnn
 
     found: Figures = {}
     every = (*compress_tasks.CHOSEN_ON, *compress_tasks.REPORTED)

@@ -52,7 +52,7 @@ def int8(w: np.ndarray) -> tuple[np.ndarray, float]:
 def hqq(bits: int) -> Callable[[np.ndarray], tuple[np.ndarray, float]]:
     """HQQ in groups of 64, as its package does it: decoded values, bytes."""
     import torch
-    from hqq.core.quantize import (  # pyright: ignore[reportMissingImports]
+    from hqq.core.quantize import (
         Quantizer,
     )
 

@@ -51,7 +51,7 @@ class OnnxNet:
     """The float weights of an ONNX file by name, and the net with others in it."""
 
     def __init__(self, path: Path) -> None:
-        import onnx  # pyright: ignore[reportMissingImports]
+        import onnx
 
         self._model = onnx.load(str(path))
         self.meta = {p.key: p.value for p in self._model.metadata_props}
@@ -71,8 +71,8 @@ class OnnxNet:
 
     def session(self, weights: Weights) -> Callable[[dict[str, Any]], list[Any]]:
         """Return the net with these weights: from inputs by name to its outputs."""
-        import onnx  # pyright: ignore[reportMissingImports]
-        import onnxruntime  # pyright: ignore[reportMissingImports]
+        import onnx
+        import onnxruntime
 
         for name in self.weights:
             new = onnx.numpy_helper.from_array(np.ascontiguousarray(weights[name]))

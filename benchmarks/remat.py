@@ -434,7 +434,7 @@ def by_hand_ode() -> Iterator[tuple[Any, ...]]:
 def by_hand_diffrax() -> Iterator[tuple[Any, ...]]:
     """Midpoint steps of diffrax, whose adjoint recomputes them."""
     sys.path.append(str(install("diffrax", "lineax", "optimistix")))
-    import diffrax  # pyright: ignore[reportMissingImports]
+    import diffrax
 
     for checkpoints in (None, 16, 8):
 

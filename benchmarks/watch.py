@@ -637,7 +637,7 @@ def time_loggers(given: argparse.Namespace) -> Figures:
 def log_to_wandb(opened: contextlib.ExitStack, folder: Path) -> Any:
     # Its telemetry, which goes over the network, would take more than its records.
     os.environ |= {"WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
-    import wandb  # pyright: ignore[reportMissingImports]
+    import wandb
 
     how: dict[str, Any] = {"project": "loop", "mode": "offline", "dir": str(folder)}
     run = opened.enter_context(wandb.init(**how))
@@ -667,7 +667,7 @@ def time_progress(given: argparse.Namespace) -> Figures:
         looped = functools.partial(loop, step, "worked out", steps)
         rivals = {UNWATCHED: calls(jax.jit(looped(report_nothing)), params)}
         if importlib.util.find_spec("jax_tqdm"):
-            import jax_tqdm  # pyright: ignore[reportMissingImports]
+            import jax_tqdm
 
             shown = jax_tqdm.scan_tqdm(steps)(
                 lambda p, _, s=step: s(p, report_nothing, "worked out")

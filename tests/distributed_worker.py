@@ -88,7 +88,7 @@ def main(folder, steps, *fault):
             come("checkpoint", step)
         completing(self, step, leaves, extra)
 
-    setattr(train.Checkpoints, "_complete", complete)  # noqa: B010  (pyright knows no patches)
+    setattr(train.Checkpoints, "_complete", complete)  # noqa: B010  (a type checker knows no patches)
 
     def batches(index):
         come("compilation", 0)  # the others compile, or wait in the first step

@@ -9,6 +9,7 @@ import json
 import sys
 import types
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import jax
@@ -115,7 +116,7 @@ def test_a_notebook_runs(path, monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     # A reader's JAX has its defaults, unlike the other tests (tests/conftest.py).
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        shown = run(path)
+        shown: Any = run(path)
     for cell, (printed, value) in zip(cells_of(path), shown, strict=True):
         if pictures_of(cell):
             svg = value if isinstance(value, str) else value._repr_svg_()

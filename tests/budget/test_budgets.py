@@ -60,12 +60,12 @@ def test_frozen_hashable_and_back_from_plain_data(budget):
         (lambda: fx.ExperimentBudget(), TypeError, "limit"),
         (lambda: fx.ExperimentBudget(n=0), ValueError, "n"),
         (
-            lambda: fx.ExperimentBudget(n=2.5),  # pyright: ignore[reportArgumentType]
+            lambda: fx.ExperimentBudget(n=2.5),  # pyrefly: ignore[bad-argument-type]
             TypeError,
             "n",
         ),
         (
-            lambda: fx.TimeBudget(compiles=2.5),  # pyright: ignore[reportArgumentType]
+            lambda: fx.TimeBudget(compiles=2.5),  # pyrefly: ignore[bad-argument-type]
             TypeError,
             "compiles",
         ),

@@ -1,6 +1,7 @@
 """Random models: their graphs, their data and their invariants."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -171,8 +172,9 @@ def test_a_seed_repeats_a_batch_and_a_generator_draws_a_new_one():
     ],
 )
 def test_an_impossible_generator_setting_is_refused(options, named):
+    settings: dict[str, Any] = {"sets": 2, "seed": 0, **options}
     with refuses(ValueError, named):
-        causal.generate_batch(**{"sets": 2, "seed": 0, **options})
+        causal.generate_batch(**settings)
 
 
 @pytest.mark.parametrize(

@@ -478,7 +478,7 @@ def forward(net, x):
 def train_digits(images, labels, rng):
     width = 128
     make = lambda n, m, s: (rng.normal(size=(n, m)) * s).astype(np.float32)
-    net = {
+    net: dict[str, Any] = {
         "in": make(64, width, 0.15),
         "blocks": [make(width, width, 0.03) for _ in range(3)],
         "out": make(width, 10, 0.05),
@@ -491,7 +491,7 @@ def train_digits(images, labels, rng):
         p /= p.sum(1, keepdims=True)
         p[np.arange(64), y] -= 1
         p /= 64
-        grads = {"out": h3.T @ p, "blocks": [None] * 3}
+        grads: dict[str, Any] = {"out": h3.T @ p, "blocks": [None] * 3}
         g = p @ net["out"].T
         for i, h in ((2, h2), (1, h1), (0, h0)):
             inside = g * (h @ net["blocks"][i] > 0)

@@ -43,7 +43,7 @@ def test_unusual_trees_come_back(tree):
 def test_weights_that_are_not_finite_are_kept_exactly():
     w = np.ones((64, 64), np.float32)
     w[3, 5], w[0, 0] = np.nan, -np.inf
-    tree = {"w": w, "v": RNG.normal(size=(64, 64))}
+    tree: dict[str, Any] = {"w": w, "v": RNG.normal(size=(64, 64))}
     tree["c"] = np.array([1, np.nan + 1j], np.complex64)
     with warns(UserWarning, "'w'", 2, "'c'", 1):
         plan = compress.plan(tree, SizeBudget(ratio=8))

@@ -23,7 +23,7 @@ CHUNK = 50
 
 
 def random_array(rng):
-    # As `name :=` inside the call it kept pyright trying overloads for hours.
+    # As `name :=` inside the call it kept a type checker trying overloads for hours.
     name = str(rng.choice(DTYPES))
     dtype = np.dtype(getattr(ml_dtypes, name, name))
     shape = tuple(rng.choice([0, 1, 2, 5, 17, 40], size=rng.integers(0, 4)))

@@ -17,6 +17,7 @@ import frugax as fx
 from frugax import fit
 from frugax.errors import ConfigError, InfeasibleBudgetError
 from frugax.targets import Target
+from frugax.train.distributed import LayoutKind
 from refusals import refuses
 
 WIDTH, ROWS = 32, 512
@@ -187,9 +188,8 @@ def test_the_search_equals_an_exhaustive_search():
     limit = fx.MemoryBudget("1MiB")
     found = fit.search(workload, EIGHT, limit, micro_batches=micro_batches)
     alone = []
-    for kind, parts in itertools.product(
-        ("data", "fully-sharded", "tensor"), micro_batches
-    ):
+    kinds: tuple[LayoutKind, ...] = ("data", "fully-sharded", "tensor")
+    for kind, parts in itertools.product(kinds, micro_batches):
         one = dataclasses.replace(workload, layout=kind, micro_batches=parts)
         alone += fit.compare(one, [EIGHT], limit).rows
     best = min((r for r in alone if r.fits), key=lambda r: fit.cost(r, EIGHT))

@@ -50,7 +50,10 @@ def binary(
     want: Any, low: float = -2.0, high: float = 2.0, **more: Any
 ) -> list[Sample]:
     """Two of one shape, and two of different ranks."""
-    make = lambda *shape, seed=0: numbers(*shape, low=low, high=high, seed=seed)
+
+    def make(*shape: int, seed: int = 0) -> Any:
+        return numbers(*shape, low=low, high=high, seed=seed)
+
     more = {"halves": True, **more}
     return [
         Sample((make(3, 5), make(3, 5, seed=1)), {}, want, **more),

@@ -1,5 +1,7 @@
 """Guarantees that hold on every backend, tested against both."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -200,7 +202,7 @@ def test_random_numbers_are_distributed_as_they_say(library):
 
 @both
 def test_keys_split_into_different_ones(library):
-    b = BACKENDS[library]()
+    b: Any = BACKENDS[library]()
     key = b.get_random_key()
     new, use = b.split_key(key)
     drawn = [host(b.random_normal(k, shape=(8,))) for k in (key, new, use)]

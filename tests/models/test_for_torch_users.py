@@ -215,9 +215,9 @@ def test_generated_names_read_well(layer, kind):
 
 def test_a_misspelt_setting_suggests_the_right_one():
     with refuses(TypeError, "dim"):
-        Linear(dim=4)  # pyright: ignore[reportCallIssue]
+        Linear(dim=4)  # pyrefly: ignore[missing-argument, unexpected-keyword]
     with refuses(TypeError, "colour"):
-        ml.models.Conv2D(colour=4)  # pyright: ignore[reportCallIssue]
+        ml.models.Conv2D(colour=4)  # pyrefly: ignore[missing-argument, unexpected-keyword]
 
 
 MISTAKES = [

@@ -27,7 +27,7 @@ from frugax.models.serialization import weights_by_block
 from refusals import refuses
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-import minilm  # pyright: ignore[reportMissingImports]
+import minilm  # pyrefly: ignore[missing-import]
 
 BACKEND = JaxBackend()
 
@@ -209,7 +209,7 @@ def test_sources(tmp_path):
     with refuses(UnsupportedFileError, "weights_only=True", "torch.load"):
         load_state_dict(small(), tmp_path / "model.bin", NAMES)
     with refuses(TypeError, "source"):
-        load_state_dict(small(), 3, NAMES)  # pyright: ignore[reportArgumentType]
+        load_state_dict(small(), 3, NAMES)  # pyrefly: ignore[bad-argument-type]
 
 
 def bert(torch, weights, tokens, mask, heads):

@@ -104,7 +104,7 @@ def test_bad_settings_are_refused_where_they_are_written(make: Any, named):
 def test_an_unknown_choice_is_refused():
     # TypeError: in these tests the types of arguments are looked at before the layer.
     with refuses(ValueError, "init"):
-        Linear(3, init="xavier")  # pyright: ignore[reportArgumentType]
+        Linear(3, init="xavier")  # pyrefly: ignore[bad-argument-type]
     layer = Linear(3)
     object.__setattr__(layer, "init", "xavier")
     named = "Linear.init"

@@ -160,7 +160,7 @@ def test_bfloat16_stays_and_is_near_float32(xp, op):
     np.testing.assert_allclose(near, np.asarray(exact), 0.02, 0.02)
 
 
-SYMBOLIC = {
+SYMBOLIC: dict[str, tuple[Any, ...]] = {
     "linear": ("b, 3, 4", "5, 4"),
     "layer_norm": ("b, 3, 4", "4"),
     "group_norm": ("b, 3, 4", None, None, {"groups": 2}),
@@ -182,9 +182,9 @@ SYMBOLIC = {
 
 @pytest.mark.parametrize("op", SYMBOLIC)
 def test_the_batch_may_be_unknown(op):
-    *shapes, attributes = (
-        [*SYMBOLIC[op], {}] if not isinstance(SYMBOLIC[op][-1], dict) else SYMBOLIC[op]
-    )
+    shapes, attributes = SYMBOLIC[op], {}
+    if isinstance(shapes[-1], dict):
+        *shapes, attributes = shapes
     scope = jax.export.SymbolicScope()
     arrays = [
         None

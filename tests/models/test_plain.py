@@ -84,7 +84,7 @@ NEEDED = {
 
 
 def an_example(cls):
-    values = {
+    values: dict[str, Any] = {
         f.name: NEEDED.get(f.name, 2)
         for f in dataclasses.fields(cls)
         if f.default is dataclasses.MISSING

@@ -1,6 +1,7 @@
 """Which dtype comes out: one rule on both libraries, and JAX's own lattice is it."""
 
 import contextlib
+import functools
 import itertools
 
 import jax
@@ -77,7 +78,7 @@ def test_both_libraries_follow_the_rule(wide):
     for op in ("add", "maximum", "divide", "less", "concat"):
         run = OPS[op]
         to_float = run.promote == "float"
-        rule = lambda *d, f=to_float: result_dtype(*d, to_float=f, float_dtype=default)
+        rule = functools.partial(result_dtype, to_float=to_float, float_dtype=default)
         with jax.enable_x64(True) if wide else contextlib.nullcontext():
             for one, other in itertools.product(names, names):
                 a, b = as_dtype(one), as_dtype(other)

@@ -109,13 +109,13 @@ def test_labels_must_be_integers(backend, layer):
 def test_settings_of_losses_are_checked_where_they_are_written():
     for layer in (CrossEntropy, NegativeLogLikelihood):
         with refuses(TypeError, "ignore_index"):
-            layer(ignore_index="x")  # pyright: ignore[reportArgumentType]
+            layer(ignore_index="x")  # pyrefly: ignore[bad-argument-type]
         assert layer(ignore_index=-100).ignore_index == -100
     for layer in (L1, L2):
         with refuses(ValueError, -1):
             layer(-1)
         with refuses(ValueError, "'x'"):
-            layer("x")  # pyright: ignore[reportArgumentType]
+            layer("x")  # pyrefly: ignore[bad-argument-type]
 
 
 def test_the_row_of_padding_is_not_trained_as_in_torch():
@@ -134,7 +134,7 @@ def test_the_row_of_padding_is_not_trained_as_in_torch():
         data = {key: backend.array(tokens.numpy().astype("i4"))}
         loss = lambda outputs, _: (outputs["output"] ** 2).sum()
         value, gradients = compiled.value_and_grad(params, data, loss)
-        assert float(value.detach() if backend is TORCH else value) == pytest.approx(  # pyright: ignore[reportAttributeAccessIssue]
+        assert float(value.detach() if backend is TORCH else value) == pytest.approx(  # pyrefly: ignore[missing-attribute]
             total
         )
         np.testing.assert_allclose(
@@ -175,7 +175,7 @@ def test_gradients_and_keys_of_another_type_are_refused():
         layer.evaluate({}, {"input": ones}, output_gradients=ones)
     for key in ("a", 1.5):
         with refuses(TypeError, key):
-            layer.randomize_params(key)  # pyright: ignore[reportArgumentType]
+            layer.randomize_params(key)  # pyrefly: ignore[bad-argument-type]
 
 
 # --- draws, masks and statistics ----------------------------------------------------

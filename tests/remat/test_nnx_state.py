@@ -67,7 +67,7 @@ def sum_counted(weight, count, x):
     return jnp.mean(x**2) * count[...]
 
 
-CASES = {
+CASES: dict[str, Any] = {
     "module": (mean_square, lambda: (Net(), X), {}),
     "random stream as an argument": (
         mean_square,

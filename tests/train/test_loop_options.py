@@ -133,8 +133,8 @@ def test_fit_uses_the_compile_cache_unless_it_is_off(
     fit([jnp.ones(2)], 1, compile_cache=False)
     assert not os.listdir(tmp_path)
     fit([jnp.ones(2)], 1)
-    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "frugax" / "xla")  # pyright: ignore[reportAttributeAccessIssue]
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "frugax" / "xla")  # pyrefly: ignore[missing-attribute]
     own = str(tmp_path / "own")
     jax.config.update("jax_compilation_cache_dir", own)
     fit([jnp.ones(2)], 1)
-    assert jax.config.jax_compilation_cache_dir == own  # pyright: ignore[reportAttributeAccessIssue]
+    assert jax.config.jax_compilation_cache_dir == own

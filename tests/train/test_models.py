@@ -156,7 +156,7 @@ def test_complex_weights_go_downhill(accum):
     state = step.init(jnp.zeros((), jnp.complex64))
     for _ in range(40):
         state, metrics = step(state, {"x": jnp.ones(4)})
-    assert float(metrics["loss"]) < 1e-6  # pyright: ignore[reportPossiblyUnboundVariable]
+    assert float(metrics["loss"]) < 1e-6
     np.testing.assert_allclose(state.params, wanted, atol=1e-3)
 
 

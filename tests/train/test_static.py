@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import numpy as np
@@ -37,7 +38,7 @@ def test_equal_structures_are_equal_and_hash_alike():
 
 
 def test_later_changes_do_not_reach_the_frozen_value():
-    given = [["a"], {"k": [1]}]
+    given: list[Any] = [["a"], {"k": [1]}]
     static = Frozen(given)
     given[0].append("b")
     given[1]["k"].append(2)

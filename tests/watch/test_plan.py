@@ -167,7 +167,7 @@ def test_the_same_times_give_the_same_plan():
     assert [one.bytes for one in plan.records] == [4, 4, 256]
     assert plan.predicted <= 0.5
     with pytest.raises(dataclasses.FrozenInstanceError):
-        plan.budget = None  # pyright: ignore[reportAttributeAccessIssue]
+        plan.budget = None  # pyrefly: ignore[read-only]
     text = str(plan)
     assert "limit 50%" in text
     assert "drains" in text
@@ -279,10 +279,10 @@ def test_a_time_that_is_not_positive_is_refused(given):
 def test_wrong_arguments_are_refused():
     plan = plan_of()
     with pytest.raises(TypeError):
-        watch.apply(3, plan)  # pyright: ignore[reportArgumentType]
+        watch.apply(3, plan)  # pyrefly: ignore[bad-argument-type]
     with pytest.raises(TypeError):
-        watch.apply(fn, "plan")  # pyright: ignore[reportArgumentType]
+        watch.apply(fn, "plan")  # pyrefly: ignore[bad-argument-type]
     with refuses(ValueError, "steps", 0):
         planned(0.5, steps=0)
     with refuses(TypeError, "steps", 2.5):
-        planned(0.5, steps=2.5)  # pyright: ignore[reportArgumentType]
+        planned(0.5, steps=2.5)

@@ -1,7 +1,6 @@
 """`OverheadBudget`: the largest share of running time that watching may add."""
 
 # Callers are checked at run time, whatever their annotations say.
-# pyright: reportUnnecessaryIsInstance=false
 
 import dataclasses
 

@@ -1,7 +1,7 @@
 """`Plan`, the base class of all plans: a budget, the predicted expense, and JSON."""
 
 import json
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ._plain import from_plain, to_json, to_plain
 
@@ -23,8 +23,15 @@ class Plan:
     # a `__dict__` again.
     __slots__ = ()
 
-    budget: Any
-    predicted: Any
+    # Read-only, as fields of a frozen dataclass are. At run time a property here would
+    # be the default of a field of this name.
+    if TYPE_CHECKING:
+
+        @property
+        def budget(self) -> Any: ...
+
+        @property
+        def predicted(self) -> Any: ...
 
     def to_json(self) -> str:
         """The plan as strict JSON text; a number that is not finite is null."""

@@ -5,7 +5,6 @@ share of 1); text needs a unit, so that `"90"` is never taken for minutes.
 """
 
 # Callers are checked at run time, whatever their annotations say.
-# pyright: reportUnnecessaryIsInstance=false
 
 import math
 import numbers

@@ -51,7 +51,7 @@ class SizeBudget:
         """
         if text is not None:
             # Callers are checked at run time, whatever their annotations say.
-            if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            if not isinstance(text, str):
                 raise TypeError(
                     "a size is text, or has a name: write SizeBudget(bytes=1000), "
                     f'SizeBudget(ratio=6) or SizeBudget("6x"), not {text!r}.'

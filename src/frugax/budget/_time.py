@@ -1,7 +1,6 @@
 """`TimeBudget`: the most wall-clock seconds, and compilations, of a piece of work."""
 
 # Callers are checked at run time, whatever their annotations say.
-# pyright: reportUnnecessaryIsInstance=false
 
 import dataclasses
 

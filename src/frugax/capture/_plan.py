@@ -230,7 +230,7 @@ def plan_program(
             ),
             jitted,
             compiled,
-            reference and reference.executable,
+            None if reference is None else reference.executable,
         )
         if result.plan.fits:
             return result
@@ -248,7 +248,7 @@ def plan_program(
             result, plan=dataclasses.replace(result.plan, **reasons)
         )
     plan = dataclasses.replace(unplanned, **reasons)
-    executable = reference and reference.executable
+    executable = None if reference is None else reference.executable
     return PlannedProgram(plan, plain, executable, executable)
 
 

@@ -123,7 +123,10 @@ class _ScriptPlanner:
         return ScriptPlan(step=name, rows=tuple(rows), peaks=tuple(peaks))
 
     def explain_error(
-        self, kind: type[BaseException], error: BaseException, trace: TracebackType
+        self,
+        kind: type[BaseException],
+        error: BaseException,
+        trace: TracebackType | None,
     ) -> None:
         """Report an error that ends the script; one of an unknown value in one line."""
         place, what = find_error_site(error), "a value that is not known here"

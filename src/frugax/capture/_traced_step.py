@@ -133,7 +133,8 @@ class PlacedStep:
                 else p
                 for i, p in enumerate(step.signature.parameters.values())
             ]
-            run.__signature__ = inspect.Signature([first, *known])
+            signed: Any = run
+            signed.__signature__ = inspect.Signature([first, *known])
         args, kwargs = step.tree.unflatten(step.donated)
         is_donated = lambda arg: any(jax.tree.leaves(arg))
         options: dict[str, Any] = {

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,7 +74,7 @@ def plan_script(
 def _run(
     command: Sequence[str],
     targets: "Sequence[Target]",
-    settings: dict[str, object],
+    settings: Mapping[str, object],
     count: int | None,
 ) -> "ScriptPlan":
     """Run the script once for targets with this number of devices; None: those here."""

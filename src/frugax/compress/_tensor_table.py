@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -63,7 +63,7 @@ class TensorRow:
 
 
 # Extra columns by their heading; each shows one tensor.
-Columns = dict[str, Callable[[Any], str]]
+Columns = Mapping[str, Callable[[Any], str]]
 
 
 def show_error(error: float, digits: int) -> str:

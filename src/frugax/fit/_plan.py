@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import jax
 
@@ -25,6 +25,7 @@ from frugax.errors import (
     InfeasibleBudgetError,
 )
 from frugax.jaxprs import flops
+from frugax.remat import RematPlan
 from frugax.targets import CompiledAnswer, Target, find_caveat
 from frugax.train.distributed import LayoutKind
 
@@ -77,7 +78,7 @@ class FitRow:
     extra_share: float = 0.0
     device_flops: float = 0.0
     moved_bytes: int = 0
-    layout: str = ""
+    layout: LayoutKind | Literal[""] = ""
     micro_batches: int = 1
     batch_argnum: int = -1
     # Another search for the same answer takes another time.
@@ -86,7 +87,7 @@ class FitRow:
     step_time: measure.StepTime | None = dataclasses.field(default=None, compare=False)
     price: float | None = None
     caveat: str = ""
-    remat: "remat.RematPlan | None" = None
+    remat: RematPlan | None = None
     problem: str = ""
     is_refused: bool = False
     lower_bound: int | None = None
@@ -156,7 +157,7 @@ class FitPlan(Plan):
         return (self.chosen or self.rows[0]).predicted
 
     @property
-    def remat(self) -> "remat.RematPlan | None":
+    def remat(self) -> RematPlan | None:
         """The plan of the backward pass in the chosen row."""
         return (self.chosen or self.rows[0]).remat
 

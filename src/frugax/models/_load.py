@@ -167,7 +167,8 @@ def _options(description: dict[str, Any], arrays: Mapping[str, Any]) -> dict[str
             raise TypeError(f"{at}: this is not a shape: {stated!r:.60}.")
         shape, dtype = tuple(stated["shape"]), stated["dtype"]
         check_type(shape, tuple[int | str | None, ...], f"{at}.shape")
-        check_type(dtype, Literal[None, *DTYPES], f"{at}.dtype")
+        names: Any = (None, *DTYPES)
+        check_type(dtype, Literal[names], f"{at}.dtype")  # pyrefly: ignore[invalid-literal]
         shapes[key] = shape
         if dtype is not None:
             shapes[key] = Spec(shape, DTYPES[dtype])

@@ -30,7 +30,8 @@ def start_ledger(config: RunConfig, *, resume: bool = False) -> Ledger:
     Raises:
         InfeasibleBudgetError: the run cannot end in time.
     """
-    limit = config.budgets.time and config.budgets.time.seconds
+    time = config.budgets.time
+    limit = None if time is None else time.seconds
     ledger = Ledger(limit, elapsed_s=process_seconds(), refuses=not resume)
     if not resume:
         check_past_times(config, ledger)

@@ -267,7 +267,8 @@ def prepare(
         step, unplanned_bytes, memory = _plan_step(config, checked, ledger, observer)
         size = _plan_size(config, checked, ledger, observer)
         kind = "temp" if memory is None else memory.kind
-        observer.memory(step.program.bytes_of(kind), memory and memory.limit_bytes)
+        limit_bytes = None if memory is None else memory.limit_bytes
+        observer.memory(step.program.bytes_of(kind), limit_bytes)
         show = None
         if checked.task.show is not None:
             observer.stage(Stage.COMPILING_SHOW)
@@ -327,7 +328,7 @@ def _make_step(
     layout: train.distributed.Layout | None,
 ) -> train.TrainStep:
     """Make the step of a run: the one that is trained with, and the one planned."""
-    settings = config.train
+    settings, time = config.train, config.budgets.time
     loss = bound.loss
     if bound.carried is None:
         loss = lambda model, batch: bound.loss(model, batch)
@@ -336,7 +337,7 @@ def _make_step(
             loss,
             optimizer,
             budget=budget,
-            compile_budget=config.budgets.time and config.budgets.time.compiles,
+            compile_budget=None if time is None else time.compiles,
             accum=settings.accum,
             clip=settings.clip,
             precision=settings.precision,

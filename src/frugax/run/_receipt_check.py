@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from frugax.budget import table
 
@@ -153,9 +153,7 @@ def is_equal(stated: Any, derived: Any) -> bool:
         return stated is None or stated == derived  # JSON has no NaN
     floats = isinstance(stated, int | float) and isinstance(derived, float)
     if floats and not float(derived).is_integer():
-        return math.isclose(
-            cast("float", stated), cast("float", derived), rel_tol=_REL_TOLERANCE
-        )
+        return math.isclose(stated, derived, rel_tol=_REL_TOLERANCE)
     return stated == derived
 
 

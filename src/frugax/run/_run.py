@@ -109,7 +109,8 @@ def run(
     if observer is None or not is_first:
         observer = Silent()
     if ledger is None:
-        limit = config.budgets.time and config.budgets.time.seconds
+        time = config.budgets.time
+        limit = None if time is None else time.seconds
         ledger = Ledger(limit, refuses=not resume)
     try:
         train.use_compile_cache()

@@ -36,7 +36,7 @@ def parse_name(text: str) -> dict[str, Any]:
             f"unknown target {text!r}: perhaps you meant {nearest_names(name)}; "
             "docs/targets.md lists all."
         )
-    values = {
+    values: dict[str, Any] = {
         "platform": facts.platform,
         "kind": facts.kind,
         "memory_bytes": facts.memory_bytes,

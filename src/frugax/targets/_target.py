@@ -318,7 +318,7 @@ class Target:
         platform = {"gpu": "cuda"}.get(self.platform, self.platform)
         try:
             lowered = traced.lower(lowering_platforms=(platform,))
-        except (RuntimeError, NotImplementedError) as e:
+        except RuntimeError as e:
             raise CompilerRefusedError(explain(e, self.name)) from e
         facts = [
             hashlib.sha256(lowered.as_text().encode()).hexdigest(),

@@ -106,5 +106,5 @@ def _flatten_dataclass(tree: Any) -> FlatContainer | None:
     return FlatContainer(
         tuple(f".{name}" for name in names),
         tuple(getattr(tree, name) for name in names),
-        lambda new: dataclasses.replace(tree, **dict(zip(names, new, strict=True))),  # pyright: ignore[reportArgumentType]
+        lambda new: dataclasses.replace(tree, **dict(zip(names, new, strict=True))),
     )

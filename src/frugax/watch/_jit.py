@@ -113,7 +113,7 @@ def jit(
         1 6.0
     """
     if fn is None:
-        options = {"watcher": watcher, "ahead": ahead, **jit_options}
+        options: dict[str, Any] = {"watcher": watcher, "ahead": ahead, **jit_options}
         return lambda fn: jit(fn, **options)
     if not callable(fn):
         raise TypeError(f"watch.jit needs a function, got {fn!r}.")

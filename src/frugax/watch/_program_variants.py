@@ -189,7 +189,7 @@ class ProgramVariants:
 
     def sizes(self) -> dict[str, int]:
         """Return how many compiled programs JAX holds for each variant."""
-        programs = {
+        programs: dict[str, list[Any]] = {
             "bare": [self.bare],
             "quiet": self._recording[:LOUD],
             "loud": self._recording[LOUD:],

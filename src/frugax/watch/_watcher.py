@@ -102,12 +102,15 @@ class Watcher(AbstractContextManager["Watcher"]):
         if not max_frames_per_s > 0:
             raise ValueError(f"max_frames_per_s must be > 0, got {max_frames_per_s}.")
         self.clock = clock
+        planned = None
+        if plan is not None:
+            planned = plan.every("numbers"), plan.every("frames")
         self.rate = Rate(
             budget.share,
             level,
             max_frames_per_s=max_frames_per_s,
             records_all=flight is not None,
-            planned=plan and (plan.every("numbers"), plan.every("frames")),
+            planned=planned,
             clock=clock,
         )
         self.compile_s = 0.0

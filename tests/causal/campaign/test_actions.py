@@ -227,7 +227,7 @@ def respond(dose):
 
 def test_a_logarithmic_range_is_searched_by_orders_of_magnitude(tmp_path):
     campaign = campaign_of(variables=DOSE)
-    asked = []
+    asked: list[Any] = []
     while (one := campaign.ask()) is not None:
         asked.append(one.actions["dose"])
         assert 1e-9 <= asked[-1] <= 1e-3

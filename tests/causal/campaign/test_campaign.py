@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ CHAIN = causal.SCM.linear(
 
 
 def campaign_of(**more):
-    told = {
+    told: dict[str, Any] = {
         "variables": {"x": (-2.0, 2.0), "z": (-3.0, 3.0)},
         "target": "y",
         "budget": ExperimentBudget(cost=6.0, costs={"x": 1.0, "z": 2.5}),
@@ -192,7 +193,7 @@ def test_a_constraint_restricts_the_recommendation():
     scm = causal.SCM.linear(
         {"x": {}, "harm": {"x": 1.0}, "y": {"x": -1.0}}, noise_scale=0.2
     )
-    told = {
+    told: dict[str, Any] = {
         "variables": {"x": (-3.0, 3.0)},
         "target": "y",
         "budget": ExperimentBudget(n=3),

@@ -1,5 +1,7 @@
 """Effects that no data show, doing nothing, and the shares of both kinds of models."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -15,12 +17,13 @@ from frugax.causal.posterior import (
 
 
 def campaign_on(simulate, variables, n, **more):
+    settings: dict[str, Any] = {"num_posterior_samples": 16, **more}
     campaign = Campaign(
         variables=variables,
         target="y",
         budget=ExperimentBudget(n=n),
         rows_per_experiment=5,
-        **{"num_posterior_samples": 16, **more},
+        **settings,
     )
     campaign.tell_observations(simulate({}, 100, np.random.default_rng(0)))
     while (one := campaign.ask()) is not None:
@@ -158,7 +161,7 @@ def process_of(points, mean, space, **more):
         order=np.arange(n),
         unused_frac=np.zeros(n),
     )
-    told = {"mean": 0.0, "mean_error": 0.01, "scale": 1.0, **more}
+    told: dict[str, Any] = {"mean": 0.0, "mean_error": 0.01, "scale": 1.0, **more}
     return ActionProcess(outcomes, space, rng=np.random.default_rng(0), **told)
 
 

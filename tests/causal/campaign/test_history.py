@@ -1,5 +1,7 @@
 """Equal rows give equal figures, whatever their history; reading changes nothing."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ CHAIN = causal.SCM.linear({"x": {}, "z": {"x": 1.0}, "y": {"z": -1.0}}, noise_sc
 
 
 def begin(seed=0, **more):
-    settings = {
+    settings: dict[str, Any] = {
         "variables": {"x": (-2.0, 2.0), "z": (-3.0, 3.0)},
         "target": "y",
         "budget": ExperimentBudget(n=4),

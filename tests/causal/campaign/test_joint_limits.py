@@ -1,5 +1,7 @@
 """Limits on variables that one experiment sets together."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -19,7 +21,7 @@ MIXED = JointLimit(weights={"load": 10.0, "cycles": 1.0}, low=3.0, high=3.2)
 
 
 def campaign_of(*limits, **more):
-    told = {"variables": VARIABLES, "target": "y", "max_targets": 2}
+    told: dict[str, Any] = {"variables": VARIABLES, "target": "y", "max_targets": 2}
     told |= {"budget": ExperimentBudget(n=3), "num_posterior_samples": 8}
     return Campaign(joint_limits=limits, **{**told, **more})
 

@@ -1,5 +1,7 @@
 """Answers and observations that lack columns."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ CHAIN = causal.SCM.linear(
 
 
 def campaign_of(**more):
-    told = {
+    told: dict[str, Any] = {
         "variables": {"x": (-2.0, 2.0), "z": (-3.0, 3.0)},
         "target": "y",
         "num_posterior_samples": 8,

@@ -90,7 +90,7 @@ def test_a_plan_for_other_experiments_is_refused():
     with refuses(ValueError, "variables"):
         causal.apply({**SUBJECT, "max_targets": 2}, plan)
     with refuses(TypeError, "CampaignPlan"):
-        causal.apply(SUBJECT, 3)  # pyright: ignore[reportArgumentType]
+        causal.apply(SUBJECT, 3)  # pyrefly: ignore[bad-argument-type]
 
 
 def test_a_saved_campaign_continues():

@@ -2,6 +2,7 @@
 
 import gc
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ CHAIN = causal.SCM.linear(
 
 
 def campaign_of(**more):
-    told = {
+    told: dict[str, Any] = {
         "variables": {"x": (-2.0, 2.0), "z": (-3.0, 3.0)},
         "target": "y",
         "budget": ExperimentBudget(cost=6.0, costs={"x": 1.0, "z": 2.5}),

@@ -61,7 +61,7 @@ def test_a_tensor_that_cannot_be_so_small_comes_exact():
     with refuses(TypeError, "dict"):
         coordinator.compress({"w": array})
     with refuses(ValueError, "fast"):
-        coordinator.optimize_system("fast")  # pyright: ignore[reportArgumentType]
+        coordinator.optimize_system("fast")  # pyrefly: ignore[bad-argument-type]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -147,4 +147,4 @@ def test_impossible_errors_are_refused(error):
 
 def test_a_list_is_refused_as_an_array():
     with refuses(TypeError, "arr", "list"):
-        optimize_array_memory([1, 2])  # pyright: ignore[reportArgumentType]
+        optimize_array_memory([1, 2])  # pyrefly: ignore[bad-argument-type]

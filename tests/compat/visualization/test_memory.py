@@ -150,7 +150,7 @@ def test_loaders_of_a_path_belong_to_the_manager_of_the_process(tmp_path):
     after = get_memory_manager().get_memory_report()["loaded_lazy_loaders"]
     assert after == before + 1
     with pytest.raises(TypeError):
-        create_lazy_visualization_loader(path, None)  # pyright: ignore
+        create_lazy_visualization_loader(path, None)  # pyrefly: ignore[bad-argument-type]
 
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, math.inf, math.nan, 1e-9, "5"])

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -38,8 +39,9 @@ def assert_valid(kind, manifest):
 
 
 def write_jobset(**options):
-    options = {"processes": 4, "image": "example.org/train:1"} | options
-    return yaml.safe_load(distributed.kubernetes_manifest(COMMAND, **options))
+    settings: dict[str, Any] = {"processes": 4, "image": "example.org/train:1"}
+    manifest = distributed.kubernetes_manifest(COMMAND, **settings | options)
+    return yaml.safe_load(manifest)
 
 
 def test_the_jobset_is_kubernetes():
@@ -89,7 +91,7 @@ def test_wrong_numbers_and_names_are_refused(options, named):
 
 def test_a_script_is_refused_for_wrong_numbers_and_names():
     with refuses(TypeError, "processes", 2.5):
-        distributed.slurm_script(COMMAND, processes=2.5)  # pyright: ignore[reportArgumentType]
+        distributed.slurm_script(COMMAND, processes=2.5)  # pyrefly: ignore[bad-argument-type]
     with refuses(ValueError, "processes", 0):
         distributed.slurm_script(COMMAND, processes=0)
     with refuses(ValueError, "a b"):

@@ -1,5 +1,7 @@
 """A curve of any length is held in bounded memory, with its extremes and its holes."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from frugax.watch.serve import MAX_BUCKETS, CurveSummary, to_points
 
 
 def points_of(summary, **given):
-    window = {"low": -np.inf, "high": np.inf, "max_points": 400} | given
+    window: dict[str, Any] = {"low": -np.inf, "high": np.inf, "max_points": 400} | given
     return to_points(summary.buckets, window.pop("seconds", None), **window)
 
 

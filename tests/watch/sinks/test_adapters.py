@@ -87,7 +87,7 @@ def test_tensorboard(tmp_path):
     assert len(files) == 2
     proto = pytest.importorskip("tensorboardX.proto.event_pb2").Event
     masked_crc32c = pytest.importorskip("tensorboardX.record_writer").masked_crc32c
-    data = max((f.read_bytes() for f in files), key=len)
+    data: bytes = max((f.read_bytes() for f in files), key=len)
     at, found = 0, []
     while at < len(data):
         (size,) = struct.unpack("<Q", data[at : at + 8])

@@ -14,7 +14,7 @@ import pytest
 
 from frugax.budget import Receipt, Spend
 from frugax.errors import OutputError
-from frugax.watch.drawing import PALETTES, hex_to_rgb
+from frugax.watch.drawing import PALETTES, Palette, hex_to_rgb
 from frugax.watch.sinks import Curve, Event, HtmlReport, Sink
 from refusals import refuses
 
@@ -247,7 +247,8 @@ def test_keys_scrub_films_and_choices_redraw(page, tmp_path):
     assert said[:6] == steps
     last = [e for e in run() if e.stream == "grid"][-1].values["grid"][-1, -1]
     assert last >= 0
-    for name, pixel in zip(("arc", "high_contrast"), said[6:8], strict=True):
+    palettes: tuple[Palette, ...] = ("arc", "high_contrast")
+    for name, pixel in zip(palettes, said[6:8], strict=True):
         assert pixel == ",".join(map(str, hex_to_rgb(PALETTES[name])[last]))
     assert said[8].startswith("step 50: ")
     assert said[9:] == ["0", "true"]

@@ -109,7 +109,8 @@ def _begin(subject: Subject, budget: ExperimentBudget) -> Campaign:
     if isinstance(subject, CampaignSettings):
         return Campaign.begin(dataclasses.replace(subject, budget=budget))
     if isinstance(subject, Mapping):
-        return Campaign(**{**subject, "budget": budget})
+        arguments: dict[str, Any] = {**subject, "budget": budget}
+        return Campaign(**arguments)
     raise TypeError(
         f"got {subject!r:.80}, which is not a mapping of arguments, CampaignSettings, "
         "a CampaignConfig or a Campaign."

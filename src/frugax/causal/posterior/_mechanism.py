@@ -7,6 +7,7 @@ function shows what the data leave open, in particular outside of their range.
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -207,7 +208,9 @@ def _solve_lower(
     *,
     transposed: bool = False,
 ) -> Float[np.ndarray, " k"]:
-    # np.linalg.solve would factorise the triangle anew.
-    return scipy.linalg.solve_triangular(
+    # np.linalg.solve would factorise the triangle anew. Checkers infer a list from
+    # SciPy's source, which has no annotations.
+    solved: Any = scipy.linalg.solve_triangular(
         root, right, trans=int(transposed), lower=True, check_finite=False
     )
+    return solved

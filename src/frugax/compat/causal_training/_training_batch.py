@@ -63,7 +63,7 @@ def convert_to_jax_batch(batch: TrainingBatch) -> TrainingBatchJAX:
         batch: from `create_training_batch`.
     """
     names = ("observational_data", "expert_probs", "expert_accuracies")
-    arrays = {name: jnp.asarray(getattr(batch, name)) for name in names}
+    arrays: dict[str, Any] = {name: jnp.asarray(getattr(batch, name)) for name in names}
     return dataclasses.replace(batch, **arrays)
 
 

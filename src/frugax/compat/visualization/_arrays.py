@@ -1,7 +1,6 @@
 """Make arrays smaller: exactly, or within a requested error."""
 
 # Callers are checked at run time, whatever their annotations promise.
-# pyright: reportUnnecessaryIsInstance=false
 
 import numpy as np
 

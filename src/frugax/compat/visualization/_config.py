@@ -90,7 +90,8 @@ class Config:
         if type(settings).__module__.partition(".")[0] == "omegaconf":
             from omegaconf import OmegaConf
 
-            settings = OmegaConf.to_container(settings, resolve=True)  # pyright: ignore
+            composed: Any = OmegaConf.to_container(settings, resolve=True)
+            settings = composed
         try:
             return from_plain(cls, settings)
         except WrongValueError as e:

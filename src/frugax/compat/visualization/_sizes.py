@@ -8,7 +8,6 @@ import weakref
 import numpy as np
 
 # Callers are checked at run time, whatever their annotations promise.
-# pyright: reportUnnecessaryIsInstance=false
 
 # SI megabytes, as the limits of the configs are documented.
 BYTES_PER_MB = 1_000_000

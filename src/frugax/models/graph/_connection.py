@@ -84,10 +84,10 @@ class Connection:
     def __abs__(self) -> "Connection":
         return self._op("absolute", self)
 
-    def __eq__(self, other: object) -> "Connection":  # pyright: ignore[reportIncompatibleMethodOverride]
+    def __eq__(self, other: object) -> "Connection":  # pyrefly: ignore[bad-override]
         return self._op("equal", self, other)
 
-    def __ne__(self, other: object) -> "Connection":  # pyright: ignore[reportIncompatibleMethodOverride]
+    def __ne__(self, other: object) -> "Connection":  # pyrefly: ignore[bad-override]
         return self._op("not_equal", self, other)
 
     # `==` builds an op, so connections are hashed and looked up by identity.

@@ -8,7 +8,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -39,7 +39,7 @@ class Layer:
         if place(LAYERS.get(cls.__name__, cls)) == place(cls):
             LAYERS[cls.__name__] = cls
 
-    def __new__(cls, *args: Any, **settings: Any) -> "Layer":
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
         """Refuse unknown settings, with the name that was probably meant."""
         known = inspect.signature(cls.__init__).parameters if args or settings else {}
         # A subclass may take **settings of its own.

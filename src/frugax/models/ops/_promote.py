@@ -40,7 +40,7 @@ def as_dtype(dtype: object) -> np.dtype:
     if dtype == "bfloat16":  # NumPy does not know the name by itself
         return np.dtype(ml_dtypes.bfloat16)
     try:
-        return np.dtype(dtype)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        return np.dtype(dtype)  # pyrefly: ignore[no-matching-overload]
     except TypeError:
         raise TypeError(
             f"there is no dtype {dtype!r}. Use one of {', '.join(_KINDS)}."

@@ -326,5 +326,6 @@ def custom_op(name: str, function: Callable[..., Any]) -> Op:
             p = p.replace(kind=p.POSITIONAL_ONLY)
         rest.append(p)
     # Ports and attributes are read from the signature.
-    body.__signature__ = inspect.Signature([xp, *rest])
+    signed: Any = body
+    signed.__signature__ = inspect.Signature([xp, *rest])
     return op_from_function(name, body)

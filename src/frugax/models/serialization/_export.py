@@ -108,7 +108,7 @@ def export(
             for k in (*compiled.param_keys, *compiled.data_keys)
         }
         data = {k: kinds[k] for k in sorted(compiled.data_keys)}
-        pure: Any = compiled.pure  # pyright: ignore[reportAttributeAccessIssue]
+        pure: Any = compiled.pure  # pyrefly: ignore[missing-attribute]
         if params is None:
             arguments = ({k: kinds[k] for k in sorted(compiled.param_keys)}, data)
             function = jax.jit(pure)

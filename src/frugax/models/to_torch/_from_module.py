@@ -353,8 +353,8 @@ class _Walk:
                 f"the input {node.name!r} is complex; give its two parts, as of "
                 "torch.view_as_real."
             )
-        dtype: str | None = self._dtype_text(value.dtype).removeprefix("dtype:")
-        dtype = {"int": "int32", "float": None}.get(dtype, dtype)
+        stated = self._dtype_text(value.dtype).removeprefix("dtype:")
+        dtype = {"int": "int32", "float": None}.get(stated, stated)
         shape = tuple(
             length if isinstance(length, int) else self._free_name(node.name, i, length)
             for i, length in enumerate(value.shape)

@@ -262,7 +262,8 @@ class _Rewriting:
         """The same operation on the new values, or on others in their place."""
         node, new = self.node, {**self.new, **(replaced or {})}
         if node.target is operator.getitem and isinstance(new[node.args[0]], tuple):
-            return new[node.args[0]][node.args[1]]
+            values: Any = new[node.args[0]]
+            return values[node.args[1]]
         for length in self.axes[node].values():
             if length not in self.selections:
                 raise self._refuse("has a length that depends on data")

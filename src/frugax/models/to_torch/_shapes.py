@@ -1,7 +1,7 @@
 """The torch implementation of reshaping, joining and slicing, for the bodies of ops."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -103,7 +103,11 @@ class Shapes:
         return torch.repeat_interleave(x, repeats, axis)
 
     def pad(
-        self, x: Array, widths: Any, mode: str = "constant", value: Any = 0
+        self,
+        x: Array,
+        widths: Any,
+        mode: Literal["constant", "edge", "reflect", "symmetric", "wrap"] = "constant",
+        value: Any = 0,
     ) -> torch.Tensor:
         """`x` with (before, after) more entries along each axis."""
         if mode == "constant":
@@ -115,6 +119,6 @@ class Shapes:
             n = x.shape[axis]
             if before or after:
                 # As NumPy, whose indices also say what happens beyond one reflection.
-                rows = np.pad(np.arange(n), (before, after), mode=mode)  # pyright: ignore
+                rows = np.pad(np.arange(n), (before, after), mode=mode)
                 x = torch.index_select(x, axis, torch.as_tensor(rows, device=x.device))
         return x

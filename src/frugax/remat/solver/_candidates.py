@@ -211,8 +211,8 @@ def list_named(
         sources = [(copied, {"copies": copies, "copied_flops": flops})]
     if divide_batch:
         for whole in (body, opened):
-            if whole is not None and (found := _in_smallest_chunks(whole)):
-                chunk, extra = found
+            if whole is not None and (divided := _in_smallest_chunks(whole)):
+                chunk, extra = divided
                 sources.append((chunk, extra | {"is_opened": whole is opened}))
     return [
         NamedCandidate.of(plan, extra)

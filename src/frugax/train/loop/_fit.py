@@ -241,7 +241,7 @@ def fit(
         plan=plan,
     )
     start = loop.num_taken
-    compile_limit = budget and budget.compiles
+    compile_limit = None if budget is None else budget.compiles
     watched = watchdog_used or contextlib.nullcontext()
     # The report comes before the limit on compiles is lifted, because it lists it.
     with step.limit_compiles(compile_limit), CompileLedger() as compiles, watched:
@@ -249,7 +249,7 @@ def fit(
         spends = step.report().spends
     ledger = loop.clock.to_ledger()
     if budget is not None and budget.seconds is not None:
-        predicted = loop.plan and loop.plan.predicted
+        predicted = None if loop.plan is None else loop.plan.predicted
         if plan is not None and was_compiled:
             # `train.plan` compiled this step already, so the time of that is not here.
             predicted = plan.predicted - plan.compile_seconds

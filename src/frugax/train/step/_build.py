@@ -143,10 +143,12 @@ class Builder:
             with contextlib.suppress(ValueError):  # too few rows in a micro-batch
                 part = _with_shardings(part, layout.batch_sharding(part))
 
+            of_result = of_state, layout.replicated
+
             def build(value_and_grad: Callable[..., Any]) -> StepFunction:
                 step = self._make_step(value_and_grad)
                 return lambda *args: lax.with_sharding_constraint(
-                    step(*args), (of_state, layout.replicated)
+                    step(*args), of_result
                 )
 
         # The optimiser's temporaries count too, so the whole step is what is measured.

@@ -163,4 +163,4 @@ def _split_budgets(
         if time is not None:
             raise TypeError(f"two time budgets were given: {time} and {one}.")
         time = one
-    return memory, time and time.compiles
+    return memory, None if time is None else time.compiles

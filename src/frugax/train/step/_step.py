@@ -304,7 +304,7 @@ class TrainStep:
 
         Its bytes are those of one device.
         """
-        return self._current and self._current.plan
+        return None if self._current is None else self._current.plan
 
     @property
     def unplanned_bytes(self) -> int | None:
@@ -312,7 +312,7 @@ class TrainStep:
 
         None without a plan.
         """
-        return self.plan and self.plan.unplanned_bytes
+        return None if self.plan is None else self.plan.unplanned_bytes
 
     @property
     def program(self) -> measure.ProgramCosts:

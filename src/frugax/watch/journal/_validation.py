@@ -6,7 +6,7 @@ Numbers are widened to int64, float32 or float64, exactly; arrays keep their dty
 import math
 import operator
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, SupportsIndex, cast
 
 import numpy as np
 from jaxtyping import Int64, Shaped
@@ -26,7 +26,7 @@ def as_step(step: object, *, after: int | None = None) -> int:
     try:
         # `int()` would accept 1.5 and "3"; `operator.index` takes integers of any
         # library.
-        number = operator.index(step)  # pyright: ignore[reportArgumentType]
+        number = operator.index(cast(SupportsIndex, step))
     except TypeError as e:
         raise TypeError(f"step must be a whole number, got {step!r:.99}.") from e
     if after is not None and number <= after:

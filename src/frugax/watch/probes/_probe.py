@@ -33,7 +33,7 @@ class Probe:
     name: str
     kind: Kind
     handler: Callable[..., Any] | None
-    tree: Any  # a PyTreeDef: pyright does not know that class
+    tree: Any  # a PyTreeDef: type checkers do not know that class
     fields: tuple[str, ...]
     label: str
 

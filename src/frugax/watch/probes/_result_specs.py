@@ -154,8 +154,10 @@ def merge_branches(
         for place, spec in enumerate(specs):
             seen[spec] = seen.get(spec, 0) + 1
             key = spec, seen[spec]
-            found.setdefault(key, [None] * len(branches))[i] = place
-            first.setdefault(key, spec)
+            if key not in found:
+                found[key] = [None] * len(branches)
+                first[key] = spec
+            found[key][i] = place
     result = []
     for key, places in found.items():
         spec = first[key]

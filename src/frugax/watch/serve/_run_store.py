@@ -354,7 +354,7 @@ class RunStore:
             if seconds is None:
                 return None
         buckets = curve.buckets
-        window = {"low": low, "high": high, "max_points": max_points}
+        window: dict[str, Any] = {"low": low, "high": high, "max_points": max_points}
         found = to_points(buckets, seconds, **window)
         is_coarse = curve.size > 1 and 2 * len(found["x"]) < max_points
         if self.index is not None and is_coarse:

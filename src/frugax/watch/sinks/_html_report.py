@@ -376,10 +376,10 @@ def _cell(value: PlainValue | None) -> Markup:
         case bool():
             kind, text = ("kept", "yes") if value else ("broken", "no")
             return element("td", text, class_=f"n {kind}", data_v=str(int(value)))
-        case float():
-            return element("td", f"{value:.4g}", class_="n", data_v=repr(value))
         case int():
             return element("td", f"{value:,}", class_="n", data_v=str(value))
+        case float():
+            return element("td", f"{value:.4g}", class_="n", data_v=repr(value))
         case _:
             return element("td", value, class_="n", data_v="")
 
