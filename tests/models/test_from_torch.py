@@ -324,13 +324,18 @@ def test_an_assertion_about_values_and_a_train_without_a_result_are_no_obstacle(
     assert imported.free_shapes["x"] == ("x_0", 3)
 
 
-def test_a_model_that_differs_is_refused():
-    class Noisy(nn.Module):
-        def forward(self, x):
-            return x + torch.bernoulli(torch.full_like(x, 0.5))
+DRAWS = {
+    "bernoulli.p": lambda x: x + torch.bernoulli(torch.full_like(x, 0.5)),
+    "randn_like.default": lambda x: x + torch.randn_like(x),
+    "randn.default": lambda x: x + torch.randn(4, 4),
+}
 
-    with refuses(UnsupportedModuleError):
-        from_torch(Noisy(), (torch.randn(4, 4),))
+
+@pytest.mark.parametrize("operation", DRAWS)
+def test_a_module_that_draws_is_refused_with_the_remedy(operation):
+    name = operation.partition(".")[0]
+    with refuses(UnsupportedModuleError, f"aten.{name}", __file__, "input"):
+        from_torch(Function(DRAWS[operation]), (torch.randn(4, 4),))
 
 
 def test_the_module_is_left_as_it_was():

@@ -238,8 +238,16 @@ def _decompose(exported: Any) -> Any:
     core = torch.export.default_decompositions()
     known = {**decomposition_table, **{k: core[k] for k in core}}
     return exported.run_decompositions(
-        {k: write for k, write in known.items() if _table_name(k) is None}
+        {
+            k: write
+            for k, write in known.items()
+            # Draws are refused, by the name that the module gives them.
+            if _table_name(k) is None and not str(k).startswith(_DRAWS)
+        }
     )
+
+
+_DRAWS = ("aten.rand", "aten.bernoulli", "aten.normal")
 
 
 # Operations of other packages that are one of ATen's.
@@ -427,6 +435,8 @@ class _Walk:
         if node.target in _LENGTH_ARITHMETIC:
             return node.target(*args)
         name = _table_name(node.target)
+        if name is None and _draws(node):
+            raise _refuse_draws(node)
         if name is None:
             self.missing.setdefault(str(node.target), place_of(node))
             return _MISSING
@@ -441,12 +451,8 @@ class _Walk:
             ) from e
 
     def _compute(self, node: Any, args: Any, named: Any) -> Any:
-        tags = getattr(node.target, "tags", ())
-        if torch.Tag.nondeterministic_seeded in tags and not _is_off_dropout(node):
-            raise UnsupportedModuleError(
-                f"{node.target} in {place_of(node)} draws random numbers, so that the "
-                "module is not a function of its inputs."
-            )
+        if _draws(node) and not _is_off_dropout(node):
+            raise _refuse_draws(node)
         return node.target(*args, **named)
 
     def _inline(self, node: Any, args: Any) -> Any:
@@ -664,6 +670,18 @@ def _attribute(module: torch.fx.GraphModule, path: str) -> Any:
     for name in path.split("."):
         value = getattr(value, name)
     return value
+
+
+def _draws(node: Any) -> bool:
+    """Whether an operation draws random numbers, or could."""
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _refuse_draws(node: Any) -> UnsupportedModuleError:
+    return UnsupportedModuleError(
+        f"{node.target} in {place_of(node)} draws random numbers, which from_torch "
+        "does not convert: let forward take them as an input."
+    )
 
 
 def _is_off_dropout(node: Any) -> bool:
