@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from frugax import SizeBudget, compress
+from frugax.compress.arrays import _tensor
 from frugax.compress.codecs import MIN_STEP, _blocks, grid, lossless
-from frugax.compress.search import Source, _draft, _source
+from frugax.compress.search import _draft, _encode, _rates, _source
 from frugax.errors import OutputError
 from refusals import refuses
 
@@ -26,8 +27,8 @@ TREE = {
 
 @pytest.mark.parametrize("limits", [{"ratio": 6}, {"max_abs": 0}, {"max_abs": 0.1}])
 def test_progress_moves_within_one_tensor(limits, monkeypatch):
-    for module in (_source, _blocks):
-        monkeypatch.setattr(module, "BLOCK", 2048)
+    monkeypatch.setattr(_blocks, "BLOCK", 2048)
+    for module in (_encode, _blocks):
         monkeypatch.setattr(module, "numbers_per_chunk", lambda codec, shape: 2048)
     w, seen = np.resize(NORMAL, (64, 320)), []
     compress.plan(
@@ -44,7 +45,9 @@ def test_progress_moves_within_one_tensor(limits, monkeypatch):
 
 def test_tiny_tensors_are_exact_at_once(monkeypatch):
     tried = []
-    monkeypatch.setattr(Source, "_estimate", lambda s, _: tried.append(s.name))
+    monkeypatch.setattr(
+        _rates.Rates, "_estimate", lambda _, source, *rest: tried.append(source.name)
+    )
     tree = {f"t{i}": NORMAL[i, :4].astype("f") for i in range(20)}
     plan = compress.plan(tree, SizeBudget(rel_error=0.1))
     assert not plan.rel_error
@@ -79,13 +82,13 @@ def test_a_tensor_of_which_enough_was_seen_is_let_go_of(monkeypatch):
     # A step that is too fine for the first numbers: the search asks for such, and the
     # pages of all tensors would stay in memory.
     gone = []
-    monkeypatch.setattr(_source, "release", lambda part: gone.append(part.size))
+    monkeypatch.setattr(_tensor, "release", lambda part: gone.append(part.size))
     source = _source.Source("w", TREE["w"])
     assert source.quantisable
     gone.clear()
     assert not source.is_quantisable_at(MIN_STEP)
     assert source.uniform_distortion(MIN_STEP).energy == 0
-    assert source.estimate(MIN_STEP).energy == 0
+    assert _rates.Rates().at(source, MIN_STEP).energy == 0
     assert gone.count(source.array.size) >= 3
 
 

@@ -93,10 +93,10 @@ def test_an_interrupted_file_is_continued(
     names = {name for file in kept for name in file}
     assert names == {"half", "nan", "small[0]", "small[1]", "small[2]"}
     seen = []
-    encode = compress.search.Source.encode
+    encode = compress.search.encode_tensor
     monkeypatch.setattr(
-        "frugax.compress.search.Source.encode",
-        lambda self, *a, **k: seen.append(self.name) or encode(self, *a, **k),
+        "frugax.compress.search._coder.encode_tensor",
+        lambda source, *a, **k: seen.append(source.name) or encode(source, *a, **k),
     )
     compress.save(path, tree, plan, resume=folder)
     assert seen == ["whole"]

@@ -12,7 +12,13 @@ from frugax.trees import PyTree, describe
 from ._arguments import MonotonicProgress, Progress, check_path
 from ._buckets import file_length, write_file
 from ._report import CompressedBytes, CompressReport, make_report, measure_tensors
-from .arrays import check_not_input, find_ties, named_arrays, unwrap_modules
+from .arrays import (
+    check_not_input,
+    find_ties,
+    named_arrays,
+    unwrap_modules,
+    warn_of_not_finite,
+)
 from .codecs import Form, Step, find_form, step_below
 from .search import (
     Calibration,
@@ -28,7 +34,6 @@ from .search import (
     make_draft,
     make_plan,
     scale_rows,
-    warn_of_not_finite,
 )
 
 # Files that are coded at most to fit other values into the size of a plan, and the

@@ -27,8 +27,7 @@ from ._tensor_table import (
     summary_table,
     tensor_table,
 )
-from .arrays import QUANTISABLE, Distortion, relative_error
-from .search import Source
+from .arrays import QUANTISABLE, Distortion, Tensor, relative_error
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,7 +276,7 @@ class _Exported:
             self._last = item.sources, arrays
         arrays = self._last[1]
         array = arrays[0] if item.make is None else item.make(arrays)
-        source, error = Source(item.name, array), Distortion()
+        source, error = Tensor(item.name, array), Distortion()
         why = item.why_dense or self._why_not(item, source)
         if why:
             rounded = keep_dense(item.name, array)
@@ -292,7 +291,7 @@ class _Exported:
         self._rows.setdefault(row, []).append((kept, error, source.energy, why))
         self._rows_of[row] = item
 
-    def _why_not(self, item: Item, source: Source) -> str:
+    def _why_not(self, item: Item, source: Tensor) -> str:
         if source.array.dtype.name not in QUANTISABLE:
             return f"of {source.array.dtype.name}"
         if not 0 < source.max_abs < 1e37:

@@ -18,14 +18,15 @@ from .arrays import (
     QUANTISABLE,
     Distortion,
     PackedArray,
+    Tensor,
     dtype_from_name,
     named_arrays,
     register_packed,
     relative_error,
     unwrap_modules,
+    warn_of_not_finite,
 )
 from .codecs.groups import Grouping, decode_groups, pack_nibbles, quantise_groups
-from .search import Source, warn_of_not_finite
 
 # Smaller tensors stay as they are: programs hardly notice their bytes, and outputs do
 # notice their errors.
@@ -134,7 +135,7 @@ def pack(
     leaves = named_leaves(tree)
     only_arrays = [leaf if is_array(leaf) else None for _, leaf in leaves]
     arrays = named_arrays(replace_leaves(tree, only_arrays))
-    sources = {name: Source(name, array) for name, array in arrays.items()}
+    sources = {name: Tensor(name, array) for name, array in arrays.items()}
     warn_of_not_finite(sources.values(), stack_level=2)
     weights = _check_sensitivity(sources, sensitivity)
     options = [_list_options(source) for source in sources.values()]
@@ -223,7 +224,7 @@ def unpack(tree: PyTree) -> PyTree:
 
 
 def _check_sensitivity(
-    sources: Mapping[str, Source], sensitivity: Mapping[str, float] | None
+    sources: Mapping[str, Tensor], sensitivity: Mapping[str, float] | None
 ) -> list[float]:
     for name, weight in (sensitivity or {}).items():
         if name not in sources:
@@ -233,7 +234,7 @@ def _check_sensitivity(
     return [float((sensitivity or {}).get(name, 1.0)) for name in sources]
 
 
-def _why_dense(source: Source) -> str:
+def _why_dense(source: Tensor) -> str:
     """Return why a tensor cannot be packed; empty if it can."""
     array = source.array
     if array.ndim < 2:
@@ -250,7 +251,7 @@ def _why_dense(source: Source) -> str:
     return ""
 
 
-def _list_options(source: Source) -> list[_Option]:
+def _list_options(source: Tensor) -> list[_Option]:
     """Return the ways to hold a tensor, with estimated errors; the last is exact."""
     array = source.array
     dense = _Option(None, array.nbytes, 0.0)
@@ -300,7 +301,7 @@ def _packed_bytes(shape: tuple[int, ...], grouping: Grouping) -> int:
 
 
 def _choose(
-    sources: list[Source],
+    sources: list[Tensor],
     options: list[list[_Option]],
     weights: list[float],
     limit: int | None,
@@ -342,7 +343,7 @@ def _choose(
 
 
 def _pack_tensor(
-    source: Source, option: _Option
+    source: Tensor, option: _Option
 ) -> tuple[PackedArray | None, Distortion]:
     import jax.numpy as jnp
 
@@ -367,7 +368,7 @@ def _pack_tensor(
 
 
 def _raise_infeasible(
-    needed: int, limit: int, budget: SizeBudget | None, sources: list[Source]
+    needed: int, limit: int, budget: SizeBudget | None, sources: list[Tensor]
 ) -> NoReturn:
     what = "packing these weights in at least 4 bits each"
     if budget is not None:

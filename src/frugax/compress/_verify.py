@@ -11,13 +11,13 @@ from frugax.trees import PyTree
 from ._arguments import MonotonicProgress, Progress
 from .arrays import (
     Distortion,
+    Tensor,
     named_arrays,
     relative_error,
     release,
     unwrap_modules,
 )
 from .container import CompressedFile, open_file
-from .search import Source
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +190,7 @@ def _measure(
     file: CompressedFile, name: str, original: np.ndarray | None
 ) -> tuple[float, float] | tuple[None, None]:
     """Measure the errors of a tensor; infinite if an exact one differs at all."""
-    source = None if original is None else Source(name, original)
+    source = None if original is None else Tensor(name, original)
     same, error = True, Distortion()
     for start, part in file.parts(name):
         if source is None:

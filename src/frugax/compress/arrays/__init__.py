@@ -4,7 +4,6 @@ from ._error import (
     Distortion as Distortion,
     relative_error as relative_error,
     round_up as round_up,
-    sum_squares as sum_squares,
 )
 from ._leaves import (
     DTYPE_NAMES as DTYPE_NAMES,
@@ -26,6 +25,10 @@ from ._mapped import (
 from ._packed import (
     PackedArray as PackedArray,
     register_packed as register_packed,
+)
+from ._tensor import (
+    Tensor as Tensor,
+    warn_of_not_finite as warn_of_not_finite,
 )
 from ._ties import (
     find_ties as find_ties,

@@ -17,6 +17,9 @@ from ._draft import (
     limit_bytes as limit_bytes,
     make_draft as make_draft,
 )
+from ._encode import (
+    encode_tensor as encode_tensor,
+)
 from ._infeasible import (
     describe_best_size as describe_best_size,
 )
@@ -40,5 +43,4 @@ from ._search import (
 )
 from ._source import (
     Source as Source,
-    warn_of_not_finite as warn_of_not_finite,
 )

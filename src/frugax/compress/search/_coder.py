@@ -27,7 +27,9 @@ from .._buckets import in_bucket
 from ..arrays import Distortion, release
 from ..codecs import BLOCK, ChannelScaling, Form, Step, encode_grid
 from ..container import CompressedFile, EncodedTensor, compute_digest, write
-from ._source import CountProgress, Source
+from ._encode import encode_tensor, grid_inputs
+from ._exact import CountProgress
+from ._source import Source
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,11 +54,11 @@ def encode_all(
     blocks = encode_grid(
         part
         for request in requests
-        for part in request.source.grid_inputs(request.step, request.form)
+        for part in grid_inputs(request.source, request.step, request.form)
     )
     for request in requests:
-        yield request.source.encode(
-            request.step, request.form, blocks=blocks, progress=progress
+        yield encode_tensor(
+            request.source, request.step, request.form, blocks=blocks, progress=progress
         )
 
 

@@ -97,15 +97,15 @@ def _suggest(
     longest = (
         f"{binds.name or '(the array)'!r} alone takes {binds.stored_bytes:,} bytes."
     )
-    if not only_size and sum(source.exact_bytes for source in exact_only) < limit:
+    if not only_size and sum(source.exact.bytes for source in exact_only) < limit:
         return f"{_LARGER_ERROR}{longest}"
     named: list[str] = []
     for s in exact_only:
         if needed <= limit:
             break
-        needed -= s.exact_bytes
+        needed -= s.exact.bytes
         place = s.name or "(the array)"
-        named.append(f"{place!r} ({s.array.dtype.name}, {s.exact_bytes:,} bytes)")
+        named.append(f"{place!r} ({s.array.dtype.name}, {s.exact.bytes:,} bytes)")
     if needed > limit:  # the rest is too long as well
         return f"compress fewer weights: {longest}"
     more = f" and {len(named) - 3} more" if len(named) > 3 else ""

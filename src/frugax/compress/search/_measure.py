@@ -10,7 +10,7 @@ import numpy as np
 
 from frugax.trees import PyTree, is_array
 
-from ..arrays import named_arrays, unwrap_modules
+from ..arrays import Tensor, named_arrays, unwrap_modules
 from ..codecs import ChannelScaling
 from ._calibration import Calibration
 from ._columns import code_by_columns_if_shorter
@@ -213,7 +213,7 @@ def sensitivity_of(
     rng = np.random.default_rng(seed)
     sensitivity: dict[str, float] = {}
     for name, array in arrays.items():
-        source = Source(name, array)
+        source = Tensor(name, array)
         if not source.energy:
             continue
         # To first order the expected change is the variance of the noise times the

@@ -18,8 +18,9 @@ from frugax.allocate import multiple_choice_knapsack
 from ..codecs import MAX_STEP, Step, step_below
 from ._draft import Steps
 from ._measure import ErrorMeasure
+from ._rates import Rates
 from ._sample import RatePoint
-from ._source import TRELLIS_STEP, Source, estimate_together
+from ._source import TRELLIS_STEP, Source
 
 # Scales half a power of two apart are sampled; between them points are interpolated.
 _NOTCH = 0.5
@@ -37,10 +38,12 @@ class ScaleModel:
     Attributes:
         measure: the tensors, and the weights of their errors.
         capped: whether steps stop where finer ones would have integers out of range.
+        rates: estimates of each tensor.
     """
 
     measure: ErrorMeasure
     capped: bool = False
+    rates: Rates = dataclasses.field(default_factory=Rates)
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -55,7 +58,8 @@ class ScaleModel:
         cost = np.zeros((len(self.sources), len(_OPTIONS) + 1), np.int64)
         loss = np.full(cost.shape, np.inf)
         for row, source in enumerate(self.sources):
-            cost[row, -1], loss[row, -1] = math.ceil(source.exact_cost_estimate), 0.0
+            cost[row, -1] = math.ceil(self.rates.exact_bytes(source))
+            loss[row, -1] = 0.0
             if not source.quantisable:
                 continue
             for column, option in enumerate(_OPTIONS):
@@ -105,7 +109,7 @@ class ScaleModel:
     def _sample_at(self, scales: Sequence[float]) -> None:
         """Estimate all tensors at the sampled scales next to some, at once."""
         notches = {math.floor(scale / _NOTCH) + n for scale in scales for n in (0, 1)}
-        estimate_together(
+        self.rates.make(
             (source, self.step_at(source, _NOTCH * n))
             for source in self.sources
             for n in sorted(notches)
@@ -115,7 +119,7 @@ class ScaleModel:
         """Estimate a tensor at a scale from the two sampled scales next to it."""
         notch = math.floor(scale / _NOTCH)
         low, high = (
-            source.estimate(self.step_at(source, _NOTCH * n))
+            self.rates.at(source, self.step_at(source, _NOTCH * n))
             for n in (notch, notch + 1)
         )
         part = scale / _NOTCH - notch

@@ -29,6 +29,7 @@ from ..container import write
 from ._calibration import Calibration
 from ._coder import Coder
 from ._draft import Draft, Steps, limit_bytes, make_draft
+from ._encode import placeholder
 from ._infeasible import raise_infeasible
 from ._measure import ErrorMeasure, Sensitivity
 from ._scales import ScaleModel
@@ -169,9 +170,9 @@ class Search:
     def _exact_exceeds(self, limit: int) -> bool:
         """Whether everything without loss and header is longer than a limit."""
         for source in self.sources:
-            if source.exact_exceeds(limit):
+            if source.exact.exceeds(limit):
                 return True
-            limit -= source.exact_bytes
+            limit -= source.exact.bytes
         return False
 
     @functools.cached_property
@@ -217,7 +218,7 @@ class Search:
 
     def _fit_bytes_capped(self, limit: int, shortest: Callable[[], Draft]) -> Draft:
         # The header is compressed too, so its length is measured, not added up.
-        placeholders = [source.placeholder() for source in self.sources]
+        placeholders = [*map(placeholder, self.sources)]
         overhead = len(write(self.head, placeholders))
         # The middle of the accepted range: real files land on both sides of an
         # estimate.
@@ -360,7 +361,7 @@ class Search:
         """Return the tensors that no step can shorten, the longest first."""
         steps = self.scales.steps_at(self.scales.coarsest)
         exact = [s for s in self.sources if not s.is_quantisable_at(steps(s))]
-        return sorted(exact, key=lambda s: -s.exact_bytes)
+        return sorted(exact, key=lambda s: -s.exact.bytes)
 
     def _total_bytes(self, scale: float) -> float:
         self.progress.next(_SAMPLING)(1.0, "sampling")

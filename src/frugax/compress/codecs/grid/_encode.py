@@ -105,7 +105,7 @@ def estimate_side_bytes(tables: Tables) -> float:
 
 def estimate_uniform_bytes(numbers: np.ndarray, row: int) -> float:
     """Estimate the length of a block of a uniform grid, without coding, by 1%."""
-    raw_bits, bits = choose_raw_bits(numbers)
+    raw_bits, bits = choose_raw_bits(numbers[numbers != 0], numbers.size)
     lanes = LaneLayout.of_rows(numbers.size, row)
     # The lowest half, how many there are, and symbols for far-out integers.
     head = HEADER.size + len(PLAIN) + 7 + LENGTH.size * bool(raw_bits)

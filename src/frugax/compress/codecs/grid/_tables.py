@@ -74,21 +74,28 @@ class Tables:
 
     def symbols(self, numbers: np.ndarray, classes: np.ndarray) -> np.ndarray:
         """Return the symbol of each integer, uint8; "far out" where it has none."""
+        out = np.empty(len(numbers), np.uint8)
+        for first in range(0, len(numbers), _PART):  # copies that stay in the cache
+            part = slice(first, first + _PART)
+            out[part] = self._symbols(numbers[part], classes[part])
+        return out
+
+    def _symbols(self, numbers: np.ndarray, classes: np.ndarray) -> np.ndarray:
         # In the type of the numbers: int32 is half the memory of int64.
         kind = numbers.dtype.type
+        low, count = self.lowest.astype(kind), self.halves.astype(kind)
+        if len(count) > 1:
+            low, count = low[classes], count[classes]
         coded = numbers if self.trellis else numbers >> kind(self.raw_bits)
         half = numbers >> kind((2 if self.trellis else 1) + self.raw_bits)
-        half -= self.lowest.astype(kind)[classes]
-        count = self.halves.astype(kind)[classes]
-        far = (half < 0) | (half >= count)
-        half[far] = count[far]
-        half <<= 1
-        half |= (coded >> kind(self.trellis)) & 1
+        half -= low
+        half = np.where((half < 0) | (half >= count), count, half)
+        symbol = half << 1
+        symbol |= (coded >> kind(self.trellis)) & 1
         if not self.trellis:
-            half[far] = 2 * count[far]
-            zero = numbers == 0
-            half[zero] = 2 * count[zero] + 1
-        return half.astype(np.uint8)
+            symbol = np.where(half == count, 2 * count, symbol)
+            symbol = np.where(numbers == 0, 2 * count + 1, symbol)
+        return symbol
 
     def bits(self) -> np.ndarray:
         """Return the bits of each symbol, as `frequencies`; inf if it has none."""
@@ -125,10 +132,11 @@ def fit_tables(numbers: np.ndarray, classes: np.ndarray, *, trellis: bool) -> Ta
     raw_bits, below = 0, 2  # bits below a half
     count, zeros = int(classes.max()) + 1, np.zeros(0)
     if not trellis:
-        (raw_bits, _), below = choose_raw_bits(numbers), 1
-        zeros = np.bincount(classes[numbers == 0], minlength=count)
-        classes, numbers = classes[numbers != 0], numbers[numbers != 0]
-        numbers = numbers >> numbers.dtype.type(raw_bits)
+        total, present = len(numbers), numbers != 0
+        zeros = np.bincount(classes[~present], minlength=count)
+        classes, numbers = classes[present], numbers[present]
+        (raw_bits, _), below = choose_raw_bits(numbers, total), 1
+        numbers >>= numbers.dtype.type(raw_bits)
     histograms = _count_by_class(numbers, classes, count)
     spans = [_coded_span(*histogram, trellis=trellis) for histogram in histograms]
     # Leave more bits raw until the widest class has at most `_CODED_HALVES` halves: on
@@ -202,13 +210,13 @@ def _count_halves(spans: Sequence[tuple[int, int]], below: int) -> int:
     return max((high >> below) - (low >> below) + 1 for low, high in spans)
 
 
-def choose_raw_bits(numbers: np.ndarray) -> tuple[int, float]:
+def choose_raw_bits(numbers: np.ndarray, total: int) -> tuple[int, float]:
     """Choose the lowest bits that are not coded: as many as make a block shortest.
 
-    Of a uniform grid. The second number is about how many bits table, symbols and raw
+    Of a uniform grid, whose integers that are not 0 are given, and how many there are
+    in all. The second number returned is about how many bits table, symbols and raw
     bits then take.
     """
-    total, numbers = len(numbers), numbers[numbers != 0]
     if not numbers.size:
         return 0, 0.0
     # Some are listed apart: they must not set what the others cost.
@@ -217,7 +225,9 @@ def choose_raw_bits(numbers: np.ndarray) -> tuple[int, float]:
         *(0, (high - low).bit_length() - _SPAN_BITS),
         max(-low, high).bit_length() - _MAX_HALF.bit_length(),
     )
-    counts = np.bincount((np.clip(numbers, low, high) - low) >> fewest)
+    index = np.clip(numbers, low, high)
+    index -= numbers.dtype.type(low)
+    counts = np.bincount(index >> fewest)
     best, raw_bits = math.inf, fewest
     for bits in range(fewest, fewest + _SPAN_BITS + 1):
         widest = (high >> bits) - (low >> bits) + 1

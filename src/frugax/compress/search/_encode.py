@@ -1,0 +1,101 @@
+"""Code a tensor at a step: every form that suits, of which the shortest is kept."""
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..arrays import Distortion, release
+from ..codecs import CodedBlocks, Form, Step, grid, numbers_per_chunk, split_chunks
+from ..container import Digest, EncodedTensor, compute_digest
+from ._exact import CountProgress, make_record
+from ._source import STEP_BYTES, UNIFORM, Source
+
+
+def grid_inputs(
+    source: Source, step: Step | None, form: Form | None
+) -> Iterator[grid.GridInput]:
+    """Yield the chunks that `encode_tensor` needs coded."""
+    if step is None:
+        return
+    for each in _list_forms(source, step, form):
+        scaling = source.scaling if each.scaled or each.columns else None
+        yield from split_chunks(source.array, step, scaling, trellis=each.trellis)
+
+
+def encode_tensor(
+    source: Source,
+    step: Step | None,
+    form: Form | None,
+    *,
+    blocks: CodedBlocks,
+    progress: CountProgress,
+) -> EncodedTensor:
+    """Return the shortest coding at a step; the exact one if that is as short."""
+    if step is None:
+        return source.exact.encode(progress)
+    coded = (
+        _encode_stepped(source, each, step, blocks, progress)
+        for each in _list_forms(source, step, form)
+    )
+    options = [option for option in coded if option is not None]
+    if options:
+        best = min(options, key=lambda e: (sum(map(len, e.blocks)), e.record.codec))
+        if source.exact.exceeds(sum(map(len, best.blocks)) + STEP_BYTES):
+            return best
+    return source.exact.encode(progress)
+
+
+def placeholder(source: Source) -> EncodedTensor:
+    """Return the tensor with empty chunks, to measure the length of the header."""
+    stepped = source.quantisable
+    codec = str(Form()) if stepped else "lossless"
+    # Steps, digests and errors that compress like real ones, different for each.
+    step = Step(1024 + len(source.name) * 37 % 1024, -20) if stepped else None
+    digest = compute_digest(np.frombuffer(source.name.encode(), np.uint8))
+    error = Distortion(source.energy * 0.00123, 0.0123)
+    chunks = -(-source.array.size // numbers_per_chunk(codec, source.array.shape))
+    record = make_record(source, codec, step, digest, error)
+    return EncodedTensor(record, (b"",) * chunks, error)
+
+
+def _list_forms(source: Source, step: Step, form: Form | None) -> list[Form]:
+    """Return the forms to try at a step: none if the tensor stays exact."""
+    if not source.energy or source.tiny:
+        return []
+    forms = [form or source.form_at(step)]
+    if form is None and forms == [Form()] and source.tries_both:
+        forms.append(UNIFORM)
+    return forms
+
+
+def _encode_stepped(
+    source: Source, form: Form, step: Step, blocks: CodedBlocks, progress: CountProgress
+) -> EncodedTensor | None:
+    """Make the tensor of the next chunks; None if some number is too large.
+
+    All chunks of the tensor are taken from `blocks`, even then.
+    """
+    flat, codec = source.array.reshape(-1), str(form)
+    chunks = -(-flat.size // numbers_per_chunk(codec, source.array.shape))
+    kept: list[bytes] = []
+    error, digest, start = Distortion(), Digest(), 0
+    for coded in itertools.islice(blocks, chunks):
+        if coded is None:
+            continue
+        block, values = coded
+        if form.columns:
+            row = math.prod(source.array.shape[1:])
+            values = grid.transpose(values.reshape(row, -1)).reshape(-1)
+        kept.append(block)
+        digest.update(values)
+        part = flat[start : start + len(values)]
+        error += Distortion.between(values, part)
+        release(part)
+        start += len(values)
+        progress(start)
+    if len(kept) < chunks:
+        return None
+    record = make_record(source, codec, step, digest.hexdigest(), error)
+    return EncodedTensor(record, tuple(kept), error)
