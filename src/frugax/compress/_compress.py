@@ -1,22 +1,20 @@
 """`plan`, `apply`, `compress`, `save`: encode weights as an `.fxz` file in a budget."""
 
+import dataclasses
 import functools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, overload
+from typing import overload
 
 from frugax.budget import SizeBudget, check_budget
-from frugax.trees import PyTree, describe
+from frugax.trees import PyTree
 
-from ._arguments import MonotonicProgress, Progress, check_path
+from ._arguments import Progress, check_path
 from ._buckets import file_length, write_file
 from ._report import CompressedBytes, CompressReport, make_report, measure_tensors
 from .arrays import (
     check_not_input,
-    find_ties,
-    named_arrays,
-    unwrap_modules,
     warn_of_not_finite,
 )
 from .codecs import Form, Step, find_form, step_below
@@ -28,10 +26,10 @@ from .search import (
     EncodeRequest,
     Sensitivity,
     Source,
+    Work,
     choose,
     code_by_columns,
     limit_bytes,
-    make_draft,
     make_plan,
     scale_rows,
 )
@@ -100,19 +98,13 @@ def plan(
     ('trellis', True)
     """
     check_budget(budget, SizeBudget)
-    monotonic = MonotonicProgress(progress)
-    sources, head = _read_tree(tree, metadata)
-    draft = choose(
-        *(sources, head, budget),
-        sensitivity=sensitivity,
-        progress=monotonic,
-        coder=Coder(workers),
-    )
-    monotonic.finish()
+    work = Work.read(tree, sensitivity, metadata, progress, Coder(workers))
+    draft = choose(work, budget)
+    work.progress.finish()
     warn_of_not_finite(draft.sources, stack_level=2)
     # The coded draft is dropped: a plan keeps steps and codecs, and `apply` codes
     # again.
-    return make_plan(draft, budget, _only_calibration(sensitivity))
+    return make_plan(draft, budget, work.calibration)
 
 
 @overload
@@ -231,18 +223,16 @@ def compress(
     array([[0., 1., 2.],
            [3., 4., 5.]])
     """
-    monotonic = MonotonicProgress(progress)
-    draft, budget, plan = _make_draft(
-        tree, budget_or_plan, sensitivity, monotonic, metadata, Coder(workers)
-    )
+    _check_task(budget_or_plan)
+    work = Work.read(tree, sensitivity, metadata, progress, Coder(workers))
+    draft, budget, plan = _make_draft(work, budget_or_plan)
     warn_of_not_finite(draft.sources, stack_level=2)
     # The bytes are decoded and compared first: weights must not be lost to a faulty
     # codec.
     tensors = measure_tensors(draft)
-    monotonic.finish()
-    calibration = _only_calibration(sensitivity)
+    work.progress.finish()
     report = make_report(
-        draft, tensors, budget, plan, calibration, file_bytes=draft.length
+        draft, tensors, budget, plan, work.calibration, file_bytes=draft.length
     )
     return CompressedBytes(draft.data(), report)
 
@@ -298,27 +288,25 @@ def save(
         ValueError: the plan is for other weights, or `path` is the mapped file that a
             tensor is read from.
     """
-    monotonic = MonotonicProgress(progress)
     check_path(path)
+    _check_task(budget_or_plan)
     # Lossy weights in place of the only originals could never be undone.
     check_not_input(path, tree)
-    coder = Coder(workers, resume)
-    draft, budget, plan = _make_draft(
-        *(tree, budget_or_plan, sensitivity, monotonic, metadata, coder),
-        refit=refit,
-    )
+    work = Work.read(tree, sensitivity, metadata, progress, Coder(workers, resume))
+    draft, budget, plan = _make_draft(work, budget_or_plan, refit=refit)
     warn_of_not_finite(draft.sources, stack_level=2)
     # Before an existing file at `path` is replaced, and while a failure can still leave
     # it.
     tensors = measure_tensors(draft)
     with write_file(path) as file:
         draft.copy_to(file.write)
-    coder.forget()
-    monotonic.finish()
+    work.coder.forget()
+    work.progress.finish()
     # Of the file on disk and not of the draft: that is the one the receipt is about.
     file_bytes = file_length(path)
-    calibration = _only_calibration(sensitivity)
-    return make_report(draft, tensors, budget, plan, calibration, file_bytes=file_bytes)
+    return make_report(
+        draft, tensors, budget, plan, work.calibration, file_bytes=file_bytes
+    )
 
 
 def code(
@@ -365,9 +353,9 @@ def code(
     number, count = part
     if not 0 <= number < count:
         raise ValueError(f"part must be (i, n) with 0 <= i < n, got {part}.")
-    sources, _ = _read_tree(tree, None)
-    requests = _follow(plan, sources, sensitivity)
-    total = max(1, sum(source.array.nbytes for source in sources))
+    work = Work.read(tree, sensitivity, None, None, Coder(workers, resume))
+    requests = _follow(plan, work)
+    total = max(1, sum(source.array.nbytes for source in work.sources))
     mine: list[EncodeRequest] = []
     before = 0
     for request in requests:
@@ -377,83 +365,34 @@ def code(
             mine.append(request)
         before += nbytes
     _check_size_of_weights(plan, mine)
-    coder = Coder(workers, resume)
-    return sum(1 for _ in coder.encode(mine, lambda _: None))
+    return sum(1 for _ in work.coder.encode(mine, lambda _: None))
 
 
-def _read_tree(
-    tree: PyTree, metadata: Mapping[str, str] | None
-) -> tuple[tuple[Source, ...], dict[str, Any]]:
-    # The tensors, and the entries of the header beside them.
-    for key, value in (metadata or {}).items():
-        if not (isinstance(key, str) and isinstance(value, str)):
-            raise TypeError(
-                f"metadata must be text by key, got {key!r}: {value!r:.60}."
-            )
-    plain = unwrap_modules(tree)
-    arrays = named_arrays(plain)
-    ties = find_ties(arrays)
-    places = {name: at for at, name in enumerate(arrays)}
-    sources = tuple(
-        Source(
-            *(name, array),
-            ties=tuple((places[n], n) for n, other in ties.items() if other == name),
-        )
-        for name, array in arrays.items()
-        if name not in ties
-    )
-    structure = describe(plain)
-    if "flat" in (structure or ()):  # without the leaves that no file has
-        structure["flat"] = [*arrays]
-    head = {"structure": structure}
-    if metadata:
-        head["metadata"] = dict(metadata)
-    return sources, head
+def _check_task(budget_or_plan: SizeBudget | CompressPlan) -> None:
+    # Before the tree is read, which may take long.
+    if not isinstance(budget_or_plan, CompressPlan):
+        check_budget(budget_or_plan, SizeBudget)
 
 
 def _make_draft(
-    tree: PyTree,
-    budget_or_plan: SizeBudget | CompressPlan,
-    sensitivity: Sensitivity,
-    progress: MonotonicProgress,
-    metadata: Mapping[str, str] | None,
-    coder: Coder,
-    *,
-    refit: bool = False,
+    work: Work, budget_or_plan: SizeBudget | CompressPlan, *, refit: bool = False
 ) -> tuple[Draft, SizeBudget, CompressPlan | None]:
     # Search for a file within a budget, or carry out a plan.
     if not isinstance(budget_or_plan, CompressPlan):
-        budget = budget_or_plan
-        check_budget(budget, SizeBudget)
-        sources, head = _read_tree(tree, metadata)
-        draft = choose(
-            *(sources, head, budget),
-            sensitivity=sensitivity,
-            progress=progress,
-            coder=coder,
-        )
-        return draft, budget, None
+        return choose(work, budget_or_plan), budget_or_plan, None
     plan = budget_or_plan
-    sources, head = _read_tree(tree, metadata)
-    requests = _follow(plan, sources, sensitivity)
+    requests = _follow(plan, work)
     if not refit:
         _check_size_of_weights(plan, requests)
-    draft = _carry_out(plan, requests, head, coder, progress, refit=refit)
-    return draft, plan.budget, plan
+    return _carry_out(plan, requests, work, refit=refit), plan.budget, plan
 
 
-def _only_calibration(sensitivity: Sensitivity) -> Calibration | None:
-    return sensitivity if isinstance(sensitivity, Calibration) else None
-
-
-def _check_calibration(
-    plan: CompressPlan, sensitivity: Sensitivity
-) -> Calibration | None:
+def _check_calibration(plan: CompressPlan, work: Work) -> Calibration | None:
     """Return the calibration that a plan needs again; None if it needs none."""
+    sensitivity = work.sensitivity
     if plan.calibration is None:
-        calibration = _only_calibration(sensitivity)
-        if plan.budget.output_error is not None and calibration is sensitivity:
-            return calibration  # to measure outputs with; None: nobody can tell
+        if plan.budget.output_error is not None and work.calibration is sensitivity:
+            return work.calibration  # to measure outputs with; None: nobody can tell
         if sensitivity is not None:
             raise ValueError("a plan has used its sensitivity already: leave one out.")
         return None
@@ -470,12 +409,10 @@ def _check_calibration(
     return sensitivity
 
 
-def _follow(
-    plan: CompressPlan, sources: tuple[Source, ...], sensitivity: Sensitivity
-) -> tuple[EncodeRequest, ...]:
+def _follow(plan: CompressPlan, work: Work) -> tuple[EncodeRequest, ...]:
     """Return how a plan codes each tensor; refuse tensors that it was not made for."""
-    calibration = _check_calibration(plan, sensitivity)
-    given = {s.name: (s.array.dtype.name, s.array.shape) for s in sources}
+    calibration = _check_calibration(plan, work)
+    given = {s.name: (s.array.dtype.name, s.array.shape) for s in work.sources}
     expected = {t.name: (t.dtype, t.shape) for t in plan.tensors}
     for name in given.keys() | expected.keys():
         if given.get(name) != expected.get(name):
@@ -494,7 +431,9 @@ def _follow(
             return code_by_columns(source)
         return scale_rows(source) if form.scaled else source
 
-    return tuple(EncodeRequest(scale(s), steps[s.name], forms[s.name]) for s in sources)
+    return tuple(
+        EncodeRequest(scale(s), steps[s.name], forms[s.name]) for s in work.sources
+    )
 
 
 def _check_size_of_weights(
@@ -519,18 +458,17 @@ def _check_size_of_weights(
 def _carry_out(
     plan: CompressPlan,
     requests: tuple[EncodeRequest, ...],
-    head: dict[str, Any],
-    coder: Coder,
-    progress: MonotonicProgress,
+    work: Work,
     *,
     refit: bool,
 ) -> Draft:
     by_name = {request.source.name: request for request in requests}
-    sources = tuple(request.source for request in requests)
+    scaled = tuple(request.source for request in requests)
+    work = dataclasses.replace(work, sources=scaled)
     planned = {t.name: t for t in plan.tensors}
 
     def make(shift: float) -> Draft:
-        def scaled(source: Source) -> Step | None:
+        def step_of(source: Source) -> Step | None:
             step = by_name[source.name].step
             if step is None or not (refit and source.energy):
                 return step
@@ -538,11 +476,11 @@ def _carry_out(
             return step_below(step.size * grown * 2.0**shift) or step
 
         form = lambda source: by_name[source.name].form
-        return make_draft(*(sources, head, scaled, coder), form=form, progress=progress)
+        return work.draft(step_of, form=form, progress=work.progress)
 
     draft = make(0.0)
     # Weights that were trained since the plan may take more bytes at the same steps.
-    most_bytes = limit_bytes(sources, plan.budget)
+    most_bytes = limit_bytes(work.sources, plan.budget)
     if refit and most_bytes is not None:
         draft = _refit(draft, most_bytes, plan, make)
     for name, measured, limit in (

@@ -44,3 +44,6 @@ from ._search import (
 from ._source import (
     Source as Source,
 )
+from ._work import (
+    Work as Work,
+)

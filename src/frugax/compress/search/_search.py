@@ -16,24 +16,22 @@ When the budget is a largest error, all steps are twice that error.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from frugax.budget import SizeBudget
 
-from .._arguments import Progress, ProgressStages
+from .._arguments import ProgressStages
 from .._rounded_before import refuse_rounded
 from ..arrays import relative_error, round_up
 from ..codecs import MAX_STEP, Form, Step, step_below
 from ..container import write
-from ._calibration import Calibration
-from ._coder import Coder
-from ._draft import Draft, Steps, limit_bytes, make_draft
+from ._draft import Draft, Steps, limit_bytes
 from ._encode import placeholder
 from ._infeasible import raise_infeasible
-from ._measure import ErrorMeasure, Sensitivity
+from ._measure import ErrorMeasure
 from ._scales import ScaleModel
 from ._source import UNIFORM, Source
+from ._work import Work
 
 # The file should be within this share of the limit; searching goes on until it is.
 _CLOSE = 0.005
@@ -47,36 +45,22 @@ _SAMPLING, _DRAFT = 0.03, 0.5
 _TIGHT = 0.05
 
 
-def choose(
-    sources: tuple[Source, ...],
-    head: Mapping[str, Any],
-    budget: SizeBudget,
-    *,
-    sensitivity: Sensitivity,
-    progress: Progress,
-    coder: Coder,
-) -> Draft:
+def choose(work: Work, budget: SizeBudget) -> Draft:
     """Find the file within the budget of the least error, or of the fewest bytes."""
-    calibration = sensitivity if isinstance(sensitivity, Calibration) else None
-    if budget.output_error is not None and calibration is None:
+    if budget.output_error is not None and work.calibration is None:
         raise ValueError(
             f"{budget}: outputs need a model. Give plan, compress or save the "
             "sensitivity= from frugax.compress.calibrate(apply_fn, params, batches)."
         )
     if 0 not in (budget.max_abs, budget.rel_error):
-        refuse_rounded((s.name, s.array.dtype.name, s.array.ndim) for s in sources)
+        refuse_rounded((s.name, s.array.dtype.name, s.array.ndim) for s in work.sources)
     # Scales of rows cost total error, which they are not for where that is limited.
     size_alone = budget.rel_error is None and budget.max_abs is None
-    measure = ErrorMeasure.choose(sources, sensitivity, scale_tables=size_alone)
-    search = Search(
-        measure.sources,
-        head,
-        ScaleModel(measure),
-        ProgressStages(progress),
-        coder,
-        calibration,
+    measure = ErrorMeasure.choose(
+        work.sources, work.sensitivity, scale_tables=size_alone
     )
-    return search.meet(budget)
+    work = dataclasses.replace(work, sources=measure.sources)
+    return Search(work, ScaleModel(measure), ProgressStages(work.progress)).meet(budget)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,20 +68,19 @@ class Search:
     """The search for one tree.
 
     Attributes:
-        sources: the tensors.
-        head: the entries of the header beside the tensors, such as `structure`.
+        work: the tree, its tensors with their scales.
         scales: rate-distortion estimates of the same tensors.
         progress: told about each stage.
-        coder: codes the tensors of drafts.
-        calibration: measures the outputs' error; None without one.
     """
 
-    sources: tuple[Source, ...]
-    head: Mapping[str, Any]
+    work: Work
     scales: ScaleModel
     progress: ProgressStages
-    coder: Coder
-    calibration: Calibration | None = None
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The tensors."""
+        return self.work.sources
 
     def meet(self, budget: SizeBudget) -> Draft:
         """Return the file of a budget, or raise what `choose` documents."""
@@ -135,8 +118,8 @@ class Search:
 
     def output_error(self, draft: Draft) -> float:
         """Return the largest relative error of the outputs on any batches there are."""
-        assert self.calibration is not None  # `choose` asks for one
-        return self.calibration.measure(draft.arrays())
+        assert self.work.calibration is not None  # `choose` asks for one
+        return self.work.calibration.measure(draft.arrays())
 
     def _find(self, budget: SizeBudget, limit: int | None) -> Draft:
         """Find a file by the error of a budget, or else by its size."""
@@ -192,12 +175,7 @@ class Search:
         )
         # Where all levels are zero any form will do, and the uniform one is fastest.
         draft = min(
-            (
-                make_draft(
-                    self.sources, self.head, steps, self.coder, form=lambda _: UNIFORM
-                )
-                for steps in choices
-            ),
+            (self.work.draft(steps, form=lambda _: UNIFORM) for steps in choices),
             key=_length,
         )
         if self._exact_exceeds(draft.length):
@@ -219,7 +197,7 @@ class Search:
     def _fit_bytes_capped(self, limit: int, shortest: Callable[[], Draft]) -> Draft:
         # The header is compressed too, so its length is measured, not added up.
         placeholders = [*map(placeholder, self.sources)]
-        overhead = len(write(self.head, placeholders))
+        overhead = len(write(self.work.head, placeholders))
         # The middle of the accepted range: real files land on both sides of an
         # estimate.
         room = limit * (1 - _CLOSE / 2) - overhead
@@ -298,7 +276,7 @@ class Search:
 
     def fit_output_error(self, target: float) -> Draft:
         """Find the shortest file within a relative error of a model's outputs."""
-        calibration = self.calibration
+        calibration = self.work.calibration
         if target == 0 or calibration is None or not calibration.energy:
             return self.exact
 
@@ -375,15 +353,7 @@ class Search:
         gap: float | None = None,
     ) -> Draft:
         progress = self.progress.next(_DRAFT)
-        return make_draft(
-            self.sources,
-            self.head,
-            steps,
-            self.coder,
-            form=form,
-            gap=gap,
-            progress=progress,
-        )
+        return self.work.draft(steps, form=form, gap=gap, progress=progress)
 
     def _refine(
         self,
