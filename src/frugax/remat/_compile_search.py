@@ -7,8 +7,15 @@ they look for the program that needs the fewest bytes, wherever the model places
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import (
+    Callable,
+    Collection,
+    Hashable,
+    Iterable,
+    Iterator,
+    Sequence,
+)
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -36,9 +43,6 @@ _GOOD_USE = 0.95
 _MARGIN = 0.05
 # A measurement within this factor of the limit is worth a second aim by the model.
 _NEAR_MISS = 1.2
-# No other candidate is expected to need less than this share of its modelled bytes, in
-# the lowest ratio to the model that was measured.
-_OPTIMISM = 0.7
 # Once a plan is found, one more candidate is tried, and then this many that hold one
 # named policy throughout and this many that hold two, if they save at least this share
 # of the flops, and by the model need at most this share of the limit. What the model
@@ -269,11 +273,10 @@ def search(
         thorough: whether to look for the smallest before it gives up.
     """
     modelled = [*candidates, *named]
-    peaks = [c.peak_bytes for c in candidates]
     best: Measurement | None = None
     tried = {0: bench.measurements[0]}
     for candidate, is_for_higher_limits in _first_candidates(
-        bench, modelled, peaks, tried, thorough=thorough
+        bench, modelled, len(candidates) - 1, tried, thorough=thorough
     ):
         if bench.is_late:
             break
@@ -284,7 +287,7 @@ def search(
             # the only one that is compiled.
             final = bench.first_fit and len(tried) == 1
             tried[candidate] = bench.measure(candidate, final=final)
-        if candidate < len(peaks) and bench.fits(tried[candidate]):
+        if candidate < len(candidates) and bench.fits(tried[candidate]):
             best = tried[candidate]
             break
     if best is None:
@@ -292,22 +295,25 @@ def search(
         fitting = [m for m in tried.values() if bench.fits(m)]
         best = min(fitting, key=lambda m: m.flops or 0, default=None)
     elif not bench.first_fit:
-        best = _use_room(bench, peaks, tried, best)
-    if best is None:
-        bench.least = min(bench.least, _guess_least(bench, modelled))
+        best = _use_room(bench, modelled, tried, best)
+    if best is None and thorough:
+        guess = _guess_bytes(bench, modelled, bench.measurements, hopeful=True)
+        bench.least = min(bench.least, *(g.bytes for g in guess))
     if best is None or bench.first_fit:
         return best
     listed, first = list(range(1, len(candidates))), len(candidates)
     uniform = [first + i for i, c in enumerate(named) if c.is_uniform]
-    best = _try_cheaper(bench, modelled, best, listed, _MAX_MORE, _MAYBE)
-    best = _try_cheaper(bench, modelled, best, uniform, _MAX_NAMED, _PERHAPS)
+    best = _try_cheaper(bench, modelled, best, listed, _MAX_MORE, _MAYBE, hopeful=False)
+    best = _try_cheaper(
+        bench, modelled, best, uniform, _MAX_NAMED, _PERHAPS, hopeful=True
+    )
     mixed = list(range(first, len(modelled)))
-    return _try_cheaper(bench, modelled, best, mixed, _MAX_MIXED, _MAYBE)
+    return _try_cheaper(bench, modelled, best, mixed, _MAX_MIXED, _MAYBE, hopeful=True)
 
 
 def _use_room(
     bench: CompileBench,
-    peaks: list[int],
+    modelled: Sequence[_Modelled],
     tried: dict[int, Measurement],
     best: Measurement,
 ) -> Measurement:
@@ -319,7 +325,7 @@ def _use_room(
             break
         if bench.is_late or bench.saves_little(best):
             break
-        candidate = _aim(bench, peaks, range(below + 1, best.candidate))
+        candidate = _aim(bench, modelled, range(below + 1, best.candidate))
         found = tried[candidate] = bench.measure(candidate)
         if bench.fits(found):
             best = found
@@ -333,6 +339,8 @@ def _try_cheaper(
     indices: Sequence[int],
     tries: int,
     slack: float,
+    *,
+    hopeful: bool,
 ) -> Measurement:
     """Also try some of these that cost less than the best and may just fit.
 
@@ -342,52 +350,31 @@ def _try_cheaper(
     for _ in range(tries):
         if bench.is_late or bench.saves_little(best):
             break
-        # The model is wrong in the same way about plans of the same kind.
-        alike = [m for m in bench.measurements if m.candidate in indices]
-        known: dict[int, int] = {}
-        for m in sorted(alike or [best], key=lambda m: -m.bytes):
-            known[modelled[m.candidate].peak_bytes] = m.bytes
         tried = {m.candidate for m in bench.measurements}
         most = modelled[best.candidate].flops - _WORTHWHILE * plain_flops
-        options = [i for i in indices if i not in tried and modelled[i].flops < most]
-        guess = _interpolate(known, [modelled[i].peak_bytes for i in options])
-        if not alike:
-            # Of the two known ratios of bytes to the model's, the smaller one.
-            plain = bench.measurements[0].bytes / max(modelled[0].peak_bytes, 1)
-            guess = [
-                min(g, plain * modelled[i].peak_bytes)
-                for g, i in zip(guess, options, strict=True)
-            ]
-        most_bytes = (slack if alike else _UNKNOWN) * bench.limit
-        within = [i for i, g in zip(options, guess, strict=True) if g <= most_bytes]
-        if not within:
+        guess = _guess_bytes(bench, modelled, bench.measurements, hopeful=hopeful)
+        options = [
+            i
+            for i in indices
+            if i not in tried
+            and modelled[i].flops < most
+            and guess[i].bytes
+            <= bench.limit * (_UNKNOWN if hopeful and not guess[i].by_family else slack)
+        ]
+        if not options:
             break
         found = bench.measure(
-            min(within, key=lambda i: (modelled[i].flops, modelled[i].peak_bytes))
+            min(options, key=lambda i: (modelled[i].flops, modelled[i].peak_bytes))
         )
         if bench.fits(found) and (found.flops or 0) < (best.flops or 0):
             best = found
     return best
 
 
-def _interpolate(known: dict[int, int], peaks: Sequence[int]) -> list[float]:
-    """Bytes at these modelled peaks; beyond those known, in the last one's ratio."""
-    modelled = sorted(known)
-    low, high = modelled[0], modelled[-1]
-    found: list[float] = []
-    for peak in peaks:
-        if low < peak < high:
-            found.append(float(np.interp(peak, modelled, [known[p] for p in modelled])))
-        else:
-            near = low if peak <= low else high
-            found.append(peak * known[near] / max(near, 1))
-    return found
-
-
 def _first_candidates(
     bench: CompileBench,
     modelled: Sequence[_Modelled],
-    peaks: list[int],
+    last: int,
     tried: dict[int, Measurement],
     *,
     thorough: bool,
@@ -396,13 +383,12 @@ def _first_candidates(
 
     The latter do not depend on the limit; with each comes whether it is one of them.
     """
-    last = len(peaks) - 1
     # By the model none may even be near the limit.
-    is_near = last > 0 and _guess_bytes(bench, peaks)[last] <= _NEAR_MISS * bench.limit
-    if is_near:
-        yield _aim(bench, peaks, range(1, last + 1)), False
+    guess = _guess_bytes(bench, modelled, bench.measurements, hopeful=False)
+    if last and guess[last].bytes <= _NEAR_MISS * bench.limit:
+        yield _aim(bench, modelled, range(1, last + 1)), False
         if bench.measurements[-1].bytes <= _NEAR_MISS * bench.limit:
-            yield _aim(bench, peaks, range(1, last + 1)), False
+            yield _aim(bench, modelled, range(1, last + 1)), False
         # Where no thorough search follows, it may be the smallest that is ever tried.
         yield last, True
     if thorough:
@@ -427,10 +413,10 @@ def _smallest_candidates(
         key=lambda i: compiled[i].bytes,
     )
     while len(compiled) <= _MAX_SMALLEST:
-        guess = _guess_by_family(bench, modelled, compiled)
+        guess = _guess_bytes(bench, modelled, compiled.values(), hopeful=True)
         rest = set(range(1, len(modelled))).difference(compiled)
-        smallest = min(rest, key=guess.__getitem__, default=None)
-        if smallest is None or guess[smallest] >= compiled[least()].bytes:
+        smallest = min(rest, key=lambda i: guess[i].bytes, default=None)
+        if smallest is None or guess[smallest].bytes >= compiled[least()].bytes:
             break
         yield smallest
         compiled[smallest] = tried[smallest]
@@ -447,71 +433,69 @@ def _smallest_candidates(
         yield nearest
 
 
-def _guess_by_family(
+def _aim(bench: CompileBench, modelled: Sequence[_Modelled], indices: range) -> int:
+    """The first of these candidates that should fit, by the model and measurements."""
+    target = bench.limit * (1 - _MARGIN / len(bench.measurements))
+    guess = _guess_bytes(bench, modelled, bench.measurements, hopeful=False)
+    return next((i for i in indices if guess[i].bytes <= target), indices[-1])
+
+
+class _Guess(NamedTuple):
+    """Bytes of a candidate, and whether others of its family were measured."""
+
+    bytes: float
+    by_family: bool
+
+
+def _guess_bytes(
     bench: CompileBench,
     modelled: Sequence[_Modelled],
-    compiled: dict[int, Measurement],
-) -> list[float]:
-    """The bytes of each candidate, by the nearest of its family that was compiled."""
-    # What no plan changes is not modelled.
+    measured: Iterable[Measurement],
+    *,
+    hopeful: bool,
+) -> list[_Guess]:
+    """The bytes of each candidate: those of the model, corrected by measurements.
+
+    The model errs alike about the plans of a family. So bytes are interpolated between
+    those of the family that were measured, and beyond them the ratio to the model is
+    that of the nearest.
+
+    Args:
+        bench: tells the bytes that no plan changes, which are not modelled.
+        modelled: the candidates, the plain one first.
+        measured: those that were measured, the plain one among them.
+        hopeful: whether a candidate of a family of which none was measured is taken to
+            have the lowest ratio, as it may be worth a compilation; else the model's
+            own bytes are the least, as it errs most on fusion where nothing is
+            recomputed.
+    """
     fixed = bench.fixed_bytes if bench.kind == "total" else 0
     peaks = [max(m.peak_bytes, 1) for m in modelled]
-    ratios = {
-        i: (m.bytes - fixed) / peaks[i] for i, m in compiled.items() if not m.undone
-    }
-    families: dict[Hashable, list[int]] = {}
-    for i in ratios.keys() - {0}:  # nothing is like the plain program
-        families.setdefault(modelled[i].family, []).append(i)
+    # Of a program whose recomputation was merged away, the bytes say little.
+    changed = {m.candidate: m.bytes - fixed for m in measured if not m.undone}
+    families: dict[Hashable, dict[int, int]] = {}
+    for i in changed.keys() - {0}:  # nothing is like the plain program
+        families.setdefault(modelled[i].family, {})[peaks[i]] = changed[i]
+    unknown = min(size / peaks[i] for i, size in changed.items())
+    if not hopeful:
+        unknown = max(unknown, 1.0)
 
-    def guess(peak: int, alike: list[int]) -> float:
-        if not alike:
-            return fixed + min(ratios.values()) * peak
-        near = min(alike, key=lambda i: (abs(peaks[i] - peak), i))
-        return fixed + ratios[near] * peak
+    def guess(peak: int, alike: dict[int, int] | None) -> _Guess:
+        if alike is None:
+            return _Guess(fixed + min(unknown * peak, changed[0]), False)
+        least, most = min(alike), max(alike)
+        if peak < least:
+            return _Guess(fixed + peak * alike[least] / least, True)
+        if peak > most:
+            return _Guess(fixed + peak * alike[most] / most, True)
+        known = sorted(alike)
+        between = np.interp(peak, known, [alike[p] for p in known])
+        return _Guess(fixed + float(between), True)
 
     return [
-        guess(peak, families.get(m.family, []))
+        guess(peak, families.get(m.family))
         for peak, m in zip(peaks, modelled, strict=True)
     ]
-
-
-def _guess_least(bench: CompileBench, modelled: Sequence[_Modelled]) -> int:
-    """Bytes that none of these candidates is expected to go below."""
-    # What no plan changes is not modelled.
-    fixed = bench.fixed_bytes if bench.kind == "total" else 0
-    ratio = min(
-        (m.bytes - fixed) / max(modelled[m.candidate].peak_bytes, 1)
-        for m in bench.measurements
-    )
-    least = min(c.peak_bytes for c in modelled)
-    return fixed + int(_OPTIMISM * ratio * least)
-
-
-def _aim(bench: CompileBench, peaks: list[int], indices: range) -> int:
-    """The first of these candidates that should fit, by the model and measurements.
-
-    Between two measurements the ratio of measured to modelled bytes is interpolated.
-    With the plain program as the only measurement, the model is trusted below it: the
-    model errs most on fusion where nothing is recomputed.
-    """
-    target = bench.limit * (1 - _MARGIN / len(bench.measurements))
-    guess = _guess_bytes(bench, peaks)
-    return next((i for i in indices if guess[i] <= target), indices[-1])
-
-
-def _guess_bytes(bench: CompileBench, peaks: Sequence[int]) -> np.ndarray:
-    """The bytes of each candidate, from the model and the measurements."""
-    known = {
-        peaks[m.candidate]: m.bytes
-        for m in bench.measurements
-        if m.candidate < len(peaks)  # the others are named, with a model of their own
-    }
-    if len(known) == 1 and known[peaks[0]] < peaks[0]:
-        known[known[peaks[0]]] = known[peaks[0]]
-    # An anchor below the smallest measurement, for the interpolation.
-    known[0] = 0
-    modelled = sorted(known)
-    return np.interp(peaks, modelled, [known[p] for p in modelled])
 
 
 def _count_undone(plain: CompiledCandidate, found: CompiledCandidate) -> int:
