@@ -503,3 +503,49 @@ def test_arrays_without_elements_do_not_end_the_search():
     assert isinstance(plan, remat.RematPlan)
     got = jax.jit(remat.apply(loss, plan))(*args)
     assert_same(got, jax.jit(jax.value_and_grad(loss))(*args))
+
+
+@pytest.mark.parametrize("adds", [False, True])
+def test_a_loop_without_a_gradient_runs_on_chunks_of_the_batch(adds):
+    """The solvers of diffrax fill a buffer in such a loop, in a rule of their own."""
+
+    def fill(w, x):
+        def step(state):
+            i, y, buffer = state
+            y = jnp.tanh(y @ w)
+            at = buffer.at[:, i]
+            return i + 1, y, at.add(y) if adds else at.set(y)
+
+        buffer = jnp.zeros((x.shape[0], 9, x.shape[1]))
+        return jax.lax.while_loop(lambda s: s[0] < 9, step, (0, x, buffer))[2]
+
+    @jax.custom_vjp
+    def solve(w, x):
+        return fill(w, x)
+
+    def forward(w, x):
+        buffer = fill(w, x)
+        return buffer, (w, x, buffer)
+
+    def backward(saved, cotangent):
+        w, x, buffer = saved
+
+        def step(state):
+            i, carried, grad = state
+            before = jnp.where(i > 0, buffer[:, i - 1], x)
+            pulled = (carried + cotangent[:, i]) * (1 - buffer[:, i] ** 2)
+            return i - 1, pulled @ w.T, grad + before.T @ pulled
+
+        start = (8, jnp.zeros_like(x), jnp.zeros_like(w))
+        _, carried, grad = jax.lax.while_loop(lambda s: s[0] >= 0, step, start)
+        return grad, carried
+
+    solve.defvjp(forward, backward)
+
+    def loss(w, x):
+        return jnp.mean(solve(w, x) ** 2)
+
+    args = jnp.eye(16) / 2, jax.random.normal(KEY, (256, 16))
+    plan = remat.plan(loss, MemoryBudget.share(0.25), args, cache=False)
+    assert plan.batch is not None
+    assert_same(remat.apply(loss, plan)(*args), jax.value_and_grad(loss)(*args))

@@ -6,6 +6,7 @@ guessed, and a program that mixes rows of the batch raises `MixesBatchError`.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -91,12 +92,16 @@ class BatchPart(BatchRows):
             return self.call(eqn.params[_CALLS[name]], values)
         if name == "scan":
             return self._scan(eqn, values)
+        if name == "while":
+            return self._while(eqn, values)
         if name == "cond":
             return self._cond(eqn, values)
         if name == "remat2" or name == "checkpoint":
             return self._checkpoint(eqn, values)
         if name.startswith("custom_"):
             return self._custom_rule(eqn, values)
+        if not self._keeps_rules and (opened := _open_primitive(eqn)) is not None:
+            return self.call(opened, values)
         return apply_rule(self, graph, eqn, values)
 
     def _scan(self, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
@@ -121,26 +126,8 @@ class BatchPart(BatchRows):
             ]
             return self.call(body, inputs)
 
-        # A carry that starts the same for all rows may come to depend on them.
-        states = [v.state for v in carry]
-        seen: list[State] = []
-        for _ in range(num_carry + 1):
-            seen = []
-
-            def probe(
-                carry: Any, x: Any, states: Any = states, seen: Any = seen
-            ) -> Any:
-                outs = run(states, carry, x)
-                seen[:] = [o.state for o in outs]
-                return [o.array for o in outs]
-
-            start = [self.coerce(v, s) for v, s in zip(carry, states, strict=True)]
-            first = [jax.ShapeDtypeStruct(x.array.shape[1:], x.array.dtype) for x in xs]
-            jax.eval_shape(probe, [v.array for v in start], first)
-            joined = [n if o is None else o for o, n in zip(states, seen, strict=False)]
-            if joined == states:
-                break
-            states = joined
+        first = [jax.ShapeDtypeStruct(x.array.shape[1:], x.array.dtype) for x in xs]
+        states, seen = self._settle(carry, run, first)
 
         def step(carry: Any, x: Any) -> Any:
             outs = run(states, carry, x)
@@ -158,6 +145,67 @@ class BatchPart(BatchRows):
         )
         y_states = [shift(s, 1) for s in seen[num_carry:]]
         return [*map(Value, states, end), *map(Value, y_states, ys)]
+
+    def _while(self, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
+        """A loop that ends after as many iterations for each part of the batch."""
+        p = eqn.params
+        num_test, num_body = p["cond_nconsts"], p["body_nconsts"]
+        test_consts = values[:num_test]
+        consts = values[num_test : num_test + num_body]
+        carry = values[num_test + num_body :]
+
+        def run(states: Sequence[State], carry: Sequence[Any]) -> list[Value]:
+            return self.call(p["body_jaxpr"], [*consts, *map(Value, states, carry)])
+
+        states, _ = self._settle(carry, run)
+
+        def goes_on(carry: Any) -> Any:
+            inputs = [*test_consts, *map(Value, states, carry)]
+            (found,) = self.call(p["cond_jaxpr"], inputs)
+            if found.state is not None:
+                raise MixesBatchError("the batch decides when a loop ends")
+            return found.array
+
+        def step(carry: Any) -> Any:
+            pairs = zip(run(states, carry), states, strict=True)
+            return [self.coerce(v, s).array for v, s in pairs]
+
+        pairs = zip(carry, states, strict=True)
+        start = [self.coerce(v, s).array for v, s in pairs]
+        return list(map(Value, states, lax.while_loop(goes_on, step, start)))
+
+    def _settle(
+        self,
+        carry: Sequence[Value],
+        run: Callable[..., list[Value]],
+        *more: Any,
+    ) -> tuple[list[State], list[State]]:
+        """The states of a loop's carry, and of all results of its body.
+
+        A carry that starts the same for all rows may come to depend on them.
+
+        Args:
+            carry: the first one.
+            run: the body, from the states and the arrays of a carry, and from `more`.
+            *more: shapes.
+        """
+        states = [v.state for v in carry]
+        while True:
+            seen: list[State] = []
+
+            def probe(
+                carry: Any, *more: Any, states: Any = states, seen: Any = seen
+            ) -> Any:
+                outs = run(states, carry, *more)
+                seen[:] = [o.state for o in outs]
+                return [o.array for o in outs]
+
+            start = [self.coerce(v, s) for v, s in zip(carry, states, strict=True)]
+            jax.eval_shape(probe, [v.array for v in start], *more)
+            joined = [n if o is None else o for o, n in zip(states, seen, strict=False)]
+            if joined == states:
+                return states, seen
+            states = joined
 
     def _cond(self, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
         index, *rest = values
@@ -293,6 +341,18 @@ class _PartOfRule:
                 state = "sum"
             found[i] = part.coerce(_read(env, atom), state).array
         return found
+
+
+def _open_primitive(eqn: JaxprEqn) -> ClosedJaxpr | None:
+    """The implementation of a library's own primitive; None for JAX's, which have none.
+
+    Its derivative rules are lost, so nothing may differentiate it any more.
+    """
+    implementation: Any = eqn.primitive.impl
+    if implementation.__module__.partition(".")[0] in ("functools", "jax"):
+        return None
+    shapes = list(map(shape_of, eqn.invars))
+    return jax.make_jaxpr(functools.partial(implementation, **eqn.params))(*shapes)
 
 
 def _materialise(cotangent: Any) -> Any:

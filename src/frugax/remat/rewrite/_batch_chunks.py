@@ -261,11 +261,13 @@ def split_batch(body: RematGraph, chunks: BatchChunks) -> BatchSplit:
         if v in body.active and x in live
     ]
     num_sums = sum(map(is_inexact, sums))
+    read_batch = set(map(id, dependent))
     return BatchSplit(
         chunk=prepare_graph(inner, tuple(moved), num_sums, {}),
         count=count,
         is_spread=chunks.devices > 1,
-        before=tuple(e for e in graph.eqns if not set(e.outvars) & own),
+        # Not by their results: an operation may have none.
+        before=tuple(e for e in graph.eqns if id(e) not in read_batch),
         after=tuple(after),
         whole=whole,
         sliced=tuple(slices),

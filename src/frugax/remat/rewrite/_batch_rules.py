@@ -374,6 +374,34 @@ def _dynamic_update_slice(
     return [Value(along, o) for o in outs]
 
 
+def _scatter(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
+    """Windows that hold all rows of the batch are replaced, or added to."""
+    target, indices, update = values
+    if indices.state is not None:
+        raise MixesBatchError("the place of a scatter depends on the batch")
+    n = eqn.params["dimension_numbers"]
+    whole, new = shape_of(eqn.invars[0]).shape, shape_of(eqn.invars[2]).shape
+    left_out = {*n.inserted_window_dims, *n.operand_batching_dims}
+    inside = [a for a in range(len(whole)) if a not in left_out]
+    # The axes of the windows, in the target and in the update.
+    axes = dict(zip(inside, n.update_window_dims, strict=True))
+    if isinstance(target.state, Along):
+        along, axis = target.state, target.state.axis
+    else:
+        along = update.state
+        assert isinstance(along, Along)
+        axis = next((a for a, b in axes.items() if b == along.axis), -1)
+    if axis not in axes or axis in n.scatter_dims_to_operand_dims:
+        raise MixesBatchError("a scatter picks rows of the batch")
+    if whole[axis] != new[axes[axis]]:
+        raise MixesBatchError("some rows of the batch are replaced")
+    state = dataclasses.replace(along, axis=axis)
+    target = part.coerce(target, state)
+    update = part.coerce(update, dataclasses.replace(along, axis=axes[axis]))
+    outs = bind(eqn, [target.array, indices.array, update.array])
+    return [Value(state, o) for o in outs]
+
+
 def _pad(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
     along, fill = values[0].state, values[1].state
     if not isinstance(along, Along) or fill is not None:
@@ -522,6 +550,8 @@ _RULES: dict[str, Callable[[BatchRows, JaxprEqn, Sequence[Value]], list[Value]]]
     "psum_invariant": _collective,
     "reshape": _reshape,
     "rev": _reverse,
+    "scatter": _scatter,
+    "scatter-add": _scatter,
     "sharding_constraint": _constrain,
     "slice": _slice,
     "squeeze": _squeeze,
