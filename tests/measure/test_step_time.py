@@ -155,3 +155,9 @@ def test_the_cheapest_job_is_chosen_not_the_cheapest_hour():
     assert plan.chosen == slow
     assert unknown.job_price is None
     assert "the time of a step cannot be told: a custom call" in str(plan)
+
+
+def test_rates_are_measured_inside_of_a_mesh(monkeypatch):
+    monkeypatch.setattr(_measured_rates, "_SECONDS", 0.0)
+    with jax.set_mesh(jax.make_mesh((2,), ("d",))):
+        assert _measured_rates._measure_apart().products > 0
