@@ -347,14 +347,15 @@ def test_a_batch_is_not_advised_to_be_donated():
     assert "argument 0:" in row.caveat
 
 
-def test_arguments_beyond_the_budget_are_named_beside_what_is_needed():
+def test_arguments_beyond_the_budget_are_refused_after_one_compilation():
     workload = fit.Workload.of(make_step, WIDE_STEP)
     fixed = 2 * 12 * 256 * 256 * 4  # weights and momenta, as arguments and results
     with refuses(InfeasibleBudgetError, unit="bytes") as caught:
         fx.plan(workload, (), "5MiB", target=ONE)
-    assert fixed <= caught.value.lower_bound < caught.value.needed
-    # What is needed is not the plain program, as the limit changes nothing of that.
-    assert caught.value.needed < caught.value.best.unplanned_bytes
+    # A CPU's compiler is asked once more, without its quick options.
+    assert caught.value.best.compiles <= 2
+    assert [tried.levers for tried in caught.value.best.tried] == ["nothing"]
+    assert caught.value.lower_bound >= fixed
     (row,) = fit.compare(workload, [ONE], "5MiB").rows
     assert row.lower_bound == caught.value.lower_bound
     assert fit.FitPlan.from_json(fit.FitPlan(rows=(row,)).to_json()).rows == (row,)

@@ -200,11 +200,14 @@ def test_at_needed_a_plan_is_found_and_a_nearer_limit_needs_no_more(kind):
     assert best.predicted <= enough.usable_bytes
     compiled = remat.apply(loss, best).lower(params, x).compile()
     assert measure.program(compiled).bytes_of(kind) == best.predicted
-    # For the total, inputs and results alone exceed the nearer limit.
+    # For the total there is a limit below which inputs and results alone are more.
     short = dataclasses.replace(budget, limit_bytes=needed // 2)
     with pytest.raises(InfeasibleBudgetError) as again:
         plan_whole(loss, short, example_args=(params, x))
-    assert again.value.needed == needed
+    if kind == "temp":
+        assert again.value.needed == needed
+    else:  # inputs and results alone were more, so nothing was tried
+        assert again.value.needed <= needed
 
 
 def plan_share(mlp, share, **how):

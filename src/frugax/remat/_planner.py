@@ -380,7 +380,13 @@ class _PlanSearch:
             )
         if bench.fits(plain):
             return bench.confirm(plain)
+        if self._is_hopeless(bench):
+            return None
         return self._find_smaller(bench, plain)
+
+    def _is_hopeless(self, bench: CompileBench) -> bool:
+        """Whether arguments and results alone exceed the limit."""
+        return self.budget.kind == "total" and bench.fixed_bytes > bench.limit
 
     def _find_smaller(
         self, bench: CompileBench, plain: Measurement
@@ -608,6 +614,7 @@ class _PlanSearch:
                 f"Raise the limit to {enough:,} bytes, use lax.scan, or, if the "
                 "loss computes something twice, let it do so once."
             )
+        is_hopeless = self._is_hopeless(bench)
         found, size, is_smallest = self._find_needed(bench)
         self.budget = budget.with_usable(size)
         needed = self.budget.limit_bytes
@@ -628,12 +635,11 @@ class _PlanSearch:
         if bench.least < needed:
             least = format_bytes(int(bench.least))
             notes.append(f"by the model, none is expected below {least}")
-        lower_bound = None
-        if budget.kind == "total" and bench.fixed_bytes > budget.usable_bytes:
-            lower_bound = bench.fixed_bytes
+        lower_bound = bench.fixed_bytes if is_hopeless else None
+        if lower_bound is not None:
             fixed = format_bytes(lower_bound)
-            notes.append(f"arguments and results alone take {fixed}")
-        if notes:
+            attempt = f"in a program whose arguments and results alone take {fixed}"
+        elif notes:
             attempt += f" ({'; '.join(notes)})"
         if best.cut_after_s is not None:
             attempt += f" in {format_seconds(best.cut_after_s)}"
