@@ -160,4 +160,4 @@ def test_the_cheapest_job_is_chosen_not_the_cheapest_hour():
 def test_rates_are_measured_inside_of_a_mesh(monkeypatch):
     monkeypatch.setattr(_measured_rates, "_SECONDS", 0.0)
     with jax.set_mesh(jax.make_mesh((2,), ("d",))):
-        assert _measured_rates._measure_apart().products > 0
+        assert _measured_rates._measure().products > 0
