@@ -20,6 +20,7 @@ from frugax.budget import to_json
 from frugax.errors import MissingExtraError
 from frugax.report import page_theme
 
+from ..drawing import FRAME_MODULES
 from ._guard import AccessGuard, App
 from ._run_collection import RunCollection
 
@@ -192,6 +193,7 @@ def _read_files() -> dict[str, bytes]:
     """Read all files at the start: a request only selects one by its exact name."""
     folder = importlib.resources.files("frugax.watch.serve").joinpath("static")
     files = {name: folder.joinpath(name).read_bytes() for name in _STATIC_FILES}
+    files |= {name: text.encode() for name, text in FRAME_MODULES.items()}
     # The colours of every page of frugax, light and dark.
     files["app.css"] = page_theme().encode() + files["app.css"]
     return files

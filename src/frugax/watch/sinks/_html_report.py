@@ -28,13 +28,21 @@ from frugax.report import (
     receipt_table,
 )
 
-from ..drawing import PALETTES, Palette, Picture, check_palette, grid_svg, ramp
+from ..drawing import (
+    FRAME_SCRIPT,
+    PALETTES,
+    Palette,
+    Picture,
+    check_palette,
+    grid_svg,
+    ramp,
+)
 from ._event import Event, PlainValue, loss_counts
 from ._report_data import Film, ReportData, SummaryTable
 
 _STATIC = importlib.resources.files("frugax.watch.sinks") / "static"
 _STYLE = PAGE_STYLE + (_STATIC / "report.css").read_text("utf-8")
-_SCRIPT = CHART_SCRIPT + (_STATIC / "report.js").read_text("utf-8")
+_SCRIPT = CHART_SCRIPT + FRAME_SCRIPT + (_STATIC / "report.js").read_text("utf-8")
 # The code of unknown cells in films; digits and levels of the ramp are below it.
 _UNKNOWN = 255
 # The endings that `event_numbers` gives to arrays; only these curves share a chart.

@@ -1,16 +1,15 @@
 // Frames in time: one at a time on a canvas, moved through by hand, keys or play.
 import { ask, find, format, make, number, put } from "./format.js";
 import { paint, unpack } from "./paint.js";
+import { Player } from "./player.js";
 
 const HELD = 48; // frames kept here, so that moving back and forth asks nobody
 
 export class Frames {
   #picked = ""; // stream and column, as in the <select>
   #known = new Map(); // -> {stream, column, count}
-  #number = -1;
   #follows = true; // stays at the newest
   #cache = new Map();
-  #timer = null;
   #shown = null;
   #wanted = null; // the number asked for while another is under way
   #busy = false;
@@ -18,10 +17,19 @@ export class Frames {
   constructor(page) {
     this.page = page;
     page.onPick = (step) => this.#goToStep(step);
-    find("scrub").addEventListener("input", (e) => this.go(Number(e.target.value)));
-    const buttons = { "to-first": () => this.go(0), back: () => this.go(this.#number - 1), on: () => this.go(this.#number + 1), "to-last": () => this.go(Infinity) };
-    for (const [id, act] of Object.entries(buttons)) find(id).onclick = () => { this.pause(); act(); };
-    find("play").onclick = () => this.toggle();
+    const player = new Player(find("scrub"), find("play"), {
+      show: (number) => { this.#follows = number === player.count - 1; this.#show(number); },
+      told: (isPlaying) => {
+        find("play").classList.toggle("playing", isPlaying);
+        find("play").setAttribute("aria-label", isPlaying ? "Pause" : "Play");
+        find("play").title = find("play").getAttribute("aria-label") + " (space)";
+      },
+      perSecond: () => Number(find("speed").value),
+      isBusy: () => this.#busy,
+    });
+    this.player = player;
+    const buttons = { "to-first": () => 0, back: () => player.at - 1, on: () => player.at + 1, "to-last": () => Infinity };
+    for (const [id, to] of Object.entries(buttons)) find(id).onclick = () => { player.pause(); player.go(to()); };
     find("frames-pick").onchange = (e) => this.#pick(e.target.value);
     document.addEventListener("keydown", (e) => this.#key(e));
     find("frame").addEventListener("pointermove", (e) => this.#point(e));
@@ -69,20 +77,21 @@ export class Frames {
 
   #pick(key) {
     this.#picked = key;
-    this.#number = -1;
+    this.player.at = -1;
     this.#follows = true;
     find("frames-pick").value = key;
     this.#fit();
   }
 
   #fit() {
+    const { player } = this;
     const { count } = this.#about();
-    const scrub = find("scrub");
-    scrub.max = Math.max(count - 1, 0);
-    scrub.value = this.#number;
+    player.count = count;
+    player.slider.max = Math.max(count - 1, 0);
+    player.slider.value = player.at;
     if (!count) return;
-    if (this.#follows && this.#timer === null) this.#show(count - 1);
-    else if (this.#number >= count || this.#number < 0 || !this.#shown) this.go(this.#number);
+    if (this.#follows && !player.isPlaying) player.go(Infinity);
+    else if (player.at >= count || player.at < 0 || !this.#shown) player.go(player.at);
     else this.#label();
   }
 
@@ -90,66 +99,23 @@ export class Frames {
     return this.#known.get(this.#picked) ?? { count: 0 };
   }
 
-  go(wanted) {
-    const { count } = this.#about();
-    if (!count) return;
-    const number = Math.min(Math.max(wanted, 0), count - 1);
-    this.#follows = number === count - 1;
-    this.#show(number);
-  }
-
-  toggle() {
-    if (this.#timer !== null) return this.pause();
-    const { count } = this.#about();
-    if (!count) return;
-    if (this.#number >= count - 1) this.go(0);
-    const next = () => {
-      this.#timer = setTimeout(next, 1000 / Number(find("speed").value));
-      if (this.#busy) return;
-      if (this.#number >= this.#about().count - 1) return this.pause();
-      this.go(this.#number + 1);
-    };
-    this.#timer = setTimeout(next, 1000 / Number(find("speed").value));
-    this.#button("Pause");
-  }
-
   pause() {
-    clearTimeout(this.#timer);
-    this.#timer = null;
-    this.#button("Play");
-  }
-
-  #button(word) {
-    find("play").classList.toggle("playing", word === "Pause");
-    find("play").setAttribute("aria-label", word);
-    find("play").title = word + " (space)";
+    this.player.pause();
   }
 
   #key(event) {
     if (find("frames").hidden || event.ctrlKey || event.metaKey || event.altKey) return;
-    const at = event.target;
+    const { target: at, key } = event;
     const isScrub = at.id === "scrub";
-    const inside = find("frames").contains(at);
-    const elsewhere = at !== document.body && at.id !== "metrics" && !inside;
-    if (elsewhere || (at.matches("select, input, textarea") && !isScrub)) return;
-    const by = event.shiftKey ? 10 : 1;
-    const acts = {
-      ArrowLeft: () => this.go(this.#number - by), ArrowRight: () => this.go(this.#number + by),
-      ArrowDown: isScrub && (() => this.go(this.#number - by)), ArrowUp: isScrub && (() => this.go(this.#number + by)),
-      PageDown: isScrub && (() => this.go(this.#number - 10)), PageUp: isScrub && (() => this.go(this.#number + 10)),
-      Home: inside && (() => this.go(0)), End: inside && (() => this.go(Infinity)),
-      " ": (inside && (!at.matches("button") || at.id === "play")) && (() => this.toggle()),
-    };
-    const act = acts[event.key];
-    if (!act) return;
-    event.preventDefault(); // the slider, the button and the page would move as well
-    if (event.key !== " ") this.pause();
-    act();
+    const isInside = find("frames").contains(at);
+    const isElsewhere = at !== document.body && at.id !== "charts" && !isInside;
+    if (isElsewhere || (at.matches("select, input, textarea") && !isScrub)) return;
+    const isMeant = key === " " ? isInside && (!at.matches("button") || at.id === "play")
+      : /^(Home|End)$/.test(key) ? isInside : isScrub || /^Arrow(Left|Right)$/.test(key);
+    if (isMeant) this.player.press(event);
   }
 
   async #show(number) {
-    this.#number = number;
-    find("scrub").value = number;
     this.#wanted = number;
     if (this.#busy) return; // the one under way shows the newest wish when it is here
     this.#busy = true;
@@ -165,7 +131,7 @@ export class Frames {
     } finally {
       this.#busy = false;
     }
-    if (this.#number + 1 < this.#about().count) this.#fetch(this.#number + 1).catch(() => {});
+    if (this.player.at + 1 < this.#about().count) this.#fetch(this.player.at + 1).catch(() => {});
   }
 
   async #fetch(number) {
@@ -189,9 +155,9 @@ export class Frames {
   async #goToStep(step) {
     const { stream, column, count } = this.#about();
     if (!count) return;
-    this.pause();
+    this.player.pause();
     const answer = await ask("frame", { run: this.page.alone.id, stream, column, step: Math.floor(step) }).catch(() => null);
-    if (answer) this.go(unpack(await answer.arrayBuffer()).number);
+    if (answer) this.player.go(unpack(await answer.arrayBuffer()).number);
   }
 
   #paint() {

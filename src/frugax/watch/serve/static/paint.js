@@ -1,4 +1,5 @@
 // Numbers to pixels: small whole numbers by a fixed palette, all others by a ramp.
+import { drawCells } from "./cells.js";
 
 // The colours of ARC tasks, 0 to 9, then a few more for larger labels.
 const PALETTE = [
@@ -49,10 +50,8 @@ export function paint(canvas, frame, room) {
   const { values } = frame;
   const plan = layout(frame);
   const gap = plan.tiles > 1 ? 1 : 0;
-  const down = Math.ceil(plan.tiles / plan.across);
   const width = plan.across * (plan.w + gap) - gap;
-  const height = down * (plan.h + gap) - gap;
-  const image = new ImageData(width, height);
+  const height = Math.ceil(plan.tiles / plan.across) * (plan.h + gap) - gap;
   let low = Infinity;
   let high = -Infinity;
   for (const v of values) if (Number.isFinite(v)) { if (v < low) low = v; if (v > high) high = v; }
@@ -60,50 +59,25 @@ export function paint(canvas, frame, room) {
   const colours = labels ? null : Array.from({ length: 256 }, (_, i) => ramp(i / 255));
   const bright = plan.colour && !frame.whole && high <= 1 ? 255 : 1;
   const span = high - low || 1;
-  for (let tile = 0; tile < plan.tiles; tile++) {
-    const x0 = (tile % plan.across) * (plan.w + gap);
-    const y0 = Math.floor(tile / plan.across) * (plan.h + gap);
-    for (let y = 0; y < plan.h; y++) {
-      for (let x = 0; x < plan.w; x++) {
-        const at = (tile * plan.h + y) * plan.w + x;
-        const to = 4 * ((y0 + y) * width + x0 + x);
-        let colour;
-        if (plan.colour) {
-          colour = [0, 1, 2].map((c) => values[at * plan.colour + c] * bright);
-        } else if (!Number.isFinite(values[at])) colour = NOT_A_NUMBER;
-        else if (labels) colour = PALETTE[values[at]];
-        else colour = colours[Math.round(((values[at] - low) / span) * 255)];
-        image.data[to] = colour[0];
-        image.data[to + 1] = colour[1];
-        image.data[to + 2] = colour[2];
-        image.data[to + 3] = 255;
-      }
-    }
-  }
-  const small = document.createElement("canvas");
-  small.width = width;
-  small.height = height;
-  small.getContext("2d").putImageData(image, 0, 0);
+  /** The place of a cell among the values, or -1 between two pictures. */
+  const placeOf = (x, y) => {
+    const tx = Math.floor(x / (plan.w + gap));
+    const ty = Math.floor(y / (plan.h + gap));
+    const [cx, cy, tile] = [x - tx * (plan.w + gap), y - ty * (plan.h + gap), ty * plan.across + tx];
+    const isInside = cx >= 0 && cy >= 0 && cx < plan.w && cy < plan.h && tile < plan.tiles;
+    return isInside ? (tile * plan.h + cy) * plan.w + cx : -1;
+  };
+  const colour = (x, y) => {
+    const at = gap ? placeOf(x, y) : y * plan.w + x;
+    if (at < 0) return null;
+    if (plan.colour) return [0, 1, 2].map((c) => values[at * plan.colour + c] * bright);
+    if (!Number.isFinite(values[at])) return NOT_A_NUMBER;
+    return labels ? PALETTE[values[at]] : colours[Math.round(((values[at] - low) / span) * 255)];
+  };
   // Whole pixels for each cell, so that grids stay even.
   const fits = Math.min(room / width, room / height);
   const scale = fits >= 1 ? Math.floor(fits) : fits;
-  const dense = window.devicePixelRatio || 1;
-  canvas.width = Math.max(1, Math.round(width * scale * dense));
-  canvas.height = Math.max(1, Math.round(height * scale * dense));
-  canvas.style.width = width * scale + "px";
-  canvas.style.height = height * scale + "px";
-  const pen = canvas.getContext("2d");
-  pen.imageSmoothingEnabled = scale < 1;
-  pen.drawImage(small, 0, 0, canvas.width, canvas.height);
-  const cell = scale * dense;
-  if (labels && cell >= 7) {
-    pen.strokeStyle = "rgba(128,128,128,.45)";
-    pen.lineWidth = 1;
-    pen.beginPath();
-    for (let x = 1; x < width; x++) { pen.moveTo(Math.round(x * cell) + 0.5, 0); pen.lineTo(Math.round(x * cell) + 0.5, canvas.height); }
-    for (let y = 1; y < height; y++) { pen.moveTo(0, Math.round(y * cell) + 0.5); pen.lineTo(canvas.width, Math.round(y * cell) + 0.5); }
-    pen.stroke();
-  }
+  drawCells(canvas, width, height, scale, { colour, hasLines: labels });
   const seen = labels ? [...new Set(values)].sort((a, b) => a - b) : [];
   return {
     labels: seen.map((value) => ({ value, colour: `rgb(${PALETTE[value].join(",")})` })),
@@ -111,15 +85,11 @@ export function paint(canvas, frame, room) {
     isPicture: plan.colour > 0,
     colours: plan.colour || labels ? null : colours,
     cell(px, py) {
-      const gx = Math.floor(px / scale);
-      const gy = Math.floor(py / scale);
-      const tx = Math.floor(gx / (plan.w + gap));
-      const ty = Math.floor(gy / (plan.h + gap));
-      const [x, y, tile] = [gx - tx * (plan.w + gap), gy - ty * (plan.h + gap), ty * plan.across + tx];
-      if (x < 0 || y < 0 || x >= plan.w || y >= plan.h || tile >= plan.tiles) return null;
-      const at = (tile * plan.h + y) * plan.w + x;
+      const at = placeOf(Math.floor(px / scale), Math.floor(py / scale));
+      if (at < 0) return null;
+      const [tile, inside] = [Math.floor(at / (plan.h * plan.w)), at % (plan.h * plan.w)];
       const of = plan.colour || 1;
-      return { x, y, tile: plan.tiles > 1 ? tile : null, values: [...values.slice(at * of, at * of + of)] };
+      return { x: inside % plan.w, y: Math.floor(inside / plan.w), tile: plan.tiles > 1 ? tile : null, values: [...values.slice(at * of, at * of + of)] };
     },
   };
 }

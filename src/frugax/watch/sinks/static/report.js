@@ -1,4 +1,4 @@
-// The script of a report, after charts.js: films, and tables that sort. The page's policy
+// The script of a report, after charts.js, cells.js and player.js: films, and tables that sort. The page's policy
 // allows it by its hash.
 // Films.
 const style = (name) =>
@@ -23,17 +23,23 @@ class Film {
     Object.assign(this, { element, meta, codes });
     this.screen = element.querySelector(".screen");
     this.strip = element.querySelector(".strip");
-    this.range = element.querySelector("input[type=range]");
     this.out = element.querySelector("output");
-    this.button = element.querySelector(".play");
     this.label = element.getAttribute("aria-label");
-    this.at = meta.steps.length - 1;
-    this.small = document.createElement("canvas");
-    this.small.width = meta.columns;
-    this.small.height = meta.rows;
-    this.range.addEventListener("input", () => this.go(Number(this.range.value), true));
-    this.button.addEventListener("click", () => this.play());
-    element.addEventListener("keydown", (event) => this.key(event));
+    const slider = element.querySelector("input[type=range]");
+    const button = element.querySelector(".play");
+    this.player = new Player(slider, button, {
+      show: () => { this.draw(); this.mark(); this.readCharts(); },
+      told: (isPlaying) => {
+        button.textContent = isPlaying ? "❚❚" : "▶";
+        button.setAttribute("aria-label", isPlaying ? "pause" : "play");
+      },
+      perSecond: () => Math.min(25, Math.max(4, meta.steps.length / 12)),
+    });
+    this.player.count = meta.steps.length;
+    this.player.at = meta.steps.length - 1;
+    element.addEventListener("keydown", (event) => {
+      if (event.target !== button || event.key !== " ") this.player.press(event);
+    });
     this.strip.addEventListener("pointerdown", (event) => this.drag(event));
     this.strip.addEventListener("pointermove", (event) => {
       if (event.buttons) this.drag(event);
@@ -41,49 +47,16 @@ class Film {
     if (meta.steps.length < 2) {
       this.strip.hidden = true;
       this.strip.style.display = "none";
-      this.button.disabled = this.range.disabled = true;
+      button.disabled = slider.disabled = true;
     }
-  }
-  key(event) {
-    if (event.target === this.button && event.key === " ") return;
-    const last = this.meta.steps.length - 1;
-    const to = { ArrowLeft: this.at - 1, ArrowRight: this.at + 1,
-      ArrowDown: this.at - 1, ArrowUp: this.at + 1,
-      PageUp: this.at + 10, PageDown: this.at - 10, Home: 0, End: last }[event.key];
-    if (event.key === " ") this.play();
-    else if (to !== undefined) this.go(to, true);
-    else return;
-    event.preventDefault();
   }
   drag(event) {
     const box = this.strip.getBoundingClientRect();
     const part = (event.clientX - box.left) / box.width;
-    this.go(Math.round(part * (this.meta.steps.length - 1)), true);
+    this.player.go(Math.round(part * (this.meta.steps.length - 1)));
   }
-  play() {
-    if (this.timer) return this.stop();
-    if (this.at === this.meta.steps.length - 1) this.go(0, true);
-    this.button.textContent = "❚❚";
-    this.button.setAttribute("aria-label", "pause");
-    const wait = Math.max(40, Math.min(250, 12000 / this.meta.steps.length));
-    this.timer = setInterval(() => {
-      if (this.at >= this.meta.steps.length - 1) this.stop();
-      else this.go(this.at + 1, true);
-    }, wait);
-  }
-  stop() {
-    clearInterval(this.timer);
-    this.timer = null;
-    this.button.textContent = "▶";
-    this.button.setAttribute("aria-label", "play");
-  }
-  go(to, asked) {
-    this.at = Math.max(0, Math.min(this.meta.steps.length - 1, to));
-    this.range.value = this.at;
-    this.draw();
-    this.mark();
-    if (!asked) return;
-    const step = this.meta.steps[this.at];
+  readCharts() {
+    const step = this.meta.steps[this.player.at];
     for (const chart of charts)
       if (chart.low <= step && step <= chart.high) chart.show(step);
   }
@@ -91,104 +64,42 @@ class Film {
     const size = this.codes.length / this.meta.steps.length;
     return this.codes.subarray(i * size, (i + 1) * size);
   }
-  paint(i) {
-    const { rows, columns, kind } = this.meta;
-    const codes = this.frame(i);
-    const image = new ImageData(columns, rows);
-    const table = (kind === "ramp" ? tables.ramp : tables.palettes[palette.value])
-      .map(rgb);
-    for (let c = 0; c < rows * columns; c++) {
-      let colour;
-      if (kind === "colours") colour = codes.subarray(3 * c, 3 * c + 3);
-      else if (codes[c] === UNKNOWN) continue;
-      else colour = table[codes[c]];
-      image.data.set([colour[0], colour[1], colour[2], 255], 4 * c);
-    }
-    this.small.getContext("2d").putImageData(image, 0, 0);
-    this.pixels = image.data;
-    return codes;
+  colours(codes) {
+    const { columns, kind } = this.meta;
+    const table = (kind === "ramp" ? tables.ramp : tables.palettes[palette.value]).map(rgb);
+    if (kind === "colours") return (x, y) => codes.subarray(3 * (y * columns + x));
+    return (x, y) => table[codes[y * columns + x]] ?? null;
   }
   draw() {
     const { rows, columns, kind } = this.meta;
-    const dense = window.devicePixelRatio || 1;
+    const at = this.player.at;
     const room = Math.min(this.element.clientWidth - 24, 460);
-    let cell = Math.max(1, Math.floor(Math.min(room / columns, 460 / rows, 40)));
-    const wide = Math.min(cell * columns, room);
-    cell = wide / columns;
-    const high = cell * rows;
-    const screen = this.screen;
-    screen.width = Math.round(wide * dense);
-    screen.height = Math.round(high * dense);
-    screen.style.width = wide + "px";
-    screen.style.height = high + "px";
-    const pen = screen.getContext("2d");
-    pen.scale(dense, dense);
-    const codes = this.paint(this.at);
-    pen.fillStyle = style("--pad");
-    pen.fillRect(0, 0, wide, high);
-    pen.imageSmoothingEnabled = false;
-    pen.drawImage(this.small, 0, 0, wide, high);
-    const step = this.meta.steps[this.at];
-    const [low, top] = this.meta.ranges[this.at];
-    if (cell >= 5) {
-      pen.strokeStyle = "rgba(122,130,140,.5)";
-      pen.lineWidth = 1;
-      pen.beginPath();
-      for (let r = 0; r <= rows; r++) {
-        pen.moveTo(0, r * cell);
-        pen.lineTo(wide, r * cell);
-      }
-      for (let c = 0; c <= columns; c++) {
-        pen.moveTo(c * cell, 0);
-        pen.lineTo(c * cell, high);
-      }
-      if (kind !== "colours")
-        for (let i = 0; i < codes.length; i++)
-          if (codes[i] === UNKNOWN) {
-            const x = (i % columns) * cell, y = Math.floor(i / columns) * cell;
-            pen.moveTo(x + cell / 4, y + 3 * cell / 4);
-            pen.lineTo(x + 3 * cell / 4, y + cell / 4);
-          }
-      pen.stroke();
-    }
-    if (numbers.checked && cell >= 9 && kind !== "colours") {
-      pen.textAlign = "center";
-      pen.textBaseline = "middle";
-      for (let i = 0; i < codes.length; i++) {
-        if (codes[i] === UNKNOWN) continue;
-        const said = kind === "digits" ? String(codes[i])
-          : (low + codes[i] / 254 * (top - low)).toPrecision(2);
-        const [r, g, b] = this.pixels.subarray(4 * i, 4 * i + 3);
-        pen.fillStyle = 0.2126 * r + 0.7152 * g + 0.0722 * b > 140 ? "#000" : "#fff";
-        const size = Math.min(cell * 0.62, 1.5 * cell / said.length);
-        pen.font = size + "px system-ui, sans-serif";
-        const x = i % columns + 0.5, y = Math.floor(i / columns) + 0.54;
-        pen.fillText(said, x * cell, y * cell);
-      }
-    }
-    if (changes.checked && this.at > 0) {
-      const past = this.frame(this.at - 1);
-      const channels = kind === "colours" ? 3 : 1;
-      for (let i = 0; i < rows * columns; i++) {
-        let same = true;
-        for (let k = 0; k < channels; k++)
-          same = same && codes[channels * i + k] === past[channels * i + k];
-        if (same) continue;
-        const inset = Math.max(1, cell / 8);
-        const x = (i % columns) * cell, y = Math.floor(i / columns) * cell;
-        const side = cell - 2 * inset;
-        const box = [x + inset, y + inset, side, side];
-        pen.lineWidth = 3; pen.strokeStyle = "#fff"; pen.strokeRect(...box);
-        pen.lineWidth = 1; pen.strokeStyle = "#000"; pen.strokeRect(...box);
-      }
-    }
-    const range = kind === "ramp" ? ", " + low + " to " + top : "";
-    this.out.textContent = "step " + step.toLocaleString("en");
-    this.range.setAttribute("aria-valuetext", "step " + step);
-    const [r, c] = this.meta.sizes[this.at];
-    const said = r + " × " + c + range;
-    screen.setAttribute("aria-label", this.label + ", step " + step + ", " + said);
-    screen.title = said;
+    const cell = Math.max(1, Math.floor(Math.min(room / columns, 460 / rows, 40)));
+    const codes = this.frame(at);
+    const before = changes.checked && at > 0 ? this.frame(at - 1) : null;
+    const [low, high] = this.meta.ranges[at];
+    const depth = kind === "colours" ? 3 : 1;
+    const code = (x, y) => codes[y * columns + x];
+    drawCells(this.screen, columns, rows, Math.min(cell, room / columns), {
+      colour: this.colours(codes),
+      ground: style("--pad"),
+      hasLines: true,
+      isMissing: kind !== "colours" && ((x, y) => code(x, y) === UNKNOWN),
+      text: numbers.checked && kind !== "colours" && ((x, y) => (kind === "digits"
+        ? String(code(x, y)) : (low + code(x, y) / 254 * (high - low)).toPrecision(2))),
+      hasChanged: before && ((x, y) => {
+        const place = depth * (y * columns + x);
+        for (let i = place; i < place + depth; i++) if (codes[i] !== before[i]) return true;
+        return false;
+      }),
+    });
+    const step = this.meta.steps[at].toLocaleString("en");
+    this.out.textContent = "step " + step;
+    this.player.slider.setAttribute("aria-valuetext", "step " + this.meta.steps[at]);
+    const range = kind === "ramp" ? ", " + low + " to " + high : "";
+    const said = this.meta.sizes[at].join(" × ") + range;
+    this.screen.setAttribute("aria-label", this.label + ", step " + step + ", " + said);
+    this.screen.title = said;
   }
   tile() {
     const count = this.meta.steps.length;
@@ -207,10 +118,11 @@ class Film {
     const gap = (wide - each) / (fit - 1);
     const tall = Math.min(high, each * this.meta.rows / this.meta.columns);
     for (let n = 0; n < fit; n++) {
-      this.paint(Math.round(n * (count - 1) / (fit - 1)));
+      const codes = this.frame(Math.round(n * (count - 1) / (fit - 1)));
+      const small = pixels(this.meta.columns, this.meta.rows, this.colours(codes));
       pen.fillStyle = style("--pad");
       pen.fillRect(n * gap, (high - tall) / 2, each, tall);
-      pen.drawImage(this.small, n * gap, (high - tall) / 2, each, tall);
+      pen.drawImage(small, n * gap, (high - tall) / 2, each, tall);
     }
     this.sheet = sheet;
     this.each = each;
@@ -226,7 +138,7 @@ class Film {
     const pen = this.strip.getContext("2d");
     pen.drawImage(this.sheet, 0, 0);
     pen.scale(dense, dense);
-    const part = this.at / (this.meta.steps.length - 1);
+    const part = this.player.at / (this.meta.steps.length - 1);
     const x = part * (this.sheet.width / dense - this.each);
     pen.fillStyle = style("--s0");
     pen.fillRect(x, 49, this.each, 3);
