@@ -117,7 +117,8 @@ def plan(
             mesh does not fit it.
         MissingExtraError: the compiler of the target is not installed.
         InfeasibleBudgetError: none of the measured plans fits; `best` is the smallest
-            of them that planning for its own bytes, `needed`, finds again.
+            of them that planning for its own bytes, `needed`, finds again, or simply
+            the smallest where `within_s` has passed.
         RematUndoneError: the compiler merged away all recomputation, or kept on the
             device what the plan moves to the host.
         TypeError: the loss cannot be traced or does not return a number, or an argument
@@ -657,6 +658,8 @@ class _PlanSearch:
     def _find_needed(self, bench: CompileBench) -> tuple[Measurement, int, bool]:
         """The smallest program that planning for its own bytes finds again.
 
+        Where time has run out, that is not tried, and it is the smallest program.
+
         Returns:
             The program, these bytes, and whether no smaller one was compiled.
         """
@@ -669,7 +672,6 @@ class _PlanSearch:
                 return found, bench.limit, not lost
             again = self._find_smaller(bench, plain)
             (lost if again is None else repeatable).add(found.parts)
-        # There is no time to plan again.
         return *bench.find_smallest(), True
 
 
