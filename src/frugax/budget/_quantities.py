@@ -6,28 +6,59 @@ share of 1); text needs a unit, so that `"90"` is never taken for minutes.
 
 # Callers are checked at run time, whatever their annotations say.
 
+import dataclasses
 import math
 import numbers
 import re
+from collections.abc import Mapping
 from decimal import Decimal
 from fractions import Fraction
 
-_BYTES = {"B": 1} | {
-    prefix + suffix: base**power
-    for base, suffix in ((1000, "B"), (1024, "iB"))
-    for power, prefix in enumerate("KMGTP", start=1)
-}
-# SI writes kilo in lower case, but KB is as common and means 1,000 here, too. Only the
-# i of KiB (IEC 80000-13) makes it 1,024.
-_BYTES["kB"] = 1000
-# Exact, so that sums such as 1h30min or 0.1s are rounded once, at their end.
-_SECONDS = {
-    "ms": Fraction(1, 1000),
-    "s": Fraction(1),
-    "min": Fraction(60),
-    "h": Fraction(3600),
-    "d": Fraction(86400),
-}
+
+@dataclasses.dataclass(frozen=True)
+class _Quantity:
+    """How amounts of one quantity are written.
+
+    Attributes:
+        name: of the quantity, for messages.
+        units: how many base units each has. Exact, so that sums such as 1h30min or 0.1s
+            are rounded once, at their end.
+        example: amounts as they are written.
+        is_sum: whether one text may add up several numbers.
+    """
+
+    name: str
+    units: Mapping[str, Fraction]
+    example: str
+    is_sum: bool = False
+
+
+_BYTES = _Quantity(
+    "bytes",
+    {"B": Fraction(1)}
+    | {
+        prefix + suffix: Fraction(base**power)
+        for base, suffix in ((1000, "B"), (1024, "iB"))
+        for power, prefix in enumerate("KMGTP", start=1)
+    }
+    # SI writes kilo in lower case, but KB is as common and means 1,000 here, too. Only
+    # the i of KiB (IEC 80000-13) makes it 1,024.
+    | {"kB": Fraction(1000)},
+    'for example "512MiB" or "2GB"',
+)
+_SECONDS = _Quantity(
+    "time",
+    {
+        "ms": Fraction(1, 1000),
+        "s": Fraction(1),
+        "min": Fraction(60),
+        "h": Fraction(3600),
+        "d": Fraction(86400),
+    },
+    'for example "90s", "10min" or "1h30min"',
+    is_sum=True,
+)
+_SHARE = _Quantity("a share", {"%": Fraction(1, 100)}, 'for example "1%" or "0.5%"')
 # Signs are not read: every amount is positive or zero.
 _NUMBER = r"(?:\d[\d_]*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?"
 _TERM = re.compile(rf"\s*({_NUMBER})\s*([A-Za-z%]*)\s*")
@@ -52,11 +83,7 @@ def parse_bytes(value: int | str, *, name: str = "value") -> int:
         (2147483648, 1500, 7)
     """
     if isinstance(value, str):
-        example = 'for example "512MiB" or "2GB"'
-        number, unit = _one_term(value, name, "bytes", example)
-        if unit not in _BYTES:
-            raise ValueError(_unit_text(value, name, unit, "bytes", _BYTES, example))
-        value = int(number * _BYTES[unit])  # half a byte cannot be used
+        value = int(_read(value, name, _BYTES))  # half a byte cannot be used
     elif isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(
             f"{name} must be a whole number of bytes or text such as "
@@ -87,18 +114,7 @@ def parse_seconds(value: float | str, *, name: str = "value") -> float:
         (90.0, 5400.0, 0.5)
     """
     if isinstance(value, str):
-        example = 'for example "90s", "10min" or "1h30min"'
-        terms = _terms(value)
-        if not terms:
-            raise ValueError(_shape_text(value, name, "seconds", example))
-        total = Fraction(0)
-        for number, unit in terms:
-            if unit not in _SECONDS:
-                raise ValueError(
-                    _unit_text(value, name, unit, "time", _SECONDS, example)
-                )
-            total += number * _SECONDS[unit]
-        value = float(total)
+        value = float(_read(value, name, _SECONDS))
     expected = 'a number of seconds or text such as "10min"'
     return check_amount(value, name, expected=expected)
 
@@ -122,19 +138,12 @@ def parse_share(value: float | str, *, name: str = "value") -> float:
         (0.01, 0.25)
     """
     if isinstance(value, str):
-        example = 'for example "1%" or "0.5%"'
-        number, unit = _one_term(value, name, "a share", example)
-        if unit != "%":
-            raise ValueError(
-                f"{name} must be a number in [0, 1] or a percentage, got {value!r}; "
-                f"{example}."
-            )
-        if number > 100:
+        share = _read(value, name, _SHARE)
+        if share > 1:
             raise ValueError(f"{name} must be at most 100%, got {value!r}.")
-        value = float(number / 100)
-    number = _real(value, name, 'a number in [0, 1] or text such as "1%"')
-    if number < 0:
-        raise ValueError(f"{name} must be in [0, 1], got {number:g}.")
+        return float(share)
+    expected = 'a number in [0, 1] or text such as "1%"'
+    number = check_amount(value, name, expected=expected, zero=True)
     if number > 1:
         raise ValueError(
             f"{name} must be in [0, 1], got {number:g}. It is a share, not a "
@@ -159,7 +168,17 @@ def check_amount(
         TypeError: `value` is not a number.
         ValueError: `value` is not finite, or not positive.
     """
-    number = _real(value, name, expected)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real | Decimal):
+        raise TypeError(
+            f"{name} must be {expected}, got {value!r:.80} of type "
+            f"{type(value).__name__}."
+        )
+    try:
+        number = float(value)
+    except OverflowError:  # whole numbers from about 1.8e308 on
+        number = math.inf
+    # Written as `not`, so that NaN is refused too: such a limit could be neither kept
+    # nor broken.
     if not 0 <= number < math.inf or not (zero or number):
         bound = ">= 0" if zero else "> 0"
         raise ValueError(f"{name} must be {bound} and finite, got {value!s:.20}.")
@@ -205,58 +224,28 @@ def format_share(share: float) -> str:
     return f"{share * 100:.3g}%"
 
 
-def _real(value: object, name: str, expected: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real | Decimal):
-        raise TypeError(
-            f"{name} must be {expected}, got {value!r:.80} of type "
-            f"{type(value).__name__}."
+def _read(text: str, name: str, quantity: _Quantity) -> Fraction:
+    """Read text as an amount in the base unit."""
+    total, terms, at = Fraction(0), 0, 0
+    example, units = quantity.example, quantity.units
+    while match := _TERM.match(text, at):
+        number, unit = match.groups()
+        if unit not in units:
+            problem = "has no unit"
+            if unit:
+                problem = (
+                    f"has the unit {unit!r}, which is not a unit of {quantity.name}"
+                )
+            raise ValueError(
+                f"{name}: {text!r} {problem}. Use one of {', '.join(units)}, {example}."
+            )
+        total += Fraction(number.replace("_", "")) * units[unit]
+        terms, at = terms + 1, match.end()
+    if at < len(text) or not (terms == 1 or (terms and quantity.is_sum)):
+        problem = "one number with its unit"
+        if text.strip().startswith("-"):
+            problem = "positive"
+        raise ValueError(
+            f"{name} must be {quantity.name}, {problem}, {example}; got {text!r}."
         )
-    try:
-        number = float(value)
-    except OverflowError:  # whole numbers from about 1.8e308 on
-        number = math.inf
-    # Each comparison with NaN is False, so such a limit could be neither kept nor
-    # broken.
-    if math.isnan(number):
-        raise ValueError(f"{name} must be a number, got nan.")
-    return number
-
-
-def _terms(text: str) -> list[tuple[Fraction, str]]:
-    """Split text into numbers with units; empty if it contains anything else."""
-    found: list[tuple[Fraction, str]] = []
-    at = 0
-    while at < len(text):
-        match = _TERM.match(text, at)
-        if match is None or match.end() == at:
-            return []
-        found.append((Fraction(match[1].replace("_", "")), match[2]))
-        at = match.end()
-    return found
-
-
-def _one_term(text: str, name: str, kind: str, example: str) -> tuple[Fraction, str]:
-    terms = _terms(text)
-    if len(terms) != 1:
-        raise ValueError(_shape_text(text, name, kind, example))
-    return terms[0]
-
-
-def _shape_text(text: str, name: str, kind: str, example: str) -> str:
-    if text.strip().startswith("-"):
-        return f"{name} must be positive, got {text!r}: {kind}, {example}."
-    return f"{name} must be {kind}: one number with its unit, {example}; got {text!r}."
-
-
-def _unit_text(
-    text: str,
-    name: str,
-    unit: str,
-    kind: str,
-    known: dict[str, int] | dict[str, Fraction],
-    example: str,
-) -> str:
-    problem = "has no unit"
-    if unit:
-        problem = f"has the unit {unit!r}, which is not a unit of {kind}"
-    return f"{name}: {text!r} {problem}. Use one of {', '.join(known)}, {example}."
+    return total

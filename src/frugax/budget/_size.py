@@ -3,8 +3,19 @@
 import dataclasses
 import math
 import re
+from typing import Any
 
 from ._quantities import check_amount, format_bytes, parse_bytes
+
+_TEXTS = {
+    "ratio": "{:g}x smaller",
+    "bits_per_weight": "{:g} bits per weight",
+    "rel_error": "relative error {:g}",
+    "max_abs": "largest error {:g}",
+    "output_error": "output error {:g}",
+}
+_SIZES = ("bytes", "ratio", "bits_per_weight")
+_ERRORS = ("rel_error", "max_abs", "output_error")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, init=False)
@@ -49,67 +60,45 @@ class SizeBudget:
             TypeError: no limit, two sizes, two errors, or a number without its name.
             ValueError: a limit is out of range, or the text is not a size.
         """
-        if text is not None:
-            # Callers are checked at run time, whatever their annotations say.
-            if not isinstance(text, str):
-                raise TypeError(
-                    "a size is text, or has a name: write SizeBudget(bytes=1000), "
-                    f'SizeBudget(ratio=6) or SizeBudget("6x"), not {text!r}.'
-                )
-            if bytes is not None or ratio is not None or bits_per_weight is not None:
-                raise TypeError(f"SizeBudget({text!r}) already names a size.")
-            # Only sizes are written so, hence the common parser of units lacks them.
-            number = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(x|bpw)\s*", text)
-            if number is None:
-                try:
-                    bytes = parse_bytes(text, name="size")
-                except ValueError as e:
-                    raise ValueError(
-                        f'{e} A ratio is written "6x", bits per weight "4bpw".'
-                    ) from e
-            elif number[2] == "x":
-                ratio = float(number[1])
-            else:
-                bits_per_weight = float(number[1])
-        # Two sizes could contradict each other, and so could two errors; a size and an
-        # error may both be kept.
-        sizes = {"bytes": bytes, "ratio": ratio, "bits_per_weight": bits_per_weight}
-        errors = {
+        limits: dict[str, Any] = {
+            "bytes": bytes,
+            "ratio": ratio,
+            "bits_per_weight": bits_per_weight,
             "rel_error": rel_error,
             "max_abs": max_abs,
             "output_error": output_error,
         }
-        named = [
-            [k for k, v in group.items() if v is not None] for group in (sizes, errors)
-        ]
-        if not any(named) or max(map(len, named)) > 1:
+        if text is not None:
+            name, value = _read_size(text)
+            if any(limits[size] is not None for size in _SIZES):
+                raise TypeError(f"SizeBudget({text!r}) already names a size.")
+            limits[name] = value
+        # Two sizes could contradict each other, and so could two errors; a size and an
+        # error may both be kept.
+        named = [name for name, value in limits.items() if value is not None]
+        sizes = [name for name in named if name in _SIZES]
+        if not named or len(sizes) > 1 or len(named) - len(sizes) > 1:
             raise TypeError(
-                "SizeBudget needs at most one of bytes, ratio, bits_per_weight and at "
-                "most one of rel_error, max_abs, output_error, and at least one of "
-                "them all; got "
-                f"{named[0] + named[1] or 'none'}."
+                f"SizeBudget needs at most one of {', '.join(_SIZES)} and at most one "
+                f"of {', '.join(_ERRORS)}, and at least one of them all; got "
+                f"{named or 'none'}."
             )
-        put = object.__setattr__
-        if bytes is not None:
-            bytes = parse_bytes(bytes, name="bytes")
-        put(self, "bytes", bytes)
-        for name in ("ratio", "bits_per_weight", *errors):
-            value = (sizes | errors)[name]
-            if value is not None:
+        for name, value in limits.items():
+            if name == "bytes" and value is not None:
+                value = parse_bytes(value, name=name)
+            elif value is not None:
                 # An error of 0 asks for the exact weights; a size of 0 cannot be kept.
-                value = check_amount(value, name, zero=name in errors)
-            put(self, name, value)
-        for name in ("rel_error", "output_error"):
-            if (getattr(self, name) or 0) > 1:
-                raise ValueError(
-                    f"{name} must be at most 1 (that of all zeros), got {errors[name]}."
-                )
+                value = check_amount(value, name, zero=name in _ERRORS)
+                if name in ("rel_error", "output_error") and value > 1:
+                    raise ValueError(
+                        f"{name} must be at most 1 (that of all zeros), got {value}."
+                    )
+            object.__setattr__(self, name, value)
 
     @property
     def is_only_size(self) -> bool:
         """Whether no error is limited."""
-        errors = (self.rel_error, self.max_abs, self.output_error)
-        return all(error is None for error in errors)
+        return all(getattr(self, name) is None for name in _ERRORS)
 
     def limit_bytes(self, *, original_bytes: int, weights: int) -> int | None:
         """The longest file that is allowed for these weights; None without a limit.
@@ -128,17 +117,28 @@ class SizeBudget:
         return None
 
     def __str__(self) -> str:
-        limits: list[str] = []
-        if self.bytes is not None:
-            limits.append(format_bytes(self.bytes))
-        if self.ratio is not None:
-            limits.append(f"{self.ratio:g}x smaller")
-        if self.bits_per_weight is not None:
-            limits.append(f"{self.bits_per_weight:g} bits per weight")
-        if self.rel_error is not None:
-            limits.append(f"relative error {self.rel_error:g}")
-        if self.max_abs is not None:
-            limits.append(f"largest error {self.max_abs:g}")
-        if self.output_error is not None:
-            limits.append(f"output error {self.output_error:g}")
+        limits = [] if self.bytes is None else [format_bytes(self.bytes)]
+        for name, text in _TEXTS.items():
+            value = getattr(self, name)
+            if value is not None:
+                limits.append(text.format(value))
         return ", ".join(limits)
+
+
+def _read_size(text: object) -> tuple[str, Any]:
+    """Read text as the name and the value of a limit."""
+    # Callers are checked at run time, whatever their annotations say.
+    if not isinstance(text, str):
+        raise TypeError(
+            "a size is text, or has a name: write SizeBudget(bytes=1000), "
+            f'SizeBudget(ratio=6) or SizeBudget("6x"), not {text!r}.'
+        )
+    # Only sizes are written so, hence the common parser of units lacks them.
+    number = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(x|bpw)\s*", text)
+    if number is not None:
+        name = "ratio" if number[2] == "x" else "bits_per_weight"
+        return name, float(number[1])
+    try:
+        return "bytes", parse_bytes(text, name="size")
+    except ValueError as e:
+        raise ValueError(f'{e} A ratio is written "6x", bits per weight "4bpw".') from e
