@@ -57,10 +57,11 @@ def test_features_do_not_depend_on_units_currency_or_order():
 def test_numpy_and_jax_agree_and_all_rules_are_likely_at_first():
     rng = np.random.default_rng(0)
     policy = guide.AcquisitionPolicy(_weights())
-    # The reference is computed in NumPy, the policy that learns in JAX: before the
-    # first step both are the same policy.
+    # The policy plays in NumPy and learns in JAX: before the first step both give its
+    # choices the same probability, and the advantages of a group add up to 0.
     config = guide.GRPOConfig(ppo_epochs=1)
     update = guide.GRPOTrainer(policy, config).update(_experience(policy, rng, 16))
+    assert update["loss"] == pytest.approx(0, abs=1e-6)
     assert update["kl"] == pytest.approx(0, abs=1e-6)
     even = guide.create_acquisition_policy(8)
     choices = [even.choose(_outlook(rng), rng) for _ in range(20)]
@@ -90,8 +91,7 @@ def _experience(policy, rng, count):
         features=column("features"),
         action=column("action"),
         log_p=column("log_p"),
-        reward=column("action")[:, 0].astype(float),
-        group_size=8,
+        reward=column("action").reshape(-1, 8).astype(float),
     )
 
 
@@ -99,9 +99,7 @@ def test_the_baseline_is_the_mean_of_the_group_that_was_played():
     policy = guide.create_acquisition_policy(8)
     played = _experience(policy, np.random.default_rng(0), 16)
     # Equal rewards within each group of 4, so nothing is to be learned.
-    games = dataclasses.replace(
-        played, reward=np.repeat([0.0, 1.0, 0.0, 1.0], 4), group_size=4
-    )
+    games = played._replace(reward=np.repeat([[0.0], [1.0], [0.0], [1.0]], 4, axis=1))
     trainer = guide.GRPOTrainer(policy, guide.GRPOConfig(group_size=8))
     assert trainer.update(games)["gradient_norm"] == pytest.approx(0, abs=1e-6)
 

@@ -11,8 +11,9 @@ References:
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -63,23 +64,21 @@ class GRPOConfig:
         check_number("kl_penalty_coeff", self.kl_penalty_coeff, minimum=0)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Experience:
+# A named tuple is a pytree by itself, so the training step takes it as its batch.
+class Experience(NamedTuple):
     """The record of campaigns of equal length, group after group.
 
     Attributes:
         features: of the state before each experiment.
         action: the rule that chose it.
         log_p: its log-probability.
-        reward: of the whole campaign: minus the regret of its recommendation.
-        group_size: campaigns in each group.
+        reward: of each campaign of each group: minus the regret of its recommendation.
     """
 
     features: Float[np.ndarray, "n s f"]
     action: Int[np.ndarray, "n s"]
     log_p: Float[np.ndarray, "n s"]
-    reward: Float[np.ndarray, " n"]
-    group_size: int
+    reward: Float[np.ndarray, "groups size"]
 
 
 def collect_experience(
@@ -124,11 +123,13 @@ def collect_experience(
                 answer = environment.sample(1, seed=_draw(seeds), intervention=done)
                 game.tell(ask, answer)
             rewards.append(-environment.regret(game.recommend().intervention))
-    columns = {
-        name: np.array([[getattr(choice, name) for choice in game] for game in moves])
+    features, action, log_p = (
+        np.array([[getattr(choice, name) for choice in game] for game in moves])
         for name in ("features", "action", "log_p")
-    }
-    return Experience(**columns, reward=np.array(rewards), group_size=config.group_size)
+    )
+    return Experience(
+        features, action, log_p, np.reshape(rewards, (-1, config.group_size))
+    )
 
 
 def _recorded(policy: AcquisitionPolicy, moves: list[list[Choice]]) -> Policy:
@@ -166,9 +167,9 @@ class GRPOTrainer:
         config = GRPOConfig() if config is None else config
         check_instance("policy", policy, AcquisitionPolicy)
         check_instance("config", config, GRPOConfig)
-        self.config, self.policy, self._reference = config, policy, policy
+        self.config, self.policy = config, policy
         self.step = train.make_train_step(
-            _grpo_loss(config),
+            functools.partial(_grpo_loss, config, policy.weights),
             optax.adam(config.learning_rate),
             clip=1.0,
             compile_budget=1,
@@ -190,48 +191,38 @@ class GRPOTrainer:
         Raises:
             BudgetExceededError: its sizes differ from those of the batch before.
         """
-        # The group's mean is the baseline, in place of a value network. A small
-        # constant, since all of a group may have the same reward.
-        groups = games.reward.reshape(-1, games.group_size)
-        centred = groups - groups.mean(1, keepdims=True)
-        advantage = centred / (groups.std(1, keepdims=True) + 1e-4)
-        reference = log_policy(self._reference.weights, games.features)
-        chosen = np.take_along_axis(reference, games.action[..., None], 2)[..., 0]
-        batch = {
-            "features": games.features,
-            "action": games.action,
-            "log_p": games.log_p.astype(np.float32),
-            # Every experiment of a campaign gets the advantage of the whole.
-            "advantage": advantage.reshape(-1, 1).astype(np.float32),
-            "reference": chosen.astype(np.float32),
-        }
         metrics: Any = {}
         # The same batch several times: from the second epoch on the ratio differs from
         # 1, and the clip has something to do.
         for _ in range(self.config.ppo_epochs):
-            self._state, metrics = self.step(self._state, batch)
+            self._state, metrics = self.step(self._state, games)
         weights = {name: np.asarray(w) for name, w in self._state.params.items()}
         self.policy = AcquisitionPolicy(weights, greedy=self.policy.greedy)
         figures = {name: float(value) for name, value in metrics.items()}
         return {**figures, "reward": float(games.reward.mean())}
 
 
-def _grpo_loss(config: GRPOConfig) -> Callable[[PolicyWeights, dict[str, Any]], Any]:
-    def loss(
-        weights: PolicyWeights, batch: dict[str, Any]
-    ) -> tuple[Any, dict[str, Any]]:
-        every = log_policy(weights, batch["features"], xp=jnp)
-        log_p = jnp.take_along_axis(every, batch["action"][..., None], 2)[..., 0]
-        ratio = jnp.exp(log_p - batch["log_p"])
-        bounded = jnp.clip(ratio, 1 - config.clip_ratio, 1 + config.clip_ratio)
-        # The lower of both: a ratio beyond the bound gives no further gain, but a loss
-        # counts in full (Schulman et al. 2017, eq. 7).
-        advantage = batch["advantage"]
-        gain = jnp.minimum(ratio * advantage, bounded * advantage).mean()
-        # The estimator k3, r - 1 - log r: unbiased, never negative, and of lower
-        # variance than -log r.
-        apart = batch["reference"] - log_p
-        kl = (jnp.exp(apart) - apart - 1).mean()
-        return config.kl_penalty_coeff * kl - gain, {"kl": kl}
+def _grpo_loss(
+    config: GRPOConfig, reference: PolicyWeights, weights: PolicyWeights, games: Any
+) -> tuple[Any, dict[str, Any]]:
+    def log_chosen(of: PolicyWeights) -> Any:
+        every = log_policy(of, games.features, xp=jnp)
+        return jnp.take_along_axis(every, games.action[..., None], 2)[..., 0]
 
-    return loss
+    # The group's mean is the baseline, in place of a value network. A small constant,
+    # since all of a group may have the same reward.
+    centred = games.reward - games.reward.mean(1, keepdims=True)
+    advantage = centred / (games.reward.std(1, keepdims=True) + 1e-4)
+    # Every experiment of a campaign gets the advantage of the whole.
+    advantage = advantage.reshape(-1, 1)
+    log_p = log_chosen(weights)
+    ratio = jnp.exp(log_p - games.log_p)
+    bounded = jnp.clip(ratio, 1 - config.clip_ratio, 1 + config.clip_ratio)
+    # The lower of both: a ratio beyond the bound gives no further gain, but a loss
+    # counts in full (Schulman et al. 2017, eq. 7).
+    gain = jnp.minimum(ratio * advantage, bounded * advantage).mean()
+    # The estimator k3, r - 1 - log r: unbiased, never negative, and of lower variance
+    # than -log r.
+    apart = log_chosen(reference) - log_p
+    kl = (jnp.exp(apart) - apart - 1).mean()
+    return config.kl_penalty_coeff * kl - gain, {"kl": kl}
