@@ -178,7 +178,7 @@ def test_the_adaptive_one_backs_off_and_comes_back_within_one_program():
         x = program(x)
     jax.block_until_ready(x)
     first = stats("draw")
-    # 20 ms against 2 ms allowed: 1, 2, 4, 8, then one in 16.
+    # 20 ms against 2 ms allowed: one in 10, or fewer on a busy machine.
     assert 1 <= first["total_calls"] <= 12
     assert first["total_calls"] + first["skipped_calls"] == 100
     dear[0] = False
@@ -186,7 +186,7 @@ def test_the_adaptive_one_backs_off_and_comes_back_within_one_program():
         x = program(x)
     jax.block_until_ready(x)
     again = stats("draw")
-    # One in 16 would be 13; on a busy machine some calls are dear again.
+    # One in 10 would be 20; on a busy machine some calls are dear again.
     assert again["total_calls"] - first["total_calls"] > 30
     assert float(x) == 300
     programs: Any = program
@@ -226,28 +226,29 @@ def adaptive(clock, name, max_avg_time_ms=1.0):
     return lambda count: [program(1.0) for _ in range(count)]
 
 
-def test_the_pace_doubles_and_halves_and_keeps_to_its_price(clock):
+def test_the_pace_follows_the_price(clock):
+    clock.price = 0.0095
     run = adaptive(clock, "draw")
     run(1000)
-    ran = stats("draw")["total_calls"]
-    # 1, 2, 4, 8, then every 16th: a constant price leaves the stride alone.
-    assert ran == 4 + len(range(30, 1000, 16))
+    assert stats("draw")["total_calls"] == 100  # every tenth
     assert clock.now <= 1000 * 0.001
     clock.price = 1e-6
-    run(100)
-    ran = stats("draw")["total_calls"]
     run(50)
-    assert stats("draw")["total_calls"] == ran + 50
+    assert stats("draw")["total_calls"] == 150
+    clock.price = 1e6
+    run(2 * 1024)
+    assert stats("draw")["total_calls"] == 152
 
 
 def test_calls_of_a_name_share_their_pace_until_it_is_reset(clock):
-    adaptive(clock, "draw")(2)  # the second would be too early
+    clock.price = 0.0025
+    adaptive(clock, "draw")(1)
+    other = adaptive(clock, "draw", max_avg_time_ms=5.0)
+    other(2)  # too early
     assert stats("draw")["total_calls"] == 1
-    other = adaptive(clock, "draw", max_avg_time_ms=2.0)
     other(1)
     assert stats("draw")["total_calls"] == 2
-    other(1)
-    assert stats("draw")["skipped_calls"] == 2
+    adaptive(clock, "draw")(1)
     visualization.reset_callback_performance_stats()
     other(1)
     assert stats("draw")["total_calls"] == 1

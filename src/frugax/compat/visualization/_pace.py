@@ -1,58 +1,25 @@
 """Run a callback as often as it stays cheap on average, decided at each call."""
 
 import functools
-import threading
+import math
 import time
 from collections.abc import Callable
 from typing import Any
 
 from frugax.watch.delivery import CallSkipped
 
-# Calls never get rarer than this, so that a price that has fallen is noticed.
-_MAX_STRIDE = 1024
+# More calls are never left out in a row, so that a price that has fallen is noticed.
+_MOST_LEFT_OUT = 1023
 
 
 class Pace:
-    """Decides which calls of a name run.
-
-    Every `stride`-th may run. One that took longer than `stride` calls may take doubles
-    the stride; one that took less than a quarter of that halves it. In between the
-    stride stays.
+    """Which calls of a name run.
 
     Attributes:
-        stride: calls between two that may run.
+        left_out: how many of the next calls may not run.
     """
 
-    def __init__(self) -> None:
-        self.stride = 1
-        self._turn_away = 0  # how many of the next calls may not run
-        self._lock = threading.Lock()
-
-    def is_due(self) -> bool:
-        """Return whether this call may run."""
-        with self._lock:
-            if self._turn_away > 0:
-                self._turn_away -= 1
-                return False
-            self._turn_away = self.stride - 1
-            return True
-
-    def end(self, seconds: float, max_avg_s: float) -> None:
-        """Record how long a call took that was allowed to run.
-
-        Args:
-            seconds: its duration.
-            max_avg_s: seconds that a call may take on average, skipped ones included.
-        """
-        with self._lock:
-            # The factor of four between the two limits keeps the stride from
-            # alternating between two values when the price is constant.
-            if seconds > self.stride * max_avg_s:
-                # Doubling finds a stride of 1024 in ten calls that run.
-                self.stride = min(2 * self.stride, _MAX_STRIDE)
-            elif seconds < self.stride * max_avg_s / 4:
-                self.stride = max(self.stride // 2, 1)
-            self._turn_away = self.stride - 1
+    left_out = 0
 
 
 # Limited, since a program may make up a new name at every call.
@@ -65,16 +32,22 @@ def pace_of(name: str) -> Pace:
 def limit_pace(
     fn: Callable[..., object], name: str, max_avg_s: float
 ) -> Callable[..., None]:
-    """Wrap a function so that it leaves out calls, by the pace of a name."""
+    """Wrap a function so that it leaves out calls, by the pace of a name.
+
+    After a call as many are left out as it takes for all of them together to have taken
+    `max_avg_s` each.
+    """
 
     def call(*args: Any) -> None:
         pace = pace_of(name)
-        if not pace.is_due():
+        if pace.left_out > 0:
+            pace.left_out -= 1
             raise CallSkipped
         began = time.perf_counter()
         try:
             fn(*args)
         finally:
-            pace.end(time.perf_counter() - began, max_avg_s)
+            calls = math.ceil((time.perf_counter() - began) / max_avg_s)
+            pace.left_out = min(calls - 1, _MOST_LEFT_OUT)
 
     return call
