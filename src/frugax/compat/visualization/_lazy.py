@@ -4,19 +4,17 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
-from ._sizes import held_bytes
+from frugax.errors import InfeasibleBudgetError
+
+from ._held_data import HeldData, Item
 
 T = TypeVar("T")
+_KEY = "data"  # of the only item
 
 
-class _Loaded(NamedTuple, Generic[T]):
-    data: T  # may be None, which is kept like any other result
-    nbytes: int
-
-
-class LazyLoader(Generic[T]):
+class LazyLoader(HeldData, Generic[T]):
     """Loads at the first `get`, keeps the result, releases it after a while unused.
 
     Releasing needs no call: a timer does it. Whoever still has the data keeps it; the
@@ -24,11 +22,6 @@ class LazyLoader(Generic[T]):
 
     Safe to use from any thread: of several that ask at once one loads, the others
     wait for it.
-
-    Attributes:
-        on_load: called with the loader after each load; may refuse the data by
-            releasing it and raising. `MemoryManager.register_lazy_loader` sets it.
-        last_used: when `get` last gave the data out, in seconds of `time.monotonic`.
     """
 
     _timer: threading.Timer | None = None
@@ -51,16 +44,13 @@ class LazyLoader(Generic[T]):
                 f"max_idle_time must be > 0 seconds, got {max_idle_time}; math.inf "
                 "keeps the data until release()."
             )
+        super().__init__()
         self.loader_func = loader_func
         self.max_idle_time = float(max_idle_time)
-        self.on_load: Callable[[LazyLoader[Any]], object] | None = None
-        self.last_used = 0.0
+        # Not the lock of the data, so that others may release while one thread loads.
         # Reentrant, so that a loader that asks for its own data meets Python's
         # RecursionError and does not wait for itself.
-        self._lock = threading.RLock()
-        # Replaced as a whole, so that reading and releasing need no lock: others may
-        # release while one thread loads.
-        self._loaded: _Loaded[T] | None = None
+        self._loading = threading.RLock()
 
     def get(self) -> T:
         """The data, loaded now if need be.
@@ -68,39 +58,38 @@ class LazyLoader(Generic[T]):
         Raises:
             InfeasibleBudgetError: it can never fit into its manager's limit.
         """
-        with self._lock:
-            self.last_used = time.monotonic()
-            loaded = self._loaded
-            if loaded is None:
-                loaded = self._load()
-        return loaded.data
+        with self._loading:
+            item = self._use(_KEY) or self._load()
+        return item.value
 
     def is_loaded(self) -> bool:
         """Whether the data is in memory now."""
-        return self._loaded is not None
+        return bool(self._items)
 
     def release(self) -> bool:
         """Release the data now; returns whether there was any."""
-        loaded, self._loaded = self._loaded, None
-        return loaded is not None
+        return self.remove(_KEY)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the data when it was loaded; 0 while there is none."""
-        loaded = self._loaded
-        return 0 if loaded is None else loaded.nbytes
-
-    def _load(self) -> "_Loaded[T]":
-        data = self.loader_func()
-        self._loaded = loaded = _Loaded(data, held_bytes(data))
-        self.last_used = time.monotonic()
-        if self.on_load is not None:
-            self.on_load(self)
+    def _load(self) -> Item:
+        item = self._hold(_KEY, self.loader_func())
+        self.check_fits(item.nbytes)
         # The timer of an earlier load starts itself anew; that of a parent process is
         # dead after a fork.
         if self._timer is None or not self._timer.is_alive():
             self._start_timer(self.max_idle_time)
-        return loaded
+        return item
+
+    def check_fits(self, nbytes: int) -> None:
+        """Release data that can never fit, and raise `InfeasibleBudgetError`."""
+        if nbytes > self.limit_bytes:
+            self.release()
+            raise InfeasibleBudgetError(
+                f"keeping what {self.loader_func!r} loads",
+                needed=nbytes,
+                limit=self.limit_bytes,
+                unit="bytes",
+                hint="load less at a time.",
+            )
 
     def _start_timer(self, seconds: float) -> None:
         if seconds > threading.TIMEOUT_MAX:  # infinity among others
@@ -121,10 +110,11 @@ def _release_if_idle(weak: "weakref.ref[LazyLoader[object]]") -> None:
     loader = weak()
     if loader is None:
         return
-    with loader._lock:  # a `get` in between would trust this timer, which ends now
+    with loader._loading:  # a `get` in between would trust this timer, which ends now
         loader._timer = None
-        idle_s = time.monotonic() - loader.last_used
-        if idle_s >= loader.max_idle_time:
+        # Infinite where nothing is loaded.
+        left_s = loader.oldest_use + loader.max_idle_time - time.monotonic()
+        if left_s <= 0:
             loader.release()
-        elif loader.is_loaded():
-            loader._start_timer(loader.max_idle_time - idle_s)
+        else:
+            loader._start_timer(left_s)

@@ -9,9 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from frugax.errors import InfeasibleBudgetError
-
 from ._cache import VisualizationCache
+from ._held_data import HeldData
 from ._lazy import LazyLoader
 from ._sizes import BYTES_PER_MB, to_limit_bytes
 
@@ -51,9 +50,8 @@ class MemoryManager:
         """
         to_limit_bytes("max_cache_memory_mb", max_cache_memory_mb)
         self._limit_bytes = to_limit_bytes("max_total_memory_mb", max_total_memory_mb)
-        self.cache = VisualizationCache(
-            min(max_cache_memory_mb, max_total_memory_mb), on_growth=self._make_room
-        )
+        self.cache = VisualizationCache(min(max_cache_memory_mb, max_total_memory_mb))
+        self.cache.on_growth = self._make_room
         self._is_lazy = lazy_loading
         self._loaders: weakref.WeakSet[LazyLoader[Any]] = weakref.WeakSet()
         # Reentrant, since data that is released may run code of its own.
@@ -70,15 +68,16 @@ class MemoryManager:
                 and can never fit.
             ValueError: it is registered with another manager.
         """
-        if loader.on_load not in (None, self._admit):
+        if loader.on_growth not in (None, self._make_room):
             raise ValueError(
                 f"the loader of {loader.loader_func!r} is registered with another "
                 "manager: make a loader for each."
             )
+        loader.limit_bytes, loader.on_growth = self._limit_bytes, self._make_room
+        loader.check_fits(loader.nbytes)
         with self._lock:
-            loader.on_load = self._admit
             self._loaders.add(loader)
-        self._admit(loader)
+        self._make_room()
         if not self._is_lazy:
             loader.get()
 
@@ -93,7 +92,7 @@ class MemoryManager:
             before = self._held_bytes()
             cleaned = sum(loader.release() for loader in list(self._loaders))
             evicted = 0
-            while self.cache.evict_oldest():
+            while self.cache.release_oldest():
                 evicted += 1
             freed = before - self._held_bytes()
         return {
@@ -134,32 +133,16 @@ class MemoryManager:
     ) -> None:
         self.cleanup_memory()
 
-    def _admit(self, loader: LazyLoader[Any]) -> None:
-        """Make room for a loader's data, or refuse what can never fit."""
-        nbytes = loader.nbytes
-        if nbytes > self._limit_bytes:
-            loader.release()
-            raise InfeasibleBudgetError(
-                f"keeping what {loader.loader_func!r} loads",
-                needed=nbytes,
-                limit=self._limit_bytes,
-                unit="bytes",
-                hint="load less at a time.",
-            )
-        self._make_room()
-
     def _make_room(self) -> None:
         with self._lock:
             while self._held_bytes() > self._limit_bytes:
-                loaded = [loader for loader in self._loaders if loader.is_loaded()]
-                oldest = min(loaded, key=lambda it: it.last_used, default=None)
-                if oldest is None or self.cache.oldest_use < oldest.last_used:
-                    self.cache.evict_oldest()
-                else:
-                    oldest.release()
+                min(self._parts(), key=lambda part: part.oldest_use).release_oldest()
 
     def _held_bytes(self) -> int:
-        return self.cache.nbytes + sum(loader.nbytes for loader in self._loaders)
+        return sum(part.nbytes for part in self._parts())
+
+    def _parts(self) -> list[HeldData]:
+        return [self.cache, *self._loaders]
 
 
 _default = MemoryManager()
