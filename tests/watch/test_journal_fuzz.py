@@ -102,8 +102,8 @@ def fuzz(folder, files, result):
         except FrugaxError:
             counts["stored"] += 1
         else:
-            assert data == sound_store
-            np.testing.assert_array_equal(back["grids"], grids[:20])
+            for name in stored:  # zstd ignores one bit of its header
+                np.testing.assert_array_equal(back[name], stored[name])
     Path(result).write_text(json.dumps(counts))
 
 

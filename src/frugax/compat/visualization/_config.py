@@ -32,7 +32,7 @@ class MemoryConfig:
         max_cache_mb: most in the cache, in MB of 1,000,000 bytes; > 0.
         max_total_mb: most in all, cache and lazy data; > 0.
         lazy_loading: False: lazy loaders load when they are registered.
-        compression: whether stored files are compressed.
+        compression: whether time is spent on making stored files small.
     """
 
     # The defaults of the guide.
@@ -125,7 +125,7 @@ class Config:
         )
 
     def storage(self, path: str | os.PathLike[str]) -> CompressedStorage:
-        """Storage in a folder, compressed or not."""
+        """Storage in a folder, of small files or quickly written ones."""
         compression = self.debug.memory_management.compression
         return CompressedStorage(path, compression=compression)
 

@@ -25,7 +25,7 @@ class CompressedStorage:
 
     Attributes:
         base_path: the folder.
-        compression: whether new files are compressed.
+        compression: whether time is spent on making new files small.
     """
 
     def __init__(
@@ -58,8 +58,7 @@ class CompressedStorage:
             CorruptFileError: the file is damaged or of another kind.
             FileNotFoundError: nothing is saved under that name.
             UnsupportedFileError: a newer version wrote it.
-            ValueError: the name is not a plain file name, or the data would be too
-                large.
+            ValueError: the name is not a plain file name.
         """
         path = self._path(name)
         if not path.is_file():
@@ -68,7 +67,7 @@ class CompressedStorage:
             )
         try:
             return decode(path.read_bytes())
-        except (CorruptFileError, UnsupportedFileError, ValueError) as e:
+        except (CorruptFileError, UnsupportedFileError) as e:
             raise type(e)(f"{path}: {e.args[0]}") from e
 
     def exists(self, name: str) -> bool:

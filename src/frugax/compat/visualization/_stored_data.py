@@ -1,40 +1,32 @@
-"""The file format of stored data: a header in JSON, then one zstd frame.
+"""The file format of stored data: JSON and the bytes of arrays, in one zstd frame.
 
-    file    magic, frame({"format": 1, "meta": {"structure": s, "leaves": [...],
-                                                "level": l, "raw": n, "crc": c}}), body
-    body    n bytes, as one zstd frame (at level 0 as they are): the byte-shuffled
-            arrays; c is its crc32
+    file    one zstd frame, with zstd's checksum, of: JSON, a newline, the arrays
+    JSON    {"format": 1, "structure": structure, "leaves": [leaf]}
+    arrays  byte-shuffled, in the order of the leaves
 
 The structure is that of `frugax.trees.describe`. A leaf is a JSON value, or
-`{"array": [dtype, shape]}` or `{"scalar": [dtype, []]}`, which take their values from
-the body, in the order in which they stand. No code is ever run from a file.
+`{"array": [dtype, shape]}` or `{"scalar": [dtype, []]}`. No code is ever run from a
+file.
 """
 
+import io
+import json
 import math
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
+import zstandard
 
-from frugax.errors import CorruptFileError
+from frugax.errors import CorruptFileError, UnsupportedFileError
 from frugax.trees import describe, named_leaves, rebuild
-from frugax.watch.journal.framing import decode_header, encode_header
-from frugax.watch.journal.packing import (
-    DTYPES,
-    code_of,
-    compress,
-    decompress,
-    shuffle,
-    unshuffle,
-)
+from frugax.watch.journal.packing import DTYPES, code_of, shuffle, unshuffle
 
-# The newline shows damage by transfers that convert line ends.
-_MAGIC = b"FXSTORE\n"
+_FORMAT = 1
 # A forged file may claim any size.
 _MOST_BYTES = 2 * 2**30
-_LEVEL = 6  # of zstd
+_LEVEL, _FAST_LEVEL = 6, -10  # of zstd
 
 
 def encode(data: object, *, compression: bool) -> bytes:
@@ -43,7 +35,7 @@ def encode(data: object, *, compression: bool) -> bytes:
     Args:
         data: nested dicts with text keys, lists and tuples of numbers, text, None,
             truth values and arrays of numbers.
-        compression: whether the arrays are compressed.
+        compression: whether time is spent on making the file small.
 
     Raises:
         TypeError: a value is of another kind; says where.
@@ -59,13 +51,18 @@ def encode(data: object, *, compression: bool) -> bytes:
         )
     arrays: list[np.ndarray] = []
     leaves = [_encode_leaf(name, leaf, arrays) for name, leaf in named_leaves(data)]
-    size = sum(array.nbytes for array in arrays)
-    _check_size(size)
-    level = _LEVEL if compression else 0
-    body = compress(b"".join(shuffle(array).data for array in arrays), level=level)
-    meta = {"structure": structure, "leaves": leaves}
-    meta |= {"level": level, "raw": size, "crc": zlib.crc32(body)}
-    return encode_header(meta, magic=_MAGIC) + body
+    meta = {"format": _FORMAT, "structure": structure, "leaves": leaves}
+    header = json.dumps(meta).encode() + b"\n"
+    size = len(header) + sum(array.nbytes for array in arrays)
+    if size > _MOST_BYTES:
+        raise ValueError(
+            f"the data take {size:,} bytes, and at most {_MOST_BYTES:,} are allowed: "
+            "save them in pieces."
+        )
+    content = b"".join([header, *(shuffle(array).data for array in arrays)])
+    level = _LEVEL if compression else _FAST_LEVEL
+    compressor = zstandard.ZstdCompressor(level=level, write_checksum=True)
+    return compressor.compress(content)
 
 
 def decode(data: bytes) -> Any:
@@ -74,39 +71,29 @@ def decode(data: bytes) -> Any:
     Raises:
         CorruptFileError: the file is damaged or of another kind.
         UnsupportedFileError: a newer version wrote it.
-        ValueError: unpacked it would be too large.
     """
-    header, at = decode_header(data, magic=_MAGIC, kind="file of stored data")
-    match header["meta"]:
-        case {
-            "structure": structure,
-            "leaves": list(leaves),
-            "level": int(level),
-            "raw": int(size),
-            "crc": crc,
-        }:
-            pass
-        case _:
-            raise CorruptFileError("its header lacks one of its five entries.")
-    body = memoryview(data)[at:]
-    # Checked before it is unpacked, so that zstd never sees damaged data.
-    if zlib.crc32(body) != crc or size < 0:
-        raise CorruptFileError("its body is damaged or cut off.")
-    _check_size(size)  # before anything is allocated
-    raw = memoryview(decompress(body, size, level=level))
     try:
-        return rebuild(structure, _decode_leaves(leaves, raw))
-    # From forged files only: a structure that is none, or a shape that NumPy refuses.
-    except (ValueError, TypeError, RecursionError) as e:
-        raise CorruptFileError(f"its header cannot be read: {e}") from e
-
-
-def _check_size(size: int) -> None:
-    if size > _MOST_BYTES:
-        raise ValueError(
-            f"the arrays take {size:,} bytes, and at most {_MOST_BYTES:,} are allowed: "
-            "save the data in pieces."
-        )
+        size = zstandard.frame_content_size(data)
+        if size > _MOST_BYTES:  # before anything is allocated
+            raise CorruptFileError(f"it claims to hold {size:,} bytes.")
+        content = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
+    except zstandard.ZstdError as e:
+        raise CorruptFileError(f"it is damaged, or not stored data: {e}.") from e
+    arrays = io.BytesIO(content)
+    try:
+        header = json.loads(arrays.readline())
+        if header["format"] > _FORMAT:
+            raise UnsupportedFileError(
+                f"this is stored data of format {header['format']}; this version reads "
+                f"format {_FORMAT}. Install a newer frugax."
+            )
+        value = rebuild(header["structure"], _decode_leaves(header["leaves"], arrays))
+    # From files of another kind and forged ones.
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as e:
+        raise CorruptFileError(f"it is not stored data: {e!r:.99}.") from e
+    if arrays.read(1):
+        raise CorruptFileError("it holds more bytes than its arrays take.")
+    return value
 
 
 def _encode_leaf(name: str, leaf: object, arrays: list[np.ndarray]) -> Any:
@@ -134,22 +121,14 @@ def _encode_leaf(name: str, leaf: object, arrays: list[np.ndarray]) -> Any:
     return {kind: [code, list(array.shape)]}
 
 
-def _decode_leaves(leaves: list[Any], raw: memoryview) -> Iterator[object]:
+def _decode_leaves(leaves: list[Any], arrays: io.BytesIO) -> Iterator[object]:
     """Undo `_encode_leaf`; every array is one of its own."""
     for leaf in leaves:
-        match leaf:
-            case bool() | int() | float() | str():
-                yield leaf
-            case {"array": [code, list(shape)]} | {"scalar": [code, list(shape)]}:
-                if code not in DTYPES or min(shape, default=0) < 0:
-                    raise CorruptFileError("it holds an array of an unknown kind.")
-                nbytes = math.prod(shape) * DTYPES[code].itemsize
-                if nbytes > len(raw):
-                    raise CorruptFileError("it holds fewer bytes than its arrays take.")
-                array = unshuffle(raw[:nbytes], DTYPES[code]).reshape(shape)
-                raw = raw[nbytes:]
-                yield array[()] if "scalar" in leaf else array
-            case _:
-                raise CorruptFileError("it holds something unknown.")
-    if raw:
-        raise CorruptFileError("it holds more bytes than its arrays take.")
+        if not isinstance(leaf, dict):
+            yield leaf
+            continue
+        ((kind, (code, shape)),) = leaf.items()
+        dtype = DTYPES[code]
+        raw = arrays.read(math.prod(shape) * dtype.itemsize)
+        array = unshuffle(raw, dtype).reshape(shape)
+        yield array[()] if kind == "scalar" else array
