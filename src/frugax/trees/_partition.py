@@ -37,14 +37,10 @@ def partition(
     >>> partition({"w": np.float32(2), "act": max})
     ({'w': np.float32(2.0), 'act': None}, {'w': None, 'act': <built-in function max>})
     """
-    flat = flatten_container(tree)
-    if flat is None:
-        if select(tree):
-            return tree, None
-        return None, tree
     # None is an empty container to JAX, so neither half has leaves of the other.
-    halves = [partition(child, select=select) for child in flat.children]
-    return flat.rebuild([a for a, _ in halves]), flat.rebuild([s for _, s in halves])
+    keep = lambda leaf: leaf if select(leaf) else None
+    leave = lambda leaf: None if select(leaf) else leaf
+    return _map_leaves(keep, tree), _map_leaves(leave, tree)
 
 
 def replace_leaves(tree: PyTree, leaves: Iterable[object]) -> PyTree:
@@ -62,15 +58,13 @@ def replace_leaves(tree: PyTree, leaves: Iterable[object]) -> PyTree:
     """
     remaining = iter(leaves)
 
-    def build(tree: PyTree) -> PyTree:
-        flat = flatten_container(tree)
-        if flat is not None:
-            return flat.rebuild([build(child) for child in flat.children])
+    def replace(_: object) -> object:
+        # Not `next`: an iterator such as `map` takes its StopIteration for its own end.
         for leaf in remaining:
             return leaf
         raise ValueError("there are fewer leaves than the tree has.")
 
-    return build(tree)
+    return _map_leaves(replace, tree)
 
 
 def combine(arrays: PyTree, static: PyTree) -> PyTree:
@@ -95,3 +89,10 @@ def combine(arrays: PyTree, static: PyTree) -> PyTree:
         )
     pairs = zip(one.children, other.children, strict=True)
     return one.rebuild([combine(a, s) for a, s in pairs])
+
+
+def _map_leaves(function: Callable[[Any], object], tree: PyTree) -> PyTree:
+    flat = flatten_container(tree)
+    if flat is None:
+        return function(tree)
+    return flat.rebuild([_map_leaves(function, child) for child in flat.children])

@@ -30,11 +30,10 @@ def describe(tree: PyTree) -> Any:
     {'dict': {'a': {'list': ['*', None]}, 'b': {'tuple': ['*']}}}
     """
     names = [name for name, _ in named_leaves(tree)]
-    other = _first_other_container(tree)
-    if other is None:
+    try:
         return _describe(tree)
-    kind = type(other)
-    return {"flat": names, "from": f"{kind.__module__}.{kind.__qualname__}"}
+    except _OtherContainerError as e:
+        return {"flat": names, "from": str(e)}
 
 
 def rebuild(structure: Any, leaves: Iterable[object]) -> PyTree:
@@ -62,28 +61,23 @@ def rebuild(structure: Any, leaves: Iterable[object]) -> PyTree:
     return tree
 
 
-def _first_other_container(tree: PyTree) -> object | None:
-    """The first container that is not a dict with text keys, a list or a tuple."""
-    flat = flatten_container(tree)
-    if flat is None or tree is None:
-        return None
-    if isinstance(tree, dict):
-        if type(tree) is not dict or not all(isinstance(k, str) for k in tree):
-            return tree
-    elif type(tree) not in (list, tuple):
-        return tree
-    nested = map(_first_other_container, flat.children)
-    return next((found for found in nested if found is not None), None)
+class _OtherContainerError(Exception):
+    """A container that a file cannot store; names its class."""
 
 
 def _describe(tree: PyTree) -> Any:
+    flat = flatten_container(tree)
     if tree is None:
         return None
-    if isinstance(tree, dict):
-        return {"dict": {key: _describe(tree[key]) for key in sorted(tree)}}
-    if isinstance(tree, list | tuple):
-        return {type(tree).__name__: [_describe(child) for child in tree]}
-    return "*"
+    if flat is None:
+        return "*"
+    inside = map(_describe, flat.children)
+    if type(tree) is dict and all(isinstance(key, str) for key in tree):
+        return {"dict": dict(zip(sorted(tree), inside, strict=True))}
+    if type(tree) in (list, tuple):
+        return {type(tree).__name__: list(inside)}
+    kind = type(tree)
+    raise _OtherContainerError(f"{kind.__module__}.{kind.__qualname__}")
 
 
 def _rebuild(structure: Any, leaves: Iterator[object]) -> PyTree:
