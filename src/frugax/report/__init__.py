@@ -10,7 +10,7 @@ builds any other markup and escapes its text.
 from ._bar_chart import Bar, bar_chart
 from ._downsample import downsample
 from ._line_chart import line_chart
-from ._markup import Markup, element, escape, format_number, fragment
+from ._markup import Markup, element, format_number, fragment
 from ._page import CHART_SCRIPT, PAGE_STYLE, page
 from ._plot import Axis, Plot, svg_picture
 from ._receipt_table import number_cells, receipt_table
@@ -28,7 +28,6 @@ __all__ = [
     "bar_chart",
     "downsample",
     "element",
-    "escape",
     "format_number",
     "fragment",
     "line_chart",

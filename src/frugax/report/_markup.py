@@ -22,20 +22,6 @@ Child: TypeAlias = str | Iterable[str]
 Attribute: TypeAlias = str | float | bool | None
 
 
-def escape(text: str, *, quote: bool = True) -> Markup:
-    """Escape text so that it is safe between tags and inside quotes.
-
-    Args:
-        text: any text.
-        quote: whether to escape both kinds of quotes; False leaves them as they are.
-
-    Example:
-        >>> escape('<a href="x">')
-        '&lt;a href=&quot;x&quot;&gt;'
-    """
-    return Markup(html.escape(_FORBIDDEN.sub("\ufffd", text), quote=quote))
-
-
 def fragment(*children: Child) -> Markup:
     """Join text, which is escaped, and markup, which is not."""
     return Markup("".join(_flatten(children)))
@@ -66,7 +52,7 @@ def element(tag: str, /, *children: Child, **attributes: Attribute) -> Markup:
         if value is not True:
             text = value if isinstance(value, str) else format_number(value)
             # Only double quotes need escaping here, so JSON and policies stay readable.
-            quoted = escape(text, quote=False).replace('"', "&quot;")
+            quoted = html.escape(_clean(text), quote=False).replace('"', "&quot;")
             parts.append(f'="{quoted}"')
     content = "".join(_flatten(children))
     # An empty <g> or <div> must not get the short form; see `_SHORT`.
@@ -91,6 +77,10 @@ def _flatten(children: Iterable[Child]) -> Iterable[str]:
         if isinstance(child, Markup):
             yield child
         elif isinstance(child, str):
-            yield escape(child)
+            yield html.escape(_clean(child))
         else:
             yield from _flatten(child)
+
+
+def _clean(text: str) -> str:
+    return _FORBIDDEN.sub("\ufffd", text)

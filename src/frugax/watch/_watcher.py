@@ -20,14 +20,15 @@ from ._call_schedule import NEVER, CallSchedule
 from ._collector import Collector
 from ._current import announce_change, close_at_exit, enter, leave
 from ._dispatch import Dispatch
+from ._entry_reader import ProgramRecords, StepMetrics
 from ._flight_recorder import FlightRecorder
+from ._metric_series import MetricSeries
 from ._metrics import check_metric
 from ._overhead_account import OverheadAccount
 from ._plan import WatchPlan
 from ._program_variants import ProgramVariants
 from ._rate import Level, Rate
 from ._row_batch import RowBatch, class_of
-from ._series import MetricSeries, ProgramRecords, StepMetrics
 from .delivery import Losses, SinkWorker, callback_stats
 from .journal import RECORDS_PER_BLOCK, Journal, as_step, check_names
 from .probes import Probe
@@ -129,7 +130,7 @@ class Watcher(AbstractContextManager["Watcher"]):
             max_entries=max_pending,
             clock=clock,
             flight=flight,
-            alerts=alerts,
+            inspect=self._inspect,
         )
         self.collector.changed = self._change_rates
         self.collector.caller_s = lambda: self._account.record_s
@@ -204,7 +205,7 @@ class Watcher(AbstractContextManager["Watcher"]):
     @property
     def recorded(self) -> int:
         """The number of records that came and were not refused."""
-        return self.written + self.pending
+        return self.collector.added - self.collector.reader.refused
 
     @property
     def written(self) -> int:
@@ -329,9 +330,8 @@ class Watcher(AbstractContextManager["Watcher"]):
         if series.skips:
             self._dispatch.writer.leave_out("scalar", series.skips)
         series.skipped, series.skips = None, 0
-        number = series.calls - 1
-        entry = StepMetrics(int(step), kept, number, series, not may_be_thinned)
-        self.collector.add(entry)
+        thinning = series.thinning if may_be_thinned else None
+        self.collector.add(StepMetrics(int(step), kept, series.calls - 1, thinning))
 
     def _count_skipped(self, series: MetricSeries) -> None:
         """Count the calls of `record` that did no more than remember."""
@@ -348,9 +348,12 @@ class Watcher(AbstractContextManager["Watcher"]):
         """
         for series in self._series.values():
             self._count_skipped(series)
-        waiting = [one for one in self._series.values() if one.skipped is not None]
-        for series in sorted(waiting, key=lambda one: one.skipped[0]):
-            step, metrics = series.skipped
+        waiting = [
+            (*series.skipped, series)
+            for series in self._series.values()
+            if series.skipped is not None
+        ]
+        for step, metrics, series in sorted(waiting, key=lambda one: one[0]):
             if before is None:
                 series.next_look = 0
             if before is not None and step != before:
@@ -403,9 +406,7 @@ class Watcher(AbstractContextManager["Watcher"]):
                 self._dispatch.writer.leave_out(class_of(probe))
             return
         if schedule is None:
-            nbytes = getattr(records, "nbytes", 0)
-            entry = ProgramRecords(step, probes, records, wanted, nbytes=nbytes)
-            self.collector.add(entry)
+            self.collector.add(ProgramRecords(step, probes, records, wanted))
         else:
             schedule.keep(step, records, wanted)
         if self.collector.is_over_limit:
@@ -459,9 +460,10 @@ class Watcher(AbstractContextManager["Watcher"]):
                 program, with warm and with cold caches.
             variants: the programs of the function.
         """
-        schedule = CallSchedule(self.rate, gate_s, variants, self.collector.add)
+        schedule = CallSchedule(self.rate, gate_s, variants)
         self._account.touch(self.clock())
         self._schedules.append(schedule)
+        self.collector.schedules.append(schedule)
         if not self.collector.has_started:
             self.collector.start()
         return schedule
@@ -608,6 +610,10 @@ class Watcher(AbstractContextManager["Watcher"]):
         )
         return Receipt((spend,))
 
+    def _inspect(self, step: int, columns: Mapping[str, np.ndarray]) -> None:
+        if self._alerts is not None:
+            self._alerts.inspect(step, columns)
+
     def _write_status(self, *, always: bool = False) -> None:
         """Write the state of watching now and then, or always."""
         now, step = time.monotonic(), self.latest_step
@@ -642,8 +648,7 @@ class Watcher(AbstractContextManager["Watcher"]):
     def _collect_all(self) -> None:
         self._check_open()
         self._keep_skipped()
-        for schedule in self._schedules:
-            schedule.keep_last()
+        self.collector.keep_last()
         # Not inside `overhead`: the program needs that time with or without a watcher.
         self.collector.wait_for_device()
         writer = self._dispatch.writer

@@ -115,7 +115,7 @@ def test_finding_and_evicting_take_as_long_with_many_items_as_with_few():
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, math.nan, math.inf, 1e-9, True])
 def test_impossible_limits_are_refused(limit):
-    with refuses(ValueError, "max_memory_mb", limit):
+    with refuses((TypeError, ValueError), "max_memory_mb", limit):
         VisualizationCache(limit)
 
 

@@ -82,13 +82,18 @@ class JaxCompilationOptimizer:
     """Keeps the programs that were used last; JAX's own cache of `jit` has no size.
 
     Attributes:
-        requests: programs that were asked for.
         compile_s: seconds spent on compiling.
     """
 
     def __init__(self, size: int) -> None:
-        self.requests, self.compile_s = 0, 0.0
+        self.compile_s = 0.0
         self._program = functools.lru_cache(size)(self._compile)
+
+    @property
+    def requests(self) -> int:
+        """Programs that were asked for."""
+        found = self._program.cache_info()
+        return found.hits + found.misses
 
     @property
     def hit_rate(self) -> float:
@@ -97,7 +102,6 @@ class JaxCompilationOptimizer:
 
     def run(self, function: Callable[..., Any], *arrays: jax.Array) -> jax.Array:
         """Call a function, compiled once for its shapes and devices."""
-        self.requests += 1
         shapes = [
             jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding) for a in arrays
         ]

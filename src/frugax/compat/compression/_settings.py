@@ -5,10 +5,10 @@ import enum
 import functools
 import math
 import warnings
-from collections.abc import Collection
 from importlib.util import find_spec
 
 from frugax.budget import SizeBudget
+from frugax.options import check_choice, check_integer
 
 # Found without importing it, which takes a second.
 JAX_AVAILABLE = find_spec("jax") is not None
@@ -41,8 +41,8 @@ class CompressionProfile:
     strategy: str = "auto"
 
     def __post_init__(self) -> None:
-        _check_choice("mode", self.mode, MODES)
-        _check_choice("strategy", self.strategy, STRATEGIES)
+        check_choice("mode", self.mode, MODES)
+        check_choice("strategy", self.strategy, STRATEGIES)
         ratio = self.target_compression_ratio
         if not 1 < ratio < math.inf:
             raise ValueError(f"target_compression_ratio must be > 1, got {ratio}.")
@@ -91,15 +91,14 @@ class SystemConfiguration:
     jax_parallel_devices: int = 1
 
     def __post_init__(self) -> None:
-        _check_choice("jax_backend", self.jax_backend, BACKENDS)
+        check_choice("jax_backend", self.jax_backend, BACKENDS)
         if not 0 < self.jax_memory_fraction <= 1:
             raise ValueError(
                 f"jax_memory_fraction must be in (0, 1], got "
                 f"{self.jax_memory_fraction}."
             )
         for name in ("jax_compilation_cache_size", "jax_parallel_devices"):
-            if not (value := getattr(self, name)) >= 1:
-                raise ValueError(f"{name} must be >= 1, got {value}.")
+            check_integer(name, getattr(self, name))
 
 
 @functools.cache
@@ -117,8 +116,3 @@ def has_jax() -> bool:
         )
         return False
     return True
-
-
-def _check_choice(name: str, value: str, known: Collection[str]) -> None:
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}.")

@@ -48,7 +48,19 @@ def jax_debug_callback(
     Raises:
         TypeError: `callback_func` is not callable.
     """
-    _call(callback_func, args, kwargs, callback_name, max_avg_s=None)
+    label = _name_of(callback_func, callback_name)
+    # Only arrays pass through the program. Python values stay in the closure, so that
+    # flags and names reach the function with their own types.
+    moving, fixed = partition((args, kwargs), select=_is_array)
+    leaves, tree = jax.tree.flatten(moving)
+
+    def act(*arrays: np.ndarray) -> None:
+        given, named = combine(jax.tree.unflatten(tree, arrays[: len(leaves)]), fixed)
+        callback_func(*given, **named)
+
+    # A probe has at least one value; a function without any is called all the same.
+    values = {f"arg{i}": leaf for i, leaf in enumerate(leaves)} or {"nothing": 0}
+    _emit(label, "call", act, values, label=label)
 
 
 def adaptive_visualization_callback(
@@ -79,8 +91,9 @@ def adaptive_visualization_callback(
     # Written as `not >`, so that NaN is refused too.
     if not max_avg_time_ms > 0:
         raise ValueError(f"max_avg_time_ms must be > 0, got {max_avg_time_ms}.")
-    max_avg_s = max_avg_time_ms / 1000
-    _call(callback_func, args, kwargs, callback_name, max_avg_s=max_avg_s)
+    name = _name_of(callback_func, callback_name)
+    limited = limit_pace(callback_func, name, max_avg_time_ms / 1000)
+    jax_debug_callback(limited, *args, callback_name=name, **kwargs)
 
 
 def jax_log_grid(
@@ -158,31 +171,16 @@ def _print_episodes(*arrays: np.ndarray) -> None:
         sys.stdout.write(f"... and {len(rows) - _MOST_LANES} more lanes\n")
 
 
-def _call(
-    fn: Callable[..., object],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    name: str | None,
-    *,
-    max_avg_s: float | None,
-) -> None:
+def _name_of(fn: object, given: str | None) -> str:
+    """The name of a callback in the statistics.
+
+    Raises:
+        TypeError: it is not callable.
+    """
     if not callable(fn):
         raise TypeError(f"the callback must be a function, got {fn!r:.99}.")
-    # Only arrays pass through the program. Python values stay in the closure, so that
-    # flags and names reach the function with their own types.
-    moving, fixed = partition((args, kwargs), select=_is_array)
-    leaves, tree = jax.tree.flatten(moving)
-
-    def act(*arrays: np.ndarray) -> None:
-        given, named = combine(jax.tree.unflatten(tree, arrays[: len(leaves)]), fixed)
-        fn(*given, **named)
-
     # A partial or an object with `__call__` has no name, and its class stands in.
-    label: str = name or getattr(fn, "__name__", type(fn).__name__)
-    # A probe has at least one value; a function without any is called all the same.
-    values = {f"arg{i}": leaf for i, leaf in enumerate(leaves)} or {"nothing": 0}
-    handler = act if max_avg_s is None else limit_pace(act, label, max_avg_s)
-    _emit(label, "call", handler, values, label=label)
+    return given or getattr(fn, "__name__", type(fn).__name__)
 
 
 def _emit(

@@ -38,14 +38,14 @@ def limit_pace(
     `max_avg_s` each.
     """
 
-    def call(*args: Any) -> None:
+    def call(*args: Any, **kwargs: Any) -> None:
         pace = pace_of(name)
         if pace.left_out > 0:
             pace.left_out -= 1
             raise CallSkipped
         began = time.perf_counter()
         try:
-            fn(*args)
+            fn(*args, **kwargs)
         finally:
             calls = math.ceil((time.perf_counter() - began) / max_avg_s)
             pace.left_out = min(calls - 1, _MOST_LEFT_OUT)

@@ -7,7 +7,7 @@ import weakref
 
 import numpy as np
 
-# Callers are checked at run time, whatever their annotations promise.
+from frugax.options import check_number
 
 # SI megabytes, as the limits of the configs are documented.
 BYTES_PER_MB = 1_000_000
@@ -64,11 +64,8 @@ def to_limit_bytes(name: str, limit_mb: float) -> int:
     """The limit of an argument in bytes, given in MB of 1,000,000 bytes.
 
     Raises:
-        ValueError: it is not a number, below one byte, or not finite.
+        TypeError: it is not a number.
+        ValueError: it is below one byte, or not finite.
     """
-    is_number = isinstance(limit_mb, int | float) and not isinstance(limit_mb, bool)
-    if not is_number or not 1 / BYTES_PER_MB <= limit_mb < float("inf"):
-        raise ValueError(
-            f"{name} must be a number of MB, > 0 and finite, got {limit_mb!r}."
-        )
+    check_number(name, limit_mb, minimum=1 / BYTES_PER_MB)
     return int(limit_mb * BYTES_PER_MB)
