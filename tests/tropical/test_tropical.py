@@ -225,30 +225,23 @@ def test_wrong_arguments_are_named():
         tropical.matmul(jnp.zeros((2, 2)), np.zeros((2, 2)))
 
 
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        ("power(np.zeros((2, 3)), 2)", "power needs square matrices, got (2, 3)"),
-        ("closure(np.zeros(2))", "closure needs square matrices, got (2,)"),
-        ("matmul(np.zeros((2, 3)), np.zeros((2, 3)))", "(..., k, m), got (2, 3)"),
-        (
-            "matmul(np.eye(2), np.eye(2), kind='sum')",
-            'kind must be "max" or',
-        ),
-        ("polynomial(np.zeros(2), np.zeros((3, 1)), np.zeros((4, 1)))", "got (2,), (3"),
-        ("convolve(np.zeros((2, 2)), np.zeros(2))", "one-dimensional seq"),
-    ],
-)
-def test_wrong_shapes_are_named_without_a_type_checker(call, said):
-    code = f"import numpy as np; from frugax.tropical import *; {call}"
-    done = forked.python(code)
-    assert said in done.stderr
-    assert "ValueError" in done.stderr
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
+REFUSED = {
+    "power(np.zeros((2, 3)), 2)": "ValueError: power needs square matrices, got (2, 3)",
+    "closure(np.zeros(2))": "ValueError: closure needs square matrices, got (2,)",
+    "matmul(np.zeros((2, 3)), np.zeros((2, 3)))": "(..., k, m), got (2, 3)",
+    "matmul(np.eye(2), np.eye(2), kind='sum')": 'ValueError: kind must be "max" or',
+    "polynomial(np.zeros(2), np.zeros((3, 1)), np.zeros((4, 1)))": "got (2,), (3",
+    "convolve(np.zeros((2, 2)), np.zeros(2))": "one-dimensional seq",
+    "power(np.eye(2), 2.0)": "TypeError: exponent must be an integer, got 2.0.",
+    "power(np.eye(2), True)": "TypeError: exponent must be an integer, got True.",
+    "identity(1.5, np.ones(1))": "TypeError: n must be an integer, got 1.5.",
+    "closure(np.full((1, 1), None))": "TypeError: closure needs floats or integers",
+} | {
+    call: (
+        f"TypeError: {call.partition('(')[0]} needs arrays of NumPy, JAX or torch, "
+        "got a list: write np.asarray(...) around it."
+    )
+    for call in (
         "matmul([[1.0]], np.eye(1))",
         "matmul(np.eye(1), [[1.0]])",
         "identity(2, [1.0])",
@@ -256,15 +249,25 @@ def test_wrong_shapes_are_named_without_a_type_checker(call, said):
         "closure([[1.0]])",
         "polynomial(np.zeros(1), [[1.0]], np.zeros((1, 1)))",
         "convolve([1.0], np.zeros(2))",
-    ],
-)
-def test_lists_are_refused_with_a_remedy(call):
-    code = f"import numpy as np; from frugax.tropical import *; {call}"
-    done = forked.python(code)
-    assert done.stderr.splitlines()[-1] == (
-        f"TypeError: {call.partition('(')[0]} needs arrays of NumPy, JAX or torch, got "
-        "a list: write np.asarray(...) around it."
     )
+}
+
+
+def test_wrong_arguments_are_named_without_a_type_checker():
+    code = f"""
+import numpy as np
+from frugax.tropical import *
+for call in {[*REFUSED]!r}:
+    try:
+        eval(call)
+    except Exception as e:
+        print(f"{{type(e).__name__}}: {{e}}")
+    else:
+        print("nothing")
+"""
+    said = forked.python(code).stdout.splitlines()
+    for found, (call, expected) in zip(said, REFUSED.items(), strict=True):
+        assert expected in found, call
 
 
 def test_jax_operations_run_under_jit_and_vmap():
@@ -381,21 +384,9 @@ for dtype in (bool, np.complex64):
                 assert f"needs floats or integers, got {name}: convert" in str(e)
             else:
                 raise AssertionError((make, dtype))
-for call in (
-    lambda: tropical.closure(np.full((1, 1), None)),
-    lambda: tropical.identity(1.5, np.ones(1)),
-):
-    try:
-        call()
-    except TypeError as e:
-        print(e)
 """
     done = forked.python(code)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
-        "closure needs floats or integers, got object: convert it first.",
-        "n must be an integer, got 1.5.",
-    ]
 
 
 def test_a_numpy_constant_beside_another_library_is_refused_with_a_remedy():
@@ -407,11 +398,3 @@ def test_a_numpy_constant_beside_another_library_is_refused_with_a_remedy():
             tropical.polynomial(x, c[:, None], x[:, None])
     with refuses(TypeError, "jnp.asarray"):
         jax.jit(lambda x: tropical.convolve(x, c))(jnp.ones(2))
-
-
-@pytest.mark.parametrize("exponent", ["2.0", "True"])
-def test_powers_are_whole_where_no_type_checker_runs(exponent):
-    code = f"from frugax.tropical import *; power(np.eye(2), {exponent})"
-    code = f"import numpy as np; {code}"
-    said = forked.python(code).stderr.splitlines()[-1]
-    assert said == f"TypeError: exponent must be an integer, got {exponent}."

@@ -1,9 +1,4 @@
-"""The JAX engine of tropical operations; imported when a JAX array is first met.
-
-XLA compiles a program for each shape, which takes seconds on a busy machine. So small
-arrays on a CPU go through NumPy, whose results have the same bits, unless they are
-traced.
-"""
+"""The JAX engine of tropical operations; imported when a JAX array is first met."""
 
 import functools
 from collections.abc import Callable
@@ -15,7 +10,6 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Bool, Int, Num
 
-from . import _numpy
 from ._jax_closure import closure_and_cycles, predecessors as predecessors_of_matrix
 from ._jax_product import (
     matmul as product,
@@ -32,30 +26,29 @@ _POINTS = 256
 _SMALL = 1 << 13
 
 
+def call_small_in_numpy(
+    operation: Callable[..., Any], *args: Any, **options: Any
+) -> Any:
+    """Call an operation, through NumPy if its JAX arrays are small and on a CPU.
+
+    XLA compiles a program for each shape, which takes seconds on a busy machine, and
+    NumPy's results have the same bits.
+    """
+    arrays = [x for x in (*args, *options.values()) if isinstance(x, jax.Array)]
+    is_small = all(a.size <= _SMALL and _is_on_cpu(a) for a in arrays)
+    # NumPy has no product of matrices, nor infinities, for the types of ml_dtypes.
+    if not is_small or (dtype := jnp.result_type(*arrays)).kind not in "fiu":
+        return operation(*args, **options)
+    host = lambda x: np.asarray(x, dtype) if isinstance(x, jax.Array) else x
+    found = operation(*map(host, args), **{k: host(x) for k, x in options.items()})
+    return jax.tree.map(jax.device_put, found)
+
+
 def _is_on_cpu(a: Num[jax.Array, "..."]) -> bool:
     """Whether NumPy can look at an array without a copy."""
     if isinstance(a, Tracer):
         return False
     return [device.platform for device in a.devices()] == ["cpu"]
-
-
-def _small_in_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make small arrays on a CPU go through the NumPy function of the same name."""
-    reference = getattr(_numpy, function.__name__)
-
-    @functools.wraps(function)
-    def call(*given: Any) -> Any:
-        *arrays, kind = given
-        dtype = jnp.result_type(*arrays)
-        # NumPy has no product of matrices, nor infinities, for the types of ml_dtypes.
-        if dtype.kind not in "fiu" or not all(
-            a.size <= _SMALL and _is_on_cpu(a) for a in arrays
-        ):
-            return function(*given)
-        found = reference(*(np.asarray(a, dtype) for a in arrays), kind)
-        return jax.tree.map(jax.device_put, found)
-
-    return call
 
 
 def _of_batches(program: Callable[..., Any], signature: str) -> Callable[..., Any]:
@@ -74,10 +67,10 @@ def _of_batches(program: Callable[..., Any], signature: str) -> Callable[..., An
     return call
 
 
-_product = _of_batches(product, "(n,k),(k,m)->(n,m)")
-_product_and_argument = _of_batches(product_and_argument, "(n,k),(k,m)->(n,m),(n,m)")
+matmul = _of_batches(product, "(n,k),(k,m)->(n,m)")
+matmul_with_argument = _of_batches(product_and_argument, "(n,k),(k,m)->(n,m),(n,m)")
+predecessors = _of_batches(predecessors_of_matrix, "(n,n)->(n,n)")
 _closure_and_cycles = _of_batches(closure_and_cycles, "(n,n)->(n,n),(n)")
-_predecessors = _of_batches(predecessors_of_matrix, "(n,n)->(n,n)")
 
 
 def has_infinity(a: Num[jax.Array, "..."]) -> bool:
@@ -89,8 +82,6 @@ def contains(a: Num[jax.Array, "..."], which: float) -> bool:
     """Whether the array contains this infinity; False for traced values."""
     if isinstance(a, Tracer) or not has_infinity(a):
         return False
-    if _is_on_cpu(a):  # NumPy looks without a compilation for each shape
-        return bool((np.asarray(a) == which).any())
     return bool(_any_equal(a, which))
 
 
@@ -102,37 +93,14 @@ def _any_equal(a: Num[jax.Array, "..."], which: float) -> Bool[jax.Array, ""]:
 
 def contains_nan(a: Num[jax.Array, "..."]) -> bool:
     """Whether the array contains NaN; False for traced values."""
-    if isinstance(a, Tracer):
-        return False
-    if _is_on_cpu(a):
-        return _numpy.contains_nan(np.asarray(a))
-    return bool((a != a).any())
+    return not isinstance(a, Tracer) and bool((a != a).any())
 
 
 def reshape(a: Num[jax.Array, "..."], shape: tuple[int, ...]) -> jax.Array:
     """Change the shape."""
-    if a.shape != shape and _is_on_cpu(a):
-        return jax.device_put(np.asarray(a).reshape(shape))
     return a.reshape(shape)
 
 
-@_small_in_numpy
-def matmul(
-    a: Num[jax.Array, "*left n k"], b: Num[jax.Array, "*right k m"], kind: str
-) -> Num[jax.Array, "*both n m"]:
-    """Compute the product."""
-    return _product(a, b, kind)
-
-
-@_small_in_numpy
-def matmul_with_argument(
-    a: Num[jax.Array, "*left n k"], b: Num[jax.Array, "*right k m"], kind: str
-) -> tuple[Num[jax.Array, "*both n m"], Int[jax.Array, "*both n m"]]:
-    """Compute the product and the first k of each optimum; -1 for no term."""
-    return _product_and_argument(a, b, kind)
-
-
-@_small_in_numpy
 def closure(d: Num[jax.Array, "*batch n n"], kind: str) -> Num[jax.Array, "*batch n n"]:
     """Compute optimal walks, then check for improving cycles."""
     out, cycles = _closure_and_cycles(d, kind)
@@ -146,43 +114,23 @@ def closure(d: Num[jax.Array, "*batch n n"], kind: str) -> Num[jax.Array, "*batc
     return out
 
 
-@_small_in_numpy
-def predecessors(
-    d: Num[jax.Array, "*batch n n"], kind: str
-) -> Int[jax.Array, "*batch n n"]:
-    """Return the vertex before j on the optimal walk from i to j; i for no walk."""
-    return _predecessors(d, kind)
-
-
 def mark_missing(
     before: Int[jax.Array, "*batch n n"], out: Num[jax.Array, "*batch n n"], kind: str
 ) -> Int[jax.Array, "*batch n n"]:
     """Write -1 where no edge leads to j: from j itself, and where no walk does."""
-    if _is_on_cpu(out):
-        host = _numpy.mark_missing(np.asarray(before), np.asarray(out), kind)
-        return jax.device_put(host)
     missing = jnp.broadcast_to(jnp.eye(out.shape[-1], dtype=bool), out.shape)
     if has_infinity(out):
         missing |= out == zero(kind, out)
     return jnp.where(missing, -1, before)
 
 
-@_small_in_numpy
+@functools.partial(jax.jit, static_argnames="kind")
 def viterbi(
     scores: Num[jax.Array, "batch steps states"],
     transitions: Num[jax.Array, "states states"],
     kind: str,
 ) -> tuple[Int[jax.Array, "batch steps"], Num[jax.Array, " batch"]]:
     """Find the optimal sequence of states of each batch; ties go to the lowest."""
-    return _viterbi(scores, transitions, kind)
-
-
-@functools.partial(jax.jit, static_argnames="kind")
-def _viterbi(
-    scores: Num[jax.Array, "batch steps states"],
-    transitions: Num[jax.Array, "states states"],
-    kind: str,
-) -> tuple[Int[jax.Array, "batch steps"], Num[jax.Array, " batch"]]:
     best = {"max": jnp.argmax, "min": jnp.argmin}[kind]
     dtype = jnp.result_type(scores, transitions)
     steps, moves = scores.astype(dtype).swapaxes(0, 1), transitions.astype(dtype)
@@ -226,7 +174,6 @@ def identity(
     return jnp.where(on, jnp.zeros((), like.dtype), zero(kind, like))
 
 
-@_small_in_numpy
 def polynomial(
     coefficients: Num[jax.Array, " monomials"],
     exponents: Num[jax.Array, "monomials variables"],
@@ -292,7 +239,6 @@ def _polynomial(
     return out.reshape(-1)[:count], is_undefined
 
 
-@_small_in_numpy
 @functools.partial(jax.jit, static_argnums=2)
 def convolve(
     short: Num[jax.Array, " n"], long: Num[jax.Array, " m"], kind: str

@@ -10,9 +10,11 @@ References:
     Maclagan & Sturmfels 2015, "Introduction to Tropical Geometry", AMS (polynomials).
 """
 
+import functools
 import math
 import numbers
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Literal, TypeAlias, overload
 
@@ -22,6 +24,21 @@ from jaxtyping import Int, Num
 from frugax.trees import is_array
 
 Kind: TypeAlias = Literal["max", "min"]
+
+
+def _operation(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make an operation of JAX arrays go through NumPy where that is faster."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        arrays = [x for x in (*args, *options.values()) if is_array(x)]
+        if not arrays or {*map(_library, arrays)} != {"jax"}:
+            return function(*args, **options)
+        from . import _jax
+
+        return _jax.call_small_in_numpy(function, *args, **options)
+
+    return call
 
 
 @overload
@@ -40,6 +57,7 @@ def matmul(
     kind: Kind = "max",
     argmax: Literal[True],
 ) -> tuple[Num[Any, "*both"], Int[Any, "*both"]]: ...
+@_operation
 def matmul(
     a: Num[Any, "*left k"],
     b: Num[Any, "*right m"],
@@ -100,6 +118,7 @@ def matmul(
     return found
 
 
+@_operation
 def viterbi(
     scores: Num[Any, "*batch steps states"],
     transitions: Num[Any, "states states"],
@@ -153,6 +172,7 @@ def viterbi(
     return engine.reshape(path, (*batch, steps)), engine.reshape(weight, batch)
 
 
+@_operation
 def identity(n: int, like: Num[Any, "..."], *, kind: Kind = "max") -> Num[Any, "n n"]:
     """Return the identity matrix: 0 on the diagonal, the semiring's zero elsewhere.
 
@@ -177,6 +197,7 @@ def identity(n: int, like: Num[Any, "..."], *, kind: Kind = "max") -> Num[Any, "
     return engine.identity((n, n), like, kind)
 
 
+@_operation
 def power(
     a: Num[Any, "*batch n n"], exponent: int, *, kind: Kind = "max"
 ) -> Num[Any, "*batch n n"]:
@@ -241,6 +262,7 @@ def closure(
 def closure(
     d: Num[Any, "*batch n n"], *, kind: Kind = "min", predecessors: Literal[True]
 ) -> tuple[Num[Any, "*batch n n"], Int[Any, "*batch n n"]]: ...
+@_operation
 def closure(
     d: Num[Any, "*batch n n"], *, kind: Kind = "min", predecessors: bool = False
 ) -> Any:
@@ -314,6 +336,7 @@ def walk(before: Int[Any, "n n"], start: int, end: int) -> list[int]:
     return path[::-1]
 
 
+@_operation
 def polynomial(
     coefficients: Num[Any, " monomials"],
     exponents: Num[Any, "monomials variables"],
@@ -359,6 +382,7 @@ def polynomial(
     return engine.polynomial(coefficients, exponents, points, kind)
 
 
+@_operation
 def convolve(
     a: Num[Any, " n"], b: Num[Any, " m"], *, kind: Kind = "max"
 ) -> Num[Any, " n_plus_m_minus_1"]:
@@ -400,10 +424,8 @@ def _engine(kind: str, *arrays: Any) -> ModuleType:
     match _one_library(*arrays):
         case "jax":
             from . import _jax as engine
-        case "torch":
-            from . import _torch as engine
         case _:
-            from . import _numpy as engine
+            from . import _arrays as engine
     absent = _absent_infinity(kind)
     for array in arrays:
         if engine.contains(array, absent):
