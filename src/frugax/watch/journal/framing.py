@@ -74,10 +74,8 @@ def decode_frame(
     return value, start + length
 
 
-def encode_header(
-    meta: dict[str, Any], *, salt: int = 0, magic: bytes = MAGIC
-) -> bytes:
-    """Encode the first bytes of a journal, or of another file with such a header."""
+def encode_header(meta: dict[str, Any], *, salt: int = 0) -> bytes:
+    """Encode the first bytes of a journal."""
     framed = encode_frame({"format": FORMAT, "salt": salt, "meta": meta})
     try:
         # Decoded again, since repetitive text is short only while it is deflated.
@@ -86,20 +84,18 @@ def encode_header(
         raise ValueError(
             f"meta is too long: it may take {MAX_META_BYTES:,} bytes as JSON."
         ) from e
-    return magic + framed
+    return MAGIC + framed
 
 
-def decode_header(
-    data: bytes, *, magic: bytes = MAGIC, kind: str = "journal"
-) -> tuple[dict[str, Any], int]:
+def decode_header(data: bytes) -> tuple[dict[str, Any], int]:
     """Decode the header of a file; return it and the offset of the first block."""
-    if not data.startswith(magic):
-        raise CorruptFileError(f"this is not a {kind}: it starts with {data[:8]!r}.")
-    header, end = decode_frame(data, len(magic), max_bytes=MAX_META_BYTES)
+    if not data.startswith(MAGIC):
+        raise CorruptFileError(f"this is not a journal: it starts with {data[:8]!r}.")
+    header, end = decode_frame(data, len(MAGIC), max_bytes=MAX_META_BYTES)
     version = header.get("format")
     if type(version) is int and version != FORMAT:
         raise UnsupportedFileError(
-            f"this is a {kind} of format {version}; this version reads format "
+            f"this is a journal of format {version}; this version reads format "
             f"{FORMAT}. Install a newer frugax."
         )
     salt = header.get("salt", 0)
@@ -109,5 +105,5 @@ def decode_header(
         or not 0 <= salt < 2**32
         or type(header.get("meta")) is not dict
     ):
-        raise CorruptFileError(f"the {kind}'s header lacks its format or its meta.")
+        raise CorruptFileError("the journal's header lacks its format or its meta.")
     return header | {"salt": salt}, end

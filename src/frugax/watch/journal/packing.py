@@ -59,11 +59,9 @@ def is_ml_dtype(dtype: np.dtype) -> bool:
     return _CODES.get(dtype) in _ML_NAMES
 
 
-def compress(raw: Buffer | np.ndarray, *, level: int = _LEVEL) -> bytes:
-    """Compress bytes into one zstd frame; level 0 leaves them as they are."""
-    if level == 0:
-        return bytes(raw)
-    return _compress(raw, level)
+def compress(raw: Buffer | np.ndarray) -> bytes:
+    """Compress bytes into one zstd frame."""
+    return _compress(raw, _LEVEL)
 
 
 def _compress(raw: Buffer | np.ndarray, level: int | Literal["fast"]) -> bytes:
@@ -79,12 +77,8 @@ def _compress(raw: Buffer | np.ndarray, level: int | Literal["fast"]) -> bytes:
     return cache[level].compress(buffer)
 
 
-def decompress(packed: Buffer, length: int, *, level: int = _LEVEL) -> bytes:
+def decompress(packed: Buffer, length: int) -> bytes:
     """Undo `compress`, where the result must have `length` bytes."""
-    if level == 0:
-        if len(packed) != length:
-            raise CorruptFileError(f"{len(packed)} bytes stand where {length} belong.")
-        return bytes(packed)
     try:
         # The decompressor allocates the size that the frame itself claims, so that
         # claim is checked first.
