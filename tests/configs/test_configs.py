@@ -71,6 +71,9 @@ _BOMB = "options:\n  a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("&a {options: {b: *a}}", "nested too deep"),
         ("options: &a [*a]", "nested too deep"),
         (_BOMB, "repeat too many values"),
+        ("level: a\nlevel: b", r"^c\.yaml:2: level: .*line 1"),
+        ("level: a\nrate: [", r"^c\.yaml:2: this is not YAML"),
+        ("- a", r"^c\.yaml: a config is a mapping"),
     ],
     ids=lambda x: str(x)[:30],
 )

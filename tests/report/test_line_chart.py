@@ -7,7 +7,7 @@ from html import unescape
 import numpy as np
 import pytest
 
-from frugax.report import downsample, line_chart as line_plot, ticks
+from frugax.report import line_chart as line_plot, ticks
 
 
 def line_chart(lines, **options):
@@ -33,14 +33,6 @@ def test_a_long_curve_keeps_its_peaks():
     shown = [p[1] for p in points(chart)["a"]]
     assert max(shown) == 9
     assert len(shown) <= 1300
-
-
-def test_thinning_keeps_peaks_valleys_and_gaps():
-    y = np.ones(10_000)
-    y[[100, 5000, 9000]] = [7, -7, np.nan]
-    x, kept = downsample(np.arange(10_000.0), y, 300)
-    assert len(x) <= 310
-    assert set(x[(kept != 1)]) >= {100, 5000, 9000}
 
 
 @pytest.mark.parametrize(

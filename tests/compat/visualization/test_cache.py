@@ -86,33 +86,6 @@ def test_many_threads_leave_it_in_order():
     assert cache.nbytes == sum(v.nbytes + HEADER for v in kept) <= 50 * KB
 
 
-def test_finding_and_evicting_take_as_long_with_many_items_as_with_few():
-    """By counting: a scan over the keys would call their hash or comparison."""
-
-    class Key(str):
-        asked = 0
-
-        def __eq__(self, other):
-            Key.asked += 1
-            return str.__eq__(self, other)
-
-        def __hash__(self):
-            Key.asked += 1
-            return str.__hash__(self)
-
-    counts = []
-    for many in (10, 1000):
-        cache = VisualizationCache(max_memory_mb=many * KB / 1e6)
-        for i in range(many):
-            cache.put(Key(i), item(0, KB))
-        Key.asked = 0
-        cache.put(Key("new"), item(0, KB))  # and one leaves
-        cache.get(Key(many // 2))
-        assert cache.get_stats()["items_in_memory"] == many
-        counts.append(Key.asked)
-    assert counts[0] == counts[1]
-
-
 @pytest.mark.parametrize("limit", [0.0, -1.0, math.nan, math.inf, 1e-9, True])
 def test_impossible_limits_are_refused(limit):
     with refuses((TypeError, ValueError), "max_memory_mb", limit):

@@ -1,13 +1,12 @@
 """Read from YAML how much to watch, into frozen dataclasses.
 
-Five files come with frugax, `debug_off` to `debug_full`. Every key is read by what a
-`Config` builds; any other key is an error that names the nearest valid one.
+Each level has a config by name, `debug_off` to `debug_full`. Every key is read by what
+a `Config` builds; any other key is an error that names the nearest valid one.
 """
 
 import dataclasses
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, get_args
 
 from frugax.budget import OverheadBudget, WrongValueError, from_plain, suggest
@@ -19,7 +18,6 @@ from ._memory import MemoryManager
 from ._sizes import to_limit_bytes
 from ._storage import CompressedStorage
 
-_FOLDER = Path(__file__).parent / "conf" / "visualization"
 # Taken from the annotation, so that a level added to `watch` cannot be forgotten here.
 _NAMES = [f"debug_{level}" for level in get_args(Level)]
 
@@ -145,15 +143,19 @@ def load_config(name_or_path: str | os.PathLike[str], *overrides: str) -> Config
         ConfigError: the config does not exist, is not YAML, or contains something
             unknown or impossible; names file, line and key.
     """
-    name, path = os.fspath(name_or_path), Path(name_or_path)
-    if not name.endswith((".yaml", ".yml")):
-        if name not in _NAMES:
-            raise ConfigError(
-                f"{name}: unknown config.{suggest(name, _NAMES)} There are "
-                f"{', '.join(_NAMES)}, and files that end in .yaml."
-            )
-        path = _FOLDER / f"{name}.yaml"
-    return parse_config(Config, read_text(path), name, overrides=overrides)
+    name = os.fspath(name_or_path)
+    if name in _NAMES:
+        # Where nothing is watched, nothing is measured either.
+        level, monitors = name.removeprefix("debug_"), str(name != _NAMES[0]).lower()
+        text = f"debug: {{level: {level}, performance_monitoring: {monitors}}}"
+    elif name.endswith((".yaml", ".yml")):
+        text = read_text(name)
+    else:
+        raise ConfigError(
+            f"{name}: unknown config.{suggest(name, _NAMES)} There are "
+            f"{', '.join(_NAMES)}, and files that end in .yaml."
+        )
+    return parse_config(Config, text, name, overrides=overrides)
 
 
 def register_with_hydra(group: str = "visualization") -> None:
