@@ -121,18 +121,15 @@ class Receipt:
         """
         data = json.loads(text)
         try:
-            spends = [dict(spend) for spend in data["spends"]]
-        except (KeyError, TypeError, ValueError) as e:
-            raise ValueError(f"not a valid receipt: {text[:60]!r}") from e
-        for spend in spends:
             # Only numbers are read: an edited verdict cannot claim that a budget was
             # kept.
-            spend.pop("verdict", None)
-        read = (
-            from_plain(Spend, s, at=f"spends[{i}]", null_is_nan=True)
-            for i, s in enumerate(spends)
-        )
-        return cls(tuple(read))
+            spends = [
+                {name: value for name, value in spend.items() if name != "verdict"}
+                for spend in data["spends"]
+            ]
+        except (KeyError, TypeError, AttributeError) as e:
+            raise ValueError(f"not a valid receipt: {text[:60]!r}") from e
+        return from_plain(cls, {"spends": spends}, null_is_nan=True)
 
     def __str__(self) -> str:
         rows = [

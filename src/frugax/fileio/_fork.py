@@ -17,7 +17,6 @@ class Owner(Protocol):
 
 
 _owners: "weakref.WeakSet[Owner]" = weakref.WeakSet()
-_registered = False
 
 
 def abandon_in_children(owner: Owner) -> None:
@@ -26,14 +25,14 @@ def abandon_in_children(owner: Owner) -> None:
     Programs that are started anew (`subprocess`, `multiprocessing` by spawn and by
     forkserver) inherit nothing, so there is nothing to do for them.
     """
-    global _registered
     _owners.add(owner)
-    if not _registered and hasattr(os, "register_at_fork"):
-        _registered = True
-        os.register_at_fork(after_in_child=_abandon_all)
 
 
 def _abandon_all() -> None:
     for owner in list(_owners):
         owner.abandon()
     _owners.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_abandon_all)

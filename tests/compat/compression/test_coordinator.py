@@ -64,14 +64,6 @@ def test_a_tensor_that_cannot_be_so_small_comes_exact():
         coordinator.optimize_system("fast")  # pyrefly: ignore[bad-argument-type]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_jax_decodes_the_bits_of_numpy(dtype):
-    accelerated = coordinator_of()
-    data = accelerated.compress(normal(90, 300, dtype=dtype)).compressed_data
-    plain = SystemIntegrationCoordinator(SystemConfiguration(enable_jax=False))
-    np.testing.assert_array_equal(accelerated.decompress(data), plain.decompress(data))
-
-
 def test_what_does_not_fit_the_pool_stays_with_numpy():
     coordinator = coordinator_of()
     data = coordinator.compress(normal(64, 64)).compressed_data

@@ -92,22 +92,6 @@ def test_it_runs_in_another_thread_and_the_program_waits_for_it():
     assert stats("slow")["avg_time_ms"] >= 50
 
 
-def test_in_a_scan_every_call_arrives_in_order():
-    got = []
-
-    @jax.jit
-    def program(x):
-        def body(carry, _):
-            visualization.jax_debug_callback(got.append, carry, callback_name="each")
-            return carry + 1, None
-
-        return jax.lax.scan(body, x, None, length=20)[0]
-
-    assert int(program(0)) == 20
-    assert stats("each")["total_calls"] == 20
-    assert [int(x) for x in got] == list(range(20))
-
-
 @pytest.mark.parametrize(
     "error", [ValueError("x"), SystemExit(2), KeyboardInterrupt(), MemoryError()]
 )

@@ -59,22 +59,20 @@ class SurrogateStep:
         self._optimizer = optimizer
         self._learning_rate = (config or model.config).learning_rate
         self._loss = functools.partial(_mean_loss, model.config, loss_fn)
-        self._fallback = fallback
-        self._step: train.TrainStep | None = None
-        if use_jax_compilation:
-            self._step = train.make_train_step(
-                self._loss,
-                optimizer,
-                clip=float("inf"),  # only to have the norm reported
-                # The guide's call order returns new parameters and lets callers keep
-                # the old ones, which donation would delete.
-                donate=False,
-            )
+        self._is_compiled, self._fallback = use_jax_compilation, fallback
+        self._step = train.make_train_step(
+            self._loss,
+            optimizer,
+            clip=float("inf"),  # only to have the norm reported
+            # The guide's call order returns new parameters and lets callers keep the
+            # old ones, which donation would delete.
+            donate=False,
+        )
 
     @property
     def compiles(self) -> int:
         """Programs compiled so far."""
-        return 0 if self._step is None else self._step.compiles
+        return self._step.compiles
 
     def __call__(
         self,
@@ -114,9 +112,9 @@ class SurrogateStep:
             target_variables=target_variables,
         )
         batch = encode_batch(examples)
-        if self._fallback and self._step is not None:
+        if self._fallback and self._is_compiled:
             self._check_compiles(params, batch)
-        run = self._run_eagerly if self._step is None else self._run_compiled
+        run = self._run_compiled if self._is_compiled else self._run_eagerly
         params, opt_state, metrics = run(params, opt_state, batch)
         return (
             params,
@@ -134,7 +132,7 @@ class SurrogateStep:
         try:
             jax.eval_shape(self._loss, params, batch)
         except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as e:
-            self._step = None
+            self._is_compiled = False
             line = str(e).strip().splitlines()[0]
             warnings.warn(
                 f"this loss cannot be compiled and its steps run op by op, which is "
@@ -146,7 +144,6 @@ class SurrogateStep:
     def _run_compiled(
         self, params: jax.Array, opt_state: Any, batch: EncodedBatch
     ) -> tuple[Any, Any, dict[str, Any]]:
-        assert self._step is not None
         # The number of the step is not used, as the guide passes none.
         state = train.TrainState(jnp.zeros((), jnp.int32), params, opt_state)
         state, metrics = self._step(state, batch)

@@ -133,8 +133,7 @@ class SystemIntegrationCoordinator:
             ValueError: it is not such a strategy.
         """
         self._strategy = OptimizationStrategy(strategy)
-        accelerated = self._strategy is OptimizationStrategy.JAX_ACCELERATED
-        profile = CompressionProfile(strategy="jax" if accelerated else "auto")
+        profile = CompressionProfile(strategy=self._strategy.value)
         self.components["strategy_selector"] = self.selector_for(profile)
 
     def selector_for(self, profile: CompressionProfile) -> StrategySelector:

@@ -62,10 +62,10 @@ class CompressionProfile:
 
 
 class OptimizationStrategy(enum.Enum):
-    """Which tensors JAX decodes."""
+    """Which tensors JAX decodes, as a strategy of `CompressionProfile`."""
 
-    BALANCED = "those of 65,536 numbers and more"
-    JAX_ACCELERATED = "all"
+    BALANCED = "auto"
+    JAX_ACCELERATED = "jax"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
