@@ -17,6 +17,7 @@ from ._table import (
     Array,
     as_array,
     aten,
+    aten_table,
     complex_of,
     in_float32,
     is_number,
@@ -26,13 +27,6 @@ from ._table import (
 )
 
 # --- of one tensor ----------------------------------------------------------------
-
-
-def _add_unary(names: str, function: Callable[..., Array], *, floats: bool) -> None:
-    def compute(xp: Any, x: Array) -> Array:
-        return function(to_float(xp, x) if floats else x)
-
-    aten(*names.split())(compute)
 
 
 _FLOATS: dict[str, Callable[..., Array]] = {
@@ -95,27 +89,21 @@ _SAME: dict[str, Callable[..., Array]] = {
     "imag": jnp.imag,
     "conj _conj _conj_physical conj_physical": jnp.conj,
     "angle": jnp.angle,
+    "round": lambda x, decimals=0: (
+        jnp.round(x, decimals) if is_floating(x.dtype) else x
+    ),
+    "nan_to_num": lambda x, nan=None, posinf=None, neginf=None: jnp.nan_to_num(
+        x, nan=nan or 0.0, posinf=posinf, neginf=neginf
+    ),
 }
-for _names, _function in _FLOATS.items():
-    _add_unary(_names, _function, floats=True)
-for _names, _function in _SAME.items():
-    _add_unary(_names, _function, floats=False)
 
 
-@aten("round")
-def _round(xp: Any, x: Array, *, decimals: int = 0) -> Array:
-    return jnp.round(x, decimals) if is_floating(x.dtype) else x
+def _of_floats(function: Callable[..., Array]) -> Callable[..., Array]:
+    return lambda xp, x: function(xp, to_float(xp, x))
 
 
-@aten("nan_to_num")
-def _nan_to_num(
-    xp: Any,
-    x: Array,
-    nan: float | None = None,
-    posinf: float | None = None,
-    neginf: float | None = None,
-) -> Array:
-    return jnp.nan_to_num(x, nan=nan or 0.0, posinf=posinf, neginf=neginf)
+aten_table(_FLOATS, _of_floats)
+aten_table(_SAME)
 
 
 # --- of several tensors -----------------------------------------------------------
@@ -248,14 +236,8 @@ def _clamp(xp: Any, x: Array, min: Any = None, max: Any = None) -> Array:
     return x
 
 
-@aten("clamp_min")
-def _clamp_min(xp: Any, x: Array, min: Any) -> Array:
-    return _clamp(xp, x, min)
-
-
-@aten("clamp_max")
-def _clamp_max(xp: Any, x: Array, max: Any) -> Array:
-    return _clamp(xp, x, None, max)
+aten("clamp_min")(_clamp)
+aten("clamp_max")(lambda xp, x, max: _clamp(xp, x, None, max))
 
 
 @aten("addcmul")
@@ -336,60 +318,61 @@ def _view_as_real(xp: Any, x: Array) -> Array:
 # --- activation functions ---------------------------------------------------------
 
 
-@aten("gelu")
-@in_float32
-def _gelu(xp: Any, x: Array, *, approximate: str = "none") -> Array:
-    return jax.nn.gelu(x, approximate=approximate == "tanh")
-
-
-@aten("silu")
-@in_float32
-def _silu(xp: Any, x: Array) -> Array:
-    return x * jax.nn.sigmoid(x)
-
-
-@aten("relu6")
-def _relu6(xp: Any, x: Array) -> Array:
-    return jnp.clip(x, 0, 6)
-
-
-@aten("hardtanh")
-def _hardtanh(xp: Any, x: Array, min_val: Any = -1, max_val: Any = 1) -> Array:
-    return jnp.clip(x, min_val, max_val)
-
-
-@aten("leaky_relu")
-def _leaky_relu(xp: Any, x: Array, negative_slope: float = 0.01) -> Array:
-    return jnp.where(x > 0, x, x * negative_slope)
-
-
-@aten("elu")
-@in_float32
-def _elu(
-    xp: Any, x: Array, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1
-) -> Array:
+def _elu(x: Array, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Array:
     # The inner where keeps the gradient of the other branch finite.
     low = jnp.expm1(jnp.where(x > 0, 0, x) * input_scale) * (alpha * scale)
     return jnp.where(x > 0, x * scale, low)
 
 
-@aten("celu")
-@in_float32
-def _celu(xp: Any, x: Array, alpha: Any = 1) -> Array:
-    return jnp.where(x > 0, x, jnp.expm1(jnp.where(x > 0, 0, x) / alpha) * alpha)
-
-
-@aten("selu")
-@in_float32
-def _selu(xp: Any, x: Array) -> Array:
-    return jax.nn.selu(x)
-
-
-@aten("softplus")
-@in_float32
-def _softplus(xp: Any, x: Array, beta: Any = 1, threshold: Any = 20) -> Array:
+def _softplus(x: Array, beta: Any = 1, threshold: Any = 20) -> Array:
     soft = jnp.logaddexp(x * beta, jnp.zeros((), x.dtype)) / beta
     return jnp.where(x * beta > threshold, x, soft)
+
+
+def _glu(x: Array, dim: int = -1) -> Array:
+    left, right = jnp.split(x, 2, dim)
+    return left * jax.nn.sigmoid(right)
+
+
+def _hardshrink(x: Array, lambd: Any = 0.5) -> Array:
+    return jnp.where(jnp.abs(x) <= lambd, jnp.zeros((), x.dtype), x)
+
+
+def _logit(x: Array, eps: float | None = None) -> Array:
+    x = x if eps is None else jnp.clip(x, eps, 1 - eps)
+    return jnp.log(x) - jnp.log1p(-x)
+
+
+_ACTIVATIONS: dict[str, Callable[..., Array]] = {
+    "relu6": lambda x: jnp.clip(x, 0, 6),
+    "hardtanh": lambda x, min_val=-1, max_val=1: jnp.clip(x, min_val, max_val),
+    "leaky_relu": lambda x, negative_slope=0.01: jnp.where(
+        x > 0, x, x * negative_slope
+    ),
+    "glu": _glu,
+    "hardswish": lambda x: x * jnp.clip(x + 3, 0, 6) / 6,
+    "hardsigmoid": lambda x: jnp.clip(x + 3, 0, 6) / 6,
+    "softsign": lambda x: x / (1 + jnp.abs(x)),
+    "hardshrink": _hardshrink,
+    "softshrink": lambda x, lambd=0.5: jnp.sign(x) * jax.nn.relu(jnp.abs(x) - lambd),
+    "logit special_logit": _logit,
+}
+_WIDE_ACTIVATIONS: dict[str, Callable[..., Array]] = {
+    "gelu": lambda x, approximate="none": jax.nn.gelu(
+        x, approximate=approximate == "tanh"
+    ),
+    "silu": lambda x: x * jax.nn.sigmoid(x),
+    "elu": _elu,
+    "celu": lambda x, alpha=1: jnp.where(
+        x > 0, x, jnp.expm1(jnp.where(x > 0, 0, x) / alpha) * alpha
+    ),
+    "selu": jax.nn.selu,
+    "softplus": _softplus,
+    "mish": lambda x: x * jnp.tanh(jax.nn.softplus(x)),
+    "log_sigmoid": jax.nn.log_sigmoid,
+}
+aten_table(_ACTIVATIONS)
+aten_table(_WIDE_ACTIVATIONS, in_float32)
 
 
 @aten("prelu", "_prelu_kernel")
@@ -399,58 +382,9 @@ def _prelu(xp: Any, x: Array, weight: Array) -> Array:
     return jnp.where(x > 0, x, x * weight)
 
 
-@aten("glu")
-def _glu(xp: Any, x: Array, dim: int = -1) -> Array:
-    left, right = jnp.split(x, 2, dim)
-    return left * jax.nn.sigmoid(right)
-
-
-@aten("mish")
-@in_float32
-def _mish(xp: Any, x: Array) -> Array:
-    return x * jnp.tanh(jax.nn.softplus(x))
-
-
-@aten("hardswish")
-def _hardswish(xp: Any, x: Array) -> Array:
-    return x * jnp.clip(x + 3, 0, 6) / 6
-
-
-@aten("hardsigmoid")
-def _hardsigmoid(xp: Any, x: Array) -> Array:
-    return jnp.clip(x + 3, 0, 6) / 6
-
-
-@aten("log_sigmoid")
-@in_float32
-def _log_sigmoid(xp: Any, x: Array) -> Array:
-    return jax.nn.log_sigmoid(x)
-
-
-@aten("softsign")
-def _softsign(xp: Any, x: Array) -> Array:
-    return x / (1 + jnp.abs(x))
-
-
 @aten("threshold")
 def _threshold(xp: Any, x: Array, threshold: Any, value: Any) -> Array:
     return jnp.where(x > threshold, x, as_array(xp, value, np.dtype(x.dtype)))
-
-
-@aten("hardshrink")
-def _hardshrink(xp: Any, x: Array, lambd: Any = 0.5) -> Array:
-    return jnp.where(jnp.abs(x) <= lambd, jnp.zeros((), x.dtype), x)
-
-
-@aten("softshrink")
-def _softshrink(xp: Any, x: Array, lambd: Any = 0.5) -> Array:
-    return jnp.sign(x) * jax.nn.relu(jnp.abs(x) - lambd)
-
-
-@aten("logit", "special_logit")
-def _logit(xp: Any, x: Array, eps: float | None = None) -> Array:
-    x = x if eps is None else jnp.clip(x, eps, 1 - eps)
-    return jnp.log(x) - jnp.log1p(-x)
 
 
 @aten("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")

@@ -169,30 +169,17 @@ def _convolve(
 
 @aten("conv1d", "conv2d", "conv3d")
 def _conv(
-    xp: Any,
-    x: Array,
-    weight: Array,
-    bias: Array | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Array:
+    xp: Any, x: Array, weight: Array, bias: Array | None = None, stride: Any = 1,
+    padding: Any = 0, dilation: Any = 1, groups: int = 1,
+) -> Array:  # fmt: skip
     return _convolve(xp, x, weight, bias, stride, padding, dilation, groups)
 
 
 @aten("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 def _conv_transpose(
-    xp: Any,
-    x: Array,
-    weight: Array,
-    bias: Array | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
-) -> Array:
+    xp: Any, x: Array, weight: Array, bias: Array | None = None, stride: Any = 1,
+    padding: Any = 0, output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
+) -> Array:  # fmt: skip
     return _convolve(
         xp, x, weight, bias, stride, padding, dilation, groups, output_padding
     )
@@ -200,17 +187,9 @@ def _conv_transpose(
 
 @aten("convolution")
 def _convolution(
-    xp: Any,
-    x: Array,
-    weight: Array,
-    bias: Array | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: int,
-) -> Array:
+    xp: Any, x: Array, weight: Array, bias: Array | None, stride: Any, padding: Any,
+    dilation: Any, transposed: bool, output_padding: Any, groups: int,
+) -> Array:  # fmt: skip
     extra = output_padding if transposed else None
     return _convolve(xp, x, weight, bias, stride, padding, dilation, groups, extra)
 
@@ -280,36 +259,25 @@ def _windows(
 
 
 def _add_max_pool(axes: int) -> None:
-    def pool(
-        xp: Any,
-        x: Array,
-        kernel_size: Any,
-        stride: Any = (),
-        padding: Any = 0,
-        dilation: Any = 1,
-        ceil_mode: bool = False,
-    ) -> Array:
-        window, strides, pads, dilations = _windows(
-            x, kernel_size, stride, padding, dilation, ceil_mode, axes
-        )
+    def sizes(
+        x: Array, kernel_size: Any, stride: Any = (), padding: Any = 0,
+        dilation: Any = 1, ceil_mode: bool = False,
+    ) -> Any:  # fmt: skip
+        return _windows(x, kernel_size, stride, padding, dilation, ceil_mode, axes)
+
+    def pool(xp: Any, x: Array, *settings: Any, **named: Any) -> Array:
+        *windows, dilation = sizes(x, *settings, **named)
         least = -np.inf if x.dtype.kind != "i" else np.iinfo(x.dtype).min
         return lax.reduce_window(
-            x, np.asarray(least, x.dtype), lax.max, window, strides, pads,
-            window_dilation=dilations,
-        )  # fmt: skip
+            x, np.asarray(least, x.dtype), lax.max, *windows, window_dilation=dilation
+        )
 
     def with_indices(xp: Any, x: Array, *settings: Any, **named: Any) -> Any:
-        best = pool(xp, x, *settings, **named)
+        *windows, dilation = sizes(x, *settings, **named)
         # The place of an entry among those of its channel.
         lengths = x.shape[-axes:]
         places = jnp.arange(math.prod(lengths), dtype=np.int32).reshape(lengths)
         places = jnp.broadcast_to(places, x.shape)
-        names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
-        given = dict(zip(names, settings, strict=False)) | named
-        window, strides, pads, dilations = _windows(
-            x, given["kernel_size"], given.get("stride", ()), given.get("padding", 0),
-            given.get("dilation", 1), given.get("ceil_mode", False), axes,
-        )  # fmt: skip
 
         def better(left: Any, right: Any) -> Any:
             later = (right[0] > left[0]) | (
@@ -320,11 +288,11 @@ def _add_max_pool(axes: int) -> None:
             )
 
         start = (np.asarray(-np.inf, x.dtype), np.int32(2**31 - 1))
+        both = (lax.stop_gradient(x), places)
         _, at = lax.reduce_window(
-            (lax.stop_gradient(x), places), start, better, window, strides, pads,
-            window_dilation=dilations,
-        )  # fmt: skip
-        return best, xp.cast(at, xp.int_dtype)
+            both, start, better, *windows, window_dilation=dilation
+        )
+        return pool(xp, x, *settings, **named), xp.cast(at, xp.int_dtype)
 
     aten(f"max_pool{axes}d")(pool)
     aten(f"max_pool{axes}d_with_indices")(with_indices)
@@ -448,49 +416,32 @@ def _batch_norm_all(
     return xp.cast(out, half), *used, mean, var
 
 
+def _add_batch_norm(name: str, arrange: Callable[..., Any], results: int) -> None:
+    """A batch norm whose arguments `arrange` brings into the order of the above."""
+
+    def compute(xp: Any, x: Array, weight: Any, bias: Any, *rest: Any) -> Any:
+        return _batch_norm_all(xp, x, weight, bias, *arrange(*rest))[:results]
+
+    aten(name)(compute)
+
+
+_add_batch_norm("native_batch_norm", lambda *stats: stats, 3)
+_add_batch_norm("_native_batch_norm_legit", lambda *stats: stats, 3)
+_add_batch_norm("_native_batch_norm_legit_functional", lambda *stats: stats, 5)
+_add_batch_norm(
+    "_native_batch_norm_legit.no_stats", lambda *rest: (None, None, *rest), 3
+)
+_add_batch_norm(
+    "_native_batch_norm_legit_no_training",
+    lambda mean, var, *rest: (mean, var, False, *rest),
+    3,
+)
+
+
 @aten("batch_norm")
-def _batch_norm(
-    xp: Any, x: Array, weight: Any, bias: Any, running_mean: Any, running_var: Any,
-    training: bool, momentum: float, eps: float, cudnn_enabled: bool,
-) -> Array:  # fmt: skip
-    stats = (running_mean, running_var, training, momentum, eps)
-    return _batch_norm_all(xp, x, weight, bias, *stats)[0]
-
-
-@aten("native_batch_norm", "_native_batch_norm_legit")
-def _native_batch_norm(
-    xp: Any, x: Array, weight: Any, bias: Any, running_mean: Any, running_var: Any,
-    training: bool, momentum: float, eps: float,
-) -> Any:  # fmt: skip
-    stats = (running_mean, running_var, training, momentum, eps)
-    return _batch_norm_all(xp, x, weight, bias, *stats)[:3]
-
-
-@aten("_native_batch_norm_legit_functional")
-def _functional_batch_norm(
-    xp: Any, x: Array, weight: Any, bias: Any, running_mean: Any, running_var: Any,
-    training: bool, momentum: float, eps: float,
-) -> Any:  # fmt: skip
-    stats = (running_mean, running_var, training, momentum, eps)
-    return _batch_norm_all(xp, x, weight, bias, *stats)
-
-
-@aten("_native_batch_norm_legit.no_stats")
-def _batch_norm_no_stats(
-    xp: Any, x: Array, weight: Any, bias: Any, training: bool, momentum: float,
-    eps: float,
-) -> Any:  # fmt: skip
-    stats = (None, None, training, momentum, eps)
-    return _batch_norm_all(xp, x, weight, bias, *stats)[:3]
-
-
-@aten("_native_batch_norm_legit_no_training")
-def _batch_norm_no_training(
-    xp: Any, x: Array, weight: Any, bias: Any, running_mean: Any, running_var: Any,
-    momentum: float, eps: float,
-) -> Any:  # fmt: skip
-    stats = (running_mean, running_var, False, momentum, eps)
-    return _batch_norm_all(xp, x, weight, bias, *stats)[:3]
+def _batch_norm(xp: Any, *arguments: Any) -> Array:
+    *others, _cudnn_enabled = arguments
+    return _batch_norm_all(xp, *others)[0]
 
 
 @aten("instance_norm")

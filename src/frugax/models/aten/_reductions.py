@@ -13,7 +13,7 @@ from jax.scipy.special import logsumexp
 
 from frugax.models.ops import is_floating
 
-from ._table import Array, aten, axes_of, in_float32, to_float
+from ._table import FUNCTIONS, Array, aten, axes_of, in_float32, to_float
 
 
 def _keep(x: Array, dim: Any) -> Any:
@@ -28,32 +28,19 @@ def _summed(xp: Any, x: Array, dtype: Any) -> Array:
     return x if is_floating(np.dtype(x.dtype)) else xp.cast(x, xp.int_dtype)
 
 
-@aten("sum")
-def _sum(
-    xp: Any, x: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> Array:
-    return jnp.sum(_summed(xp, x, dtype), _keep(x, dim), keepdims=keepdim)
+def _add_sum(name: str, function: Callable[..., Array]) -> None:
+    def compute(
+        xp: Any, x: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    ) -> Array:
+        return function(_summed(xp, x, dtype), _keep(x, dim), keepdims=keepdim)
+
+    aten(name)(compute)
 
 
-@aten("nansum")
-def _nansum(
-    xp: Any, x: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> Array:
-    return jnp.nansum(_summed(xp, x, dtype), _keep(x, dim), keepdims=keepdim)
-
-
-@aten("mean")
-def _mean(
-    xp: Any, x: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> Array:
-    return jnp.mean(_summed(xp, x, dtype), _keep(x, dim), keepdims=keepdim)
-
-
-@aten("prod")
-def _prod(
-    xp: Any, x: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> Array:
-    return jnp.prod(_summed(xp, x, dtype), _keep(x, dim), keepdims=keepdim)
+_add_sum("sum", jnp.sum)
+_add_sum("nansum", jnp.nansum)
+_add_sum("mean", jnp.mean)
+_add_sum("prod", jnp.prod)
 
 
 @aten("count_nonzero")
@@ -61,47 +48,35 @@ def _count_nonzero(xp: Any, x: Array, dim: Any = None) -> Array:
     return xp.cast(jnp.count_nonzero(x, _keep(x, dim)), xp.int_dtype)
 
 
-@aten("amax", "max")
-def _amax(xp: Any, x: Array, dim: Any = None, keepdim: bool = False) -> Array:
-    return jnp.max(x, _keep(x, dim), keepdims=keepdim)
+def _add_reduction(names: str, function: Callable[..., Array]) -> None:
+    def compute(xp: Any, x: Array, dim: Any = None, keepdim: bool = False) -> Array:
+        return function(x, _keep(x, dim), keepdims=keepdim)
+
+    aten(*names.split())(compute)
 
 
-@aten("amin", "min")
-def _amin(xp: Any, x: Array, dim: Any = None, keepdim: bool = False) -> Array:
-    return jnp.min(x, _keep(x, dim), keepdims=keepdim)
+_add_reduction("amax max", jnp.max)
+_add_reduction("amin min", jnp.min)
+_add_reduction("any", jnp.any)
+_add_reduction("all", jnp.all)
 
 
 @aten("aminmax")
 def _aminmax(xp: Any, x: Array, *, dim: Any = None, keepdim: bool = False) -> Any:
-    return _amin(xp, x, dim, keepdim), _amax(xp, x, dim, keepdim)
+    return tuple(f(x, _keep(x, dim), keepdims=keepdim) for f in (jnp.min, jnp.max))
 
 
-@aten("any")
-def _any(xp: Any, x: Array, dim: Any = None, keepdim: bool = False) -> Array:
-    return jnp.any(x, _keep(x, dim), keepdims=keepdim)
+def _add_index(name: str, find: Callable[..., Array]) -> None:
+    def compute(xp: Any, x: Array, dim: Any = None, keepdim: bool = False) -> Array:
+        if x.ndim == 0:
+            return jnp.zeros((), xp.int_dtype)
+        return xp.cast(find(x, dim, keepdims=keepdim), xp.int_dtype)
+
+    aten(name)(compute)
 
 
-@aten("all")
-def _all(xp: Any, x: Array, dim: Any = None, keepdim: bool = False) -> Array:
-    return jnp.all(x, _keep(x, dim), keepdims=keepdim)
-
-
-def _index_of(
-    find: Callable[..., Array], xp: Any, x: Array, dim: int | None, keepdim: bool
-) -> Array:
-    if x.ndim == 0:
-        return jnp.zeros((), xp.int_dtype)
-    return xp.cast(find(x, dim, keepdims=keepdim), xp.int_dtype)
-
-
-@aten("argmax")
-def _argmax(xp: Any, x: Array, dim: Any = None, keepdim: bool = False) -> Array:
-    return _index_of(jnp.argmax, xp, x, dim, keepdim)
-
-
-@aten("argmin")
-def _argmin(xp: Any, x: Array, dim: Any = None, keepdim: bool = False) -> Array:
-    return _index_of(jnp.argmin, xp, x, dim, keepdim)
+_add_index("argmax", jnp.argmax)
+_add_index("argmin", jnp.argmin)
 
 
 def _add_extremum(name: str, find: Callable[..., Array]) -> None:
@@ -171,12 +146,12 @@ _add_moments("var", _variance)
 _add_moments("std", lambda *a: jnp.sqrt(_variance(*a)))
 _add_moments(
     "var_mean", lambda xp, x, dim, c, keep: (
-        _variance(xp, x, dim, c, keep), _mean(xp, x, dim, keep)
+        _variance(xp, x, dim, c, keep), FUNCTIONS["mean"](xp, x, dim, keep)
     )
 )  # fmt: skip
 _add_moments(
     "std_mean", lambda xp, x, dim, c, keep: (
-        jnp.sqrt(_variance(xp, x, dim, c, keep)), _mean(xp, x, dim, keep)
+        jnp.sqrt(_variance(xp, x, dim, c, keep)), FUNCTIONS["mean"](xp, x, dim, keep)
     )
 )  # fmt: skip
 
@@ -218,51 +193,39 @@ def vector_norm(
 # --- order ------------------------------------------------------------------------
 
 
-@aten("topk")
-def _topk(
-    xp: Any, x: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> Any:
-    if x.ndim == 0:
-        return x, jnp.zeros((), xp.int_dtype)
-    at = jnp.argsort(x, dim, stable=True, descending=largest)
-    at = lax.slice_in_dim(at, 0, k, axis=dim % x.ndim)
-    return jnp.take_along_axis(x, at, dim), xp.cast(at, xp.int_dtype)
-
-
-def _sorted(xp: Any, x: Array, dim: int, descending: bool) -> Any:
+@aten("sort")
+def _sort(xp: Any, x: Array, dim: int = -1, descending: bool = False) -> Any:
     if x.ndim == 0:
         return x, jnp.zeros((), xp.int_dtype)
     at = jnp.argsort(x, dim, stable=True, descending=descending)
     return jnp.take_along_axis(x, at, dim), xp.cast(at, xp.int_dtype)
 
 
-@aten("sort")
-def _sort(xp: Any, x: Array, dim: int = -1, descending: bool = False) -> Any:
-    return _sorted(xp, x, dim, descending)
-
-
 @aten("sort.stable")
 def _sort_stable(
     xp: Any, x: Array, *, stable: Any = None, dim: int = -1, descending: bool = False
 ) -> Any:
-    return _sorted(xp, x, dim, descending)
+    return _sort(xp, x, dim, descending)
 
 
-@aten("argsort")
-def _argsort(xp: Any, x: Array, dim: int = -1, descending: bool = False) -> Array:
-    return _sorted(xp, x, dim, descending)[1]
+aten("argsort")(lambda xp, x, *settings: _sort(xp, x, *settings)[1])
+aten("argsort.stable")(lambda xp, x, **settings: _sort_stable(xp, x, **settings)[1])
 
 
-@aten("argsort.stable")
-def _argsort_stable(
-    xp: Any, x: Array, *, stable: Any = None, dim: int = -1, descending: bool = False
-) -> Array:
-    return _sorted(xp, x, dim, descending)[1]
+@aten("topk")
+def _topk(
+    xp: Any, x: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> Any:
+    at = _sort(xp, x, dim, largest)[1]
+    if x.ndim == 0:
+        return x, at
+    at = lax.slice_in_dim(at, 0, k, axis=dim % x.ndim)
+    return jnp.take_along_axis(x, at, dim), at
 
 
 @aten("kthvalue")
 def _kthvalue(xp: Any, x: Array, k: int, dim: int = -1, keepdim: bool = False) -> Any:
-    values, at = _sorted(xp, x, dim, descending=False)
+    values, at = _sort(xp, x, dim)
     pick = lambda v: lax.index_in_dim(v, k - 1, dim % x.ndim, keepdims=keepdim)
     return pick(values), pick(at)
 

@@ -3,7 +3,7 @@
 # ruff: noqa: FBT001, FBT002 - the signatures are torch's own
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ._table import Array, as_array, aten, axes_of, is_number, same_dtype
+from ._table import Array, as_array, aten, aten_table, axes_of, is_number, same_dtype
 
 _END = 2**31 - 1  # torch writes the largest int64 where there is no end
 
@@ -47,29 +47,29 @@ def _is_open(length: Any) -> bool:
     return isinstance(length, int) and length == -1
 
 
-@aten("permute", "permute_copy")
-def _permute(xp: Any, x: Array, dims: tuple[int, ...]) -> Array:
-    return jnp.transpose(x, dims)
-
-
-@aten("transpose", "transpose_copy", "swapaxes", "swapdims")
-def _transpose(xp: Any, x: Array, dim0: int, dim1: int) -> Array:
-    return x if x.ndim == 0 else jnp.swapaxes(x, dim0, dim1)
-
-
-@aten("t", "t_copy", "mT")
-def _t(xp: Any, x: Array) -> Array:
-    return jnp.swapaxes(x, -2, -1) if x.ndim >= 2 else x
-
-
-@aten("movedim", "moveaxis")
-def _movedim(xp: Any, x: Array, source: Any, destination: Any) -> Array:
-    return jnp.moveaxis(x, source, destination)
-
-
-@aten("unsqueeze", "unsqueeze_copy")
-def _unsqueeze(xp: Any, x: Array, dim: int) -> Array:
-    return jnp.expand_dims(x, dim)
+_MOVES: dict[str, Callable[..., Any]] = {
+    "permute permute_copy": lambda x, dims: jnp.transpose(x, dims),
+    "transpose transpose_copy swapaxes swapdims": lambda x, dim0, dim1: (
+        jnp.swapaxes(x, dim0, dim1) if x.ndim else x
+    ),
+    "t t_copy mT": lambda x: jnp.swapaxes(x, -2, -1) if x.ndim >= 2 else x,
+    "movedim moveaxis": jnp.moveaxis,
+    "unsqueeze unsqueeze_copy": lambda x, dim: jnp.expand_dims(x, dim),
+    "expand_as": lambda x, other: jnp.broadcast_to(x, other.shape),
+    "flip": lambda x, dims: jnp.flip(x, dims),
+    "rot90": lambda x, k=1, dims=(0, 1): jnp.rot90(x, k, dims),
+    "tril": lambda x, diagonal=0: jnp.tril(x, diagonal),
+    "triu": lambda x, diagonal=0: jnp.triu(x, diagonal),
+    "diagonal diagonal_copy": lambda x, offset=0, dim1=0, dim2=1: jnp.diagonal(
+        x, offset, dim1, dim2
+    ),
+    "diag": lambda x, diagonal=0: jnp.diag(x, diagonal),
+    "tensor_split": lambda x, sections, dim=0: tuple(jnp.array_split(x, sections, dim)),
+    "index_select": lambda x, dim, index: jnp.take(x, index, dim),
+    "take_along_dim": lambda x, indices, dim=None: jnp.take_along_axis(x, indices, dim),
+    "take": lambda x, index: x.reshape(-1)[index],
+}
+aten_table(_MOVES)
 
 
 @aten("squeeze", "squeeze_copy")
@@ -89,11 +89,6 @@ def _expand(xp: Any, x: Array, size: tuple[Any, ...], *, implicit: Any = False) 
     new = len(size) - x.ndim
     shape = tuple(x.shape[i - new] if _is_open(n) else n for i, n in enumerate(size))
     return jnp.broadcast_to(x, shape)
-
-
-@aten("expand_as")
-def _expand_as(xp: Any, x: Array, other: Array) -> Array:
-    return jnp.broadcast_to(x, other.shape)
 
 
 @aten("broadcast_to")
@@ -160,16 +155,6 @@ def _roll(xp: Any, x: Array, shifts: Any, dims: Any = ()) -> Array:
     return jnp.roll(x, shifts[0] if one else shifts, dims)
 
 
-@aten("flip")
-def _flip(xp: Any, x: Array, dims: Any) -> Array:
-    return jnp.flip(x, dims)
-
-
-@aten("rot90")
-def _rot90(xp: Any, x: Array, k: int = 1, dims: Any = (0, 1)) -> Array:
-    return jnp.rot90(x, k, dims)
-
-
 def _pairs(x: Array, pad: tuple[Any, ...]) -> list[tuple[Any, Any]]:
     """Torch's padding, which begins with the last axis, by axis."""
     pairs = list(zip(pad[::2], pad[1::2], strict=True))[::-1]
@@ -206,28 +191,6 @@ def _pad(
     if mode == "constant":
         return _constant_pad(xp, x, pad, 0 if value is None else value)
     return jnp.pad(x, _pairs(x, pad), mode=_PAD_MODES[mode])
-
-
-@aten("tril")
-def _tril(xp: Any, x: Array, diagonal: int = 0) -> Array:
-    return jnp.tril(x, diagonal)
-
-
-@aten("triu")
-def _triu(xp: Any, x: Array, diagonal: int = 0) -> Array:
-    return jnp.triu(x, diagonal)
-
-
-@aten("diagonal", "diagonal_copy")
-def _diagonal(
-    xp: Any, x: Array, offset: int = 0, dim1: int = 0, dim2: int = 1
-) -> Array:
-    return jnp.diagonal(x, offset, dim1, dim2)
-
-
-@aten("diag")
-def _diag(xp: Any, x: Array, diagonal: int = 0) -> Array:
-    return jnp.diag(x, diagonal)
 
 
 @aten("diag_embed")
@@ -381,17 +344,7 @@ def _chunk(xp: Any, x: Array, chunks: int, dim: int = 0) -> Any:
     return _split(xp, x, max(-(-length // chunks), 1), dim)
 
 
-@aten("tensor_split")
-def _tensor_split(xp: Any, x: Array, sections: Any, dim: int = 0) -> Any:
-    return tuple(jnp.array_split(x, sections, dim))
-
-
 # --- gathering --------------------------------------------------------------------
-
-
-@aten("index_select")
-def _index_select(xp: Any, x: Array, dim: int, index: Array) -> Array:
-    return jnp.take(x, index, dim)
 
 
 @aten("gather")
@@ -399,16 +352,6 @@ def _gather(
     xp: Any, x: Array, dim: int, index: Array, *, sparse_grad: bool = False
 ) -> Array:
     return x if x.ndim == 0 else x[_along(x, dim, index)]
-
-
-@aten("take_along_dim")
-def _take_along_dim(xp: Any, x: Array, indices: Array, dim: Any = None) -> Array:
-    return jnp.take_along_axis(x, indices, dim)
-
-
-@aten("take")
-def _take(xp: Any, x: Array, index: Array) -> Array:
-    return x.reshape(-1)[index]
 
 
 def _along(x: Array, dim: int, index: Array) -> tuple[Array, ...]:
@@ -597,18 +540,17 @@ def _eye(xp: Any, n: int, m: int | None = None, *, dtype: Any = None) -> Array:
     return jnp.eye(n, m, dtype=dtype or xp.float_dtype)
 
 
-@aten("tril_indices")
-def _tril_indices(
-    xp: Any, row: int, col: int, offset: int = 0, *, dtype: Any = None
-) -> Array:
-    return jnp.stack(jnp.tril_indices(row, offset, col)).astype(dtype or xp.int_dtype)
+def _add_indices(name: str, find: Callable[..., Any]) -> None:
+    def compute(
+        xp: Any, row: int, col: int, offset: int = 0, *, dtype: Any = None
+    ) -> Array:
+        return jnp.stack(find(row, offset, col)).astype(dtype or xp.int_dtype)
+
+    aten(name)(compute)
 
 
-@aten("triu_indices")
-def _triu_indices(
-    xp: Any, row: int, col: int, offset: int = 0, *, dtype: Any = None
-) -> Array:
-    return jnp.stack(jnp.triu_indices(row, offset, col)).astype(dtype or xp.int_dtype)
+_add_indices("tril_indices", jnp.tril_indices)
+_add_indices("triu_indices", jnp.triu_indices)
 
 
 @aten("full")

@@ -5,7 +5,7 @@ schema in torch's order and by torch's names. An argument that a function does n
 is an error, so that none is dropped silently.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -35,6 +35,19 @@ def aten(*names: str) -> Callable[[Function], Function]:
         return function
 
     return add
+
+
+def aten_table(
+    functions: Mapping[str, Function],
+    adapt: Callable[[Function], Function] = lambda function: function,
+) -> None:
+    """Add functions that do not need the namespace, each by one or several names."""
+
+    def add(names: str, function: Function) -> None:
+        aten(*names.split())(adapt(lambda xp, *args, **named: function(*args, **named)))
+
+    for names, function in functions.items():
+        add(names, function)
 
 
 def find_function(name: str) -> Function | None:
