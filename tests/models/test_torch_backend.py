@@ -248,7 +248,7 @@ def test_a_loop_over_a_free_length_is_walked_once(monkeypatch):
     b = ml.TorchBackend()
     steps = []
     tanh = torch.tanh
-    monkeypatch.setattr(type(b.xp), "tanh", lambda xp, x: steps.append(1) or tanh(x))
+    monkeypatch.setattr(torch, "tanh", lambda x: steps.append(1) or tanh(x))
     compiled = ml.compile(LSTM(2), b, shapes={"input": ["batch", "time", 3]})
     assert str(compiled.shapes["output"]) == "(batch, time, 2)"
     assert len(steps) < 20

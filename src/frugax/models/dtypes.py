@@ -21,6 +21,8 @@ FLOATS = (float16, bfloat16, float32, float64)
 
 def as_dtype(value: Any, *, what: str = "dtype") -> np.dtype:
     """Convert anything that names a dtype to a NumPy dtype."""
+    if isinstance(value, np.dtype):  # every op asks
+        return value
     if str(value).startswith("torch."):
         value = str(value).removeprefix("torch.")
     if value == "bfloat16":  # NumPy does not know the name by itself

@@ -4,7 +4,10 @@ Start at `OPS`; `op` adds an op, `find` looks one up. `result_dtype` is the rule
 dtype of a result. Shapes in annotations are those of arrays of either library.
 """
 
-from . import (
+from frugax.models.dtypes import as_dtype
+
+# Importing them fills the table.
+from . import (  # noqa: F401
     _activations,
     _aten,
     _attention,
@@ -24,11 +27,11 @@ from . import (
 )
 from ._promote import (
     FLOAT_DTYPE,
-    as_dtype,
     drawing_dtype,
     int_dtype,
     is_floating,
     largest_below,
+    promote,
     result_dtype,
     sum_dtype,
 )
@@ -40,22 +43,6 @@ __all__ = [
     "OPS",
     "REQUIRED",
     "Op",
-    "_activations",
-    "_aten",
-    "_attention",
-    "_elementwise",
-    "_embeddings",
-    "_experts",
-    "_indexing",
-    "_linalg",
-    "_losses",
-    "_metrics",
-    "_norms",
-    "_random",
-    "_recurrent",
-    "_reductions",
-    "_shapes",
-    "_windows",
     "as_dtype",
     "custom_op",
     "drawing_dtype",
@@ -65,6 +52,7 @@ __all__ = [
     "largest_below",
     "op",
     "op_from_function",
+    "promote",
     "result_dtype",
     "sum_dtype",
 ]

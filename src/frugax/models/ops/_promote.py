@@ -7,9 +7,9 @@ array they meet.
 """
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 _KINDS: dict[str, tuple[str, int]] = {
@@ -33,18 +33,6 @@ def int_dtype(float_dtype: np.dtype) -> np.dtype:
     if float_dtype == np.float64:
         return np.dtype(np.int64)
     return np.dtype(np.int32)
-
-
-def as_dtype(dtype: object) -> np.dtype:
-    """Convert a name such as "bfloat16", a scalar type or a dtype to a NumPy dtype."""
-    if dtype == "bfloat16":  # NumPy does not know the name by itself
-        return np.dtype(ml_dtypes.bfloat16)
-    try:
-        return np.dtype(dtype)  # pyrefly: ignore[no-matching-overload]
-    except TypeError:
-        raise TypeError(
-            f"there is no dtype {dtype!r}. Use one of {', '.join(_KINDS)}."
-        ) from None
 
 
 @functools.cache
@@ -96,6 +84,40 @@ def result_dtype(
     if "signed" in weak:
         return int_dtype(float_dtype)
     return np.dtype(np.bool_)
+
+
+def promote(
+    xp: Any, tensors: Sequence[Any], *, to_float: bool = False
+) -> tuple[Any, ...]:
+    """Bring tensors of a namespace to one dtype by `result_dtype`; see there."""
+    # By exact type: NumPy's float64 is a subclass of float, but is not weak.
+    values = [
+        t
+        if t is None or type(t) in _WEAK or isinstance(t, xp.array_class)
+        else xp.asarray(t)
+        for t in tensors
+    ]
+    strong = {xp.dtype_of(t) for t in values if isinstance(t, xp.array_class)}
+    weak = {type(t) for t in values if type(t) in _WEAK}
+    if not strong and not weak:
+        return tuple(values)
+    # A bool skips this shortcut: JAX does not treat Python bools as weak, so strict
+    # promotion refuses them next to a float, and they become integers below.
+    if len(strong) == 1 and bool not in weak:
+        (common,) = strong
+        if is_floating(common) or not (to_float or weak):
+            return tuple(values)  # the usual case: nothing to convert
+    target = result_dtype(*strong, *weak, to_float=to_float, float_dtype=xp.float_dtype)
+
+    def convert(t: Any) -> Any:
+        if isinstance(t, xp.array_class):
+            return xp.cast(t, target)
+        if t is None or strong:
+            # An int stays an int next to floats: x ** 2 is then one multiplication.
+            return int(t) if isinstance(t, bool) and target != np.bool_ else t
+        return xp.asarray(t, target)
+
+    return tuple(map(convert, values))
 
 
 @functools.cache

@@ -1,13 +1,12 @@
 """The JAX implementation of dtype casts and promotion, for the bodies of ops."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from frugax.models.ops import as_dtype, int_dtype, is_floating, result_dtype
+from frugax.models.ops import as_dtype, int_dtype, promote, result_dtype
 
 Array = Any  # a jax.Array, a tracer, or a Python number
 _NUMBERS = (bool, int, float)
@@ -21,8 +20,10 @@ class Dtypes:
     """
 
     float_dtype: np.dtype
+    array_class = jax.Array  # tracers count as such as well
 
     as_dtype = staticmethod(as_dtype)
+    promote = promote
 
     @property
     def int_dtype(self) -> np.dtype:
@@ -62,42 +63,3 @@ class Dtypes:
                 "JaxBackend(dtype=float64), or ask for the 32-bit dtype."
             )
         return checked
-
-    def promote(
-        self, tensors: Sequence[Array], *, to_float: bool = False
-    ) -> tuple[Array, ...]:
-        """Bring tensors to one dtype by `result_dtype`; see there."""
-        values = list(tensors)
-        for i, t in enumerate(values):
-            if not (t is None or isinstance(t, jax.Array) or type(t) in _NUMBERS):
-                values[i] = jnp.asarray(t)
-        # Tracers count as jax.Array here as well, so this holds under jit and
-        # eval_shape. Under `jax_numpy_dtype_promotion="strict"` jnp converts nothing by
-        # itself.
-        strong = {t.dtype for t in values if isinstance(t, jax.Array)}
-        # By exact type: NumPy's float64 is a subclass of float, but is not weak.
-        weak = {type(t) for t in values if type(t) in _NUMBERS}
-        if not strong and not weak:
-            return tuple(values)
-        # A bool skips this shortcut: JAX does not treat Python bools as weak, so strict
-        # promotion refuses them next to a float. `_promote_one` makes an int of it.
-        if len(strong) == 1 and bool not in weak:
-            (common,) = strong
-            if is_floating(common) or not (to_float or weak):
-                return tuple(values)  # the usual case: nothing to convert
-        target = result_dtype(
-            *strong, *weak, to_float=to_float, float_dtype=self.float_dtype
-        )
-        return tuple(self._promote_one(t, target, alone=not strong) for t in values)
-
-    def _promote_one(self, t: Array, target: np.dtype, *, alone: bool) -> Array:
-        if t is None:
-            return None
-        if isinstance(t, jax.Array):
-            return self.cast(t, target)
-        if alone:
-            return jnp.asarray(t, target)
-        # An int stays an int next to floats: x ** 2 is then one multiplication.
-        if isinstance(t, bool) and target != np.bool_:
-            return int(t)
-        return t

@@ -90,44 +90,6 @@ class Elementwise(Dtypes):
             return x * jnp.sign(x)
         return jnp.abs(x)
 
-    negative = staticmethod(jnp.negative)
-    sign = staticmethod(jnp.sign)
-    reciprocal = staticmethod(jnp.reciprocal)
-    square = staticmethod(jnp.square)
-    sqrt = staticmethod(jnp.sqrt)
-    rsqrt = staticmethod(lax.rsqrt)
-    exp = staticmethod(jnp.exp)
-    expm1 = staticmethod(jnp.expm1)
-    log = staticmethod(jnp.log)
-    log1p = staticmethod(jnp.log1p)
-    log2 = staticmethod(jnp.log2)
-    sin = staticmethod(jnp.sin)
-    cos = staticmethod(jnp.cos)
-    tan = staticmethod(jnp.tan)
-    sinh = staticmethod(jnp.sinh)
-    cosh = staticmethod(jnp.cosh)
-    tanh = staticmethod(jnp.tanh)
-    arcsin = staticmethod(jnp.arcsin)
-    arccos = staticmethod(jnp.arccos)
-    arctan = staticmethod(jnp.arctan)
-    arcsinh = staticmethod(jnp.arcsinh)
-    arccosh = staticmethod(jnp.arccosh)
-    arctanh = staticmethod(jnp.arctanh)
-    erf = staticmethod(lax.erf)
-    floor = staticmethod(jnp.floor)
-    ceil = staticmethod(jnp.ceil)
-    trunc = staticmethod(jnp.trunc)
-    round = staticmethod(jnp.round)
-    isnan = staticmethod(jnp.isnan)
-    isinf = staticmethod(jnp.isinf)
-    isfinite = staticmethod(jnp.isfinite)
-
-    def nan_to_num(
-        self, x: Array, nan: float = 0.0, posinf: Any = None, neginf: Any = None
-    ) -> Array:
-        """Finite numbers for NaN and the infinities; the largest ones by default."""
-        return jnp.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)
-
     def clip(self, x: Array, low: Any = None, high: Any = None) -> Array:
         """`x` within the bounds; the gradient is 0 at and beyond them."""
         dtype = self.dtype_of(x)
@@ -159,25 +121,11 @@ class Elementwise(Dtypes):
     logical_and = _broadcast(jnp.logical_and)
     logical_or = _broadcast(jnp.logical_or)
     logical_xor = _broadcast(jnp.logical_xor)
-    logical_not = staticmethod(jnp.logical_not)
     bitwise_and = _broadcast(jnp.bitwise_and)
     bitwise_or = _broadcast(jnp.bitwise_or)
     bitwise_xor = _broadcast(jnp.bitwise_xor)
-    bitwise_not = staticmethod(jnp.bitwise_not)
     left_shift = _broadcast(jnp.left_shift)
     right_shift = _broadcast(jnp.right_shift)
-
-    # Activations.
-
-    relu = staticmethod(jax.nn.relu)
-    sigmoid = staticmethod(jax.nn.sigmoid)
-    silu = staticmethod(jax.nn.silu)
-    softplus = staticmethod(jax.nn.softplus)
-    log_sigmoid = staticmethod(jax.nn.log_sigmoid)
-    elu = staticmethod(jax.nn.elu)
-    celu = staticmethod(jax.nn.celu)
-    selu = staticmethod(jax.nn.selu)
-    mish = staticmethod(jax.nn.mish)
 
     def gelu(self, x: Array, *, approximate: bool = False) -> Array:
         """Exact by erf, or approximate by tanh."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -38,13 +39,17 @@ class JaxNamespace(Elementwise, Reductions, Shapes, Products, Creation, Kernels)
         self.float_dtype = as_dtype(float_dtype)
         self.precision = precision
 
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """JAX's own function, where it needs nothing else to follow NumPy's rules."""
+        modules = (jnp, jax.nn, lax, jnp.linalg)
+        found = next((m for m in modules if hasattr(m, name)), None)
+        if found is None or name.startswith("_"):
+            raise AttributeError(f"JaxNamespace has no {name!r}.")
+        return getattr(found, name)
+
     def scope(self, name: str) -> Any:
         """Group operations under `name` in a profiler."""
         return jax.named_scope(name)
-
-    def stop_gradient(self, x: Array) -> Array:
-        """`x`, constant for differentiation."""
-        return lax.stop_gradient(x)
 
     def scan(
         self,

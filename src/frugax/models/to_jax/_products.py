@@ -30,7 +30,5 @@ class Products:
         """Sum of products over the given axes of both."""
         return jnp.tensordot(left, right, axes, precision=self.precision)
 
-    cholesky = staticmethod(jnp.linalg.cholesky)
-    solve = staticmethod(jnp.linalg.solve)
     inverse = staticmethod(jnp.linalg.inv)
     determinant = staticmethod(jnp.linalg.det)

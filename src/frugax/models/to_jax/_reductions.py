@@ -14,7 +14,7 @@ Axis = int | Sequence[int] | None
 
 
 class Reductions(Dtypes):
-    """The methods of the namespace that run along axes."""
+    """The methods of the namespace that run along axes, where jnp's own differ."""
 
     def sum(self, x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
         """Sum; short integers are counted in int32."""
@@ -48,24 +48,6 @@ class Reductions(Dtypes):
             return None
         return sum_dtype(dtype, self.float_dtype)
 
-    def mean(self, x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
-        """Arithmetic mean."""
-        return jnp.mean(x, axis, keepdims=keepdims)
-
-    def var(
-        self, x: Array, axis: Axis = None, *, keepdims: bool = False, ddof: int = 0
-    ) -> Array:
-        """Sum of squared distances from the mean, divided by n - ddof."""
-        return jnp.var(x, axis, keepdims=keepdims, ddof=ddof)
-
-    def max(self, x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
-        """The maximum; NaN if any entry is NaN."""
-        return jnp.max(x, axis, keepdims=keepdims)
-
-    def min(self, x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
-        """The minimum; NaN if any entry is NaN."""
-        return jnp.min(x, axis, keepdims=keepdims)
-
     def argmax(
         self, x: Array, axis: int | None = None, *, keepdims: bool = False
     ) -> jax.Array:
@@ -78,25 +60,3 @@ class Reductions(Dtypes):
     ) -> jax.Array:
         """Index of the first minimum."""
         return self.cast(jnp.argmin(x, axis, keepdims=keepdims), self.int_dtype)
-
-    def any(self, x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
-        """Whether some entry is not 0."""
-        return jnp.any(x, axis, keepdims=keepdims)
-
-    def all(self, x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
-        """Whether no entry is 0."""
-        return jnp.all(x, axis, keepdims=keepdims)
-
-    def logsumexp(
-        self, x: Array, axis: Axis = None, *, keepdims: bool = False
-    ) -> Array:
-        """log(sum(exp(x))) without overflow."""
-        return jax.nn.logsumexp(x, axis, keepdims=keepdims)
-
-    def softmax(self, x: Array, axis: Axis = -1) -> Array:
-        """exp(x), divided by its sum."""
-        return jax.nn.softmax(x, axis)
-
-    def log_softmax(self, x: Array, axis: Axis = -1) -> Array:
-        """log(softmax(x))."""
-        return jax.nn.log_softmax(x, axis)

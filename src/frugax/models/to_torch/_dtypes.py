@@ -1,13 +1,12 @@
 """The torch implementation of dtype casts and promotion, for the bodies of ops."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import torch
 
-from frugax.models.ops import as_dtype, int_dtype, result_dtype
+from frugax.models.ops import as_dtype, int_dtype, promote, result_dtype
 
 Array = Any  # a torch.Tensor or a Python number
 
@@ -39,8 +38,10 @@ class Dtypes:
 
     float_dtype: np.dtype
     device: Any
+    array_class = torch.Tensor
 
     as_dtype = staticmethod(as_dtype)
+    promote = promote
 
     @property
     def int_dtype(self) -> np.dtype:
@@ -89,43 +90,6 @@ class Dtypes:
             return self.asarray(x, dtype)
         # `to` returns the tensor itself if the dtype is the same.
         return x.to(TO_TORCH[as_dtype(dtype)])
-
-    def promote(
-        self, tensors: Sequence[Array], *, to_float: bool = False
-    ) -> tuple[Array, ...]:
-        """Bring tensors to one dtype by `result_dtype`; see there."""
-        given = [
-            t
-            if t is None or isinstance(t, torch.Tensor) or type(t) in (bool, int, float)
-            else self.asarray(t)
-            for t in tensors
-        ]
-        # A 0-d tensor counts as an array, as in JAX. In torch's own promotion it would
-        # give way to a tensor with axes.
-        strong = {t.dtype for t in given if isinstance(t, torch.Tensor)}
-        # By exact type: NumPy's float64 is a Python float too, and not weak.
-        weak = {type(t) for t in given if type(t) in (bool, int, float)}
-        if not strong and not weak:
-            return tuple(given)
-        if len(strong) == 1:
-            (only,) = strong
-            if only.is_floating_point or not (to_float or weak):
-                return tuple(given)  # nothing to do, which is how it mostly is
-        wanted = result_dtype(
-            *(TO_NUMPY[d] for d in strong),
-            *weak,
-            to_float=to_float,
-            float_dtype=self.float_dtype,
-        )
-        dtype = TO_TORCH[wanted]
-        return tuple(
-            t.to(dtype)
-            if isinstance(t, torch.Tensor)
-            else t
-            if t is None or strong
-            else torch.scalar_tensor(t, dtype=dtype, device=self.device)
-            for t in given
-        )
 
     def new(self, dtype: Any, like: Any) -> dict[str, Any]:
         """Dtype and device of a new tensor: those of `like`, or the namespace's."""

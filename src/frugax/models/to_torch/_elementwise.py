@@ -74,37 +74,6 @@ class Elementwise:
         zero = right == 0
         return f(left, torch.where(zero, 1, right)).masked_fill(zero, 0)
 
-    negative = staticmethod(torch.negative)
-    absolute = staticmethod(torch.abs)
-    reciprocal = staticmethod(torch.reciprocal)
-    square = staticmethod(torch.square)
-    sqrt = staticmethod(torch.sqrt)
-    rsqrt = staticmethod(torch.rsqrt)
-    exp = staticmethod(torch.exp)
-    expm1 = staticmethod(torch.expm1)
-    log = staticmethod(torch.log)
-    log1p = staticmethod(torch.log1p)
-    log2 = staticmethod(torch.log2)
-    sin = staticmethod(torch.sin)
-    cos = staticmethod(torch.cos)
-    tan = staticmethod(torch.tan)
-    sinh = staticmethod(torch.sinh)
-    cosh = staticmethod(torch.cosh)
-    tanh = staticmethod(torch.tanh)
-    arcsin = staticmethod(torch.asin)
-    arccos = staticmethod(torch.acos)
-    arctan = staticmethod(torch.atan)
-    arcsinh = staticmethod(torch.asinh)
-    arccosh = staticmethod(torch.acosh)
-    arctanh = staticmethod(torch.atanh)
-    erf = staticmethod(torch.erf)
-    floor = staticmethod(torch.floor)
-    ceil = staticmethod(torch.ceil)
-    trunc = staticmethod(torch.trunc)
-    isnan = staticmethod(torch.isnan)
-    isinf = staticmethod(torch.isinf)
-    isfinite = staticmethod(torch.isfinite)
-
     def sign(self, x: Array) -> torch.Tensor:
         """-1, 0 or 1; NaN for NaN, which torch.sign takes for 0."""
         signs = torch.sign(x)
@@ -117,12 +86,6 @@ class Elementwise:
         if decimals:
             return torch.round(x, decimals=decimals)
         return torch.round(x)
-
-    def nan_to_num(
-        self, x: Array, nan: float = 0.0, posinf: Any = None, neginf: Any = None
-    ) -> torch.Tensor:
-        """Finite numbers for NaN and the infinities; the largest ones by default."""
-        return torch.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)
 
     def clip(self, x: Array, low: Any = None, high: Any = None) -> torch.Tensor:
         """`x` within the bounds; the gradient is 0 at and beyond them."""
@@ -152,23 +115,15 @@ class Elementwise:
     logical_and = _binary(torch.logical_and, takes_number=False)
     logical_or = _binary(torch.logical_or, takes_number=False)
     logical_xor = _binary(torch.logical_xor, takes_number=False)
-    logical_not = staticmethod(torch.logical_not)
     bitwise_and = _binary(torch.bitwise_and)
     bitwise_or = _binary(torch.bitwise_or)
     bitwise_xor = _binary(torch.bitwise_xor)
-    bitwise_not = staticmethod(torch.bitwise_not)
     left_shift = _binary(torch.bitwise_left_shift)
     right_shift = _binary(torch.bitwise_right_shift)
 
     # Activations.
 
-    relu = staticmethod(F.relu)
-    sigmoid = staticmethod(torch.sigmoid)
-    silu = staticmethod(F.silu)
     log_sigmoid = staticmethod(F.logsigmoid)
-    elu = staticmethod(F.elu)
-    selu = staticmethod(F.selu)
-    mish = staticmethod(F.mish)
 
     def celu(self, x: Array, alpha: float = 1.0) -> torch.Tensor:
         """As elu; the gradient of F.celu has only float32's digits in float64."""

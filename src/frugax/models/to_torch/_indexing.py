@@ -89,7 +89,3 @@ class Indexing(Dtypes):
         # torch.topk returns equal entries in any order; a stable sort does not.
         values, indices = torch.sort(x, dim=-1, descending=True, stable=True)
         return values[..., :k], indices[..., :k].to(TO_TORCH[self.int_dtype])
-
-    tril = staticmethod(torch.tril)
-    triu = staticmethod(torch.triu)
-    diagonal = staticmethod(torch.diagonal)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from frugax.models.ops import FLOAT_DTYPE, as_dtype
 
@@ -37,6 +38,15 @@ class TorchNamespace(
     def __init__(self, float_dtype: np.dtype = FLOAT_DTYPE, device: Any = None) -> None:
         self.float_dtype = as_dtype(float_dtype)
         self.device = device
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Torch's own function, where it needs nothing else to follow NumPy's rules."""
+        found = next((m for m in (torch, F) if hasattr(m, name)), None)
+        if found is None or name.startswith("_"):
+            raise AttributeError(f"TorchNamespace has no {name!r}.")
+        function = getattr(found, name)
+        setattr(self, name, function)  # every eager call asks
+        return function
 
     def scope(self, name: str) -> Any:
         """Nothing: torch's profiler shows Python's own calls."""

@@ -17,10 +17,6 @@ class Products:
             return torch.matmul(left.to(torch.int32), right.to(torch.int32)) != 0
         return torch.matmul(left, right)
 
-    def einsum(self, equation: str, *tensors: Array) -> torch.Tensor:
-        """Sum of products by Einstein's convention."""
-        return torch.einsum(equation, *tensors)
-
     def tensordot(self, left: Array, right: Array, axes: Any = 2) -> torch.Tensor:
         """Sum of products over the given axes of both."""
         return torch.tensordot(left, right, dims=axes)

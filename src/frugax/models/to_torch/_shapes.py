@@ -1,6 +1,5 @@
 """The torch implementation of reshaping, joining and slicing, for the bodies of ops."""
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -24,18 +23,6 @@ class Shapes:
             x, tuple(reversed(range(x.ndim))) if axes is None else axes
         )
 
-    def broadcast_to(self, x: Array, shape: Any) -> torch.Tensor:
-        """`x` repeated along axes of length 1 or missing ones in front."""
-        return torch.broadcast_to(x, tuple(shape))
-
-    def concat(self, tensors: Sequence[Array], axis: int = 0) -> torch.Tensor:
-        """Joined along an axis that is there."""
-        return torch.cat(tuple(tensors), axis)
-
-    def stack(self, tensors: Sequence[Array], axis: int = 0) -> torch.Tensor:
-        """Joined along a new axis."""
-        return torch.stack(tuple(tensors), axis)
-
     def getitem(self, x: Array, key: tuple[Any, ...]) -> torch.Tensor:
         """x[key], for ints, slices, `...` and None; also with negative steps."""
         backwards = [isinstance(k, slice) and (k.step or 1) < 0 for k in key]
@@ -57,9 +44,6 @@ class Shapes:
             plain.append(k)
             axis += k is not None and k is not ...
         return x[tuple(plain)]
-
-    swapaxes = staticmethod(torch.swapaxes)
-    moveaxis = staticmethod(torch.moveaxis)
 
     def squeeze(self, x: Array, axis: Axis = None) -> torch.Tensor:
         """Without axes of length 1."""
