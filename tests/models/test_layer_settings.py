@@ -124,6 +124,7 @@ def test_an_unknown_choice_is_refused():
         (LSTM(3), (2, 4), "(batch, time, features)"),
         (LearnedPositions(3), (4,), "(..., time, features)"),
         (Residual(Linear(3)), (2, 4), 1),
+        (MaxPool2D(9), (2, 8, 8, 3), "[2, 8, 8, 3]"),
         (Linear(3), ("batch", "features"), "features"),
     ],
 )

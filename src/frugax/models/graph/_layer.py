@@ -5,12 +5,17 @@ Layers are descriptions: a layer that is used twice has two sets of weights.
 
 import dataclasses
 import difflib
+import functools
 import inspect
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Self
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+
+from frugax.options import check_choice
 
 from ._connection import Connection, IOKey, as_connection
 
@@ -59,17 +64,22 @@ class Layer:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        """Turn lists into tuples, so that equal layers compare equal and hash."""
+        """Turn lists into tuples, and check the fields as their annotations say.
+
+        A function in `Annotated` is called with the name of the field and its value.
+
+        Raises:
+            TypeError: a field is of another type.
+            ValueError: a field has another value.
+        """
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, list):
-                object.__setattr__(self, field.name, _as_tuple(value))
-            # torch's Linear(4, 8) would otherwise be four outputs and a true bias.
-            if field.type in (bool, "bool") and not isinstance(value, (bool, np.bool_)):
-                raise TypeError(
-                    f"{type(self).__name__}.{field.name} must be True or False, got "
-                    f"{value!r:.60}; lengths of inputs are inferred and not given."
-                )
+            # Lists are not hashable, and JSON has no scalars of NumPy.
+            if isinstance(value, (list, np.generic)):
+                value = _as_tuple(value) if isinstance(value, list) else value.item()
+                object.__setattr__(self, field.name, value)
+        for name, check in _find_checks(type(self)):
+            check(f"{type(self).__name__}.{name}", getattr(self, name))
 
     @property
     def kind(self) -> str:
@@ -303,6 +313,49 @@ def hash_key(value: Any) -> Any:
     except TypeError:
         return object()  # unhashable values are equal to nothing
     return (type(value), value)
+
+
+_Check = Callable[[str, Any], None]
+
+
+@functools.cache
+def _find_checks(cls: type[Layer]) -> tuple[tuple[str, _Check], ...]:
+    """The names of fields, each with a check that its annotation asks for."""
+    own = {f.name: f.type for f in dataclasses.fields(cls)}
+    try:
+        hints = {**own, **typing.get_type_hints(cls, include_extras=True)}
+    except NameError:  # the class is local, and its annotations are text
+        hints = own
+    return tuple((name, check) for name in own for check in _checks_of(hints[name]))
+
+
+def _checks_of(hint: Any) -> Iterator[_Check]:
+    if hint in (bool, "bool"):
+        yield _check_flag
+    elif typing.get_origin(hint) is Literal:
+        choices = typing.get_args(hint)
+        if all(isinstance(choice, str) for choice in choices):
+            yield functools.partial(check_choice, choices=choices)
+    elif typing.get_origin(hint) is Annotated:
+        yield from (check for check in hint.__metadata__ if callable(check))
+    elif typing.get_origin(hint) in (typing.Union, types.UnionType):
+        for option in typing.get_args(hint):
+            for check in _checks_of(option):
+                yield functools.partial(_check_if_given, check)
+
+
+def _check_if_given(check: _Check, name: str, value: Any) -> None:
+    if value is not None:
+        check(name, value)
+
+
+def _check_flag(name: str, value: Any) -> None:
+    # torch's Linear(4, 8) would otherwise be four outputs and a true bias.
+    if not isinstance(value, bool):
+        raise TypeError(
+            f"{name} must be True or False, got {value!r:.60}; lengths of inputs are "
+            "inferred and not given."
+        )
 
 
 def _as_tuple(value: Any) -> Any:

@@ -7,7 +7,7 @@ import dataclasses
 
 from frugax.models.graph import Fill, Primitive, Shape, Weight, require_static
 
-from ._settings import Weightless, check_fraction, check_positive
+from ._settings import Fraction, Positive, Weightless
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,13 +77,9 @@ class Celu(Weightless):
     """`x` above 0, alpha (exp(x / alpha) - 1) below; alpha > 0."""
 
     # Unlike Elu's, the derivative is continuous at 0 for every alpha.
-    alpha: float = 1.0
+    alpha: Positive = 1.0
 
     op = "celu"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self, "alpha")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,13 +235,9 @@ class Dropout(Weightless):
     """
 
     # The paper's rate for hidden units; it keeps 0.8 of the inputs.
-    rate: float = 0.5
+    rate: Fraction = 0.5
 
     op = "dropout"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_fraction(self, "rate")
 
     def inference_layer(self) -> None:
         return None  # readers get the input instead

@@ -14,7 +14,7 @@ from frugax.models.graph import (
     require_static,
 )
 
-from ._settings import check_integer
+from ._settings import Count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,18 +30,14 @@ class CachedAttention(Primitive):
         window: how many positions a query sees, with its own; None: all before it.
     """
 
-    length: int
-    window: int | None = None
+    length: Count
+    window: Count | None = None
 
     op = "cached_attention"
     ports = ("query", "key", "value", "position")
     port_dtypes: ClassVar[Mapping[str, str]] = {"position": "int32"}
     weight_names = frozenset({"keys", "values"})
     output_ports = ("output", "new_keys", "new_values")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer(self, "length", "window")
 
     def attrs(self) -> dict[str, Any]:
         return {"window": self.window}
@@ -70,11 +66,7 @@ class Decoding(Composite):
             cache. A layer with caches reads the new positions only.
     """
 
-    cache_length: int | None = dataclasses.field(default=None, kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer(self, "cache_length")
+    cache_length: Count | None = dataclasses.field(default=None, kw_only=True)
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -13,11 +13,10 @@ import numpy as np
 from frugax.models.graph import Fill, Normal, Primitive, Shape, Weight, require_static
 
 from ._settings import (
+    Count,
     Padding,
     Sizes,
-    check_choice,
     check_divides,
-    check_integer,
     check_padding,
     check_sizes,
 )
@@ -25,12 +24,12 @@ from ._settings import (
 
 @dataclasses.dataclass(frozen=True)
 class _Convolution(Primitive):
-    channels: int
+    channels: Count
     kernel: Sizes = 3
     stride: Sizes = 1
     padding: Padding = "same"
     dilation: Sizes = 1
-    groups: int = 1
+    groups: Count = 1
     bias: bool = True
     # Most convolutions precede a Relu, which halves the second moment: hence He's
     # factor.
@@ -40,10 +39,8 @@ class _Convolution(Primitive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_integer(self, "channels", "groups")
         check_sizes(self, "kernel", "stride", "dilation", axes=self.axes)
         check_padding(self, self.axes)
-        check_choice(self, "init", ("he", "glorot"))
         check_divides(self, "groups", of="channels")
 
     def attrs(self) -> dict[str, Any]:

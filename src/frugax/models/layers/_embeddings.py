@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from frugax.models.graph import Normal, Primitive, Shape, Weight, require_static
 
-from ._settings import Weightless, check_integer, check_positive
+from ._settings import Count, Natural, Positive, Weightless
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,21 +22,16 @@ class Embedding(Primitive):
             2018, sec. 4.1) and BERT.
     """
 
-    vocabulary: int
-    dimension: int
+    vocabulary: Count
+    dimension: Count
     # With vectors of deviation 1, a head that shares them would start with logits of
     # deviation sqrt(dimension), and a loss far above log(vocabulary).
-    std: float = 0.02
+    std: Positive = 0.02
 
     op = "embedding"
     weight_names = frozenset({"weight"})
     # Without it an input key of a model would take the float dtype of the backend.
     port_dtypes: ClassVar[Mapping[str, str]] = {"input": "int32"}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer(self, "vocabulary", "dimension")
-        check_positive(self, "std")
 
     def weights(self, input: Shape) -> dict[str, Weight]:
         # Rows are tokens, as in torch: the layout of the head that may share this
@@ -57,18 +52,12 @@ class LearnedPositions(Primitive):
         std: standard deviation of the initial vectors, as in `Embedding`.
     """
 
-    length: int
-    offset: int = 0
-    std: float = 0.02
+    length: Count
+    offset: Natural = 0
+    std: Positive = 0.02
 
     op = "learned_positions"
     weight_names = frozenset({"weight"})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer(self, "length")
-        check_integer(self, "offset", least=0)
-        check_positive(self, "std")
 
     def attrs(self) -> dict[str, int]:
         return {"offset": self.offset}
@@ -93,15 +82,10 @@ class SinusoidalPositions(Weightless):
     """
 
     # Wavelengths from 2 pi to 10000 * 2 pi positions, as in the paper.
-    base: float = 10000.0
-    offset: int = 0
+    base: Positive = 10000.0
+    offset: Natural = 0
 
     op = "sinusoidal_positions"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self, "base")
-        check_integer(self, "offset", least=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,16 +104,11 @@ class RotaryPositions(Weightless):
     """
 
     # A checkpoint fixes its base: Llama 3 has 500000, for long contexts.
-    base: float = 10000.0
-    offset: int = 0
+    base: Positive = 10000.0
+    offset: Natural = 0
     interleaved: bool = False
 
     op = "rotary_positions"
     ports = ("input", "positions", "start")
     open_ports = frozenset({"positions", "start"})
     port_dtypes: ClassVar[Mapping[str, str]] = {"positions": "int32", "start": "int32"}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self, "base")
-        check_integer(self, "offset", least=0)

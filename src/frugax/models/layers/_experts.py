@@ -15,7 +15,7 @@ from frugax.models.graph import (
 )
 
 from ._linear import Linear
-from ._settings import check_integer
+from ._settings import Count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,15 +64,14 @@ class SparseExperts(Composite):
         gated: whether experts are gated, as in `FeedForward`.
     """
 
-    experts: int
-    chosen: int = 2
-    hidden: int | None = None
+    experts: Count
+    chosen: Count = 2
+    hidden: Count | None = None
     activation: str = "silu"
     gated: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_integer(self, "experts", "chosen", "hidden")
         if self.chosen > self.experts:
             raise ValueError(
                 f"{self.title}.chosen must be at most experts={self.experts}, got "

@@ -18,7 +18,7 @@ from frugax.models.graph import (
     require_static,
 )
 
-from ._settings import check_choice, check_integer
+from ._settings import Count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,18 +34,13 @@ class Linear(Primitive):
             sqrt(2 / (inputs + dimension)) (Glorot & Bengio 2010, AISTATS, eq. 12).
     """
 
-    dimension: int
+    dimension: Count
     bias: bool = True
-    input_size: int | None = None
+    input_size: Count | None = None
     # The layer cannot see what follows it, and He's factor is right before a Relu only.
     init: Literal["he", "glorot"] = "glorot"
 
     op = "linear"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer(self, "dimension", "input_size")
-        check_choice(self, "init", ("he", "glorot"))
 
     def weights(self, input: Shape) -> dict[str, Weight]:
         if not input:
@@ -78,14 +73,13 @@ class MLP(Composite):
         activation: the op between them.
     """
 
-    input_size: int | None = None
+    input_size: Count | None = None
     hidden_sizes: Sequence[int] = ()
-    output_size: int = 1
+    output_size: Count = 1
     activation: str = "relu"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_integer(self, "input_size", "output_size")
         for size in self.hidden_sizes:
             Linear(size)  # checks the size
 
@@ -117,15 +111,11 @@ class FeedForward(Composite):
         bias: whether the layers have a bias.
     """
 
-    dimension: int
-    hidden: int | None = None
+    dimension: Count
+    hidden: Count | None = None
     activation: str = "gelu"
     gated: bool = False
     bias: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer(self, "dimension", "hidden")
 
     def build(self, input: Connection) -> Connection:
         # 4 as in Vaswani et al. 2017, also where it is gated: Shazeer 2020 takes 2/3 of

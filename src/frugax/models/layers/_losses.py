@@ -9,13 +9,7 @@ from typing import ClassVar, Literal
 
 from frugax.models.graph import Composite, Connection, op
 
-from ._settings import (
-    Weightless,
-    check_choice,
-    check_fraction,
-    check_integer,
-    check_positive,
-)
+from ._settings import Epsilon, Fraction, Label, NonNegative, Positive, Weightless
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -26,10 +20,6 @@ class _Loss(Weightless):
     reduction: Reduction = "mean"
 
     ports = ("input", "target")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice(self, "reduction", ("mean", "sum", "none"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,13 +45,9 @@ class Huber(_Loss):
     """
 
     # At 1 it is the smooth L1 loss of Girshick 2015, arXiv:1504.08083.
-    delta: float = 1.0
+    delta: Positive = 1.0
 
     op = "huber"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self, "delta")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,8 +69,8 @@ class CrossEntropy(_Loss):
         >>> model = Model.create(logits=logits, loss=loss)
     """
 
-    label_smoothing: float = 0.0
-    ignore_index: int | None = None
+    label_smoothing: Fraction = 0.0
+    ignore_index: Label | None = None
 
     ports = ("input", "target", "weight")
     open_ports = frozenset({"weight"})
@@ -93,11 +79,6 @@ class CrossEntropy(_Loss):
     op = "cross_entropy"
     # Without it an input key of a model would take the float dtype of the backend.
     port_dtypes: ClassVar[Mapping[str, str]] = {"target": "int32"}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_fraction(self, "label_smoothing")
-        check_integer(self, "ignore_index", least=-(2**31))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,16 +89,12 @@ class NegativeLogLikelihood(_Loss):
         ignore_index: a target whose examples are ignored.
     """
 
-    ignore_index: int | None = None
+    ignore_index: Label | None = None
 
     ports = ("input", "target", "weight")
     open_ports = frozenset({"weight"})
     op = "nll"
     port_dtypes: ClassVar[Mapping[str, str]] = {"target": "int32"}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer(self, "ignore_index", least=-(2**31))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,29 +133,17 @@ class Hinge(_Loss):
 class CosineDistance(_Loss):
     """1 - cosine of the angle between input and target along the last axis."""
 
-    epsilon: float = 1e-8  # as in torch.nn.CosineSimilarity
+    epsilon: Epsilon = 1e-8  # as in torch.nn.CosineSimilarity
 
     op = "cosine_distance"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self, "epsilon")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Penalty(Composite):
     """Base of penalties on an array, with their factor."""
 
-    scale: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        # Below 0 a penalty would reward large weights without limit.
-        if not isinstance(self.scale, (int, float)) or not self.scale >= 0:
-            raise ValueError(
-                f"{type(self).__name__}.scale must be a number >= 0, "
-                f"got {self.scale!r:.60}."
-            )
+    # Below 0 a penalty would reward large weights without limit.
+    scale: NonNegative
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,13 +4,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar
 
-from ._settings import Weightless, check_integer
+from ._settings import Count, Label, Weightless
 
 
 @dataclasses.dataclass(frozen=True)
 class _ClassMetric(Weightless):
     # The padding of token sequences must not count as examples.
-    ignore_index: int | None = None
+    ignore_index: Label | None = None
 
     ports = ("input", "target")
     port_dtypes: ClassVar[Mapping[str, str]] = {"target": "int32"}
@@ -38,13 +38,9 @@ class TopKAccuracy(_ClassMetric):
         k: the number of scores.
     """
 
-    k: int = 5
+    k: Count = 5
 
     op = "top_k_accuracy"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer(self, "k")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ._convolutions import Conv2D, ConvTranspose2D
 from ._linear import Linear
 from ._norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm
 from ._pooling import GlobalAvgPool, MaxPool2D
-from ._settings import check_choice, check_integer
+from ._settings import Count, Natural
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,12 +24,8 @@ class ResidualBlock(Composite):
         hidden: features between `up` and `down`; `width` by default.
     """
 
-    width: int
-    hidden: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer(self, "width", "hidden")
+    width: Count
+    hidden: Count | None = None
 
     def build(self, input: Connection) -> Connection:
         hidden = self.hidden or self.width
@@ -59,15 +55,10 @@ class ResidualMLP(Composite):
         (16, 64, 64)
     """
 
-    width: int
-    depth: int
-    classes: int
-    hidden: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer(self, "width", "classes", "hidden")
-        check_integer(self, "depth", least=0)
+    width: Count
+    depth: Natural
+    classes: Count
+    hidden: Count | None = None
 
     def build(self, input: Connection) -> Connection:
         x = Linear(self.width, init="he", name="first")(input)
@@ -91,12 +82,11 @@ class ConvNet(Composite):
     """
 
     channels: Sequence[int]
-    classes: int
-    kernel: int = 3
+    classes: Count
+    kernel: Count = 3
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_integer(self, "classes", "kernel")
         _check_channels(self, self.channels)
 
     def build(self, input: Connection) -> Connection:
@@ -125,16 +115,11 @@ class ConvBlock(Composite):
             channels), `"instance"` or `"none"`.
     """
 
-    channels: int
-    kernel: int = 3
+    channels: Count
+    kernel: Count = 3
     # Group norm does not depend on the batch; small batches make the statistics of a
     # batch norm noisy (Wu & He 2018, fig. 1).
     norm: Norm = "group"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer(self, "channels", "kernel")
-        check_choice(self, "norm", ("none", "batch", "group", "instance"))
 
     def build(self, input: Connection) -> Connection:
         norms = {
@@ -163,8 +148,8 @@ class UNetDown(Composite):
         norm: as in `ConvBlock`.
     """
 
-    channels: int
-    kernel: int = 3
+    channels: Count
+    kernel: Count = 3
     norm: Norm = "group"
 
     def build(self, input: Connection) -> dict[str, Connection]:
@@ -184,8 +169,8 @@ class UNetUp(Composite):
         norm: as in `ConvBlock`.
     """
 
-    channels: int
-    kernel: int = 3
+    channels: Count
+    kernel: Count = 3
     norm: Norm = "group"
 
     def build(self, input: Connection, skip: Connection) -> Connection:
@@ -213,13 +198,12 @@ class UNet(Composite):
     """
 
     channels: Sequence[int]
-    classes: int
-    kernel: int = 3
+    classes: Count
+    kernel: Count = 3
     norm: Norm = "group"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_integer(self, "classes")
         _check_channels(self, self.channels)
         ConvBlock(self.channels[0], self.kernel, self.norm)  # checks the rest
 

@@ -7,7 +7,7 @@ import dataclasses
 
 from frugax.models.graph import Fill, Shape, Weight, require_static
 
-from ._settings import FieldOp, check_fraction, check_integer, check_positive
+from ._settings import Count, Epsilon, FieldOp, Fraction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,15 +42,11 @@ class LayerNorm(_Norm):
     """
 
     # torch's default. A checkpoint fixes its own: BERT's is 1e-12.
-    epsilon: float = 1e-5
+    epsilon: Epsilon = 1e-5
     affine: bool = True
     bias: bool = True
 
     op = "layer_norm"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self, "epsilon")
 
     def weights(self, input: Shape) -> dict[str, Weight]:
         return _affine_weights(input, weight=self.affine, bias=self.bias)
@@ -68,15 +64,11 @@ class RMSNorm(_Norm):
     """
 
     # The first Llama's; Llama 2 has 1e-5.
-    epsilon: float = 1e-6
+    epsilon: Epsilon = 1e-6
     affine: bool = True
 
     op = "rms_norm"
     weight_names = frozenset({"weight"})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self, "epsilon")
 
     def weights(self, input: Shape) -> dict[str, Weight]:
         return _affine_weights(input, weight=self.affine, bias=False)
@@ -94,16 +86,11 @@ class GroupNorm(_Norm):
         affine: whether each channel has a weight and a bias.
     """
 
-    groups: int
-    epsilon: float = 1e-5
+    groups: Count
+    epsilon: Epsilon = 1e-5
     affine: bool = True
 
     op = "group_norm"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer(self, "groups")
-        check_positive(self, "epsilon")
 
     def weights(self, input: Shape) -> dict[str, Weight]:
         if input and require_static(input[-1]) % self.groups:
@@ -124,14 +111,10 @@ class InstanceNorm(_Norm):
         affine: whether each channel has a weight and a bias.
     """
 
-    epsilon: float = 1e-5
+    epsilon: Epsilon = 1e-5
     affine: bool = True
 
     op = "instance_norm"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self, "epsilon")
 
     def weights(self, input: Shape) -> dict[str, Weight]:
         # Without space the mean is of one number, and every output would be the bias.
@@ -170,19 +153,14 @@ class BatchNorm(_Norm):
     """
 
     # The share of the new batch, as in torch; Keras and flax state that of the old.
-    momentum: float = 0.1
-    epsilon: float = 1e-5
+    momentum: Fraction = 0.1
+    epsilon: Epsilon = 1e-5
     affine: bool = True
     inference: bool = False
 
     op = "batch_norm"
     weight_names = frozenset({"weight", "bias", "running_mean", "running_var"})
     output_ports = ("output", "new_running_mean", "new_running_var")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_fraction(self, "momentum")
-        check_positive(self, "epsilon")
 
     @property
     def outputs(self) -> tuple[str, ...]:

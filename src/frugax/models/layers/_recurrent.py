@@ -19,22 +19,18 @@ from frugax.models.graph import (
 )
 
 from ._activations import Dropout
-from ._settings import FieldOp, check_choice, check_fraction, check_integer
+from ._settings import Count, FieldOp, Fraction
 
 
 @dataclasses.dataclass(frozen=True)
 class _Recurrent(FieldOp):
-    hidden: int
+    hidden: Count
     bias: bool = True
 
     own_fields = frozenset({"hidden", "bias"})
     weight_names = frozenset({"weight", "hidden_weight", "bias"})
     gates: ClassVar[int] = 1
     axes: ClassVar[int] = 3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer(self, "hidden")
 
     def weights(self, input: Shape, *states: Shape) -> dict[str, Weight]:
         if len(input) != self.axes:
@@ -86,10 +82,6 @@ class RNN(_Recurrent):
     # An open state starts at 0; a wired one continues a sequence piece by piece.
     open_ports = frozenset({"state"})
     output_ports = ("output", "last_state")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice(self, "activation", ("tanh", "relu"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,10 +153,6 @@ class RNNCell(_Recurrent):
     op = "rnn_cell"
     axes = 2
     ports = ("input", "state")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice(self, "activation", ("tanh", "relu"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,14 +231,9 @@ class RecurrentStack(Composite):
     """
 
     layer: RNN | LSTM | GRU
-    depth: int = 2
+    depth: Count = 2
     bidirectional: bool = False
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer(self, "depth")
-        check_fraction(self, "dropout")
+    dropout: Fraction = 0.0
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -1,16 +1,19 @@
 """Check the constructor arguments of layers, and pass them to ops as attributes.
 
-Checks are called from `__post_init__`, so that a wrong setting is reported where it is
-written. Each names the field, the value and the allowed values.
+Most checks follow from the type of a field, such as `Count`; the others are called from
+`__post_init__`. A wrong setting is so reported where it is written, with the field, the
+value and the allowed values.
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from frugax.models.graph import Layer, Primitive
+from frugax.options import check_integer, check_number
 
 Sizes = int | Sequence[int]
 Padding = str | int | Sequence[int | Sequence[int]]
@@ -38,23 +41,6 @@ class Weightless(FieldOp):
     """An op without weights, whose attributes are the fields of the layer."""
 
     weight_names = frozenset()
-
-
-def check_integer(layer: Layer, *names: str, least: int = 1) -> None:
-    """Check that fields are integers of at least `least`, or None."""
-    for name in names:
-        value = getattr(layer, name)
-        # JSON has no NumPy integers, and a saved layer must be equal when it is read.
-        if isinstance(value, np.integer):
-            object.__setattr__(layer, name, value := int(value))
-        if value is None:
-            continue
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise TypeError(
-                f"{_label(layer, name)} must be a whole number, got {value!r:.60}."
-            )
-        if value < least:
-            raise ValueError(f"{_label(layer, name)} must be >= {least}, got {value}.")
 
 
 def check_sizes(layer: Layer, *names: str, axes: int, least: int = 1) -> None:
@@ -104,35 +90,19 @@ def check_padding(layer: Layer, axes: int) -> None:
         )
 
 
-def check_fraction(layer: Layer, *names: str) -> None:
-    """Check that fields are in [0, 1]."""
-    for name in names:
-        value = getattr(layer, name)
-        if not 0 <= value <= 1:
-            raise ValueError(f"{_label(layer, name)} must be in [0, 1], got {value!r}.")
+def check_fraction(name: str, value: float) -> None:
+    """Require a number in [0, 1]."""
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} must be in [0, 1], got {value!r}.")
 
 
-def check_positive(layer: Layer, *names: str) -> None:
-    """Check that fields are > 0."""
-    for name in names:
-        value = getattr(layer, name)
-        # Written with `not`, so that NaN is refused too.
-        if not value > 0:
-            raise ValueError(f"{_label(layer, name)} must be > 0, got {value!r}.")
-        if name == "epsilon" and value >= 1:  # torch's LayerNorm(8), GroupNorm(4, 16)
-            raise ValueError(
-                f"{_label(layer, name)} must be below 1, got {value!r}; the number of "
-                "features is inferred and not given."
-            )
-
-
-def check_choice(layer: Layer, name: str, allowed: Sequence[str]) -> None:
-    """Check that a field is one of a few words."""
-    value = getattr(layer, name)
-    if value not in allowed:
-        words = ", ".join(map(repr, allowed))
+def check_epsilon(name: str, value: float) -> None:
+    """Require a number between 0 and 1."""
+    check_number(name, value, above=0)
+    if value >= 1:  # torch's LayerNorm(8), GroupNorm(4, 16)
         raise ValueError(
-            f"{_label(layer, name)} must be one of {words}, got {value!r}."
+            f"{name} must be below 1, got {value!r}; the number of features is "
+            "inferred and not given."
         )
 
 
@@ -151,3 +121,13 @@ def check_divides(layer: Layer, name: str, of: str) -> None:
 
 def _label(layer: Layer, name: str) -> str:
     return f"{type(layer).__name__}.{name}"
+
+
+# Types of fields; `Layer.__post_init__` calls the functions in them.
+Count = Annotated[int, check_integer]
+Natural = Annotated[int, functools.partial(check_integer, minimum=0)]
+Label = Annotated[int, functools.partial(check_integer, minimum=-(2**31))]
+Fraction = Annotated[float, check_fraction]
+NonNegative = Annotated[float, functools.partial(check_number, minimum=0)]
+Positive = Annotated[float, functools.partial(check_number, above=0)]
+Epsilon = Annotated[float, check_epsilon]

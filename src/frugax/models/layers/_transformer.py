@@ -27,13 +27,7 @@ from ._embeddings import (
 from ._experts import SparseExperts
 from ._linear import FeedForward, Linear
 from ._norms import LayerNorm, RMSNorm
-from ._settings import (
-    check_choice,
-    check_divides,
-    check_fraction,
-    check_integer,
-    check_positive,
-)
+from ._settings import Count, Epsilon, Fraction, Natural, Positive, check_divides
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,18 +65,17 @@ class MultiHeadAttention(Decoding):
         (16, 64)
     """
 
-    dimension: int
-    heads: int
-    kv_heads: int | None = None
+    dimension: Count
+    heads: Count
+    kv_heads: Count | None = None
     causal: bool = False
     bias: bool = True
     rotary: bool = False
-    rotary_base: float = 10000.0
-    window: int | None = None
+    rotary_base: Positive = 10000.0
+    window: Count | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_integer(self, "dimension", "heads", "kv_heads", "window")
         for name in ("window", "cache_length"):
             if getattr(self, name) is not None and not self.causal:
                 raise ValueError(
@@ -91,7 +84,6 @@ class MultiHeadAttention(Decoding):
                 )
         check_divides(self, "heads", of="dimension")
         check_divides(self, "kv_heads", of="heads")
-        check_positive(self, "rotary_base")
         if self.rotary and self.dimension // self.heads % 2:
             raise ValueError(
                 f"{self.title}: rotary positions need an even number of features in a "
@@ -171,31 +163,27 @@ class TransformerBlock(Decoding):
         cache_length: as in `MultiHeadAttention`.
     """
 
-    dimension: int
-    heads: int
-    hidden: int | None = None
-    kv_heads: int | None = None
+    dimension: Count
+    heads: Count
+    hidden: Count | None = None
+    kv_heads: Count | None = None
     activation: str = "gelu"
     gated: bool = False
     causal: bool = False
     norm: Literal["layer", "rms"] = "layer"
     # Pre-norm trains without a warm-up of the learning rate (Xiong et al. 2020).
     norm_first: bool = True
-    dropout: float = 0.0
+    dropout: Fraction = 0.0
     bias: bool = True
     rotary: bool = False
-    epsilon: float = 1e-5
-    rotary_base: float = 10000.0
-    window: int | None = None
-    experts: int | None = None
-    chosen: int = 2
+    epsilon: Epsilon = 1e-5
+    rotary_base: Positive = 10000.0
+    window: Count | None = None
+    experts: Count | None = None
+    chosen: Count = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_integer(self, "hidden")
-        check_positive(self, "epsilon")
-        check_choice(self, "norm", ("layer", "rms"))
-        check_fraction(self, "dropout")
         self.attention("attention")  # checks the heads
         self.feed_forward()
 
@@ -292,11 +280,7 @@ class TransformerEncoder(Composite):
     """
 
     block: TransformerBlock
-    depth: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer(self, "depth", least=0)
+    depth: Natural
 
     def build(self, input: Connection, mask: Connection | None = None) -> Connection:
         return _stack_blocks(self.block, self.depth, input, mask=mask)
@@ -312,11 +296,7 @@ class TransformerDecoder(Composite):
     """
 
     block: TransformerBlock
-    depth: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer(self, "depth", least=0)
+    depth: Natural
 
     def build(
         self,
@@ -361,20 +341,16 @@ class TransformerLM(Decoding):
         (1, 32, 2, 8)
     """
 
-    vocabulary: int
+    vocabulary: Count
     block: TransformerBlock
-    depth: int
-    length: int | None = None
+    depth: Natural
+    length: Count | None = None
     positions: Literal["learned", "sinusoidal", "rotary"] = "learned"
     tied: bool = True
-    dropout: float = 0.0
+    dropout: Fraction = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_integer(self, "vocabulary", "length")
-        check_integer(self, "depth", least=0)
-        check_choice(self, "positions", ("learned", "sinusoidal", "rotary"))
-        check_fraction(self, "dropout")
         if self.positions == "learned" and self.length is None:
             raise ValueError(
                 "TransformerLM.length must be given for learned positions: the longest "
