@@ -14,7 +14,6 @@ from frugax.models import (
     Model,
     Tanh,
     op,
-    weight_of,
 )
 from refusals import refuses
 from tiers import mostly_thorough
@@ -191,17 +190,6 @@ def test_wiring_by_a_name_with_two_meanings_is_refused():
     inner = Model.create(x=IOKey("x") * 2)
     with refuses(ValueError, "x"):
         inner(x=IOKey("a"))
-
-
-def test_the_wiring_is_explained():
-    embedded = Linear(4, name="a")(IOKey("x", shape=(2, 4)))
-    tied = Linear(4, bias=False, name="b")(embedded * 2, weight=weight_of(embedded))
-    text = Model.create(y=tied).explain_wiring()
-    rows = [line.split(maxsplit=3) for line in text.splitlines()]
-    assert ["a.weight", "weight", "params", "b.weight"] in rows
-    assert ["x", "input", "data", "a.input"] in rows
-    assert ["y", "result", "b.output", "the caller"] in rows
-    assert any(row[1] == "constant" for row in rows)
 
 
 def test_a_layer_wired_by_names_is_a_connection_too():

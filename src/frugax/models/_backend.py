@@ -11,7 +11,7 @@ import numpy as np
 
 from ._eager import EAGER
 from .dtypes import as_dtype, as_float, to_numpy
-from .graph import Library, ModelGraph, OpLayer, Spec, op as op_layer
+from .graph import Library, ModelGraph, Spec
 from .ops import ALIASES, OPS, Op, custom_op, find
 
 # Transformations of functions of arrays, with the arguments of JAX.
@@ -192,11 +192,6 @@ class Backend:
 
         return register
 
-    @property
-    def ops(self) -> "OpLayers":
-        """Ops as layers: `backend.ops.gelu(input="hidden", output="active")`."""
-        return OpLayers()
-
     # --- arrays -----------------------------------------------------------------
 
     def zeros(self, *lengths: Any, shape: Any = (), **placed: Any) -> Any:
@@ -285,15 +280,6 @@ def _is_numeric(value: Any) -> bool:
         or (isinstance(v, list) and _is_numeric(v))
         for v in value
     )
-
-
-class OpLayers:
-    """Every op as a layer, by name."""
-
-    def __getattr__(self, name: str) -> OpLayer:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return op_layer(name)
 
 
 def parse_shape(given: tuple[Any, ...]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 from frugax.errors import ShapeError
 
 from .dtypes import as_dtype
-from .graph import ModelGraph, Spec
+from .graph import ModelGraph, Spec, fits_shape
 
 
 def input_specs(
@@ -47,7 +47,12 @@ def input_specs(
                 f'["batch", 128], got {shape!r:.60}.'
             )
         parsed = tuple(_parse_length(key, length, unnamed) for length in shape)
-        _check_declared(key, parsed, about.known_shape)
+        # A model that was traced for one batch has no other.
+        if not fits_shape(parsed, about.known_shape):
+            raise ShapeError(
+                f"shapes[{key!r}] is {parsed}, but the model was made for "
+                f"{about.known_shape}: only lengths that are names there are free."
+            )
         specs[key] = Spec(parsed, dtype)
     return specs
 
@@ -65,21 +70,3 @@ def _parse_length(key: str, length: Any, unnamed: Iterator[str]) -> int | str:
     raise ValueError(
         f"shapes[{key!r}]: a dimension is a length, a name or None, got {length!r}."
     )
-
-
-def _check_declared(
-    key: str, shape: Sequence[Any], declared: Sequence[Any] | None
-) -> None:
-    """Check that a shape has the lengths that the model declares for an input."""
-    if declared is None:
-        return
-    fits = len(shape) == len(declared) and all(
-        not isinstance(wanted, int) or wanted == length
-        for wanted, length in zip(declared, shape, strict=True)
-    )
-    # A model that was traced for one batch has no other.
-    if not fits:
-        raise ShapeError(
-            f"shapes[{key!r}] is {tuple(shape)}, but the model was made for "
-            f"{tuple(declared)}: only lengths that are names there are free."
-        )

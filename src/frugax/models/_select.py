@@ -1,10 +1,10 @@
 """Leave outputs of a program out, and fix inputs and weights to values."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from .graph import GraphNode, IOKey, LoopNode, ModelGraph
+from .graph import GraphNode, IOKey, LoopNode, ModelGraph, fits_shape
 
 
 def prune(graph: ModelGraph, discard: Iterable[str] = ()) -> ModelGraph:
@@ -56,7 +56,7 @@ def bind(
         fixed[key] = array(value, dtype=dtype)
         shape = tuple(fixed[key].shape)
         wanted = known.known_shape
-        if wanted is not None and not _fits_shape(shape, wanted):
+        if not fits_shape(shape, wanted):
             raise ValueError(
                 f"constant_keys: {key!r} must have shape {wanted}, got {shape}."
             )
@@ -98,10 +98,3 @@ def _map_loops(
             node = dataclasses.replace(node, body=change(node.body))
         changed.append(node)
     return tuple(changed)
-
-
-def _fits_shape(shape: tuple[int, ...], known: Sequence[Any]) -> bool:
-    return len(shape) == len(known) and all(
-        not isinstance(expected, int) or length == expected
-        for length, expected in zip(shape, known, strict=True)
-    )

@@ -243,7 +243,7 @@ class Constant(Connection):
             array = np.array(self.value)
             # Kind V holds the narrow floats of ml_dtypes, such as bfloat16.
             if array.dtype.kind in "biufV" and not array.dtype.hasobject:
-                # Constants are folded and hashed by their bytes, so they must not
+                # Constants are hashed by their bytes, so they must not
                 # change.
                 array.flags.writeable = False
                 object.__setattr__(self, "value", array)

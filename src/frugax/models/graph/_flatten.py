@@ -171,8 +171,7 @@ class _Flattener:
 
     def constant_key(self, value: Any) -> str:
         """The key of a constant; equal constants have one key."""
-        # Constants with equal bits share a key, so `merge` finds ops on them to be
-        # equal.
+        # An array that is read in many places is one array on the device.
         new = f"/constant_{len(self._constant_keys)}"
         key = self._constant_keys.setdefault(hash_key(value), new)
         self.constants[key] = value
@@ -352,7 +351,7 @@ class _ModelScope:
 
 def _topological_order(model: Model, path: str) -> list[tuple[str, LayerCall]]:
     """Order calls by their dependencies; the order of adding breaks ties."""
-    # With the owner of a shared weight first, `infer` knows its shape when it comes to
+    # With the owner of a shared weight first, `record` knows its shape when it comes to
     # the reader. That is not always possible, and not always needed.
     try:
         return _order_calls(model, path, ties=True)

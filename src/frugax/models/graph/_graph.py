@@ -1,7 +1,7 @@
 """`ModelGraph`: a model as a flat program of ops, in order, between named values."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ._connection import IOKey
@@ -129,6 +129,16 @@ class ModelGraph:
             yield node
             if isinstance(node, LoopNode):
                 yield from node.body.walk()
+
+
+def fits_shape(shape: Sequence[Any], declared: Sequence[Any] | None) -> bool:
+    """Whether a shape has the lengths that are declared; names and None are free."""
+    if declared is None:
+        return True
+    return len(shape) == len(declared) and all(
+        length == wanted or not isinstance(wanted, int)
+        for length, wanted in zip(shape, declared, strict=True)
+    )
 
 
 def join(path: str, name: str) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from ._connection import Connection, IOKey
 from ._describe import tree
@@ -26,9 +26,6 @@ class Model(Layer):
           relu_0: Relu() of linear_0
           linear_1: Linear(dimension=10) of relu_0
     """
-
-    # Set by `_wiring.py`, which flattens a model and so imports this module.
-    explain_wiring: ClassVar[Callable[..., str]]
 
     def __init__(self, *layers: Layer, name: str | None = None) -> None:
         """Make a model of layers that follow each other.

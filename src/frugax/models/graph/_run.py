@@ -15,7 +15,15 @@ import numpy as np
 from frugax.errors import ShapeError
 from frugax.models.ops import OPS, Op
 
-from ._graph import GraphNode, LoopNode, ModelGraph, OpNode, Spec, join
+from ._graph import (
+    GraphNode,
+    LoopNode,
+    ModelGraph,
+    OpNode,
+    Spec,
+    fits_shape,
+    join,
+)
 from ._hints import suggest_fix
 from ._primitive import Primitive
 from ._shape_expressions import PORT, compute_lengths
@@ -365,7 +373,7 @@ class _Recording(Run):
             )
         # Two readers of one weight must agree on its shape, whichever comes first.
         named = self.graph.named_weights.get(key)
-        if named is not None and not _matches(weight.shape, named.known_shape):
+        if named is not None and not fits_shape(weight.shape, named.known_shape):
             raise ShapeError(
                 f"{node.title} needs {key!r} of shape {weight.shape}, but it is "
                 f"declared as {named.known_shape}."
@@ -439,16 +447,6 @@ def find_dead_keys(graph: ModelGraph) -> dict[int, list[str]]:
     for key, i in last_use.items():
         dead.setdefault(i, []).append(key)
     return dead
-
-
-def _matches(shape: tuple[int, ...], declared: Any) -> bool:
-    """Whether a shape has the lengths that are declared; names stand for any."""
-    if declared is None:
-        return True
-    pairs = zip(shape, declared, strict=False)
-    return len(shape) == len(declared) and all(
-        n == d or not isinstance(d, int) for n, d in pairs
-    )
 
 
 def _format_constant(value: Any) -> str:

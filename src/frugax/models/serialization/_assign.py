@@ -16,6 +16,7 @@ from frugax.models.graph import (
     ModelGraph,
     Spec,
     Weight,
+    fits_shape,
     join,
     stack_weights,
 )
@@ -116,7 +117,8 @@ def find_mismatches(
         name = (origin or {}).get(key, key)
         if name != key:
             source = f" from {name!r}"
-        if not _is_same_shape(array.shape, _shape(need)):
+        # A trained input may have free dimensions, where any length fits.
+        if not fits_shape(array.shape, _shape(need)):
             problems.append(
                 f"{key!r} of {_owner(need)} must have shape {list(_shape(need))}, got "
                 f"{list(array.shape)}{source}"
@@ -224,10 +226,3 @@ def _owner(need: OwnedWeight | Spec) -> str:
     if isinstance(need, Spec):
         return "a trained input"
     return need.owner
-
-
-def _is_same_shape(given: tuple[int, ...], needed: tuple[Any, ...]) -> bool:
-    # A trained input may have free dimensions, where any length fits.
-    return len(given) == len(needed) and all(
-        g == n or not isinstance(n, int) for g, n in zip(given, needed, strict=True)
-    )
