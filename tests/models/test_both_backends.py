@@ -394,7 +394,55 @@ def _two(left, right):
     return Model.create(output=IOKey("a", shape=left) + IOKey("b", shape=right))
 
 
+def _wired(name, *shapes, **attributes):
+    """A model of one op on inputs of these shapes."""
+    inputs = [IOKey(f"x{i}", shape=shape) for i, shape in enumerate(shapes)]
+    return Model.create(output=op(name, **attributes)(*inputs))
+
+
 MISTAKES = [
+    (
+        lambda b: ml.compile(_wired("matmul", (2, 4), (2, 5)), b),
+        ShapeError,
+        ["matmul_0", "last dimension is 4", "second last is 2"],
+    ),
+    (
+        lambda b: ml.compile(_wired("concat", (2, 4), (3, 2), axis=1), b),
+        ShapeError,
+        ["concat_0", "dimension 0 is 2 and 3"],
+    ),
+    (
+        lambda b: ml.compile(_wired("reshape", (2, 3), shape=(4, 4)), b),
+        ShapeError,
+        ["reshape_0", "float32[2, 3]"],
+    ),
+    (
+        lambda b: ml.compile(_wired("mse", (2, 3), (2, 1)), b),
+        ShapeError,
+        ["mse_0", "(2, 3)", "(2, 1)"],
+    ),
+    (
+        lambda b: ml.compile(_wired("embedding", (2, 3), (5, 4)), b),
+        ShapeError,
+        ["embedding_0", "integers below 5"],
+    ),
+    (
+        lambda b: ml.compile(Linear(10**13), b, shapes={"input": (2, 3)}),
+        ShapeError,
+        ["(10000000000000, 3)"],
+    ),
+    (
+        lambda b: _linear(b).evaluate({"weights": b.ones(2, 3), "bias": b.ones(2)}, {}),
+        ValueError,
+        ["params lacks 'weight'", "'weights' is given"],
+    ),
+    (
+        lambda b: _linear(b).evaluate(
+            _linear(b).randomize_params(0), {"inputt": b.ones(1, 3)}
+        ),
+        ValueError,
+        ["data lacks 'input'", "'inputt' is given"],
+    ),
     (lambda b: _linear(b).evaluate({}, {}), ValueError, ["params lacks 'bias'"]),
     (
         lambda b: _linear(b).evaluate(_linear(b).randomize_params(0), {}),

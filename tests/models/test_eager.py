@@ -135,15 +135,6 @@ def test_integers_are_as_wide_as_the_numbers(backend):
             assert np.asarray(made).dtype == dtype
 
 
-@pytest.mark.parametrize("backend", [*_each_backend("float32")], ids=lambda b: b.name)
-def test_multinomial_draws_by_the_probabilities(backend):
-    shares = backend.array([0.2, 0.0, 0.8])
-    drawn = np.asarray(backend.multinomial(shares, 4000, replacement=True))
-    assert drawn.shape == (4000,)
-    assert not (drawn == 1).any()
-    assert abs((drawn == 2).mean() - 0.8) < 0.05
-
-
 @pytest.mark.parametrize(
     ("call", "named"),
     [

@@ -95,6 +95,10 @@ def test_one_device_is_not_two():
         (lambda: ml.JaxBackend(device_mesh=(10**6,)), "(1000000,)"),
         (lambda: ml.JaxBackend().ones(4, tensor_split=(0,)), "device_mesh"),
         (
+            lambda: ml.JaxBackend(device_mesh=(2,)).ones(3, 4, tensor_split=(0,)),
+            "(3, 4)",
+        ),
+        (
             lambda: ml.JaxBackend(device_mesh=(1,)).ones(4, tensor_split=(0, 1)),
             2,
         ),

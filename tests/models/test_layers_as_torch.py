@@ -1,4 +1,4 @@
-"""Layers give the numbers of torch.nn with the same weights."""
+"""Layers of several ops give the numbers of torch.nn with the same weights."""
 
 import dataclasses
 from typing import Any
@@ -7,22 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from frugax.models import IOKey, JaxBackend, Model, compile, layers
+from frugax.models import IOKey, JaxBackend, Model, compile
 from frugax.models.layers import (
-    LSTM,
     BatchNorm,
-    Bidirectional,
-    Embedding,
-    GroupNorm,
-    InstanceNorm,
-    LayerNorm,
-    Linear,
     MultiHeadAttention,
-    RMSNorm,
     TransformerBlock,
 )
 
-from .layer_cases import arrays, close, labels, numbers, run
+from .layer_cases import arrays, close, numbers, run
 
 pytestmark = pytest.mark.slow
 
@@ -35,39 +27,6 @@ def torch() -> Any:
 def own(module: Any) -> dict[str, np.ndarray]:
     """A torch module's weights by name."""
     return {k: v.detach().numpy() for k, v in module.state_dict().items()}
-
-
-def test_linear_as_torch(torch: Any):
-    theirs = torch.nn.Linear(4, 3)
-    x = numbers(2, 5, 4)
-    close(run(Linear(3), own(theirs), input=x)["output"], theirs(torch.tensor(x)))
-
-
-@pytest.mark.parametrize(
-    ("axes", "settings"),
-    [
-        (1, {"kernel": 4, "stride": 3, "padding": 2}),
-        (1, {"kernel": 3, "dilation": 2, "groups": 2, "padding": 0}),
-        (2, {"kernel": 3, "padding": 1}),
-        (2, {"kernel": (3, 2), "stride": (2, 1), "padding": (0, 1), "groups": 2}),
-    ],
-)
-@pytest.mark.parametrize("transposed", [False, True], ids=["conv", "transposed"])
-def test_convolutions_as_torch(
-    torch: Any, axes: int, settings: Any, *, transposed: bool
-):
-    name = f"Conv{'Transpose' if transposed else ''}{axes}"
-    theirs_settings = {k: v for k, v in settings.items() if k != "kernel"}
-    make = getattr(torch.nn, f"{name}d")
-    theirs = make(4, 6, settings["kernel"], **theirs_settings)
-    x = numbers(2, *(9, 8)[:axes], 4)
-    weights = own(theirs)
-    # (out, in, *window) or transposed (in, out, *window): the window to the front.
-    order = (*range(2, axes + 2), 1, 0)
-    weights["weight"] = weights["weight"].transpose(order)
-    got = run(getattr(layers, f"{name}D")(6, **settings), weights, input=x)["output"]
-    channels_first = torch.tensor(np.moveaxis(x, -1, 1))
-    close(np.moveaxis(np.asarray(got), -1, 1), theirs(channels_first))
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (3, 5, 4), (3, 5, 6, 4)])
@@ -95,32 +54,6 @@ def test_batch_norm_and_its_state_as_torch(torch: Any, shape: tuple[int, ...]):
     assert set(outputs) == {"output"}
     theirs.eval()
     close(np.moveaxis(np.asarray(outputs["output"]), -1, 1), theirs(first(x)))
-
-
-def test_norms_as_torch(torch: Any):
-    x = 2 + 3 * numbers(2, 5, 6, 4)
-    params = {"weight": numbers(4), "bias": numbers(4, seed=1)}
-    F = torch.nn.functional
-    w, b = (torch.tensor(params[k]) for k in ("weight", "bias"))
-    last = torch.tensor(x)
-    first = torch.tensor(np.moveaxis(x, -1, 1))
-    back = lambda y: np.moveaxis(y.numpy(), 1, -1)
-    for layer, theirs in (
-        (LayerNorm(1e-3), F.layer_norm(last, (4,), w, b, 1e-3)),
-        (GroupNorm(2, 1e-3), back(F.group_norm(first, 2, w, b, 1e-3))),
-        (InstanceNorm(1e-3), back(F.instance_norm(first, None, None, w, b, eps=1e-3))),
-    ):
-        close(run(layer, params, input=x)["output"], theirs)
-    weight = {"weight": params["weight"]}
-    theirs = F.rms_norm(last, (4,), w, 1e-3)
-    close(run(RMSNorm(1e-3), weight, input=x)["output"], theirs)
-
-
-def test_embedding_as_torch(torch: Any):
-    theirs = torch.nn.Embedding(7, 4)
-    x = labels(2, 5, below=7)
-    got = run(Embedding(7, 4), own(theirs), input=x)["output"]
-    close(got, theirs(torch.tensor(x)))
 
 
 def attention_weights(module: Any, path: str = "") -> dict[str, np.ndarray]:
@@ -196,51 +129,3 @@ def test_transformer_blocks_as_torch(torch: Any, *, norm_first: bool):
     wanted = theirs(torch.tensor(x), torch.tensor(memory), tgt_mask=ahead)
     params = {f"b.{k}": v for k, v in params.items()}
     close(run(model, params, x=x, memory=memory)["output"], wanted, 1e-4)
-
-
-def recurrent_weights(module: Any, end: str = "_l0", *, gru: bool) -> dict[str, Any]:
-    w = own(module)
-    first, second = w[f"bias_ih{end}"], w[f"bias_hh{end}"]
-    biases = {"bias": first, "hidden_bias": second} if gru else {"bias": first + second}
-    return {
-        "weight": w[f"weight_ih{end}"],
-        "hidden_weight": w[f"weight_hh{end}"],
-        **biases,
-    }
-
-
-@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
-def test_recurrent_layers_as_torch(torch: Any, kind: str):
-    x, h, c = numbers(3, 6, 4), numbers(3, 5, seed=1), numbers(3, 5, seed=2)
-    theirs = getattr(torch.nn, kind)(4, 5, batch_first=True)
-    starts: dict[str, Any] = (
-        {"state": h, "cell_state": c} if kind == "LSTM" else {"state": h}
-    )
-    given = [torch.tensor(s)[None] for s in starts.values()]
-    wanted, last = theirs(torch.tensor(x), tuple(given) if len(given) > 1 else given[0])
-    lasts = last if isinstance(last, tuple) else (last,)
-    layer = getattr(layers, kind)(5, name="r")
-    results = layer(IOKey("x"), **{k: IOKey(k) for k in starts})
-    names = ("output", "last", "last_cell")[: len(results)]
-    model = Model.create(**dict(zip(names, results, strict=True)))
-    weights = recurrent_weights(theirs, gru=kind == "GRU")
-    params = {f"r.{k}": v for k, v in weights.items()}
-    got = run(model, params, x=x, **starts)
-    for name, value in zip(names, (wanted, *(s[0] for s in lasts)), strict=True):
-        close(got[name], value)
-    cell = getattr(layers, f"{kind}Cell")(5)
-    once = run(cell, weights, input=x[:, 0], **starts)["output"]
-    close(once, wanted[:, 0])
-
-
-def test_both_directions_as_torch(torch: Any):
-    theirs = torch.nn.LSTM(4, 5, batch_first=True, bidirectional=True)
-    x = numbers(3, 6, 4)
-    forward = recurrent_weights(theirs, gru=False)
-    backward = recurrent_weights(theirs, "_l0_reverse", gru=False)
-    params = {f"forward.{k}": v for k, v in forward.items()}
-    params |= {f"backward.{k}": v for k, v in backward.items()}
-    close(
-        run(Bidirectional(LSTM(5)), params, input=x)["output"],
-        theirs(torch.tensor(x))[0],
-    )

@@ -1,4 +1,4 @@
-"""Layers in rows, in networks, with random numbers and with shared weights."""
+"""Layers in rows, in networks and with shared weights."""
 
 import dataclasses
 from typing import Any
@@ -23,7 +23,6 @@ from frugax.models.layers import (
     LayerNorm,
     Linear,
     Relu,
-    Repeat,
     Residual,
     ResidualMLP,
     Sequential,
@@ -40,21 +39,6 @@ from .layer_cases import arrays, close, labels, numbers, run
 pytestmark = pytest.mark.slow
 
 
-def test_dropout_keeps_its_share_and_the_mean():
-    x = np.ones((100, 100), "float32")
-    output = np.asarray(run(Dropout(0.3), input=x)["output"])
-    assert set(np.unique(output)) == {0.0, np.float32(1 / 0.7)}
-    # Four standard errors of a share of 10,000 draws.
-    assert abs((output == 0).mean() - 0.3) < 4 * (0.3 * 0.7 / 1e4) ** 0.5
-
-
-def test_the_same_key_gives_the_same_numbers():
-    x = numbers(6, 40)
-    one, again, other = (run(Dropout(), input=x, seed=s)["output"] for s in (0, 0, 1))
-    np.testing.assert_array_equal(one, again)
-    assert (one != other).any()
-
-
 def test_inference_leaves_dropout_out():
     x = numbers(6, 8)
     model = Sequential([Linear(8), Dropout(0.9)])
@@ -64,31 +48,6 @@ def test_inference_leaves_dropout_out():
     got = compiled.evaluate(params, {"input": jnp.asarray(x)})["output"]
     bare = Sequential([Linear(8)])
     np.testing.assert_array_equal(got, run(bare, params, input=x)["output"])
-
-
-def test_each_place_draws_its_own_numbers():
-    x = IOKey("x")
-    model = Model.create(one=Dropout()(x), other=Dropout()(x))
-    got = run(model, x=np.ones((6, 40), "float32"))
-    assert (got["one"] != got["other"]).any()
-
-
-@pytest.mark.parametrize("scan_from", [None, 4])
-def test_each_block_of_a_loop_draws_its_own_numbers(scan_from: int | None):
-    # x + dropout(x) doubles with what it keeps: the product of all blocks' draws. If
-    # all four drew the same, it would be 1 or 3^4 everywhere.
-    model = Model(Repeat(Residual(Sequential([Dropout(0.5)])), 4))
-    x = np.ones((6, 40), "float32")
-    output = np.asarray(run(model, input=x, scan_from=scan_from)["output"])
-    assert set(np.unique(output)) == {1.0, 3.0, 9.0, 27.0, 81.0}
-
-
-def test_two_loops_draw_different_numbers():
-    x = IOKey("x")
-    found = [Repeat(Residual(Sequential([Dropout(0.5)])), 4)(x) for _ in range(2)]
-    model = Model.create(one=found[0], other=found[1])
-    got = run(model, scan_from=4, x=np.ones((6, 40), "float32"))
-    assert (got["one"] != got["other"]).any()
 
 
 STACKS = [
@@ -117,34 +76,6 @@ def test_eight_blocks_are_one_loop_and_seven_are_not(layer: Any):
         deep = dataclasses.replace(layer, depth=depth)
         graph = compile(deep, JaxBackend(), shapes=shapes).graph
         assert sum(isinstance(node, LoopNode) for node in graph.nodes) == loops
-
-
-# An encoder's loop is that of a decoder without the memory.
-@pytest.mark.parametrize(
-    "layer",
-    [STACKS[0], *(pytest.param(STACKS[i], marks=pytest.mark.thorough) for i in (1, 3))],
-    ids=lambda layer: type(layer).__name__,
-)
-def test_a_loop_gives_the_numbers_of_its_blocks(layer: Any):
-    inputs = stack_inputs(layer)
-    shapes = {k: x.shape for k, x in inputs.items()}
-    loop = compile(layer, JaxBackend(), shapes=shapes, scan_from=2)
-    row = compile(layer, JaxBackend(), shapes=shapes, scan_from=None)
-    params = loop.randomize_params(0)
-    stacked = [k for k in params if k.startswith("block_*.")]
-    apart = {k: v for k, v in params.items() if k not in stacked}
-    for key in stacked:
-        for i in range(2):
-            apart[key.replace("*", str(i))] = params[key][i]
-    assert set(apart) == row.param_keys
-    total = lambda outputs: jnp.sum(outputs["output"] ** 2)
-    data = arrays(inputs)
-    one, gradients = loop.value_and_grad(params, data, total)
-    other, gradients_apart = row.value_and_grad(apart, data, total)
-    close(one, other, 1e-4)
-    for key in stacked:
-        each = [gradients_apart[key.replace("*", str(i))] for i in range(2)]
-        np.testing.assert_allclose(gradients[key], np.stack(each), rtol=2e-3, atol=2e-4)
 
 
 def test_networks_are_the_layers_they_say():
@@ -241,13 +172,6 @@ def test_a_dotted_name_reaches_a_weight_inside():
     close(got, np.sum(np.asarray(params["m.linear_0.weight"]) ** 2))
 
 
-def test_a_weight_of_another_model_cannot_be_shared():
-    elsewhere = Linear(3)(IOKey("x", shape=("batch", 4)))
-    used = Linear(3)(IOKey("y", shape=("batch", 4)), weight=weight_of(elsewhere))
-    with refuses(ValueError, "model"):
-        compile(Model.create(output=used), JaxBackend())
-
-
 def test_a_shared_weight_must_suit_both():
     first = Linear(3)(IOKey("x", shape=("batch", 4)))
     second = Linear(5)(IOKey("y", shape=("batch", 4)), weight=weight_of(first))
@@ -262,10 +186,3 @@ def test_ports_may_be_wired_in_any_order():
     got = run(Model.create(loss=loss), x=x, t=t)["loss"]
     log = x - np.log(np.exp(x).sum(-1, keepdims=True))
     close(got, -log[np.arange(5), t].mean())
-
-
-def test_names_of_inner_layers_are_kept_apart():
-    one, other = Residual(Linear(4, name="a")), Residual(Linear(4, name="b"))
-    shapes = {"input": (2, 4)}
-    keys = [compile(m, JaxBackend(), shapes=shapes).param_keys for m in (one, other)]
-    assert keys == [{"a.weight", "a.bias"}, {"b.weight", "b.bias"}]

@@ -160,53 +160,6 @@ def test_bfloat16_stays_and_is_near_float32(xp, op):
     np.testing.assert_allclose(near, np.asarray(exact), 0.02, 0.02)
 
 
-SYMBOLIC: dict[str, tuple[Any, ...]] = {
-    "linear": ("b, 3, 4", "5, 4"),
-    "layer_norm": ("b, 3, 4", "4"),
-    "group_norm": ("b, 3, 4", None, None, {"groups": 2}),
-    "batch_norm": ("b, 3, 4", "4", "4"),
-    "conv2d": ("b, 6, 6, 2", "3, 3, 2, 4", {"stride": 2}),
-    "conv2d_transpose": ("b, 6, 6, 2", "3, 3, 4, 2", {"stride": 2}),
-    "upsample": ("b, 6, 6, 2",),
-    "max_pool2d": ("b, 6, 6, 2", {"window": 2}),
-    "avg_pool2d": ("b, 6, 6, 2", {"window": 3, "stride": 2, "padding": "same"}),
-    "rotary_positions": ("b, 5, 2, 4",),
-    "sinusoidal_positions": ("b, 5, 4",),
-    "attention": ("b, 5, 4, 8", "b, 7, 2, 8", "b, 7, 2, 8", {"causal": True}),
-    "lstm": ("b, 5, 3", "8, 3", "8, 2", "8"),
-    "gru": ("b, 5, 3", "6, 3", "6, 2", "6", "6"),
-    "mse": ("b, 3", "b, 3"),
-    "cosine_distance": ("b, 3", "b, 3"),
-}
-
-
-@pytest.mark.parametrize("op", SYMBOLIC)
-def test_the_batch_may_be_unknown(op):
-    shapes, attributes = SYMBOLIC[op], {}
-    if isinstance(shapes[-1], dict):
-        *shapes, attributes = shapes
-    scope = jax.export.SymbolicScope()
-    arrays = [
-        None
-        if s is None
-        else jax.ShapeDtypeStruct(
-            jax.export.symbolic_shape(s, scope=scope), jnp.float32
-        )
-        for s in shapes
-    ]
-    f = lambda *a: OPS[op](NAMESPACES[0], *a, **attributes)
-    unknown = jax.tree.leaves(jax.eval_shape(f, *arrays))
-    known = [
-        None
-        if s is None
-        else jnp.ones([int(n) for n in s.replace("b", "3").split(",")])
-        for s in shapes
-    ]
-    for u, k in zip(unknown, jax.tree.leaves(jax.eval_shape(f, *known)), strict=True):
-        assert u.shape[1:] == k.shape[1:]
-        assert u.shape == k.shape or str(u.shape[0]) == "b"
-
-
 @on_both
 @pytest.mark.parametrize(
     ("op", "shapes", "attributes", "shape"),

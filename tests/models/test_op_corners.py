@@ -1,30 +1,6 @@
 """Ops at kinks, at infinities, with integers, with empty arrays, and when misused.
 
-Gradients at a kink, the same on both libraries:
-
-| op | where | gradient |
-|---|---|---|
-| relu, relu6, hard_tanh, clip | at a bound | 0 |
-| leaky_relu, prelu | 0 | the slope |
-| elu, celu | 0 | alpha; of celu 1 |
-| hard_sigmoid, hard_swish | -3, 3 | 0, 0; of hard_swish 0, 1 |
-| absolute, sign, floor, ceil, trunc, round, floor_divide | anywhere flat, and 0 | 0 |
-| maximum, minimum | a tie | a half each |
-| max, min, norm(ord="inf") | a tie | the same share for each |
-| std, norm | constant input, zeros | 0 |
-| sqrt | 0 | inf |
-| power | 0 to the power of 0 or 2 | 0 (in both) |
-| sort, top_k, median | a tie | to the first in order |
-| nan_to_num | at NaN and infinities | 0 |
-| where | the side that is not taken | 0, also if it is NaN |
-
-Known to differ, as agreeing would cost the op a branch that no model needs:
-
-| op | where | JAX | torch |
-|---|---|---|---|
-| arctan2 | (0, 0) | NaN | 0 |
-| power, in the exponent | 0 to a negative power | NaN | -inf |
-| relu | NaN | 0 | 1 |
+docs/ops.md lists the gradients at kinks, and the three that differ on purpose.
 """
 
 import math
