@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import forked
-from frugax import SizeBudget, compress, trees
+from frugax import SizeBudget, compress
 from frugax.compress.codecs import Form, step_below
-from frugax.compress.search import Coder, Source, make_draft
+from frugax.compress.search import Coder, Work
 from frugax.errors import CorruptFileError, OutputError
 from refusals import refuses
 from saved_tree import SIX, TREE
@@ -59,12 +59,8 @@ def test_tensors_decoded_together_equal_those_decoded_alone():
     tree[0][::2] *= 30
     tree[3][5, 5] = 40
     steps = [step_below(0.001 if i == 4 else 0.3) for i in range(len(tree))]
-    draft = make_draft(
-        tuple(Source(f"[{i}]", array) for i, array in enumerate(tree)),
-        {"structure": trees.describe(tree)},
-        lambda source: steps[int(source.name[1:-1])],
-        Coder(),
-        form=lambda _: Form(),
+    draft = Work.read(tree, None, None, None, Coder()).draft(
+        lambda source: steps[int(source.name[1:-1])], form=lambda _: Form()
     )
     with draft.open() as file:
         together = dict(file.decode_all())
@@ -199,22 +195,6 @@ def test_reading_a_closed_file_or_unknown_tensor_is_an_error(saved):
     for read in (lambda: file["b"], file.tree, file.check, lambda: file.integers("b")):
         with refuses(ValueError, "w.fxz"):
             read()
-
-
-def test_a_path_is_refused_as_bytes_without_a_type_checker():
-    code = "from frugax.compress import decompress; decompress({})"
-    for given in ("'c.fxz'", "None"):
-        said = forked.python(code.format(given)).stderr.splitlines()[-1]
-        assert said.startswith(
-            f"TypeError: decompress needs the bytes of a file, got {given}"
-        )
-        assert "frugax.compress.open(path)" in said
-
-
-def test_a_progress_that_cannot_be_called_is_refused_where_no_type_checker_runs():
-    code = "from frugax import *; compress.plan({}, SizeBudget('2x'), progress=3)"
-    said = forked.python(code).stderr.splitlines()[-1]
-    assert said.startswith("TypeError: progress must be a function of (share, text)")
 
 
 FLOAT8 = ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")

@@ -12,7 +12,7 @@ import pytest
 from frugax import SizeBudget, compress
 from frugax.compress.arrays import _tensor
 from frugax.compress.codecs import MIN_STEP, _blocks, grid, lossless
-from frugax.compress.search import _draft, _encode, _rates, _source
+from frugax.compress.search import _encode, _exact, _rates, _source, _work
 from frugax.errors import OutputError
 from refusals import refuses
 
@@ -27,7 +27,8 @@ TREE = {
 
 @pytest.mark.parametrize("limits", [{"ratio": 6}, {"max_abs": 0}, {"max_abs": 0.1}])
 def test_progress_moves_within_one_tensor(limits, monkeypatch):
-    monkeypatch.setattr(_blocks, "BLOCK", 2048)
+    for module in (_blocks, _exact):
+        monkeypatch.setattr(module, "BLOCK", 2048)
     for module in (_encode, _blocks):
         monkeypatch.setattr(module, "numbers_per_chunk", lambda codec, shape: 2048)
     w, seen = np.resize(NORMAL, (64, 320)), []
@@ -59,19 +60,19 @@ def test_a_missing_temporary_folder_names_tmpdir(monkeypatch):
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory")
 
     monkeypatch.setattr(tempfile, "TemporaryFile", none)
-    monkeypatch.setattr(_draft, "_IN_MEMORY", 0)
+    monkeypatch.setattr(_work, "_IN_MEMORY", 0)
     with refuses(OutputError, "TMPDIR"):
         compress.compress({"w": np.ones(9)}, SizeBudget(max_abs=0))
 
 
 def test_a_tensor_is_written_before_the_next_is_read(tmp_path, monkeypatch):
     order = []
-    encode, release = lossless.encode, _draft.release
+    encode, release = lossless.encode, _work.release
     monkeypatch.setattr(
         lossless, "encode", lambda part: order.append(part.size) or encode(part)
     )
     monkeypatch.setattr(
-        _draft, "release", lambda array: order.append("gone") or release(array)
+        _work, "release", lambda array: order.append("gone") or release(array)
     )
     tree = {"a": np.arange(3), "b": np.arange(4)}
     compress.save(tmp_path / "w.fxz", tree, EXACT)

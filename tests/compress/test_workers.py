@@ -96,7 +96,7 @@ def test_an_interrupted_file_is_continued(
     encode = compress.search.encode_tensor
     monkeypatch.setattr(
         "frugax.compress.search._coder.encode_tensor",
-        lambda source, *a, **k: seen.append(source.name) or encode(source, *a, **k),
+        lambda request, **k: seen.append(request.source.name) or encode(request, **k),
     )
     compress.save(path, tree, plan, resume=folder)
     assert seen == ["whole"]

@@ -6,11 +6,8 @@ The other names cut whole arrays into chunks for these two.
 from ._blocks import (
     BLOCK as BLOCK,
     CodedBlocks as CodedBlocks,
-    LosslessLength as LosslessLength,
     RowScaling as RowScaling,
     encode_grid as encode_grid,
-    encode_lossless as encode_lossless,
-    estimate_lossless_bytes as estimate_lossless_bytes,
     numbers_per_chunk as numbers_per_chunk,
     row_length as row_length,
     split_chunks as split_chunks,

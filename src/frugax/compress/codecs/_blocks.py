@@ -1,14 +1,13 @@
-"""Encode a tensor chunk by chunk with one codec; estimate its lossless length."""
+"""Cut a tensor into chunks, and code those of integers times a step."""
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
 
-from ..arrays import release
-from . import grid, lossless
+from . import grid
 from ._channels import ChannelScaling
 from .steps import Step
 
@@ -35,68 +34,6 @@ def numbers_per_chunk(codec: str, shape: tuple[int, ...]) -> int:
     if row <= BLOCK and grid.find_form(codec) is not None:
         return BLOCK // row * row  # whole rows, as the classes are of rows
     return BLOCK
-
-
-def encode_lossless(
-    array: np.ndarray, progress: Callable[[int], object] = lambda _: None
-) -> tuple[str, tuple[bytes, ...]]:
-    """Code an array exactly."""
-    coded: list[bytes] = []
-    flat = array.reshape(-1)
-    for i in range(0, len(flat), BLOCK):
-        part = flat[i : i + BLOCK]
-        coded.append(lossless.encode(part))
-        release(part)
-        progress(min(array.size, len(coded) * BLOCK))
-    # Several blocks are always lossless, at worst 0.01% longer, so that writing one
-    # need not wait for the next.
-    if len(coded) > 1 or sum(map(len, coded)) < array.nbytes:
-        return "lossless", tuple(coded)
-    return "stored", (array.tobytes(),) * len(coded)
-
-
-class LosslessLength:
-    """The length of all blocks of `encode_lossless`, counted as far as is asked for."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self._one_block = array.size <= BLOCK
-        self._nbytes = array.nbytes
-        self._parts = _count_parts(array.reshape(-1))
-        self._counted = 0
-
-    def exceeds(self, limit: int) -> bool:
-        """Whether it is above a limit; no more is coded than shows it."""
-        if self._one_block and self._nbytes <= limit:  # stored as it is, at worst
-            return False
-        while self._counted <= limit:
-            length = next(self._parts, None)
-            if length is None:
-                return False
-            self._counted += length
-        return True
-
-    def total(self) -> int:
-        """Return the whole length."""
-        self._counted += sum(self._parts)
-        return min(self._nbytes, self._counted) if self._one_block else self._counted
-
-
-def estimate_lossless_bytes(array: np.ndarray) -> float:
-    """Estimate the length of `encode_lossless` from some pieces of an array."""
-    flat, piece = array.reshape(-1), lossless.PART // 8
-    if flat.size <= 8 * piece:
-        return LosslessLength(array).total()
-    starts = np.linspace(0, flat.size - piece, 4).astype(np.intp)
-    coded = sum(len(lossless.encode(flat[at : at + piece])) for at in starts)
-    release(array)
-    return min(array.nbytes, coded / (4 * piece) * flat.size)
-
-
-def _count_parts(flat: np.ndarray) -> Iterator[int]:
-    for i in range(0, len(flat), BLOCK):
-        part = flat[i : i + BLOCK]
-        yield from map(len, lossless.encode_parts(part))
-        release(part)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,6 @@ from ._columns import (
 from ._draft import (
     Draft as Draft,
     limit_bytes as limit_bytes,
-    make_draft as make_draft,
 )
 from ._encode import (
     encode_tensor as encode_tensor,
@@ -24,8 +23,8 @@ from ._infeasible import (
     describe_best_size as describe_best_size,
 )
 from ._measure import (
-    ErrorMeasure as ErrorMeasure,
     Sensitivity as Sensitivity,
+    check_sensitivity as check_sensitivity,
     sensitivity_of as sensitivity_of,
 )
 from ._plan import (

@@ -25,41 +25,19 @@ from frugax.trees import describe
 
 from .._buckets import in_bucket
 from ..arrays import Distortion, release
-from ..codecs import BLOCK, ChannelScaling, Form, Step, encode_grid
+from ..codecs import BLOCK, ChannelScaling, encode_grid
 from ..container import CompressedFile, EncodedTensor, compute_digest, write
-from ._encode import encode_tensor, grid_inputs
+from ._encode import EncodeRequest, encode_tensor, grid_inputs
 from ._exact import CountProgress
-from ._source import Source
-
-
-@dataclasses.dataclass(frozen=True)
-class EncodeRequest:
-    """A tensor to be coded.
-
-    Attributes:
-        source: the tensor.
-        step: None for the exact coding.
-        form: of the integers, only this one; by default those that suit.
-    """
-
-    source: Source
-    step: Step | None
-    form: Form | None = None
 
 
 def encode_all(
     requests: Sequence[EncodeRequest], progress: CountProgress = lambda _: None
 ) -> Iterator[EncodedTensor]:
     """Yield the shortest coding of each tensor, in order."""
-    blocks = encode_grid(
-        part
-        for request in requests
-        for part in grid_inputs(request.source, request.step, request.form)
-    )
+    blocks = encode_grid(part for request in requests for part in grid_inputs(request))
     for request in requests:
-        yield encode_tensor(
-            request.source, request.step, request.form, blocks=blocks, progress=progress
-        )
+        yield encode_tensor(request, blocks=blocks, progress=progress)
 
 
 class Coder:

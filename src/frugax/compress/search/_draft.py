@@ -1,36 +1,23 @@
-"""Write a candidate `.fxz` file to a temporary place, for its exact length and error.
-
-Tensors are coded one by one, so neither the model nor the file need fit in memory.
-"""
+"""`Draft`: a candidate `.fxz` file in a temporary place, with its length and errors."""
 
 import contextlib
 import dataclasses
 import io
 import math
 import mmap
-import os
-import tempfile
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from frugax.budget import SizeBudget
-from frugax.errors import OutputError
-from frugax.fileio import write_error_reason
 
-from .._arguments import Progress
-from ..arrays import Distortion, relative_error, release
-from ..codecs import Form, Step
-from ..container import CompressedFile, ContainerWriter, Record
-from ._coder import Coder, EncodeRequest
+from ..arrays import Distortion, relative_error
+from ..codecs import Step
+from ..container import CompressedFile, Record
 from ._source import Source
 
 # The step to quantise a tensor with; None to keep it exact.
 Steps = Callable[[Source], Step | None]
-# Drafts of fewer bytes of weights stay in memory.
-_IN_MEMORY = 64 << 20
 _PIECE = 1 << 20
 
 
@@ -101,73 +88,3 @@ def limit_bytes(sources: Sequence[Source], budget: SizeBudget) -> int | None:
         original_bytes=sum(s.array.nbytes for s in sources),
         weights=sum(s.array.size for s in sources),
     )
-
-
-@contextlib.contextmanager
-def _explain_full_disk() -> Iterator[None]:
-    # Say where drafts stand, and how to move them, if they cannot be written.
-    try:
-        yield
-    except OSError as e:
-        try:
-            folder = tempfile.gettempdir()
-        except OSError:  # no folder is writeable, and `gettempdir` says so too
-            folder = os.environ.get("TMPDIR", "a temporary file")
-        raise OutputError(
-            f"{write_error_reason(folder, e)} Drafts stand in the folder for temporary "
-            "files: the environment variable TMPDIR names another."
-        ) from e
-
-
-@_explain_full_disk()
-def make_draft(
-    sources: tuple[Source, ...],
-    head: Mapping[str, Any],
-    steps: Steps,
-    coder: Coder,
-    *,
-    form: Callable[[Source], Form | None] = lambda _: None,
-    gap: float | None = None,
-    progress: Progress | None = None,
-) -> Draft:
-    """Code all tensors with these steps into a temporary file."""
-    total = max(1, sum(source.array.nbytes for source in sources))
-    errors: list[Distortion] = []
-    done = 0
-
-    def report(numbers: int) -> None:
-        if progress is not None:
-            part = numbers * source.array.itemsize
-            progress((done + part) / total, f"coding {source.name or 'the array'}")
-
-    file = _open_temporary(total)
-    try:
-        writer = ContainerWriter(file.write)
-        requests = [EncodeRequest(s, steps(s), form(s)) for s in sources]
-        encoded = coder.encode(requests, report)
-        for source in sources:
-            report(0)
-            tensor = next(encoded)
-            release(source.array)
-            writer.add(tensor)
-            errors.append(tensor.error)
-            done += source.array.nbytes
-        ties = [(at, name, s.name) for s in sources for at, name in s.ties]
-        length, records = writer.close(head, ties)
-    # Also after Ctrl-C: the file has no name that anyone could delete, and fills the
-    # disk until it is closed.
-    except BaseException:
-        file.close()
-        raise
-    draft = Draft(length, records, tuple(errors), sources, gap, file)
-    # A draft is cached and passed on, so no `with` block spans its life: the file
-    # closes with the last reference.
-    weakref.finalize(draft, file.close)
-    return draft
-
-
-def _open_temporary(weights_bytes: int) -> io.BufferedIOBase:
-    """Open a file in memory for few weights, else one on disk that has no name."""
-    if weights_bytes <= _IN_MEMORY:
-        return io.BytesIO()
-    return cast(io.BufferedIOBase, tempfile.TemporaryFile())

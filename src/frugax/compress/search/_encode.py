@@ -1,5 +1,6 @@
 """Code a tensor at a step: every form that suits, of which the shortest is kept."""
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
@@ -13,31 +14,47 @@ from ._exact import CountProgress, make_record
 from ._source import STEP_BYTES, UNIFORM, Source
 
 
-def grid_inputs(
-    source: Source, step: Step | None, form: Form | None
-) -> Iterator[grid.GridInput]:
+@dataclasses.dataclass(frozen=True)
+class EncodeRequest:
+    """A tensor to be coded.
+
+    Attributes:
+        source: the tensor.
+        step: None for the exact coding.
+        form: of the integers, only this one; by default those that suit.
+    """
+
+    source: Source
+    step: Step | None
+    form: Form | None = None
+
+    def list_forms(self) -> list[tuple[Step, Form]]:
+        """Return the step with each form to try: none if the tensor stays exact."""
+        source, step = self.source, self.step
+        if step is None or not source.energy or source.tiny:
+            return []
+        forms = [self.form or source.form_at(step)]
+        if self.form is None and forms == [Form()] and source.tries_both:
+            forms.append(UNIFORM)
+        return [(step, form) for form in forms]
+
+
+def grid_inputs(request: EncodeRequest) -> Iterator[grid.GridInput]:
     """Yield the chunks that `encode_tensor` needs coded."""
-    if step is None:
-        return
-    for each in _list_forms(source, step, form):
-        scaling = source.scaling if each.scaled or each.columns else None
-        yield from split_chunks(source.array, step, scaling, trellis=each.trellis)
+    source = request.source
+    for step, form in request.list_forms():
+        scaling = source.scaling if form.scaled or form.columns else None
+        yield from split_chunks(source.array, step, scaling, trellis=form.trellis)
 
 
 def encode_tensor(
-    source: Source,
-    step: Step | None,
-    form: Form | None,
-    *,
-    blocks: CodedBlocks,
-    progress: CountProgress,
+    request: EncodeRequest, *, blocks: CodedBlocks, progress: CountProgress
 ) -> EncodedTensor:
     """Return the shortest coding at a step; the exact one if that is as short."""
-    if step is None:
-        return source.exact.encode(progress)
+    source = request.source
     coded = (
-        _encode_stepped(source, each, step, blocks, progress)
-        for each in _list_forms(source, step, form)
+        _encode_stepped(source, form, step, blocks, progress)
+        for step, form in request.list_forms()
     )
     options = [option for option in coded if option is not None]
     if options:
@@ -58,16 +75,6 @@ def placeholder(source: Source) -> EncodedTensor:
     chunks = -(-source.array.size // numbers_per_chunk(codec, source.array.shape))
     record = make_record(source, codec, step, digest, error)
     return EncodedTensor(record, (b"",) * chunks, error)
-
-
-def _list_forms(source: Source, step: Step, form: Form | None) -> list[Form]:
-    """Return the forms to try at a step: none if the tensor stays exact."""
-    if not source.energy or source.tiny:
-        return []
-    forms = [form or source.form_at(step)]
-    if form is None and forms == [Form()] and source.tries_both:
-        forms.append(UNIFORM)
-    return forms
 
 
 def _encode_stepped(

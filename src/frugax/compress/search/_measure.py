@@ -1,9 +1,8 @@
 """Weight each tensor's squared error, by a rule or a model's measured sensitivity."""
 
-import dataclasses
 import math
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -37,51 +36,44 @@ _DB_PER_BIT = 20 * math.log10(2)
 _SIZE_RANGE = 4
 
 
-@dataclasses.dataclass(frozen=True)
-class ErrorMeasure:
-    """The error that a search makes small: squared errors, each times a weight.
+def choose_weights(
+    sources: Sequence[Source], sensitivity: Sensitivity, *, scale_tables: bool
+) -> tuple[tuple[Source, ...], dict[str, float]]:
+    """Return what sets the error that a search makes small: a sum of weighted squares.
 
-    The weight of a number is that of its tensor, over the squared scale of its row
-    where rows have scales.
+    The weight of a number's squared error is that of its tensor, over the squared scale
+    of its row where rows have scales.
 
-    Attributes:
-        sources: the tensors, each with the scaling of its rows.
-        weights: the weight of each float tensor's squared error, by name.
+    Args:
+        sources: the tensors.
+        sensitivity: what is asked for.
+        scale_tables: whether rows of tables may have scales by default.
+
+    Returns:
+        The tensors, each with the scaling of its rows, and the weight of each float
+        tensor by name.
     """
-
-    sources: tuple[Source, ...]
-    weights: Mapping[str, float]
-
-    @classmethod
-    def choose(
-        cls,
-        sources: Sequence[Source],
-        sensitivity: Sensitivity,
-        *,
-        scale_tables: bool = True,
-    ) -> "ErrorMeasure":
-        """Return the measure that is asked for; tables have scales by default."""
-        scaled = tuple(sources)
-        match sensitivity:
-            case None | "default":
-                if scale_tables:
-                    scaled = tuple(map(scale_table_if_compared, sources))
-                weights = default_weights(sources)
-            case "rows":
-                scaled = tuple(map(scale_rows_if_worth, sources))
-                weights = default_weights(sources)
-            case "equal":
-                weights = {s.name: 1.0 for s in sources if s.quantisable}
-            case _:
-                weights = _weights_by_sensitivity(sources, sensitivity)
-        if isinstance(sensitivity, Calibration):
-            scaled = tuple(map(sensitivity.scale, sources))
-            for source in scaled:
-                # Errors count over the scales of channels, and so does the weight.
-                if isinstance(source.scaling, ChannelScaling):
-                    weights[source.name] = source.scaling.weight
-            weights = _floor_weights(scaled, weights)
-        return cls(tuple(map(code_by_columns_if_shorter, scaled)), weights)
+    scaled = tuple(sources)
+    match sensitivity:
+        case None | "default":
+            if scale_tables:
+                scaled = tuple(map(scale_table_if_compared, sources))
+            weights = default_weights(sources)
+        case "rows":
+            scaled = tuple(map(scale_rows_if_worth, sources))
+            weights = default_weights(sources)
+        case "equal":
+            weights = {s.name: 1.0 for s in sources if s.quantisable}
+        case _:
+            weights = _weights_by_sensitivity(sources, sensitivity)
+    if isinstance(sensitivity, Calibration):
+        scaled = tuple(map(sensitivity.scale, sources))
+        for source in scaled:
+            # Errors count over the scales of channels, and so does the weight.
+            if isinstance(source.scaling, ChannelScaling):
+                weights[source.name] = source.scaling.weight
+        weights = _floor_weights(scaled, weights)
+    return tuple(map(code_by_columns_if_shorter, scaled)), weights
 
 
 def default_weights(sources: Sequence[Source]) -> dict[str, float]:
@@ -123,20 +115,8 @@ def _weights_by_sensitivity(
             'sensitivity must be "default", "equal", "rows" or numbers by name, as '
             f"frugax.compress.sensitivity_of gives them, got {sensitivity!r:.60}."
         )
-    names = {source.name for source in sources}
     tied = {s.name: [name for _, name in s.ties] for s in sources}
-    names.update(name for others in tied.values() for name in others)
-    for name, weight in sensitivity.items():
-        if name not in names:
-            raise ValueError(f"sensitivity names {name!r}, which is not a tensor.")
-        try:
-            valid = 0 <= weight < math.inf
-        except TypeError as e:
-            raise TypeError(
-                f"sensitivity of {name!r} must be a number, got {weight!r}."
-            ) from e
-        if not valid:
-            raise ValueError(f"sensitivity of {name!r} must be >= 0, got {weight}.")
+    check_sensitivity(sensitivity, {*tied}.union(*tied.values()))
     missing = [s.name for s in sources if s.energy and s.name not in sensitivity]
     if missing:
         raise ValueError(
@@ -149,6 +129,21 @@ def _weights_by_sensitivity(
         if name in sensitivity
     }
     return _floor_weights(sources, total)
+
+
+def check_sensitivity(sensitivity: Mapping[str, float], names: Collection[str]) -> None:
+    """Refuse weights that are not numbers >= 0, or are for none of these tensors."""
+    for name, weight in sensitivity.items():
+        if name not in names:
+            raise ValueError(f"sensitivity names {name!r}, which is not a tensor.")
+        try:
+            valid = 0 <= weight < math.inf
+        except TypeError as e:
+            raise TypeError(
+                f"sensitivity of {name!r} must be a number, got {weight!r}."
+            ) from e
+        if not valid:
+            raise ValueError(f"sensitivity of {name!r} must be >= 0, got {weight}.")
 
 
 def _floor_weights(

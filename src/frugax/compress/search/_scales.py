@@ -9,7 +9,7 @@ that gives each tensor a step of one common factor times 1/sqrt(w), its unit.
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from frugax.allocate import multiple_choice_knapsack
 
 from ..codecs import MAX_STEP, Step, step_below
 from ._draft import Steps
-from ._measure import ErrorMeasure
 from ._rates import Rates
 from ._sample import RatePoint
 from ._source import TRELLIS_STEP, Source
@@ -36,19 +35,16 @@ class ScaleModel:
     root of its weight: at one scale slopes are equal.
 
     Attributes:
-        measure: the tensors, and the weights of their errors.
+        sources: the tensors.
+        weights: of their squared errors, by name.
         capped: whether steps stop where finer ones would have integers out of range.
         rates: estimates of each tensor.
     """
 
-    measure: ErrorMeasure
+    sources: tuple[Source, ...]
+    weights: Mapping[str, float]
     capped: bool = False
     rates: Rates = dataclasses.field(default_factory=Rates)
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """The tensors."""
-        return self.measure.sources
 
     def allocate(
         self, scale: float, room: float, spare: float
@@ -65,7 +61,7 @@ class ScaleModel:
             for column, option in enumerate(_OPTIONS):
                 point = self._interpolate(source, scale + option)
                 cost[row, column] = math.ceil(point.bytes)
-                loss[row, column] = point.loss * self.measure.weights[source.name]
+                loss[row, column] = point.loss * self.weights[source.name]
         # All tensors at one scale must stay possible, although costs are rounded up.
         quantisable = np.array([s.quantisable for s in self.sources])
         common = np.where(quantisable, cost[:, _OPTIONS.index(0.0)], cost[:, -1])
@@ -86,24 +82,14 @@ class ScaleModel:
         }
         return scales, allocation.gap
 
-    def total_bytes(self, scale: float) -> float:
-        """Estimate the bytes of all tensors at one scale."""
+    def total(self, scale: float) -> RatePoint:
+        """Estimate all tensors at one scale; the loss is the weighted squared error."""
         self._sample_at([scale])
-        return math.fsum(self._interpolate(s, scale).bytes for s in self.sources)
-
-    def total_energy(self, scale: float) -> float:
-        """Estimate the sum of squared errors of all tensors at one scale."""
-        self._sample_at([scale])
-        return math.fsum(self._interpolate(s, scale).energy for s in self.sources)
-
-    def total_loss(self, scale: float) -> float:
-        """Estimate the weighted sum of squared errors of all tensors at one scale."""
-        self._sample_at([scale])
-        weights = self.measure.weights
-        return math.fsum(
-            weights[source.name] * self._interpolate(source, scale).loss
-            for source in self.sources
-            if source.quantisable
+        points = {s.name: self._interpolate(s, scale) for s in self.sources}
+        return RatePoint(
+            bytes=math.fsum(point.bytes for point in points.values()),
+            energy=math.fsum(point.energy for point in points.values()),
+            loss=math.fsum(w * points[name].loss for name, w in self.weights.items()),
         )
 
     def _sample_at(self, scales: Sequence[float]) -> None:
@@ -157,7 +143,7 @@ class ScaleModel:
         return step
 
     def _unit(self, source: Source) -> float:
-        return 1 / math.sqrt(self.measure.weights[source.name])
+        return 1 / math.sqrt(self.weights[source.name])
 
     @functools.cached_property
     def coarsest(self) -> float:

@@ -28,7 +28,8 @@ from ..container import write
 from ._draft import Draft, Steps, limit_bytes
 from ._encode import placeholder
 from ._infeasible import raise_infeasible
-from ._measure import ErrorMeasure
+from ._measure import choose_weights
+from ._sample import RatePoint
 from ._scales import ScaleModel
 from ._source import UNIFORM, Source
 from ._work import Work
@@ -56,11 +57,12 @@ def choose(work: Work, budget: SizeBudget) -> Draft:
         refuse_rounded((s.name, s.array.dtype.name, s.array.ndim) for s in work.sources)
     # Scales of rows cost total error, which they are not for where that is limited.
     size_alone = budget.rel_error is None and budget.max_abs is None
-    measure = ErrorMeasure.choose(
+    sources, weights = choose_weights(
         work.sources, work.sensitivity, scale_tables=size_alone
     )
-    work = dataclasses.replace(work, sources=measure.sources)
-    return Search(work, ScaleModel(measure), ProgressStages(work.progress)).meet(budget)
+    work = dataclasses.replace(work, sources=sources)
+    scales = ScaleModel(sources, weights)
+    return Search(work, scales, ProgressStages(work.progress)).meet(budget)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,12 +203,12 @@ class Search:
         # The middle of the accepted range: real files land on both sides of an
         # estimate.
         room = limit * (1 - _CLOSE / 2) - overhead
-        if self._total_bytes(self.scales.coarsest) > room:
+        if self._total(self.scales.coarsest).bytes > room:
             return shortest()
         # Bytes fall as steps grow: from the finest scale, above the room, to the
         # coarsest, below it.
         scale = find_root(
-            self._total_bytes,
+            lambda scale: self._total(scale).bytes,
             room,
             self.scales.finest,
             self.scales.coarsest,
@@ -247,57 +249,60 @@ class Search:
 
     def fit_rel_error(self, target: float) -> Draft:
         """Find the shortest file within a relative error over all tensors."""
-        if target == 0:
-            return self.exact
         total = math.fsum(source.energy for source in self.sources)
-
-        def log_error(scale: float) -> float:
-            self.progress.next(_SAMPLING)(1.0, "sampling")
-            # In powers of two the error is nearly linear in the scale, as regula falsi
-            # needs it. The floor stands in for the logarithm of an exact file.
-            error = relative_error(self.scales.total_energy(scale), total)
-            return math.log2(max(error, 2.0**-80))
-
-        goal = math.log2(target) - _CLOSE_ERROR / 2
-        scale = find_root(
-            log_error,
-            goal,
-            self.scales.coarsest,
-            self.scales.finest,
-            tolerance=_CLOSE_ERROR,
+        return self._fit_error(
+            target,
+            estimate=lambda scale: relative_error(self._total(scale).energy, total),
+            measure=lambda draft: draft.rel_error,
+            close=_CLOSE_ERROR,
         )
-
-        def miss(draft: Draft) -> float:
-            error = math.log2(max(draft.rel_error, 2.0**-80))
-            return (error - goal) / (_CLOSE_ERROR / 2)
-
-        room = self._total_bytes(scale)
-        return self._refine(scale, room, miss, -2 / _CLOSE_ERROR, lambda: self.exact)
 
     def fit_output_error(self, target: float) -> Draft:
         """Find the shortest file within a relative error of a model's outputs."""
         calibration = self.work.calibration
-        if target == 0 or calibration is None or not calibration.energy:
+        if calibration is None or not calibration.energy:
             return self.exact
-
-        def log_error(scale: float) -> float:
-            self.progress.next(_SAMPLING)(1.0, "sampling")
+        return self._fit_error(
+            target,
             # To first order: weighted squared errors of weights are those of outputs.
-            squared = self.scales.total_loss(scale) / calibration.energy
-            return math.log2(max(squared, 2.0**-160)) / 2
+            estimate=lambda scale: math.sqrt(
+                self._total(scale).loss / calibration.energy
+            ),
+            measure=self.output_error,
+            close=_CLOSE_OUTPUT,
+        )
 
-        goal = math.log2(target) - _CLOSE_OUTPUT / 2
-        finest, coarsest = self.scales.finest, self.scales.coarsest
-        scale = find_root(log_error, goal, coarsest, finest, tolerance=_CLOSE_OUTPUT)
+    def _fit_error(
+        self,
+        target: float,
+        *,
+        estimate: Callable[[float], float],
+        measure: Callable[[Draft], float],
+        close: float,
+    ) -> Draft:
+        """Find the shortest file within an error, estimated by scale and measured."""
+        if target == 0:
+            return self.exact
+        goal = math.log2(target) - close / 2
+        # In powers of two the error is nearly linear in the scale, as regula falsi
+        # needs it. The floor stands in for the logarithm of an exact file.
+        logarithm = lambda error: math.log2(max(error, 2.0**-80))
+        scale = find_root(
+            lambda scale: logarithm(estimate(scale)),
+            goal,
+            self.scales.coarsest,
+            self.scales.finest,
+            tolerance=close,
+        )
 
         def miss(draft: Draft) -> float:
-            error = self.output_error(draft)
+            error = measure(draft)
             if math.isnan(error):  # outputs that overflow are no answer
                 return math.inf
-            return (math.log2(max(error, 2.0**-80)) - goal) / (_CLOSE_OUTPUT / 2)
+            return (logarithm(error) - goal) / (close / 2)
 
-        room = self._total_bytes(scale)
-        return self._refine(scale, room, miss, -2 / _CLOSE_OUTPUT, lambda: self.exact)
+        room = self._total(scale).bytes
+        return self._refine(scale, room, miss, -2 / close, lambda: self.exact)
 
     def fit_max_abs(self, target: float) -> Draft:
         """Find the shortest file with no error of any number above `target`."""
@@ -341,9 +346,9 @@ class Search:
         exact = [s for s in self.sources if not s.is_quantisable_at(steps(s))]
         return sorted(exact, key=lambda s: -s.exact.bytes)
 
-    def _total_bytes(self, scale: float) -> float:
+    def _total(self, scale: float) -> RatePoint:
         self.progress.next(_SAMPLING)(1.0, "sampling")
-        return self.scales.total_bytes(scale)
+        return self.scales.total(scale)
 
     def _draft(
         self,

@@ -1,19 +1,46 @@
 """`Work`: the tensors of a tree, and what its caller asks for besides a budget."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any
+import io
+import os
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
 
+from frugax.errors import OutputError
+from frugax.fileio import write_error_reason
 from frugax.trees import PyTree, describe
 
 from .._arguments import MonotonicProgress, Progress
-from ..arrays import find_ties, named_arrays, unwrap_modules
+from ..arrays import Distortion, find_ties, named_arrays, release, unwrap_modules
 from ..codecs import Form
+from ..container import ContainerWriter
 from ._calibration import Calibration
-from ._coder import Coder
-from ._draft import Draft, Steps, make_draft
+from ._coder import Coder, EncodeRequest
+from ._draft import Draft, Steps
 from ._measure import Sensitivity
 from ._source import Source
+
+# Drafts of fewer bytes of weights stay in memory.
+_IN_MEMORY = 64 << 20
+
+
+@contextlib.contextmanager
+def _explain_full_disk() -> Iterator[None]:
+    # Say where drafts stand, and how to move them, if they cannot be written.
+    try:
+        yield
+    except OSError as e:
+        try:
+            folder = tempfile.gettempdir()
+        except OSError:  # no folder is writeable, and `gettempdir` says so too
+            folder = os.environ.get("TMPDIR", "a temporary file")
+        raise OutputError(
+            f"{write_error_reason(folder, e)} Drafts stand in the folder for temporary "
+            "files: the environment variable TMPDIR names another."
+        ) from e
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -83,6 +110,7 @@ class Work:
             return self.sensitivity
         return None
 
+    @_explain_full_disk()
     def draft(
         self,
         steps: Steps,
@@ -91,10 +119,48 @@ class Work:
         gap: float | None = None,
         progress: Progress | None = None,
     ) -> Draft:
-        """Code all tensors with these steps into a temporary file."""
-        return make_draft(
-            *(self.sources, self.head, steps, self.coder),
-            form=form,
-            gap=gap,
-            progress=progress,
-        )
+        """Code all tensors with these steps into a temporary file.
+
+        One by one, so that neither the model nor the file need fit in memory.
+        """
+        sources = self.sources
+        total = max(1, sum(source.array.nbytes for source in sources))
+        errors: list[Distortion] = []
+        done = 0
+
+        def report(numbers: int) -> None:
+            if progress is not None:
+                part = numbers * source.array.itemsize
+                progress((done + part) / total, f"coding {source.name or 'the array'}")
+
+        file = _open_temporary(total)
+        try:
+            writer = ContainerWriter(file.write)
+            requests = [EncodeRequest(s, steps(s), form(s)) for s in sources]
+            encoded = self.coder.encode(requests, report)
+            for source in sources:
+                report(0)
+                tensor = next(encoded)
+                release(source.array)
+                writer.add(tensor)
+                errors.append(tensor.error)
+                done += source.array.nbytes
+            ties = [(at, name, s.name) for s in sources for at, name in s.ties]
+            length, records = writer.close(self.head, ties)
+        # Also after Ctrl-C: the file has no name that anyone could delete, and fills
+        # the disk until it is closed.
+        except BaseException:
+            file.close()
+            raise
+        draft = Draft(length, records, tuple(errors), sources, gap, file)
+        # A draft is cached and passed on, so no `with` block spans its life: the file
+        # closes with the last reference.
+        weakref.finalize(draft, file.close)
+        return draft
+
+
+def _open_temporary(weights_bytes: int) -> io.BufferedIOBase:
+    """Open a file in memory for few weights, else one on disk that has no name."""
+    if weights_bytes <= _IN_MEMORY:
+        return io.BytesIO()
+    return cast(io.BufferedIOBase, tempfile.TemporaryFile())
