@@ -10,7 +10,7 @@ import fnmatch
 import functools
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,17 +24,18 @@ from ._export_layout import (
     Rounded,
     lay_out_int8,
     round_to_groups,
+    split_gate_up,
     write_parts,
 )
 from ._folder import is_index
 from ._roles import WEIGHT, ModelConfig, Role, find_roles
-from .codecs.groups import Grouping, pack_nibbles
+from .arrays import pack_nibbles
+from .codecs.groups import Grouping
 
 _GROUPS = (128, 64, 32)
 # The words of compressed-tensors for ours.
 _FORMATS = {4: "pack-quantized", 8: "int-quantized"}
 _COPIED = (".jinja", ".json", ".model", ".txt")
-_GATE_UP = "gate_up_proj"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,12 +175,8 @@ def _split_experts(entry: Entry, config: ModelConfig) -> Iterator[Item]:
     transposed = is_transposed(entry, config)
     count = entry.shape[0]
     rows, columns = entry.shape[:0:-1] if transposed else entry.shape[1:]
-    pieces = {last: slice(None)}
-    if last == _GATE_UP and rows % 2 == 0:
-        half = rows // 2
-        pieces = {"gate_proj": slice(half), "up_proj": slice(half, None)}
-        if config.model_type == "gpt_oss":
-            pieces = {"gate_proj": slice(0, None, 2), "up_proj": slice(1, None, 2)}
+    is_interleaved = config.model_type == "gpt_oss"
+    pieces = split_gate_up(last, rows, is_interleaved=is_interleaved)
     for expert in range(count):
         for name, piece in pieces.items():
             path = f"{before}.{expert}.{name}" if before else f"{expert}.{name}"
@@ -187,18 +184,15 @@ def _split_experts(entry: Entry, config: ModelConfig) -> Iterator[Item]:
                 f"{path}{WEIGHT}",
                 (entry.name,),
                 (len(range(rows)[piece]), columns),
-                make=_take(expert, piece, transposed=transposed),
+                make=functools.partial(_take, expert, piece, transposed=transposed),
             )
 
 
 def _take(
-    expert: int, piece: slice, *, transposed: bool
-) -> Callable[[list[np.ndarray]], np.ndarray]:
-    def make(sources: list[np.ndarray]) -> np.ndarray:
-        matrix = sources[0][expert]
-        return np.ascontiguousarray((matrix.T if transposed else matrix)[piece])
-
-    return make
+    expert: int, piece: slice, sources: list[np.ndarray], *, transposed: bool
+) -> np.ndarray:
+    matrix = sources[0][expert]
+    return np.ascontiguousarray((matrix.T if transposed else matrix)[piece])
 
 
 def is_transposed(entry: Entry, config: ModelConfig) -> bool:

@@ -1,10 +1,11 @@
 """The pieces of an export: weights to read, tensors to write, and their roundings."""
 
+import contextlib
 import dataclasses
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from frugax.fileio import atomic_write
 from ._load import SAFETENSORS, load_weights
 from .arrays import dtype_from_name, find_ties
 from .codecs.groups import Grouping, decode_groups, quantise_groups
-from .container import CompressedFile, open_file
+from .container import open_file
 
 
 class Part(NamedTuple):
@@ -59,45 +60,42 @@ class Entry:
         return math.prod(self.shape) * dtype_from_name(self.dtype).itemsize
 
 
-@dataclasses.dataclass(frozen=True)
-class Weights:
-    """Weights that are read tensor by tensor, of any file or folder.
-
-    Attributes:
-        place: where they are, for messages.
-        entries: each tensor.
-        read: returns a tensor by name.
-        file: the `.fxz` file; None of others.
-    """
-
-    place: str
-    entries: tuple[Entry, ...]
-    read: Callable[[str], np.ndarray]
-    file: CompressedFile | None = None
-
-    @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> "Weights":
-        """Open what `load_weights` reads; the tensors of a `.fxz` file on demand."""
-        place = os.fspath(path)
-        if Path(path).suffix == ".fxz":
-            file = open_file(path)
+@contextlib.contextmanager
+def open_weights(
+    path: str | os.PathLike[str],
+) -> Iterator[tuple[Mapping[str, np.ndarray], tuple[Entry, ...]]]:
+    """Open what `load_weights` reads; the tensors of a `.fxz` file on demand."""
+    if Path(path).suffix == ".fxz":
+        with open_file(path) as file:
+            records = file.header.tensors
             entries = (
-                Entry(r.name, r.dtype, r.shape, r.rel_error, r.tied)
-                for r in file.header.tensors
+                Entry(r.name, r.dtype, r.shape, r.rel_error, r.tied) for r in records
             )
-            return cls(place, tuple(entries), file.__getitem__, file)
-        arrays: Mapping[str, np.ndarray] = load_weights(path)
-        ties = find_ties(arrays)
-        entries = (
-            Entry(n, a.dtype.name, a.shape, tied=ties.get(n, ""))
-            for n, a in arrays.items()
-        )
-        return cls(place, tuple(entries), arrays.__getitem__)
+            yield file, tuple(entries)
+        return
+    arrays = load_weights(path)
+    ties = find_ties(arrays)
+    entries = (
+        Entry(n, a.dtype.name, a.shape, tied=ties.get(n, "")) for n, a in arrays.items()
+    )
+    yield arrays, tuple(entries)
 
-    def close(self) -> None:
-        """Close the file."""
-        if self.file is not None:
-            self.file.close()
+
+def split_gate_up(
+    name: str, rows: int, *, is_interleaved: bool = False
+) -> dict[str, slice]:
+    """Return which outputs each projection has in a tensor that may have two of them.
+
+    Args:
+        name: of the projection, as experts stored as one tensor have it.
+        rows: how many outputs the tensor has.
+        is_interleaved: whether outputs of both take turns; otherwise they are halves.
+    """
+    if name != "gate_up_proj" or rows % 2:
+        return {name: slice(None)}
+    if is_interleaved:
+        return {"gate_proj": slice(0, None, 2), "up_proj": slice(1, None, 2)}
+    return {"gate_proj": slice(rows // 2), "up_proj": slice(rows // 2, None)}
 
 
 class Rounded(NamedTuple):

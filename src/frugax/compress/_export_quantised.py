@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -13,15 +13,15 @@ from frugax.budget import Receipt, SizeBudget, SpendName, Verdict, check_budget
 
 from ._arguments import MonotonicProgress, Progress, check_path
 from ._compressed_tensors import CompressedTensors
-from ._export_layout import Entry, Item, Part, Rounded, Weights, keep as keep_dense
+from ._export_layout import Entry, Item, Part, Rounded, keep as keep_dense, open_weights
 from ._gguf import GGUF
 from ._int8_safetensors import Int8Safetensors
-from ._limits import Limit, make_receipt
 from ._roles import ModelConfig, Role, find_roles
 from ._rounded_before import refuse_rounded
 from ._tensor_table import (
     Columns,
     TensorRow,
+    limited,
     show_error,
     show_spends,
     summary_table,
@@ -179,37 +179,35 @@ def export_quantised(
     if os.path.exists(to) and os.path.samefile(file, to):
         raise ValueError(f"{os.fspath(to)}: write the weights to another file.")
     report = MonotonicProgress(progress)
-    weights = Weights.open(file)
-    try:
-        refuse_rounded((e.name, e.dtype, len(e.shape)) for e in weights.entries)
+    place = os.fspath(file)
+    with open_weights(file) as (weights, every):
+        refuse_rounded((e.name, e.dtype, len(e.shape)) for e in every)
         folder = _find_folder(file, to, config)
         known = ModelConfig.read(folder)
-        entries = _leave_out_tied_heads(weights.entries, known)
+        entries = _leave_out_tied_heads(every, known)
         writer: _Writer
         match suffix:
             case ".gguf":
-                writer = GGUF(Path(to), bits, known, folder, weights.place)
+                writer = GGUF(Path(to), bits, known, folder, place)
             case ".safetensors":
                 writer = Int8Safetensors(Path(to))
             case _:
                 writer = CompressedTensors(
                     *(Path(to), bits, keep, known, entries, folder)
                 )
-        exported = _Exported(weights, writer)
+        exported = _Exported(weights, every, writer, place)
         items = writer.list_items(entries)
         for i, item in enumerate(items):
             report(i / len(items), f"rounding {item.name or 'the array'}")
             exported.add(item)
-        writer.write(exported.parts, exported.dense, weights.place)
-    finally:
-        weights.close()
+        writer.write(exported.parts, exported.dense, place)
     report.finish()
     file_bytes = os.stat(writer.file).st_size
     tensors = exported.list_tensors()
     rel_error = exported.rel_error
     return ExportReport(
         tensors=tensors,
-        receipt=_make_receipt(weights.entries, budget, rel_error, file_bytes),
+        receipt=_make_receipt(every, budget, rel_error, file_bytes),
         file_bytes=file_bytes,
         rel_error=rel_error,
     )
@@ -260,11 +258,17 @@ class _Exported:
     together.
     """
 
-    def __init__(self, weights: Weights, writer: _Writer) -> None:
+    def __init__(
+        self,
+        weights: Mapping[str, np.ndarray],
+        entries: Sequence[Entry],
+        writer: _Writer,
+        place: str,
+    ) -> None:
         self.parts: list[Part] = []
         self.dense: set[str] = set()
-        self._weights, self._writer = weights, writer
-        self._entries = {entry.name: entry for entry in weights.entries}
+        self._weights, self._writer, self._place = weights, writer, place
+        self._entries = {entry.name: entry for entry in entries}
         self._rows: dict[str, list[tuple[Rounded, Distortion, float, str]]] = {}
         self._rows_of: dict[str, Item] = {}
         self._last: tuple[tuple[str, ...], list[np.ndarray]] = ((), [])
@@ -272,7 +276,7 @@ class _Exported:
     def add(self, item: Item) -> None:
         """Read, round and measure one tensor of the file."""
         if self._last[0] != item.sources:  # an expert of the same tensor
-            arrays = [self._weights.read(name) for name in item.sources]
+            arrays = [self._weights[name] for name in item.sources]
             self._last = item.sources, arrays
         arrays = self._last[1]
         array = arrays[0] if item.make is None else item.make(arrays)
@@ -282,7 +286,7 @@ class _Exported:
             rounded = keep_dense(item.name, array)
             self.dense.add(item.name)
         else:
-            place = f"{self._weights.place}: tensor {item.name!r}"
+            place = f"{self._place}: tensor {item.name!r}"
             rounded = self._writer.round(item, array, place)
             error = Distortion.between(rounded.decoded, array)
         self.parts.extend(rounded.parts)
@@ -346,7 +350,14 @@ def _make_receipt(
             original_bytes=sum(e.nbytes for e in entries),
             weights=sum(math.prod(e.shape) for e in entries),
         )
-    return make_receipt(
-        Limit(SpendName.REL_ERROR, "", limit, None, rel_error, source),
-        Limit(SpendName.FILE, "bytes", most, None, file_bytes, "length of the file"),
+    of_errors = limited(
+        limit, name=SpendName.REL_ERROR, unit="", measured=rel_error, source=source
     )
+    of_file = limited(
+        most,
+        name=SpendName.FILE,
+        unit="bytes",
+        measured=file_bytes,
+        source="length of the file",
+    )
+    return Receipt(of_errors + of_file)

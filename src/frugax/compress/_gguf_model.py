@@ -13,7 +13,7 @@ import numpy as np
 
 from frugax.errors import UnsupportedFileError
 
-from ._export_layout import Entry, Item
+from ._export_layout import Entry, Item, split_gate_up
 from ._roles import WEIGHT, ModelConfig
 
 # The architecture of llama.cpp for each model type of transformers.
@@ -93,7 +93,7 @@ def name_for_llama_cpp(
         if found := _EXPERT.match(entry.name.removesuffix(WEIGHT)):
             layer, number, name = found.groups()
             if number is None:
-                items.extend(_split_fused(entry, layer, name, config, place))
+                items.extend(_split_fused(entry, layer, name, place))
                 continue
             target = f"blk.{layer}.{_expert_name(entry.name, name, place)}.weight"
             experts.setdefault(target, {})[int(number)] = entry
@@ -137,23 +137,12 @@ def _expert_name(name: str, last: str, place: str) -> str:
     return _EXPERTS[last]
 
 
-def _split_fused(
-    entry: Entry, layer: str, name: str, config: ModelConfig, place: str
-) -> list[Item]:
+def _split_fused(entry: Entry, layer: str, name: str, place: str) -> list[Item]:
     """Return the stacks of experts that are stored as one tensor."""
     count, rows, columns = entry.shape
-    transposed = config.transposed_experts
-    if transposed:
-        rows, columns = columns, rows
-    if name == "gate_up_proj":
-        half = rows // 2
-        pieces = {"gate_proj": slice(half), "up_proj": slice(half, None)}
-    else:
-        pieces = {name: slice(None)}
 
     def take(sources: list[np.ndarray], piece: slice) -> np.ndarray:
-        stack = sources[0].swapaxes(1, 2) if transposed else sources[0]
-        return np.ascontiguousarray(stack[:, piece])
+        return np.ascontiguousarray(sources[0][:, piece])
 
     return [
         Item(
@@ -162,7 +151,7 @@ def _split_fused(
             (count, len(range(rows)[piece]), columns),
             make=functools.partial(take, piece=piece),
         )
-        for each, piece in pieces.items()
+        for each, piece in split_gate_up(name, rows).items()
     ]
 
 

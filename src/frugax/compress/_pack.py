@@ -12,8 +12,7 @@ from frugax.budget import Receipt, SizeBudget, SpendName, Verdict, check_budget
 from frugax.errors import InfeasibleBudgetError
 from frugax.trees import PyTree, is_array, named_leaves, replace_leaves
 
-from ._limits import Limit, make_receipt
-from ._tensor_table import TensorRow, show_error, tensor_table
+from ._tensor_table import TensorRow, limited, show_error, tensor_table
 from .arrays import (
     QUANTISABLE,
     Distortion,
@@ -26,7 +25,8 @@ from .arrays import (
     unwrap_modules,
     warn_of_not_finite,
 )
-from .codecs.groups import Grouping, decode_groups, pack_nibbles, quantise_groups
+from .codecs.groups import Grouping, decode_groups, quantise_groups
+from .search import check_sensitivity
 
 # Smaller tensors stay as they are: programs hardly notice their bytes, and outputs do
 # notice their errors.
@@ -41,18 +41,14 @@ _MAX_TRIES = 6
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PackedTensor(TensorRow):
-    """One tensor of packed weights in memory; its codec is `"dense"` if not packed."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PackedWeights:
     """Weights packed within a budget, and the errors that they were measured to have.
 
     Attributes:
         tree: the tree that was given, with a `PackedArray` for each packed tensor and
             a JAX array for each other one.
-        tensors: one entry for each array, in the tree's order.
+        tensors: one entry for each array, in the tree's order; the codec of one
+            that is not packed is `"dense"`.
         receipt: each limit beside the predicted and the measured value.
         bytes: of all arrays in memory.
         original_bytes: of the arrays that were given.
@@ -60,7 +56,7 @@ class PackedWeights:
     """
 
     tree: PyTree
-    tensors: tuple[PackedTensor, ...]
+    tensors: tuple[TensorRow, ...]
     receipt: Receipt
     bytes: int
     original_bytes: int
@@ -137,7 +133,8 @@ def pack(
     arrays = named_arrays(replace_leaves(tree, only_arrays))
     sources = {name: Tensor(name, array) for name, array in arrays.items()}
     warn_of_not_finite(sources.values(), stack_level=2)
-    weights = _check_sensitivity(sources, sensitivity)
+    check_sensitivity(sensitivity or {}, sources)
+    weights = [float((sensitivity or {}).get(name, 1.0)) for name in sources]
     options = [_list_options(source) for source in sources.values()]
     limit = budget.limit_bytes(
         original_bytes=sum(array.nbytes for array in arrays.values()),
@@ -161,8 +158,12 @@ def pack(
         packed = [(None, Distortion()) for _ in chosen]
         energy = 0.0
     tensors = tuple(
-        PackedTensor.measure(
-            *(source.name, source.array, source.energy, error),
+        TensorRow(
+            name=source.name,
+            dtype=source.array.dtype.name,
+            shape=source.array.shape,
+            rel_error=relative_error(error.energy, source.energy),
+            max_abs=error.max_abs,
             codec="dense" if array is None else str(option.grouping),
             bytes=source.array.nbytes if array is None else array.nbytes,
         )
@@ -175,17 +176,20 @@ def pack(
         _raise_infeasible(held, limit, budget, [*sources.values()])
     rel_error = relative_error(energy, total)
     predicted = math.fsum(option.energy for option in chosen)
-    receipt = make_receipt(
-        Limit(
-            *("arrays in memory", "bytes", limit),
-            *(sum(option.bytes for option in chosen), held),
-            source="bytes of the packed arrays",
-        ),
-        Limit(
-            *(SpendName.REL_ERROR, "", budget.rel_error),
-            *(relative_error(predicted, total), rel_error),
-            source="decoded from the packed arrays; predicted from samples",
-        ),
+    spends = limited(
+        limit,
+        name="arrays in memory",
+        unit="bytes",
+        predicted=sum(option.bytes for option in chosen),
+        measured=held,
+        source="bytes of the packed arrays",
+    ) + limited(
+        budget.rel_error,
+        name=SpendName.REL_ERROR,
+        unit="",
+        predicted=relative_error(predicted, total),
+        measured=rel_error,
+        source="decoded from the packed arrays; predicted from samples",
     )
     by_name = {
         name: array
@@ -195,7 +199,7 @@ def pack(
     return PackedWeights(
         tree=replace_leaves(tree, [by_name.get(n, leaf) for n, leaf in leaves]),
         tensors=tensors,
-        receipt=receipt,
+        receipt=Receipt(spends),
         bytes=held,
         original_bytes=sum(array.nbytes for array in arrays.values()),
         rel_error=rel_error,
@@ -221,17 +225,6 @@ def unpack(tree: PyTree) -> PyTree:
         tree,
         is_leaf=lambda leaf: isinstance(leaf, PackedArray),
     )
-
-
-def _check_sensitivity(
-    sources: Mapping[str, Tensor], sensitivity: Mapping[str, float] | None
-) -> list[float]:
-    for name, weight in (sensitivity or {}).items():
-        if name not in sources:
-            raise ValueError(f"sensitivity names {name!r}, which is not a tensor.")
-        if not 0 <= weight < math.inf:
-            raise ValueError(f"sensitivity of {name!r} must be >= 0, got {weight}.")
-    return [float((sensitivity or {}).get(name, 1.0)) for name in sources]
 
 
 def _why_dense(source: Tensor) -> str:
@@ -345,20 +338,14 @@ def _choose(
 def _pack_tensor(
     source: Tensor, option: _Option
 ) -> tuple[PackedArray | None, Distortion]:
-    import jax.numpy as jnp
-
     grouping, array = option.grouping, source.array
     if grouping is None:
         return None, Distortion()
     integers, steps = quantise_groups(array, grouping, _bfloat16())
     decoded = decode_groups(integers, steps, grouping, array.dtype)
-    data = pack_nibbles(integers) if grouping.bits == 4 else integers
-    packed = PackedArray(
-        data=jnp.asarray(data),
-        steps=jnp.asarray(steps),
-        far_at=None,
-        far=None,
-        columns=array.shape[-1],
+    packed = PackedArray.pack(
+        integers,
+        steps,
         bits=grouping.bits,
         group=grouping.size,
         axis=grouping.axis,

@@ -16,10 +16,10 @@ from frugax.budget import (
 )
 from frugax.errors import CorruptFileError
 
-from ._limits import Limit, make_receipt
 from ._tensor_table import (
     TensorRow,
     format_gap,
+    limited,
     show_error,
     show_spends,
     summary_table,
@@ -136,20 +136,28 @@ class CompressReport:
         )
         counted = f"length of the file; predicted {predicted}"
         decoded = f"decoded from the file; predicted {predicted}"
-        return make_receipt(
-            Limit(
-                *(SpendName.FILE, "bytes", limit),
-                *(plan.file_bytes, self.file_bytes, counted, problems),
-            ),
-            Limit(
-                *(SpendName.REL_ERROR, "", budget.rel_error),
-                *(plan.rel_error, self.rel_error, decoded),
-            ),
-            Limit(
-                *(SpendName.MAX_ABS, "", budget.max_abs),
-                *(plan.max_abs, self.max_abs, decoded),
-            ),
+        spends = limited(
+            limit,
+            name=SpendName.FILE,
+            unit="bytes",
+            predicted=plan.file_bytes,
+            measured=self.file_bytes,
+            source=counted,
+            problems=problems,
         )
+        for name, figure in (
+            (SpendName.REL_ERROR, "rel_error"),
+            (SpendName.MAX_ABS, "max_abs"),
+        ):
+            spends += limited(
+                getattr(budget, figure),
+                name=name,
+                unit="",
+                predicted=getattr(plan, figure),
+                measured=getattr(self, figure),
+                source=decoded,
+            )
+        return Receipt(spends)
 
     def summary(self) -> str:
         """Return one table with a row for each kind of tensor, and the verdicts."""
@@ -273,12 +281,15 @@ def make_report(
     if budget.output_error is not None and measure is not None:
         output_error = measure(draft.arrays())
         outputs = "outputs on the batches that were held out"
-    row = Limit(
-        *("output error", "", budget.output_error),
-        *(plan.output_error, output_error, f"{outputs}; predicted {before}"),
+    spends += limited(
+        budget.output_error,
+        name="output error",
+        unit="",
+        predicted=plan.output_error,
+        measured=output_error,
+        source=f"{outputs}; predicted {before}",
     )
-    receipt = Receipt((*spends, *make_receipt(row).spends))
-    return dataclasses.replace(report, receipt=receipt)
+    return dataclasses.replace(report, receipt=Receipt(spends))
 
 
 def show_gap(tensor: TensorReport) -> str:

@@ -4,17 +4,12 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
-
-from frugax.budget import Receipt, SizeBudget, amount, table
-
-from .arrays import Distortion, relative_error
+from frugax.budget import Receipt, SizeBudget, Spend, amount, table
 
 # Below this share of the size a table says that some of it is unused.
 _UNUSED = 0.97
-_Row = TypeVar("_Row", bound="TensorRow")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,25 +36,6 @@ class TensorRow:
     bytes: int
     rel_error: float
     max_abs: float
-
-    @classmethod
-    def measure(
-        cls: type[_Row],
-        name: str,
-        array: np.ndarray,
-        energy: float,
-        error: Distortion,
-        **rest: Any,
-    ) -> _Row:
-        """Describe an array whose squares have the sum `energy`."""
-        return cls(
-            name=name,
-            dtype=array.dtype.name,
-            shape=array.shape,
-            rel_error=relative_error(error.energy, energy),
-            max_abs=error.max_abs,
-            **rest,
-        )
 
 
 # Extra columns by their heading; each shows one tensor.
@@ -125,6 +101,11 @@ def show_spends(receipt: Receipt) -> str:
         if math.isfinite(s.limit)
     ]
     return "".join(f"\n{line}" for line in lines)
+
+
+def limited(limit: float | None, **figures: Any) -> tuple[Spend, ...]:
+    """Return a quantity beside its limit; nothing where the budget has none for it."""
+    return () if limit is None else (Spend(limit=limit, **figures),)
 
 
 def used_share(of: Any) -> float:

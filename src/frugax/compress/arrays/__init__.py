@@ -24,6 +24,7 @@ from ._mapped import (
 )
 from ._packed import (
     PackedArray as PackedArray,
+    pack_nibbles as pack_nibbles,
     register_packed as register_packed,
 )
 from ._tensor import (

@@ -42,6 +42,28 @@ class PackedArray:
     # NumPy then leaves `x @ w` to this class.
     __array_ufunc__: ClassVar[None] = None
 
+    @classmethod
+    def pack(
+        cls,
+        integers: np.ndarray,
+        steps: np.ndarray,
+        far: tuple[np.ndarray, np.ndarray] | None = None,
+        **layout: Any,
+    ) -> "PackedArray":
+        """Put integers, int8, and their steps on a device, those of 4 bits in pairs."""
+        import jax.numpy as jnp
+
+        data = pack_nibbles(integers) if layout["bits"] == 4 else integers
+        far_at, far_integers = (None, None) if far is None else map(jnp.asarray, far)
+        return cls(
+            data=jnp.asarray(data),
+            steps=jnp.asarray(steps),
+            far_at=far_at,
+            far=far_integers,
+            columns=integers.shape[-1],
+            **layout,
+        )
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the weight."""
@@ -131,6 +153,14 @@ class PackedArray:
         return dataclasses.replace(
             self, data=self.data[rows], steps=self.steps[of_steps], group=group
         ).unpack()
+
+
+def pack_nibbles(integers: np.ndarray) -> np.ndarray:
+    """Pack integers of 4 bits in pairs along the last axis, the first one lower."""
+    nibbles = integers.view(np.uint8) & 15
+    if nibbles.shape[-1] % 2:
+        nibbles = np.concatenate([nibbles, np.zeros_like(nibbles[..., :1])], axis=-1)
+    return nibbles[..., 0::2] | (nibbles[..., 1::2] << 4)
 
 
 @functools.cache

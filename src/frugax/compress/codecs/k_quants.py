@@ -11,13 +11,14 @@ from typing import TypeAlias
 
 import numpy as np
 
+from .groups import Grouping, quantise_groups
+
 BLOCK = 256
 # From blocks to their bytes, one row each, and the numbers that these stand for.
 _Encoder: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 _PART = 1 << 20  # numbers at a time
-# Shares of the range of a sub-block that its integers reach over, and of its largest.
+# Shares of the range of a sub-block that its integers reach over.
 _RANGES = np.linspace(0.8, 1.06, 14, dtype=np.float32)
-_SHARES = np.linspace(0.8, 1.05, 11, dtype=np.float32)
 
 
 def encode_q4_k(array: np.ndarray) -> tuple[bytes, np.ndarray]:
@@ -71,7 +72,8 @@ def _encode_q4_k(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _encode_q6_k(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     sub = blocks.reshape(len(blocks), 16, 16)
-    scales = _fit_steps(sub)
+    _, scales = quantise_groups(sub, Grouping(6, 0), np.dtype(np.float32))
+    scales = scales[..., 0]
     largest = np.take_along_axis(scales, np.abs(scales).argmax(axis=1)[:, None], axis=1)
     d = (largest[:, 0] / -128).astype("<f2")
     size = d.astype(np.float32)[:, None]
@@ -126,19 +128,3 @@ def _fit_ranges(sub: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         best = np.where(better, loss, best)
         scales, minima = np.where(better, s, scales), np.where(better, -b, minima)
     return scales, minima
-
-
-def _fit_steps(sub: np.ndarray) -> np.ndarray:
-    """Find the step of least squared error for integers from -32 to 31."""
-    at = np.abs(sub).argmax(axis=-1)[..., None]
-    extreme = np.take_along_axis(sub, at, axis=-1)[..., 0]
-    best = np.full(extreme.shape, np.inf, np.float32)
-    steps = np.zeros_like(extreme)
-    for share in _SHARES:
-        step = extreme * (share / -32)
-        q = np.clip(np.rint(_divide(sub, step[..., None])), -32, 31)
-        error = sub - q * step[..., None]
-        loss = np.einsum("...i,...i", error, error)
-        better = loss < best
-        best, steps = np.where(better, loss, best), np.where(better, step, steps)
-    return steps

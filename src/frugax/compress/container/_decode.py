@@ -28,12 +28,8 @@ def decode_tensor(
     # One chunk is decoded in place of a copy, unless it is stored: the values would be
     # a view of the file.
     if len(record.chunks) == 1 and record.codec != "stored":
-        with name_errors(f"tensor {record.name!r}"):
-            block = content.read_chunk(record.chunks[0])
-            part = _decode_chunk(block, record, record.size, None)
-            if check_values:
-                _compare_digest(compute_digest(part), record)
-        return part.reshape(record.shape)
+        (flat,) = iter_parts(content, record, check_values=check_values)
+        return flat.reshape(record.shape)
     # Safe to allocate: a header that states far more than the file can hold was
     # refused.
     flat = np.empty(record.size, dtype_from_name(record.dtype))
@@ -53,18 +49,15 @@ def iter_parts(
 
     The digest is compared after the last chunk, when all were yielded.
     """
-    numbers = numbers_per_chunk(record.codec, record.shape)
     digest = Digest()
-    for i, chunk in enumerate(record.chunks):
-        with name_errors(f"tensor {record.name!r}"):
-            size = min(numbers, record.size - i * numbers)
-            place = None if into is None else into[i * numbers :][:size]
-            part = _decode_chunk(content.read_chunk(chunk), record, size, place)
+    with name_errors(f"tensor {record.name!r}"):
+        for at, size, block in _read_chunks(content, record):
+            place = None if into is None else into[at : at + size]
+            part = _decode_chunk(block, record, size, place)
+            if check_values:
+                digest.update(part)
+            yield part
         if check_values:
-            digest.update(part)
-        yield part
-    if check_values:
-        with name_errors(f"tensor {record.name!r}"):
             _compare_digest(digest.hexdigest(), record)
 
 
@@ -79,12 +72,10 @@ def decode_tensors(
         if form is None:
             yield record, decode_tensor(content, record, check_values=check_exact)
             continue
-        numbers = numbers_per_chunk(record.codec, record.shape)
         with name_errors(f"tensor {record.name!r}"):
-            for i, chunk in enumerate(record.chunks):
-                size = min(numbers, record.size - i * numbers)
-                blocks.append(grid.parse(content.read_chunk(chunk), size, form))
-                parts.append((record, i * numbers))
+            for at, size, block in _read_chunks(content, record):
+                blocks.append(grid.parse(block, size, form))
+                parts.append((record, at))
     started: dict[str, np.ndarray] = {}
     # Groups cut across tensors: a tensor is complete once the last of its chunks is, in
     # whichever group that may be.
@@ -139,16 +130,14 @@ def decode_integers(
         return None
     dtype = dtype_from_name(record.dtype)
     working = compute_type(dtype)
-    numbers = numbers_per_chunk(record.codec, record.shape)
     # int64 holds the levels of every codec, up to 2^52 for float64 weights.
     flat = np.empty(record.size, np.int64)
     steps: list[np.ndarray] = []
     with name_errors(f"tensor {record.name!r}"):
-        for i, chunk in enumerate(record.chunks):
-            part = flat[i * numbers : (i + 1) * numbers]
-            block = content.read_chunk(chunk)
-            parsed = grid.parse(block, len(part), record.form)
-            part[:] = _turn_back(grid.decode_integers(parsed, working), record)
+        for at, size, block in _read_chunks(content, record):
+            parsed = grid.parse(block, size, record.form)
+            decoded = grid.decode_integers(parsed, working)
+            flat[at : at + size] = _turn_back(decoded, record)
             if parsed.exponents is not None:
                 units = grid.run_scales(parsed.exponents) * record.step.size
                 every = parsed.lanes.repeat(units.astype(working))
@@ -173,17 +162,26 @@ def decode_rows(
 ) -> np.ndarray:
     """Return some rows; only the chunks that they stand in are decoded."""
     row = math.prod(record.shape[1:])
-    numbers = numbers_per_chunk(record.codec, record.shape)
     first, last = start * row, stop * row
     flat = np.empty(last - first, dtype_from_name(record.dtype))
     with name_errors(f"tensor {record.name!r}"):
-        for i in range(first // numbers, -(-last // numbers)):
-            at = i * numbers
-            block = content.read_chunk(record.chunks[i])
-            part = _decode_chunk(block, record, min(numbers, record.size - at), None)
+        for at, size, block in _read_chunks(content, record, first, last):
+            part = _decode_chunk(block, record, size, None)
             low, high = max(first, at), min(last, at + part.size)
             flat[low - first : high - first] = part[low - at : high - at]
     return flat.reshape(stop - start, *record.shape[1:])
+
+
+def _read_chunks(
+    content: FileContent, record: Record, first: int = 0, last: int | None = None
+) -> Iterator[tuple[int, int, memoryview]]:
+    """Yield place, size and bytes of the chunks that have the numbers of a range."""
+    numbers = numbers_per_chunk(record.codec, record.shape)
+    last = record.size if last is None else last
+    for i in range(first // numbers, -(-last // numbers)):
+        at = i * numbers
+        size = min(numbers, record.size - at)
+        yield at, size, content.read_chunk(record.chunks[i])
 
 
 def verify_chunks(content: FileContent, record: Record) -> None:

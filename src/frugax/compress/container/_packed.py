@@ -4,7 +4,6 @@ import numpy as np
 
 from ..arrays import PackedArray, dtype_from_name
 from ..codecs import largest_finite
-from ..codecs.groups import pack_nibbles
 from ._decode import decode_integers
 from ._layout import FileContent
 from ._metadata import Record
@@ -37,19 +36,10 @@ def decode_packed(content: FileContent, record: Record) -> PackedArray | None:
     length, bits = min((_count_bytes(integers, bits), bits) for bits in (4, 8))
     if length + steps.nbytes >= record.nbytes:
         return None
-    far_at, far = _split_far(integers, bits)
-    if bits == 4:
-        data = pack_nibbles(integers.astype(np.int8))
-    else:
-        data = integers.astype(np.int8)
-    import jax.numpy as jnp
-
-    return PackedArray(
-        data=jnp.asarray(data),
-        steps=jnp.asarray(steps),
-        far_at=None if far_at is None else jnp.asarray(far_at),
-        far=None if far is None else jnp.asarray(far),
-        columns=record.shape[-1],
+    return PackedArray.pack(
+        integers.astype(np.int8),
+        steps,
+        _split_far(integers, bits),
         bits=bits,
         group=group,
         axis=-1,
@@ -73,16 +63,14 @@ def _count_bytes(integers: np.ndarray, bits: int) -> int:
     return whole + int(far) * matrices * _FAR_BYTES
 
 
-def _split_far(
-    integers: np.ndarray, bits: int
-) -> tuple[np.ndarray | None, np.ndarray | None]:
+def _split_far(integers: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Return where integers beyond the bits stand in each matrix, and the integers."""
     matrix = integers.shape[-1] * integers.shape[-2]
     flat = integers.reshape(-1, matrix)
     is_far = _is_far(flat, bits)
     most = int(is_far.sum(axis=1).max(initial=0))
     if not most:
-        return None, None
+        return None
     # Shorter lists are filled up with places beyond the end.
     at = np.full((len(flat), most), matrix, np.int32)
     far = np.zeros((len(flat), most), np.int32)
