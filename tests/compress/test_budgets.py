@@ -4,14 +4,11 @@ import dataclasses
 import re
 from typing import Any
 
-import hypothesis.strategies as st
 import jax
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
 
-import frugax as fx
 from frugax import SizeBudget, compress, trees
 from frugax.errors import InfeasibleBudgetError
 from refusals import refuses
@@ -419,99 +416,6 @@ def test_the_error_reached_by_a_size_can_be_required_with_it(size):
     assert both.rel_error <= alone.rel_error
     both = compress.plan(tree, SizeBudget(bytes=size, max_abs=alone.max_abs))
     assert both.max_abs <= alone.max_abs
-
-
-# A normal deviate times 1e5 is infinite in float16.
-@pytest.mark.filterwarnings("ignore:these tensors have NaN or infinite:UserWarning")
-@settings(max_examples=8, deadline=None)
-@given(st.integers(0, 2**31), st.floats(1.0, 200.0))
-def test_no_tree_and_no_ratio_ever_passes_the_limit(seed, ratio):
-    rng = np.random.default_rng(seed)
-    tree = {}
-    for i in range(rng.integers(1, 5)):
-        shape = rng.integers(0, 40, rng.integers(0, 4))
-        scale = 10.0 ** rng.integers(-6, 6)
-        kind = ["float32", "float64", "float16", "int32"][rng.integers(4)]
-        with np.errstate(over="ignore"):
-            tree[f"t{i}"] = np.asarray(rng.normal(size=shape) * scale).astype(kind)
-    limit = int(trees.nbytes(tree) // ratio)
-    try:
-        data = compress.compress(tree, SizeBudget(ratio=ratio))
-    except InfeasibleBudgetError as e:
-        needed = int(e.needed)
-        data = compress.compress(tree, SizeBudget(bytes=needed))
-        limit = needed
-    assert len(data) <= limit
-    back = compress.decompress(data)
-    for name, leaf in tree.items():
-        assert back[name].shape == leaf.shape
-        assert back[name].dtype == leaf.dtype
-
-
-@pytest.mark.thorough
-def test_a_trained_network_keeps_its_accuracy_at_a_sixth_of_its_size():
-    sklearn = pytest.importorskip("sklearn.datasets")
-    images, labels = sklearn.load_digits(return_X_y=True)
-    rng = np.random.default_rng(0)
-    order = rng.permutation(len(images))
-    images, labels = images[order].astype(np.float32) / 16, labels[order]
-    net = train_digits(images[600:], labels[600:], rng)
-
-    def accuracy(net):
-        return float((forward(net, images[:600])[-1].argmax(1) == labels[:600]).mean())
-
-    before = accuracy(net)
-    assert before > 0.95
-    data = compress.compress(net, SizeBudget(ratio=6))
-    assert trees.nbytes(net) / len(data) >= 6
-    assert accuracy(compress.decompress(data)) >= before - 0.005
-
-
-def forward(net, x):
-    """A residual network: its activations, the logits last."""
-    seen = [np.maximum(x @ net["in"], 0)]
-    for w in net["blocks"]:
-        seen.append(seen[-1] + np.maximum(seen[-1] @ w, 0))
-    return [*seen, seen[-1] @ net["out"]]
-
-
-def train_digits(images, labels, rng):
-    width = 128
-    make = lambda n, m, s: (rng.normal(size=(n, m)) * s).astype(np.float32)
-    net: dict[str, Any] = {
-        "in": make(64, width, 0.15),
-        "blocks": [make(width, width, 0.03) for _ in range(3)],
-        "out": make(width, 10, 0.05),
-    }
-    for _ in range(400):
-        pick = rng.integers(0, len(images), 64)
-        x, y = images[pick], labels[pick]
-        h0, h1, h2, h3, logits = forward(net, x)
-        p = np.exp(logits - logits.max(1, keepdims=True))
-        p /= p.sum(1, keepdims=True)
-        p[np.arange(64), y] -= 1
-        p /= 64
-        grads: dict[str, Any] = {"out": h3.T @ p, "blocks": [None] * 3}
-        g = p @ net["out"].T
-        for i, h in ((2, h2), (1, h1), (0, h0)):
-            inside = g * (h @ net["blocks"][i] > 0)
-            grads["blocks"][i] = h.T @ inside
-            g = g + inside @ net["blocks"][i].T
-        grads["in"] = x.T @ (g * (h0 > 0))
-        rate = np.float32(0.1)
-        net = {
-            "in": net["in"] - rate * grads["in"],
-            "blocks": [
-                w - rate * d
-                for w, d in zip(net["blocks"], grads["blocks"], strict=True)
-            ],
-            "out": net["out"] - rate * grads["out"],
-        }
-    return net
-
-
-def test_the_package_exports_its_public_names():
-    assert fx.compress is compress
 
 
 @pytest.mark.parametrize("name", ["rel_error", "max_abs"])

@@ -367,12 +367,3 @@ def test_an_error_of_outputs_needs_a_calibration(columns):
     net = columns[1]
     with refuses(ValueError, "plan"):
         compress.plan(net, SizeBudget(output_error=0.1))
-
-
-def _dicts(value):
-    if isinstance(value, dict):
-        yield value
-        value = [*value.values()]
-    if isinstance(value, list):
-        for part in value:
-            yield from _dicts(part)

@@ -10,8 +10,10 @@ from refusals import refuses
 W = {"w": np.ones((8, 8))}
 
 
-def test_arguments_of_a_wrong_type_are_named_without_a_type_checker():
+def test_arguments_of_a_wrong_type_are_named_without_a_type_checker(tmp_path):
+    compress.save(tmp_path / "w.fxz", W, SizeBudget(max_abs=0))
     code = """
+import sys
 import numpy as np
 from frugax import SizeBudget, compress
 
@@ -26,13 +28,16 @@ for call in (
     lambda: compress.apply(tree, "x"),
     lambda: compress.plan(tree, six, sensitivity=[1]),
     lambda: compress.plan(tree, six, sensitivity={"w": "x"}),
+    lambda: compress.plan(tree, six, progress=3),
+    lambda: compress.decompress("c.fxz"),
+    lambda: compress.open(sys.argv[1]).rows("w", 1.5, 3),
 ):
     try:
         call()
     except TypeError as e:
         print(e)
 """
-    done = forked.python(code)
+    done = forked.python(code, tmp_path / "w.fxz")
     assert done.returncode == 0, done.stderr
     none = "a file is named by text or a path, got a NoneType."
     assert done.stdout.splitlines() == [
@@ -47,6 +52,10 @@ for call in (
         'sensitivity must be "default", "equal", "rows" or numbers by name, as '
         "frugax.compress.sensitivity_of gives them, got [1].",
         "sensitivity of 'w' must be a number, got 'x'.",
+        "progress must be a function of (share, text), or None, got 3.",
+        "decompress needs the bytes of a file, got 'c.fxz' of type str: a file is read "
+        "by frugax.compress.open(path).",
+        "rows are integers, got 1.5 to 3.",
     ]
 
 
@@ -69,15 +78,3 @@ def test_a_file_is_identified_by_its_content(tmp_path, export, name, suffix):
     with refuses(ValueError, name, suffix):
         export(tmp_path / "w.fxz", tmp_path / name)
     assert not (tmp_path / name).exists()
-
-
-def test_rows_that_are_not_integers_are_named_without_a_type_checker(tmp_path):
-    compress.save(tmp_path / "w.fxz", W, SizeBudget(max_abs=0))
-    code = """
-import sys
-from frugax import compress
-
-compress.open(sys.argv[1]).rows("w", 1.5, 3)
-"""
-    done = forked.python(code, tmp_path / "w.fxz")
-    assert "rows are integers, got 1.5 to 3." in done.stderr

@@ -24,12 +24,6 @@ def test_scaled_steps_fill_the_size_of_the_plan(tmp_path, scale):
     assert report.rel_error < 1.2 * searched.rel_error
 
 
-def test_without_refit_larger_weights_break_the_plan(tmp_path):
-    plan = compress.plan(weights(1.0), SizeBudget(ratio=6))
-    with refuses(ValueError, "Plan"):
-        compress.save(tmp_path / "a.fxz", weights(4.0), plan)
-
-
 @pytest.mark.parametrize("scale", [0.01, 0.5, 3.0, 1e4])
 @pytest.mark.parametrize("budget", [SizeBudget(ratio=6), SizeBudget(rel_error=0.05)])
 def test_a_plan_is_refused_for_weights_of_another_size(budget, scale):
