@@ -244,22 +244,14 @@ def convolve(
     short: Num[jax.Array, " n"], long: Num[jax.Array, " m"], kind: str
 ) -> Num[jax.Array, " n+m-1"]:
     """Make one pass over the long sequence for each element of the short one."""
-    # Positions out of range are masked: integers do not have an infinity to pad with.
-    places, m = jnp.arange(short.shape[0] + long.shape[0] - 1), long.shape[0]
-
-    def term(i: "int | jax.Array") -> tuple[jax.Array, jax.Array]:
-        at = places - i
-        inside = (at >= 0) & (at < m)
-        return short[i] + long[jnp.clip(at, 0, m - 1)], inside
+    m = long.shape[0]
 
     def body(i: jax.Array, out: jax.Array) -> jax.Array:
-        value, inside = term(i)
-        # The position that no earlier term has reached.
-        first = places == i + m - 1
-        return jnp.where(
-            first, value, jnp.where(inside, optimum(kind)(out, value), out)
-        )
+        inside = jax.lax.dynamic_slice_in_dim(out, i, m - 1)
+        inside = optimum(kind)(inside, short[i] + long[:-1])
+        return jax.lax.dynamic_update_slice_in_dim(out, inside, i, 0)
 
-    # Term 0 is clipped at its end. Later terms overwrite those places when they first
-    # reach them.
-    return jax.lax.fori_loop(1, short.shape[0], body, term(0)[0])
+    # Each place with the term of the first pass that reaches it: integers do not have
+    # an infinity to start with.
+    out = jnp.concatenate([short[0] + long, short[1:] + long[-1]])
+    return jax.lax.fori_loop(1, short.shape[0], body, out)
