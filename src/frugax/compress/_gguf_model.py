@@ -243,11 +243,14 @@ def _rope(entries: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**entries, **(entries.get("rope_parameters") or {})}
 
 
+def _rope_scaling(entries: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Return how frequencies are scaled, and the entries about it."""
+    scaling = entries.get("rope_scaling") or entries.get("rope_parameters") or {}
+    return scaling.get("rope_type") or scaling.get("type", "default"), scaling
+
+
 def _describe_rope(config: ModelConfig, name: str, place: str) -> dict[str, Value]:
-    scaling = config.entries.get("rope_scaling") or config.entries.get(
-        "rope_parameters", {}
-    )
-    kind = (scaling or {}).get("rope_type") or (scaling or {}).get("type", "default")
+    kind, scaling = _rope_scaling(config.entries)
     match kind:
         case "default" | "llama3":  # llama3 has a tensor of factors
             return {}
@@ -272,8 +275,8 @@ def _describe_rope(config: ModelConfig, name: str, place: str) -> dict[str, Valu
 def rope_factors(config: ModelConfig) -> np.ndarray | None:
     """Return what Llama 3 divides the frequencies of positions by; None without."""
     entries = config.entries
-    scaling = entries.get("rope_scaling") or entries.get("rope_parameters") or {}
-    if (scaling.get("rope_type") or scaling.get("type")) != "llama3":
+    kind, scaling = _rope_scaling(entries)
+    if kind != "llama3":
         return None
     hidden, heads = entries["hidden_size"], entries["num_attention_heads"]
     length = entries.get("head_dim") or hidden // heads

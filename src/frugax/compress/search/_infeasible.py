@@ -12,7 +12,6 @@ from ._draft import Draft
 from ._plan import make_plan
 from ._source import Source
 
-_LARGER_ERROR = "allow a larger error: "
 # The digits of a value that a message offers: few enough to type it as a budget.
 _DIGITS = 4
 
@@ -34,29 +33,22 @@ def raise_infeasible(
     sources = draft.sources
     reachable: dict[str, float] = {"bytes": draft.length}
     only_size = budget.is_only_size
+    name, kind, least = "", "", None
+    if budget.max_abs is not None:
+        name, kind, least = "max_abs", "a largest error", find_least_max_abs()
+    elif in_size is not None and in_size.length <= limit:
+        name, kind, least = "rel_error", "a relative error", in_size.rel_error
+        if budget.output_error is not None:
+            name, kind = "output_error", "an output error"
+            least = measure_outputs(in_size)
+        least = round_up(least)
     hint = _suggest(draft, limit, exact_only, only_size=only_size)
-    if budget.rel_error is not None:
-        if in_size is not None and in_size.length <= limit:
-            reachable["rel_error"] = round_up(in_size.rel_error)
-    elif budget.output_error is not None:
-        if in_size is not None and in_size.length <= limit:
-            reachable["output_error"] = round_up(measure_outputs(in_size))
-    elif budget.max_abs is not None:
-        least = find_least_max_abs()
-        if least is not None:
-            reachable["max_abs"] = least
-    for name, kind in (
-        ("rel_error", "a relative error"),
-        ("max_abs", "a largest error"),
-        ("output_error", "an output error"),
-    ):
-        if name not in reachable:
-            continue
-        offer = f"allow {kind} of {reachable[name]:.4g}, the least found"
-        if hint.startswith(_LARGER_ERROR):
-            hint = f"{offer} in so many bytes: {hint.removeprefix(_LARGER_ERROR)}"
-        else:
-            hint = f"{offer} in so many bytes, or {hint}"
+    if least is not None:
+        reachable[name] = least
+        offer = f"allow {kind} of {least:.4g}, the least found in so many bytes"
+        hint = f"{offer}, or {hint}" if hint else f"{offer}: {_name_longest(draft)}"
+    elif not hint:
+        hint = f"allow a larger error: {_name_longest(draft)}"
     asked, best = describe_best_size(
         budget,
         draft.length,
@@ -83,7 +75,10 @@ def raise_infeasible(
 def _suggest(
     draft: Draft, limit: int, exact_only: list[Source], *, only_size: bool
 ) -> str:
-    """Say what would help besides more bytes; name the tensors in the way."""
+    """Say what would help besides more bytes, tensors in the way by name.
+
+    Nothing where a larger error would.
+    """
     needed = draft.length
     if not draft.tensors:
         return "give a tree with weights in it: this one is empty."
@@ -93,12 +88,8 @@ def _suggest(
             f"compress fewer tensors: without any weight the file takes {header:,} "
             "bytes, for names, shapes and checks."
         )
-    binds = max(draft.tensors, key=lambda t: t.stored_bytes)
-    longest = (
-        f"{binds.name or '(the array)'!r} alone takes {binds.stored_bytes:,} bytes."
-    )
     if not only_size and sum(source.exact.bytes for source in exact_only) < limit:
-        return f"{_LARGER_ERROR}{longest}"
+        return ""
     named: list[str] = []
     for s in exact_only:
         if needed <= limit:
@@ -107,12 +98,18 @@ def _suggest(
         place = s.name or "(the array)"
         named.append(f"{place!r} ({s.array.dtype.name}, {s.exact.bytes:,} bytes)")
     if needed > limit:  # the rest is too long as well
-        return f"compress fewer weights: {longest}"
+        return f"compress fewer weights: {_name_longest(draft)}"
     more = f" and {len(named) - 3} more" if len(named) > 3 else ""
     return (
         "convert or take out the tensors that can only be stored exactly "
         f"(docs/compress.md lists the kinds): {', '.join(named[:3])}{more}."
     )
+
+
+def _name_longest(draft: Draft) -> str:
+    longest = max(draft.tensors, key=lambda t: t.stored_bytes)
+    name = longest.name or "(the array)"
+    return f"{name!r} alone takes {longest.stored_bytes:,} bytes."
 
 
 def describe_best_size(
