@@ -9,20 +9,14 @@ import pytest
 
 from frugax import TimeBudget, causal
 from frugax.causal.surrogate import (
-    FAMILIES,
-    draw_generated,
+    CALIBRATION,
+    TRAINING,
     draw_tasks,
     set_index,
     training_batch,
 )
 from frugax.causal.surrogate.evidence import other_variables, set_members
-from frugax.causal.surrogate.network import (
-    apply_network,
-    initial_weights,
-    pack_weights,
-    unpack_lazily,
-    unpack_weights,
-)
+from frugax.causal.surrogate.network import apply_network, initial_weights
 from frugax.train.distributed import Layout
 
 
@@ -39,13 +33,7 @@ def test_numpy_and_jax_give_the_same_answer():
     told, mask = batch["evidence"], batch["mask"]
     weights = _weights(blocks=2)
     here = apply_network(weights, told, mask)
-    row = pack_weights(weights)
-    for name, weight in unpack_weights(row, weights).items():
-        np.testing.assert_array_equal(weight, weights[name], err_msg=name)
-    asked = lambda row: apply_network(
-        unpack_lazily(row, weights, jnp), told, mask, xp=jnp
-    )
-    there = jax.jit(asked)(row)
+    there = jax.jit(lambda weights: apply_network(weights, told, mask, xp=jnp))(weights)
     np.testing.assert_allclose(here.edges, np.asarray(there.edges), atol=1e-5)
     np.testing.assert_allclose(np.exp(here.log_sets).sum(-1), 1, rtol=1e-5)
     assert here.edges.max() > 0.05
@@ -61,13 +49,10 @@ def test_before_training_both_posteriors_count_the_same():
     np.testing.assert_allclose(np.exp(answer.log_sets), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_tasks_are_standardised_and_repeat(family):
-    draw = lambda: draw_tasks(5, 6, width=5, families=(family,), observed=40)
-    tasks = draw()
-    np.testing.assert_array_equal(draw().values, tasks.values)
-    calm = tasks.values[:, :40]
-    there = tasks.mask > 0
+@pytest.mark.parametrize("family", TRAINING + CALIBRATION)
+def test_tasks_are_standardised(family):
+    tasks = draw_tasks(5, 6, width=5, families=(family,), observed=40)
+    calm, there = tasks.values[:, :40], tasks.mask > 0
     np.testing.assert_allclose(calm.mean(1)[there], 0, atol=1e-4)
     np.testing.assert_allclose(calm.std(1)[there], 1, rtol=1e-3)
     assert (tasks.intervened[:, :40] == 0).all()
@@ -76,23 +61,25 @@ def test_tasks_are_standardised_and_repeat(family):
     assert (np.linalg.matrix_power(tasks.graphs, 5) == 0).all()
 
 
-def test_generated_tasks_have_their_truth():
-    tasks = draw_generated(0, 8, width=4, observed=30, experiments=10)
-    code = set_index(tasks.graphs)
+@pytest.mark.parametrize("index", [4, 5])  # one of either generator
+def test_a_batch_for_training_has_its_truth_and_repeats(index):
+    batch, again = (training_batch(0, index, 8, 4) for _ in range(2))
+    np.testing.assert_array_equal(again["evidence"].pairs, batch["evidence"].pairs)
+    graphs, code = batch["graphs"], set_index(batch["graphs"])
+    np.testing.assert_array_equal(batch["sets"], code)
     for b in range(8):
         for child in range(4):
             parents = other_variables(4)[child][set_members(4)[code[b, child]] > 0]
-            np.testing.assert_array_equal(
-                np.flatnonzero(tasks.graphs[b, :, child]), parents
-            )
+            np.testing.assert_array_equal(np.flatnonzero(graphs[b, :, child]), parents)
 
 
 def test_the_posterior_depends_on_the_variables_that_were_set():
-    tasks = draw_tasks(1, 4, width=4, variables=4, families=("linear",))
+    made = causal.generate_batch(4, d=4, rows=128, seed=1)
+    rows = made.values, made.intervened.astype(np.float32), np.ones_like(made.values)
     surrogate = causal.load_default_surrogate()
-    told = surrogate.predict(tasks.values, tasks.intervened, tasks.present).edges
-    blind = surrogate.predict(tasks.values, 0 * tasks.intervened, tasks.present).edges
-    right = lambda p: np.abs(p - tasks.graphs).mean()
+    told = surrogate.predict(*rows).edges
+    blind = surrogate.predict(rows[0], 0 * rows[1], rows[2]).edges
+    right = lambda p: np.abs(p - made.adjacency).mean()
     assert right(told) < 0.8 * right(blind)
 
 
@@ -104,12 +91,12 @@ def test_training_compiles_once_and_improves():
     )
     assert trained.steps == 30
     assert [spend.measured for spend in trained.receipt.spends] == [1]
-    tasks = draw_tasks(9, 40, width=4)
+    made = causal.generate_batch(40, d=4, seed=9)
+    rows = made.values, made.intervened.astype(np.float32), np.ones_like(made.values)
 
     def loss(surrogate):
-        edges = surrogate.predict(tasks.values, tasks.intervened, tasks.present).edges
-        p = np.clip(edges, 1e-6, 1 - 1e-6)
-        return -np.where(tasks.graphs > 0, np.log(p), np.log1p(-p)).mean()
+        p = np.clip(surrogate.predict(*rows).edges, 1e-6, 1 - 1e-6)
+        return -np.where(made.adjacency, np.log(p), np.log1p(-p)).mean()
 
     assert loss(trained.surrogate) < loss(causal.Surrogate(initial_weights(0, 8, 1)))
 

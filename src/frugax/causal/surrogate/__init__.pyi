@@ -21,8 +21,7 @@ from ._training import (
     training_batch as training_batch,
 )
 from ._training_data import (
-    FAMILIES as FAMILIES,
-    Tasks as Tasks,
-    draw_generated as draw_generated,
+    CALIBRATION as CALIBRATION,
+    TRAINING as TRAINING,
     draw_tasks as draw_tasks,
 )

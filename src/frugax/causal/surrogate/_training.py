@@ -5,6 +5,7 @@ import functools
 import time
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -14,16 +15,9 @@ from frugax import train
 from frugax.budget import Receipt, TimeBudget
 
 from ._surrogate import Surrogate
-from ._training_data import CALIBRATION, TRAINING, Tasks, draw_generated, draw_tasks
+from ._training_data import CALIBRATION, Tasks, draw_generated, draw_tasks
 from .evidence import compute_evidence, moments, other_variables
-from .network import (
-    Weights,
-    apply_network,
-    initial_weights,
-    pack_weights,
-    unpack_lazily,
-    unpack_weights,
-)
+from .network import Weights, apply_network, initial_weights
 
 # Observational and interventional rows: mostly as in small studies, some larger.
 _ROWS = ((64, 64), (64, 64), (64, 64), (30, 30), (100, 20), (200, 100))
@@ -105,8 +99,10 @@ def train_surrogate(
     schedule = functools.partial(_learning_rate, learning_rate, warm, steps)
     first = initial_weights(seed, hidden, blocks)
     step = train.make_train_step(
-        lambda row, batch: log_loss(unpack_lazily(row, first, jnp), batch),
-        optax.adamw(schedule, weight_decay=1e-4),
+        log_loss,
+        # Of one vector: the updates of each array by itself take as long to compile as
+        # the rest of the step.
+        optax.flatten(optax.adamw(schedule, weight_decay=1e-4)),
         clip=1.0,
         # A second compilation would mean that the shapes of batches differ.
         compile_budget=1,
@@ -125,7 +121,7 @@ def train_surrogate(
 
     result = train.fit(
         step,
-        step.init(pack_weights(first)),
+        step.init(first),
         lambda index: training_batch(seed, index, batch, variables),
         steps=steps,
         budget=budget,
@@ -133,7 +129,7 @@ def train_surrogate(
         stop=out_of_time,
         prefetch=prefetch,
     )
-    surrogate = Surrogate(unpack_weights(np.asarray(result.state.params), first))
+    surrogate = Surrogate(jax.tree.map(np.asarray, result.state.params))
     losses = np.asarray(step_losses, np.float32)
     tenths = [losses]
     if len(losses) >= 10:
@@ -158,26 +154,28 @@ def training_batch(seed: int, index: int, batch: int, width: int) -> dict[str, A
     """Generate the batch of step `index`, reproducibly."""
     # Each generator, of even and of odd steps, passes through all pairs of row counts.
     observed, experiments = _ROWS[index // 2 % len(_ROWS)]
-    rows: dict[str, Any] = {
-        "width": width,
-        "observed": observed,
-        "experiments": experiments,
-    }
-    if index % 2:
-        # Seeded by the step and not by a running stream: batches prepared ahead in a
-        # thread, or after a restart, are the same.
-        tasks = draw_generated([seed, index], batch, **rows)
-    else:
-        tasks = draw_tasks([seed, index], batch, families=TRAINING, vary=True, **rows)
+    # Seeded by the step and not by a running stream: batches prepared ahead in a
+    # thread, or after a restart, are the same.
+    draw = draw_generated if index % 2 else draw_tasks
+    tasks = draw(
+        [seed, index], batch, width=width, observed=observed, experiments=experiments
+    )
     return as_batch(tasks)
 
 
 def as_batch(tasks: Tasks) -> dict[str, Any]:
     """Compute the evidence and the labels of data sets, for `log_loss`."""
-    m = moments(tasks.values, tasks.intervened, tasks.present)
-    return {"evidence": compute_evidence(m, tasks.mask), "mask": tasks.mask} | labels(
-        tasks
-    )
+    mask = tasks.mask
+    sums = moments(tasks.values, tasks.intervened, tasks.present)
+    pairs = mask[:, :, None] * mask[:, None] * (1 - np.eye(mask.shape[1]))
+    return {
+        "evidence": compute_evidence(sums, mask),
+        "mask": mask,
+        "graphs": tasks.graphs,
+        "sets": set_index(tasks.graphs),
+        "share_of_sets": (mask / mask.sum()).astype(np.float32),
+        "share_of_pairs": (pairs / max(pairs.sum(), 1)).astype(np.float32),
+    }
 
 
 def fit_temperature(surrogate: Surrogate, seed: int, graphs: int = 300) -> float:
@@ -186,21 +184,20 @@ def fit_temperature(surrogate: Surrogate, seed: int, graphs: int = 300) -> float
     References:
         Guo et al. 2017, ICML, "On calibration of modern neural networks".
     """
-    width = 8
     # No training step has this index, so these data were not trained on.
-    tasks = draw_tasks([seed, 2**31], graphs, width=width, families=CALIBRATION)
+    tasks = draw_tasks([seed, 2**31], graphs, width=8, families=CALIBRATION)
     batch = as_batch(tasks)
     losses = []
     for temperature in _TEMPERATURES:
         prediction = apply_network(
             surrogate.weights,
             batch["evidence"],
-            tasks.mask,
+            batch["mask"],
             temperature=float(temperature),
         )
         # One confident error would otherwise decide the temperature.
         p = np.clip(prediction.edges, 1e-6, 1 - 1e-6)
-        log_p = np.where(tasks.graphs > 0, np.log(p), np.log1p(-p))
+        log_p = np.where(batch["graphs"] > 0, np.log(p), np.log1p(-p))
         losses.append(-(log_p * batch["share_of_pairs"]).sum())
     return float(_TEMPERATURES[int(np.argmin(losses))])
 
@@ -212,18 +209,6 @@ def set_index(
     width = graphs.shape[1]
     parents = graphs[:, other_variables(width), np.arange(width)[:, None]]
     return (parents * (1 << np.arange(width - 1))).sum(-1).astype(np.int32)
-
-
-def labels(tasks: Tasks) -> dict[str, np.ndarray]:
-    """Return the labels of a batch for `log_loss`."""
-    mask = tasks.mask
-    pairs = mask[:, :, None] * mask[:, None] * (1 - np.eye(mask.shape[1]))
-    return {
-        "graphs": tasks.graphs,
-        "sets": set_index(tasks.graphs),
-        "share_of_sets": (mask / mask.sum()).astype(np.float32),
-        "share_of_pairs": (pairs / max(pairs.sum(), 1)).astype(np.float32),
-    }
 
 
 def log_loss(weights: Weights, batch: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

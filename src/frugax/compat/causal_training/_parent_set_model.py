@@ -18,10 +18,9 @@ from frugax.causal.surrogate.evidence import (
 )
 from frugax.causal.surrogate.network import (
     HEADS,
+    Weights,
     apply_network,
     initial_weights,
-    pack_weights,
-    unpack_lazily,
 )
 from frugax.options import check_integer, check_number
 
@@ -136,14 +135,9 @@ def encode_batch(examples: TrainingBatch) -> EncodedBatch:
     )
 
 
-def score_parent_sets(
-    params: Any, batch: EncodedBatch, config: SurrogateTrainingConfig
-) -> Any:
+def score_parent_sets(params: Weights, batch: EncodedBatch) -> Any:
     """Scores of listed parent sets [batch, k]; traced by JAX."""
-    # For the shapes alone, which the packed weights do not have.
-    like = initial_weights(0, config.model_hidden_dim, config.model_n_layers)
-    weights = unpack_lazily(params, like, jnp)
-    every = apply_network(weights, batch.evidence, batch.mask, xp=jnp).log_sets
+    every = apply_network(params, batch.evidence, batch.mask, xp=jnp).log_sets
     rows = np.arange(len(batch.listed))[:, None]
     # Padding gets no probability, so the losses need no mask.
     return jnp.where(
@@ -153,7 +147,7 @@ def score_parent_sets(
 
 @dataclasses.dataclass(frozen=True)
 class ParentSetModel:
-    """Scores parent sets; its weights are one vector.
+    """Scores parent sets; its weights are arrays by name.
 
     Attributes:
         config: sizes.
@@ -161,7 +155,7 @@ class ParentSetModel:
 
     config: SurrogateTrainingConfig = SurrogateTrainingConfig()
 
-    def init(self, key: Any, batch: TrainingBatch | None = None) -> jax.Array:
+    def init(self, key: Any, batch: TrainingBatch | None = None) -> Weights:
         """Weights before training; the same for every batch.
 
         Args:
@@ -174,10 +168,9 @@ class ParentSetModel:
         weights = initial_weights(
             seed, self.config.model_hidden_dim, self.config.model_n_layers
         )
-        # All in one vector: else the optimiser's part is the longest to compile.
-        return jnp.asarray(pack_weights(weights))
+        return jax.tree.map(jnp.asarray, weights)
 
-    def apply(self, params: jax.Array, batch: TrainingBatch) -> Mapping[str, Any]:
+    def apply(self, params: Weights, batch: TrainingBatch) -> Mapping[str, Any]:
         """Scores of the batch's parent sets.
 
         Args:
@@ -188,7 +181,7 @@ class ParentSetModel:
             `"parent_set_logits"` [batch, k], about -1e9 where the list of an example
             is shorter, and `"parent_sets"`, the lists.
         """
-        logits = score_parent_sets(params, encode_batch(batch), self.config)
+        logits = score_parent_sets(params, encode_batch(batch))
         return {"parent_set_logits": logits, "parent_sets": batch.parent_sets}
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from frugax import train
+from frugax.causal.surrogate.network import Weights
 
 from ._parent_set_model import (
     EncodedBatch,
@@ -58,7 +59,7 @@ class SurrogateStep:
         """
         self._optimizer = optimizer
         self._learning_rate = (config or model.config).learning_rate
-        self._loss = functools.partial(_mean_loss, model.config, loss_fn)
+        self._loss = functools.partial(_mean_loss, loss_fn)
         self._is_compiled, self._fallback = use_jax_compilation, fallback
         self._step = train.make_train_step(
             self._loss,
@@ -76,7 +77,7 @@ class SurrogateStep:
 
     def __call__(
         self,
-        params: jax.Array,
+        params: Weights,
         opt_state: Any,
         parent_sets: Sequence[Sequence[frozenset[str]]],
         variable_orders: Sequence[Sequence[str]],
@@ -85,7 +86,7 @@ class SurrogateStep:
         expert_probs: Any,
         expert_accuracies: Any = None,
         key: Any = None,
-    ) -> tuple[jax.Array, Any, dict[str, Any]]:
+    ) -> tuple[Weights, Any, dict[str, Any]]:
         """Take a step.
 
         Args:
@@ -126,7 +127,7 @@ class SurrogateStep:
             },
         )
 
-    def _check_compiles(self, params: jax.Array, batch: EncodedBatch) -> None:
+    def _check_compiles(self, params: Weights, batch: EncodedBatch) -> None:
         """Have steps run op by op if JAX cannot trace the loss; look once."""
         self._fallback = False
         try:
@@ -142,7 +143,7 @@ class SurrogateStep:
             )
 
     def _run_compiled(
-        self, params: jax.Array, opt_state: Any, batch: EncodedBatch
+        self, params: Weights, opt_state: Any, batch: EncodedBatch
     ) -> tuple[Any, Any, dict[str, Any]]:
         # The number of the step is not used, as the guide passes none.
         state = train.TrainState(jnp.zeros((), jnp.int32), params, opt_state)
@@ -150,7 +151,7 @@ class SurrogateStep:
         return state.params, state.opt_state, metrics
 
     def _run_eagerly(
-        self, params: jax.Array, opt_state: Any, batch: EncodedBatch
+        self, params: Weights, opt_state: Any, batch: EncodedBatch
     ) -> tuple[Any, Any, dict[str, Any]]:
         # A loop over blocks would be compiled at every call, as it closes over arrays.
         with jax.disable_jit():
@@ -160,13 +161,8 @@ class SurrogateStep:
         return optax.apply_updates(params, updates), opt_state, metrics
 
 
-def _mean_loss(
-    config: SurrogateTrainingConfig,
-    loss_fn: Loss,
-    params: jax.Array,
-    batch: EncodedBatch,
-) -> Any:
-    logits = score_parent_sets(params, batch, config)
+def _mean_loss(loss_fn: Loss, params: Weights, batch: EncodedBatch) -> Any:
+    logits = score_parent_sets(params, batch)
     each = (logits, batch.probs, batch.inside)
     try:
         return jax.vmap(loss_fn)(*each).mean()

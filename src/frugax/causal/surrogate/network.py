@@ -9,27 +9,19 @@ References:
     (amortized causal discovery).
 """
 
-import functools
-import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
-from ..evidence import NEVER, PAIR_FEATURES, Evidence, set_membership
-from ._flat_weights import BLOCK, Weights, look_shapes, mix_shapes, split_row
-from ._layers import (
-    HEADS,
-    attend,
-    broadcast_last,
-    dense,
-    dense_with_transpose,
-    gelu,
-    layer_norm,
-    row_max,
-    softplus,
-)
+from .evidence import NEVER, PAIR_FEATURES, Evidence, set_membership
+
+HEADS = 4
+# NumPy or JAX arrays by name; those of all blocks are stacked.
+Weights = dict[str, Any]
+_BLOCK = (
+    "row", "row_out", "column", "column_out", "mix", "mix_bias", "mix_out", "norms",
+)  # fmt: skip
 
 
 class Prediction(NamedTuple):
@@ -117,57 +109,31 @@ def _tokens(weights: Weights, pairs: Any, mask: Any, xp: Any) -> Any:
 
     def look(x: Any, qkv: Any, out: Any, gain: Any) -> Any:
         """Attend along rows; then rows become columns."""
-        y = dense(attend(layer_norm(x, gain, xp), qkv, hide, xp), out, xp)
+        y = attend(layer_norm(x, gain, xp), qkv, hide, xp) @ out
         return xp.swapaxes(x + y, 1, 2)
 
     def mix(x: Any, gain: Any, into: Any, bias: Any, out: Any) -> Any:
         y = dense_with_transpose(layer_norm(x, gain, xp), into, xp)
-        return x + dense(gelu(y + broadcast_last(bias, y), xp), out, xp)
+        return x + gelu(y + broadcast_last(bias, y), xp) @ out
 
-    if "blocks" in weights:
-        x = _scan_blocks(look, mix, x, weights["blocks"])
-    else:
+    def block(x: Any, w: Weights) -> Any:
+        x = look(x, w["row"], w["row_out"], w["norms"][0])
+        x = look(x, w["column"], w["column_out"], w["norms"][1])
+        return mix(x, w["norms"][2], w["mix"], w["mix_bias"], w["mix_out"])
+
+    blocks = {name: weights[name] for name in _BLOCK}
+    if xp is np:
         for index in range(len(weights["row"])):
-            w = {name: weights[name][index] for name in BLOCK}
-            x = look(x, w["row"], w["row_out"], w["norms"][0])
-            x = look(x, w["column"], w["column_out"], w["norms"][1])
-            x = mix(x, w["norms"][2], w["mix"], w["mix_bias"], w["mix_out"])
+            x = block(x, {name: stacked[index] for name, stacked in blocks.items()})
+    else:
+        import jax  # inference needs no JAX
+
+        # One compiled program for all blocks. Recomputing the activations for the
+        # gradient costs less than storing and compiling them; within a scan nothing
+        # is merged with the first pass, so that no barriers are needed.
+        again = jax.checkpoint(block, prevent_cse=False)
+        x, _ = jax.lax.scan(lambda x, w: (again(x, w), None), x, blocks)
     return layer_norm(x, weights["norm"], xp)
-
-
-def _scan_blocks(
-    look: Callable[..., Any], mix: Callable[..., Any], x: Any, blocks: Any
-) -> Any:
-    """Apply the blocks in JAX, each from a row of weights.
-
-    Scans compile one program for the rows and columns of all blocks. Recomputing the
-    activations for the gradient costs less than storing and compiling them.
-    """
-    import jax  # inference needs no JAX
-    import jax.numpy as jnp
-
-    # Nothing is merged with the first pass across the body of a scan, so the barriers
-    # of `prevent_cse` would only slow it down.
-    again = functools.partial(jax.checkpoint, prevent_cse=False)
-    hidden = x.shape[-1]
-    size = sum(map(math.prod, look_shapes(hidden)))
-
-    @again
-    def checkpointed_look(x: Any, row: Any) -> tuple[Any, None]:
-        return look(x, *split_row(row, look_shapes(hidden), jnp)), None
-
-    @again
-    def checkpointed_mix(x: Any, row: Any) -> Any:
-        return mix(x, *split_row(row, mix_shapes(hidden), jnp))
-
-    def block(x: Any, row: Any) -> tuple[Any, None]:
-        looks, rest = jnp.split(row, [2 * size])
-        x, _ = jax.lax.scan(checkpointed_look, x, looks.reshape(2, size))
-        return checkpointed_mix(x, rest), None
-
-    if not len(blocks):
-        return x
-    return jax.lax.scan(block, x, blocks)[0]
 
 
 def _heads(weights: Weights, x: Any, mask: Any, xp: Any) -> tuple[Any, Any]:
@@ -177,3 +143,62 @@ def _heads(weights: Weights, x: Any, mask: Any, xp: Any) -> tuple[Any, Any]:
     trust = pooled @ weights["trust"]
     trust = softplus(trust + broadcast_last(weights["trust_bias"], trust), xp)
     return (x @ weights["edge"])[..., 0], trust
+
+
+# The layers: the same code runs in NumPy and in JAX.
+
+
+def attend(x: Any, qkv: Any, hide: Any, xp: Any) -> Any:
+    """Apply self-attention along the third axis of [batch, rows, tokens, hidden]."""
+    b, r, t, h = x.shape
+    q, k, v = (x @ qkv[:, i * h : (i + 1) * h] for i in range(3))
+    # Heads are stacked, each with zeros for the channels of the others: this takes few
+    # large products and no transposes, which XLA compiles slowly.
+    own = np.repeat(np.eye(HEADS, dtype=np.float32), h // HEADS, axis=1)
+    own = own[None, None, :, None]  # [1, 1, heads, 1, hidden]
+    q = (q[:, :, None] * (own * (h // HEADS) ** -0.5)).reshape(b, r, HEADS * t, h)
+    logits = q @ xp.swapaxes(k, 2, 3) + hide
+    w = xp.exp(logits - row_max(logits, xp))
+    w = w / w.sum(-1)[..., None]
+    return ((w @ v).reshape(b, r, HEADS, t, h) * own).sum(2)
+
+
+def layer_norm(x: Any, gain: Any, xp: Any) -> Any:
+    """Normalize channels to mean 0 and variance 1, then multiply by a gain."""
+    # Centred first: E x^2 - (E x)^2 cancels where the mean of a token is large.
+    x = x - x.mean(-1)[..., None]
+    return x / xp.sqrt((x * x).mean(-1)[..., None] + 1e-6) * broadcast_last(gain, x)
+
+
+def dense_with_transpose(x: Any, weight: Any, xp: Any) -> Any:
+    """Multiply each pair, concatenated with its transpose, by a weight."""
+    # The concatenation is never built: its product is a sum of two products.
+    n = x.shape[-1]
+    return x @ weight[:n] + xp.swapaxes(x @ weight[n:], 1, 2)
+
+
+def broadcast_last(vector: Any, like: Any) -> Any:
+    """Reshape a vector to broadcast along the last axis."""
+    return vector.reshape((1,) * (like.ndim - 1) + (-1,))
+
+
+def gelu(x: Any, xp: Any) -> Any:
+    """Gaussian error linear unit (tanh approximation)."""
+    # 0.7978846 is sqrt(2 / pi) (Hendrycks & Gimpel 2016, arXiv:1606.08415).
+    return 0.5 * x * (1 + xp.tanh(0.7978846 * (x + 0.044715 * x * x * x)))
+
+
+def softplus(x: Any, xp: Any) -> Any:
+    """Compute log(1 + exp(x)) without overflow."""
+    # exp of a negative number cannot overflow, and log1p keeps the digits of a small
+    # one.
+    return xp.maximum(x, 0) + xp.log1p(xp.exp(-abs(x)))
+
+
+def row_max(x: Any, xp: Any) -> Any:
+    """Maximum of each row, which a softmax subtracts; its gradient is zero."""
+    if xp is np:
+        return x.max(-1)[..., None]
+    from jax.lax import stop_gradient  # inference needs no JAX
+
+    return stop_gradient(x.max(-1)[..., None])
