@@ -109,44 +109,16 @@ def _means(
 # A search for an optimum asks for the same points hundreds of times.
 @functools.lru_cache(maxsize=8)
 def _quadrature_noise(kinds: tuple[int, ...], nodes: int) -> Float[np.ndarray, "1 D n"]:
-    """Low-discrepancy noise of unit variance for some variables."""
-    uniform = jnp.asarray(_halton(nodes, len(kinds)), jnp.float32)
+    """Low-discrepancy noise of unit variance for some variables.
+
+    The sequence is mirrored, so that functions odd about 0 have a mean of exactly 0.
+    The seed is fixed: one model has one mean, in every process.
+    """
+    from scipy.stats import qmc  # takes half a second, which most callers never need
+
+    points = qmc.Halton(len(kinds), rng=0).random(nodes // 2)
+    # Away from 0 and 1 in float32 as well, where the inverse distributions diverge.
+    points = np.clip(points, 1e-7, 1 - 1e-7)
+    uniform = jnp.asarray(np.concatenate([points, 1 - points]), jnp.float32)
     noise = noise_from_uniform(uniform, jnp.array(kinds, jnp.int32)[None])
     return np.asarray(noise).T[None]
-
-
-def _halton(n: int, d: int) -> Float[np.ndarray, "points {d}"]:
-    """Return `n` (even) points of a randomized Halton sequence, mirrored.
-
-    Each coordinate is the radical inverse in another prime base, with permuted digits.
-    The sequence is mirrored, so that functions odd about 0 have a mean of exactly 0.
-
-    References:
-        Halton 1960, Numerische Mathematik 2:84-90; Owen 2017, arXiv:1706.02808 (the
-        permutations: without them, large bases cover the space late).
-    """
-    # The seed is fixed: one model has one mean, in every process.
-    rng, points = np.random.default_rng(0), np.empty((n // 2, d))
-    for column, base in enumerate(_primes(d)):
-        count, place, total = np.arange(1, n // 2 + 1), 1.0, np.zeros(n // 2)
-        # Leading zeros are permuted too, as far as single precision can tell.
-        while place > 2**-24:
-            place /= base
-            total += place * rng.permutation(base)[count % base]
-            count //= base
-        # Half a place moves a point from the edge of its cell to the middle. The bounds
-        # are away from 0 and 1 in float32 as well, where the inverse distributions
-        # diverge.
-        points[:, column] = np.clip(total + place / 2, 1e-7, 1 - 1e-7)
-    return np.concatenate([points, 1 - points])
-
-
-def _primes(n: int) -> list[int]:
-    # Trial division is enough: one prime is needed for each ancestor.
-    found: list[int] = []
-    candidate = 2
-    while len(found) < n:
-        if all(candidate % prime for prime in found):
-            found.append(candidate)
-        candidate += 1
-    return found
