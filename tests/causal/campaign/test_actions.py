@@ -10,7 +10,6 @@ from frugax.causal.campaign import (
     Binary,
     Campaign,
     Categorical,
-    Continuous,
     Grid,
     Integer,
     JointLimit,
@@ -23,7 +22,7 @@ KINDS = {
     "kind": Categorical(("none", "acid", "base")),
     "count": Integer(1, 4),
     "heat": Grid((20, 40, 80)),
-    "dose": Continuous(0.0, 2.0),
+    "dose": (0.0, 2.0),
 }
 GAIN = {"none": 0.0, "acid": -3.0, "base": 2.0}
 

@@ -31,17 +31,6 @@ def test_only_possible_parents_are_scored():
     assert p.condition(forbidden="b").prob({"b"}) == 0
 
 
-def test_distance_is_total_variation():
-    assert _posterior().total_variation(_posterior()) == 0
-    other = ParentSetPosterior(
-        target="y", parent_sets=(frozenset("c"),), probs=np.ones(1)
-    )
-    assert _posterior().total_variation(other) == pytest.approx(1)
-    assert _posterior().total_variation(_posterior((0.4, 0.4, 0.2))) == pytest.approx(
-        0.1
-    )
-
-
 def test_given_conditions():
     p = _posterior().condition(required=frozenset("a"))
     assert p.prob({"a"}) == pytest.approx(0.6)

@@ -31,7 +31,6 @@ from ._settings import CampaignSettings
 from .actions import (
     Binary,
     Categorical,
-    Continuous,
     Grid,
     Integer,
     JointLimit,
@@ -47,7 +46,6 @@ __all__ = [
     "CampaignPlan",
     "CampaignSettings",
     "Categorical",
-    "Continuous",
     "DoneExperiment",
     "ExpectedRegret",
     "Experiment",

@@ -52,7 +52,6 @@ from ._settings import CampaignSettings, read_pairs, read_variables
 from ._state import OBSERVED, CampaignState, join_tables
 from .actions import (
     Action,
-    Continuous,
     JointLimit,
     Setting,
     scale_back,
@@ -88,7 +87,7 @@ class Campaign:
     def __init__(
         self,
         *,
-        variables: Mapping[str, Action | Continuous],
+        variables: Mapping[str, Action],
         target: str,
         budget: ExperimentBudget,
         minimize: bool = True,

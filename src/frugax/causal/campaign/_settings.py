@@ -21,7 +21,6 @@ from .actions import (
     Action,
     Binary,
     Categorical,
-    Continuous,
     Grid,
     Integer,
     JointLimit,
@@ -345,13 +344,7 @@ def read_variables(given: Any) -> dict[str, Action]:
     kinds = (Logarithmic, Integer, Binary, Categorical, Grid)
     pairs: Any = given
     if isinstance(given, Mapping):
-        pairs = {
-            name: (action.low, action.high)
-            if isinstance(action, Continuous)
-            else action
-            for name, action in given.items()
-            if not isinstance(action, kinds)
-        }
+        pairs = {n: each for n, each in given.items() if not isinstance(each, kinds)}
     read = read_pairs("variables", pairs)
     return {name: read[name] if name in read else given[name] for name in given}
 

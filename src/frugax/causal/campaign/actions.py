@@ -21,19 +21,6 @@ _FLOAT32_TINY = float(np.finfo(np.float32).tiny)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Continuous:
-    """Any number of a range; a pair (low, high) means the same.
-
-    Attributes:
-        low: the least value.
-        high: the greatest value.
-    """
-
-    low: float
-    high: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Logarithmic:
     """Any positive number of a range over orders of magnitude, such as 1e-9 to 1e-3.
 

@@ -65,7 +65,6 @@ def generate_batch(
     noise_scales: tuple[float, float] = (0.3, 1.0),
     heteroscedastic: float = 0.0,
     values: tuple[float, float] = (-3.0, 3.0),
-    shifts: float = 0.0,
     hidden_units: int = 16,
     seed: int | np.random.Generator,
 ) -> GeneratedBatch:
@@ -90,7 +89,6 @@ def generate_batch(
         noise_scales: range of the noise's standard deviation.
         heteroscedastic: share of models whose noise depends on the parents.
         values: range that interventions set variables to, in standard deviations.
-        shifts: share of models with shift instead of hard interventions.
         hidden_units: of each nonlinear mechanism.
         seed: a number, or a NumPy generator to continue.
 
@@ -151,13 +149,11 @@ def generate_batch(
         spread = edges * rng.standard_normal(edges.shape, np.float32)
         some = rng.random((sets, 1, 1)) < heteroscedastic
         m = dataclasses.replace(m, spread=np.where(some, spread, np.float32(0)))
-    keep, offset, intervened = _draw_interventions(
-        sizes, width, rows, observed, values, shifts, rng
-    )
+    offset, intervened = _draw_interventions(sizes, width, rows, observed, values, rng)
     x, m = evaluate(
         m,
         sample_noise(rng, m.noise, rows, np.float32),
-        keep=keep,
+        keep=(~intervened).astype(np.float32),
         offset=offset,
         # Only observations define mean 0 and variance 1: the effects of interventions
         # must stay visible.
@@ -349,22 +345,16 @@ def _draw_interventions(
     rows: int,
     observed: int,
     values: tuple[float, float],
-    shifts: float,
     rng: np.random.Generator,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw `keep`, `offset` and the mask of interventions, each `(sets, d, rows)`."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw the values that are set, 0 elsewhere, and their mask, `(sets, d, rows)`."""
     shape = (len(sizes), rows - observed)
     targets = (rng.random(shape) * sizes[:, None]).astype(int)
     changed = np.zeros((len(sizes), d, rows), bool)
     changed[:, :, observed:] = targets[:, None] == np.arange(d)[:, None]
     offset = np.zeros(changed.shape, np.float32)
     offset[:, :, observed:] = _uniform(values, (len(sizes), 1, shape[1]), rng)
-    offset *= changed
-    keep = (~changed).astype(np.float32)
-    if shifts:
-        # A shift adds to the natural value, which a hard intervention replaces.
-        keep[rng.random(len(sizes)) < shifts] = 1
-    return keep, offset, changed
+    return offset * changed, changed
 
 
 def _permute_columns(

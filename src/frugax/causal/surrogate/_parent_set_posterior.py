@@ -88,19 +88,6 @@ class ParentSetPosterior:
             )
         return dict(self._pairs).get(parents, 0.0)
 
-    def total_variation(self, other: "ParentSetPosterior") -> float:
-        """Return the total variation distance, from 0 (equal) to 1.
-
-        Args:
-            other: a distribution over parent sets of the same target.
-        """
-        mine, theirs = dict(self._pairs), dict(other._pairs)
-        # Half the L1 distance: the most that the probability of any event differs by.
-        return 0.5 * sum(
-            abs(mine.get(s, 0.0) - theirs.get(s, 0.0))
-            for s in mine.keys() | theirs.keys()
-        )
-
     def condition(
         self,
         required: Iterable[str] = (),
