@@ -25,13 +25,12 @@ from frugax.report import (
 from ._advice import StopAdvice
 from ._campaign import Campaign
 from ._experiments import ExperimentRecord, Forecast, add_costs, add_prices
-from ._graph_svg import draw_graph
+from ._graph_svg import MIN_PROB, draw_graph
 from ._settings import CampaignSettings
 
 __all__ = [
     "ExperimentOutcome",
     "draw_graph",
-    "find_binomial_range",
     "graph_svg",
     "render_calibration",
     "render_heading",
@@ -252,19 +251,15 @@ def graph_svg(campaign: Campaign) -> str:
     Raises:
         ValueError: nothing was measured yet.
     """
-    drawn = ET.fromstring(_draw_believed(campaign))
-    graph = drawn.find("svg")
-    assert graph is not None  # a figure of a graph always has one
+    graph = ET.fromstring(_draw_believed(campaign))
     *_, width, height = map(float, graph.attrib["viewBox"].split())
-    words = drawn.findtext("figcaption", "")
-    said = element("text", words, x=16, y=height + 34)
     graph.attrib.update(x="16", y="16", width=f"{width}", height=f"{height}")
     inner = Markup(ET.tostring(graph, encoding="unicode"))
     return svg_picture(
         f"The causes of {campaign.settings.target}",
-        element("g", inner, said, class_="chart graph"),
+        element("g", inner, class_="chart graph"),
         width=width + 32,
-        height=height + 32 + 20 * bool(words),
+        height=height + 32,
         description=graph.attrib["aria-label"],
         style=_GRAPH_STYLE,
     )
@@ -282,13 +277,17 @@ def _draw_believed(campaign: Campaign) -> Markup:
 
 def _render_graph(campaign: Campaign) -> Markup:
     inference = campaign.infer()
+    names, edges = inference.names, inference.ensemble.edges
+    likely = sorted(np.argwhere(edges >= MIN_PROB).tolist(), key=lambda e: -edges[*e])
+    rows = [(names[a], names[b], f"{edges[a, b]:.0%}") for a, b in likely]
     parts = [
-        _draw_believed(campaign),
+        element("figure", _draw_believed(campaign), class_="chart graph"),
         _render_note(
             "Figures are probabilities; an edge without one is certain, and edges "
             "below 5 % are not drawn. Blue variables may be set; the green one is "
             "the target."
         ),
+        _render_table(("cause", "effect", "#probability"), rows),
     ]
     frac = inference.discrepancy.size / inference.scale
     if frac > _MIN_DISCREPANCY_FRAC:
@@ -376,7 +375,9 @@ def render_calibration(outcomes: Sequence[ExperimentOutcome], scale: float) -> M
     if not judged:
         return _render_note("No outcome has come in yet.")
     inside, n = sum(bool(o.inside) for o in judged), len(judged)
-    low, high = find_binomial_range(n)
+    # The central 95 % of the number of n independent events. Exact quantiles: with ten
+    # outcomes at probability .9 a normal approximation would go beyond ten.
+    low, high = map(int, scipy.stats.binom.ppf((0.025, 0.975), n, 0.9))
     # Wide intervals win any test of coverage, so their width belongs beside it:
     # sharpness subject to calibration (Gneiting, Balabdaoui & Raftery 2007, J. Royal
     # Statistical Society B 69:243-268).
@@ -389,14 +390,6 @@ def render_calibration(outcomes: Sequence[ExperimentOutcome], scale: float) -> M
         "deviation: the wider they are, the easier they are to hit, and the less they "
         "say."
     )
-
-
-def find_binomial_range(n: int, prob: float = 0.9) -> tuple[int, int]:
-    """Find the central 95 % range of the number of n independent events that happen."""
-    # Exact quantiles: with ten outcomes at probability .9 a normal approximation would
-    # go beyond ten.
-    low, high = scipy.stats.binom.ppf((0.025, 0.975), n, prob)
-    return int(low), int(high)
 
 
 def _render_experiments(
