@@ -152,17 +152,19 @@ def test_models_whose_forecasts_came_true_are_believed():
     assert causal_share([], []) == pytest.approx(0.3)
 
 
-def process_of(points, mean, space, **more):
-    n = len(mean)
-    outcomes = Outcomes(
+SQUARE = ActionSpace((0, 1), -np.ones(2), np.ones(2), np.zeros(2))
+
+
+def process_of(points, outcomes, space, error=0.1, **more):
+    n = len(outcomes)
+    measured = Outcomes(
         points=points,
-        mean=np.array(mean, float),
-        error=np.full(n, 0.1),
-        order=np.arange(n),
+        mean=np.array(outcomes, float),
+        error=np.full(n, error),
         unused_frac=np.zeros(n),
     )
     told: dict[str, Any] = {"mean": 0.0, "mean_error": 0.01, "scale": 1.0, **more}
-    return ActionProcess(outcomes, space, rng=np.random.default_rng(0), **told)
+    return ActionProcess(measured, space, rng=np.random.default_rng(0), **told)
 
 
 def test_two_corners_of_a_product_tell_the_others():
@@ -171,7 +173,7 @@ def test_two_corners_of_a_product_tell_the_others():
     process = process_of(
         Points(((0,), (1,), (0, 1)), (ends, ends, corners)),
         [0.0, 0.0, 0.0, 0.0, 3.0, 3.0],
-        ActionSpace((0, 1), -np.ones(2), np.ones(2), np.zeros(2)),
+        SQUARE,
     )
     rest = Points(((0, 1),), (np.array([[1.0, 1.0], [-1.0, -1.0]]),))
     assert (np.median(process.draw(rest, 960), axis=0) < -0.5).all()
@@ -202,22 +204,8 @@ def test_listed_values_count_by_their_rank():
 
 def test_the_process_agrees_with_outcomes_and_is_unsure_elsewhere():
     values = np.linspace(-1, 1, 5)[:, None]
-    done = Points(((0,),), (values[:2],))
-    outcomes = Outcomes(
-        points=done,
-        mean=np.array([3.0, -1.0]),
-        error=np.full(2, 0.01),
-        order=np.arange(2),
-        unused_frac=np.zeros(2),
-    )
-    space = ActionSpace((0, 1), -np.ones(2), np.ones(2), np.zeros(2))
-    process = ActionProcess(
-        outcomes,
-        space,
-        mean=0.5,
-        mean_error=0.01,
-        scale=1.0,
-        rng=np.random.default_rng(0),
+    process = process_of(
+        Points(((0,),), (values[:2],)), [3.0, -1.0], SQUARE, error=0.01, mean=0.5
     )
     points = Points(((0,), (0, 1)), (values, np.array([[1.0, 1.0]])))
     drawn = process.draw(points, 400)
@@ -234,25 +222,11 @@ def test_the_process_agrees_with_outcomes_and_is_unsure_elsewhere():
 def test_outcomes_decide_how_far_passive_data_are_trusted(right):
     values = np.linspace(-1, 1, 9)[:, None]
     truth = np.where(right, 3 * np.sin(3 * values[:, 0]), 0.0)
-    outcomes = Outcomes(
-        points=Points(((0,),), (values[::2],)),
-        mean=truth[::2],
-        error=np.full(5, 0.05),
-        order=np.arange(5),
-        unused_frac=np.zeros(5),
-    )
-    space = ActionSpace((0, 1), -np.ones(2), np.ones(2), np.zeros(2))
     noise = 0.1 * np.random.default_rng(1).standard_normal((16, 1))
     effects = 3 * np.sin(3 * values[:, 0]) * (1 + noise)
-    process = ActionProcess(
-        outcomes,
-        space,
-        mean=0.0,
-        mean_error=0.01,
-        scale=1.0,
-        rng=np.random.default_rng(0),
-        effects=effects[:, ::2],
-    )
+    done = Points(((0,),), (values[::2],))
+    told = {"error": 0.05, "effects": effects[:, ::2]}
+    process = process_of(done, truth[::2], SQUARE, **told)
     other = 3.0 * np.ones((16, 1)) * (1 + noise)
     found = process.draw(Points(((1,),), (np.array([[1.0]]),)), 400, other).mean()
     assert (found > 2.0) if right else (found < 0.5)
@@ -262,21 +236,13 @@ def test_outcomes_show_more_noise_than_passive_rows():
     # Setting the lever breaks its tie to a hidden cause, which then is noise.
     rng = np.random.default_rng(3)
     values = np.sort(rng.uniform(-1, 1, 15))[:, None]
-    outcomes = Outcomes(
-        points=Points(((0,),), (values,)),
-        mean=6.0 + 2.0 * rng.standard_normal(15),
-        error=np.full(15, 0.2),
-        order=np.arange(15),
-        unused_frac=np.zeros(15),
-    )
-    space = ActionSpace((0,), -np.ones(1), np.ones(1), np.zeros(1))
-    process = ActionProcess(
-        outcomes,
-        space,
-        mean=0.0,
+    process = process_of(
+        Points(((0,),), (values,)),
+        6.0 + 2.0 * rng.standard_normal(15),
+        ActionSpace((0,), -np.ones(1), np.ones(1), np.zeros(1)),
+        error=0.2,
         mean_error=0.05,
         scale=0.4,
-        rng=np.random.default_rng(0),
     )
     assert 4 <= process.noise <= 16
     points = Points(((0,),), (np.linspace(-1, 1, 41)[:, None],))

@@ -63,7 +63,6 @@ def test_samples_that_predict_experiments_are_likelier():
         points=points,
         mean=gave,
         error=np.full(4, 0.1),
-        order=np.arange(4),
         unused_frac=np.zeros(4),
     )
     predictions = np.array([gave, gave + 0.01, [-1.0, 0.0, 2.0, 2.0], 0 * gave])

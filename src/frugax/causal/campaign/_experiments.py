@@ -95,8 +95,8 @@ class ExperimentRecord:
         reason: reason of a failure, in words.
         forecast: the predictions when it was chosen.
         corrections: earlier answers in words, the oldest first.
-        asked_s: seconds from the start of the campaign until it was asked for; None in
-            files of version 3 or older.
+        asked_s: seconds from the start of the campaign until it was asked for; None if
+            unknown.
         actual: values that the laboratory really set, where they differ.
     """
 

@@ -294,7 +294,8 @@ def infer(
         outcomes = dataclasses.replace(outcomes, error=free.noise * outcomes.error)
         row_std = free.noise * row_std
         predictor = compare(np.random.default_rng([settings.seed, 15]))
-    share = causal_share(experiments, list_answers(outcomes))
+    answers = zip(outcomes.numbers, outcomes.mean, outcomes.error, strict=True)
+    share = causal_share(experiments, sorted(answers))
     # Equally likely rows, so that those of either kind are as many as its share.
     num_causal = max(round(_NUM_FREE * share / (1 - share)), 1)
     repeated = np.arange(num_causal) % count
@@ -413,15 +414,6 @@ def _separate_levels(
                 ranks = np.searchsorted(codes, values[:, i])
                 values[:, i] = step * ranks * domain.half_width[v]
     return Points(points.targets, tuple(found))
-
-
-def list_answers(outcomes: Outcomes) -> list[tuple[int, float, float]]:
-    """List the number, mean and standard error of each outcome, oldest first."""
-    # `order` counts answered experiments only.
-    return [
-        (outcomes.numbers[i], float(outcomes.mean[i]), float(outcomes.error[i]))
-        for i in np.argsort(outcomes.order)
-    ]
 
 
 def _index_edges(

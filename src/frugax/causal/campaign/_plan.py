@@ -156,8 +156,7 @@ def make_receipt(
             )
         )
     if budget.seconds is not None:
-        # After its time a campaign asks for nothing, but accepts pending answers. Files
-        # of version 3 or older do not say when an experiment was asked for.
+        # After its time a campaign asks for nothing, but accepts pending answers.
         asked = [one.asked_s for one in counted]
         known = [s for s in asked if s is not None]
         spends.append(

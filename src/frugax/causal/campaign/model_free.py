@@ -50,9 +50,9 @@ def causal_share(
     """Return the probability of the causal models, by their forecasts so far.
 
     `means` holds the number, the mean and its standard error of each answered
-    experiment. Each forecast was made before its outcome was known, so the product of
-    their densities is the evidence (Dawid 1984, J. Royal Statistical Society A
-    147:278-292).
+    experiment, the oldest first. Each forecast was made before its outcome was known,
+    so the product of their densities is the evidence (Dawid 1984, J. Royal Statistical
+    Society A 147:278-292).
     """
     log_odds = np.log(_PRIOR / (1 - _PRIOR))
     for age, (number, mean, error) in enumerate(reversed(means)):

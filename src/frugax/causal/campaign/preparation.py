@@ -255,7 +255,6 @@ def summarize_outcomes(
         points=points,
         mean=mean,
         error=np.maximum(error, 1e-9 * scale),
-        order=order,
         unused_frac=np.array(unused)[order],
         numbers=tuple(numbers[i] for i in order),
     )

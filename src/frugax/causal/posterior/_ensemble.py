@@ -12,7 +12,7 @@ from ._hyperparameters import HyperparameterPosterior
 from ._mechanism import Mechanism, fit_mechanism
 from ._orders import adjacency, sample_graphs, sum_over_orders
 from ._parent_scores import score_parent_sets
-from ._posterior_sample import MechanismSample, PosteriorSample
+from ._posterior_sample import MechanismSample, PosteriorSample, find_ancestors
 
 # Every graph's likelihood is misspecified, and the full posterior agrees too soon on a
 # wrong graph. Raised to the power 1/2 it makes campaigns on linear models as confident
@@ -56,17 +56,16 @@ def sample_posterior(
     max_parents: int = 3,
     required: Collection[tuple[int, int]] = (),
     forbidden: Collection[tuple[int, int]] = (),
-    curved: bool = True,
-    outputs: Collection[int] | None = None,
+    outputs: Collection[int] = (),
     row_weights: Float[np.ndarray, " n"] | None = None,
 ) -> PosteriorEnsemble:
-    """Draw graphs from the posterior, then a function for every variable of each."""
+    """Draw graphs, then a function for each output and each of its causes."""
     scores = score_parent_sets(
         values,
         intervened,
         domain,
         max_parents=max_parents,
-        curved=curved,
+        curved=True,
         required=required,
         forbidden=forbidden,
         power=_LIKELIHOOD_POWER,
@@ -79,25 +78,22 @@ def sample_posterior(
         for masks in predecessors.tolist()
     ]
     graphs = np.array([[parents for parents, _ in each] for each in cases], np.int64)
-    found: dict[tuple[int, int], HyperparameterPosterior] = {}
-    fitted: dict[tuple[int, int], tuple[Mechanism, ...]] = {}
+    fits: dict[
+        tuple[int, int, int], tuple[HyperparameterPosterior, tuple[Mechanism, ...]]
+    ] = {}
     samples: list[PosteriorSample] = []
-    d = values.shape[1]
-    for graph, before, case in zip(graphs, predecessors, cases, strict=True):
-        drawn: list[MechanismSample | None] = []
-        needed = _find_ancestors(graph, outputs)
-        for v, (parents, companions) in enumerate(case):
-            if v not in needed:
-                drawn.append(None)
-                continue
-            # One number for both: the bits of companions are above all parents'.
-            key = v, parents | companions << d
-            if key not in fitted:
+    for before, case in zip(predecessors, cases, strict=True):
+        drawn: dict[int, MechanismSample] = {}
+        needed = find_ancestors(lambda v, case=case: _members(case[v][0]), outputs)
+        for v in sorted(needed):
+            key = v, *case[v]
+            if key not in fits:
                 # Samples with the same parents share the fit, and differ in the draw.
-                found[key], fitted[key] = _fit(values, intervened, domain, key)
-            which = rng.choice(len(fitted[key]), p=found[key].probs)
-            drawn.append(fitted[key][which].sample(rng))
-        samples.append(PosteriorSample(domain, tuple(drawn), _sort(before)))
+                fits[key] = _fit(values, intervened, domain, *key)
+            found, mechanisms = fits[key]
+            which = rng.choice(len(mechanisms), p=found.probs)
+            drawn[v] = mechanisms[which].sample(rng)
+        samples.append(PosteriorSample(domain, drawn, _sort(before)))
     return PosteriorEnsemble(
         samples=tuple(samples),
         graphs=graphs,
@@ -109,12 +105,11 @@ def _fit(
     values: Float[np.ndarray, "n d"],
     intervened: Bool[np.ndarray, "n d"],
     domain: Domain,
-    key: tuple[int, int],
+    v: int,
+    parent_mask: int,
+    companion_mask: int,
 ) -> tuple[HyperparameterPosterior, tuple[Mechanism, ...]]:
-    v, mask = key
-    d = values.shape[1]
-    parents = tuple(u for u in range(d) if mask >> u & 1)
-    companions = [u for u in range(d) if mask >> d + u & 1]
+    parents, companions = tuple(_members(parent_mask)), _members(companion_mask)
     rows = np.isfinite(values[:, [v, *parents, *companions]]).all(1)
     rows &= ~intervened[:, v]
     columns = [
@@ -130,26 +125,12 @@ def _fit(
     )
 
 
-def _find_ancestors(
-    graph: Int[np.ndarray, " d"], outputs: Collection[int] | None
-) -> Collection[int]:
-    """Return the outputs and all their causes; every variable for None."""
-    if outputs is None:
-        return range(len(graph))
-    found, pending = set[int](), list(outputs)
-    while pending:
-        v = pending.pop()
-        if v not in found:
-            found.add(v)
-            pending += [u for u in range(len(graph)) if int(graph[v]) >> u & 1]
-    return found
+def _members(mask: int) -> list[int]:
+    """List the variables of a bit mask."""
+    return [u for u in range(mask.bit_length()) if mask >> u & 1]
 
 
 def _sort(predecessors: Int[np.ndarray, " d"]) -> tuple[int, ...]:
     """Return the variables with predecessors first."""
-    d = len(predecessors)
-    before = {
-        v: [u for u in range(d) if mask >> u & 1]
-        for v, mask in enumerate(predecessors.tolist())
-    }
+    before = {v: _members(mask) for v, mask in enumerate(predecessors.tolist())}
     return tuple(graphlib.TopologicalSorter(before).static_order())

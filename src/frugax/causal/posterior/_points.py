@@ -88,7 +88,6 @@ class Outcomes:
         points: the experiments.
         mean: mean of the measured variable in each experiment.
         error: standard error of that mean; > 0.
-        order: position of each experiment in the order in which they were asked for.
         unused_frac: share of the experiment's rows that the likelihood has not counted.
         numbers: number of each experiment in its campaign.
     """
@@ -96,7 +95,6 @@ class Outcomes:
     points: Points
     mean: Float[np.ndarray, " experiments"]
     error: Float[np.ndarray, " experiments"]
-    order: Int[np.ndarray, " experiments"]
     unused_frac: Float[np.ndarray, " experiments"]
     numbers: tuple[int, ...] = ()
 

@@ -1,7 +1,7 @@
 """One draw from the posterior: a graph with a sampled function for every variable."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -68,12 +68,12 @@ class PosteriorSample:
 
     Attributes:
         domain: ranges of the variables.
-        mechanisms: function of each variable; None where it was not requested.
+        mechanisms: function of each variable that the outputs need.
         order: the variables, causes first.
     """
 
     domain: Domain
-    mechanisms: tuple[MechanismSample | None, ...]
+    mechanisms: Mapping[int, MechanismSample]
     order: tuple[int, ...]
 
     def predict_means(
@@ -84,25 +84,13 @@ class PosteriorSample:
         noise: Int[np.ndarray, "d draws"],
     ) -> Float[np.ndarray, "points outputs"]:
         """Predict the means of variables under interventions."""
-        found = self._propagate(targets, values, outputs, noise)
-        return np.stack(
-            [np.broadcast_to(found[v].mean(1), (len(values),)) for v in outputs], axis=1
-        )
-
-    def _propagate(
-        self,
-        targets: Sequence[int],
-        values: Float[np.ndarray, "points targets"],
-        outputs: Sequence[int],
-        noise: Int[np.ndarray, "d draws"],
-    ) -> dict[int, np.ndarray]:
-        needed = self._find_ancestors(outputs, targets)
+        needed = find_ancestors(lambda v: self.mechanisms[v].parents, outputs, targets)
         found: dict[int, np.ndarray] = {}
         for v in self.order:
             if v in targets:
                 found[v] = values[:, targets.index(v), None]
             elif v in needed:
-                mechanism = self._require_mechanism(v)
+                mechanism = self.mechanisms[v]
                 parents = [
                     self.domain.normalize(found[u], u) for u in mechanism.parents
                 ]
@@ -111,26 +99,22 @@ class PosteriorSample:
                 # add its own error to every predicted mean.
                 drawn = drawn - drawn.mean()
                 found[v] = mechanism(parents) + drawn
-        return found
+        return np.stack(
+            [np.broadcast_to(found[v].mean(1), (len(values),)) for v in outputs], axis=1
+        )
 
-    def _find_ancestors(
-        self, outputs: Sequence[int], targets: Sequence[int]
-    ) -> set[int]:
-        """Return the outputs and their causes, without the causes of set variables."""
-        found, pending = set[int](), list(outputs)
-        while pending:
-            v = pending.pop()
-            if v not in found:
-                found.add(v)
-                if v not in targets:
-                    pending += self._require_mechanism(v).parents
-        return found
 
-    def _require_mechanism(self, v: int) -> MechanismSample:
-        mechanism = self.mechanisms[v]
-        if mechanism is None:
-            raise ValueError(
-                f"this posterior sample has no function for variable {v}: pass it to "
-                "sample_posterior in outputs."
-            )
-        return mechanism
+def find_ancestors(
+    parents: Callable[[int], Iterable[int]],
+    outputs: Iterable[int],
+    targets: Collection[int] = (),
+) -> set[int]:
+    """Return the outputs and their causes, without the causes of set variables."""
+    found, pending = set[int](), list(outputs)
+    while pending:
+        v = pending.pop()
+        if v not in found:
+            found.add(v)
+            if v not in targets:
+                pending += parents(v)
+    return found
