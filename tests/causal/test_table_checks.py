@@ -191,6 +191,9 @@ def test_names_of_categories_have_the_order_that_is_stated(tmp_path):
         (1.0, "g·L⁻¹", "kg/m3", 1.0),
         (100.0, "cm2", "m²", 0.01),
         (36.0, "km/h", "m/s", 10.0),
+        (212.0, "°F", "degC", 100.0),
+        (1.0, "atm", "kPa", 101.325),
+        (7.0, "widgets", "widgets", 7.0),
     ],
 )
 def test_units_in_any_spelling(value, unit, wanted, found):

@@ -6,7 +6,6 @@ import pytest
 from frugax import ExperimentBudget
 from frugax.causal import Samples
 from frugax.causal.campaign import Binary, Campaign, Categorical
-from frugax.causal.campaign.past_experiments import convert
 from refusals import refuses, warns
 
 FILE = """heat [K],solvent,stirred,yield (%),changed
@@ -85,20 +84,6 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path, change, units, message):
     path.write_text(FILE.replace(*change) if change[0] else FILE)
     with refuses(ValueError, message):
         campaign_of().tell_csv(path, intervened="changed", units=units)
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "wanted", "found"),
-    [
-        (212.0, "°F", "degC", 100.0),
-        (2.0, "h", "min", 120.0),
-        (5.0, "ug", "mg", 0.005),
-        (1.0, "atm", "kPa", 101.325),
-        (7.0, "widgets", "widgets", 7.0),
-    ],
-)
-def test_units(value, unit, wanted, found):
-    assert convert(np.array([value]), unit, wanted, "x") == pytest.approx([found])
 
 
 def test_a_column_without_numbers_is_left_out_and_named(tmp_path):

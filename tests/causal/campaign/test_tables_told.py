@@ -1,6 +1,7 @@
 """Tables that contradict the experiment, and constraints that nothing keeps."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,17 +11,22 @@ from frugax.causal import Samples
 from frugax.causal.campaign.report import render_heading
 from refusals import refuses, warns
 
+HEAT = {"heat": (20.0, 90.0)}
+
+
+def begin(**more):
+    told: dict[str, Any] = {
+        "variables": {"a": (0.0, 1.0)},
+        "target": "y",
+        "budget": ExperimentBudget(n=3),
+        "num_posterior_samples": 8,
+    }
+    return causal.Campaign(**told | more)
+
 
 @pytest.fixture(scope="module")
 def campaign():
-    made = causal.Campaign(
-        variables={"a": (0.0, 1.0)},
-        target="y",
-        budget=ExperimentBudget(n=3),
-        constraints={"harm": (None, 1.0)},
-        num_posterior_samples=8,
-        rows_per_experiment=2,
-    )
+    made = begin(constraints={"harm": (None, 1.0)}, rows_per_experiment=2)
     x = np.linspace(0.0, 1.0, 20)
     made.tell_observations({"a": x, "harm": 5 + x, "y": -x})
     made.ask()
@@ -86,13 +92,7 @@ def test_infeasible_constraints_are_reported_with_every_recommendation(campaign)
 
 
 def test_constraints_on_unmeasured_variables_are_reported():
-    made = causal.Campaign(
-        variables={"a": (0.0, 1.0)},
-        target="y",
-        budget=ExperimentBudget(n=3),
-        constraints={"harm": (None, 1.0)},
-        num_posterior_samples=8,
-    )
+    made = begin(constraints={"harm": (None, 1.0)})
     x = np.linspace(0.0, 1.0, 20)
     made.tell_observations({"a": x, "y": -x})
     made.ask()
@@ -117,9 +117,7 @@ def test_constraints_on_unmeasured_variables_are_reported():
     ],
 )
 def test_wild_observations_are_named_and_count(column, named):
-    made = causal.Campaign(
-        variables={"a": (0.0, 1.0)}, target="y", budget=ExperimentBudget(n=3)
-    )
+    made = begin()
     a = np.linspace(0.0, 1.0, 40)
     table = {"a": a, "harm": 5 + a**2, "y": 0.5 + a**3}
     made.tell_observations(table)
@@ -142,25 +140,19 @@ def test_wild_observations_are_named_and_count(column, named):
     ],
 )
 def test_skewed_observations_are_not_called_wild(values):
-    made = causal.Campaign(
-        variables={"a": (0.0, 1.0)}, target="y", budget=ExperimentBudget(n=3)
-    )
+    made = begin()
     made.tell_observations({"y": values})
 
 
 def test_observations_in_another_unit_than_the_range_are_noticed():
-    made = causal.Campaign(
-        variables={"heat": (20.0, 90.0)}, target="y", budget=ExperimentBudget(n=3)
-    )
+    made = begin(variables=HEAT)
     kelvin = np.linspace(290.0, 330.0, 9)
     with warns(UserWarning, "heat"):
         made.tell_observations({"heat": kelvin, "y": kelvin})
 
 
 def test_a_first_answer_of_an_odd_size_is_an_outlier():
-    made = causal.Campaign(
-        variables={"a": (0.0, 1.0)}, target="y", budget=ExperimentBudget(n=3)
-    )
+    made = begin()
     one, other = made.ask(2)
     assert made.find_outliers(0, 4.2) == ()
     assert made.find_outliers(one, {"y": 1e9}) == (
@@ -173,9 +165,7 @@ def test_a_first_answer_of_an_odd_size_is_an_outlier():
 
 
 def test_a_wild_value_does_not_hide_the_next():
-    made = causal.Campaign(
-        variables={"a": (0.0, 1.0)}, target="y", budget=ExperimentBudget(n=3)
-    )
+    made = begin()
     y = np.linspace(0.5, 1.0, 40)
     y[7] = 1e12
     with warns(UserWarning, 7):
@@ -186,12 +176,7 @@ def test_a_wild_value_does_not_hide_the_next():
 
 
 def test_a_column_in_other_letters_is_noticed():
-    made = causal.Campaign(
-        variables={"heat": (20.0, 90.0)},
-        target="y",
-        budget=ExperimentBudget(n=3),
-        constraints={"pH": (None, 9.0)},
-    )
+    made = begin(variables=HEAT, constraints={"pH": (None, 9.0)})
     with refuses(ValueError, "'Y'", "'y'"):
         made.tell_observations({"Y": [1.0, 2.0]})
     with refuses(ValueError, "'ph'", "'pH'"):
@@ -202,37 +187,26 @@ def test_a_column_in_other_letters_is_noticed():
 
 @pytest.mark.parametrize("wrong", ["heat / K", "heat_K", "HEAT", "heats"])
 def test_a_column_that_is_nearly_a_variable_is_pointed_out(wrong):
-    made = causal.Campaign(
-        variables={"heat": (20.0, 90.0)}, target="y", budget=ExperimentBudget(n=3)
-    )
+    made = begin(variables=HEAT)
     with warns(UserWarning, "heat", wrong):
         made.tell_observations({wrong: [30.0, 31.0], "y": [1.0, 2.0]})
 
 
 def test_a_column_of_another_name_is_not_pointed_out():
-    made = causal.Campaign(
-        variables={"heat": (20.0, 90.0)}, target="y", budget=ExperimentBudget(n=3)
-    )
+    made = begin(variables=HEAT)
     for other in ("heating", "heat1"):
         made.tell_observations({other: [30.0, 31.0], "y": [1.0, 2.0]})
 
 
 def test_a_table_without_rows_is_refused():
-    made = causal.Campaign(
-        variables={"a": (0.0, 1.0)}, target="y", budget=ExperimentBudget(n=3)
-    )
+    made = begin()
     with refuses(ValueError):
         made.tell_observations({"a": [], "y": []})
 
 
 def test_a_count_has_no_mean_below_0():
     rng = np.random.default_rng(1)
-    made = causal.Campaign(
-        variables={"a": (-3.0, 3.0)},
-        target="cells",
-        budget=ExperimentBudget(n=4),
-        num_posterior_samples=8,
-    )
+    made = begin(variables={"a": (-3.0, 3.0)}, target="cells")
     a = rng.standard_normal(60)
     made.tell_observations({"a": a, "cells": rng.poisson(np.exp(a))})
     made.ask()
