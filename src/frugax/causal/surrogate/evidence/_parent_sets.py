@@ -144,47 +144,22 @@ def _zeta_transform(x: np.ndarray, *, up: bool) -> np.ndarray:
 
 
 @lru_cache
-def _levels(width: int, *, up: bool) -> tuple[tuple[np.ndarray, ...], ...]:
-    """By size of set (`up`: downwards from the largest): the steps between sets.
+def _steps(width: int, *, up: bool) -> tuple[tuple[np.ndarray, ...], ...]:
+    """List the steps between sets of variables, by size (`up`: the largest first).
 
     For each size: the sets; each with one variable removed (`up`: added); that
     variable; and the smaller of the two sets, in the bits of the variable's others.
     """
-    found = []
-    sizes = range(1, width + 1)
-    if up:
-        sizes = range(width - 1, -1, -1)
-    for size in sizes:
-        sets = [u for u in range(2**width) if u.bit_count() == size]
-        flips = [[i for i in range(width) if (u >> i & 1) != up] for u in sets]
-        flipped = [
-            [u ^ (1 << i) for i in of] for u, of in zip(sets, flips, strict=True)
-        ]
-        without = [
-            [_drop_bit(u & ~(1 << i), i) for i in of]
-            for u, of in zip(sets, flips, strict=True)
-        ]
-        found.append(tuple(np.array(a) for a in (sets, flipped, flips, without)))
+    every, found = np.arange(2**width), []
+    has = every[:, None] >> np.arange(width) & 1
+    for size in range(width - 1, -1, -1) if up else range(1, width + 1):
+        sets = every[has.sum(1) == size]
+        i = np.nonzero(has[sets] != up)[1].reshape(len(sets), -1)
+        other = sets[:, None] ^ (1 << i)
+        smaller = np.minimum(sets[:, None], other)
+        inside = smaller >> 1 & -(1 << i) | smaller & ((1 << i) - 1)
+        found.append((sets, other, i, inside))
     return tuple(found)
-
-
-def _drop_bit(u: int, i: int) -> int:
-    """Remove bit `i`, shifting the higher bits down."""
-    return (u & ((1 << i) - 1)) | (u >> (i + 1) << i)
-
-
-@lru_cache
-def _positions(width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Position of each set in order of size; for each child its sets U and U + i."""
-    by_size = np.concatenate([level[0] for level in _levels(width, up=False)])
-    place = np.zeros(2**width, int)
-    place[by_size] = np.arange(1, 2**width)
-    squeezed = np.arange(2 ** (width - 1))
-    without = np.array(
-        [(squeezed >> i << (i + 1)) | (squeezed & ((1 << i) - 1)) for i in range(width)]
-    )
-    with_child = without | (1 << np.arange(width))[:, None]
-    return place, without, with_child
 
 
 def order_posterior(score: Scores) -> Scores:
@@ -193,24 +168,19 @@ def order_posterior(score: Scores) -> Scores:
     The sum is exact over all acyclic graphs; a graph counts once for each order that it
     is compatible with. `score` is from `log_scores`.
     """
-    width = score.shape[0]
-    place, without, with_child = _positions(width)
+    width, sets, batch = score.shape
     reach = _zeta_transform(score, up=False)
-    # Forward and backward sums over the lattice of subsets, level by level.
-    before = [np.zeros_like(score[0, :1])]
-    start = 0
-    for _, less, inside, without_it in _levels(width, up=False):
-        ways = before[-1][place[less] - start] + reach[inside, without_it]
-        start += before[-1].shape[0]
-        before.append(log_sum_exp(ways, 1))
-    after = [np.zeros_like(score[0, :1])]
-    end = 2**width - 1  # where the level above begins
-    for sets, more, out, without_it in _levels(width, up=True):
-        ways = after[-1][place[more] - end] + reach[out, without_it]
-        end -= len(sets)
-        after.append(log_sum_exp(ways, 1))
-    first = np.concatenate(before, axis=0)[place]
-    last = np.concatenate(after[::-1], axis=0)[place]
-    around = first[without] + last[with_child]
+    # For each set of variables: the sum over the orders in which they come first, and
+    # over those in which the rest comes last.
+    first = np.zeros((2 * sets, batch), score.dtype)
+    last = first.copy()
+    for of_size, less, i, inside in _steps(width, up=False):
+        first[of_size] = log_sum_exp(first[less] + reach[i, inside], 1)
+    for of_size, more, i, inside in _steps(width, up=True):
+        last[of_size] = log_sum_exp(last[more] + reach[i, inside], 1)
+    # Each child's sets of others as sets of all variables.
+    bit = 1 << np.arange(width)[:, None]
+    without = (np.arange(sets) & -bit) << 1 | np.arange(sets) & (bit - 1)
+    around = first[without] + last[without | bit]
     ways = score + _zeta_transform(around, up=True)
     return ways - log_sum_exp(ways, 1)[:, None]
