@@ -191,44 +191,12 @@ def give_advice(
             f" Observed rows lack variables that may be set: they count as {text}. If "
             "a value is not the usual one, tell observations with a column for it."
         )
-    if is_late or not outlook.affordable.any():
-        reason = "the budget pays for no more experiments."
-        if is_late:
-            reason = "the time is over."
-        return StopAdvice(
-            stop=True,
-            reason=reason + notes,
-            value=None,
-            prob_optimal=prob,
-            goal=settings.goal,
-        )
-    # The advice judges by the most valuable experiment, whatever chooses the next one:
-    # a policy that explores at random must not end a campaign.
-    best = gain(outlook, np.random.default_rng(settings.seed))
-    value = value_of(outlook, best)
-    stop = True
-    # Samples that were drawn from observations alone may agree on a wrong cause, which
-    # only an experiment can show.
-    if not has_answer:
-        stop = False
-        reason = "no experiment has given a value of the target yet."
-    elif prob >= settings.confidence:
-        reason = (
-            "the recommendation is within the tolerance of the best with probability "
-            f"{prob:.0%}."
-        )
-    elif value.per_cost <= settings.min_gain_per_cost and _is_known_well(
-        outlook, settings
-    ):
-        reason = (
-            f"the best experiment is worth {value.per_cost:.3g} for each unit of cost, "
-            f"less than min_gain_per_cost={settings.min_gain_per_cost:g}."
-        )
-    else:
-        stop = False
-        reason = (
-            f"the best experiment is worth {value.total:.3g} and costs {value.cost:g}."
-        )
+    stop, reason = True, "the budget pays for no more experiments."
+    value: Value | None = None
+    if is_late:
+        reason = "the time is over."
+    elif outlook.affordable.any():
+        stop, reason, value = _compare(outlook, settings, prob, has_answer=has_answer)
     return StopAdvice(
         stop=stop,
         reason=reason + notes,
@@ -236,6 +204,35 @@ def give_advice(
         prob_optimal=prob,
         goal=settings.goal,
     )
+
+
+def _compare(
+    outlook: Outlook, settings: CampaignSettings, prob: float, *, has_answer: bool
+) -> tuple[bool, str, Value]:
+    """Return whether to stop, why, and the worth of the best experiment."""
+    # The advice judges by the most valuable experiment, whatever chooses the next one:
+    # a policy that explores at random must not end a campaign.
+    best = gain(outlook, np.random.default_rng(settings.seed))
+    value = value_of(outlook, best)
+    # Samples that were drawn from observations alone may agree on a wrong cause, which
+    # only an experiment can show.
+    if not has_answer:
+        return False, "no experiment has given a value of the target yet.", value
+    if prob >= settings.confidence:
+        reason = (
+            "the recommendation is within the tolerance of the best with probability "
+            f"{prob:.0%}."
+        )
+        return True, reason, value
+    least = settings.min_gain_per_cost
+    if value.per_cost <= least and _is_known_well(outlook, settings):
+        reason = (
+            f"the best experiment is worth {value.per_cost:.3g} for each unit of cost, "
+            f"less than min_gain_per_cost={least:g}."
+        )
+        return True, reason, value
+    reason = f"the best experiment is worth {value.total:.3g} and costs {value.cost:g}."
+    return False, reason, value
 
 
 def _estimate_prob_optimal(

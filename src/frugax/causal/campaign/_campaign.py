@@ -15,7 +15,7 @@ from frugax.causal.data import Samples
 from frugax.causal.policy import DEFAULT, OWN, Outlook, Policy, improvement, value_of
 from frugax.causal.scm import intervene
 from frugax.errors import FrugaxError
-from frugax.options import check_integer
+from frugax.options import check_function, check_integer
 
 from . import _file
 from ._advice import (
@@ -144,11 +144,8 @@ class Campaign:
         self._start(CampaignState(settings=settings, began_s=time.time()), policy)
 
     def _start(self, state: CampaignState, policy: Policy | None) -> None:
-        if policy is not None and not callable(policy):
-            raise TypeError(
-                "policy must be a function of an outlook and a generator, got "
-                f"{policy!r:.80}: leave it out for the expected improvement."
-            )
+        if policy is not None:
+            check_function("policy", policy, example="policy(outlook, rng)")
         self._state = state
         self.own_policy = policy
         self._inferred: tuple[CampaignState, Inference] | None = None

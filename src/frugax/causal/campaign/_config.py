@@ -15,6 +15,7 @@ from frugax.causal.environments import (
 )
 from frugax.causal.scm import SCM
 from frugax.configs import parse_config, read_text
+from frugax.options import check_integer, check_number
 
 from ._config_from_table import config_from_table
 from ._settings import CampaignSettings
@@ -48,16 +49,12 @@ class Simulator:
         sources = [self.environment, self.linear, self.function]
         if sum(one is not None for one in sources) != 1:
             raise ValueError("give one of environment, linear and function.")
-        if self.seed < 0:
-            raise ValueError(f"seed must be >= 0, got {self.seed}.")
+        check_integer("seed", self.seed, minimum=0)
         if self.environment is not None:
             # Loaded for its error only: an unknown name is then refused with the line
             # of the config, and not by the first experiment.
             load_environment(self.environment)
-        if not 0 <= self.noise_scale < float("inf"):
-            raise ValueError(
-                f"noise_scale must be >= 0 and finite, got {self.noise_scale}."
-            )
+        check_number("noise_scale", self.noise_scale, minimum=0)
 
     def make_truth(self, settings: CampaignSettings) -> Environment | None:
         """Make the problem with its optimum; None for a function of the user's own.
@@ -126,8 +123,7 @@ class CampaignConfig:
                 "'_' and '-', and begin with a letter or a digit."
             )
         if isinstance(self.observations, int):
-            if self.observations < 1:
-                raise ValueError(f"observations must be >= 1, got {self.observations}.")
+            check_integer("observations", self.observations)
             if self.simulator is None:
                 raise ValueError(
                     "observations as a number need a simulator: name a CSV file."

@@ -14,7 +14,7 @@ from frugax.budget import ExperimentBudget, check_budget
 from frugax.causal.policy import DEFAULT, OWN
 from frugax.causal.posterior import MAX_VARIABLES
 from frugax.errors import InfeasibleBudgetError
-from frugax.options import check_integer
+from frugax.options import check_choice, check_flag, check_integer, check_number
 
 from ._experiments import add_prices
 from .actions import (
@@ -140,10 +140,7 @@ class CampaignSettings:
         self._check_edges()
         for name, what in self.named.items():
             _check_name(what, name)
-        if self.policy not in (DEFAULT, OWN):
-            raise ValueError(
-                f"policy must be {DEFAULT!r} or {OWN!r}, got {self.policy!r:.80}."
-            )
+        check_choice("policy", self.policy, (DEFAULT, OWN))
         _check_prices(self.budget, self.variables)
         allowed = self.allowed_sets()
         if not allowed:
@@ -284,10 +281,7 @@ class CampaignSettings:
         return tuple(sorted(kept, key=len))
 
     def _check_numbers(self) -> None:
-        if not isinstance(self.minimize, bool):
-            raise TypeError(
-                f"minimize must be True or False, got {self.minimize!r:.80}."
-            )
+        check_flag("minimize", self.minimize)
         for what, least in (
             ("max_targets", 1),
             ("rows_per_experiment", 1),
@@ -301,13 +295,9 @@ class CampaignSettings:
                 f"num_posterior_samples must be <= {_MAX_SAMPLES}, got "
                 f"{self.num_posterior_samples}."
             )
-        if self.tolerance is not None and not 0 < self.tolerance < math.inf:
-            raise ValueError(f"tolerance must be > 0 and finite, got {self.tolerance}.")
-        if not 0 <= self.min_gain_per_cost < math.inf:
-            raise ValueError(
-                "min_gain_per_cost must be >= 0 and finite, got "
-                f"{self.min_gain_per_cost}."
-            )
+        if self.tolerance is not None:
+            check_number("tolerance", self.tolerance, above=0)
+        check_number("min_gain_per_cost", self.min_gain_per_cost, minimum=0)
         if not 0 < self.confidence <= 1:
             raise ValueError(f"confidence must be in (0, 1], got {self.confidence}.")
 

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float
 
 from frugax.causal.scm import SCM
+from frugax.options import check_choice
 
 from ._environment import Environment
 
@@ -57,10 +58,7 @@ def load_environment(name: str) -> Environment:
         "psa": _psa,
         "epidemiology": _epidemiology,
     }
-    if name not in known:
-        raise ValueError(
-            f"there is no environment {name!r}: take one of {', '.join(known)}."
-        )
+    check_choice("environment", name, known)
     return known[name]()
 
 

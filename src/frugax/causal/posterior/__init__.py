@@ -15,8 +15,7 @@ from ._discrepancy import (
 )
 from ._ensemble import PosteriorEnsemble, sample_posterior
 from ._evidence import NOISE_SCALE, log_evidence, tempering_power
-from ._hyperparameters import HyperparameterPosterior, Hyperparameters
-from ._mechanism import Mechanism, fit_mechanism
+from ._mechanism import fit_mechanism
 from ._orders import (
     MAX_VARIABLES,
     adjacency,
@@ -26,7 +25,6 @@ from ._orders import (
 )
 from ._parent_scores import ParentScores, score_parent_sets
 from ._points import Outcomes, Points, predict_means, rbf_kernel
-from ._posterior_sample import MechanismSample, PosteriorSample
 from .discrete import DiscretePosterior
 
 __all__ = [
@@ -37,15 +35,10 @@ __all__ = [
     "Discrepancy",
     "DiscretePosterior",
     "Domain",
-    "HyperparameterPosterior",
-    "Hyperparameters",
-    "Mechanism",
-    "MechanismSample",
     "Outcomes",
     "ParentScores",
     "Points",
     "PosteriorEnsemble",
-    "PosteriorSample",
     "add_discrepancy",
     "adjacency",
     "count_topological_orders",

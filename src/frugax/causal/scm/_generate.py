@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from frugax.options import check_integer
+from frugax.options import check_choice, check_integer
 
 from ._mechanisms import KINDS, Mechanisms, empty_mechanisms
 from ._noise import NOISES, sample_noise
@@ -233,9 +233,7 @@ def generate_scm_for_difficulty(difficulty: str, *, seed: int = 0) -> SCM:
     Raises:
         ValueError: the difficulty is unknown.
     """
-    if difficulty not in _DIFFICULTIES:
-        known = ", ".join(map(repr, _DIFFICULTIES))
-        raise ValueError(f"there is no difficulty {difficulty!r}: take one of {known}.")
+    check_choice("difficulty", difficulty, _DIFFICULTIES)
     (least, most), families, (sparse, dense) = _DIFFICULTIES[difficulty]
     rng = np.random.default_rng(seed)
     return generate_scm(
@@ -270,10 +268,7 @@ def _draw_kinds(
     """Draw one of the given kinds for each set, as an index into the known kinds."""
     names = [given] if isinstance(given, str) else list(given)
     for name in names:
-        if name not in known:
-            raise ValueError(
-                f"{what} {name!r} is unknown: take one of {', '.join(known)}."
-            )
+        check_choice(what, name, known)
     if not names:
         raise ValueError(f"{what} is empty: name at least one of {', '.join(known)}.")
     indices = np.array([known.index(name) for name in names], np.int32)

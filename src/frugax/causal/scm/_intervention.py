@@ -19,7 +19,7 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
-from frugax.options import check_instance
+from frugax.options import check_choice, check_instance
 
 from ._equations import to_finite
 from ._scm import SCM
@@ -46,11 +46,7 @@ class VariableIntervention:
     hit: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(
-                f"kind {self.kind!r} of intervention is unknown: take one of "
-                f"{', '.join(KINDS)}."
-            )
+        check_choice("kind", self.kind, KINDS)
         for what in ("value", "sd", "hit"):
             number = to_finite(getattr(self, what), f"{what} for {self.target!r}")
             object.__setattr__(self, what, number)

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from frugax.options import check_integer
+
 from ._intervention import check_states
 from ._mechanisms import KINDS, Mechanisms
 from ._noise import noise_from_uniform
@@ -49,8 +51,7 @@ def interventional_mean(
         array([-2.,  1.])
     """
     target = scm.index(name)
-    if nodes < 2:
-        raise ValueError(f"nodes must be an even number from 2, got {nodes}.")
+    check_integer("nodes", nodes, minimum=2)
     points = max((len(value) for value in values.values()), default=1)
     d = np.shape(scm.mechanisms.bias)[-1]
     # do(x = v) is arithmetic here, a factor of 0 and an addend of v (Pearl 2009,

@@ -7,6 +7,8 @@ shuffles the positions afterwards.
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from frugax.options import check_choice
+
 GRAPHS = (
     "erdos_renyi",
     "scale_free",
@@ -34,6 +36,7 @@ def random_graphs(
     """Draw edges `[graph, parent, child]`, parents before children."""
     # Barabási & Albert 1999, Science 286:509-512 (scale-free); Newman & Watts 1999,
     # Phys. Lett. A 263:341-346 (small-world).
+    check_choice("graph", kind, GRAPHS)
     at, size = np.arange(d), sizes[:, None, None]
     i, j = at[:, None], at[None]
     last = size - 1
@@ -65,12 +68,8 @@ def random_graphs(
             edges = (i < size // 2) & (j >= size // 2)
         case "full":
             edges = np.ones((1, d, d), bool)
-        case "empty":
+        case _:  # "empty"
             edges = np.zeros((1, d, d), bool)
-        case _:
-            raise ValueError(
-                f"there is no graph kind {kind!r}: take one of {', '.join(GRAPHS)}."
-            )
     # This mask makes every kind acyclic, and keeps padding without edges.
     return np.broadcast_to(edges & (i < j) & (j < size), (len(sizes), d, d))
 

@@ -9,6 +9,8 @@ import jax
 import numpy as np
 from jaxtyping import Bool
 
+from frugax.options import check_choice
+
 from ..names import count_and_names
 from ._equations import (
     Equation,
@@ -189,11 +191,7 @@ class SCM:
         if (m.noise_scale < 0).any():
             raise ValueError(f"noise_scale must be >= 0, got {m.noise_scale.min():g}.")
         for j, kind in enumerate(expand_by_name(noise, names, "noise", NOISES[0])):
-            if kind not in NOISES:
-                raise ValueError(
-                    f"noise {kind!r} of {names[j]!r} is unknown: take one of "
-                    f"{', '.join(NOISES)}."
-                )
+            check_choice(f"noise of {names[j]!r}", kind, NOISES)
             m.noise[j] = NOISES.index(kind)
         scm = cls(names, m, target, tuple(hidden))
         # Under `jit` the array of parents is a tracer, which cannot choose names.

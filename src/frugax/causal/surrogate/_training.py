@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 
 from frugax import train
 from frugax.budget import Receipt, TimeBudget
+from frugax.options import check_integer
 
 from ._surrogate import Surrogate
 from ._training_data import CALIBRATION, Tasks, draw_generated, draw_tasks
@@ -88,9 +89,8 @@ def train_surrogate(
     """
     if not 3 <= variables <= 12:
         raise ValueError(f"variables must be in 3..12, got {variables}.")
-    for what, number, least in (("steps", steps, 1), ("seed", seed, 0)):
-        if number < least:
-            raise ValueError(f"{what} must be >= {least}, got {number}.")
+    check_integer("steps", steps)
+    check_integer("seed", seed, minimum=0)
     # Process time, because other users' work changes the wall time of a shared machine.
     start = time.process_time()
     # Adam's first steps rest on few gradients; a warm-up keeps them small (Liu et al.

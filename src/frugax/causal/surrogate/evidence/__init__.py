@@ -4,12 +4,11 @@
 turns them into exact order-averaged posteriors of parent sets and features of pairs.
 """
 
-from ._moments import BASIS, moments
+from ._moments import moments
 from ._pair_features import PAIR_FEATURES, Evidence, compute_evidence
 from ._parent_sets import (
     NEVER,
     log_scores,
-    log_sum_exp,
     order_posterior,
     other_variables,
     set_members,
@@ -18,13 +17,11 @@ from ._parent_sets import (
 )
 
 __all__ = [
-    "BASIS",
     "NEVER",
     "PAIR_FEATURES",
     "Evidence",
     "compute_evidence",
     "log_scores",
-    "log_sum_exp",
     "moments",
     "order_posterior",
     "other_variables",
