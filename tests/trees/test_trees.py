@@ -168,6 +168,12 @@ def test_other_containers_become_a_flat_dict_and_say_so():
     assert trees.rebuild(by_number, [5]) == {"1": 5}
 
 
+def test_a_subclass_of_a_dict_is_a_leaf_as_in_jax():
+    leaf = type("Mine", (dict,), {})(a=1)
+    assert trees.named_leaves([leaf]) == [("[0]", leaf)]
+    assert trees.rebuild(trees.describe([leaf]), [leaf]) == [leaf]
+
+
 @pytest.mark.parametrize("wrong", [7, {"set": []}, {"list": 3}, "x", {"flat": [1]}])
 def test_an_invalid_structure_is_refused(wrong):
     with refuses(ValueError, "structure"):

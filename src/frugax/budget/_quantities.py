@@ -245,7 +245,5 @@ def _read(text: str, name: str, quantity: _Quantity) -> Fraction:
         problem = "one number with its unit"
         if text.strip().startswith("-"):
             problem = "positive"
-        raise ValueError(
-            f"{name} must be {quantity.name}, {problem}, {example}; got {text!r}."
-        )
+        raise ValueError(f"{name} must be {problem}, {example}; got {text!r}.")
     return total
