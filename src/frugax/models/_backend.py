@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ._eager import EAGER
+from ._eager import EAGER, numpy_function, on_host
 from .dtypes import as_dtype, as_float, to_numpy
 from .graph import Library, ModelGraph, Spec
 from .ops import ALIASES, OPS, Op, custom_op, find
@@ -118,22 +118,56 @@ class Backend:
         try:
             op = self.find(name)
         except KeyError as e:
-            raise AttributeError(f"{type(self).__name__}: {e.args[0]}") from None
+            function = self._library_function(name)
+            if function is not None:
+                return functools.partial(self._run_library_function, function)
+            function = on_host(name)
+            if function is None:
+                raise AttributeError(f"{type(self).__name__}: {e.args[0]}") from None
+            return functools.partial(self._run_eager, function)
         return functools.partial(self._run_op, op)
 
     def __dir__(self) -> list[str]:
-        return sorted(
-            {*super().__dir__(), *OPS, *ALIASES, *EAGER, *_TRANSFORMS, *self.custom_ops}
-        )
+        known = {*OPS, *ALIASES, *EAGER, *_TRANSFORMS, *self.custom_ops}
+        numpys = {n for n in dir(np) if n[0] != "_" and numpy_function(np, n)}
+        return sorted({*super().__dir__(), *known, *numpys})
 
     def _run_eager(self, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        with self.scope():
+            return function(self, *self._eager_arguments(args), **named)
+
+    def _eager_arguments(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         # Lists become arrays; sequences of arrays, shapes and numbers stay.
-        args = tuple(
+        return tuple(
             self.array(a) if isinstance(a, (list, np.ndarray)) and _is_numeric(a) else a
             for a in args
         )
+
+    def _run_library_function(
+        self, function: Callable[..., Any], *args: Any, **named: Any
+    ) -> Any:
+        """Numbers of a dtype that no argument has become as wide as the backend's."""
+        args = self._eager_arguments(args)
+        named = {
+            k: self.array(v) if isinstance(v, np.ndarray) else v
+            for k, v in named.items()
+        }
+        given = {self.xp.dtype_of(a) for a in leaves((args, named)) if _is_array(a)}
+
+        def settle(x: Any) -> Any:
+            if isinstance(x, (tuple, list)):
+                return tuple(map(settle, x))
+            if not _is_array(x) or "dtype" in named:
+                return x
+            dtype = self.xp.dtype_of(x)
+            if dtype in given or dtype.kind not in "iuf":
+                return x
+            return self.xp.cast(
+                x, self.dtype if dtype.kind == "f" else self.xp.int_dtype
+            )
+
         with self.scope():
-            return function(self, *args, **named)
+            return settle(function(*args, **named))
 
     def _transform(self, name: str, function: Any, *args: Any, **named: Any) -> Any:
         """A transformation of the library, with the settings of this backend."""
@@ -150,6 +184,10 @@ class Backend:
         return call
 
     def _transformations(self, name: str) -> Callable[..., Any]:
+        raise NotImplementedError
+
+    def _library_function(self, name: str) -> Callable[..., Any] | None:
+        """The library's own function for NumPy's of that name, if it has one."""
         raise NotImplementedError
 
     def to_numpy(self, value: Any) -> np.ndarray:
@@ -271,6 +309,19 @@ class Backend:
         if dtype is None:
             return self.dtype
         return as_dtype(dtype)
+
+
+def leaves(value: Any) -> list[Any]:
+    """The values in dictionaries, tuples and lists."""
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if not isinstance(value, (tuple, list)):
+        return [value]
+    return [leaf for part in value for leaf in leaves(part)]
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
 def _is_numeric(value: Any) -> bool:

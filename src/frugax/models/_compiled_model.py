@@ -14,6 +14,7 @@ import numpy as np
 
 from frugax.errors import ShapeError
 
+from ._backend import leaves
 from .dtypes import to_numpy
 from .graph import (
     GraphNode,
@@ -398,7 +399,7 @@ class CompiledModel:
         Raises:
             FloatingPointError: a result is not finite.
         """
-        if all(map(is_finite, _leaves(outputs))):
+        if all(map(is_finite, leaves(outputs))):
             return
         values = {**params, **{k: v for k, v in data.items() if k in self.data_keys}}
         for key, value in values.items():
@@ -511,11 +512,3 @@ def _reads(node: GraphNode, key: str) -> bool:
     return key in node.inputs.values() or (
         isinstance(node, LoopNode) and key in node.stacked.values()
     )
-
-
-def _leaves(outputs: Any) -> list[Any]:
-    if isinstance(outputs, Mapping):
-        outputs = tuple(outputs.values())
-    if not isinstance(outputs, (tuple, list)):
-        return [outputs]
-    return [leaf for part in outputs for leaf in _leaves(part)]

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray, Shaped
 
 from frugax.models._backend import Backend
+from frugax.models._eager import numpy_function
 from frugax.models.dtypes import as_dtype, float32
 from frugax.models.graph import Library, ModelGraph, Spec
 
@@ -115,6 +116,21 @@ class JaxBackend(Backend):
 
     def _transformations(self, name: str) -> Callable[..., Any]:
         return getattr(jax, name)
+
+    def _library_function(self, name: str) -> Callable[..., Any] | None:
+        function = numpy_function(jnp, name)
+        if function is None:
+            return None
+
+        def call(*args: Any, **named: Any) -> Any:
+            # NumPy's rules, whatever the caller demands of jnp's.
+            with (
+                jax.numpy_rank_promotion("allow"),
+                jax.numpy_dtype_promotion("standard"),
+            ):
+                return function(*args, **named)
+
+        return call
 
     def array(
         self,
