@@ -11,9 +11,8 @@ import pytest
 
 from frugax import OverheadBudget, watch
 from frugax.errors import OutputError
-from frugax.watch._entry_reader import StepMetrics
-from frugax.watch._thinning import Thinning
-from frugax.watch.probes import LastValues, MaskedValues
+from frugax.watch._series import MetricSeries, StepMetrics
+from frugax.watch.probes import LastValues, MaskedValues, PackedRecords
 from refusals import refuses
 
 from .watching import Clock, Given, Listener, probe, taking
@@ -185,13 +184,51 @@ def test_thinned_steps_keep_every_validation_and_the_training_of_its_step(tmp_pa
 def test_the_step_of_a_validation_is_kept_however_late_it_is_thinned(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         watcher = watch.Watcher(journal, OverheadBudget("1%"))
-        collector, thinning = watcher.collector, Thinning(watcher.rate)
-        thinning.found = 16
-        training = StepMetrics(8, {"loss": 1.0}, 8, thinning)
+        collector, series = watcher.collector, MetricSeries(watcher.rate)
+        series.thinning.found = 16
+        training = StepMetrics(8, {"loss": 1.0}, 8, series)
         validation = StepMetrics(8, {"val": 1.0})
         assert collector._thin([training, validation]) == [training, validation]
         assert collector._thin([training]) == []
         assert collector._thin([validation]) == [training, validation]
+
+
+def test_ready_numbers_do_not_overtake_those_of_a_slow_program(tmp_path, monkeypatch):
+    clock = Clock()
+    with (
+        watch.Journal.create(tmp_path / "a", {}) as journal,
+        taking(journal, clock=clock) as watcher,
+    ):
+        watcher.collector.has_started = True  # no thread: collected below
+        step = watch.jit(lambda x: watch.record("n", x) or x + 1)
+        monkeypatch.setattr(PackedRecords, "is_ready", lambda records: False)
+        x = jnp.zeros(())
+        for i in range(5):
+            x = step(x)
+            watcher.record(i, {"host": i})
+        clock.now += 1.0
+        watcher.collector.tick()
+        monkeypatch.undo()
+    back = watch.read(tmp_path / "a", strict=True)
+    assert back.steps.tolist() == back["n"].tolist() == back["host"].tolist()
+
+
+def test_short_calls_leave_out_numbers_and_no_summary(tmp_path):
+    def fn(x):
+        watch.summarise("end", x)
+        watch.record("n", x)
+        return x + 1
+
+    with (
+        watch.Journal.create(tmp_path / "a", {}) as journal,
+        taking(journal, "standard") as watcher,
+    ):
+        step, x = watch.jit(fn), jnp.zeros(())
+        for _ in range(20):
+            x = step(x)
+            watcher._schedules[0].thinning.found = 8
+    back = watch.read(tmp_path / "a", strict=True).streams["end"]
+    assert back["end"].tolist() == [*range(20)]
 
 
 def test_the_state_of_watching_agrees_with_the_receipt(tmp_path):

@@ -1,7 +1,6 @@
 """Which program each call of a watched function runs, and the records that it keeps."""
 
 import itertools
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,8 @@ import numpy as np
 
 from ._program_variants import BARE, LOUD, QUIET, ProgramVariants
 from ._rate import Rate
-from ._thinning import LONG_STEP_S, Thinning
+from ._series import Entry, ProgramRecords, Series
+from ._thinning import LONG_STEP_S
 from .probes import PackedRecords
 from .sinks import Kind
 
@@ -19,35 +19,32 @@ NEVER = 1 << 62
 # Records that a function may keep before it asks again.
 _MAX_REST = 64
 
-_Kept = tuple[int, PackedRecords, frozenset[Kind]]
 
-
-class CallSchedule:
+class CallSchedule(Series):
     """The calls of one function under one watcher.
 
+    `skipped` has the number of the newest call, its records, and the classes that were
+    asked for.
+
     Attributes:
-        thinning: which calls are kept.
         gate_s: seconds that every call spends to find its program: with warm and with
             cold caches.
-        calls: calls counted so far.
         variants: the programs of the function.
-        fresh: records that were kept since the last collection: the number of the
-            call, its records, and the classes that were asked for.
-        newest: the same of the newest call that was thinned out; None if there was
-            none since a call that was kept.
     """
 
     def __init__(
-        self, rate: Rate, gate_s: tuple[float, float], variants: ProgramVariants
+        self,
+        rate: Rate,
+        gate_s: tuple[float, float],
+        variants: ProgramVariants,
+        queue: Callable[[Entry], None],
     ) -> None:
-        self.thinning = Thinning(rate)
+        """Count from 0; `queue` takes the records of kept calls."""
+        super().__init__(rate)
         self.gate_s = gate_s
-        self.calls = 0
         self.variants = variants
-        self.fresh: deque[_Kept] = deque()
-        self.newest: _Kept | None = None
+        self._queue = queue
         self._rate = rate
-        self._last: _Kept | None = None  # kept whatever the stride is
         # Step and arguments of the newest call that ran bare.
         self._bare_call: tuple[int, tuple[Any, ...], dict[str, Any]] | None = None
 
@@ -103,19 +100,21 @@ class CallSchedule:
         return self.variants.bare(*args, **kwargs)
 
     def keep(self, step: int, records: PackedRecords, kinds: frozenset[Kind]) -> None:
-        """Keep the records of a call, or remember them as the newest."""
-        if step % self.thinning.stride:
-            self.newest = step, records, kinds
-        else:
-            self.fresh.append((step, records, kinds))
-            self.newest = None
+        """Queue the records of a call, or remember them if it is thinned out."""
         self._bare_call = None
+        # Summaries and calls may not be lost, and frames have a rate of their own.
+        is_thinned = all(probe.kind == "scalar" for probe in records.probes.values())
+        if is_thinned and step % self.thinning.stride:
+            self.skipped = step, records, kinds
+            return
+        entry = ProgramRecords(step, records.probes, records, kinds, self)
+        if not is_thinned:
+            entry.is_pinned, entry.nbytes = True, records.nbytes
+        self._queue(entry)
+        self.skipped = None
 
     def keep_last(self) -> None:
-        """Keep the records of the last call, also if it ran bare.
-
-        What is in `fresh` already may still be thinned, but not the last of it.
-        """
+        """Queue the records of the last call if it was thinned out or ran bare."""
         held, self._bare_call = self._bare_call, None
         if held is not None:
             step, args, kwargs = held
@@ -125,23 +124,13 @@ class CallSchedule:
             # Deleted by the caller, who needed the memory.
             if not any(x.is_deleted() for x in arrays):
                 _, records = self.variants.recording(*args, **kwargs)
-                self.newest = step, records, self._rate.wanted_kinds
-        newest, self.newest = self.newest, None
-        if newest is not None:
-            self.fresh.append(newest)
-        if self.fresh:
-            self._last = self.fresh[-1]
-
-    def take(self, count: int) -> list[_Kept]:
-        """Take the first records, thinned by the stride as it is now."""
-        taken: list[_Kept] = []
-        for _ in range(count):
-            kept = self.fresh.popleft()
-            if kept is self._last or not kept[0] % self.thinning.stride:
-                taken.append(kept)
-            elif not self.fresh and self.newest is None:
-                self.newest = kept
-        return taken
+                self.skipped = step, records, self._rate.wanted_kinds
+        skipped, self.skipped = self.skipped, None
+        if skipped is not None:
+            step, records, kinds = skipped
+            entry = ProgramRecords(step, records.probes, records, kinds, self)
+            entry.is_pinned = True
+            self._queue(entry)
 
     def rest(self, step: int) -> tuple[int, Callable[[int], Callable[..., Any]]]:
         """Return which call asks next, and what makes the program until then."""
@@ -179,7 +168,7 @@ class CallSchedule:
         What runs at each call stays in the caches of the processor; another program now
         and then finds its code cold, and takes some hundred microseconds.
         """
-        recording, keep = self.variants.recording, self.fresh.append
+        recording, queue = self.variants.recording, self._queue
         stride, kinds = self.thinning.stride, self._rate.wanted_kinds
         next_step = itertools.count(first).__next__
         self._bare_call = None
@@ -188,10 +177,10 @@ class CallSchedule:
             step = next_step()
             out, records = recording(*args, **kwargs)
             if step % stride:
-                self.newest = step, records, kinds
+                self.skipped = step, records, kinds
             else:
-                keep((step, records, kinds))
-                self.newest = None
+                queue(ProgramRecords(step, records.probes, records, kinds, self))
+                self.skipped = None
             return out
 
         return call

@@ -5,25 +5,24 @@ once. The thread collects once or twice a second: the entries that the device ha
 finished are fetched together, become a few columns, and are written.
 """
 
-import bisect
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
 
 from frugax.errors import OutputError
 
-from ._call_schedule import CallSchedule
+from ._alerts import Alerts
 from ._dispatch import Dispatch
-from ._entry_reader import Entry, EntryReader, ProgramRecords, StepMetrics
+from ._entry_reader import EntryReader
 from ._flight_recorder import FlightRecorder
 from ._rate import Rate
 from ._row_batch import RowBatch
-from ._thinning import Thinning
+from ._series import Entry, ProgramRecords, Series, StepMetrics, stride_of
 
 # Between two looks at the queue, and between two collections: each finds its code cold,
 # and costs some hundred microseconds whatever it carries.
@@ -47,7 +46,6 @@ class Collector:
     Attributes:
         reader: reads the entries from the device.
         latest_step: step of the last entry collected; None before the first.
-        added: entries that were added.
         forced: collections made because too many entries waited.
         cpu_s: processor time that collecting has taken.
         changed: called when a stride has changed.
@@ -55,7 +53,6 @@ class Collector:
         write_status: called after each collection.
         closed: set to end the thread.
         has_started: whether there is a thread.
-        schedules: the watched functions, which keep their newest records themselves.
     """
 
     def __init__(
@@ -65,36 +62,33 @@ class Collector:
         rate: Rate,
         max_entries: int,
         clock: Callable[[], float],
-        flight: FlightRecorder | None,
-        inspect: Callable[[int, Mapping[str, Any]], None],
+        flight: FlightRecorder | None = None,
+        alerts: Alerts | None = None,
     ) -> None:
         """Start no thread before the first entry."""
         self.latest_step: int | None = None
-        self.added = self._passed_on = self.forced = 0
+        self._passed_on = self.forced = 0
         self.cpu_s = 0.0
         self.changed: Callable[[], None] = lambda: None
         self.caller_s: Callable[[], float] = lambda: 0.0
         self._caller_seen_s = 0.0
         self.write_status: Callable[[], None] = lambda: None
         self.closed = self.has_started = False
-        self.schedules: list[CallSchedule] = []
         self._dispatch = dispatch
         self._writer = dispatch.writer
         self._rate = rate
         self._max_entries = max_entries
         self._clock = clock
-        self.reader = EntryReader(dispatch, flight=flight, inspect=inspect)
+        self.reader = EntryReader(dispatch, flight=flight, alerts=alerts)
         self._entries: deque[Entry] = deque()
         self._bytes = 0
-        # Rows that are on the host but not in the journal: records of callbacks, and
-        # all others where the disk is full.
-        self._rows: deque[RowBatch] = deque()
+        self._rows: deque[RowBatch] = deque()  # records of callbacks
         self._callback_steps: dict[str, int] = {}  # the last, by stream
         self._make_locks()
         self._last_tick = 0.0
         self._has_open_rows = False
-        # The newest metrics of `Watcher.record` that were thinned out here.
-        self._newest: dict[Thinning, StepMetrics] = {}
+        # The newest entry of each series, if it was thinned out while it waited.
+        self._late: dict[Series | None, Entry] = {}
 
     def _make_locks(self) -> None:
         self._queue_lock = threading.Lock()
@@ -106,14 +100,15 @@ class Collector:
         """Leave all entries to the parent of a forked child."""
         self._make_locks()
         self._entries, self._rows, self._bytes = deque(), deque(), 0
-        self._newest = {}
+        self._late = {}
         self.closed = self.has_started = True
 
     def __len__(self) -> int:
-        fresh = sum(len(schedule.fresh) for schedule in self.schedules)
-        # Copied in one step: the other thread adds to it.
-        queued = len(self._entries) + len(self._newest)
-        return fresh + queued + sum(map(len, tuple(self._rows)))
+        return len(self._entries) + len(self._late) + self._count_rows()
+
+    def _count_rows(self) -> int:
+        # Copied in one step: other threads add to them.
+        return sum(map(len, (*tuple(self._rows), *tuple(self._writer.waiting))))
 
     @property
     def waiting_rows(self) -> int:
@@ -128,20 +123,20 @@ class Collector:
     @property
     def written(self) -> int:
         """Entries that were passed on."""
-        # Copied in one step, as above.
-        return max(self._passed_on - sum(map(len, tuple(self._rows))), 0)
+        return max(self._passed_on - self._count_rows(), 0)
 
     @property
     def is_over_limit(self) -> bool:
         """Whether more entries or bytes wait than allowed."""
-        return len(self) > self._max_entries or self._bytes > _MAX_PENDING_BYTES
+        unwritten_bytes = sum(rows.nbytes for rows in tuple(self._writer.waiting))
+        waiting_bytes = self._bytes + unwritten_bytes
+        return len(self) > self._max_entries or waiting_bytes > _MAX_PENDING_BYTES
 
     def add(self, entry: Entry) -> None:
         """Append an entry."""
         with self._queue_lock:
             self._entries.append(entry)
             self._bytes += entry.nbytes
-            self.added += 1
         if not self.has_started:
             self.start()
 
@@ -167,7 +162,8 @@ class Collector:
             return
         # First rows wait until the rate is known, so that a curve is even from its
         # beginning.
-        if any(one.is_early(self._clock()) for one in self._waiting_thinnings()):
+        waiting = {entry.series for entry in tuple(self._entries)}
+        if any(s is not None and s.thinning.is_early(self._clock()) for s in waiting):
             return
         self._last_tick = now
         if self._owner.acquire(timeout=_TICK_S):
@@ -178,13 +174,6 @@ class Collector:
             finally:
                 self._owner.release()
 
-    def _waiting_thinnings(self) -> list[Thinning]:
-        found = [schedule.thinning for schedule in self.schedules if schedule.fresh]
-        entry = next(iter(tuple(self._entries)), None)
-        if isinstance(entry, StepMetrics) and entry.thinning is not None:
-            found.append(entry.thinning)
-        return found
-
     def collect(self, *, rest: int = 0) -> None:
         """Collect all entries but the newest `rest`, waiting for the device.
 
@@ -192,26 +181,11 @@ class Collector:
             OutputError: the journal cannot be written; nothing is lost.
         """
         with self._owner:
-            taken = self._take_fresh(ready_only=False)
-            with self._queue_lock:
-                count = max(len(self._entries) - rest, 0)
-                taken += [self._entries.popleft() for _ in range(count)]
-            taken = self._thin(taken)
+            count = max(len(self._entries) - rest, 0)
+            taken = self._thin([self._entries.popleft() for _ in range(count)])
             if not rest:
-                last = max((e.step for e in taken), default=-(2**63))
-                newest = sorted(self._newest.values(), key=lambda entry: entry.step)
-                self._newest.clear()
-                kept = [entry for entry in newest if entry.step >= last]
-                self._leave_out(len(newest) - len(kept))
-                taken += kept
+                taken += self._take_late(taken)
             self._collect(taken, writes_open=not rest, wait=True)
-
-    def keep_last(self) -> None:
-        """Have the records of the last call of each function kept."""
-        # The thread, which thins what it takes, waits.
-        with self._owner:
-            for schedule in self.schedules:
-                schedule.keep_last()
 
     def make_room(self) -> None:
         """Collect half of the entries, because too many wait."""
@@ -246,7 +220,6 @@ class Collector:
         with self._queue_lock:
             self._rows.append(rows)
             self._bytes += rows.nbytes
-            self.added += 1
             self._passed_on += 1
         if not self.has_started:
             self.start()
@@ -257,7 +230,7 @@ class Collector:
             return
         before = time.thread_time()
         try:
-            self._dispatch_rows()
+            self._dispatch.dispatch(self._take_rows())
         except (OutputError, ValueError) as e:
             self._writer.note_failure(e)
         finally:
@@ -267,19 +240,13 @@ class Collector:
     def shed(self) -> None:
         """Drop the oldest rows of programs that the journal cannot take."""
         with self._owner:
-            while (
-                self._rows and self.is_over_limit and self._rows[0].source != "caller"
-            ):
-                rows = self._pop_rows()
-                self._writer.lose(rows.kind or "scalar", len(rows))
+            waiting = self._writer.waiting
+            while waiting and self.is_over_limit and waiting[0].source != "caller":
+                self._writer.drop_first()
 
     def wait_for_device(self) -> None:
         """Wait until the device has finished all entries."""
-        with self._queue_lock:
-            entries = list(self._entries)
-        newest = [schedule.fresh[-1] for schedule in self.schedules if schedule.fresh]
-        entries += [ProgramRecords(s, {}, r, w) for s, r, w in newest]
-        for entry in entries:
+        for entry in tuple(self._entries):
             try:
                 jax.block_until_ready(entry.arrays())
             # A failed program raises whatever its backend or a callback in it raises.
@@ -287,82 +254,52 @@ class Collector:
             except Exception:
                 continue
 
-    def _take_fresh(self, *, ready_only: bool) -> list[Entry]:
-        """Take the records that the watched functions have kept."""
-        taken: list[Entry] = []
-        for schedule in self.schedules:
-            count = len(schedule.fresh)
-            if ready_only and count and not schedule.fresh[count - 1][1].is_ready():
-                # A device works in order: bisect for the first that is not ready.
-                count = bisect.bisect_left(
-                    range(count),
-                    True,
-                    key=lambda i: not schedule.fresh[i][1].is_ready(),
-                )
-            if count:
-                self._measure(schedule.thinning, schedule.fresh[count - 1][0], schedule)
-            taken += [
-                ProgramRecords(step, records.probes, records, wanted)
-                for step, records, wanted in schedule.take(count)
-            ]
-        self.added += len(taken)
-        return taken
-
     def _take_ready(self) -> list[Entry]:
-        taken = self._take_fresh(ready_only=True)
+        taken: list[Entry] = []
         # In order: a record must not overtake an older one into the journal.
-        with self._queue_lock:
-            while self._entries and self._entries[0].is_ready():
-                taken.append(self._entries.popleft())
+        while self._entries and self._entries[0].is_ready():
+            taken.append(self._entries.popleft())
         return self._thin(taken)
 
-    def _measure(
-        self, thinning: Thinning, number: int, schedule: CallSchedule | None = None
-    ) -> None:
-        gap_s = 0.0 if schedule is None else schedule.gap_s
-        if thinning.measure(number, self._clock(), gap_s=gap_s):
-            self.changed()
-
     def _thin(self, taken: list[Entry]) -> list[Entry]:
-        """Leave out metrics of steps that the stride as it is now does not keep.
+        """Leave out entries that the strides as they are now do not keep.
 
-        The last of them stays aside, in case no further one comes.
+        The last of each series stays aside, in case no further one comes.
         """
-        last: dict[Thinning, StepMetrics] = {}
-        for entry in taken:
-            if isinstance(entry, StepMetrics) and entry.thinning is not None:
-                last[entry.thinning] = entry
-        for thinning, entry in last.items():
-            self._measure(thinning, entry.number)
-        metrics = [entry for entry in taken if isinstance(entry, StepMetrics)]
+        newest = {e.series: e.number for e in taken if e.series is not None}
+        for series, number in newest.items():
+            thinning = series.thinning
+            if thinning.measure(number, self._clock(), gap_s=series.gap_s):
+                self.changed()
         # Numbers of an evaluation: those of its step must not be missing.
         whole = {
-            e.step for e in metrics if e.thinning is None or e.thinning.stride == 1
+            e.step for e in taken if isinstance(e, StepMetrics) and stride_of(e) == 1
         }
-        out = {
-            entry
-            for entry in metrics
-            if entry.thinning is not None
-            and entry.number % entry.thinning.stride
-            and entry.step not in whole
-        }
-        for thinning, entry in [*self._newest.items()]:
-            if entry.step in whole:
-                first = next(e for e in metrics if e.step == entry.step)
-                taken.insert(taken.index(first), self._newest.pop(thinning))
-        count = len(out) + len(self._newest.keys() & last.keys())
-        for thinning, entry in last.items():
-            self._newest.pop(thinning, None)
-            if entry in out:
-                self._newest[thinning] = entry
-                count -= 1
-        self._leave_out(count)
-        return [entry for entry in taken if entry not in out]
+        waiting = [*self._late.values(), *taken]
+        kept: list[Entry] = []
+        self._late = {}
+        for entry in waiting:
+            is_whole = isinstance(entry, StepMetrics) and entry.step in whole
+            self._late.pop(entry.series, None)
+            if is_whole or not entry.number % stride_of(entry):
+                kept.append(entry)
+            else:
+                self._late[entry.series] = entry
+        self._leave_out({*waiting} - {*kept} - {*self._late.values()})
+        return kept
 
-    def _leave_out(self, count: int) -> None:
-        if count:
+    def _take_late(self, taken: list[Entry]) -> list[Entry]:
+        """Take the entries that stayed aside, unless newer metrics have been taken."""
+        last = max((entry.step for entry in taken), default=-(2**63))
+        late = sorted(self._late.values(), key=lambda entry: entry.step)
+        self._late = {}
+        kept = [e for e in late if isinstance(e, ProgramRecords) or e.step >= last]
+        self._leave_out({*late} - {*kept})
+        return kept
+
+    def _leave_out(self, entries: Collection[Entry]) -> None:
+        if count := sum(isinstance(entry, StepMetrics) for entry in entries):
             self._writer.leave_out("scalar", count)
-            self.added -= count
 
     def _collect(
         self, taken: list[Entry], *, writes_open: bool, wait: bool = False
@@ -371,13 +308,12 @@ class Collector:
         before = time.thread_time()
         self._passed_on += len(taken)
         try:
-            self.reader.read(taken)
+            rows = self.reader.read(taken)
         finally:
             with self._queue_lock:
                 self._bytes -= sum(entry.nbytes for entry in taken)
-        self._rows.extend(self.reader.take_rows())
-        has_rows = bool(self._rows)
-        self._dispatch_rows()
+        has_rows = bool(rows or self._rows)
+        self._dispatch.dispatch([*rows, *self._take_rows()])
         if writes_open:
             self._dispatch.write_open_rows(0.0 if wait else _MIN_STEP_AGE_S)
         self._has_open_rows = has_rows or not writes_open
@@ -391,22 +327,11 @@ class Collector:
             self._rate.collected(spent, self._clock())
             self.latest_step = taken[-1].step
 
-    def _dispatch_rows(self) -> None:
-        while self._rows:
-            unwritten = self._dispatch.dispatch_rows(self._rows[0])
-            if unwritten is not None:
-                self._rows[0] = unwritten
-                failure = self._writer.failure
-                if failure is not None:
-                    raise failure
-            else:
-                self._pop_rows()
-
-    def _pop_rows(self) -> RowBatch:
-        rows = self._rows.popleft()
-        if rows.source == "callback":
-            with self._queue_lock:
-                self._bytes -= rows.nbytes
+    def _take_rows(self) -> list[RowBatch]:
+        """Take the records of callbacks."""
+        rows = [self._rows.popleft() for _ in range(len(self._rows))]
+        with self._queue_lock:
+            self._bytes -= sum(one.nbytes for one in rows)
         return rows
 
 

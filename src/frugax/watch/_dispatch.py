@@ -1,14 +1,13 @@
 """Dispatch records that are on the host to the journal, the sinks and the handlers."""
 
 import functools
+import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from frugax.errors import OutputError
-
 from ._journal_writer import JournalWriter
-from ._row_batch import RowBatch
+from ._row_batch import RowBatch, merge_steps
 from .delivery import (
     KINDS,
     SinkReport,
@@ -65,6 +64,8 @@ class Dispatch:
     ) -> None:
         self.writer = JournalWriter(journal)
         self.journal = journal
+        self._newest: RowBatch | None = None  # of training steps
+        self._newest_since = 0.0
         self._asynchronous = asynchronous
         self._workers = [
             sink
@@ -86,38 +87,45 @@ class Dispatch:
         """CPU seconds that sinks and handlers have taken."""
         return sum(worker.cpu_s for worker in (*self._workers, self._handler_worker))
 
-    def dispatch_rows(self, rows: RowBatch) -> RowBatch | None:
-        """Pass on rows; returns those that the journal could not write, or None.
+    def dispatch(self, batches: Sequence[RowBatch]) -> None:
+        """Pass on rows; the newest training step waits for more numbers of the same.
 
-        The error is in `writer.failure`; the rows are to be passed again later.
+        Raises:
+            OutputError: the journal cannot be written; what is not in it waits.
         """
-        unwritten: RowBatch | None = None
-        try:
-            if rows.kind is not None and rows.stream == "":
-                self.writer.write_numbers(rows)
-            elif rows.kind is not None:
-                self.writer.write(rows, rows.kind)
-            self.writer.failure = None
-        except OutputError as e:
-            self.writer.note_failure(e)
-            rows, unwritten = rows.split(self.writer.rows_written)
-        if len(rows) and rows.kind is not None and self._workers:
-            thin = rows
-            # No summary and no number of a training step may be lost.
-            if rows.kind != "summary" and rows.stream:
-                thin = rows.thin(_MAX_EVENTS_PER_BATCH)
-            self._feed(self._workers, thin.to_events(rows.kind))
-        probe = rows.probe
-        # A handler of a record shows it where no journal and no sink does.
-        is_shown = rows.kind is not None and self.has_consumers
-        if len(rows) and probe is not None and probe.handler and not is_shown:
-            self._handler_sink.probes[rows.stream] = probe
-            self._feed([self._handler_worker], rows.to_events(rows.kind or "scalar"))
-        return unwritten
+        numbers = [r for r in batches if r.kind == "scalar" and not r.stream]
+        passed = [r for r in batches if r.kind != "scalar" or r.stream]
+        if numbers:
+            whole, self._newest = merge_steps(self._newest, numbers)
+            self._newest_since = time.monotonic()
+            passed = [*whole, *passed]
+        self._pass_on(passed)
+
+    def _pass_on(self, batches: Sequence[RowBatch]) -> None:
+        batches = [rows for rows in batches if len(rows)]
+        for rows in batches:
+            if rows.kind is not None and self._workers:
+                thin = rows
+                # No summary and no number of a training step may be lost.
+                if rows.kind != "summary" and rows.stream:
+                    thin = rows.thin(_MAX_EVENTS_PER_BATCH)
+                self._feed(self._workers, thin.to_events(rows.kind))
+            probe = rows.probe
+            # A handler of a record shows it where no journal and no sink does.
+            is_shown = rows.kind is not None and self.has_consumers
+            if probe is not None and probe.handler and not is_shown:
+                self._handler_sink.probes[rows.stream] = probe
+                self._feed(
+                    [self._handler_worker], rows.to_events(rows.kind or "scalar")
+                )
+        self.writer.write(rows for rows in batches if rows.kind is not None)
 
     def write_open_rows(self, min_step_age_s: float) -> None:
         """Write the rows in memory, so that a crash loses little."""
-        self.writer.close_step(min_age_s=min_step_age_s)
+        newest, age_s = self._newest, time.monotonic() - self._newest_since
+        if newest is not None and age_s >= min_step_age_s:
+            self._newest = None
+            self._pass_on([newest])
         if self.journal is not None and not self.journal.closed:
             self.journal.write_open_blocks()
 
@@ -134,7 +142,7 @@ class Dispatch:
             columns[f"waiting_{kind}"] = tallies[kind].waiting
             event_values[f"given.{kind}"] = np.asarray(tallies[kind].given)
             event_values[f"dropped.{kind}"] = np.asarray(tallies[kind].lost)
-        self.writer.write(RowBatch.single(None, _STATUS_STREAM, step, columns), None)
+        self.writer.write([RowBatch.single(None, _STATUS_STREAM, step, columns)])
         if self._workers:
             event = Event("summary", _STATUS_STREAM, step, event_values)
             self._feed(self._workers, [event])

@@ -1,96 +1,22 @@
 """Fetch queued records and metrics from the device, as batches of rows on the host."""
 
-import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
+from ._alerts import Alerts
 from ._dispatch import Dispatch
 from ._flight_recorder import FlightRecorder
-from ._metrics import is_leaf_ready, read_metric
-from ._row_batch import RowBatch, class_of, make_rows, number_columns
-from ._thinning import Thinning
-from .probes import PackedRecords, Probe
-from .sinks import Kind
+from ._metrics import read_metric
+from ._row_batch import RowBatch, class_of, number_columns
+from ._series import Entry, ProgramRecords, Series, StepMetrics
+from .probes import PackedRecords
 
 # Vectors that are stacked on an accelerator before they are copied: one transfer.
 _STACKED = 64
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class ProgramRecords:
-    """The records of one call of a program, on the device.
-
-    Attributes:
-        step: the number of the call.
-        probes: the probes by the names of the records.
-        records: the records as the program returned them.
-        wanted_kinds: the classes that the level asked for at the time of the call.
-    """
-
-    step: int
-    probes: Mapping[str, Probe]
-    records: Any
-    # Kept from the time of the call: the level may have changed since.
-    wanted_kinds: frozenset[Kind]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the records hold on the device."""
-        return getattr(self.records, "nbytes", 0)
-
-    def is_ready(self) -> bool:
-        """Whether the device has finished them."""
-        if hasattr(self.records, "is_ready"):
-            return self.records.is_ready()
-        return all(map(is_leaf_ready, jax.tree.leaves(dict(self.records))))
-
-    def arrays(self) -> Any:
-        """The arrays that must be finished before they can be read."""
-        if hasattr(self.records, "fetch"):
-            return self.records
-        return dict(self.records)
-
-    def rows(self) -> list[RowBatch]:
-        """Wait for the records and return them as rows."""
-        records: Any = self.records
-        if hasattr(records, "fetch"):
-            values = records.fetch()
-        else:
-            values = {name: jax.device_get(records[name]) for name in self.probes}
-        return make_rows(self.step, self.probes, values, getattr(records, "axes", {}))
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class StepMetrics:
-    """The metrics of one step, as `Watcher.record` got them.
-
-    Attributes:
-        step: the training step.
-        values: the metrics by name.
-        number: how many calls of `record` with these names there were before.
-        thinning: by which it may still be left out; None to keep it.
-    """
-
-    step: int
-    values: dict[str, Any]
-    number: int = 0
-    thinning: Thinning | None = None
-    nbytes = 0
-
-    def is_ready(self) -> bool:
-        """Whether the device has finished them."""
-        return all(map(is_leaf_ready, self.values.values()))
-
-    def arrays(self) -> Any:
-        """The arrays that must be finished before they can be read."""
-        return {n: v for n, v in self.values.items() if not _is_deleted(v)}
-
-
-Entry: TypeAlias = ProgramRecords | StepMetrics
 
 
 class EntryReader:
@@ -106,31 +32,29 @@ class EntryReader:
         dispatch: Dispatch,
         *,
         flight: FlightRecorder | None,
-        inspect: Callable[[int, Mapping[str, Any]], None],
+        alerts: Alerts | None,
     ) -> None:
         self.latest: dict[str, np.ndarray] = {}
         self.refused = 0
         self._dispatch = dispatch
         self._writer = dispatch.writer
         self._flight = flight
-        self._inspect = inspect
+        self._alerts = alerts
         self._fetched: list[RowBatch] = []
         self._refusal: ValueError | None = None
 
-    def read(self, entries: Sequence[Entry]) -> None:
-        """Read entries; `take_rows` returns their rows."""
-        for is_program, group in itertools.groupby(
-            entries, lambda e: isinstance(e, ProgramRecords)
-        ):
-            same: Any = list(group)
-            if is_program:
-                self._fetch_programs(same)
-            else:
-                self._fetch_metrics(same)
-
-    def take_rows(self) -> list[RowBatch]:
-        """Return the rows that were read, numbers in the order of their steps."""
-        rows, self._fetched = _merge_sources(self._fetched), []
+    def read(self, entries: Sequence[Entry]) -> list[RowBatch]:
+        """Read entries, and return their rows."""
+        groups: dict[Series | None, list[Any]] = {}
+        for entry in entries:
+            groups.setdefault(entry.series, []).append(entry)
+        for group in groups.values():
+            if isinstance(group[0], StepMetrics):
+                self._fetch_metrics(group)
+                continue
+            for _, same in itertools.groupby(group, _kind_of):
+                self._fetch_same(list(same))
+        rows, self._fetched = self._fetched, []
         return rows
 
     def raise_refused(self) -> None:
@@ -138,22 +62,6 @@ class EntryReader:
         refused, self._refusal = self._refusal, None
         if refused is not None:
             raise refused
-
-    def _fetch_programs(self, entries: list[ProgramRecords]) -> None:
-        start = 0
-        while start < len(entries):
-            layout = getattr(entries[start].records, "layout", None)
-            stop = start + 1
-            while stop < len(entries) and layout is not None:
-                same = getattr(entries[stop].records, "layout", None) is layout
-                if (
-                    not same
-                    or entries[stop].wanted_kinds != entries[start].wanted_kinds
-                ):
-                    break
-                stop += 1
-            self._fetch_same(entries[start:stop])
-            start = stop
 
     def _fetch_same(self, entries: list[ProgramRecords]) -> None:
         """Fetch records of one layout, as columns where they are single numbers."""
@@ -200,9 +108,10 @@ class EntryReader:
             self._fetched.append(rows)
 
     def _fetch_metrics(self, entries: list[StepMetrics]) -> None:
-        """Read metrics of steps; those with equal names become one batch."""
+        """Read metrics of steps, which have the same names, as columns."""
         self._writer.losses.give("scalar", len(entries))
-        read: list[tuple[int, dict[str, np.ndarray]]] = []
+        steps: list[int] = []
+        read: list[dict[str, np.ndarray]] = []
         for entry in entries:
             try:
                 values = {
@@ -212,17 +121,14 @@ class EntryReader:
             except ValueError as e:  # raised to the caller once the others are written
                 self._refuse(e)
                 continue
-            read.append((entry.step, values))
-        for _, group in itertools.groupby(read, lambda item: tuple(item[1])):
-            same = list(group)
-            steps = np.array([step for step, _ in same], np.int64)
-            columns = {
-                name: np.array([values[name] for _, values in same])
-                for name in same[0][1]
-            }
-            rows = RowBatch("scalar", "", steps, columns, source="caller")
-            self._note_numbers(rows)
-            self._fetched.append(rows)
+            steps.append(entry.step)
+            read.append(values)
+        if not read:
+            return
+        columns = {name: np.array([v[name] for v in read]) for name in read[0]}
+        rows = RowBatch("scalar", "", np.array(steps), columns, source="caller")
+        self._note_numbers(rows)
+        self._fetched.append(rows)
 
     def _refuse(self, error: ValueError) -> None:
         self.refused += 1
@@ -232,13 +138,8 @@ class EntryReader:
     def _note_numbers(self, rows: RowBatch) -> None:
         if rows.stream == "" and len(rows):
             self.latest = {name: c[-1] for name, c in rows.columns.items()}
-        if not all(map(_all_finite, rows.columns.values())):
-            self._report_not_finite(rows)
-        elif self._flight is not None:
-            self._flight.note_finite(len(rows))
-        self._inspect(int(rows.steps[-1]) if len(rows) else 0, rows.columns)
-
-    def _report_not_finite(self, rows: RowBatch) -> None:
+        if self._alerts is not None and len(rows):
+            self._alerts.inspect(int(rows.steps[-1]), rows.columns)
         journal = self._dispatch.journal
         if self._flight is None or journal is None:
             return
@@ -247,21 +148,8 @@ class EntryReader:
             self._flight.inspect(int(step), values, journal)
 
 
-def _merge_sources(batches: list[RowBatch]) -> list[RowBatch]:
-    """Bring numbers of several sources in the order of their steps, row by row."""
-    numbers = [rows for rows in batches if rows.stream == "" and rows.kind == "scalar"]
-    if len({(rows.source, *rows.columns) for rows in numbers}) < 2:
-        return batches
-    rows = [
-        RowBatch.single(
-            "scalar", "", int(step), {n: c[i] for n, c in batch.columns.items()}
-        )
-        for batch in numbers
-        for i, step in enumerate(batch.steps)
-    ]
-    rows.sort(key=lambda row: int(row.steps[0]))  # stable: equal steps stay in order
-    others = [rows for rows in batches if rows.stream or rows.kind != "scalar"]
-    return [*rows, *others]
+def _kind_of(entry: ProgramRecords) -> Any:
+    return getattr(entry.records, "layout", None), entry.wanted_kinds
 
 
 def _stack_words(words: list[Any]) -> np.ndarray:
@@ -289,15 +177,3 @@ def _stack_on_device(words: list[Any]) -> Any:
 
 def _is_on_accelerator(array: Any) -> bool:
     return next(iter(array.devices())).platform != "cpu"
-
-
-def _all_finite(array: np.ndarray) -> bool:
-    if array.dtype.kind in "biu":
-        return True
-    # NumPy does not know bfloat16 and its relatives as floats.
-    return bool(np.isfinite(array.astype(np.float64)).all())
-
-
-def _is_deleted(value: Any) -> bool:
-    deleted = getattr(value, "is_deleted", None)
-    return deleted is not None and deleted()

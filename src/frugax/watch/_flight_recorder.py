@@ -125,10 +125,6 @@ class FlightRecorder:
             self.write(journal, f"{bad[0]!r} was not finite at step {step}")
         return is_ready
 
-    def note_finite(self, count: int) -> None:
-        """Count records whose numbers were all finite, as `inspect` does one by one."""
-        self._finite_streak += count
-
     def write(self, journal: Journal, why: str) -> int:
         """Read the kept records and write them to the journal, which is not flushed.
 

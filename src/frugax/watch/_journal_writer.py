@@ -3,7 +3,8 @@
 import contextlib
 import dataclasses
 import sys
-import time
+from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,6 @@ from .journal import Journal
 from .sinks import Kind
 
 
-@dataclasses.dataclass(slots=True)
-class _OpenStep:
-    """Numbers of a step that wait for more numbers of the same step."""
-
-    step: int
-    values: dict[str, np.ndarray]
-    records: int
-    since: float
-
-
 class JournalWriter:
     """Writes rows and counts them. For one thread, except `leave_out` and `lose`.
 
@@ -34,7 +25,7 @@ class JournalWriter:
         last_error: text of the last refusal by the journal.
         failure: the error with which the last write failed; None after a success.
         last_step: the last step of the stream "" that was written here.
-        rows_written: rows that the last `write` managed to write.
+        waiting: rows that are not in the journal yet, the oldest first.
     """
 
     def __init__(self, journal: Journal | None) -> None:
@@ -42,15 +33,12 @@ class JournalWriter:
         self.last_error = ""
         self.failure: OutputError | None = None
         self.last_step: int | None = None
-        self.rows_written = 0
+        self.waiting: deque[RowBatch] = deque()
         self._journal = journal
-        self._open: _OpenStep | None = None
-        # The last row of training steps: step and values.
-        self._last_row: tuple[int, dict[str, Any]] | None = None
-        self._sources: set[str | None] = set()
+        self._begun: RowBatch | None = None  # the first that waits, with final steps
+        self._last_row: RowBatch | None = None  # of training steps
         self._kinds: dict[str, dict[str, Any]] = {}  # dtypes and shapes by stream
         self._announced: set[str] = set()
-        self._attempt: tuple[str, int, int, int] | None = None
 
     def leave_out(self, kind: Kind, count: int = 1) -> None:
         """Count records that nobody asked for."""
@@ -78,141 +66,99 @@ class JournalWriter:
         self.failure = error
         self._announce("failure", f"{error} Records wait in memory")
 
-    def write_numbers(self, rows: RowBatch) -> None:
-        """Write numbers of training steps; the newest step stays open for a moment.
-
-        Numbers of several programs and of `Watcher.record` that belong to one step are
-        one record. Those that come after it was written are added to it.
+    def write(self, batches: Iterable[RowBatch] = ()) -> None:
+        """Write rows, after those that wait.
 
         Raises:
-            OutputError: the journal cannot be written; `rows_written` rows are taken.
+            OutputError: the journal cannot be written; what is not in it waits.
         """
-        self.rows_written = 0
-        self._sources.add(rows.source)
-        count = len(rows)
-        if len(self._sources) == 1 and count > 1:
-            if self._open is not None:
-                self.close_step()
-            head, rows = rows.split(count - 1)
-            self.write(head, "scalar")
-            self._last_row = None
-        for i, step in enumerate(rows.steps):
-            at = int(step)
-            values = {name: column[i] for name, column in rows.columns.items()}
-            # A repeated name means another record, whatever its step is: threads that
-            # call at once come in any order, and two functions may share a name.
-            if (open_step := self._open) is not None and (
-                open_step.step < at or not open_step.values.keys().isdisjoint(values)
-            ):
-                self.close_step()
-            if self._open is None and self._extend_last(at, values):
-                self.losses.keep("scalar")
-                self.rows_written = count - len(rows) + i + 1
-                continue
-            if self._open is None:
-                last = None if self._journal is None else self._journal.last_step
-                at = at if last is None else max(at, last + 1)
-                self._open = _OpenStep(at, {}, 0, time.monotonic())
-            self._open.values |= values
-            self._open.records += 1
-            self.rows_written = count - len(rows) + i + 1
-
-    def close_step(self, *, min_age_s: float = 0.0) -> None:
-        """Write the open step; after an `OutputError` it stays open."""
-        if (step := self._open) is None or time.monotonic() - step.since < min_age_s:
-            return
-        written = self.rows_written
-        row = RowBatch.single("scalar", "", step.step, step.values)
-        self.write(row, "scalar", count=step.records)
-        self.rows_written = written
-        self._open = None
-        self._last_row = step.step, step.values
-
-    def _extend_last(self, step: int, values: dict[str, Any]) -> bool:
-        """Add numbers to the record of their step, if that was the last one written."""
-        if self._last_row is None or self._journal is None:
-            return False
-        last, known = self._last_row
-        if step != last or self._journal.last_step != last:
-            return False
-        if not known.keys().isdisjoint(values):
-            return False
-        self._journal.extend_last(known | values)
-        self._last_row = last, known | values
-        return True
-
-    def write(
-        self, rows: RowBatch, kind: Kind | None, *, count: int | None = None
-    ) -> None:
-        """Write rows and count them.
-
-        Args:
-            rows: the rows; their steps are shifted where the stream is ahead of them.
-            kind: the class they count as; None to count nothing.
-            count: number of records, if not one per row.
-
-        Raises:
-            OutputError: the journal cannot be written; `rows_written` rows are in it.
-        """
-        journal = self._journal
-        records = len(rows) if count is None else count
-        self.rows_written = 0
-        if journal is not None:
-            stream = self._stream_for(rows)
-            shifted = rows.shift_after(journal.last_step_of(stream))
-            if not len(rows):
-                return
-            attempt = stream, int(rows.steps[0]), len(rows), int(shifted.steps[-1])
-            is_repeated = self._attempt is not None and (
-                self._attempt[:3] == attempt[:3]
-                and journal.last_step_of(stream) == self._attempt[3]
-            )
+        self.waiting.extend(batches)
+        while self.waiting:
             try:
-                # Ctrl-C may end a write after the journal took the rows: the next try
-                # must not write them twice.
-                if not is_repeated:
-                    self._attempt = attempt
-                    journal.write_many(shifted.steps, shifted.columns, stream)
-            except OutputError:
-                # A block may have been written before the disk was full.
-                last = journal.last_step_of(stream)
-                if stream == "":
-                    self.last_step = last
-                if last is not None:
-                    written = np.searchsorted(shifted.steps, last, "right")
-                    self.rows_written = int(written)
-                if kind is not None and count is None:
-                    self.losses.keep(kind, self.rows_written)
+                self._write_first()
+            except OutputError as e:
+                self.note_failure(e)
                 raise
-            # The format cannot store a value. The program that recorded it goes on,
-            # so the record is lost, and the receipt shows the error.
-            except (TypeError, ValueError) as e:
-                self.rows_written = len(rows)
-                self._write_rest(rows, kind, records, e)
-                return
-            self._attempt = None
-            if stream == "":
-                self.last_step = journal.last_step
-        self.rows_written = len(rows)
-        if kind is not None:
-            self.losses.keep(kind, records)
+        self.failure = None
 
-    def _write_rest(
-        self, rows: RowBatch, kind: Kind | None, records: int, error: Exception
-    ) -> None:
-        """Write the columns that can be stored, after one could not."""
-        kept = {}
-        for name, column in rows.columns.items():
-            probe = Journal.check_column(name, column, is_named=bool(rows.stream))
-            if probe is None:
-                kept[name] = column
-        if kind is not None and (len(kept) == len(rows.columns) or not kept):
-            self.refuse(kind, records, error)
+    def drop_first(self) -> None:
+        """Lose the oldest rows that wait."""
+        rows = self.waiting.popleft()
+        if rows.kind is not None:
+            taken = self._count_taken(rows)
+            self.losses.keep(rows.kind, taken)
+            self.lose(rows.kind, len(rows) + rows.more_records - taken)
+
+    def _write_first(self) -> None:
+        rows = self.waiting[0]
+        try:
+            if self._journal is not None:
+                self._append(self._journal, rows)
+        # The format cannot store a value. The program that recorded it goes on, so the
+        # record is lost, and the receipt shows the error.
+        except (TypeError, ValueError) as e:
+            self._refuse_columns(rows, e)
             return
-        if kind is not None:
-            self.refuse(kind, 0, error)
-        if kept:
-            self.write(dataclasses.replace(rows, columns=kept), kind, count=records)
+        rows = self.waiting.popleft()
+        if rows.kind is not None:
+            self.losses.keep(rows.kind, len(rows) + rows.more_records)
+
+    def _refuse_columns(self, rows: RowBatch, error: Exception) -> None:
+        """Leave out the columns that cannot be stored; without any other, the rows."""
+        is_named = bool(rows.stream)
+        kept = {
+            name: column
+            for name, column in rows.columns.items()
+            if Journal.check_column(name, column, is_named=is_named) is None
+        }
+        if kept and len(kept) < len(rows.columns):
+            count = 0
+            self.waiting[0] = dataclasses.replace(rows, columns=kept)
+        else:
+            count = len(rows) + rows.more_records
+            self.waiting.popleft()
+        if rows.kind is not None:
+            self.refuse(rows.kind, count, error)
+
+    def _append(self, journal: Journal, rows: RowBatch) -> None:
+        """Write rows; their steps are shifted where the stream is ahead of them."""
+        stream = self._stream_for(rows)
+        if rows is not self._begun:
+            if not stream and self._extend_last(journal, rows.select(slice(1))):
+                self.losses.keep("scalar")
+                rows = self.waiting[0] = rows.select(slice(1, None))
+            rows = rows.shift_after(journal.last_step_of(stream))
+            self._begun = self.waiting[0] = rows
+        rest = rows.select(slice(self._count_taken(rows), None))
+        if len(rest):
+            journal.write_many(rest.steps, rest.columns, stream)
+        if not stream:
+            self.last_step = journal.last_step
+            if len(rows):
+                self._last_row = rows.select(slice(-1, None))
+
+    def _count_taken(self, rows: RowBatch) -> int:
+        """Count the rows that the journal has from a write that did not end well.
+
+        The disk was full, or Ctrl-C came: the next try must not write them twice.
+        """
+        if self._journal is None or rows is not self._begun:
+            return 0
+        last = self._journal.last_step_of(self._stream_for(rows))
+        return 0 if last is None else int(np.searchsorted(rows.steps, last, "right"))
+
+    def _extend_last(self, journal: Journal, row: RowBatch) -> bool:
+        """Add numbers to the record of their step, if that was the last one written."""
+        last = self._last_row
+        if last is None or not len(row) or row.steps[0] != last.steps[0]:
+            return False
+        known, values = last.columns, row.columns
+        if journal.last_step != last.steps[0] or not known.keys().isdisjoint(values):
+            return False
+        whole = {**known, **values}
+        journal.extend_last({name: column[0] for name, column in whole.items()})
+        self._last_row = dataclasses.replace(last, columns=whole)
+        return True
 
     def _stream_for(self, rows: RowBatch) -> str:
         """Return the stream of these rows; arrays of a new shape get one of their own.

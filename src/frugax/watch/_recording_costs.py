@@ -15,9 +15,9 @@ from frugax.measure import copy_args, time_interleaved
 
 from ._collector import Collector
 from ._dispatch import Dispatch
-from ._entry_reader import ProgramRecords
 from ._program_variants import BARE, LOUD, QUIET, ProgramVariants, variants_of
 from ._rate import Rate
+from ._series import ProgramRecords
 from .delivery import KINDS
 from .journal import Journal
 
@@ -167,8 +167,6 @@ def _time_collection(
             rate=Rate(1.0),
             max_entries=len(batch),
             clock=clock,
-            flight=None,
-            inspect=lambda step, columns: None,
         )
         collector.has_started = True  # no thread: its work is timed here
 

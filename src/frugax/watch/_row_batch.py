@@ -6,6 +6,7 @@ and with marks where it may be missing. A row is one step of one stream.
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ class RowBatch:
         probe: the probe that made them; None where several probes share a row.
         source: "caller" for metrics of `Watcher.record`; "callback" for a record that a
             program called back with; None for those that are its outputs.
+        more_records: how many records the rows hold beyond one each.
     """
 
     kind: Kind | None
@@ -40,6 +42,7 @@ class RowBatch:
     columns: Mapping[str, Shaped[np.ndarray, "n ..."]]
     probe: Probe | None = None
     source: str | None = None
+    more_records: int = 0
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -77,14 +80,10 @@ class RowBatch:
             return dataclasses.replace(self, steps=above)
         return self
 
-    def split(self, at: int) -> tuple["RowBatch", "RowBatch"]:
-        """Return the first `at` rows and the other rows."""
-        head = {name: column[:at] for name, column in self.columns.items()}
-        tail = {name: column[at:] for name, column in self.columns.items()}
-        return (
-            dataclasses.replace(self, steps=self.steps[:at], columns=head),
-            dataclasses.replace(self, steps=self.steps[at:], columns=tail),
-        )
+    def select(self, chosen: Any) -> "RowBatch":
+        """Return some of the rows, by a slice or an array of indices."""
+        columns = {name: column[chosen] for name, column in self.columns.items()}
+        return dataclasses.replace(self, steps=self.steps[chosen], columns=columns)
 
     def thin(self, max_rows: int) -> "RowBatch":
         """Return at most `max_rows` evenly spaced rows that include the last one."""
@@ -92,8 +91,7 @@ class RowBatch:
             return self
         # Spaced from the end, so that rounding never loses the newest row.
         chosen = np.linspace(len(self) - 1, 0, max_rows).round().astype(int)[::-1]
-        columns = {name: column[chosen] for name, column in self.columns.items()}
-        return dataclasses.replace(self, steps=self.steps[chosen], columns=columns)
+        return self.select(chosen)
 
     def to_events(self, kind: Kind) -> list[Event]:
         """Return each row as an event whose arrays share no memory with the others."""
@@ -106,6 +104,62 @@ class RowBatch:
             )
             for i, step in enumerate(self.steps)
         ]
+
+
+def merge_steps(
+    newest: RowBatch | None, batches: Sequence[RowBatch]
+) -> tuple[list[RowBatch], RowBatch]:
+    """Join the numbers of each step that came from several sources.
+
+    Args:
+        newest: the row of the newest step so far, to which more numbers may belong.
+        batches: further numbers of training steps; at least one row.
+
+    Returns:
+        The rows in the order of their steps, and the row of the newest step.
+    """
+    known = batches if newest is None else [newest, *batches]
+    if len({(rows.source, *rows.columns) for rows in known}) < 2:
+        *whole, last = known
+        return [*whole, last.select(slice(-1))], last.select(slice(-1, None))
+    single = [
+        rows.select(slice(i, i + 1)) for rows in batches for i in range(len(rows))
+    ]
+    single.sort(key=lambda row: int(row.steps[0]))  # stable: equal steps stay in order
+    if newest is None:
+        newest = single.pop(0)
+    merged = [newest]
+    for row in single:
+        last = merged[-1]
+        # A repeated name means another record, whatever its step is: threads that call
+        # at once come in any order, and two functions may share a name.
+        is_repeated = not last.columns.keys().isdisjoint(row.columns)
+        if last.steps[0] < row.steps[0] or is_repeated:
+            merged.append(row)
+            continue
+        merged[-1] = dataclasses.replace(
+            last,
+            columns={**last.columns, **row.columns},
+            source=last.source or row.source,
+            more_records=last.more_records + 1,
+        )
+    *whole, last = merged
+    names_of = lambda row: sorted(row.columns)
+    groups = [list(rows) for _, rows in itertools.groupby(whole, key=names_of)]
+    return [_concatenate(rows) for rows in groups], last
+
+
+def _concatenate(rows: list[RowBatch]) -> RowBatch:
+    return dataclasses.replace(
+        rows[0],
+        steps=np.concatenate([row.steps for row in rows]),
+        columns={
+            name: np.concatenate([row.columns[name] for row in rows])
+            for name in rows[0].columns
+        },
+        source=next((row.source for row in rows if row.source), None),
+        more_records=sum(row.more_records for row in rows),
+    )
 
 
 def class_of(probe: Probe) -> Kind:

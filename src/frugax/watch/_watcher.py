@@ -20,15 +20,14 @@ from ._call_schedule import NEVER, CallSchedule
 from ._collector import Collector
 from ._current import announce_change, close_at_exit, enter, leave
 from ._dispatch import Dispatch
-from ._entry_reader import ProgramRecords, StepMetrics
 from ._flight_recorder import FlightRecorder
-from ._metric_series import MetricSeries
 from ._metrics import check_metric
 from ._overhead_account import OverheadAccount
 from ._plan import WatchPlan
 from ._program_variants import ProgramVariants
 from ._rate import Level, Rate
 from ._row_batch import RowBatch, class_of
+from ._series import MetricSeries, ProgramRecords, StepMetrics
 from .delivery import Losses, SinkWorker, callback_stats
 from .journal import RECORDS_PER_BLOCK, Journal, as_step, check_names
 from .probes import Probe
@@ -130,7 +129,7 @@ class Watcher(AbstractContextManager["Watcher"]):
             max_entries=max_pending,
             clock=clock,
             flight=flight,
-            inspect=self._inspect,
+            alerts=alerts,
         )
         self.collector.changed = self._change_rates
         self.collector.caller_s = lambda: self._account.record_s
@@ -205,7 +204,7 @@ class Watcher(AbstractContextManager["Watcher"]):
     @property
     def recorded(self) -> int:
         """The number of records that came and were not refused."""
-        return self.collector.added - self.collector.reader.refused
+        return self.written + self.pending
 
     @property
     def written(self) -> int:
@@ -330,8 +329,9 @@ class Watcher(AbstractContextManager["Watcher"]):
         if series.skips:
             self._dispatch.writer.leave_out("scalar", series.skips)
         series.skipped, series.skips = None, 0
-        thinning = series.thinning if may_be_thinned else None
-        self.collector.add(StepMetrics(int(step), kept, series.calls - 1, thinning))
+        number = series.calls - 1
+        entry = StepMetrics(int(step), kept, number, series, not may_be_thinned)
+        self.collector.add(entry)
 
     def _count_skipped(self, series: MetricSeries) -> None:
         """Count the calls of `record` that did no more than remember."""
@@ -348,12 +348,9 @@ class Watcher(AbstractContextManager["Watcher"]):
         """
         for series in self._series.values():
             self._count_skipped(series)
-        waiting = [
-            (*series.skipped, series)
-            for series in self._series.values()
-            if series.skipped is not None
-        ]
-        for step, metrics, series in sorted(waiting, key=lambda one: one[0]):
+        waiting = [one for one in self._series.values() if one.skipped is not None]
+        for series in sorted(waiting, key=lambda one: one.skipped[0]):
+            step, metrics = series.skipped
             if before is None:
                 series.next_look = 0
             if before is not None and step != before:
@@ -406,7 +403,9 @@ class Watcher(AbstractContextManager["Watcher"]):
                 self._dispatch.writer.leave_out(class_of(probe))
             return
         if schedule is None:
-            self.collector.add(ProgramRecords(step, probes, records, wanted))
+            nbytes = getattr(records, "nbytes", 0)
+            entry = ProgramRecords(step, probes, records, wanted, nbytes=nbytes)
+            self.collector.add(entry)
         else:
             schedule.keep(step, records, wanted)
         if self.collector.is_over_limit:
@@ -460,10 +459,9 @@ class Watcher(AbstractContextManager["Watcher"]):
                 program, with warm and with cold caches.
             variants: the programs of the function.
         """
-        schedule = CallSchedule(self.rate, gate_s, variants)
+        schedule = CallSchedule(self.rate, gate_s, variants, self.collector.add)
         self._account.touch(self.clock())
         self._schedules.append(schedule)
-        self.collector.schedules.append(schedule)
         if not self.collector.has_started:
             self.collector.start()
         return schedule
@@ -610,10 +608,6 @@ class Watcher(AbstractContextManager["Watcher"]):
         )
         return Receipt((spend,))
 
-    def _inspect(self, step: int, columns: Mapping[str, np.ndarray]) -> None:
-        if self._alerts is not None:
-            self._alerts.inspect(step, columns)
-
     def _write_status(self, *, always: bool = False) -> None:
         """Write the state of watching now and then, or always."""
         now, step = time.monotonic(), self.latest_step
@@ -648,7 +642,8 @@ class Watcher(AbstractContextManager["Watcher"]):
     def _collect_all(self) -> None:
         self._check_open()
         self._keep_skipped()
-        self.collector.keep_last()
+        for schedule in self._schedules:
+            schedule.keep_last()
         # Not inside `overhead`: the program needs that time with or without a watcher.
         self.collector.wait_for_device()
         writer = self._dispatch.writer
