@@ -11,7 +11,7 @@ import pytest
 
 from frugax import watch
 from frugax.compat.visualization import CompressedStorage
-from frugax.errors import FrugaxError
+from frugax.errors import CorruptFileError, FrugaxError
 from frugax.watch.journal import Appended, Follower, LostRange
 from frugax.watch.journal.blocks import MARK
 
@@ -95,6 +95,9 @@ def fuzz(folder, files, result):
         else:
             assert data == sound or lost or not closed
             counts["declared"] += 1
+            if data != sound:
+                with pytest.raises(CorruptFileError):
+                    watch.read(path, strict=True)
         data = damaged(rng, sound_store)
         store_path.write_bytes(data)
         try:

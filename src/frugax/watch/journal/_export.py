@@ -98,12 +98,6 @@ def export(
         written = tuple(paths.values())
     else:
         _refuse_existing(place, Path(path), overwrite=overwrite)
-        arrays = [a for name, one in streams.items() for a in _arrays_of(name, one)]
-        labels = [array.label for array in arrays]
-        # A stream "a" with a column "b/c" and a stream "a/b" with a column "c" would
-        # collide.
-        if twice := {label for label in labels if labels.count(label) > 1}:
-            raise ValueError(f"two columns would be called {min(twice)!r}; use csv.")
         about = {
             "meta": records.meta,
             "closed": records.closed,
@@ -118,7 +112,7 @@ def export(
                 for lost in records.lost
             ],
         }
-        _write_npz(place, arrays, json.dumps(about), report)
+        _write_npz(place, streams, json.dumps(about), report)
         written = (place,)
     counts = {name: len(one) for name, one in streams.items()}
     return ExportResult(written, counts, records.lost, records.closed)
@@ -153,82 +147,58 @@ def _refuse_existing(path: Path, source: Path, *, overwrite: bool) -> None:
         raise OutputError(f"cannot write {path}: a folder stands there; move it away.")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _ExportArray:
-    """One array of an npz export.
-
-    Attributes:
-        stream: the stream that it belongs to.
-        name: the name of the column; or "steps", or the name followed by "@steps".
-        dtype: the exported dtype.
-        shape: the shape of the whole array.
-        parts: yields the values in pieces, so that no array need fit in memory.
-    """
-
-    stream: str
-    name: str
-    dtype: np.dtype
-    shape: tuple[int, ...]
-    parts: Callable[[], Iterator[np.ndarray]]
-
-    @property
-    def label(self) -> str:
-        return f"{self.stream}/{self.name}" if self.stream else self.name
-
-    @property
-    def nbytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
-
-
-def _arrays_of(stream: str, records: Records) -> Iterator[_ExportArray]:
-    def steps_array(name: str, steps: np.ndarray) -> _ExportArray:
-        return _ExportArray(
-            stream, name, steps.dtype, steps.shape, lambda: iter([steps])
-        )
-
-    def values_array(name: str, columns: tuple[Column, ...]) -> _ExportArray:
-        # Blocks of numbers may differ in width: a column may have begun as float32 and
-        # gone on as float64.
-        dtype = np.result_type(*{column.dtype for column in columns})
-        if is_ml_dtype(dtype):
-            dtype = np.dtype(np.float32)
-        shape = (sum(map(len, columns)), *columns[0].shape)
-        parts = lambda: (column.values.astype(dtype) for column in columns)
-        return _ExportArray(stream, name, dtype, shape, parts)
-
-    if not len(records):
-        return
-    yield steps_array("steps", records.steps)
-    for name in records.names:
-        array = values_array(name, records.columns(name))
-        yield array
-        if array.shape[0] < len(records):
-            yield steps_array(f"{name}@steps", records.steps_with(name))
-
-
 def _write_npz(
-    path: Path, arrays: Sequence[_ExportArray], about: str, progress: Progress
+    path: Path, streams: Mapping[str, Records], about: str, progress: Progress
 ) -> None:
-    total = sum(array.nbytes for array in arrays)
+    sizes = {
+        (stream, name): sum(column.nbytes for column in records.columns(name))
+        for stream, records in streams.items()
+        for name in records.names
+    }
+    written: set[str] = set()
     done = 0
     with (
         fileio.atomic_write(path) as file,
         zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=4) as archive,
     ):
         archive.writestr("journal.json", about)
-        for array in arrays:
+
+        def write(stream: str, name: str, parts: Sequence[Column]) -> None:
+            label = f"{stream}/{name}" if stream else name
+            # A stream "a" with a column "b/c" and a stream "a/b" with a column "c"
+            # would collide.
+            if label in written:
+                raise ValueError(f"two columns would be called {label!r}; use csv.")
+            written.add(label)
+            # Blocks of numbers may differ in width: a column may have begun as float32
+            # and gone on as float64.
+            dtype = np.result_type(*{part.dtype for part in parts})
+            if is_ml_dtype(dtype):
+                dtype = np.dtype(np.float32)
+            head: dict[str, Any] = {
+                "descr": np.lib.format.dtype_to_descr(dtype),
+                "fortran_order": False,
+                "shape": (sum(map(len, parts)), *parts[0].shape),
+            }
             # np.savez would need each array in memory; the format is simple enough.
-            with archive.open(f"{array.label}.npy", "w", force_zip64=True) as member:
-                head: dict[str, Any] = {
-                    "descr": np.lib.format.dtype_to_descr(array.dtype),
-                    "fortran_order": False,
-                    "shape": array.shape,
-                }
+            with archive.open(f"{label}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array_header_2_0(member, head)
-                for part in array.parts():
-                    member.write(np.ascontiguousarray(part).tobytes())
-                    done += part.nbytes
-                    progress(done, total)
+                for part in parts:
+                    member.write(part.values.astype(dtype).tobytes())
+
+        def write_steps(stream: str, name: str, steps: np.ndarray) -> None:
+            write(stream, name, [Column(np.ones(len(steps), bool), steps)])
+
+        for stream, records in streams.items():
+            if len(records):
+                write_steps(stream, "steps", records.steps)
+            for name in records.names:
+                write(stream, name, records.columns(name))
+                steps = records.steps_with(name)
+                if len(steps) < len(records):
+                    write_steps(stream, f"{name}@steps", steps)
+                done += sizes[stream, name]
+                progress(done, sum(sizes.values()))
 
 
 def _csv_paths(target: Path, streams: list[str]) -> dict[str, Path]:

@@ -11,10 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from frugax import fileio
 from frugax.errors import OutputError
 
-from ._open_block import OpenBlock, record_bytes
+from ._open_block import Columns, OpenBlock, record_bytes
 from ._scanner import NOT_CLOSED, BlockScanner, LostRange, open_journal
 from ._validation import (
     as_numbers,
@@ -221,12 +223,11 @@ class Journal:
         block = self._open_block(stream)
         step = as_step(step, after=block.last_step)
         check_names(values)
-        row = block.convert(values)
-        size = record_bytes(row)
+        columns = block.convert(values)
         # Written before the record is taken: if this raises, the caller still has it.
-        if not block.room_for(size) or block.age_s > _MAX_BLOCK_AGE_S:
+        if block.age_s > _MAX_BLOCK_AGE_S:
             self._write_block(block)
-        block.add(step, row, size)
+        self._extend(block, np.array([step], np.int64), columns)
 
     @_locked
     def extend_last(self, values: Mapping[str, Any]) -> None:
@@ -285,18 +286,8 @@ class Journal:
         block = self._open_block(stream)
         steps = as_steps(steps, after=block.last_step)
         check_names(columns)
-        converted = block.convert_columns(columns, len(steps))
-        size = record_bytes(converted, axes=1)
-        at = 0
         try:
-            while at < len(steps):
-                if not (room := block.room_for(size)):
-                    self._write_block(block)
-                    continue
-                part = slice(at, at + room)
-                values = {name: column[part] for name, column in converted.items()}
-                block.extend(steps[part], values, size)
-                at += room
+            self._extend(block, steps, block.convert_columns(columns, len(steps)))
         finally:
             # Records that stay in memory must not change with the caller's arrays.
             block.copy_borrowed()
@@ -442,6 +433,19 @@ class Journal:
                 )
             block = self._streams[stream] = OpenBlock(stream)
         return block
+
+    def _extend(self, block: OpenBlock, steps: np.ndarray, columns: Columns) -> None:
+        """Add records to a block, after writing it whenever it is full."""
+        size = record_bytes(columns)
+        at = 0
+        while at < len(steps):
+            if not (room := block.room_for(size)):
+                self._write_block(block)
+                continue
+            part = slice(at, at + room)
+            values = {name: column[part] for name, column in columns.items()}
+            block.extend(steps[part], values, size)
+            at += room
 
     def _write_blocks(self) -> None:
         for block in self._streams.values():

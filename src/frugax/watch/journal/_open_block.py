@@ -13,44 +13,20 @@ from ._validation import as_array, as_number, as_numbers, check_dtype, check_siz
 from .blocks import MAX_BLOCK_BYTES, RECORDS_PER_BLOCK, EncodedColumn, encode_records
 from .packing import DTYPES, Codec, Column, code_of, pack, pack_smallest
 
-Row: TypeAlias = dict[str, Any]  # np.number or np.ndarray by name
-# Which records have a value (None: all of them), and the values of those.
-_Values: TypeAlias = tuple[np.ndarray | None, np.ndarray]
+# By name, the values of some records: `(n, ...)`.
+Columns: TypeAlias = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(slots=True)
-class _Rows:
-    """Records that were added one by one."""
+class _Part:
+    """Records that were added at once, so that all have the same names."""
 
-    steps: list[int]
-    rows: list[Row]
+    steps: Int64[np.ndarray, " n"]
+    columns: Columns
 
-    def to_columns(self) -> tuple[np.ndarray, dict[str, _Values]]:
-        columns: dict[str, _Values] = {}
-        for name in dict.fromkeys(name for row in self.rows for name in row):
-            values = np.array([row[name] for row in self.rows if name in row])
-            present = None
-            if len(values) < len(self.rows):
-                present = np.array([name in row for row in self.rows])
-            columns[name] = present, values
-        return np.array(self.steps, np.int64), columns
-
-    def head(self, n: int) -> "_Rows":
-        return _Rows(self.steps[:n], self.rows[:n])
-
-
-@dataclasses.dataclass(slots=True)
-class _Columns:
-    """Records that were added as columns, so that every record has all names."""
-
-    steps: np.ndarray
-    columns: dict[str, np.ndarray]
-
-    def to_columns(self) -> tuple[np.ndarray, dict[str, _Values]]:
-        return self.steps, {name: (None, v) for name, v in self.columns.items()}
-
-    def head(self, n: int) -> "_Columns":
-        return _Columns(self.steps[:n], {k: v[:n] for k, v in self.columns.items()})
+    def until(self, step: int) -> "_Part":
+        n = int(np.searchsorted(self.steps, step, side="right"))
+        return _Part(self.steps[:n], {k: v[:n] for k, v in self.columns.items()})
 
 
 class OpenBlock:
@@ -70,7 +46,7 @@ class OpenBlock:
         self._count = 0
         self._bytes = 0
         self._since = 0.0  # when the first of its records came
-        self._parts: list[_Rows | _Columns] = []
+        self._parts: list[_Part] = []
         # Dtype and shape of the arrays of each name; ("", ()) for numbers.
         self._kinds: dict[str, tuple[str, tuple[int, ...]]] = {}
         # The codec that was smaller for the first block of each name. Measuring both
@@ -94,25 +70,23 @@ class OpenBlock:
             else:
                 self._kinds[name] = "", ()
 
-    def convert(self, values: Mapping[str, Any]) -> Row:
+    def convert(self, values: Mapping[str, Any]) -> Columns:
         """Convert the values of one record to numbers, and to copies of arrays."""
-        row: Row = {}
+        columns: Columns = {}
         for name, value in values.items():
             # Training steps take numbers only, so that their blocks stay small.
             if self.name and np.ndim(value):
                 array = as_array(name, value)
                 self._check_kind(name, array.shape, array.dtype)
-                row[name] = array
             else:
-                row[name] = as_number(name, value)
+                array = np.asarray(as_number(name, value))
                 self._check_kind(name, (), None)
-        return row
+            columns[name] = array[None]
+        return columns
 
-    def convert_columns(
-        self, columns: Mapping[str, Any], n: int
-    ) -> dict[str, np.ndarray]:
+    def convert_columns(self, columns: Mapping[str, Any], n: int) -> Columns:
         """Convert columns of `n` records; arrays are copied only where necessary."""
-        converted: dict[str, np.ndarray] = {}
+        converted: Columns = {}
         for name, column in columns.items():
             array = np.asarray(column)
             if array.ndim < 1 or len(array) != n:
@@ -155,83 +129,65 @@ class OpenBlock:
         # An empty block takes one record of any size.
         return max(room, 0 if self._count else 1)
 
-    def add(self, step: int, row: Row, record_bytes: int) -> None:
-        """Append one record."""
-        if not self._parts or not isinstance(self._parts[-1], _Rows):
-            self._parts.append(_Rows([], []))
-        last = self._parts[-1]
-        assert isinstance(last, _Rows)  # ensured above
-        last.steps.append(step)
-        last.rows.append(row)
-        self._count_records(1, step, record_bytes)
-
     def extend(
-        self,
-        steps: Int64[np.ndarray, " n"],
-        columns: dict[str, np.ndarray],
-        record_bytes: int,
+        self, steps: Int64[np.ndarray, " n"], columns: Columns, record_bytes: int
     ) -> None:
         """Append records for which there is room, without copying their arrays."""
-        self._parts.append(_Columns(steps, columns))
-        self._count_records(len(steps), int(steps[-1]), record_bytes)
-
-    def _count_records(self, n: int, step: int, record_bytes: int) -> None:
         if not self._count:
             self._since = time.monotonic()
-        self._count += n
-        self._bytes += n * record_bytes
-        self.last_step = step
+        self._parts.append(_Part(steps, columns))
+        self._count += len(steps)
+        self._bytes += len(steps) * record_bytes
+        self.last_step = int(steps[-1])
 
     def copy_borrowed(self) -> None:
         """Copy the arrays that still belong to the caller of `extend`."""
-        if self._parts and isinstance(last := self._parts[-1], _Columns):
+        if self._parts:
+            last = self._parts[-1]
             columns = {name: v.copy() for name, v in last.columns.items()}
-            self._parts[-1] = _Columns(last.steps.copy(), columns)
+            self._parts[-1] = _Part(last.steps.copy(), columns)
 
     def cut(self, step: int) -> None:
         """Forget the records after `step`."""
         if self.last_step is None or self.last_step <= step:
             return
-        kept: list[_Rows | _Columns] = []
-        for part in self._parts:
-            n = int(np.searchsorted(np.asarray(part.steps), step, side="right"))
-            if n:
-                kept.append(part.head(n))
-        self._parts = kept
-        self._count = sum(len(part.steps) for part in kept)
+        heads = [part.until(step) for part in self._parts]
+        self._parts = [part for part in heads if len(part.steps)]
+        self._count = sum(len(part.steps) for part in self._parts)
         # An upper bound: `_bytes` only decides how early the block is written.
-        if not kept:
+        if not self._parts:
             self._bytes = 0
         self.last_step = step
 
     def encode(self, first: int, *, salt: int) -> bytes:
         """Encode the block without changing it; `reset` it once it is written."""
-        parts = [part.to_columns() for part in self._parts]
-        steps = parts[0][0]
-        if len(parts) > 1:
-            steps = np.concatenate([steps for steps, _ in parts])
+        steps = np.concatenate([part.steps for part in self._parts])
         # In order of appearance, which readers report as the order of the names.
-        names = dict.fromkeys(name for _, columns in parts for name in columns)
-        columns = {name: self._encode_column(name, parts) for name in names}
+        names = dict.fromkeys(name for part in self._parts for name in part.columns)
+        columns = {name: self._encode_column(name) for name in names}
         head = {"stream": self.name, "first": first, "before": self.before}
         return encode_records(head, steps, columns, salt=salt)
 
-    def _encode_column(
-        self, name: str, parts: list[tuple[np.ndarray, dict[str, _Values]]]
-    ) -> EncodedColumn:
-        present, values = _concatenate(name, parts)
-        code = code_of(values.dtype)
+    def _encode_column(self, name: str) -> EncodedColumn:
+        has_name = [name in part.columns for part in self._parts]
+        present = None
+        if not all(has_name):
+            present = np.repeat(has_name, [len(part.steps) for part in self._parts])
+        values = [p.columns[name] for p in self._parts if name in p.columns]
+        # Without a copy where there is one part: it may be large.
+        whole = values[0] if len(values) == 1 else np.concatenate(values)
+        code = code_of(whole.dtype)
         assert code is not None  # checked by `convert`
         if not self._kinds[name][1]:
-            return EncodedColumn(code, present, values)
-        values = np.ascontiguousarray(values)
+            return EncodedColumn(code, present, whole)
+        whole = np.ascontiguousarray(whole)
         codec = self._codecs.get(name)
         if codec is None:
-            codec, packed = pack_smallest(values, code)
+            codec, packed = pack_smallest(whole, code)
             self._codecs[name] = codec
         else:
-            packed = pack(values, code, codec)
-        return EncodedColumn(code, present, None, values.shape[1:], codec, packed)
+            packed = pack(whole, code, codec)
+        return EncodedColumn(code, present, None, whole.shape[1:], codec, packed)
 
     def reset(self) -> None:
         """Begin the next block, once this one is in the file."""
@@ -240,32 +196,14 @@ class OpenBlock:
         self._parts.clear()
 
 
-def record_bytes(row: Mapping[str, Any], *, axes: int = 0) -> int:
-    """Return the size of a record's arrays."""
+def record_bytes(columns: Columns) -> int:
+    """Return the size of the arrays of one record."""
     return sum(
-        math.prod(value.shape[axes:]) * value.dtype.itemsize
-        for value in row.values()
-        if value.ndim > axes
+        math.prod(column.shape[1:]) * column.dtype.itemsize
+        for column in columns.values()
+        if column.ndim > 1
     )
 
 
 def _describe_kind(code: str, shape: tuple[int, ...]) -> str:
     return f"{code}{list(shape)}" if shape else code or "a number"
-
-
-def _concatenate(
-    name: str, parts: list[tuple[np.ndarray, dict[str, _Values]]]
-) -> _Values:
-    if len(parts) == 1:
-        return parts[0][1][name]
-    masks: list[np.ndarray] = []
-    for steps, columns in parts:
-        present = None
-        if name in columns:
-            present = columns[name][0]
-        if present is None:
-            present = np.full(len(steps), name in columns)
-        masks.append(present)
-    mask = np.concatenate(masks)
-    values = np.concatenate([c[name][1] for _, c in parts if name in c])
-    return (None if mask.all() else mask), values
