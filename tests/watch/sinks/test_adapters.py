@@ -82,7 +82,7 @@ def test_tensorboard(tmp_path):
     threads = threading.active_count()
     given_all(TensorBoard(tmp_path))
     TensorBoard(tmp_path).close()  # within the same second
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads  # those of earlier tests may end
     files = list(tmp_path.iterdir())
     assert len(files) == 2
     proto = pytest.importorskip("tensorboardX.proto.event_pb2").Event

@@ -7,6 +7,8 @@ from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkabl
 import numpy as np
 from jaxtyping import Shaped
 
+from ..drawing import Picture, make_pictures
+
 Kind: TypeAlias = Literal["summary", "scalar", "frame"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 PlainValue: TypeAlias = float | int | bool | str
@@ -104,6 +106,14 @@ def event_numbers(event: Event) -> dict[str, float]:
             numbers[f"{key}/min"] = float(wide.min())
             numbers[f"{key}/max"] = float(wide.max())
     return numbers
+
+
+def event_pictures(event: Event) -> dict[str, Picture]:
+    """Return the arrays of a frame as pictures by tag; none of another record."""
+    if event.kind != "frame":
+        return {}
+    pictures = make_pictures(event.values)
+    return {tag(event.stream, name): picture for name, picture in pictures.items()}
 
 
 def add_step(row: Mapping[str, Any], event: Event) -> dict[str, Any]:

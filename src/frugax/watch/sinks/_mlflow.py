@@ -11,8 +11,8 @@ from urllib.request import url2pathname
 
 from frugax.fileio import make_folder, write_whole
 
-from ..drawing import Palette, check_palette, make_pictures, picture_png
-from ._event import Event, event_numbers, tag
+from ..drawing import Palette, check_palette, picture_png
+from ._event import Event, event_numbers, event_pictures
 from ._extras import default_environment, import_extra
 from ._svg_files import safe_file_name
 
@@ -99,11 +99,8 @@ class MLflow:
         for i in range(0, len(metrics), _MAX_BATCH):
             self._client.log_batch(self._id, metrics=metrics[i : i + _MAX_BATCH])
         for event in events:
-            if event.kind != "frame":
-                continue
-            for name, picture in make_pictures(event.values).items():
-                folder = self._artifacts / "frames"
-                folder /= safe_file_name(tag(event.stream, name))
+            for key, picture in event_pictures(event).items():
+                folder = self._artifacts / "frames" / safe_file_name(key)
                 image = picture_png(picture, self._palette)
                 write_whole(folder / f"step_{event.step:06d}.png", image)
 

@@ -13,8 +13,15 @@ from jaxtyping import Float
 
 from frugax.report import downsample
 
-from ..drawing import Picture, make_pictures
-from ._event import STATUS_STREAM, Event, PlainValue, event_numbers, tag, to_plain
+from ..drawing import Picture
+from ._event import (
+    STATUS_STREAM,
+    Event,
+    PlainValue,
+    event_numbers,
+    event_pictures,
+    to_plain,
+)
 
 # Charts are some thousand pixels wide at most, so more points could not be told apart.
 _MAX_POINTS = 4000
@@ -154,9 +161,8 @@ class ReportData:
             self._omitted.add(key)
 
     def _add_frame(self, event: Event) -> None:
-        for name, picture in make_pictures(event.values).items():
+        for key, picture in event_pictures(event).items():
             picture = picture.shrink(_MAX_CELLS)
-            key = tag(event.stream, name)
             film = self.films.get(key)
             if film is not None and film.frames[-1][1].kind != picture.kind:
                 # The script decodes a film by one kind, so pictures of another kind get

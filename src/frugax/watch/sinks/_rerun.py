@@ -6,15 +6,8 @@ from pathlib import Path
 
 from frugax.fileio import make_folder
 
-from ..drawing import (
-    PALETTES,
-    Palette,
-    Picture,
-    check_palette,
-    hex_to_rgb,
-    make_pictures,
-)
-from ._event import Event, event_numbers, tag
+from ..drawing import PALETTES, Palette, Picture, check_palette, hex_to_rgb
+from ._event import Event, event_numbers, event_pictures
 from ._extras import import_extra
 
 
@@ -78,9 +71,8 @@ class Rerun:
             self._recording.set_time("step", sequence=event.step)
             for key, value in event_numbers(event).items():
                 self._log(key, self._rerun.Scalars(value))
-            if event.kind == "frame":
-                for name, picture in make_pictures(event.values).items():
-                    self._log(tag(event.stream, name), self._image(picture))
+            for key, picture in event_pictures(event).items():
+                self._log(key, self._image(picture))
         # Flushed at each write: the viewer may have the file open while the run goes
         # on.
         self._recording.flush()

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from frugax.errors import OutputError
 from frugax.fileio import make_folder, write_error_reason
 
-from ..drawing import Palette, check_palette, make_pictures, picture_png
-from ._event import Event, event_numbers, tag
+from ..drawing import Palette, check_palette, picture_png
+from ._event import Event, event_numbers, event_pictures
 from ._extras import default_environment, import_extra
 
 # File names of the format count seconds, in which two sinks may begin.
@@ -71,15 +71,14 @@ class TensorBoard:
                 summary = self._summaries.Summary()
                 for key, value in event_numbers(event).items():
                     summary.value.add(tag=key, simple_value=value)
-                if event.kind == "frame":
-                    for name, picture in make_pictures(event.values).items():
-                        image = self._summaries.Summary.Image(
-                            height=picture.rows,
-                            width=picture.columns,
-                            colorspace=3,
-                            encoded_image_string=picture_png(picture, self._palette),
-                        )
-                        summary.value.add(tag=tag(event.stream, name), image=image)
+                for key, picture in event_pictures(event).items():
+                    image = self._summaries.Summary.Image(
+                        height=picture.rows,
+                        width=picture.columns,
+                        colorspace=3,
+                        encoded_image_string=picture_png(picture, self._palette),
+                    )
+                    summary.value.add(tag=key, image=image)
                 # Empty summaries would still create a step on every chart.
                 if summary.value:
                     self._writer.write_event(

@@ -19,10 +19,9 @@ from ..drawing import (
     Picture,
     check_palette,
     escape_controls,
-    make_pictures,
     picture_cells,
 )
-from ._event import STATUS_STREAM, Event, event_numbers, loss_counts, tag
+from ._event import STATUS_STREAM, Event, event_numbers, event_pictures, loss_counts
 
 # Speed is averaged over this window, so that it follows changes but does not jump.
 _WINDOW_S = 10.0
@@ -187,8 +186,8 @@ class Terminal:
 
     def _pictures(self) -> Iterator[tuple[int, str, Picture]]:
         for event in self._frames.values():
-            for name, picture in make_pictures(event.values).items():
-                yield event.step, tag(event.stream, name), picture
+            for key, picture in event_pictures(event).items():
+                yield event.step, key, picture
 
     def _block(self, now: float) -> RenderableType:
         head: list[Text] = []

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..drawing import Palette, check_palette, make_pictures
-from ._event import Event, add_step, event_numbers, tag
+from ..drawing import Palette, check_palette
+from ._event import Event, add_step, event_numbers, event_pictures
 from ._extras import default_environment, import_extra
 
 # Set while Trackio is imported: by default the library that it uses counts its users.
@@ -57,10 +57,8 @@ class Trackio:
         """Log the records."""
         for event in events:
             row: dict[str, Any] = dict(event_numbers(event))
-            if event.kind == "frame":
-                for name, picture in make_pictures(event.values).items():
-                    pixels = picture.colours(self._palette)
-                    row[tag(event.stream, name)] = self._image(pixels)
+            for key, picture in event_pictures(event).items():
+                row[key] = self._image(picture.colours(self._palette))
             if not row:
                 continue
             # Each stream counts its own steps, and Trackio has one count for a run.

@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Literal
 
 from frugax.fileio import make_folder
 
-from ..drawing import Palette, check_palette, make_pictures
-from ._event import Event, add_step, event_numbers, tag
+from ..drawing import Palette, check_palette
+from ._event import Event, add_step, event_numbers, event_pictures, tag
 from ._extras import default_environment, import_extra
 
 # Set while W&B is imported and starts: by default it reports errors to its makers.
@@ -107,10 +107,8 @@ class WandB:
             # gets a step metric of its own.
             count = tag(event.stream, "step")
             row: dict[str, Any] = dict(event_numbers(event))
-            if event.kind == "frame":
-                for name, picture in make_pictures(event.values).items():
-                    pixels = picture.colours(self._palette)
-                    row[tag(event.stream, name)] = self._wandb.Image(pixels)
+            for key, picture in event_pictures(event).items():
+                row[key] = self._wandb.Image(picture.colours(self._palette))
             if not row:
                 continue
             if event.stream not in self._streams:
