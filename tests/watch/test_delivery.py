@@ -12,7 +12,6 @@ from hypothesis import given, settings, strategies as st
 
 from frugax.watch.delivery import (
     KINDS,
-    CircuitBreaker,
     EventQueue,
     Losses,
     SinkWorker,
@@ -268,27 +267,6 @@ def test_an_error_whose_text_raises_is_counted_like_any_other():
     assert outlet.close()
 
 
-def test_an_interrupt_in_the_middle_of_put_leaves_the_count_right():
-    outlet = SinkWorker(sink := Sink(lambda: time.sleep(0.05)))
-    outlet.put([event(step=0)])
-    until(lambda: sink.writes)
-
-    def events():
-        yield event(step=1)
-        yield event(step=2)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        outlet.put(events())
-    outlet._queue.bytes_by_kind["scalar"] += (
-        5000  # as if it had come between two statements
-    )
-    outlet.put([event(step=3)])
-    assert outlet.close()
-    assert outlet.waiting_bytes == 0
-    assert [e.step for e in sink.got] == [0, 1, 2, 3]
-
-
 @pytest.fixture
 def no_threads(monkeypatch):
     """As when Python 3.12 is ending: nothing starts any more."""
@@ -396,27 +374,6 @@ def test_important_events_are_kept():
     lost = {kind: tally.lost for kind, tally in losses.tallies.items()}
     assert lost == {"summary": 0, "scalar": 1, "frame": 2}
     assert sorted(w.event.kind for w in queue.clear()) == ["scalar", *["summary"] * 3]
-
-
-def test_the_breaker_rests_and_wakes_by_the_clock():
-    now = [0.0]
-    breaker = CircuitBreaker(failures=2, rest_s=10.0, clock=lambda: now[0])
-    breaker.fail()
-    breaker.succeed()
-    breaker.fail()
-    assert (breaker.state, breaker.wait_s) == ("working", 0.0)
-    breaker.fail()
-    assert (breaker.state, breaker.wait_s) == ("resting", 10.0)
-    now[0] = 10.0
-    assert breaker.wait_s == 0.0
-    breaker.begin()
-    assert breaker.state == "on trial"
-    breaker.fail()
-    assert (breaker.state, breaker.wait_s, breaker.rested) == ("resting", 10.0, 2)
-    breaker.wake()
-    breaker.begin()
-    breaker.succeed()
-    assert breaker.state == "working"
 
 
 def test_the_tally_is_one_line_and_includes_waiting_events():

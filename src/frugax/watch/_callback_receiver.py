@@ -6,33 +6,38 @@ records over through a callback. Nothing that happens here may end or stop that 
 
 from typing import Any
 
+import numpy as np
+
 from ._current import current
-from .delivery import Interrupts, Runner, callback_stats, error_text
-from .probes import Probe, fields_of, set_receiver
+from .delivery import Runner, callback_stats, defer_interrupt, error_text
+from .probes import Probe, ProbeResult, fields_of, to_value
 
 # A handler that hangs is abandoned after this time, and the program goes on.
 _MAX_WAIT_S = 10.0
 _runner = Runner()
-_interrupts = Interrupts()
 
 
-def receive(probe: Probe, value: Any) -> None:
+def receive(probe: Probe, mark_kind: str, mark: Any, *values: Any) -> None:
     """Pass a record that a program called back with to a watcher, or to its handler.
 
-    Nothing is raised except a second Ctrl-C.
+    Nothing is raised: an exception that leaves a callback makes JAX end the program.
     """
-    with _interrupts:
+    try:
         callback_stats.record_entry(probe.label)
-        try:
-            watcher = current()
-            if probe.kind == "call" or watcher is None:
-                call_handler(probe, value)
-            else:
-                values = fields_of(probe, value)
-                watcher.ingest_callback(probe.kind, probe.name, values)
-        # An exception that leaves a callback makes JAX end the whole program.
-        except Exception as e:
-            callback_stats.record(probe.label, 0.0, error=error_text(e))
+        # Copied: an array of the callback would keep the memory of the device alive.
+        arrays = tuple(np.array(v) for v in values)
+        if mark is not None:
+            mark = np.array(mark)
+        value = to_value(ProbeResult(probe, mark_kind, mark, arrays))
+        watcher = current()
+        if probe.kind == "call" or watcher is None:
+            call_handler(probe, value)
+        else:
+            watcher.ingest_callback(probe.kind, probe.name, fields_of(probe, value))
+    except KeyboardInterrupt:
+        defer_interrupt()
+    except BaseException as e:
+        callback_stats.record(probe.label, 0.0, error=error_text(e))
 
 
 def call_handler(probe: Probe, value: Any) -> None:
@@ -42,6 +47,3 @@ def call_handler(probe: Probe, value: Any) -> None:
         arrays = list(fields_of(probe, value).values())[: len(probe.fields)]
         outcome = _runner.run(lambda: handler(*arrays), wait_s=_MAX_WAIT_S)
         callback_stats.record_outcome(probe.label, outcome)
-
-
-set_receiver(receive)

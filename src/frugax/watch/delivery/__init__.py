@@ -5,9 +5,8 @@ on, memory stays below a cap, and `Losses` counts the lost records by reason.
 """
 
 from ._callback_stats import CallbackStats, CallbackTotals, callback_stats
-from ._circuit_breaker import CircuitBreaker, State
 from ._event_queue import EventQueue, QueuedEvent, charge_bytes
-from ._interrupts import Interrupts
+from ._interrupts import defer_interrupt
 from ._losses import KINDS, Losses, Tally, Why
 from ._runner import CallSkipped, Outcome, Runner, error_text, run_inline
 from ._sink_worker import SinkReport, SinkWorker
@@ -17,20 +16,18 @@ __all__ = [
     "CallSkipped",
     "CallbackStats",
     "CallbackTotals",
-    "CircuitBreaker",
     "EventQueue",
-    "Interrupts",
     "Losses",
     "Outcome",
     "QueuedEvent",
     "Runner",
     "SinkReport",
     "SinkWorker",
-    "State",
     "Tally",
     "Why",
     "callback_stats",
     "charge_bytes",
+    "defer_interrupt",
     "error_text",
     "run_inline",
 ]

@@ -109,11 +109,6 @@ class EventQueue:
             self.bytes_by_kind[kind] = 0
         return removed
 
-    def recount(self) -> None:
-        """Count the bytes anew, after an interrupt in the middle of `add`."""
-        for kind, queued in self._queued.items():
-            self.bytes_by_kind[kind] = sum(item.charge for item in queued)
-
     def _place(self, item: QueuedEvent, *, first: bool) -> None:
         kind = item.event.kind
         rank = KINDS.index(kind)

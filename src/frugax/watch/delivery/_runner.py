@@ -5,6 +5,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Literal, TypeAlias
 
 from frugax.fileio import abandon_in_children
@@ -32,15 +33,7 @@ class Outcome:
     error: str = ""
 
 
-class _Job:
-    """A call and its outcome."""
-
-    def __init__(self, call: Callable[[], object]) -> None:
-        self.call = call
-        self.done = threading.Lock()  # held until the call has ended
-        self.done.acquire()
-        self.outcome: Outcome | None = None
-        self.abandoned = False
+_Job: TypeAlias = tuple[Callable[[], object], "Future[Outcome]"]
 
 
 class Runner:
@@ -53,61 +46,51 @@ class Runner:
     def __init__(self, *, max_hung: int = 4) -> None:
         """Start no thread yet."""
         self._max_hung = max_hung
-        # Threads are reused, since starting one costs more than most callbacks.
-        self._idle: list[queue.SimpleQueue[_Job]] = []
         self.abandon()
         abandon_in_children(self)
 
     def abandon(self) -> None:
         """Forget all threads: a forked child has none of them."""
         self._lock = threading.Lock()
-        self._idle.clear()
-        self._hung = 0
+        self._hung: list[Future[Outcome]] = []
+        # Threads are reused, since starting one costs more than most callbacks.
+        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)  # threads that wait for a job
 
     def run(self, call: Callable[[], object], *, wait_s: float) -> Outcome:
         """Call a function in another thread and wait until it ends."""
-        job = _Job(call)
         # Without a limit, a function that always hangs would leave a thread per call.
         with self._lock:
-            if self._hung >= self._max_hung:
-                return Outcome("not started", 0.0, f"{self._hung} others hang")
-            inbox = self._idle.pop() if self._idle else None
+            self._hung = [one for one in self._hung if not one.done()]
+            if len(self._hung) >= self._max_hung:
+                return Outcome("not started", 0.0, f"{len(self._hung)} others hang")
+        if not self._idle.acquire(blocking=False):
+            try:
+                # Daemon: a function that hangs must not keep the process alive when
+                # the run ends.
+                threading.Thread(
+                    target=self._serve, name="frugax callback", daemon=True
+                ).start()
+            except RuntimeError as e:  # no more threads, or the interpreter is exiting
+                return Outcome("not started", 0.0, error_text(e))
+        outcome: Future[Outcome] = Future()
+        self._jobs.put((call, outcome))
         try:
-            (inbox or self._start_thread()).put(job)
-        except RuntimeError as e:  # no more threads, or the interpreter is exiting
-            return Outcome("not started", 0.0, error_text(e))
-        try:
-            job.done.acquire(timeout=wait_s)
+            return outcome.result(wait_s)
+        except TimeoutError:
+            return Outcome("hung", wait_s)
         finally:
-            # The lock decides races between the end of the wait and of the call: the
-            # thread either sees `abandoned`, or its outcome is seen here.
-            with self._lock:
-                if job.outcome is None:
-                    job.abandoned = True
-                    self._hung += 1
-        return job.outcome or Outcome("hung", wait_s)
+            if not outcome.done():
+                with self._lock:
+                    self._hung.append(outcome)
 
-    def _start_thread(self) -> "queue.SimpleQueue[_Job]":
-        inbox: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-        # Daemon: a function that hangs must not keep the process alive when the run
-        # ends.
-        threading.Thread(
-            target=self._serve, args=(inbox,), name="frugax callback", daemon=True
-        ).start()
-        return inbox
-
-    def _serve(self, inbox: "queue.SimpleQueue[_Job]") -> None:
+    def _serve(self) -> None:
         while True:
-            job = inbox.get()
-            outcome = run_inline(job.call)
+            call, outcome = self._jobs.get()
+            outcome.set_result(run_inline(call))
             # An idle thread must not keep the arrays of its last call alive.
-            job.call = _do_nothing
-            with self._lock:
-                job.outcome = outcome
-                self._hung -= job.abandoned
-                self._idle.append(inbox)
-            job.done.release()
-            del job
+            del call, outcome
+            self._idle.release()
 
 
 def run_inline(call: Callable[[], object]) -> Outcome:
@@ -132,7 +115,3 @@ def error_text(error: BaseException) -> str:
     except BaseException:
         text = type(error).__name__
     return " ".join(text.split())[:200]
-
-
-def _do_nothing() -> None:
-    """Stand in for a call that has ended."""

@@ -14,16 +14,16 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from frugax.fileio import abandon_in_children
 
 from ..sinks import Event, Kind, Sink
-from ._circuit_breaker import CircuitBreaker, State
 from ._event_queue import EventQueue, QueuedEvent
 from ._losses import Losses, Tally
 from ._runner import error_text
 
+State: TypeAlias = Literal["working", "resting", "dropped"]
 # Longest pause between two looks at the clock while `flush` or `close` waits, since the
 # end of a write that hangs is never announced.
 _POLL_S = 0.05
@@ -35,8 +35,8 @@ class SinkReport:
 
     Attributes:
         name: name of the sink.
-        state: whether it works, rests after failures, is on trial after a rest, or was
-            dropped because a write did not end.
+        state: whether it works, rests after failures, or was dropped because a write
+            did not end.
         tallies: counts of its records, by class.
         failures: writes that raised.
         rested: how often it has been left alone for a while.
@@ -45,7 +45,7 @@ class SinkReport:
     """
 
     name: str
-    state: State | Literal["dropped"]
+    state: State
     tallies: Mapping[Kind, Tally]
     failures: int
     rested: int
@@ -107,16 +107,19 @@ class SinkWorker:
         for name, value in (
             ("max_bytes", max_bytes),
             ("max_events", max_events),
+            ("failures", failures),
             ("hang_s", hang_s),
         ):
             if not value > 0:
                 raise ValueError(f"{name} must be > 0, got {value}.")
+        if not rest_s >= 0:
+            raise ValueError(f"rest_s must be >= 0, got {rest_s}.")
         self.sink = sink
         self.losses = Losses()
-        self._breaker = CircuitBreaker(failures=failures, rest_s=rest_s)
         self._queue = EventQueue(max_bytes, self.losses)
         self._max_events = max_events
-        self._max_tries = failures
+        self._max_failures = failures
+        self._rest_s = rest_s
         self._hang_s = hang_s
         # One condition guards all that follows; it is never held during a call of the
         # sink.
@@ -126,10 +129,14 @@ class SinkWorker:
         self._taken: list[QueuedEvent] = []  # that the sink is writing
         self._call_began: float | None = None  # None while the sink is not called
         self._is_dropped = False
+        # A circuit breaker (Nygard, Release It!, 2007): a sink that keeps failing is
+        # left alone for a while, and then tried with one event.
+        self._failures_in_a_row = 0
+        self._rests_until = 0.0
+        self._rested = 0
         self._failures = 0
         self._last_error = ""
         self._cpu_s = 0.0
-        self._is_torn = False  # an interrupt may have left `put` half done
         self._is_closing = False
         self._is_shut = False  # no event is accepted any more
         self._sink_closed = False  # the sink's own `close` has returned
@@ -168,10 +175,6 @@ class SinkWorker:
             events: in the order in which they were made; not changed afterwards.
         """
         with self._changed:
-            # Ctrl-C can end this method anywhere. The next call repairs the counts.
-            if self._is_torn:
-                self._queue.recount()
-            self._is_torn = True
             for event in events:
                 self.losses.give(event.kind)
                 if self._is_dropped:
@@ -180,7 +183,6 @@ class SinkWorker:
                     self.losses.drop(event.kind, why="closed")
                 else:
                     self._queue.add(event)
-            self._is_torn = False
             self._drop_if_hung()
             self._ensure_thread()
             self._changed.notify_all()
@@ -197,13 +199,13 @@ class SinkWorker:
         deadline = time.monotonic() + timeout_s
         with self._changed:
             # The last chance before the run ends, so a rest is cut short.
-            self._breaker.wake()
+            self._rests_until = 0.0
             while len(self._queue) or self._taken:
                 self._drop_if_hung()
                 if self._is_dropped:
                     return False
                 has_thread = self._ensure_thread()
-                if self._breaker.wait_s > 0:
+                if self._rest_left_s > 0:
                     return False
                 if not has_thread:
                     if not self._threads_unavailable:
@@ -253,15 +255,20 @@ class SinkWorker:
         """Report the state and the counts so far."""
         with self._changed:
             self._drop_if_hung()
+            state: State = "resting" if self._rest_left_s > 0 else "working"
             return SinkReport(
                 name=self.sink.name,
-                state="dropped" if self._is_dropped else self._breaker.state,
+                state="dropped" if self._is_dropped else state,
                 tallies=self.losses.tallies,
                 failures=self._failures,
-                rested=self._breaker.rested,
+                rested=self._rested,
                 last_error=self._last_error,
                 cpu_s=self._cpu_s,
             )
+
+    @property
+    def _rest_left_s(self) -> float:
+        return max(0.0, self._rests_until - time.monotonic())
 
     def _drop_if_hung(self) -> None:
         """Give the sink up if its call takes too long."""
@@ -323,14 +330,12 @@ class SinkWorker:
                 if self._is_closing:
                     self._call_began = time.monotonic()
                     return True
-                wait_s = self._breaker.wait_s
+                wait_s = self._rest_left_s
                 if len(self._queue) and wait_s <= 0:
-                    self._breaker.begin()
                     # One at a time after a failure, so that a single event that the
                     # sink cannot take does not cost the others their place.
-                    is_trial = self._breaker.state == "on trial"
-                    alone = is_trial or self._breaker.in_a_row > 0
-                    self._taken = self._queue.take(1 if alone else self._max_events)
+                    count = 1 if self._failures_in_a_row else self._max_events
+                    self._taken = self._queue.take(count)
                     self._call_began = time.monotonic()
                     return True
                 self._changed.wait(wait_s if len(self._queue) else None)
@@ -374,12 +379,16 @@ class SinkWorker:
                 for item in taken:
                     self.losses.keep_late(item.event.kind, why="sink hung")
         elif error is None:
-            self._breaker.succeed()
+            self._failures_in_a_row = 0
             self._queue.release(taken)
             for item in taken:
                 self.losses.keep(item.event.kind)
         else:
-            self._breaker.fail()
+            # After a rest one failure is enough: the sink has not recovered.
+            self._failures_in_a_row += 1
+            if self._failures_in_a_row >= self._max_failures:
+                self._rested += 1
+                self._rests_until = time.monotonic() + self._rest_s
             self._requeue_or_drop(taken)
 
     def _requeue_or_drop(self, taken: list[QueuedEvent]) -> None:
@@ -388,7 +397,7 @@ class SinkWorker:
         lost: list[QueuedEvent] = []
         for item in taken:
             item.tries += 1
-            if item.event.kind == "summary" and item.tries < self._max_tries:
+            if item.event.kind == "summary" and item.tries < self._max_failures:
                 retried.append(item)
             else:
                 lost.append(item)

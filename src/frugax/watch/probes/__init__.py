@@ -4,10 +4,7 @@ Start at `record` and `scan`, or at `collect`, which turns the records of a func
 into an output. Only the delivery of probes that nobody collects runs on the host.
 """
 
-import importlib
-
 from ._collect import NestedCall, TracedFunction, collect, trace_function
-from ._delivery import receiver_errors, set_receiver
 from ._packed_records import PackedRecords, pack_records
 from ._probe import KINDS, Kind, Probe
 from ._record import emit, frame, record, summarise
@@ -37,15 +34,9 @@ __all__ = [
     "frame",
     "name_results",
     "pack_records",
-    "receiver_errors",
     "record",
     "scan",
-    "set_receiver",
     "summarise",
     "to_value",
     "trace_function",
 ]
-
-# A program with probes may call back to the host from now on, and the receiver of its
-# records registers itself when it is imported.
-importlib.import_module("frugax.watch._callback_receiver")

@@ -12,6 +12,7 @@ the values of the probe's fields.
 """
 
 import functools
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +23,6 @@ from jax.interpreters import ad, batching, mlir
 
 from frugax.jaxprs import Primitive, debug_effect
 
-from ._delivery import deliver_callback
 from ._probe import Probe
 
 # The meanings of the mark.
@@ -92,11 +92,17 @@ def _abstract(*operands: Any, mode: str, **_: Any) -> tuple[list[Any], Any]:
     return list(operands[:count]), _effects(mode)
 
 
+def _call_back(probe: Probe, mark_kind: str, mark: Any, *values: Any) -> None:
+    # By name, since the receiver's packages are above this one.
+    receiver = importlib.import_module("frugax.watch._callback_receiver")
+    receiver.receive(probe, mark_kind, mark, *values)
+
+
 @watch_p.def_impl
 def _run(*operands: Any, probe: Probe, **params: Any) -> list[Any]:
     tied, mark, values = split_operands(operands, **params)
     if params["mode"] == CALLBACK:
-        deliver_callback(probe, params["mark_kind"], mark, *values)
+        _call_back(probe, params["mark_kind"], mark, *values)
     return tied
 
 
@@ -145,7 +151,7 @@ def _lower(*operands: Any, probe: Probe, **params: Any) -> list[Any]:
     tied, mark, values = split_operands(operands, **params)
     if params["mode"] != CALLBACK:
         return tied
-    deliver = functools.partial(deliver_callback, probe, params["mark_kind"])
+    deliver = functools.partial(_call_back, probe, params["mark_kind"])
     if mark is None:
         jax.debug.callback(functools.partial(deliver, None), *values)
         return tied
