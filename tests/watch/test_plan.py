@@ -10,8 +10,7 @@ import pytest
 from hypothesis import assume, given, settings, strategies as st
 
 from frugax import InfeasibleBudgetError, OverheadBudget, watch
-from frugax.watch._plan import plan_costs
-from frugax.watch._recording_costs import LevelCost, RecordingCosts
+from frugax.watch._plan import choose_rates
 from refusals import refuses
 
 seconds = st.floats(1e-6, 10.0)
@@ -69,17 +68,31 @@ def test_a_number_out_of_its_range_is_named(wrong):
         interval(0.5, **(right | wrong))
 
 
-def costs(**seconds):
-    """Costs of the kinds that are named; the step takes 1000 s."""
-    drain, step = seconds.pop("drain", 1e-9), seconds.pop("step", 1000.0)
-    levels = tuple(
-        LevelCost(level=KINDS[kind], names=(kind[0],), seconds=s, bytes=4)
-        for kind, s in seconds.items()
+KINDS = ("summaries", "numbers", "frames")
+
+
+def planned_costs(budget, steps, *, drain=1e-9, **seconds):
+    """Plan by the costs of the kinds that are named; the step takes 1000 s."""
+    kinds: Any = seconds
+    records = tuple(
+        watch.PlannedRecords(
+            kind=kind,
+            names=(kind[0],),
+            seconds=kinds[kind],
+            bytes=4,
+            every=int(kind == "summaries"),
+        )
+        for kind in kinds
     )
-    return RecordingCosts(step_seconds=step, drain_seconds=drain, levels=levels)
-
-
-KINDS = {"summaries": 0, "numbers": 1, "frames": 2}
+    draft = watch.WatchPlan(
+        budget=budget,
+        steps=steps,
+        step_seconds=1000.0,
+        drain_seconds=drain,
+        records=records,
+        interval=steps,
+    )
+    return choose_rates(draft)
 
 
 def rates(plan):
@@ -87,30 +100,28 @@ def rates(plan):
 
 
 def test_summaries_are_paid_first_then_numbers_then_frames():
-    given = costs(summaries=2.0, numbers=5.0, frames=1.0)
-    plan = plan_costs(given, OverheadBudget("1%"), steps=10_000)
+    given = {"summaries": 2.0, "numbers": 5.0, "frames": 1.0}
+    plan = planned_costs(OverheadBudget("1%"), 10_000, **given)
     # 7 of 10 are spent; the frame may have half of the other 3.
     assert rates(plan) == {"summaries": 1, "numbers": 1, "frames": 1}
 
 
 def test_what_does_not_fit_gets_a_rate_or_is_left_out():
     budget = OverheadBudget("1%")
-    given = costs(numbers=2.0, frames=398.0)
-    plan = plan_costs(given, budget, steps=10_000)
+    plan = planned_costs(budget, 10_000, numbers=2.0, frames=398.0)
     # The frames may have half of the remaining 8.
     assert rates(plan) == {"numbers": 1, "frames": 100}
-    short = plan_costs(given, budget, steps=50)
+    short = planned_costs(budget, 50, numbers=2.0, frames=398.0)
     assert rates(short) == {"numbers": 1, "frames": 0}
     assert short.left_out == ("f",)
     # 12 do not fit and may have 5; the frames 3, in calls that make numbers.
-    slow = plan_costs(costs(numbers=12.0, frames=10.0), budget, steps=10_000)
+    slow = planned_costs(budget, 10_000, numbers=12.0, frames=10.0)
     assert rates(slow) == {"numbers": 3, "frames": 6}
 
 
 def test_summaries_that_do_not_fit_are_infeasible():
-    given = costs(summaries=11.0, frames=1.0, drain=0.0)
     with refuses(InfeasibleBudgetError, "summaries") as caught:
-        plan_costs(given, OverheadBudget("1%"), steps=10)
+        planned_costs(OverheadBudget("1%"), 10, summaries=11.0, frames=1.0, drain=0.0)
     assert caught.value.needed == 0.011
 
 
@@ -122,15 +133,14 @@ def test_summaries_that_do_not_fit_are_infeasible():
     st.floats(1e-6, 1e3),
 )
 def test_a_plan_never_exceeds_its_budget(seconds, share, steps, drain):
-    given = costs(
-        **{kind: seconds[kind] for kind in KINDS if kind in seconds}, drain=drain
-    )
+    given = {kind: seconds[kind] for kind in KINDS if kind in seconds}
+    given["drain"] = drain
     try:
-        plan = plan_costs(given, OverheadBudget(share=share), steps=steps)
+        plan = planned_costs(OverheadBudget(share=share), steps, **given)
     except InfeasibleBudgetError as error:
         assume(share < error.needed <= 1)
         share = error.needed
-        plan = plan_costs(given, OverheadBudget(share=share), steps=steps)
+        plan = planned_costs(OverheadBudget(share=share), steps, **given)
     assert plan.predicted <= share
     if plan.interval > 1:
         oftener = dataclasses.replace(plan, interval=plan.interval - 1)

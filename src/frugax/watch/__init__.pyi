@@ -21,8 +21,6 @@ from ._jit import (
     jit as jit,
 )
 from ._plan import (
-    PlannedRecords as PlannedRecords,
-    WatchPlan as WatchPlan,
     collection_interval as collection_interval,
     plan as plan,
 )
@@ -43,6 +41,10 @@ from ._run import (
 from ._text import (
     table as table,
     text as text,
+)
+from ._watch_plan import (
+    PlannedRecords as PlannedRecords,
+    WatchPlan as WatchPlan,
 )
 from ._watcher import (
     Watcher as Watcher,

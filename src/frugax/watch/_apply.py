@@ -9,8 +9,8 @@ import jax
 from frugax.budget import Receipt
 
 from ._jit import watch_variants
-from ._plan import WatchPlan
 from ._program_variants import ProgramVariants
+from ._watch_plan import WatchPlan
 from ._watcher import Watcher
 from .delivery import SinkWorker
 from .journal import Journal

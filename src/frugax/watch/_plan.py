@@ -10,131 +10,16 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
-from frugax.budget import (
-    OverheadBudget,
-    Plan,
-    check_budget,
-    format_bytes,
-    format_seconds,
-    format_share,
-    table,
-)
+from frugax.budget import OverheadBudget, check_budget
 from frugax.errors import InfeasibleBudgetError
 from frugax.options import check_integer
 
-from ._program_variants import NEVER, level_by_kind
-from ._recording_costs import RecordingCosts, measure_costs
-from .probes import Probe
+from ._recording_costs import measure_costs
+from ._watch_plan import WatchPlan
 
-# By the level of the program that makes them.
-_KINDS: tuple[Literal["summaries", "numbers", "frames"], ...] = (
-    "summaries",
-    "numbers",
-    "frames",
-)
-# Further names are only counted.
-_MAX_NAMES = 4
 _UNIT = "of the running time (as a share)"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedRecords:
-    """The records of one kind: their cost, and how often they are made.
-
-    Attributes:
-        kind: summaries, with which user callbacks count; numbers; or frames.
-        names: the names of their probes.
-        seconds: seconds that they add to a call that makes them, beside those of the
-            kinds before them.
-        bytes: bytes that leave the program with such a call.
-        every: calls between two that make them; 1 for every call, 0 for never.
-    """
-
-    kind: Literal["summaries", "numbers", "frames"]
-    names: tuple[str, ...]
-    seconds: float
-    bytes: int
-    every: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class WatchPlan(Plan):
-    """The planned records of a function and their collection; `str` is a table.
-
-    Attributes:
-        budget: the budget.
-        steps: calls of the run.
-        step_seconds: seconds of one call without watching.
-        drain_seconds: seconds of one collection, besides its records.
-        records: the kinds of records that the function makes, in the order in which
-            the budget pays for them. Calls that make frames also make numbers.
-        interval: calls between two collections.
-    """
-
-    budget: OverheadBudget
-    steps: int
-    step_seconds: float
-    drain_seconds: float
-    records: tuple[PlannedRecords, ...]
-    interval: int
-
-    @property
-    def drains(self) -> int:
-        """The number of collections in the run, the one at its end included."""
-        return -(-self.steps // self.interval)
-
-    @property
-    def predicted(self) -> float:
-        """Share of the running time that watching adds; <= `budget.share`."""
-        records_s = sum(r.seconds / r.every for r in self.records if r.every)
-        drains_s = self.drains * self.drain_seconds / self.steps
-        return (records_s + drains_s) / self.step_seconds
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """The probes that the budget cannot pay for at any rate."""
-        return tuple(name for r in self.records if not r.every for name in r.names)
-
-    def every(self, kind: Literal["summaries", "numbers", "frames"]) -> int:
-        """Return the calls between two that make records of a kind; 0 for never."""
-        return next((r.every for r in self.records if r.kind == kind), 0)
-
-    def level_of(self, probe: Probe) -> int:
-        """Return the lowest program level that records a probe under this plan."""
-        level = level_by_kind(probe)
-        # Summaries are never left out.
-        return level if not level or self.every(_KINDS[level]) else NEVER
-
-    def __str__(self) -> str:
-        rows = []
-        for r in self.records:
-            when = {0: "left out", 1: "every call"}.get(
-                r.every, f"every {r.every} calls"
-            )
-            share = r.seconds / max(r.every, 1) / self.step_seconds * bool(r.every)
-            names = ", ".join(r.names[:_MAX_NAMES])
-            if len(r.names) > _MAX_NAMES:
-                names += f" and {len(r.names) - _MAX_NAMES} more"
-            rows.append(
-                [
-                    r.kind,
-                    names,
-                    when,
-                    format_seconds(r.seconds),
-                    format_bytes(r.bytes),
-                    format_share(share),
-                ]
-            )
-        drains_share = self.drains * self.drain_seconds / self.steps / self.step_seconds
-        when = f"every {self.interval} calls"
-        drain_s = format_seconds(self.drain_seconds)
-        rows.append(["drains", "", when, drain_s, "", format_share(drains_share)])
-        limit = f"limit {format_share(self.budget.share)}"
-        step_s = f"of {format_seconds(self.step_seconds)}"
-        rows.append(["all", "", limit, step_s, "", format_share(self.predicted)])
-        return table(["records", "names", "when", "adds", "bytes", "share"], rows)
 
 
 def plan(
@@ -171,35 +56,15 @@ def plan(
     """
     check_budget(budget, OverheadBudget)
     check_integer("steps", steps)
-    costs = measure_costs(
-        fn, example_args, seconds=seconds, chunk_s=chunk_s, clock=clock
+    draft = measure_costs(
+        fn, example_args, budget, steps, seconds=seconds, chunk_s=chunk_s, clock=clock
     )
-    return plan_costs(costs, budget, steps=steps)
+    return choose_rates(draft)
 
 
-def plan_costs(
-    costs: RecordingCosts, budget: OverheadBudget, *, steps: int
-) -> WatchPlan:
-    """Plan with costs that have been measured already; see `plan`."""
-    records = tuple(
-        PlannedRecords(
-            kind=_KINDS[cost.level],
-            names=cost.names,
-            seconds=cost.seconds,
-            bytes=cost.bytes,
-            every=int(cost.level == 0),
-        )
-        for cost in costs.levels
-    )
-    # The least that can be done: summaries, and one drain at the end.
-    draft = WatchPlan(
-        budget=budget,
-        steps=steps,
-        step_seconds=costs.step_seconds,
-        drain_seconds=costs.drain_seconds,
-        records=records,
-        interval=steps,
-    )
+def choose_rates(draft: WatchPlan) -> WatchPlan:
+    """Choose the rates of a plan of summaries and one drain only; see `plan`."""
+    budget, steps = draft.budget, draft.steps
     # Whether a plan fits is always decided by the prediction itself, so that rounding
     # cannot make a plan of `needed` exceed it.
     fits = lambda candidate: candidate.predicted <= budget.share
@@ -211,7 +76,7 @@ def plan_costs(
             unit=_UNIT,
             hint="run more steps, or record fewer summaries.",
         )
-    for i, planned in enumerate(records):
+    for i, planned in enumerate(draft.records):
         if planned.every:
             continue
         if planned.kind == "numbers" and fits(with_rate := _set_rate(draft, i, 1)):

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from frugax.budget import OverheadBudget
 from frugax.measure import copy_args, time_interleaved
 
 from ._collector import Collector
@@ -18,7 +19,8 @@ from ._dispatch import Dispatch
 from ._program_variants import BARE, LOUD, QUIET, ProgramVariants, variants_of
 from ._rate import Rate
 from ._series import ProgramRecords
-from .delivery import KINDS
+from ._watch_plan import KINDS, PlannedRecords, WatchPlan
+from .delivery import KINDS as CLASSES
 from .journal import Journal
 
 # Calls whose records are read in one timed batch, as a drain reads many at a time.
@@ -28,55 +30,29 @@ _KEPT = 512
 _BARE = "bare"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class LevelCost:
-    """What the records of one level add to a call that makes them.
-
-    Attributes:
-        level: `BARE`, `QUIET` or `LOUD`.
-        names: the probes.
-        seconds: seconds that they add to those of the levels below, collecting
-            included; >= 0.
-        bytes: bytes that leave the program with each call.
-    """
-
-    level: int
-    names: tuple[str, ...]
-    seconds: float
-    bytes: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingCosts:
-    """What recording costs a function.
-
-    Attributes:
-        step_seconds: seconds of one call without watching.
-        drain_seconds: seconds to write and flush the records of one call.
-        levels: the levels that the function has records of, from the lowest.
-    """
-
-    step_seconds: float
-    drain_seconds: float
-    levels: tuple[LevelCost, ...]
-
-
 def measure_costs(
     fn: Callable[..., Any],
     args: Sequence[Any],
+    budget: OverheadBudget,
+    steps: int,
     *,
     seconds: float,
     chunk_s: float,
     clock: Callable[[], float],
-) -> RecordingCosts:
+) -> WatchPlan:
     """Time the programs of a function in turns, and the collection of their records.
 
     Args:
         fn: a function, or one from `watch.jit`.
         args: its arguments; copied for each call if it donates them.
+        budget: the budget of the plan.
+        steps: calls of the run.
         seconds: total time to measure besides compiling, roughly.
         chunk_s: duration of one turn, roughly.
         clock: a monotonic clock in seconds.
+
+    Returns:
+        The least that can be done: summaries, and one drain at the end.
 
     Raises:
         TypeError: `fn` is not callable.
@@ -101,7 +77,7 @@ def measure_costs(
         donates=variants.donates,
         clock=clock,
     )
-    levels: list[LevelCost] = []
+    records: list[PlannedRecords] = []
     drain_s = below_s = 0.0
     below_bytes = 0
     for level, program in programs.items():
@@ -114,19 +90,23 @@ def measure_costs(
         read_s, drain_s = _time_collection(batch, clock)
         # Noise may make cheap records look faster than nothing, or than fewer.
         added_s = max(times.added(str(level), _BARE).middle, 0.0) + read_s
-        levels.append(
-            LevelCost(
-                level=level,
+        records.append(
+            PlannedRecords(
+                kind=KINDS[level],
                 names=variants.names_at(level),
                 seconds=max(added_s - below_s, 0.0),
                 bytes=batch[0].nbytes - below_bytes,
+                every=int(level == BARE),
             )
         )
         below_s, below_bytes = max(added_s, below_s), batch[0].nbytes
-    return RecordingCosts(
+    return WatchPlan(
+        budget=budget,
+        steps=steps,
         step_seconds=float(np.median(times.seconds[_BARE])),
         drain_seconds=drain_s,
-        levels=tuple(levels),
+        records=tuple(records),
+        interval=steps,
     )
 
 
@@ -172,7 +152,7 @@ def _time_collection(
 
         def collect(first: int, entries: Sequence[Any]) -> float:
             for step, records in enumerate(entries, first):
-                entry = ProgramRecords(step, probes, records, frozenset(KINDS))
+                entry = ProgramRecords(step, probes, records, frozenset(CLASSES))
                 collector.add(entry)
             started = clock()
             collector.collect()

@@ -23,11 +23,11 @@ from ._dispatch import Dispatch
 from ._flight_recorder import FlightRecorder
 from ._metrics import check_metric
 from ._overhead_account import OverheadAccount
-from ._plan import WatchPlan
 from ._program_variants import ProgramVariants
 from ._rate import Level, Rate
 from ._row_batch import RowBatch, class_of
 from ._series import MetricSeries, ProgramRecords, StepMetrics
+from ._watch_plan import WatchPlan
 from .delivery import Losses, SinkWorker, callback_stats
 from .journal import RECORDS_PER_BLOCK, Journal, as_step, check_names
 from .probes import Probe
