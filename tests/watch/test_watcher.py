@@ -240,18 +240,6 @@ def test_an_interrupt_in_the_middle_of_a_drain_doubles_no_record(journal, monkey
     assert journal.last_step == 4
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"max_frames_per_s": 0.0}, "max_frames_per_s"),
-        ({"max_pending": 0}, "max_pending"),
-    ],
-)
-def test_options_out_of_range_are_refused(journal, options, named):
-    with refuses(ValueError, named):
-        taking(journal, **options)
-
-
 def test_a_deleted_metric_loses_only_its_own_record(journal):
     watcher = watch.Watcher(journal, OverheadBudget(share=0.0))
     for i in range(5):

@@ -17,7 +17,7 @@ from ..journal import MAX_COLUMNS
 from ._interpreter import Interpreter
 from ._probe import KINDS, Probe
 from ._remove_probes import find_probes, is_removed, remove_probes
-from ._result_specs import ResultSpec
+from ._result_specs import has_results
 from ._results import ProbeResult, name_results, to_value
 
 
@@ -112,9 +112,10 @@ class TracedFunction:
         program = remove_probes(self.program, unwanted, silence=silence)
         return dataclasses.replace(self, program=program)
 
-    def result_specs(self, *, keep_rules: bool = True) -> tuple[ResultSpec, ...]:
-        """Return the shapes of the results of its probes."""
-        return Interpreter(keep_rules=keep_rules).result_specs(self.program)
+    @property
+    def has_results(self) -> bool:
+        """Whether `run` gives results, as a derivative rule stays as it is."""
+        return any(has_results(eqn, keep_rules=True) for eqn in self.program.jaxpr.eqns)
 
     def run_unchanged(self) -> Any:
         """Return the outputs of the function; its probes stay where they are."""
@@ -124,12 +125,7 @@ class TracedFunction:
     def run(self, *, keep_rules: bool = True) -> tuple[Any, list[ProbeResult]]:
         """Return the outputs of the function, and the results of its probes."""
         interpreter = Interpreter(keep_rules=keep_rules)
-        specs = interpreter.result_specs(self.program)
-        outs, taken = interpreter.run(self.program, self.args)
-        results = [
-            ProbeResult(s.probe, s.mark_kind, mark, values, s.axes)
-            for s, (mark, values) in zip(specs, taken, strict=True)
-        ]
+        outs, results = interpreter.run(self.program, self.args)
         return jax.tree.unflatten(self.out_tree, outs), results
 
 

@@ -1,9 +1,10 @@
 """Interpret a traced program so that the results of its probes become outputs.
 
 Only operations that contain a probe are rebuilt, through JAX's public functions; all
-others run as they are. `_result_specs` predicts the results and their order.
+others run as they are.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,17 +35,15 @@ from ._result_specs import (
     JITS,
     REMATS,
     RULES,
-    ResultSpec,
-    Taken,
+    has_results,
     keep_last,
     manual_axes,
     merge_branches,
-    operation_specs,
-    result_specs,
 )
+from ._results import ProbeResult
 
-# Outputs of the program, and the marks and values of the results.
-_Outs = tuple[list[Any], list[Taken]]
+# Outputs of the program, and the results of its probes.
+_Outs = tuple[list[Any], list[ProbeResult]]
 
 
 class Interpreter:
@@ -59,9 +58,11 @@ class Interpreter:
         # A function that is called twice stays one program, and compiles once.
         self._jits: dict[int, tuple[Any, Any]] = {}
 
-    def result_specs(self, jaxpr: Any) -> tuple[ResultSpec, ...]:
-        """Return the specs of the results of `run`."""
-        return result_specs(jaxpr, keep_rules=self._keep_rules)
+    def result_specs(self, jaxpr: Any) -> list[ProbeResult]:
+        """Return the shapes of the results of `run`."""
+        args = map(shape_of, open_jaxpr(jaxpr).invars)
+        specs = jax.eval_shape(lambda *args: self.run(jaxpr, args)[1], *args)
+        return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype), specs)
 
     def run(self, jaxpr: Any, args: Sequence[Any]) -> _Outs:
         """Return the outputs of the program, and the results of its probes."""
@@ -70,7 +71,7 @@ class Interpreter:
         env: dict[Var, Any] = dict(zip(program.constvars, whole.consts, strict=True))
         env |= zip(program.invars, args, strict=True)
         read = lambda v: v.val if isinstance(v, Literal) else env[v]
-        taken: list[Taken] = []
+        taken: list[ProbeResult] = []
         # Consecutive operations without a probe are evaluated as one program: binding
         # them one by one would trace several times slower.
         pending: list[JaxprEqn] = []
@@ -97,7 +98,7 @@ class Interpreter:
             pending.clear()
 
         for i, eqn in enumerate(program.eqns):
-            if not operation_specs(eqn, keep_rules=self._keep_rules):
+            if not has_results(eqn, keep_rules=self._keep_rules):
                 pending.append(eqn)
                 continue
             run_pending(i)
@@ -118,10 +119,13 @@ class Interpreter:
         return _REBUILDERS[name](self, eqn, args)
 
     def _probe(self, eqn: JaxprEqn, args: list[Any]) -> _Outs:
-        tied, mark, values = split_operands(args, **eqn.params)
-        return tied, self._cast_to_varying([(mark, values)])
+        params = eqn.params
+        tied, mark, values = split_operands(args, **params)
+        probe, kind, axes = params["probe"], params["mark_kind"], params["axes"]
+        result = ProbeResult(probe, kind, mark, tuple(values), axes, params["lanes"])
+        return tied, self._cast_to_varying([result])
 
-    def _cast_to_varying(self, taken: list[Taken]) -> list[Taken]:
+    def _cast_to_varying(self, taken: list[ProbeResult]) -> list[ProbeResult]:
         def cast(x: Any) -> Any:
             missing = tuple(a for a in self._axes if a not in varying_axes(x))
             if missing:
@@ -203,7 +207,7 @@ class Interpreter:
             unroll=params["unroll"],
             **options,
         )
-        return [*carry, *ys], bundle.unpack(packed)
+        return [*carry, *ys], [r.stacked("steps") for r in bundle.unpack(packed)]
 
     # A `while` loop cannot stack results, as its number of rounds is unknown. It
     # carries the last values and their count instead. The condition runs once more
@@ -214,12 +218,13 @@ class Interpreter:
         cond, body = params["cond_jaxpr"], params["body_jaxpr"]
         cond_consts = args[:num_cond]
         body_consts = args[num_cond : num_cond + num_body]
-        cond_specs, body_specs = self.result_specs(cond), self.result_specs(body)
+        specs = [self.result_specs(part) for part in (cond, body)]
+        has_cond_results = bool(specs[0])
         # Under `vmap` the condition has a value for each lane. JAX batches the loop by
         # running the body on all lanes and keeping the state of finished ones.
         lanes = shape_of(open_jaxpr(cond).outvars[0]).shape
 
-        def run_cond(state: list[Any]) -> tuple[Any, list[Taken]]:
+        def run_cond(state: list[Any]) -> tuple[Any, list[ProbeResult]]:
             (more,), taken = self.run(cond, [*cond_consts, *state])
             return more, taken
 
@@ -236,25 +241,27 @@ class Interpreter:
             active = None
             if lanes:
                 active = more
-            body_taken = _keep_latest(body_specs, body_taken, taken, active)
-            if not cond_specs:
+            body_taken = _keep_latest(body_taken, taken, active)
+            if not has_cond_results:
                 return None, new, cond_taken, body_taken
             more, taken = run_cond(new)
-            return more, new, _keep_latest(cond_specs, cond_taken, taken), body_taken
+            return more, new, _keep_latest(cond_taken, taken), body_taken
 
         state = args[num_cond + num_body :]
-        cond_taken = self._blank_results(cond_specs, lanes)
-        body_taken = self._blank_results(body_specs, lanes)
+        cond_taken, body_taken = (
+            self._cast_to_varying([keep_last(spec, lanes).blank() for spec in part])
+            for part in specs
+        )
         more = None
-        if cond_specs:
+        if has_cond_results:
             # The condition is evaluated in the body, whose carry can hold its results;
             # a `cond_fun` of JAX returns nothing but the predicate.
             more, taken = run_cond(state)
-            cond_taken = _keep_latest(cond_specs, cond_taken, taken)
+            cond_taken = _keep_latest(cond_taken, taken)
 
         def should_continue(carry: Any) -> Any:
             more = carry[0]
-            if not cond_specs:
+            if not has_cond_results:
                 more, _ = run_cond(carry[1])
             # The batched loop runs until its last lane has finished.
             if lanes:
@@ -267,12 +274,6 @@ class Interpreter:
         )
         return state, [*cond_taken, *body_taken]
 
-    def _blank_results(
-        self, specs: Sequence[ResultSpec], lanes: tuple[int, ...]
-    ) -> list[Taken]:
-        blanks = [keep_last(spec, lanes).blank() for spec in specs]
-        return self._cast_to_varying(blanks)
-
     def _cond(self, eqn: JaxprEqn, args: list[Any]) -> _Outs:
         branches = eqn.params["branches"]
         # Every branch must return the results of all branches, blank where it has none.
@@ -280,17 +281,15 @@ class Interpreter:
 
         def run_branch(which: int, *args: Any) -> _Outs:
             outs, taken = self.run(branches[which], args)
-            filled = []
+            filled: list[ProbeResult] = []
             for spec, positions in union:
                 position = positions[which]
-                if position is None:
-                    filled += self._cast_to_varying([spec.blank()])
-                    continue
-                mark, values = taken[position]
-                if mark is None and spec.mark_kind == PRESENT:
-                    mark = jnp.ones((), jnp.bool_)
-                filled += self._cast_to_varying([(mark, values)])
-            return outs, filled
+                result = spec.blank() if position is None else taken[position]
+                if result.mark is None and spec.mark_kind == PRESENT:
+                    there = jnp.ones((), jnp.bool_)
+                    result = dataclasses.replace(result, mark_kind=PRESENT, mark=there)
+                filled.append(result)
+            return outs, self._cast_to_varying(filled)
 
         # A partial binds `i` now; a lambda in a comprehension would see the last one.
         fns = [functools.partial(run_branch, i) for i in range(len(branches))]
@@ -321,7 +320,7 @@ class Interpreter:
             axis_names=frozenset(axes),
             check_vma=params["check_vma"],
         )(*args)
-        return list(outs), taken
+        return list(outs), [result.stacked("devices") for result in taken]
 
 
 _REBUILDERS: dict[str, Callable[[Interpreter, JaxprEqn, list[Any]], _Outs]] = {
@@ -335,33 +334,33 @@ _REBUILDERS: dict[str, Callable[[Interpreter, JaxprEqn, list[Any]], _Outs]] = {
 
 
 def _keep_latest(
-    specs: Sequence[ResultSpec],
-    kept: Sequence[Taken],
-    taken: Sequence[Taken],
-    lanes: Any = None,
-) -> list[Taken]:
+    kept: Sequence[ProbeResult], taken: Sequence[ProbeResult], lanes: Any = None
+) -> list[ProbeResult]:
     """Update the last values of a loop with those of one more round."""
-    latest: list[Taken] = []
-    for spec, (count, old), (mark, new) in zip(specs, kept, taken, strict=True):
+    latest: list[ProbeResult] = []
+    for before, result in zip(kept, taken, strict=True):
+        count, mark, old, new = before.mark, result.mark, before.values, result.values
         if lanes is not None:
-            new = [_select_lanes(lanes, n, o) for n, o in zip(new, old, strict=True)]
-        if spec.mark_kind == ALWAYS:
+            pairs = zip(new, old, strict=True)
+            new = tuple(_select_lanes(lanes, n, o) for n, o in pairs)
+        if result.mark_kind == ALWAYS:
             more = jnp.ones((), count.dtype)
             if lanes is not None and count.ndim:
                 more = lanes[tuple(slice(n) for n in count.shape)].astype(count.dtype)
-            latest.append((count + more, new))
+            latest.append(dataclasses.replace(before, mark=count + more, values=new))
             continue
         if lanes is not None and mark.ndim:
             mark = _select_lanes(lanes, mark, jnp.zeros_like(mark))
         is_new = mark
-        if spec.mark_kind == COUNT:
+        if result.mark_kind == COUNT:
             is_new = mark > 0
-        values = [_select_rows(is_new, n, o) for n, o in zip(new, old, strict=True)]
-        if spec.mark_kind == PRESENT and spec.mark:
+        new = tuple(_select_rows(is_new, n, o) for n, o in zip(new, old, strict=True))
+        if result.mark_kind == PRESENT and mark.ndim:
             # A mask of lanes stays a mask, since each lane has a count of its own.
-            latest.append((count | mark, values))
+            mark = count | mark
         else:
-            latest.append((count + mark.astype(jnp.uint32), values))
+            mark = count + mark.astype(jnp.uint32)
+        latest.append(dataclasses.replace(before, mark=mark, values=new))
     return latest
 
 

@@ -119,7 +119,7 @@ class PackedRecords(Mapping[str, Any]):
             mark = None
             if entry.mark is not None:
                 mark = read(entry.mark)
-            values = list(map(read, entry.values))
+            values = tuple(map(read, entry.values))
             found[entry.name] = to_value(
                 ProbeResult(entry.probe, entry.mark_kind, mark, values, entry.axes)
             )

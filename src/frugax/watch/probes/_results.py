@@ -8,6 +8,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ._probe import Probe
@@ -38,9 +40,13 @@ class LastValues(NamedTuple):
     count: Any
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+_STATIC = {"static": True}  # part of the structure of a pytree
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class ProbeResult:
-    """A probe and its values.
+    """A probe and its values; a pytree, whose leaves may also be shapes alone.
 
     Attributes:
         probe: the probe.
@@ -52,12 +58,20 @@ class ProbeResult:
         lanes: the number of lanes to keep under an outer `vmap`; None for all.
     """
 
-    probe: Probe
-    mark_kind: str
+    probe: Probe = dataclasses.field(metadata=_STATIC)
+    mark_kind: str = dataclasses.field(metadata=_STATIC)
     mark: Any
-    values: Sequence[Any]
-    axes: tuple[str, ...] = ()
-    lanes: int | None = None
+    values: tuple[Any, ...]
+    axes: tuple[str, ...] = dataclasses.field(default=(), metadata=_STATIC)
+    lanes: int | None = dataclasses.field(default=None, metadata=_STATIC)
+
+    def stacked(self, axis: str) -> "ProbeResult":
+        """Return the result once its arrays have this axis before the others."""
+        return dataclasses.replace(self, axes=(axis, *self.axes))
+
+    def blank(self) -> "ProbeResult":
+        """Return zeros that are marked as missing, for a part that does not run."""
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self)
 
 
 def to_value(result: ProbeResult) -> Any:

@@ -18,7 +18,6 @@ from frugax.options import check_integer
 from ._bundle import Bundle
 from ._collect import TracedFunction, trace_function
 from ._primitive import TIED, bind
-from ._result_specs import ResultSpec, Taken
 from ._results import ProbeResult, name_results, to_value
 
 
@@ -83,23 +82,21 @@ def scan(
     step = jax.jit(lambda carry, x: f(carry, x), inline=True)
     example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), xs)
     traced = trace_function(step, (init, example), {})
-    number_specs = _without_frames(traced).result_specs()
-    frame_specs = _only_frames(traced).result_specs()
+    has_frames = traced.keep(lambda probe: probe.kind == "frame").has_results
     # Shared by all inner scans, which record the same values in the same order.
     bundle = Bundle()
 
     def step_without_frames(carry: Any, x: Any) -> Any:
         traced = _without_frames(trace_function(step, (carry, x), {}))
         (carry, y), results = traced.run()
-        return carry, (y, bundle.pack(_to_taken(results)))
+        return carry, (y, bundle.pack(results))
 
     inner_scan = functools.partial(
         lax.scan, step_without_frames, reverse=reverse, unroll=unroll
     )
-    if not frame_specs:
+    if not has_frames:
         carry, (ys, packed) = inner_scan(init, xs, n)
-        results = _stack_results(number_specs, bundle.unpack(packed))
-        return _return_results(carry, ys, results)
+        return _return_results(carry, ys, bundle.unpack(packed))
 
     if every is None:
         every = n
@@ -112,8 +109,8 @@ def scan(
         carry, front = inner_scan(carry, others, every - 1)
         traced = trace_function(step, (carry, last), {})
         (carry, y), results = traced.keep(lambda _: True).run()
-        numbers = _to_taken([r for r in results if r.probe.kind != "frame"])
-        frames = _to_taken([r for r in results if r.probe.kind == "frame"])
+        numbers = [r for r in results if r.probe.kind != "frame"]
+        frames = [r for r in results if r.probe.kind == "frame"]
         outs = jax.tree.map(
             lambda a, b: concatenate(a, b[None]), front, (y, bundle.pack(numbers))
         )
@@ -134,15 +131,14 @@ def scan(
         carry, more = inner_scan(carry, rest, n - blocks * every)
         outs = jax.tree.map(concatenate, outs, more)
     ys, packed = outs
-    results = _stack_results(number_specs, bundle.unpack(packed))
-    results += _stack_results(frame_specs, frames)
-    return _return_results(carry, ys, results)
+    return _return_results(carry, ys, [*bundle.unpack(packed), *frames])
 
 
 def _return_results(
     carry: Any, ys: Any, results: Sequence[ProbeResult]
 ) -> tuple[tuple[Any, Any], dict[str, Any]]:
     """Return the results to the caller, and to any collector further out."""
+    results = [result.stacked("steps") for result in results]
     leaves, tree = jax.tree.flatten((carry, ys))
     if leaves:
         for r in results:
@@ -163,23 +159,6 @@ def _return_results(
 
 def _without_frames(traced: TracedFunction) -> TracedFunction:
     return traced.keep(lambda probe: probe.kind != "frame")
-
-
-def _only_frames(traced: TracedFunction) -> TracedFunction:
-    return traced.keep(lambda probe: probe.kind == "frame")
-
-
-def _to_taken(results: Sequence[ProbeResult]) -> list[Taken]:
-    return [(r.mark, list(r.values)) for r in results]
-
-
-def _stack_results(
-    specs: Sequence[ResultSpec], taken: Sequence[Taken]
-) -> list[ProbeResult]:
-    return [
-        ProbeResult(s.probe, s.mark_kind, mark, values, ("steps", *s.axes), s.lanes)
-        for s, (mark, values) in zip(specs, taken, strict=True)
-    ]
 
 
 def _scan_length(xs: Any, length: int | None) -> int:
