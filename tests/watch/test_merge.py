@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from frugax.watch.journal import Journal, merge, process_journals
+from frugax.watch.journal import Appended, Follower, Journal, merge, process_journals
 
 
 def write(folder, processes, steps):
@@ -52,3 +52,17 @@ def test_memory_does_not_grow_with_the_length(tmp_path):
 
     # A header of up to 16 MiB is searched first, before other content.
     assert peak(27_000) < 1.2 * peak(9000)
+
+
+def test_a_merge_goes_on_after_a_journal_was_closed_and_continued(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "journal"
+    with Journal.create(path, {}) as journal:
+        journal.write(0, {"loss": 0.0})
+    (first,) = [c for c in Follower(path).poll() if isinstance(c, Appended)]
+    with Journal.append_to(path) as journal:
+        journal.write_many(range(1, 65), {"loss": np.random.default_rng(0).random(64)})
+    # A reading that ends at the mark of the end, which is no record.
+    monkeypatch.setattr("frugax.watch.journal._merge._READ_BYTES", first.size)
+    assert [row.step for row in merge([path])] == [*range(65)]

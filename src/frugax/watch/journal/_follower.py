@@ -108,8 +108,8 @@ class Follower:
 
         Args:
             max_bytes: the bytes of the file to read in this call; more only for a
-                single block that is larger. Call again while `offset` is below
-                `size_bytes` and changes come.
+                single block that is larger. Call again while `offset` rises and is
+                below `size_bytes`.
 
         Raises:
             CorruptFileError: the file was replaced, or became shorter than the part

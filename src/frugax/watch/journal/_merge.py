@@ -61,9 +61,11 @@ def merge(
 def _rows(
     path: str | os.PathLike[str], number: int, stream: str
 ) -> Iterator[MergedRow]:
-    follower = Follower(path)
-    while changes := follower.poll(_READ_BYTES):
-        for change in changes:
+    follower, reached = Follower(path), -1
+    # Not as long as changes come: a mark that the journal was closed gives none.
+    while follower.offset > reached:
+        reached = follower.offset
+        for change in follower.poll(_READ_BYTES):
             if not isinstance(change, Appended) or change.stream != stream:
                 continue
             places = {

@@ -147,8 +147,8 @@ class RunStore:
                 self._begin()
             follower = self._follower
             assert follower is not None  # made by `_begin`
-            changes = follower.poll(_POLL_BYTES)
-            for change in changes:
+            reached = follower.offset
+            for change in follower.poll(_POLL_BYTES):
                 self._apply(change)
         except (OSError, FrugaxError) as e:
             self._error = str(e.args[0] if isinstance(e, FrugaxError) else e.strerror)
@@ -163,7 +163,7 @@ class RunStore:
         self._closed = follower.closed
         if follower.offset >= self._offset:
             self._curves, self._offset = self._fresh, follower.offset
-        more = bool(changes) and follower.offset < follower.size_bytes
+        more = reached < follower.offset < follower.size_bytes
         if not more:
             self._stamp = stamp
             # A run that goes on grows all the time.
