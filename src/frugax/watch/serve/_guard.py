@@ -6,13 +6,14 @@ rebinding: a foreign page whose name was re-pointed at this machine.
 """
 
 import hmac
-import http.cookies
 import ipaddress
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, TypeAlias
-from urllib.parse import parse_qs
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -65,54 +66,65 @@ class AccessGuard:
         # WebSockets are not subject to the same-origin policy, and the page needs none.
         if scope["type"] != "http":
             return
-        headers = _headers(scope)
-        cookie: bytes | None = None
-        if not _is_own_host(headers.get("host", ""), self._hosts):
-            await _refuse(send, 421, "This server does not answer to that host name.")
-            return
-        # Without state-changing requests there is nothing to forge (CSRF).
-        if scope["method"] not in ("GET", "HEAD"):
-            await _refuse(send, 405, "This page is read-only.")
-            return
-        if _is_foreign(headers):
-            await _refuse(send, 403, "Another site may not read this page.")
-            return
-        if self._token is not None:
-            if _tokens_equal(_token_in(scope, headers), self._token):
-                name = self._cookie_name(scope)
-                # HttpOnly hides the cookie from scripts, and Strict keeps it from
-                # requests that other sites start. Not Secure: the server speaks plain
-                # HTTP only.
-                text = f"{name}={self._session}; Path=/; HttpOnly; SameSite=Strict"
-                cookie = text.encode()
-            elif not _tokens_equal(self._cookie_in(scope, headers), self._session):
-                await _refuse(send, 401, _NO_TOKEN)
-                return
+        # Imported late: without Starlette `serve` names the extra that is missing.
+        from starlette.requests import Request
+        from starlette.responses import PlainTextResponse
+
+        request = Request(scope)
+        app, cookie = self._app, ""
+        if refused := self._refuse(request):
+            status, reason = refused
+            headers = {"www-authenticate": 'Bearer realm="frugax watch"'}
+            app = PlainTextResponse(
+                f"{reason}\n", status, headers if status == 401 else None
+            )
+        elif self._token is not None and _carries(request, self._token):
+            # HttpOnly hides the cookie from scripts, and Strict keeps it from requests
+            # that other sites start. Not Secure: the server speaks plain HTTP only.
+            cookie = f"{_cookie_name(request)}={self._session}; "
+            cookie += "Path=/; HttpOnly; SameSite=Strict"
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own = [*message.get("headers", ()), *_HEADERS]
                 if cookie:
-                    own.append((b"set-cookie", cookie))
+                    own.append((b"set-cookie", cookie.encode()))
                 message = {**message, "headers": own}
             await send(message)
 
-        await self._app(scope, receive, send_guarded)
+        await app(scope, receive, send_guarded)
 
-    def _cookie_name(self, scope: Scope) -> str:
-        # Browsers share cookies between the ports of a host: without the port in its
-        # name, two servers on one machine would overwrite each other's.
-        _, port = scope.get("server") or ("", 0)
-        return f"{_COOKIE}_{port}"
+    def _refuse(self, request: "Request") -> tuple[int, str] | None:
+        """Return the status and the reason of a refusal; None for a request to pass."""
+        # A proxy might have checked another one of several.
+        hosts = request.headers.getlist("host")
+        if len(hosts) != 1 or not _is_own_host(hosts[0], self._hosts):
+            return 421, "This server does not answer to that host name."
+        # Without state-changing requests there is nothing to forge (CSRF).
+        if request.method not in ("GET", "HEAD"):
+            return 405, "This page is read-only."
+        if _is_foreign(request):
+            return 403, "Another site may not read this page."
+        if self._token is None or _carries(request, self._token):
+            return None
+        session = request.cookies.get(_cookie_name(request), "")
+        return None if _tokens_equal(session, self._session) else (401, _NO_TOKEN)
 
-    def _cookie_in(self, scope: Scope, headers: dict[str, str]) -> str:
-        jar: http.cookies.SimpleCookie = http.cookies.SimpleCookie()
-        try:
-            jar.load(headers.get("cookie", ""))
-        except http.cookies.CookieError:
-            return ""
-        morsel = jar.get(self._cookie_name(scope))
-        return "" if morsel is None else morsel.value
+
+def _cookie_name(request: "Request") -> str:
+    # Browsers share cookies between the ports of a host: without the port in its name,
+    # two servers on one machine would overwrite each other's.
+    _, port = request.scope.get("server") or ("", 0)
+    return f"{_COOKIE}_{port}"
+
+
+def _carries(request: "Request", token: str) -> bool:
+    """Whether a request has the token, in a header or as the printed link has it."""
+    kind, _, bearer = request.headers.get("authorization", "").partition(" ")
+    given = request.query_params.get("token", "")
+    if kind.lower() == "bearer":
+        given = bearer.strip()
+    return _tokens_equal(given, token)
 
 
 def own_host_names(host: str) -> frozenset[str]:
@@ -151,47 +163,13 @@ def _is_own_host(host: str, names: frozenset[str]) -> bool:
     return True
 
 
-def _is_foreign(headers: dict[str, str]) -> bool:
+def _is_foreign(request: "Request") -> bool:
     """Whether a page of another site sent the request; following a link is allowed."""
-    if headers.get("sec-fetch-site") not in ("cross-site", "same-site"):
+    if request.headers.get("sec-fetch-site") not in ("cross-site", "same-site"):
         return False
-    return headers.get("sec-fetch-mode") != "navigate"
-
-
-def _token_in(scope: Scope, headers: dict[str, str]) -> str:
-    kind, _, bearer = headers.get("authorization", "").partition(" ")
-    if kind.lower() == "bearer":
-        return bearer.strip()
-    # The printed link carries the token; afterwards the browser sends the cookie.
-    query = parse_qs(scope["query_string"].decode("latin-1"))
-    return query.get("token", [""])[0]
+    return request.headers.get("sec-fetch-mode") != "navigate"
 
 
 # Compared in constant time, so that response times do not reveal a prefix.
 def _tokens_equal(presented: str, expected: str) -> bool:
     return hmac.compare_digest(presented.encode("utf-8", "replace"), expected.encode())
-
-
-def _headers(scope: Scope) -> dict[str, str]:
-    """Return the first header of each name; a repeated Host counts as none."""
-    found: dict[str, str] = {}
-    for name, value in scope["headers"]:
-        key = name.decode("latin-1").lower()
-        if key == "host" and key in found:
-            # A proxy might have checked the other one.
-            found[key] = ""
-        found.setdefault(key, value.decode("latin-1"))
-    return found
-
-
-async def _refuse(send: Send, status: int, reason: str) -> None:
-    body = f"{reason}\n".encode()
-    start = [
-        (b"content-type", b"text/plain; charset=utf-8"),
-        (b"content-length", str(len(body)).encode()),
-        *_HEADERS,
-    ]
-    if status == 401:
-        start.append((b"www-authenticate", b'Bearer realm="frugax watch"'))
-    await send({"type": "http.response.start", "status": status, "headers": start})
-    await send({"type": "http.response.body", "body": body})
