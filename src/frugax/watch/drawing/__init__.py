@@ -7,7 +7,7 @@ Guide: docs/watch_pictures.md.
 
 from ._console import escape_controls, log_grid_to_console, picture_cells
 from ._frame_scripts import FRAME_MODULES, FRAME_SCRIPT
-from ._grid_svg import episode_svg, grid_svg, sheet_svg, step_svg
+from ._grid_svg import episode_svg, grid_svg, picture_svg, sheet_svg, step_svg
 from ._palettes import PAD, PALETTES, Palette, check_palette, hex_to_rgb, ramp
 from ._picture import Picture, encode_png, make_picture, make_pictures, picture_png
 
@@ -29,6 +29,7 @@ __all__ = [
     "make_pictures",
     "picture_cells",
     "picture_png",
+    "picture_svg",
     "ramp",
     "sheet_svg",
     "step_svg",

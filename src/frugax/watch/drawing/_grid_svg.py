@@ -65,8 +65,17 @@ def grid_svg(
         >>> grid_svg([[1, 2], [3, 0]], title="<corner>")[:4]
         '<svg'
     """
+    return picture_svg(
+        make_picture(grid, mask), title, palette=palette, show_numbers=show_numbers
+    )
+
+
+def picture_svg(
+    picture: Picture, title: str, *, palette: Palette, show_numbers: bool = False
+) -> str:
+    """Draw a picture as an SVG document; see `grid_svg`."""
     palette = check_palette(palette)
-    picture = make_picture(grid, mask).shrink(_MAX_CELLS)
+    picture = picture.shrink(_MAX_CELLS)
     cell = cell_size(picture.rows, picture.columns, room=480)
     top = _top(title)
     caption = picture.describe()

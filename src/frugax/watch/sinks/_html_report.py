@@ -34,7 +34,7 @@ from ..drawing import (
     Palette,
     Picture,
     check_palette,
-    grid_svg,
+    picture_svg,
     ramp,
 )
 from ._event import Event, PlainValue, loss_counts
@@ -250,13 +250,7 @@ def _film(name: str, film: Film, palette: Palette) -> Markup:
     count += " frame" if film.seen == 1 else " frames"
     if newest.note:
         count += f", {newest.note}"
-    # `grid_svg` takes an array and not a picture, so the values are restored.
-    array = newest.codes
-    if newest.kind == "ramp":
-        array = newest.levels_to_values()
-    still = grid_svg(
-        array, mask=newest.known, palette=palette, title=f"{name}, step {step}"
-    )
+    still = picture_svg(newest, f"{name}, step {step}", palette=palette)
     last = len(frames) - 1
     slider = element(
         "input",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from frugax.fileio import make_folder, write_whole
 
-from ..drawing import Palette, check_palette, grid_svg, make_pictures, step_svg
+from ..drawing import Palette, check_palette, make_pictures, picture_svg, step_svg
 from ._event import Event, to_plain
 
 _STEP_NAMES = {"before", "after", "mask"}
@@ -92,8 +92,8 @@ class SvgFiles:
             folder /= f"episode_{number}"
             title = f"episode {episode}, step {event.step}"
         path = folder / f"step_{event.step:06d}.svg"
-        mask = values.get("mask")
         if {"before", "after"} <= values.keys():
+            mask = values.get("mask")
             if mask is not None and mask.shape != values["before"].shape:
                 mask = None
             drawing = step_svg(
@@ -106,21 +106,15 @@ class SvgFiles:
                 show_numbers=self._numbers,
             )
             return {path: drawing}
-        names = list(make_pictures(values))
+        pictures = make_pictures(values)
         drawings: dict[Path, str] = {}
-        for name in names:
-            value = values[name]
+        for name, picture in pictures.items():
             own_path, own_title = path, title
-            if len(names) > 1:
+            if len(pictures) > 1:
                 own_path = path.with_name(f"{path.stem}_{safe_file_name(name)}.svg")
                 own_title = f"{title}, {name}"
-            fits = mask is not None and mask.shape in {value.shape, value.shape[-2:]}
-            drawings[own_path] = grid_svg(
-                value,
-                mask=mask if fits else None,
-                title=own_title,
-                palette=self._palette,
-                show_numbers=self._numbers,
+            drawings[own_path] = picture_svg(
+                picture, own_title, palette=self._palette, show_numbers=self._numbers
             )
         return drawings
 
