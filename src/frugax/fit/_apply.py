@@ -7,11 +7,10 @@ from typing import Any
 import jax
 
 from frugax import remat
-from frugax.jaxprs import take_arrays
 from frugax.targets import Target
 from frugax.train import TrainStep
 
-from ._micro_batches import AccumulatedGrad, accumulate_gradient
+from ._micro_batches import AccumulatedGrad
 from ._plan import FitPlan
 from ._workload import Workload, takes_value_and_grad
 
@@ -67,21 +66,10 @@ def apply(
         *,
         has_aux: bool = False,
     ) -> Callable[..., Any]:
+        of_loss = dataclasses.replace(chosen, has_aux=has_aux)
         if row.micro_batches == 1:
-            of_loss = dataclasses.replace(chosen, has_aux=has_aux)
             return remat.apply(loss, of_loss, **options)
-
-        def grad(*args: Any) -> Any:
-            taken = take_arrays(loss, args, argnums, has_aux=has_aux)
-            of_arrays = dataclasses.replace(chosen, has_aux=taken.has_aux)
-            of_batch = accumulate_gradient(
-                remat.apply(taken.loss, of_arrays, **options),
-                taken.argnums,
-                has_aux=taken.has_aux,
-                **how,
-            )
-            return taken.finish(of_batch(*taken.args))
-
-        return grad
+        of_loss = dataclasses.replace(of_loss, argnums=argnums)
+        return AccumulatedGrad(loss, of_loss, **how, **options)
 
     return function(planned)

@@ -64,10 +64,7 @@ from ._liveness import (
     live_bytes as live_bytes,
     peak_bytes as peak_bytes,
 )
-from ._nnx_objects import (
-    changes_weights as changes_weights,
-    take_variables as take_variables,
-)
+from ._nnx_objects import changes_weights as changes_weights
 from ._take_arrays import (
     LossOfArrays as LossOfArrays,
     take_arrays as take_arrays,
