@@ -272,6 +272,11 @@ def test_a_step_names_settings_and_needs_no_program_for_committed_arrays():
     assert step_change({"x": X}, put) == ()
 
 
+def test_more_containers_without_leaves_are_named():
+    (told,) = step_change({"x": X, "e": ()}, {"x": X, "e": ((),)})
+    assert told.startswith("structure: ")
+
+
 class Doubling:
     def __call__(self, x):
         return x * 2.0

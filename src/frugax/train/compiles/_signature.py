@@ -251,8 +251,12 @@ def _structure_changes(old: Any, new: Any) -> list[Change]:
     """Find the containers whose own data differ, for structures with equal leaves."""
     before, after = old.node_data(), new.node_data()
     if before == after:
-        pairs = zip(old.children(), new.children(), strict=True)
-        return [change for pair in pairs for change in _structure_changes(*pair)]
+        pairs = list(zip(old.children(), new.children(), strict=False))
+        if len(pairs) == len(old.children()) == len(new.children()):
+            return [change for pair in pairs for change in _structure_changes(*pair)]
+        # A list or tuple with more of what has no leaves, such as () and ((),).
+        texts = _crop_to_difference(str(old), str(new))
+        return [Change("structure", "structure", *texts)]
     # A module's static part is a container without leaves: name the values in it.
     forms = [data and data[1] for data in (before, after)]
     statics = [getattr(form, "static", None) for form in forms]
