@@ -382,11 +382,6 @@ def test_extra_that_json_cannot_hold_is_refused_before_writing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_number_kept_must_be_one_or_more(tmp_path):
-    with refuses(ValueError, 0):
-        Checkpoints(tmp_path, keep=0)
-
-
 FILL_THE_DISK = """
 import resource, signal, sys
 import jax, jax.numpy as jnp

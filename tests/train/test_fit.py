@@ -95,15 +95,10 @@ def test_a_list_of_batches_is_cycled():
     assert bits(by_list.state) == bits(by_index.state)
 
 
-@pytest.mark.parametrize("wrong", [iter([1]), (i for i in [1]), {"x": 1}, "text"])
-def test_an_iterator_is_refused(wrong):
-    with pytest.raises(TypeError):
-        fit(new_step(), start(), wrong, steps=1)
-
-
 def test_the_refusal_gives_the_reason_and_the_remedy():
-    with refuses(TypeError):
-        index_batches(i for i in [1])
+    for wrong in (iter([1]), (i for i in [1]), {"x": 1}, "text"):
+        with refuses(TypeError, "batches"):
+            index_batches(wrong)
     with refuses(ValueError):
         index_batches([])
 
@@ -388,20 +383,6 @@ def test_starting_in_the_folder_of_another_run_is_refused_first(tmp_path):
     with refuses(CheckpointError, 0):
         fit(step, start(), batch_of, steps=9, checkpoints=saved)
     assert step.compiles == 0
-
-
-@pytest.mark.parametrize(
-    ("wrong", "named"),
-    [
-        ({"evaluate_every": 1}, "evaluate="),
-        ({"save_every": 1}, "checkpoints="),
-        ({"evaluate_every": 0, "evaluate": lambda s: {}}, "evaluate_every"),
-        ({"save_every": 0}, "save_every"),
-    ],
-)
-def test_a_period_must_be_positive_and_have_its_counterpart(wrong, named):
-    with refuses(ValueError, named):
-        fit(new_step(), start(), batch_of, steps=1, **wrong)
 
 
 def test_a_donated_state_is_refused_with_a_remedy():

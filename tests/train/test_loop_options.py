@@ -70,20 +70,6 @@ def test_when_it_is_time_to_stop(values, options, due):
     assert EarlyStop(**options).is_due(history(*values)) is due
 
 
-def test_fit_stops_when_evaluations_stop_improving():
-    values = iter([5.0, 4.0, 3.0, 3.5, 3.2, 0.0])
-    result = fit(
-        [jnp.ones(2)],
-        100,
-        evaluate=lambda state: {"loss": next(values)},
-        evaluate_every=10,
-        early_stop=EarlyStop(patience=2),
-    )
-    assert result.stopped_because == "early"
-    assert result.steps == 40
-    assert [e.values["loss"] for e in result.history] == [5.0, 4.0, 3.0, 3.5, 3.2]
-
-
 @pytest.mark.parametrize(
     ("stop", "value", "named"),
     [
@@ -100,15 +86,6 @@ def test_a_missing_metric_is_named(stop, value, named):
             evaluate_every=10,
             early_stop=stop,
         )
-
-
-def test_numbers_out_of_range_are_refused():
-    with refuses(ValueError, "patience", 0):
-        EarlyStop(patience=0)
-    with refuses(ValueError, "prefetch", -1):
-        fit([jnp.ones(2)], 1, prefetch=-1)
-    with refuses(ValueError, "evaluate_every"):
-        fit([jnp.ones(2)], 1, early_stop=EarlyStop())
 
 
 @pytest.fixture

@@ -30,16 +30,13 @@ CALLS = {
         'precision must be one of "f32", "bf16", "f16", got \'fp16\'.'
     ),
     "make(loss, sgd, compile_budget=1.5)": f"compile_budget {WHOLE}1, got 1.5.",
+    "make(loss, sgd, compile_budget=0)": f"compile_budget {WHOLE}1, got 0.",
     "make(loss, sgd, layout='data')": "layout must be of class Layout, such as",
     "make(loss, sgd, budget='1MiB')": (
         "budget must be a MemoryBudget, such as MemoryBudget(\"1MiB\"), got"
     ),
     "make(loss, sgd, budget=TimeBudget('10s'))": (
-        "a step cannot keep the 10 s of TimeBudget(seconds=10.0, compiles=None): give "
-        "the seconds to fit(budget=...), and here TimeBudget(compiles=...) or nothing."
-    ),
-    "make(loss, sgd, budget=[TimeBudget(compiles=1)] * 2)": (
-        "two time budgets were given: 1 compile and 1 compile."
+        "budget must be a MemoryBudget, such as MemoryBudget(\"1MiB\"), got"
     ),
     "make(loss, 1e-3)": (
         "optimizer must be an optax optimiser, such as optax.adam(1e-3), got 0.001."
@@ -84,19 +81,37 @@ CALLS = {
         "state must be a TrainState, got a float: make the first one from your weights "
         "or module with `state = step.init(model)`."
     ),
+    "fit(steps=1, early_stop=train.EarlyStop())": "early_stop needs evaluate= and",
+    "fit(steps=1, evaluate_every=1)": "evaluate_every needs evaluate=",
+    "fit(steps=1, save_every=1)": "save_every needs checkpoints=",
+    "fit(steps=1, evaluate_every=0, evaluate=len)": f"evaluate_every {WHOLE}1, got 0.",
+    "fit(steps=1, save_every=0, checkpoints=train.Checkpoints('x'))": (
+        f"save_every {WHOLE}1, got 0."
+    ),
+    "fit(steps=1, prefetch=-1)": f"prefetch {WHOLE}0, got -1.",
     "train.EarlyStop(patience=2.5)": f"patience {WHOLE}1, got 2.5.",
+    "train.EarlyStop(patience=0)": f"patience {WHOLE}1, got 0.",
     "train.EarlyStop(min_delta='0')": "min_delta must be a finite number >= 0, got '0'",
     "train.EarlyStop(better='low')": (
         'better must be one of "lower", "higher", got \'low\'.'
     ),
     "train.Checkpoints(None)": "folder must be a path, such as 'runs/one', got None.",
     "train.Checkpoints('x', keep='2')": f"keep {WHOLE}1, got '2'.",
+    "train.Checkpoints('x', keep=0)": f"keep {WHOLE}1, got 0.",
     "train.steps_within('1s', step_seconds=1, compile_seconds=1, steps=1)": (
         "budget must be a TimeBudget, such as TimeBudget(\"10min\"), got '1s'."
     ),
     "train.steps_within(TimeBudget('1s'), step_seconds='1', compile_seconds=1, steps=1"
     ")": (
         "step_seconds must be a finite number > 0, got '1'."
+    ),
+    "train.steps_within(TimeBudget('1s'), step_seconds=0.0, compile_seconds=1, steps=1"
+    ")": (
+        "step_seconds must be a finite number > 0, got 0.0."
+    ),
+    "train.steps_within(TimeBudget('1s'), step_seconds=1, compile_seconds=-1, steps=1"
+    ")": (
+        "compile_seconds must be a finite number >= 0, got -1."
     ),
     "train.plan(step, '1s', state=state, batch=1.0, steps=1)": (
         "budget must be a TimeBudget, such as TimeBudget(\"10min\"), got '1s'."

@@ -106,13 +106,6 @@ def test_the_scale_grows_after_many_sound_steps():
     assert int(state.scale.sound) == 0
 
 
-def test_a_state_without_a_scale_is_refused():
-    step = train.make_train_step(loss, optax.adam(1e-2), precision="f16")
-    state = train.init_state(params(), optax.adam(1e-2))
-    with refuses(TypeError, "step.init", "(model)"):
-        step(state, BATCH)
-
-
 def test_clipping_bounds_the_gradient_and_reports_it():
     step = train.make_train_step(loss, optax.sgd(1.0), clip=0.01)
     state = step.init(params())

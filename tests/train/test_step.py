@@ -206,11 +206,6 @@ def test_a_state_that_would_change_its_type_is_refused():
         step(init_state({"w": jnp.zeros(3)}, optimizer), {"x": jnp.ones(3)})
 
 
-def test_a_compile_budget_below_one_is_refused():
-    with refuses(ValueError, 0):
-        make_train_step(square, optax.sgd(0.1), compile_budget=0)
-
-
 def test_a_step_that_never_ran_has_no_program():
     step, _, _ = small()
     assert step.plan is None

@@ -106,15 +106,6 @@ def test_a_loss_that_cannot_be_traced_is_refused(loss, error, words, budget):
     np.testing.assert_array_equal(state.params["w"], WEIGHTS["w"])  # still there
 
 
-def test_python_values_of_a_loss_are_static():
-    def loss(params, batch, how):
-        return plain(params, batch) * {"mean": 1.0, "sum": 3.0}[how]
-
-    step = train.make_train_step(loss, optax.sgd(0.1), static="sum")
-    _, metrics = step(step.init(WEIGHTS), {"x": X})
-    assert float(metrics["loss"]) == pytest.approx(3 * float(plain(WEIGHTS, {"x": X})))
-
-
 def test_an_error_in_user_code_is_raised_unchanged():
     def loss(params, batch):
         raise ValueError("my own mistake")

@@ -1,16 +1,14 @@
 """`make_train_step`: check the options and budgets of a training step, and make it."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any
 
 import optax
 
 from frugax.budget import (
     MemoryBudget,
     MemoryShare,
-    TimeBudget,
     check_budget,
-    format_seconds,
 )
 from frugax.options import (
     check_choice,
@@ -28,20 +26,12 @@ from ._gradients import DTYPES, Precision
 from ._state import check_optimizer
 from ._step import TrainStep
 
-StepBudgets: TypeAlias = (
-    MemoryBudget
-    | MemoryShare
-    | TimeBudget
-    | Sequence["MemoryBudget | MemoryShare | TimeBudget"]
-    | None
-)
-
 
 def make_train_step(
     loss: Callable[..., Any],
     optimizer: optax.GradientTransformation,
     *,
-    budget: StepBudgets = None,
+    budget: MemoryBudget | MemoryShare | None = None,
     static: Any = None,
     accum: int = 1,
     clip: float | None = None,
@@ -68,9 +58,7 @@ def make_train_step(
             `grad=`, and the loss function of the weights as `value_fn=`, which
             `optax.lbfgs` and other line searches need.
         budget: a limit on the memory of the compiled step, on each device, in bytes or
-            as a share of what it needs without a plan; a
-            `TimeBudget` of `compiles` alone, because only `fit` can keep seconds; or
-            one of each.
+            as a share of what it needs without a plan. Only `fit` can keep seconds.
         static: Python values that the program is compiled for: see `Frozen`.
         accum: number of micro-batches that each batch is divided into along its first
             axis, computed in turn in a compiled loop; gradients and metrics are their
@@ -90,8 +78,7 @@ def make_train_step(
 
     Raises:
         TypeError: an option is of the wrong kind, such as a number as text.
-        ValueError: a number is out of its range, a name is unknown, or the budget
-            limits seconds.
+        ValueError: a number is out of its range, or a name is unknown.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -106,7 +93,8 @@ def make_train_step(
     """
     check_optimizer(optimizer)
     check_function("loss", loss, example="loss(model, batch)")
-    memory, compiles = _split_budgets(budget)
+    if budget is not None and not isinstance(budget, MemoryShare):
+        check_budget(budget, MemoryBudget)
     check_integer("accum", accum)
     check_choice("precision", precision, DTYPES)
     check_flag("donate", donate)
@@ -119,8 +107,6 @@ def make_train_step(
         check_instance(
             "layout", layout, Layout, example="train.distributed.Layout.over((8,))"
         )
-    # `compile_budget=n` and `TimeBudget(compiles=n)` mean the same: the smaller counts.
-    limits = [n for n in (compile_budget, compiles) if n is not None]
     return TrainStep(
         StepOptions(
             loss=loss,
@@ -131,36 +117,7 @@ def make_train_step(
             precision=precision,
             donate=donate,
             layout=layout,
-            memory=memory,
-            compile_budget=min(limits, default=None),
+            memory=budget,
+            compile_budget=compile_budget,
         )
     )
-
-
-def _split_budgets(
-    budget: StepBudgets,
-) -> tuple[MemoryBudget | MemoryShare | None, int | None]:
-    """Return the memory budget and the number of compiles among some budgets."""
-    memory: MemoryBudget | MemoryShare | None = None
-    time: TimeBudget | None = None
-    for one in budget if isinstance(budget, (tuple, list)) else [budget]:
-        if one is None:
-            continue
-        if not isinstance(one, TimeBudget):
-            if not isinstance(one, MemoryShare):
-                check_budget(one, MemoryBudget)
-                assert isinstance(one, MemoryBudget)  # for the type checker
-            if memory is not None:
-                raise TypeError(f"two memory budgets were given: {memory} and {one}.")
-            memory = one
-            continue
-        if one.seconds is not None:
-            raise ValueError(
-                f"a step cannot keep the {format_seconds(one.seconds)} of {one!r}: "
-                "give the seconds to fit(budget=...), and here "
-                "TimeBudget(compiles=...) or nothing."
-            )
-        if time is not None:
-            raise TypeError(f"two time budgets were given: {time} and {one}.")
-        time = one
-    return memory, None if time is None else time.compiles
