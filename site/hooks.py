@@ -45,21 +45,17 @@ GUIDES = {
 }
 # Packages that only the others use, or that serve names of older systems.
 NO_REFERENCE = {"cli", "compat"}
-# Classes whose fields are the keys of a YAML config, in the order of the page.
+# Classes whose fields are the keys of a YAML config, by file, in the order of the page.
 CONFIGS = {
-    "`frugax run`": (
-        "run/_config.py",
-        "RunConfig TrainConfig Budgets DataConfig ModelConfig EarlyStopConfig "
+    "`frugax run`": {
+        "run/_config.py": "RunConfig TrainConfig Budgets DataConfig ModelConfig "
         "LayoutConfig",
-    ),
-    "`frugax causal run`": (
-        "causal/campaign/_config.py",
-        "CampaignConfig Simulator",
-    ),
-    "`campaign` of `frugax causal run`": (
-        "causal/campaign/_settings.py",
-        "CampaignSettings",
-    ),
+        "train/loop/_evaluation.py": "EarlyStop",
+    },
+    "`frugax causal run`": {"causal/campaign/_config.py": "CampaignConfig Simulator"},
+    "`campaign` of `frugax causal run`": {
+        "causal/campaign/_settings.py": "CampaignSettings",
+    },
 }
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
@@ -421,12 +417,14 @@ def config_keys_page() -> str:
         "[campaigns](../causal_campaign.md#from-the-command-line) have examples. "
         "An unknown key is refused, with the nearest name that exists.",
     ]
-    for command, (path, names) in CONFIGS.items():
+    for command, files in CONFIGS.items():
         parts.append(f"## Keys of {command}")
-        tree = ast.parse(read(f"src/frugax/{path}"))
-        classes = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
-        for name in names.split():
-            node = classes[name]
+        nodes: list[ast.ClassDef] = []
+        for path, names in files.items():
+            tree = ast.parse(read(f"src/frugax/{path}"))
+            classes = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
+            nodes += [classes[name] for name in names.split()]
+        for node in nodes:
             doc = read_docstring(ast.get_docstring(node) or "")
             rows = []
             for field in node.body:
@@ -443,6 +441,6 @@ def config_keys_page() -> str:
                 kind = f"`{ast.unparse(field.annotation)}`"
                 meaning = doc.meanings[key].removesuffix("; or")
                 rows.append([f"`{key}`", kind, default, meaning])
-            parts += [f"### {name}", doc.summary]
+            parts += [f"### {node.name}", doc.summary]
             parts.append(table_of(["key", "type", "default", "meaning"], rows))
     return "\n\n".join(parts) + "\n"

@@ -11,10 +11,10 @@ import pytest
 
 from frugax import SizeBudget, compress
 from frugax.errors import BudgetExceededError, InfeasibleBudgetError
-from frugax.run import Budgets, RunConfig, RunFolder, TrainConfig
+from frugax.run import Budgets, Observer, RunConfig, RunFolder, TrainConfig
+from frugax.run._context import RunContext
 from frugax.run._finish import _compress
 from frugax.run._ledger import Ledger, process_seconds
-from frugax.run._prepare import Prepared
 from refusals import refuses
 
 
@@ -157,8 +157,6 @@ def test_the_search_for_the_file_stops_at_its_time_limit(
     now[0] = passed_s
     ledger.spent["planning the model file"] = 30.0
     ledger.reserved["compressing"] = 12.0
-    ready = object.__new__(Prepared)
-    object.__setattr__(ready, "size", compress.plan(fresh, size))
     config = RunConfig(
         name="a",
         task="a:b",
@@ -173,7 +171,10 @@ def test_the_search_for_the_file_stops_at_its_time_limit(
 
     monkeypatch.setattr(compress, "save", save_and_note)
     folder = RunFolder(tmp_path)
-    report = _compress(config, folder, ready, trained, ledger)
+    context = RunContext(
+        config=config, config_folder=tmp_path, ledger=ledger, observer=Observer()
+    )
+    report = _compress(context, folder, compress.plan(fresh, size), trained)
     assert searched == [searches]
     assert report.verdict == "kept"
     assert folder.model.stat().st_size <= trained["w"].nbytes / 6

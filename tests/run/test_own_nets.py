@@ -7,9 +7,9 @@ import pytest
 
 from frugax.errors import ConfigError, InfeasibleBudgetError
 from frugax.run import (
+    Observer,
     RunConfig,
     RunFolder,
-    Silent,
     TrainConfig,
     compare_runs,
     load_trained,
@@ -210,7 +210,7 @@ def test_an_init_that_jax_cannot_trace_is_reported_as_unchecked(home):
     """The memory check needs shapes; leaving it out in silence hides a later crash."""
     notes = []
 
-    class Listener(Silent):
+    class Listener(Observer):
         def note(self, text):
             notes.append(text)
 

@@ -15,8 +15,7 @@ import yaml
 from frugax import compress
 from frugax.budget import Receipt, SizeBudget, Spend
 from frugax.errors import ConfigError
-from frugax.run import RunFolder, _verify, load_config, run, verify_receipt
-from frugax.run._observer import Silent
+from frugax.run import Observer, RunFolder, _verify, load_config, run, verify_receipt
 from frugax.run._receipt_figures import NOT_DERIVABLE, is_below, list_figures
 from refusals import refuses
 from tiers import mostly_thorough
@@ -165,7 +164,7 @@ def test_every_leaf_that_is_forged_is_found_or_listed(finished):
     folder = RunFolder(finished)
     text = folder.receipt.read_text()
     data = json.loads(text)
-    derived = _verify.derive(folder, data, trust_code=False, observer=Silent())
+    derived = _verify.derive(folder, data, trust_code=False, observer=Observer())
     honest = list_figures(data)
     for path, value in leaves(data):
         forged = with_leaf(data, path, another(value))
@@ -175,13 +174,14 @@ def test_every_leaf_that_is_forged_is_found_or_listed(finished):
         # The report is drawn from the receipt, and from no other.
         assert found.finding == "differs", path
         figures = {c.figure: c.finding for c in found.checks}
-        if set(figures.values()) - {"differs"} and not any(
-            finding == "differs"
-            for figure, finding in figures.items()
-            if figure != "report.html"
-        ):
+        differing = {k for k, v in figures.items() if v == "differs"} - {"report.html"}
+        now = list_figures(forged)
+        changed = {k for k in {*now, *honest} if now.get(k) != honest.get(k)}
+        # No other figure is called forged, but for verdicts, which rest on several.
+        for key in differing - {"receipt.json"}:
+            assert any(is_below(k, key) for k in changed) or "verdict" in key, key
+        if not differing:
             # Whoever draws the report again is not found out, so these are listed.
-            changed = [k for k, v in list_figures(forged).items() if honest.get(k) != v]
             assert changed, path
             for key in changed:
                 assert figures[key] == "cannot tell"
@@ -191,52 +191,6 @@ def test_every_leaf_that_is_forged_is_found_or_listed(finished):
 def test_the_docs_name_every_figure_that_nobody_can_derive():
     page = (Path(__file__).parents[2] / "docs" / "receipts.md").read_text()
     assert [key for key in NOT_DERIVABLE if f"`{key}`" not in page] == []
-
-
-def test_every_forged_figure_is_found_and_no_other(finished, tmp_path):
-    def change(data):
-        spend_of(data, "temp memory")["measured"] -= 8
-        spend_of(data, "compiles")["measured"] = 0
-        spend_of(data, "file")["predicted"] -= 1
-        spend_of(data, "file")["measured"] -= 1
-        data["memory"]["flops"] /= 2
-        data["memory"]["unplanned_bytes"] += 8
-        data["model"]["file_sha256"] = "0" * 64
-        data["model"]["after"]["accuracy"] += 0.01
-        data["model"]["before"]["accuracy"] -= 0.01
-        data["model"]["rel_error"] /= 2
-        data["model"]["weights"] += 1
-        data["model"]["file_name"] = "other.fxz"
-        data["memory"]["plan"] = "nothing was computed twice"
-        data["learning_rates"][0][1] *= 2
-        spend_of(data, "time")["limit"] *= 2
-        spend_of(data, "accuracy")["limit"] /= 2
-        spend_of(data, "accuracy")["measured"] += 0.02
-        spend_of(data, "accuracy")["noise"] += 0.01
-        spend_of(data, "temp memory")["unit"] = "seconds"
-
-    folder = forge(finished, tmp_path, change)
-    assert set(findings(folder, "differs")) == {
-        "spends.temp memory of one step.measured",
-        "spends.compiles of the step.measured",
-        "spends.file.predicted",
-        "spends.file.measured",
-        "memory.flops",
-        "memory.unplanned_bytes",
-        "model.file_sha256",
-        "model.after.accuracy",
-        "model.before.accuracy",
-        "model.rel_error",
-        "model.weights",
-        "model.file_name",
-        "memory.plan",
-        "learning_rates.0",
-        "spends.time of the whole run.limit",
-        "spends.accuracy lost by compression.limit",
-        "spends.accuracy lost by compression.measured",
-        "spends.accuracy lost by compression.noise",
-        "spends.temp memory of one step.unit",
-    }
 
 
 def test_forged_facts_beside_the_figures_are_found(finished, tmp_path):
@@ -448,19 +402,6 @@ def test_a_name_cannot_redraw_the_terminal(tmp_path):
     text = str(verify_receipt(path))
     assert all(c.isprintable() or c == "\n" for c in text)
     assert not [line for line in text.splitlines() if line.startswith("verified")]
-
-
-def test_a_forged_limit_is_found(finished, tmp_path):
-    def raise_limits(data):
-        for spend in data["spends"]:
-            spend["limit"] += 8
-
-    found = findings(forge(finished, tmp_path, raise_limits), "differs")
-    assert {
-        "spends.temp memory of one step.limit",
-        "spends.compiles of the step.limit",
-        "spends.file.limit",
-    } <= set(found)
 
 
 def test_a_forged_verdict_is_found_without_building_the_model(tmp_path):

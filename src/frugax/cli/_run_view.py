@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.table import Table
 
 from frugax.budget import Receipt, Verdict, amount, format_bytes
-from frugax.run import Stage
+from frugax.run import Observer, Stage
 
 # Of a training whose output is not a terminal, such as that of nohup.
 _LINE_EVERY_S = 60.0
@@ -32,7 +32,7 @@ _COLOURS = {
 }
 
 
-class RunView:
+class RunView(Observer):
     """An observer that shows a run: a line for each stage, a bar while it trains.
 
     A context manager: the bar exists inside the block. If the output is not a terminal,

@@ -5,7 +5,6 @@ from ._compare import (
 from ._config import (
     Budgets as Budgets,
     DataConfig as DataConfig,
-    EarlyStopConfig as EarlyStopConfig,
     LayoutConfig as LayoutConfig,
     ModelConfig as ModelConfig,
     RunConfig as RunConfig,
@@ -21,9 +20,9 @@ from ._folder import (
     reopen as reopen,
     unfinished_folder as unfinished_folder,
 )
+from ._ledger import start_ledger as start_ledger
 from ._observer import (
     Observer as Observer,
-    Silent as Silent,
     Stage as Stage,
 )
 from ._outcome import (
@@ -33,9 +32,6 @@ from ._outcome import (
 )
 from ._page import (
     report_page as report_page,
-)
-from ._past_times import (
-    start_ledger as start_ledger,
 )
 from ._plan import (
     RunPlan as RunPlan,
@@ -61,6 +57,7 @@ from ._trained import (
     load_trained as load_trained,
 )
 from ._user_code import (
+    load_function as load_function,
     user_code as user_code,
 )
 from ._verify import (

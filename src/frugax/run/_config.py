@@ -5,6 +5,7 @@ with the nearest valid key; so are repeated keys and values out of range.
 """
 
 import dataclasses
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from frugax.budget import (
     TimeBudget,
 )
 from frugax.configs import parse_config, read_text
+from frugax.options import check_integer, check_number
+from frugax.train import EarlyStop
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +69,7 @@ class DataConfig:
     test_share: float = 0.2
 
     def __post_init__(self) -> None:
-        _at_least("batch", self.batch, 1)
+        check_integer("batch", self.batch)
         if not 0 < self.test_share < 1:
             raise ValueError(f"test_share must be in (0, 1), got {self.test_share}.")
 
@@ -86,29 +89,8 @@ class ModelConfig:
     depth: int = 8
 
     def __post_init__(self) -> None:
-        _at_least("width", self.width, 1)
-        _at_least("depth", self.depth, 1)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class EarlyStopConfig:
-    """Stop when evaluations no longer improve; see `train.EarlyStop`.
-
-    Attributes:
-        metric: a figure that the task's `evaluate` returns.
-        patience: evaluations to wait for an improvement; >= 1.
-        better: whether lower or higher figures are better.
-        min_delta: the smallest change that counts; >= 0.
-    """
-
-    metric: str = "loss"
-    patience: int = 3
-    better: Literal["lower", "higher"] = "lower"
-    min_delta: float = 0.0
-
-    def __post_init__(self) -> None:
-        _at_least("patience", self.patience, 1)
-        _in_range("min_delta", self.min_delta, least=0)
+        check_integer("width", self.width)
+        check_integer("depth", self.depth)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +131,8 @@ class TrainConfig:
         accum: micro-batches in a step; >= 1.
         precision: of the loss and its gradient.
         evaluate_every: steps between evaluations; >= 1, or None for the start and end.
-        early_stop: when to stop early; needs `evaluate_every`.
+        early_stop: when to stop because evaluations, which return its metric, no longer
+            improve; needs `evaluate_every`.
         save_every: steps between checkpoints; >= 1. By default as often as saving
             takes at most 5% of the time.
         keep: number of newest checkpoints to keep; or `"last"`, the same as 2; or
@@ -169,29 +152,29 @@ class TrainConfig:
     accum: int = 1
     precision: Literal["f32", "bf16", "f16"] = "f32"
     evaluate_every: int | None = None
-    early_stop: EarlyStopConfig | None = None
+    early_stop: EarlyStop | None = None
     save_every: int | None = None
     keep: int | Literal["last", "best"] = "last"
     layout: LayoutConfig | None = None
     prefetch: int = 0
 
     def __post_init__(self) -> None:
-        _at_least("steps", self.steps, 1)
+        check_integer("steps", self.steps)
         # The step number is an int32 in the state, as in optax.
         if self.steps >= 2**31:
             raise ValueError(f"steps must be < 2**31, got {self.steps}.")
         for name in ("save_every", "evaluate_every", "accum"):
             value = getattr(self, name)
             if value is not None:
-                _at_least(name, value, 1)
+                check_integer(name, value)
         for name in ("warmup", "prefetch"):
-            _at_least(name, getattr(self, name), 0)
+            check_integer(name, getattr(self, name), minimum=0)
         if isinstance(self.keep, int):
-            _at_least("keep", self.keep, 1)
-        _in_range("learning_rate", self.learning_rate, above=0)
-        _in_range("weight_decay", self.weight_decay, least=0)
+            check_integer("keep", self.keep)
+        _check_rate("learning_rate", self.learning_rate, above=0)
+        _check_rate("weight_decay", self.weight_decay, minimum=0)
         if self.clip is not None:
-            _in_range("clip", self.clip, above=0)
+            _check_rate("clip", self.clip, above=0)
         if self.ema is not None and not 0 < self.ema < 1:
             raise ValueError(f"ema must be in (0, 1), got {self.ema}.")
         if self.warmup >= self.steps:
@@ -292,18 +275,9 @@ def load_config(
     return parse_config(RunConfig, text, os.fspath(path), overrides=overrides)
 
 
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ValueError(f"{name} must be >= {least}, got {value}.")
-
-
-def _in_range(
-    name: str, value: float, *, least: float = 0.0, above: float | None = None
+def _check_rate(
+    name: str, value: float, *, above: float = -math.inf, minimum: float = -math.inf
 ) -> None:
-    limit = f">= {least:g}"
-    if above is not None:
-        limit = f"> {above:g}"
-    # NaN compares as False with everything, so this is the one form that refuses it.
-    is_allowed = value >= least and (above is None or value > above)
-    if not (is_allowed and value < 2.0**127):  # infinite as a float32 otherwise
-        raise ValueError(f"{name} must be {limit} and finite, got {value}.")
+    check_number(name, value, above=above, minimum=minimum)
+    if value >= 2.0**127:
+        raise ValueError(f"{name} must be finite as a float32, got {value}.")

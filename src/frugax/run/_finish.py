@@ -5,7 +5,6 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +18,12 @@ from frugax.train.processes import run_on_first
 from frugax.trees import PyTree
 
 from ._config import RunConfig
+from ._context import RunContext
 from ._environment import describe_environment
 from ._fingerprint import hash_tree
 from ._folder import RunFolder, file_sha256
 from ._ledger import Ledger
-from ._observer import Observer, Stage
+from ._observer import Stage
 from ._outcome import MemoryFacts, ModelFacts, Outcome
 from ._page import report_page
 from ._paired import PairedDifference, examples_that_tell, paired_difference
@@ -54,15 +54,7 @@ class Trained:
     notes: tuple[str, ...]
 
 
-def finish(
-    config: RunConfig,
-    folder: RunFolder,
-    ready: Prepared,
-    trained: Trained,
-    ledger: Ledger,
-    observer: Observer,
-    config_folder: Path,
-) -> Outcome:
+def finish(folder: RunFolder, ready: Prepared, trained: Trained) -> Outcome:
     """Turn a trained state into the run's files; the first process writes them.
 
     Raises:
@@ -77,10 +69,7 @@ def finish(
     with run_on_first("end of the run") as is_first:
         if is_first:
             try:
-                return _write_files(
-                    config, folder, ready, trained, state, ledger, observer,
-                    config_folder,
-                )  # fmt: skip
+                return _write_files(folder, ready, trained, state)
             except FileNotFoundError as e:
                 raise OutputError(
                     f"{folder.path}: files of this run were removed while it ran ({e})."
@@ -90,23 +79,18 @@ def finish(
 
 
 def _write_files(
-    config: RunConfig,
-    folder: RunFolder,
-    ready: Prepared,
-    trained: Trained,
-    state: train.TrainState,
-    ledger: Ledger,
-    observer: Observer,
-    config_folder: Path,
+    folder: RunFolder, ready: Prepared, trained: Trained, state: train.TrainState
 ) -> Outcome:
     result, watcher, checked = trained.result, trained.watcher, ready.checked
+    config, ledger = checked.run.config, checked.run.ledger
+    observer = checked.run.observer
     # Fetched once: compressing and the first evaluation read the same arrays.
     tree = jax.device_get(checked.bound.file_tree(state))
     observer.stage(Stage.COMPRESSING)
     # What a library would tell whoever calls it belongs to the notes of a run.
     with ledger.measure("compressing"), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        saved = _compress(config, folder, ready, tree, ledger)
+        saved = _compress(checked.run, folder, ready.size, tree)
     observer.stage(Stage.EVALUATING_FILE)
     with ledger.measure("evaluating"):
         # The last evaluation of training is reused if it was of these weights.
@@ -155,8 +139,8 @@ def _write_files(
             noise={name: d.noise for name, d in differences.items()},
         ),
         notes=(*notes, *_notes(config, result, records)),
-        environment=describe_environment(config_folder),
-        learning_rates=sample_rates(config, checked),
+        environment=describe_environment(checked.run.config_folder),
+        learning_rates=sample_rates(checked),
     )
     receipt = outcome.to_json()
     # Drawn from the receipt, so that drawing it again gives the same page.
@@ -184,29 +168,29 @@ def _choose_state(
 
 
 def _compress(
-    config: RunConfig,
+    run: RunContext,
     folder: RunFolder,
-    ready: Prepared,
+    planned: compress.CompressPlan | None,
     tree: PyTree,
-    ledger: Ledger,
 ) -> compress.CompressReport:
     # Without a size budget the file is exact: an error of zero.
-    size = config.budgets.size or SizeBudget(rel_error=0.0)
+    size = run.config.budgets.size or SizeBudget(rel_error=0.0)
     # The search again would take about as long as before training. Where that time is
     # gone, the plan for the fresh weights is fitted to the trained ones, if it can be.
-    search_s = SEARCH_SHARE * ledger.spent.get("planning the model file", 0.0)
-    if ready.size is not None and ledger.allowance_s("compressing") < search_s:
+    search_s = SEARCH_SHARE * run.ledger.spent.get("planning the model file", 0.0)
+    if planned is not None and run.ledger.allowance_s("compressing") < search_s:
         with contextlib.suppress(ValueError):
-            return compress.save(folder.model, tree, ready.size, refit=True)
+            return compress.save(folder.model, tree, planned, refit=True)
     with in_config_terms("budgets.size", size_remedy(size, trees.nbytes(tree))):
         return compress.save(
             folder.model, tree, size, sensitivity=file_sensitivity(tree)
         )
 
 
-def sample_rates(config: RunConfig, checked: Checked) -> tuple[tuple[int, float], ...]:
+def sample_rates(checked: Checked) -> tuple[tuple[int, float], ...]:
     """Sample the learning rate at steps from the first to the last."""
-    steps = np.unique(np.linspace(0, config.train.steps - 1, _RATE_POINTS, dtype=int))
+    last = checked.run.config.train.steps - 1
+    steps = np.unique(np.linspace(0, last, _RATE_POINTS, dtype=int))
     return tuple((step, checked.rate(step)) for step in steps.tolist())
 
 

@@ -1,7 +1,6 @@
 """The folder of a run: the path of each file, a lock, and creating or reopening it."""
 
 import contextlib
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -22,74 +21,50 @@ from ._config import RunConfig, load_config
 from ._config_keys import CHANGEABLE
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class RunFolder:
     """The files of one run.
 
     Attributes:
         path: the folder, `runs/NAME`.
+        config: the config as it was read, overrides applied.
+        origin: where the run comes from: folder of its config, fingerprints.
+        checkpoints: the checkpoints' folder.
+        best: the checkpoint of the best evaluated state.
+        journal: the metrics of every training step.
+        model: the compressed model.
+        report: the receipt as a page, with charts.
+        receipt: the receipt as JSON; written last.
+        lock: exists while a process works in the folder.
     """
 
-    path: Path
-
-    def __post_init__(self) -> None:
+    def __init__(self, path: Path) -> None:
         """Refuse an address such as `gs://bucket/runs`, which `Path` shortens.
 
         Raises:
             ConfigError: the folder is not on a disk.
         """
-        if re.match(r"[a-z][a-z0-9+.-]+:/", str(self.path)):
+        if re.match(r"[a-z][a-z0-9+.-]+:/", str(path)):
             raise ConfigError(
-                f"{self.path}: the folder of a run must be on a disk, because its "
+                f"{path}: the folder of a run must be on a disk, because its "
                 "journal is appended to and locked: mount the bucket, or copy the "
                 "folder there afterwards. Checkpoints of train.fit can go to one."
             )
-
-    @property
-    def config(self) -> Path:
-        """The config as it was read, overrides applied."""
-        return self.path / "config.yaml"
-
-    @property
-    def origin(self) -> Path:
-        """Origin of the run: folder of its config, fingerprint of its loss."""
-        return self.path / "origin.json"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The checkpoints' folder."""
-        return self.path / "checkpoints"
-
-    @property
-    def journal(self) -> Path:
-        """The metrics of every training step."""
-        return self.path / "journal"
+        self.path = path
+        self.config = path / "config.yaml"
+        self.origin = path / "origin.json"
+        self.checkpoints = path / "checkpoints"
+        self.best = path / "best"
+        self.journal = path / "journal"
+        self.model = path / "model.fxz"
+        self.report = path / "report.html"
+        self.receipt = path / "receipt.json"
+        self.lock = path / ".lock"
 
     def journal_of(self, process: int) -> Path:
         """The metrics as one process of a run saw them; the first's are the run's."""
         if process == 0:
             return self.journal
         return self.path / f"process{process}" / "journal"
-
-    @property
-    def model(self) -> Path:
-        """The compressed model."""
-        return self.path / "model.fxz"
-
-    @property
-    def receipt(self) -> Path:
-        """The receipt as JSON; written last."""
-        return self.path / "receipt.json"
-
-    @property
-    def lock(self) -> Path:
-        """Exists while a process works in the folder."""
-        return self.path / ".lock"
-
-    @property
-    def report(self) -> Path:
-        """The receipt as a page, with charts."""
-        return self.path / "report.html"
 
     def model_is_whole(self) -> bool:
         """Whether the model file is the one that the receipt describes."""
@@ -99,11 +74,6 @@ class RunFolder:
         except (OSError, ValueError, KeyError, TypeError):
             # Missing or damaged: in both cases the file has to be made again.
             return False
-
-    @property
-    def best(self) -> Path:
-        """The checkpoint of the best evaluated state."""
-        return self.path / "best"
 
     def write_origin(self, **facts: Any) -> None:
         """Add facts about the origin of this run."""

@@ -16,6 +16,8 @@ from types import FrameType
 
 from frugax.errors import BudgetExceededError, InfeasibleBudgetError
 
+from ._config import RunConfig
+
 # Held back for writing the report and for the exit of the process.
 _ENDING_SHARE, _ENDING_S = 0.02, 1.0
 _MOST_SLOWNESS = 10.0
@@ -233,6 +235,18 @@ def _is_ending(frame: FrameType | None) -> bool:
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
     return frame is not None
+
+
+def start_ledger(config: RunConfig, *, resume: bool = False) -> Ledger:
+    """Start the ledger of a run with this process, before the slow imports.
+
+    Args:
+        config: the run's config.
+        resume: whether the run has results already, and ends with them.
+    """
+    time = config.budgets.time
+    limit = None if time is None else time.seconds
+    return Ledger(limit, elapsed_s=process_seconds(), refuses=not resume)
 
 
 def process_seconds() -> float:

@@ -1,8 +1,7 @@
-"""`Observer`: the interface through which a run reports its progress."""
+"""`Observer`: to it a run reports its progress."""
 
 import enum
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
 
 
 class Stage(enum.StrEnum):
@@ -21,9 +20,11 @@ class Stage(enum.StrEnum):
     REPORTING = "writing the report"
 
 
-@runtime_checkable
-class Observer(Protocol):
-    """Receives the progress of a run, from the run's thread, a few calls a second."""
+class Observer:
+    """Receives the progress of a run, from the run's thread, a few calls a second.
+
+    This one ignores it all: override what you want to know.
+    """
 
     def stage(self, stage: Stage) -> None:
         """A new part of the run begins."""
@@ -42,19 +43,3 @@ class Observer(Protocol):
             steps: steps of the whole run.
             latest: the newest metrics that have reached the host; may lag behind.
         """
-
-
-class Silent:
-    """An observer that shows nothing."""
-
-    def stage(self, stage: Stage) -> None:
-        """Do nothing."""
-
-    def note(self, text: str) -> None:
-        """Do nothing."""
-
-    def memory(self, used_bytes: int, limit_bytes: int | None) -> None:
-        """Do nothing."""
-
-    def training(self, step: int, steps: int, latest: Mapping[str, float]) -> None:
-        """Do nothing."""

@@ -1,12 +1,10 @@
 """Keep the fingerprints of a run's inputs; on resume, refuse inputs that changed."""
 
-from pathlib import Path
 from typing import Any
 
 from frugax import train
 from frugax.errors import ConfigError
 
-from ._config import RunConfig
 from ._config_keys import config_fingerprint
 from ._fingerprint import (
     code_fingerprint,
@@ -21,10 +19,9 @@ from ._prepare import Checked
 _FACT = "fingerprints"
 
 
-def compute_fingerprints(
-    config: RunConfig, config_folder: Path, checked: Checked
-) -> dict[str, Any]:
+def compute_fingerprints(checked: Checked) -> dict[str, Any]:
     """Fingerprint config, code, data, optimiser and versions of a run."""
+    config = checked.run.config
     bound, state = checked.bound, checked.state
     batches = {"first batch": checked.batch}
     if not isinstance(checked.batch_of, train.ResumableIterator):
@@ -36,7 +33,7 @@ def compute_fingerprints(
 
     return {
         "config": config_fingerprint(config),
-        "code": code_fingerprint(config_folder),
+        "code": code_fingerprint(checked.run.config_folder),
         "data": data_fingerprint(batches, length),
         "versions": version_fingerprint(),
         "loss": program_fingerprint(
@@ -47,13 +44,7 @@ def compute_fingerprints(
 
 
 def check_origin(
-    folder: RunFolder,
-    config: RunConfig,
-    config_folder: Path,
-    checked: Checked,
-    *,
-    resume: bool,
-    accept_changes: bool,
+    folder: RunFolder, checked: Checked, *, accept_changes: bool
 ) -> list[str]:
     """Store the fingerprints of a new run; compare those of a resumed one.
 
@@ -63,8 +54,8 @@ def check_origin(
     Raises:
         ConfigError: something that the numbers depend on has changed.
     """
-    now = compute_fingerprints(config, config_folder, checked)
-    before = folder.read_origin(_FACT) if resume else None
+    now = compute_fingerprints(checked)
+    before = folder.read_origin(_FACT) if checked.run.resume else None
     if before is None:
         folder.write_origin(**{_FACT: now})
         return []

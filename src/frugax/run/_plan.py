@@ -20,9 +20,10 @@ from frugax.budget import (
 )
 
 from ._config import Budgets, RunConfig
+from ._context import RunContext
 from ._folder import RunFolder, free_folder
 from ._ledger import Ledger
-from ._observer import Observer, Silent, Stage
+from ._observer import Observer, Stage
 from ._outcome import Outcome
 from ._prepare import Prepared, check_task, prepare
 from ._run import run
@@ -103,29 +104,30 @@ def plan(
     """
     if budget is not None:
         config = dataclasses.replace(config, budgets=budget)
-    observer = observer or Silent()
+    observer = observer or Observer()
     # Planning states the needs of a run, so its own limit does not stop it.
     ledger = Ledger(clock=clock)
     train.use_compile_cache()
-    checked = check_task(config, config_folder, ledger, observer)
-    ready = prepare(config, checked, ledger, observer)
+    checked = check_task(
+        RunContext(
+            config=config,
+            config_folder=config_folder,
+            ledger=ledger,
+            observer=observer,
+        )
+    )
+    ready = prepare(checked)
     observer.stage(Stage.TIMING)
     step_seconds = _time_step(ready, clock)
     # Planning builds and compiles all that a run needs before its first step, so its
     # own time stands for that part. What a run holds back stands for its end.
     seconds = ledger.total + ledger.reserve_s + step_seconds * config.train.steps
-    spends, details = [], []
-    if ready.memory is not None:
-        spends.append(
-            Spend(
-                name=SpendName.step_memory(ready.memory_kind, each_device=False),
-                unit="bytes",
-                limit=ready.memory.limit_bytes,
-                predicted=ready.step.program.bytes_of(ready.memory_kind),
-                measured=None,
-                source="the compiled step",
-            )
-        )
+    spends = [
+        dataclasses.replace(spend, predicted=spend.measured, measured=None)
+        for spend in ready.step.report().spends
+        if spend.unit == "bytes"
+    ]
+    details: list[str] = []
     if ready.step.plan is not None:
         details.append(str(ready.step.plan))
     if ready.size is not None:

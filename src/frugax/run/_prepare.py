@@ -24,9 +24,9 @@ from frugax.trees import PyTree
 
 from ._bound_task import BoundTask
 from ._config import LayoutConfig, RunConfig
+from ._context import RunContext
 from ._free_memory import free_device_bytes
-from ._ledger import Ledger
-from ._observer import Observer, Stage
+from ._observer import Stage
 from ._optimizer import build_optimizer, trace_update
 from ._remedies import in_config_terms, memory_remedy, size_remedy
 from ._snapshots import Streams
@@ -104,6 +104,7 @@ class Checked:
     """A task whose functions were called once, before anything is written.
 
     Attributes:
+        run: the run that it is the task of.
         bound: the task, with its model.
         state: the initial training state.
         optimizer: the config's.
@@ -114,6 +115,7 @@ class Checked:
         evaluator: evaluates states.
     """
 
+    run: RunContext
     bound: BoundTask
     state: train.TrainState
     optimizer: optax.GradientTransformationExtraArgs
@@ -158,49 +160,29 @@ class Prepared:
         return self.memory.kind
 
 
-def check_task(
-    config: RunConfig,
-    config_folder: Path,
-    ledger: Ledger,
-    observer: Observer,
-    *,
-    resume: bool = False,
-) -> Checked:
+def check_task(run: RunContext) -> Checked:
     """Call every function of the task once; nothing is written yet."""
+    config, ledger, observer = run.config, run.ledger, run.observer
     check_target(config)
     observer.stage(Stage.BUILDING)
     settings = config.train
     with ledger.measure("building the model"), ledger.deadline("building the model"):
-        task = load_task(config, config_folder=config_folder)
+        task = load_task(config, config_folder=run.config_folder)
         optimizer, rate = build_optimizer(settings)
         batch_of, batch = _first_batch(task)
-        _check_room(config, task, optimizer, observer)
-        with user_code("init"):
-            initial = task.init(jax.random.key(config.seed))
-        try:
-            bound = BoundTask.build(task, initial)
-            state = train.init_state(
-                bound.model,
-                optimizer,
-                precision=settings.precision,
-                carried=bound.carried,
-            )
-            # Names of the file: two alike would only show after training.
-            trees.named_leaves(bound.file_tree(state))
-        except ConfigError:
-            raise
-        except (TypeError, ValueError) as e:
-            raise ConfigError(f"task: init: {str(e).splitlines()[0]}") from e
-        check_loss(bound.loss_of(state), state.params, batch, bound.carried)
+        _check_room(run, task, optimizer)
+        bound, state = _init(config, task, optimizer)
+        step = _make_step(config, bound, optimizer, budget=None, layout=None)
+        check_loss(step, state, batch)
         program = trace_update(optimizer, state)
     required = None
     if settings.early_stop is not None:
         required = settings.early_stop.metric
     evaluator = Evaluator(bound, required)
     checked = Checked(
-        bound, state, optimizer, program, rate, batch_of, batch, evaluator
+        run, bound, state, optimizer, program, rate, batch_of, batch, evaluator
     )
-    if not resume:
+    if not run.resume:
         observer.stage(Stage.EVALUATING_FRESH)
         with ledger.measure("evaluating"), ledger.deadline("evaluating"):
             _check_figures(config, evaluator(state))
@@ -241,31 +223,46 @@ def describe_step(
     task = load_task(config, config_folder=config_folder)
     optimizer, _ = build_optimizer(config.train)
     _, batch = _first_batch(task)
-    with user_code("init"):
-        bound = BoundTask.build(task, task.init(jax.random.key(config.seed)))
-    state = train.init_state(
-        bound.model,
-        optimizer,
-        precision=config.train.precision,
-        carried=bound.carried,
-    )
-    check_loss(bound.loss_of(state), state.params, batch, bound.carried)
+    bound, state = _init(config, task, optimizer)
     step = _make_step(config, bound, optimizer, budget=None, layout=None)
+    check_loss(step, state, batch)
     return step, (state, batch)
 
 
-def prepare(
-    config: RunConfig, checked: Checked, ledger: Ledger, observer: Observer
-) -> Prepared:
+def _init(
+    config: RunConfig, task: Task, optimizer: optax.GradientTransformation
+) -> tuple[BoundTask, train.TrainState]:
+    """Call the task's `init`, and make the state before the first step."""
+    with user_code("init"):
+        initial = task.init(jax.random.key(config.seed))
+    try:
+        bound = BoundTask.build(task, initial)
+        state = train.init_state(
+            bound.model,
+            optimizer,
+            precision=config.train.precision,
+            carried=bound.carried,
+        )
+        # Names of the file: two alike would only show after training.
+        trees.named_leaves(bound.file_tree(state))
+    except ConfigError:
+        raise
+    except (TypeError, ValueError) as e:
+        raise ConfigError(f"task: init: {str(e).splitlines()[0]}") from e
+    return bound, state
+
+
+def prepare(checked: Checked) -> Prepared:
     """Plan the memory of a task's step, and compile it.
 
     Raises:
         InfeasibleBudgetError: the memory or the size budget cannot be met, or not in
             time.
     """
+    ledger, observer = checked.run.ledger, checked.run.observer
     with ledger.deadline("planning"):
-        step, unplanned_bytes, memory = _plan_step(config, checked, ledger, observer)
-        size = _plan_size(config, checked, ledger, observer)
+        step, unplanned_bytes, memory = _plan_step(checked)
+        size = _plan_size(checked)
         kind = "temp" if memory is None else memory.kind
         limit_bytes = None if memory is None else memory.limit_bytes
         observer.memory(step.program.bytes_of(kind), limit_bytes)
@@ -277,9 +274,9 @@ def prepare(
     return Prepared(checked, step, memory, unplanned_bytes, size, show)
 
 
-def _plan_step(
-    config: RunConfig, checked: Checked, ledger: Ledger, observer: Observer
-) -> tuple[train.TrainStep, int, MemoryBudget | None]:
+def _plan_step(checked: Checked) -> tuple[train.TrainStep, int, MemoryBudget | None]:
+    config, ledger = checked.run.config, checked.run.ledger
+    observer = checked.run.observer
     setting, budget = config.budgets.memory, None
     kind: Literal["temp", "total"] = "temp"
     state, batch = checked.state, checked.batch
@@ -368,14 +365,13 @@ def _make_layout(config: RunConfig) -> train.distributed.Layout | None:
     return layout
 
 
-def _plan_size(
-    config: RunConfig, checked: Checked, ledger: Ledger, observer: Observer
-) -> compress.CompressPlan | None:
+def _plan_size(checked: Checked) -> compress.CompressPlan | None:
+    config, ledger = checked.run.config, checked.run.ledger
     if config.budgets.size is None:
         return None
     # An infeasible size should fail before training, not after it. Trained weights
     # are not easier to compress than fresh ones, so these are a fair test.
-    observer.stage(Stage.PLANNING_FILE)
+    checked.run.observer.stage(Stage.PLANNING_FILE)
     tree = jax.device_get(checked.bound.file_tree(checked.state))
     with ledger.measure("planning the model file"):
         remedy = size_remedy(config.budgets.size, trees.nbytes(tree))
@@ -422,10 +418,7 @@ def _first_batch(task: Task) -> tuple[Callable[[int], PyTree], PyTree]:
 
 
 def _check_room(
-    config: RunConfig,
-    task: Task,
-    optimizer: optax.GradientTransformation,
-    observer: Observer,
+    run: RunContext, task: Task, optimizer: optax.GradientTransformation
 ) -> None:
     """Refuse a state that this machine cannot hold, before it is allocated."""
     free = free_device_bytes()
@@ -433,10 +426,10 @@ def _check_room(
         return
     try:
         with user_code("init"):
-            shapes = _trace_shapes(task, config.seed)
+            shapes = _trace_shapes(task, run.config.seed)
     # Whatever `init` raises: it may be plain Python, and is called as it is later.
     except FrugaxError as e:
-        observer.note(
+        run.observer.note(
             "the memory of the model is not checked before it is allocated, because "
             f"init cannot be traced by JAX ({textwrap.shorten(str(e), 160)})"
         )

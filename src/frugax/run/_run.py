@@ -22,13 +22,13 @@ from frugax.fileio import make_folder
 from frugax.train.processes import agree_on_min, gather, run_on_first
 
 from ._config import RunConfig
+from ._context import RunContext
 from ._finish import Trained, finish
 from ._folder import RunFolder, claim, exclusive_access
 from ._ledger import Ledger
-from ._observer import Observer, Silent, Stage
+from ._observer import Observer, Stage
 from ._origin import check_origin
 from ._outcome import Outcome
-from ._past_times import store_times
 from ._prepare import Checked, Prepared, best_metric, check_task, prepare
 from ._snapshots import Snapshots
 from ._task_checks import Figures
@@ -107,7 +107,7 @@ def run(
     """
     is_first = jax.process_index() == 0
     if observer is None or not is_first:
-        observer = Silent()
+        observer = Observer()
     if ledger is None:
         time = config.budgets.time
         limit = None if time is None else time.seconds
@@ -116,13 +116,19 @@ def run(
         train.use_compile_cache()
     except OutputError as e:  # without it each run compiles anew
         observer.note(f"Compiled programs are not kept: {e}")
-    options = {"resume": resume, "accept_changes": accept_changes}
+    context = RunContext(
+        config=config,
+        config_folder=config_folder,
+        resume=resume,
+        ledger=ledger,
+        observer=observer,
+    )
     discard: Callable[[], None] | None = None
     with contextlib.ExitStack() as held:
         # Until the step is ready, `claim` removes the folder if anything fails. The
         # lock is taken inside of it and held to the end.
         with contextlib.ExitStack() as until_ready:
-            checked = check_task(config, config_folder, ledger, observer, resume=resume)
+            checked = check_task(context)
             notes: list[str] = []
             with run_on_first("start of the run") as is_first:
                 if is_first and not resume:
@@ -132,15 +138,13 @@ def run(
                     held.enter_context(exclusive_access(folder))
                     with ledger.measure("fingerprints"):
                         notes = check_origin(
-                            folder, config, config_folder, checked, **options
+                            folder, checked, accept_changes=accept_changes
                         )
-            ready = prepare(config, checked, ledger, observer)
+            ready = prepare(checked)
             ledger.discard = None
         held.enter_context(ledger.stop_hanging())
         try:
-            trained = _train(
-                config, folder, ready, ledger, observer, resume=resume, notes=notes
-            )
+            trained = _train(folder, ready, notes)
         except BaseException as e:
             # There is nothing to keep without a checkpoint, and after a refusal or
             # Ctrl-C nothing without a step.
@@ -149,32 +153,17 @@ def run(
             if discard is not None and (step is None or (is_early and step == 0)):
                 discard()
             raise
-        finally:
-            if is_first:
-                store_times(config, ledger)
-        outcome = finish(
-            config, folder, ready, trained, ledger, observer, config_folder
-        )
-        if is_first:
-            store_times(config, ledger)
-        return outcome
+        return finish(folder, ready, trained)
 
 
-def _train(
-    config: RunConfig,
-    folder: RunFolder,
-    ready: Prepared,
-    ledger: Ledger,
-    observer: Observer,
-    *,
-    resume: bool,
-    notes: list[str],
-) -> Trained:
-    settings, checked = config.train, ready.checked
+def _train(folder: RunFolder, ready: Prepared, notes: list[str]) -> Trained:
+    checked, context = ready.checked, ready.checked.run
+    config, ledger, observer = context.config, context.ledger, context.observer
+    settings = config.train
     keep = settings.keep if isinstance(settings.keep, int) else 2
     checkpoints = train.Checkpoints(folder.checkpoints, keep=keep)
     state, layout = checked.state, ready.step.layout
-    if resume and checkpoints.latest_step() is not None:
+    if context.resume and checkpoints.latest_step() is not None:
         with ledger.measure("checkpoints"):
             state, damage = _restore(checkpoints, state, layout)
         notes = [*notes, *damage]
@@ -184,7 +173,7 @@ def _train(
     start = int(state.step)
     journal = _journal(config, folder, start, ledger)
     started = ledger.total
-    if resume:
+    if context.resume:
         observer.note(f"resuming after step {start:,}")
     observer.stage(Stage.TRAINING)
     # Watching is limited in every run; without a budget in the config it is only left
@@ -219,7 +208,7 @@ def _train(
         watcher.collect()
         journal.flush()
 
-    options = _fit_options(config, folder, checked)
+    options = _fit_options(folder, checked)
 
     def fit(steps: int, budget: TimeBudget | None) -> train.FitResult:
         return train.fit(
@@ -274,10 +263,9 @@ def _train(
     return Trained(result, watcher, predicted, tuple(notes))
 
 
-def _fit_options(
-    config: RunConfig, folder: RunFolder, checked: Checked
-) -> dict[str, Any]:
+def _fit_options(folder: RunFolder, checked: Checked) -> dict[str, Any]:
     """Return the options of `fit` that a config decides."""
+    config = checked.run.config
     settings = config.train
     options: dict[str, Any] = {"save_share": _SAVE_SHARE}
     if settings.save_every is not None:
@@ -295,15 +283,7 @@ def _fit_options(
         return figures.values
 
     options |= {"evaluate": evaluate, "evaluate_every": settings.evaluate_every}
-    if settings.early_stop is not None:
-        stop = settings.early_stop
-        options["early_stop"] = train.EarlyStop(
-            metric=stop.metric,
-            patience=stop.patience,
-            better=stop.better,
-            min_delta=stop.min_delta,
-        )
-    return options
+    return options | {"early_stop": settings.early_stop}
 
 
 class _BestState:

@@ -6,9 +6,7 @@ returns, its floating-point arrays are trained and the rest stays unchanged.
 
 import contextlib
 import dataclasses
-import importlib
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from frugax.trees import PyTree
 from ._config import DataConfig, ModelConfig, RunConfig
 from ._data import Images, epoch_batches, load_images
 from ._example_batches import batch_examples
-from ._user_code import user_code
+from ._user_code import load_function, user_code
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -147,31 +145,7 @@ def _image_task(
 def _own_task(
     name: str, options: Mapping[str, Any], config_folder: Path, seed: int
 ) -> Task:
-    module_name, _, function_name = name.partition(":")
-    # Each goes to the front, so the config's own folder is searched first.
-    for folder in (Path.cwd(), config_folder.resolve()):
-        if str(folder) not in sys.path:
-            sys.path.insert(0, str(folder))
-    with user_code(f"importing {module_name}"):
-        try:
-            module = importlib.import_module(module_name)
-        except ModuleNotFoundError as e:
-            if e.name is None or not f"{module_name}.".startswith(f"{e.name}."):
-                raise  # the user's module exists, but imports a missing one
-            files = [*config_folder.glob("*.py"), *Path.cwd().glob("*.py")]
-            hint = suggest(module_name, {file.stem for file in files})
-            raise ConfigError(
-                f"task: module {module_name!r} was not found in {config_folder}, in "
-                f"{Path.cwd()} or among the installed packages.{hint}"
-            ) from e
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        found = [n for n in vars(module) if callable(vars(module)[n]) and n[0] != "_"]
-        raise ConfigError(
-            f"task: {module_name} ({module.__file__}) has no function "
-            f"{function_name!r}.{suggest(function_name, found)} It has: "
-            f"{', '.join(found) or 'none'}."
-        )
+    function = load_function(name, folder=config_folder, place="task")
     _check_options(function, options, name)
     with user_code(name):
         result = function(**options)
@@ -203,14 +177,9 @@ def _as_task(result: Any, name: str, seed: int) -> Task:
         "return frugax.run.Task(init=..., loss=..., batches=..., evaluate=...) or a "
         "tuple (init, loss, batches) or (init, loss, batches, evaluate)."
     )
-    names = ("init", "loss", "batches", "evaluate", "apply", "show", "batch_size")
-    if isinstance(result, Task):
-        parts = {part: getattr(result, part) for part in names}
-    elif isinstance(result, tuple) and len(result) in (3, 4):
-        # A tuple of three has no `evaluate`, and tuples have neither `apply` nor
-        # `show`.
-        parts = dict(zip(names, result, strict=False))
-    else:
+    if isinstance(result, tuple) and len(result) in (3, 4):
+        result = Task(*result)
+    if not isinstance(result, Task):
         if inspect.iscoroutine(result):
             result.close()  # else Python warns beside the error
             expected = "write `def` in place of `async def`."
@@ -224,20 +193,19 @@ def _as_task(result: Any, name: str, seed: int) -> Task:
         "evaluate": ["model", "carried"],
         "show": ["model", "carried"],
     }
-    for part, function in parts.items():
-        if part not in arguments or (part in ("evaluate", "show") and function is None):
+    for part, names in arguments.items():
+        function = getattr(result, part)
+        if function is None and part in ("evaluate", "show"):
             continue
         if not callable(function):
             raise ConfigError(
                 f"task: {name}: {part} must be a function, got a "
                 f"{type(function).__name__}; {expected}"
             )
-        _check_arguments(function, arguments[part], f"task: {name}: {part}")
-    if parts.get("batch_size") is not None:
-        parts["batches"] = batch_examples(
-            parts["batches"], batch=parts["batch_size"], seed=seed
-        )
-    batches = parts["batches"]
+        _check_arguments(function, names, f"task: {name}: {part}")
+    batches = result.batches
+    if result.batch_size is not None:
+        batches = batch_examples(batches, batch=result.batch_size, seed=seed)
     if callable(batches):
         _check_arguments(batches, ["step"], f"task: {name}: batches")
     else:
@@ -249,8 +217,8 @@ def _as_task(result: Any, name: str, seed: int) -> Task:
                 size = batches.batch_size
                 hint = f" Or its data set: Task(batches=x.dataset, batch_size={size})."
             raise ConfigError(f"task: {name}: {e}{hint}") from e
-    summary = getattr(result, "summary", "")
-    return Task(**parts, summary=summary or name)
+    summary = result.summary or name
+    return dataclasses.replace(result, batches=batches, summary=summary)
 
 
 def _check_arguments(function: Callable[..., Any], names: list[str], what: str) -> None:

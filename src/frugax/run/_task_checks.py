@@ -55,7 +55,7 @@ def check_batches(batches: Any) -> Callable[[int], PyTree]:
 
     batch_of = train.index_batches(batches)
     if isinstance(batch_of, train.ResumableIterator):
-        return train.ResumableIterator(_CheckedIterator(batch_of.iterator, convert))
+        return _CheckedIterator(batch_of.iterator, convert)
 
     def at(step: int) -> PyTree:
         with user_code("batches"):
@@ -64,22 +64,16 @@ def check_batches(batches: Any) -> Callable[[int], PyTree]:
     return at
 
 
-class _CheckedIterator:
+class _CheckedIterator(train.ResumableIterator):
     """An iterator of the user's, whose batches are checked."""
 
     def __init__(self, iterator: Any, convert: Callable[[PyTree, str], PyTree]) -> None:
-        self._iterator, self._convert = iterator, convert
-        self.get_state, self.set_state = iterator.get_state, iterator.set_state
+        super().__init__(iterator)
+        self._convert = convert
 
-    def __next__(self) -> PyTree:
+    def __call__(self, index: int) -> PyTree:
         with user_code("batches"):
-            try:
-                return self._convert(next(self._iterator), "a batch")
-            except StopIteration:
-                raise ConfigError(
-                    "task: the iterator batches has ended before the last step: repeat "
-                    "its data set."
-                ) from None
+            return self._convert(super().__call__(index), f"batch {index}")
 
 
 def check_batch(batch: PyTree, name: str = "batches(0)") -> None:
@@ -107,41 +101,20 @@ def check_batch(batch: PyTree, name: str = "batches(0)") -> None:
             raise ConfigError(f"{place} holds text or dates; a batch is of numbers.")
 
 
-def check_loss(loss: Any, params: PyTree, batch: PyTree, carried: PyTree) -> None:
-    """Check that a loss returns a real scalar, or that and a dict of scalars."""
+def check_loss(step: train.TrainStep, state: train.TrainState, batch: PyTree) -> None:
+    """Check what a loss returns, and the names of its metrics."""
     # Traced before the step is: inside it the same mistake would surface as an error of
     # `jax.grad`, far from the user's code.
     with user_code("loss"):
-        out = _trace(loss, params, batch, carried)
-    if carried is not None:
-        out = _check_carried(out, carried)
-    value, metrics = out, {}
-    if isinstance(out, tuple) and len(out) == 2:
-        value, metrics = out
-    if not _is_mean(value) or not jnp.issubdtype(
-        jnp.result_type(*jax.tree.leaves(value)), jnp.floating
-    ):
-        message = (
-            "task: loss must return a real scalar or train.Weighted(total, weight), or "
-            f"(that, dict of scalars), but it returns {_describe(out)}."
-        )
-        if not isinstance(value, tuple) and np.ndim(value):
-            message += " Take the mean over the batch?"
-        raise ConfigError(message)
-    if not isinstance(metrics, Mapping):
-        raise ConfigError(
-            f"task: besides its value, loss must return a dict of scalars, got "
-            f"{_describe(metrics)}."
-        )
+        metrics = step.check_loss(state, batch)
     for name, metric in metrics.items():
-        if not (_is_mean(metric) and all(map(_is_real, jax.tree.leaves(metric)))):
+        _check_name(name, "a metric of loss")
+        if not _is_real(metric):
             raise ConfigError(
                 f"task: the metric {name!r} of loss must be a real scalar, got "
                 f"{_describe(metric)}."
             )
-        _check_name(name, "a metric of loss")
-        # The journal would hold two columns of one name.
-        if name in ("loss", "seconds"):
+        if name == "seconds":  # the journal would hold two columns of one name
             raise ConfigError(
                 f"task: loss names a metric {name!r}, which frugax records itself: "
                 "choose another name."
@@ -153,26 +126,6 @@ def _check_name(name: Any, what: str) -> None:
         check_names([name])
     except ValueError as e:
         raise ConfigError(f"task: {what}: {e}") from e
-
-
-def _check_carried(out: Any, carried: PyTree) -> Any:
-    if not (isinstance(out, tuple) and len(out) == 3):
-        raise ConfigError(
-            "task: a loss with carried arrays must return (scalar, dict of scalars, "
-            f"carried), but it returns {_describe(out)}."
-        )
-    before, after = (
-        {jax.tree_util.keystr(p): jnp.shape(x) for p, x in leaves}
-        for leaves in map(jax.tree_util.tree_leaves_with_path, (carried, out[2]))
-    )
-    for place in [*before, *after]:
-        if before.get(place) != after.get(place):
-            raise ConfigError(
-                f"task: loss returns carried{place} of shape "
-                f"{after.get(place, 'absent')}, but init made it of shape "
-                f"{before.get(place, 'absent')}."
-            )
-    return out[:2]
 
 
 def check_show(show: Any, *arrays: PyTree) -> dict[str, tuple[str, ...]]:
@@ -256,26 +209,14 @@ def _trace(function: Any, *args: PyTree) -> Any:
 
 
 def _is_real(value: Any) -> bool:
-    if isinstance(value, jax.Array | np.ndarray | np.generic):
+    if isinstance(value, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct):
         real = (np.bool_, np.integer, np.floating)
         return any(jnp.issubdtype(value.dtype, kind) for kind in real)
     return isinstance(value, int | float)
 
 
-def _is_scalar(value: Any) -> bool:
-    number = isinstance(value, jax.Array | np.ndarray | np.generic | int | float)
-    return number and jnp.shape(value) == ()
-
-
-def _is_mean(value: Any) -> bool:
-    """Whether a value is a scalar, or a `Weighted` of two."""
-    if isinstance(value, train.Weighted):
-        return _is_scalar(value.total) and _is_scalar(value.weight)
-    return _is_scalar(value)
-
-
 def _describe(value: Any) -> str:
-    if isinstance(value, jax.Array | np.ndarray):
+    if isinstance(value, jax.Array | np.ndarray | jax.ShapeDtypeStruct):
         return f"{value.dtype}{list(value.shape)}"
     if isinstance(value, tuple):
         return f"({', '.join(map(_describe, value))})"

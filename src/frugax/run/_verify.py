@@ -30,6 +30,7 @@ from frugax.errors import ConfigError, FrugaxError
 from frugax.trees import PyTree
 
 from ._config import RunConfig, load_config
+from ._context import RunContext
 from ._environment import describe_environment
 from ._finish import (
     TIME_SOURCE,
@@ -41,7 +42,7 @@ from ._finish import (
 )
 from ._folder import RunFolder, file_sha256
 from ._ledger import Ledger
-from ._observer import Observer, Silent
+from ._observer import Observer
 from ._outcome import Outcome
 from ._page import report_page
 from ._prepare import Prepared, check_task, prepare
@@ -126,7 +127,9 @@ def verify_receipt(
     ):
         raise ConfigError(f"{path}: a run's receipt has the keys model and memory.")
     folder = RunFolder(path.parent)
-    derived = derive(folder, data, trust_code=trust_code, observer=observer or Silent())
+    derived = derive(
+        folder, data, trust_code=trust_code, observer=observer or Observer()
+    )
     return compare_receipt(folder, text, data, receipt, derived)
 
 
@@ -473,10 +476,14 @@ def _build(
     if folder.origin.is_file():
         config_folder = folder.config_folder()
     train.use_compile_cache()
-    ledger = Ledger()
+    run = RunContext(
+        config=config,
+        config_folder=config_folder,
+        ledger=Ledger(),
+        observer=observer,
+    )
     try:
-        checked = check_task(config, config_folder, ledger, observer)
-        return prepare(config, checked, ledger, observer), ""
+        return prepare(check_task(run)), ""
     except FrugaxError as e:
         return None, f"the step cannot be built here: {e}"
 
@@ -487,7 +494,7 @@ def _derive_program(found: Derivation, config: RunConfig, ready: Prepared) -> No
     for spend in _repeat_steps(ready, steps, is_own=bool(config.task)).spends:
         found.add_spend(spend)
     found.add("memory", memory_facts(ready))
-    rates = sample_rates(config, ready.checked)
+    rates = sample_rates(ready.checked)
     found.add("learning_rates", {str(step): rate for step, rate in rates})
 
 

@@ -188,12 +188,18 @@ class Builder:
 
     # Return the objective, after checking that carried arrays keep their types.
     def _make_objective(self, state: TrainState, batch: PyTree) -> Objective:
-        objective = self.objective
-        if state.carried is None and self.options.memory is None:
-            return objective  # tracing the step checks it all, and traces it only once
+        # Otherwise tracing the step checks it all, and traces it only once.
+        if state.carried is not None or self.options.memory is not None:
+            self.check_loss(state, batch)
+        return self.objective
+
+    def check_loss(
+        self, state: TrainState, batch: PyTree
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        """Trace the loss, check what it returns, and return its metrics' shapes."""
         part = first_part(batch, self.options.accum)
         inputs = _objective_inputs(state, part)
-        _, aux = jax.eval_shape(objective, state.params, inputs)
+        _, aux = jax.eval_shape(self.objective, state.params, inputs)
         types = Signature.of_types(carried=state.carried)
         changes = types.changes_to(Signature.of_types(carried=aux.carried))
         if changes:
@@ -201,7 +207,7 @@ class Builder:
                 f"the loss changes the type of a carried array, {changes[0]}, so the "
                 "next step would need another program: cast it."
             )
-        return objective
+        return aux.metrics
 
     def _make_step(self, value_and_grad: Callable[..., Any]) -> StepFunction:
         grad_fn = value_and_grad(self.objective, has_aux=True)
@@ -306,9 +312,10 @@ def _read_loss(out: Any, reserved: tuple[str, ...]) -> dict[str, Any]:
     if isinstance(out, tuple) and len(out) == 2:
         value, metrics = out
     if not is_scalar_mean(value, jnp.floating):
+        hint = " Take the mean over the batch?" if getattr(value, "ndim", 0) else ""
         raise TypeError(
             "loss must return a real scalar or train.Weighted(total, weight), or "
-            f"(that, dict of scalars), got {_describe_types(out)}."
+            f"(that, dict of scalars), got {_describe_types(out)}.{hint}"
         )
     if metrics is None:
         return {"loss": value}

@@ -218,6 +218,18 @@ class TrainStep:
         options = self._options
         check_belongs(state, precision=options.precision, optimizer=options.optimizer)
 
+    def check_loss(
+        self, state: TrainState, batch: PyTree
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        """Trace the loss alone, and return the shapes of its metrics by name.
+
+        Raises:
+            TypeError: the loss does not return a scalar with an optional dict of
+                scalars, or changes the type of a carried array.
+            ValueError: the batch cannot be divided as requested.
+        """
+        return Builder(self._options).check_loss(state, batch)
+
     def lower(self, state: TrainState, batch: PyTree) -> jax.stages.Lowered:
         """Plan the step for these shapes, and lower it as `jax.jit(...).lower` does."""
         return self.trace(state, batch).lower()
