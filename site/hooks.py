@@ -352,22 +352,42 @@ def table_of(heads: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def commands() -> Iterator[tuple[str, ast.FunctionDef, dict[str, str]]]:
-    """The words that follow `frugax`, the function, and the types its module names."""
+def commands() -> Iterator[tuple[str, ast.FunctionDef, dict[str, ast.AST]]]:
+    """The words that follow `frugax`, the function, and types by their names."""
     groups = {"_watch_commands": "watch ", "_causal_commands": "causal "}
     files = ("_commands", "_script_commands", "_weights_commands", "_explain_error")
-    for stem in (*files, *groups):
-        body = ast.parse(read(f"src/frugax/cli/{stem}.py")).body
-        named = {
-            ast.unparse(node.targets[0]): ast.unparse(node.value)
-            for node in body
-            if isinstance(node, ast.Assign)
-        }
-        for node in body:
+    shared = ("_arguments", "_plan_options")
+    named: dict[str, ast.AST] = {}
+    for stem in (*shared, *files, *groups):
+        for node in ast.parse(read(f"src/frugax/cli/{stem}.py")).body:
+            if isinstance(node, ast.Assign):
+                named[ast.unparse(node.targets[0])] = node.value
+            elif isinstance(node, ast.ClassDef):
+                named[node.name] = node
             is_function = isinstance(node, ast.FunctionDef)
             if is_function and "For example:" in (ast.get_docstring(node) or ""):
                 word = node.name.rstrip("_").replace("_", "-")
                 yield groups.get(stem, "") + word, node, named
+
+
+def _options(
+    node: ast.AST, named: dict[str, ast.AST]
+) -> Iterator[tuple[str, str, str, str]]:
+    """Name, annotation, default and meaning of the options of a command or group."""
+    meanings = read_docstring(ast.get_docstring(node) or "").meanings
+    if isinstance(node, ast.ClassDef):
+        fields = [x for x in node.body if isinstance(x, ast.AnnAssign)]
+        found = [(x.target.id, x.annotation, x.value) for x in fields]
+    else:
+        pairs = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+        found = [(x.arg, x.annotation, default) for x, default in pairs]
+    for name, annotation, default in found:
+        annotation = named.get(ast.unparse(annotation), annotation)
+        if isinstance(annotation, ast.ClassDef):  # a group of options
+            yield from _options(annotation, named)
+        else:
+            shown = ast.unparse(default) if default else ""
+            yield name, ast.unparse(annotation), shown, meanings[name]
 
 
 def commands_page() -> str:
@@ -388,18 +408,13 @@ def commands_page() -> str:
             [f"`{argument.arg.upper()}`", "", meanings[argument.arg]]
             for argument in node.args.posonlyargs
         ]
-        defaults = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-        for argument, default in defaults:
-            shown = ast.unparse(default) if default else ""
-            shown = re.sub(r"Path\('(.*)'\)", r"\1", shown)
+        for argument, annotation, default, meaning in _options(node, named):
+            shown = re.sub(r"Path\('(.*)'\)", r"\1", default)
             if shown in ("None", "False", "()"):
                 shown = ""
-            options = [f"`--{argument.arg.replace('_', '-')}`"]
-            annotation = ast.unparse(argument.annotation) if argument.annotation else ""
-            annotation = named.get(annotation, annotation)
-            options += [f"`{o}`" for o in re.findall(r"'(-\w)'", annotation)]
+            options = [f"`--{argument.replace('_', '-')}`"]
+            options += [f"`{o}`" for o in re.findall(r"'(--?\w+)'", annotation)]
             choices = re.search(r"Literal\[([^\]]*)\]", annotation)
-            meaning = meanings[argument.arg]
             if choices:
                 meaning += f" One of {choices[1].replace(chr(39), chr(96))}."
             rows.append([", ".join(options), shown and f"`{shown}`", meaning])

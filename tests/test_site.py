@@ -76,6 +76,9 @@ def test_the_page_of_commands_has_every_command_and_option(capsys):
         assert names - {"watch", "causal"} <= headings
     assert "| `--trust-code` |  | import and run" in page
     assert "| `--processes`, `-n` |" in page
+    # Options of a group, which several commands may share.
+    assert "| `--size`, `--bytes` |" in page
+    assert "| `--limits` |" not in page
 
 
 def test_the_page_of_config_keys_has_every_key():

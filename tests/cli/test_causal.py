@@ -21,7 +21,6 @@ from frugax.causal.campaign import (
 )
 from frugax.cli import _at_terminal
 from frugax.cli._user_experiment import OwnExperiment
-from frugax.cli._user_function import load_function
 from frugax.errors import ConfigError, FrugaxError
 from refusals import refuses, warns
 
@@ -110,21 +109,6 @@ def test_a_campaign_refuses_a_changed_config(config, tmp_path):
     done = frugax("causal", "report", tmp_path, cwd=tmp_path)
     assert done.returncode == 2
     assert "budget was changed since the campaign began with cost 5: " in done.stderr
-
-
-def test_a_user_function_answers_and_may_fail(config, tmp_path):
-    (tmp_path / "lab.py").write_text(
-        "def measure(values, *, rows, seed):\n"
-        "    return None if seed % 3 == 0 else {'y': [-values.get('z', 0.0)] * rows}\n"
-    )
-    text = CONFIG.replace("  linear: {x: {}, z: {x: 1.0}, y: {z: -1.0}}\n", "")
-    text = text.replace("  noise_scale: 0.1\nobservations: 40\n", "")
-    config.write_text(text + '  function: "lab.py:measure"\n')
-    done = frugax("causal", "run", config, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    campaign = Campaign.load(tmp_path / "runs" / "chain" / "campaign")
-    assert {e.status for e in campaign.experiments} <= {"answered", "failed"}
-    assert campaign.spent <= 5
 
 
 OWN = CONFIG.partition("simulator:")[0] + 'simulator: {function: "lab.py:lab"}\n'
@@ -331,12 +315,6 @@ def test_a_function_that_gives_nan_is_stopped_like_one_that_fails(capsys):
     own(going.experiments[0])
     with refuses(FrugaxError, 3):
         own.check()
-
-
-def test_a_module_with_a_syntax_error_is_reported_with_its_line(tmp_path):
-    (tmp_path / "lab.py").write_text("a = 1\nx = (\n")
-    with refuses(ConfigError, "lab.py"):
-        load_function(f"{tmp_path / 'lab.py'}:lab")
 
 
 def test_a_function_that_cannot_be_asked_is_refused_first(config, tmp_path):

@@ -135,10 +135,9 @@ def test_an_error_is_explained_by_the_code_in_its_message():
 
 def test_a_mistyped_option_names_the_right_one():
     done = frugax("run", "x.yaml", "--resum", "y")
-    meant = "perhaps you meant --resume or --resume-latest;"
-    assert_one_line(done, "--resum,", meant, "frugax --help")
+    assert_one_line(done, "'--resum'. Did you mean '--resume'?", "frugax run --help")
     assert_one_line(frugax("causal", "nope"), "nope", "run, report", "causal --help")
-    assert_one_line(frugax("plan"), "Missing", "MODULE:FUNCTION|CONFIG", "plan --help")
+    assert_one_line(frugax("plan"), "required", "MODULE:FUNCTION|CONFIG", "plan --help")
 
 
 @pytest.fixture
@@ -234,7 +233,10 @@ def test_planning_does_not_write_files(small):
         (["run", "c.yaml", "--set", "budgets.memory=1B"], ["write memory: ", "B, or"]),
         (["run", "c.yaml", "--set", "options.numbr=1"], ["Did you mean 'number'"]),
         (["run", "c.yaml", "--set", f"train.steps={10**30}"], ["steps: must be < 2"]),
-        (["run", "c.yaml", "--set", "train.weight_decay=.nan"], ["finite, got nan"]),
+        (
+            ["run", "c.yaml", "--set", "train.weight_decay=.nan"],
+            ["finite number >= 0, got nan"],
+        ),
         (["run", "c.yaml", "--set", "train.optimizer=adm"], ["Did you mean 'adam'"]),
         (["run", "c.yaml", "--set", f"name={'[' * 20_000}"], ["nested too deep"]),
         (["run", "c.yaml", "--runs", "c.yaml"], ["cannot write c.yaml", "choose"]),
@@ -324,7 +326,7 @@ def test_compress_verify_and_decompress_a_file(tmp_path):
         ([], "give one size (--ratio 8"),
         (["--ratio", "2", "--size", "1KiB"], "give one size"),
         (["--ratio", "0"], "--ratio 0: ratio must be > 0"),
-        (["--max-abs", "abc"], "--max-abs abc: this must be a number, such as 8"),
+        (["--max-abs", "abc"], "argument --max-abs: invalid float value: 'abc'"),
         (["--bytes", "100"], "needs at least"),
         (["--bytes", "1.5"], "--size (or --bytes) 1.5: bytes are whole"),
         (["--bytes", "0"], "--size (or --bytes) 0: bytes must be > 0, got 0"),

@@ -33,7 +33,7 @@ PLAN = ["plan", "run.yaml", "--target", "cpu"]
 @pytest.mark.parametrize(
     ("module", "interrupt", "args"),
     [
-        ("tyro", DIRECT, ["--version"]),
+        ("argparse", DIRECT, ["--version"]),
         ("rich.console", DIRECT, ["--version"]),
         ("frugax.cli._main", DIRECT, ["--version"]),
         ("jax", DIRECT, PLAN),

@@ -1,6 +1,5 @@
 """`frugax plan module:function`: a user's own loss, planned from the command line."""
 
-import io
 import json
 import re
 import sys
@@ -9,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from forked import inline
 from frugax import remat
-from frugax.cli import main
 
 OWN = """
 import jax
@@ -68,27 +67,17 @@ def broken():
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(tmp_path):
     """A folder with the user's module, under another name in each test."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", sys.path[:])
-    # The command keeps compiled programs; the tests' cache must not change.
-    monkeypatch.setattr("frugax.train.use_compile_cache", lambda: None)
     (tmp_path / "own.py").write_text(OWN)
     return tmp_path
 
 
 @pytest.fixture
-def frugax(here, monkeypatch):
-    def command(*args, width=90):
-        out, err = io.StringIO(), io.StringIO()
-        # The consoles' own `file` and `width`, once set, would stay: undoing sets them.
-        monkeypatch.setenv("COLUMNS", str(width))
-        monkeypatch.setattr(sys, "stdout", out)
-        monkeypatch.setattr(sys, "stderr", err)
-        with pytest.raises(SystemExit) as ended:
-            main(["plan", *map(str, args)])
-        return ended.value.code, out.getvalue(), err.getvalue()
+def frugax(here):
+    def command(*args):
+        done = inline("plan", *args, cwd=here)
+        return done.returncode, done.stdout, done.stderr
 
     return command
 
@@ -140,27 +129,33 @@ def test_a_whole_step_with_headroom(frugax):
         ([":pair", "--budget", "1MiB"], "does not name a function"),
         (
             ["own.py:pears", "--budget", "1MiB"],
-            "perhaps you meant pair; it has loss, s",
+            "Did you mean 'pair'? It has loss, s",
         ),
         (["own.py:three", "--budget", "1MiB"], "returned a tuple of 3: it must return"),
-        (["own.py:half", "--budget", "1MiB"], "a dict of loss: it must return"),
+        (["own.py:half", "--budget", "1MiB"], "returned no args: it must return"),
         (["own.py:swapped", "--budget", "1MiB"], "a tuple of 2 and something of type"),
         (["own.py:pair"], "frugax plan own.py:pair --budget 2GiB, or 50% of what"),
         (["own.py:pair", "--budget", "160%"], "share"),
         (["own.py:pair", "--budget", "1"], "has no unit"),
         (["own.py:pair", "--budget", "1KiB"], "needs"),
-        (["own.py:pair", "--budget", "1MiB", "--set", "a=b"], "--set is for a config"),
+        (
+            ["own.py:pair", "--budget", "1MiB", "--set", "a=b"],
+            "--set does not go with a function, but with a config",
+        ),
         (
             ["own.py:pair", "--budget", "1MiB", "--picture", "m.png"],
             "m.png: the file must end in .svg or .txt",
         ),
-        (["c.yaml", "--budget", "1MiB"], "--budget is for a function"),
-        (["c.yaml", "--kind", "total"], "--kind is for a function"),
+        (["c.yaml", "--budget", "1MiB"], "--budget does not go with a config"),
+        (
+            ["c.yaml", "--kind", "total"],
+            "--kind does not go with a config, but with a f",
+        ),
         (["c.yaml"], "c.yaml: there is no such file"),
     ],
 )
 def test_mistakes_are_one_line(frugax, here, args, said):
-    code, out, err = frugax(*args, width=500)
+    code, out, err = frugax(*args)
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     assert err.startswith("frugax: ")
@@ -177,14 +172,14 @@ def test_a_file_does_not_shadow_a_module_of_the_same_name(frugax, here):
 @pytest.mark.parametrize("option", [("--budget", "1MiB"), ("--target", "h100")])
 @pytest.mark.parametrize("function", ["broken", "broken_loss"])
 def test_an_error_in_the_users_code_is_one_line(frugax, function, option):
-    code, _, err = frugax(f"own.py:{function}", *option, width=500)
+    code, _, err = frugax(f"own.py:{function}", *option)
     assert (code, err.count("\n")) == (2, 1)
     assert re.search(r"raised ZeroDivisionError at own.py:\d+: division by zero", err)
 
 
 def test_a_file_with_a_colon_in_its_name_is_a_config(frugax, here):
     (here / "a:b.yaml").write_text("name: x\nnonsense: 1\n")
-    code, _, err = frugax(Path("a:b.yaml"), width=500)
+    code, _, err = frugax(Path("a:b.yaml"))
     assert code == 2
     assert "nonsense" in err
 
@@ -209,13 +204,9 @@ def make():
 @pytest.mark.parametrize(
     "options", [("--budget", "400KiB"), ("--target", "cpu", "--budget", "600KiB")]
 )
-def test_a_module_of_equinox_is_planned_as_it_is(
-    tmp_path, monkeypatch, capsys, options
-):
+def test_a_module_of_equinox_is_planned_as_it_is(tmp_path, options):
     pytest.importorskip("equinox")
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     (tmp_path / "net.py").write_text(EQUINOX)
-    with pytest.raises(SystemExit) as ended:
-        main(["plan", f"{tmp_path / 'net.py'}:make", *options])
-    assert ended.value.code == 0
-    assert "fits" in capsys.readouterr().out
+    done = inline("plan", f"{tmp_path / 'net.py'}:make", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "fits" in done.stdout

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from frugax.cli import main
+from forked import inline
 from frugax.targets import Target
 
 PROGRAMS = """
@@ -76,15 +76,13 @@ def unknown_key():
 
 
 @pytest.fixture
-def plan(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def plan(tmp_path):
     (tmp_path / "mine.py").write_text(PROGRAMS)
 
     def run(function, *options, target="cpu"):
-        with pytest.raises(SystemExit) as ended:
-            main(["plan", f"mine.py{function}", "--target", target, *options])
-        printed = capsys.readouterr()
-        return ended.value.code, printed.out, printed.err
+        command = ["plan", f"mine.py{function}", "--target", target, *options]
+        done = inline(*command, cwd=tmp_path)
+        return done.returncode, done.stdout, done.stderr
 
     return run
 
@@ -136,14 +134,11 @@ budgets: {memory: BUDGET}
     ("stated", "option", "fits"),
     [("1KiB", (), False), ("1GiB", (), True), ("1KiB", ("--budget", "1GiB"), True)],
 )
-def test_a_config_states_its_own_budget(tmp_path, capsys, stated, option, fits):
-    config = tmp_path / "run.yaml"
-    config.write_text(CONFIG.replace("BUDGET", stated))
-    with pytest.raises(SystemExit) as ended:
-        main(["plan", str(config), "--target", "cpu", *option])
-    out = capsys.readouterr().out
-    assert ended.value.code == int(not fits), out
-    assert ("does not fit" in out) is not fits
+def test_a_config_states_its_own_budget(tmp_path, stated, option, fits):
+    (tmp_path / "run.yaml").write_text(CONFIG.replace("BUDGET", stated))
+    done = inline("plan", "run.yaml", "--target", "cpu", *option, cwd=tmp_path)
+    assert done.returncode == int(not fits), done.stdout
+    assert ("does not fit" in done.stdout) is not fits
 
 
 def test_a_program_without_a_plan_is_reported_as_such(plan):
@@ -165,13 +160,13 @@ def test_a_program_without_a_plan_is_reported_as_such(plan):
         ("unknown_key", (), "returned an unknown 'spec'"),
         ("bad_axes", (), "axes must map names to numbers of devices, .* got 'data'"),
         ("bad_layout", (), "layout must be one of data, .* got 'fsdp'"),
-        ("small_", (), "perhaps you meant small"),
+        ("small_", (), "Did you mean 'small'"),
         ("small", ("--price", "cpu=inf"), "a price must be finite and >= 0"),
         ("small", ("--json", "no/a.json"), "--json no/a.json: there is no folder no"),
         ("small", ("--price", "cpu=1,b300=3"), "names 'b300', but the targets are cpu"),
         ("small", ("--picture", "a.png"), "must end in .svg"),
         ("small", ("--budget", "0"), "--budget: '0' has no unit"),
-        ("small", ("--budget", "1GiB 2GiB"), "--budget must be bytes: one number"),
+        ("small", ("--budget", "1GiB 2GiB"), "--budget must be bytes"),
         ("small", ("--search", "mesh"), "cannot search over 'mesh'"),
     ],
 )
@@ -180,9 +175,7 @@ def test_an_error_is_one_line_with_its_place(plan, function, options, message):
     assert code == 2
     assert out == ""
     assert "Traceback" not in err
-    # Wrapped at the width of the terminal.
-    text = " ".join(err.split())
-    assert re.search(message, text), text
+    assert re.search(message, err), err
 
 
 def test_a_file_without_a_function_is_not_taken_for_a_config(plan):
@@ -200,13 +193,13 @@ def test_a_description_may_start_from_a_known_device(plan, tmp_path):
     (tmp_path / "mine.yaml").write_text("name: mine\nlike: h10\n")
     code, _, err = plan(":small", target="mine.yaml")
     assert code == 2
-    assert "like must name a GPU, such as h100" in " ".join(err.split())
+    assert "like must name a GPU, such as h100" in err
     (tmp_path / "mine.yaml").write_text("name: h100\nlike: h100\nbandwidth: .inf\n")
     _, _, err = plan(":small", target="mine.yaml")
-    assert "bandwidth must be a finite number > 0" in " ".join(err.split())
+    assert "bandwidth must be a finite number > 0" in err
     (tmp_path / "mine.yaml").write_text("name: h100\nlike: h100\n")
     _, _, err = plan(":small", target="h100,mine.yaml")
-    assert "two targets are named h100" in " ".join(err.split())
+    assert "two targets are named h100" in err
     _, _, err = plan(":small", target=",")
     assert "--target names no device" in err
     _, _, err = plan(":small", target="0 x 2 l4")

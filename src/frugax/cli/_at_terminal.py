@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from frugax.errors import ConfigError
 
-from ._consoles import console, errors
+from ._consoles import console, errors, say
 
 # The packages are imported when a command runs: `frugax --help` must not wait for JAX.
 if TYPE_CHECKING:
@@ -45,13 +45,9 @@ def ask_person(
     # Before the first value there is a prior only, which knows no unit.
     if forecast is not None and campaign.measured:
         hope = f", {forecast.expected:.4g} is expected"
-    _print(
-        f"Experiment {record.id}: {campaign.settings.describe(record.as_set)}{hope}."
-    )
+    say(f"Experiment {record.id}: {campaign.settings.describe(record.as_set)}{hope}.")
     if campaign.unmeasured:
-        _print(
-            f"Give {', '.join(campaign.unmeasured)} too, by name: it has constraints."
-        )
+        say(f"Give {', '.join(campaign.unmeasured)} too, by name: it has constraints.")
     while True:
         line = _prompt(f"{campaign.settings.target} = ")
         word, _, rest = line.partition(" ")
@@ -64,7 +60,7 @@ def ask_person(
         elif (earlier := _find_earlier(campaign, rest.strip())) is not None:
             _correct(campaign, earlier)
             again = campaign.settings.describe(record.as_set)
-            _print(f"Again experiment {record.id}: {again}.")
+            say(f"Again experiment {record.id}: {again}.")
 
 
 def print_answer(campaign: "Campaign", record: "ExperimentRecord") -> None:
@@ -78,7 +74,7 @@ def print_answer(campaign: "Campaign", record: "ExperimentRecord") -> None:
         if len(known):
             outcome = f"{known.mean():.4g}"
     done = campaign.settings.describe(record.as_set)
-    _print(f"{record.id:3}  {done}  ->  {outcome}   (left: {left})")
+    say(f"{record.id:3}  {done}  ->  {outcome}   (left: {left})")
     print_outliers(campaign, record)
 
 
@@ -89,9 +85,10 @@ def print_outliers(campaign: "Campaign", record: "ExperimentRecord") -> None:
     # A person is asked before a slip counts. A function cannot be asked, so its answers
     # are accepted and pointed out.
     for what in campaign.find_outliers(record, campaign.get_rows(record)):
-        _complain(
+        say(
             f"Experiment {record.id}: {what}. If that is wrong, correct it: back at "
-            "the terminal, or tell(..., replace=True) in Python."
+            "the terminal, or tell(..., replace=True) in Python.",
+            on=errors,
         )
 
 
@@ -151,7 +148,7 @@ def _parse_answer(
     if word == "quit":
         raise EOFError
     if word in ("help", "?"):
-        _complain(_help(target))
+        say(_help(target), on=errors)
         return None
     if word in ("failed", "skip"):
         return FailedExperiment(rest.strip(), charged=word == "failed")
@@ -169,10 +166,10 @@ def _parse_answer(
         rows = campaign.read_answer(record, values, actual=actual, replace=True)
     except UnknownColumnError as e:
         # `replace` is an argument in Python; here a word corrects an answer.
-        _complain(f"{e.problem} If an earlier answer is wrong, type back.")
+        say(f"{e.problem} If an earlier answer is wrong, type back.", on=errors)
         return None
     except ValueError as e:
-        _complain(str(e))
+        say(str(e), on=errors)
         return None
     # Before the first table the campaign accepts any column, so this is the only place
     # where a misspelt one can be noticed.
@@ -195,9 +192,10 @@ def _find_earlier(campaign: "Campaign", number: str) -> "ExperimentRecord | None
     found = [e for e in told if number in ("", str(e.id))]
     if not found:
         numbers = ", ".join(str(e.id) for e in told) or "none so far"
-        _complain(
+        say(
             "There is no such answer to correct: type back for the last one, or back "
-            f"and a number of {numbers}."
+            f"and a number of {numbers}.",
+            on=errors,
         )
         return None
     return found[-1]
@@ -207,7 +205,7 @@ def _correct(campaign: "Campaign", record: "ExperimentRecord") -> None:
     """Ask for an answer again; the cost of the experiment stays spent."""
     from frugax.causal.campaign import FailedExperiment
 
-    _print(
+    say(
         f"Experiment {record.id}: {campaign.settings.describe(record.as_set)}. Type "
         "the right answer, or keep to leave the answer as it was."
     )
@@ -226,11 +224,3 @@ def _correct(campaign: "Campaign", record: "ExperimentRecord") -> None:
 def _prompt(question: str) -> str:
     # Names of variables may have brackets, which rich would read as markup.
     return console.input(question, markup=False).strip()
-
-
-def _complain(text: str) -> None:
-    errors.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def _print(text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -5,14 +5,13 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import tyro
+from typing import TYPE_CHECKING, Annotated
 
 from frugax.errors import ConfigError
 
+from ._arguments import Arg, Changes, Folder
 from ._at_terminal import ask_direction, ask_person, print_answer, print_outliers
-from ._consoles import console, errors
+from ._consoles import errors, say
 from ._user_experiment import OwnExperiment, load_experiment
 
 if TYPE_CHECKING:
@@ -24,21 +23,18 @@ if TYPE_CHECKING:
         StopAdvice,
     )
 
-_CONFIG = tyro.conf.arg(metavar="[CONFIG]")  # not with --resume
-Changes = Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE ...")]
-Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
 # The observations and the first experiment of a simulator must not share their noise.
 _SEED_STRIDE = 100_003
 
 
 def run(
-    config: Annotated[Path | None, tyro.conf.Positional, _CONFIG] = None,
+    config: Path | None = None,  # not with --resume
     /,
     *,
-    target: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None,
-    experiments: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
-    resume: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
-    runs: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs"),
+    target: Annotated[str | None, Arg("COLUMN")] = None,
+    experiments: Annotated[int | None, Arg("N")] = None,
+    resume: Annotated[Path | None, Arg("FOLDER")] = None,
+    runs: Folder = Path("runs"),
     set: Changes = (),
 ) -> int:
     """Choose experiments within a budget, and ask for their answers.
@@ -123,12 +119,11 @@ def run(
             campaign, runner, stop=settings.stop, on_answer=report_answer
         )
     except (KeyboardInterrupt, EOFError):
-        errors.print(
+        say(
             # The end of the input counts as quitting: a pipe cannot say so otherwise.
             f"\nStopped; every answer is kept. Go on with: frugax causal run --resume "
             f"{folder}",
-            soft_wrap=True,
-            highlight=False,
+            on=errors,
         )
         _finish(settings, campaign, folder, campaign.advise())
         # 128 + 2, as shells report a program that SIGINT has ended.
@@ -156,12 +151,9 @@ def _print_variables(settings: "CampaignConfig") -> None:
     stated = yaml.safe_dump(
         variables, default_flow_style=True, sort_keys=False, width=math.inf
     )
-    console.print(
+    say(
         f"Variables within the values of the table: {stated.strip()}\n"
-        "To set other ones: --set 'campaign.variables={NAME: [LOW, HIGH]}'",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
+        "To set other ones: --set 'campaign.variables={NAME: [LOW, HIGH]}'"
     )
 
 
@@ -313,19 +305,15 @@ def _finish(
         print_outliers(campaign, record)
     if campaign.measured:
         best = campaign.recommend()
-        _print(f"Recommended: {best}")
+        say(f"Recommended: {best}")
         if truth is not None:
             mean = truth.expected(best.intervention)
-            _print(f"True mean {mean:.4g}, best possible {truth.optimum:.4g}.")
-    _print(f"Advice: {advice}")
+            say(f"True mean {mean:.4g}, best possible {truth.optimum:.4g}.")
+    say(f"Advice: {advice}")
     page = package.report_page(config.name, campaign, advice, truth=truth)
     write_whole(folder / "report.html", page)
-    _print(campaign.receipt)
-    _print(f"Spent {campaign.spent:g}. Report: {folder / 'report.html'}")
-
-
-def _print(text: Any) -> None:
-    console.print(str(text), highlight=False, markup=False, soft_wrap=True)
+    say(campaign.receipt)
+    say(f"Spent {campaign.spent:g}. Report: {folder / 'report.html'}")
 
 
 # Each sub-command by its name.

@@ -6,17 +6,17 @@ command returns an exit code: 0 if all budgets were kept, 1 if one was not.
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import tyro
 
 from frugax.budget import MemoryBudget, MemoryShare, Receipt, SpendName, Verdict
 from frugax.errors import ConfigError, FrugaxError
 
-from ._consoles import console, errors, print_error
-from ._plan_for_targets import TargetOptions, plan_for_targets
+from ._arguments import Arg, Changes, Folder, OutFile
+from ._consoles import console, errors, print_error, say
+from ._plan_for_targets import call_for_workload, plan_for_targets
+from ._plan_options import NO_PLAN_OPTIONS, PlanOptions
 from ._plan_script import plan_script
 from ._run_view import RunView, print_receipt
 from ._user_function import is_function_name, plan_function
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from frugax import fit
     from frugax.run import RunConfig, RunFolder
 
-_CONFIG = tyro.conf.arg(metavar="CONFIG")
-Config = Annotated[Path, tyro.conf.Positional, _CONFIG]
-Target = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
+Name = Annotated[str | None, Arg("NAME")]
+Number = Annotated[int | None, Arg("NUMBER")]
 # As in `frugax.train.distributed`, which not every command has to import.
 EXIT_PEER_LOST = 75
 # Set by `frugax launch` and its manifests for clusters, by `srun` and by `mpirun`.
@@ -37,15 +36,9 @@ _PROCESS_COUNTS = (
     "SLURM_STEP_NUM_TASKS",
     "OMPI_COMM_WORLD_SIZE",
 )
-Changes = Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE ...")]
 
 
-def init(
-    folder: Annotated[
-        Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")
-    ] = Path("."),
-    /,
-) -> int:
+def init(folder: Path = Path("."), /) -> int:
     """Write a training script and a model with its config.
 
     For example:
@@ -62,20 +55,20 @@ def init(
     """
     from ._init import write_example
 
-    write_example(folder, console)
+    write_example(folder)
     return 0
 
 
 def run(
-    config: Annotated[Path | None, tyro.conf.Positional, _CONFIG] = None,
+    config: Path | None = None,
     /,
     *,
-    resume: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
-    resume_latest: tyro.conf.FlagCreatePairsOff[bool] = False,
-    runs: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs"),
+    resume: Annotated[Path | None, Arg("FOLDER")] = None,
+    resume_latest: bool = False,
+    runs: Folder = Path("runs"),
     set: Changes = (),
-    accept_changes: tyro.conf.FlagCreatePairsOff[bool] = False,
-    allow_broken: tyro.conf.FlagCreatePairsOff[bool] = False,
+    accept_changes: bool = False,
+    allow_broken: bool = False,
 ) -> int:
     """Train, compress and evaluate within budgets; write a report.
 
@@ -152,11 +145,10 @@ def run(
         except package.InterruptedRunError as e:
             view.stop()
             if not console.quiet:
-                errors.print(
+                say(
                     f"Stopped after step {e.step:,}; a checkpoint is saved. Resume "
                     f"with: frugax run --resume {folder.path}",
-                    soft_wrap=True,
-                    highlight=False,
+                    on=errors,
                 )
             # A cluster that takes a node away is to start all of them again.
             return EXIT_PEER_LOST if is_joined() else 130
@@ -167,22 +159,17 @@ def run(
             is_late = isinstance(e, ConfigError) and not is_resumed
             is_known = isinstance(e, FrugaxError) and not is_late
             if not is_known and folder.checkpoints.is_dir():
-                console.print(
-                    f"The newest checkpoint is kept. Resume with: frugax run --resume "
-                    f"{folder.path}",
-                    soft_wrap=True,
-                    highlight=False,
+                say(
+                    "The newest checkpoint is kept. Resume with: frugax run --resume "
+                    f"{folder.path}"
                 )
             raise
     print_receipt(console, outcome.receipt)
     for name, value in outcome.model.after.items():
         before = outcome.model.before[name]
-        console.print(
-            f"{name}: {value:.4g} from the model file, {before:.4g} before compression",
-            highlight=False,
-        )
+        say(f"{name}: {value:.4g} from the model file, {before:.4g} before compression")
     for note in outcome.notes:
-        console.print(note)
+        say(note)
     return _exit_code(folder, outcome.receipt) and int(not allow_broken)
 
 
@@ -240,34 +227,11 @@ def _leave(error: Exception, discard: Callable[[], None] | None) -> None:
 
 
 def plan(
-    subject: Annotated[
-        str,
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="SCRIPT|MODULE:FUNCTION|CONFIG"),
-    ],
-    arguments: Annotated[
-        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="-- ARGUMENT ...")
-    ] = (),
+    subject: Annotated[str, Arg("SCRIPT|MODULE:FUNCTION|CONFIG")],
+    arguments: Annotated[tuple[str, ...], Arg("-- ARGUMENT ...")] = (),
     /,
     *,
-    set: Changes = (),
-    budget: Annotated[
-        str | None, tyro.conf.arg(metavar="SIZE", aliases=["--memory"])
-    ] = None,
-    kind: Literal["temp", "total"] | None = None,
-    headroom: Annotated[str | None, tyro.conf.arg(metavar="SHARE")] = None,
-    picture: Target = None,
-    frontier: Target = None,
-    json: Target = None,
-    target: Annotated[str | None, tyro.conf.arg(metavar="NAME,...")] = None,
-    why: tyro.conf.FlagCreatePairsOff[bool] = False,
-    largest_batch: tyro.conf.FlagCreatePairsOff[bool] = False,
-    search: Annotated[str | None, tyro.conf.arg(metavar="PART,...")] = None,
-    price: Annotated[str | None, tyro.conf.arg(metavar="NAME=COST,...")] = None,
-    module: Annotated[
-        tyro.conf.FlagCreatePairsOff[bool], tyro.conf.arg(aliases=["-m"])
-    ] = False,
-    execute: tyro.conf.FlagCreatePairsOff[bool] = False,
+    options: PlanOptions = NO_PLAN_OPTIONS,
 ) -> int:
     """Plan a script, a run or a loss of your own, without training.
 
@@ -305,124 +269,30 @@ def plan(
         subject: what to plan; a script, a function by its module's name or file, or the
             YAML file of a run.
         arguments: of the script, after two dashes.
-        set: with a config: replace values, by dotted keys.
-        budget: 2GiB, 50% of plain temporaries, 90% of device; the most memory that the
-            gradient or, with a target, the program may need; 50% are of the temporaries
-            that it needs without a plan. By default that of the config, or 90% of
-            device.
-        kind: with a function: the bytes that count. temp: temporaries only; total:
-            arguments and results, too.
-        headroom: with a function: share to keep free, such as 5%.
-        picture: draw the live memory over time into this .svg file; with targets, what
-            fills the memory of each.
-        frontier: with a function: draw all compiled programs; their bytes and flops, as
-            a table and in this .svg file.
-        json: write the plan into this file.
-        target: devices, which need not be here: h100,tpu-v5e:4x4; a row for each. The
-            function may also return a step; see docs/targets.md. By default, for a
-            script, this device.
-        why: with a target: the largest arrays and their lines; those at the peak.
-        largest_batch: with a target: the most rows of a batch that fit.
-        search: with a target: layout, batch, remat; which of them to search over, batch
-            being the number of micro-batches.
-        price: with a target: price an hour: h100=2.5,l4=0.8; of a device.
-        module: the subject is the name of a module; as for python -m.
-        execute: with a script: make large arrays, too.
+        options: how to plan it, and for which devices.
 
     Raises:
         ConfigError: the subject does not exist, or an option is for the other kind.
     """
-    for_functions = {
-        "--budget": budget,
-        "--kind": kind,
-        "--headroom": headroom,
-        "--picture": picture,
-        "--frontier": frontier,
-        "--json": json,
-    }
-    for_targets = {
-        "--why": why or None,
-        "--largest-batch": largest_batch or None,
-        "--search": search,
-        "--price": price,
-    }
-    options = TargetOptions(
-        targets=target or "here",
-        budget=budget,
-        prices=price,
-        search=search,
-        why=why,
-        largest_batch=largest_batch,
-        picture=picture,
-        json=json,
-    )
-    if module or subject.endswith(".py"):
-        of_others = {
-            "--set": set or None,
-            "--kind": kind,
-            "--headroom": headroom,
-            "--frontier": frontier,
-            "--largest-batch": largest_batch or None,
-            "--search": search,
-        }
-        if option := _first_given(of_others):
-            raise ConfigError(f"{option} does not go with a script.")
-        command = [*["-m"] * module, subject, *arguments]
-        return plan_script(command, options, execute=execute, console=console)
-    if arguments or execute:
+    if options.module or subject.endswith(".py"):
+        options.check("a script")
+        return plan_script([*["-m"] * options.module, subject, *arguments], options)
+    if arguments:
         raise ConfigError(
-            f"{subject} is not a script: only scripts have arguments after -- and the "
-            "option --execute."
+            f"{subject} is not a script: only scripts have arguments after --."
         )
-    if target is not None:
-        if headroom is not None or kind is not None:
-            raise ConfigError("--headroom and --kind do not go with --target.")
-        if frontier is not None:
-            raise ConfigError("--frontier does not go with --target.")
-        make_workload = None
-        if not is_function_name(subject):
-            make_workload = lambda: _workload_of_run(Path(subject), set)
-        return plan_for_targets(
-            subject,
-            make_workload=make_workload,
-            options=options,
-            console=console,
-            progress=errors,
-        )
-    if option := _first_given(for_targets):
-        raise ConfigError(f"{option} needs a target, such as --target h100.")
-    if not is_function_name(subject):
-        if option := _first_given(for_functions):
-            raise ConfigError(
-                f"{option} is for a function, module:function; a config sets its "
-                "memory by --set budgets.memory=2GiB."
-            )
-        return _plan_run(Path(subject), set)
-    if set:
-        raise ConfigError("--set is for a config; a function has no keys to set.")
-    if budget is None:
-        raise ConfigError(
-            f"state how much memory {subject} may need: frugax plan {subject} --budget "
-            "2GiB, or 50% of what it needs without a plan."
-        )
-    try:
-        limit = MemoryBudget(budget, kind=kind, headroom_frac=headroom or 0.0)
-    except ValueError as e:
-        raise ConfigError(f"frugax plan: {e}") from e
-    plan_function(
-        subject,
-        limit,
-        picture=picture,
-        frontier=frontier,
-        json=json,
-        console=console,
-        progress=errors,
-    )
+    kind = "a function" if is_function_name(subject) else "a config"
+    if options.target is not None:
+        options.check(f"{kind} with --target")
+        load = lambda: (call_for_workload(subject), None)
+        if kind == "a config":
+            load = lambda: _workload_of_run(Path(subject), options.set)
+        return plan_for_targets(subject, load, options)
+    options.check(kind)
+    if kind == "a config":
+        return _plan_run(Path(subject), options.set)
+    plan_function(subject, options)
     return 0
-
-
-def _first_given(options: Mapping[str, object]) -> str | None:
-    return next((name for name, value in options.items() if value is not None), None)
 
 
 def _workload_of_run(
@@ -444,18 +314,16 @@ def _plan_run(config: Path, changes: tuple[str, ...]) -> int:
     settings = package.load_config(config, overrides=changes)
     with RunView(console, None) as view:
         made_plan = package.plan(settings, config_folder=config.parent, observer=view)
-    console.print(str(made_plan), highlight=False, markup=False, soft_wrap=True)
+    say(made_plan)
     return 0
 
 
 def verify_receipt(
-    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE|FOLDER")],
+    file: Annotated[Path, Arg("FILE|FOLDER")],
     /,
     *,
-    trust_code: tyro.conf.FlagCreatePairsOff[bool] = False,
-    all_figures: Annotated[
-        tyro.conf.FlagCreatePairsOff[bool], tyro.conf.arg(name="all")
-    ] = False,
+    trust_code: bool = False,
+    all_figures: Annotated[bool, Arg(name="all")] = False,
 ) -> int:
     """Derive the figures of somebody's receipt again.
 
@@ -479,40 +347,34 @@ def verify_receipt(
 
     with RunView(errors, None) as view:  # the conclusion is the first line of stdout
         found = package.verify_receipt(file, trust_code=trust_code, observer=view)
-    text = str(found)
+    say(found)
     if all_figures:
-        text += f"\n\n{found.table()}"
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+        say(f"\n{found.table()}")
     return int(found.finding != "same")
 
 
 def _print_finished(folder: "RunFolder") -> int:
     """Show the receipt of a finished run; nothing is written."""
     receipt = Receipt.from_json(folder.receipt.read_text())
-    console.print(f"{folder.path}: this run is finished; nothing is left to resume.")
+    say(f"{folder.path}: this run is finished; nothing is left to resume.")
     print_receipt(console, receipt)
     return _exit_code(folder, receipt)
 
 
 def _exit_code(folder: "RunFolder", receipt: Receipt) -> int:
     """Name the report; 0 if every budget was kept."""
-    console.print(f"Report: {folder.report}", highlight=False, soft_wrap=True)
+    say(f"Report: {folder.report}")
     # `cannot tell` fails as well: a script must not take doubt for success. Watching
     # alone is not the run's purpose, so its share does not fail one.
     missed = [s.name for s in receipt.spends if s.verdict is not Verdict.KEPT]
     if missed == [SpendName.WATCHING]:
-        console.print(f"The exit status is 0: {missed[0]} does not count in it.")
+        say(f"The exit status is 0: {missed[0]} does not count in it.")
         return 0
     return int(bool(missed))
 
 
 def compare(
-    runs: Annotated[
-        tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER ...")
-    ],
-    /,
-    *,
-    page: Target = None,
+    runs: Annotated[tuple[Path, ...], Arg("FOLDER ...")], /, *, page: OutFile = None
 ) -> int:
     """Compare finished runs: verdicts, figures, configs.
 
@@ -530,30 +392,26 @@ def compare(
     from frugax.fileio import write_whole
 
     found = package.compare_runs(runs)
-    console.print(str(found), highlight=False, markup=False, soft_wrap=True)
+    say(found)
     if page is not None:
         write_whole(page, found.to_page())
-        console.print(f"Page: {page}", highlight=False, soft_wrap=True)
+        say(f"Page: {page}")
     return 0
 
 
 def launch(
-    command: Annotated[
-        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="-- COMMAND")
-    ],
+    command: Annotated[tuple[str, ...], Arg("-- COMMAND")],
     /,
     *,
-    processes: Annotated[int, tyro.conf.arg(aliases=["-n"], metavar="NUMBER")],
-    restarts: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None,
-    devices: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None,
-    label: tyro.conf.FlagCreatePairsOff[bool] = False,
-    write: Annotated[
-        Literal["k8s", "slurm"] | None, tyro.conf.arg(metavar="k8s|slurm")
-    ] = None,
-    image: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
-    gpus: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None,
-    claim: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
-    name: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
+    processes: Annotated[int, Arg("NUMBER", ("-n",))],
+    restarts: Number = None,
+    devices: Number = None,
+    label: bool = False,
+    write: Literal["k8s", "slurm"] | None = None,
+    image: Name = None,
+    gpus: Number = None,
+    claim: Name = None,
+    name: Name = None,
 ) -> int:
     """Run a command as several processes, here or on a cluster.
 

@@ -1,7 +1,9 @@
 """The consoles that commands print to: results to stdout, all else to stderr."""
 
+import contextlib
 import os
 import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -11,6 +13,11 @@ import frugax
 
 console = Console()
 errors = Console(stderr=True)
+
+
+def say(text: object, *, on: Console = console) -> None:
+    """Print a text as it is: brackets are not markup, and no line is broken."""
+    on.print(str(text), highlight=False, markup=False, soft_wrap=True)
 
 
 def print_error(error: Exception) -> None:
@@ -56,3 +63,32 @@ def show_own_warnings_as_lines() -> None:
             by_python(message, category, filename, lineno, file, line)
 
     warnings.showwarning = show
+
+
+@contextlib.contextmanager
+def show_progress(task: str) -> Iterator[Callable[[float, str], None]]:
+    """Show a bar with the current part, if the output is a terminal."""
+    from rich.markup import escape
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = ("{task.description}", BarColumn(), TaskProgressColumn())
+    with Progress(
+        *columns,
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=errors,
+        disable=not errors.is_terminal,
+        transient=True,
+    ) as bar:
+        row = bar.add_task(escape(task), total=1.0)
+
+        def show(done: float, part: str) -> None:
+            bar.update(row, completed=done, description=escape(f"{task}: {part}"))
+
+        yield show

@@ -3,19 +3,16 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 import frugax
 from frugax.errors import ConfigError
 
-from ._consoles import console
+from ._consoles import console, say
 
 _PACKAGE = Path(frugax.__file__).parent
 
 
-def explain_error(code: Annotated[str, tyro.conf.arg(metavar="CODE")] = "", /) -> int:
+def explain_error(code: str = "", /) -> int:
     """Say what an error means and what to do about it.
 
     For example:
@@ -29,7 +26,7 @@ def explain_error(code: Annotated[str, tyro.conf.arg(metavar="CODE")] = "", /) -
 
     sections = _read_sections()
     if not code:
-        console.print("\n".join(sections), highlight=False)
+        say("\n".join(sections))
         return 0
     _check(code, sections)
     console.print(Markdown(sections[code]))

@@ -3,14 +3,14 @@
 from importlib import resources
 from pathlib import Path
 
-from rich.console import Console
-
 from frugax.errors import ConfigError
+
+from ._consoles import say
 
 _FILES = ("train.py", "model.py", "model.yaml")
 
 
-def write_example(folder: Path, console: Console) -> None:
+def write_example(folder: Path) -> None:
     """Write the files and print the command that runs them.
 
     Raises:
@@ -32,10 +32,7 @@ def write_example(folder: Path, console: Console) -> None:
             f"{e.filename} cannot be written ({e.strerror}): name another folder."
         ) from e
     script, config = folder / "train.py", folder / "model.yaml"
-    console.print(
+    say(
         f"Wrote {script}, {folder / 'model.py'} and {config}.\n"
-        f"Try: frugax plan {script}, or frugax run {config}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
+        f"Try: frugax plan {script}, or frugax run {config}"
     )

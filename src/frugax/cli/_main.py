@@ -23,12 +23,7 @@ from . import (
     _weights_commands,
 )
 from ._commands import EXIT_PEER_LOST, is_joined
-from ._consoles import (
-    console,
-    errors,
-    print_error,
-    show_own_warnings_as_lines,
-)
+from ._consoles import errors, print_error, say, show_own_warnings_as_lines
 from ._explain_error import explain_error
 from ._jax_settings import set_up_jax
 from ._parse import parse
@@ -63,11 +58,10 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     has_failed = False
     try:
         if list(args) == ["--version"]:
-            console.print(f"frugax {frugax.__version__}", highlight=False)
+            say(f"frugax {frugax.__version__}")
             raise SystemExit(0)
         commands, about, prog = _commands_by_name(), _ABOUT, "frugax"
-        # Groups are split off before tyro parses, so that their help and their errors
-        # are about their own commands only.
+        # The help and the errors of a group are about its own commands only.
         if args and args[0] in _GROUPS:
             commands, about = _GROUPS[args[0]]
             prog, args = f"frugax {args[0]}", args[1:]

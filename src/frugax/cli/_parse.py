@@ -1,21 +1,18 @@
-"""Parse command-line arguments with tyro; its errors become one line."""
+"""Parse a command line into a call of the command; every error is one line."""
 
-import contextlib
+import argparse
+import dataclasses
 import functools
-import io
-import re
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-import tyro
+from typing import Any, NoReturn
 
 from frugax.budget import suggest
 from frugax.errors import ConfigError
 
+from ._arguments import Argument, list_arguments
 from ._help import describe_command, describe_commands
-
-_RULE = re.compile(r"[╭╮╰╯─\s]+|-{3,}")
 
 
 def parse(
@@ -26,86 +23,99 @@ def parse(
     about: str,
 ) -> Callable[[], int]:
     """Parse arguments into a call that is not made yet."""
-    output = io.StringIO()
-    if args and args[0] not in commands and not args[0].startswith("-"):
+    name, *rest = args
+    # What follows two dashes is for another program.
+    end = rest.index("--") if "--" in rest else len(rest)
+    own, foreign = rest[:end], rest[end + 1 :]
+    if name in commands and {"-h", "--help"} & {*own}:
+        sys.stdout.write(f"{describe_command(commands[name], f'{prog} {name}')}\n")
+        raise SystemExit(0)
+    if {"-h", "--help"} & {name, *own}:
+        sys.stdout.write(f"{describe_commands(commands, prog, about)}\n")
+        raise SystemExit(0)
+    if name not in commands:
         raise ConfigError(
-            f"unknown command {args[0]!r}.{suggest(args[0], commands)} Available: "
+            f"unknown command {name!r}.{suggest(name, commands)} Available: "
             f"{', '.join(commands)}; see {prog} --help."
         )
-    own = args[: args.index("--")] if "--" in args else args
-    if {"-h", "--help"} & set(own):
-        text = describe_commands(commands, prog, about)
-        if args[0] in commands:
-            text = describe_command(commands[args[0]], f"{prog} {args[0]}")
-        sys.stdout.write(f"{text}\n")
-        raise SystemExit(0)
-    try:
-        # tyro prints its errors and exits; the messages exist only as printed text.
-        with contextlib.redirect_stderr(output):
-            return tyro.extras.subcommand_cli_from_dict(
-                {name: _defer(command) for name, command in commands.items()},
-                prog=prog,
-                args=_merge_changes(args),
-            )
-    except SystemExit:
-        raise ConfigError(_to_line(output.getvalue(), prog)) from None
+    command = commands[name]
+    arguments = list(list_arguments(command))
+    parser = _Parser(
+        prog=f"{prog} {name}",
+        usage=prog,
+        add_help=False,
+        allow_abbrev=False,
+        # The defaults are those of the function.
+        argument_default=argparse.SUPPRESS,
+    )
+    for argument in arguments:
+        _add(parser, argument)
+    found, unknown = parser.parse_known_intermixed_args(own)
+    if unknown:
+        wrong = next((word for word in unknown if word.startswith("-")), unknown[0])
+        options = [name for argument in arguments for name in argument.names]
+        hint = suggest(wrong.partition("=")[0], options)
+        parser.error(f"unknown argument {wrong!r}.{hint}".rstrip("."))
+    values = {place: x for place, x in vars(found).items() if x is not None}
+    if foreign:
+        place = next((a.place for a in arguments if a.is_many and not a.names), None)
+        if place is None:
+            parser.error(f"nothing may follow --, got {foreign[0]!r}")
+        values[place] = [*values.get(place, ()), *foreign]
+    return _bind(command, values)
 
 
-def _merge_changes(args: Sequence[str]) -> list[str]:
-    """Join the values of every `--set`: tyro would keep those of the last one only."""
-    own = list(args[: args.index("--")]) if "--" in args else list(args)
-    rest: list[str] = []
-    values: list[str] = []
-    is_value = False
-    for arg in own:
-        if arg == "--set" or arg.startswith("--set="):
-            values += [arg.removeprefix("--set=")] if "=" in arg else []
-            is_value = True
-        elif is_value and not arg.startswith("-"):
-            values.append(arg)
+class _Parser(argparse.ArgumentParser):
+    """A parser that raises its errors; argparse's own prints them and exits."""
+
+    def error(self, message: str) -> NoReturn:
+        end = "" if message.endswith("?") else ";"
+        raise ConfigError(f"{message}{end} see {self.prog} --help.")
+
+
+def _add(parser: argparse.ArgumentParser, argument: Argument) -> None:
+    options: dict[str, Any] = {"dest": argument.place}
+    if argument.kind is bool:
+        options |= {"action": "store_true", "default": argparse.SUPPRESS}
+        parser.add_argument(*argument.names, **options)
+        return
+    options |= {"type": argument.kind, "metavar": argument.metavar}
+    if argument.choices:
+        options["choices"] = argument.choices
+    if argument.is_many:
+        options["nargs"] = "*"
+    if not argument.names:
+        if argument.is_many or not argument.is_required:
+            # argparse would convert a text, as SUPPRESS is.
+            options["default"] = None
+            options.setdefault("nargs", "?")
+        parser.add_argument(**options)
+        return
+    if argument.is_many:  # every `--set` counts
+        options["action"] = "extend"
+    parser.add_argument(*argument.names, required=argument.is_required, **options)
+
+
+def _bind(command: Callable[..., int], values: Mapping[str, Any]) -> Callable[[], int]:
+    """Call a command later with these values, by the places of their arguments."""
+    words: list[Any] = []
+    options: dict[str, Any] = {}
+    for parameter in inspect.signature(command).parameters.values():
+        name, value = parameter.name, values.get(parameter.name, parameter.default)
+        group = f"{name}."
+        if isinstance(value, list):
+            value = tuple(value)
+        if dataclasses.is_dataclass(value):
+            stated = {
+                place.removeprefix(group): x
+                for place, x in values.items()
+                if place.startswith(group)
+            }
+            value = dataclasses.replace(value, **stated)
+        if parameter.kind is not parameter.POSITIONAL_ONLY:
+            options[name] = value
+        elif value is parameter.empty:  # any number of words, and there are none
+            words.append(())
         else:
-            is_value = False
-            rest.append(arg)
-    if values:
-        rest += ["--set", *values]
-    elif "--set" in own:
-        rest.append("--set")
-    return rest + list(args[len(own) :])
-
-
-def _defer(command: Callable[..., int]) -> Callable[..., Callable[[], int]]:
-    """Wrap a command so that it returns its call instead of making it."""
-
-    # tyro reads options from the signature, which `wraps` keeps.
-    @functools.wraps(command)
-    def defer(*args: Any, **options: Any) -> Callable[[], int]:
-        # Called inside of tyro, the command would print into the stream that `parse`
-        # catches.
-        return functools.partial(command, *args, **options)
-
-    return defer
-
-
-def _to_line(box: str, prog: str) -> str:
-    """Join the messages of a box of errors, without the help that it quotes."""
-    parts: list[list[str]] = [[]]
-    for line in box.splitlines():
-        text = line.strip().strip("│").strip()
-        if text and (_RULE.fullmatch(text) or text[0] == "╭"):
-            parts.append([])  # headings add nothing to the messages below
-        elif text:
-            parts[-1].append(text)
-    if "╭" not in box:  # where the terminal has ASCII only, the heading has a line
-        del parts[0]
-    messages = []
-    for heading, *more in filter(None, parts):
-        if heading.startswith("Perhaps you meant"):
-            # Each option is listed with its help and its command.
-            options = [m.split()[0] for m in more if m.startswith("-")]
-            messages.append(f"perhaps you meant {' or '.join(dict.fromkeys(options))}")
-        elif heading.startswith("Missing from"):
-            messages.append(f"{heading} {more[0]}")
-        elif not heading.startswith(("For full helptext", "Argument helptext")):
-            messages.append(" ".join([heading, *more]).rstrip("."))
-    shown = re.findall(r"frugax[\w ]* --help", box) or [f"{prog} --help"]
-    return f"{'; '.join(messages)}; see {shown[-1]}."
+            words.append(value)
+    return functools.partial(command, *words, **options)

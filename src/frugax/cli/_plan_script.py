@@ -8,32 +8,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from frugax.budget import from_plain
 from frugax.errors import ConfigError
 
-from ._plan_for_targets import TargetOptions, show_plan
+from ._plan_for_targets import show_plan
+from ._plan_options import PlanOptions
 
 if TYPE_CHECKING:
     from frugax.capture import ScriptPlan
     from frugax.targets import Target
 
 
-def plan_script(
-    command: Sequence[str],
-    options: TargetOptions,
-    *,
-    execute: bool,
-    console: Console,
-) -> int:
+def plan_script(command: Sequence[str], options: PlanOptions) -> int:
     """Print the answer for each target.
 
     Args:
         command: the script and its arguments, or -m, a module and its arguments.
         options: the targets and more.
-        execute: whether large arrays are made.
-        console: where to print.
 
     Raises:
         ConfigError: an option is wrong, or the script calls no training step.
@@ -43,14 +34,14 @@ def plan_script(
     script = command[1] if command[0] == "-m" else command[0]
     if command[0] != "-m" and not Path(script).is_file():
         raise ConfigError(f"{script}: there is no such file.")
-    targets, costs = options.check()
+    targets, costs = options.read_targets()
     limit = options.read_budget() or fit.DEFAULT_BUDGET
     for target in targets:
         target.in_bytes(limit)  # refused before the script runs
     settings = {
         "budget": options.budget or str(fit.DEFAULT_BUDGET),
         "why": options.why or options.picture is not None,
-        "execute": execute,
+        "execute": options.execute,
     }
     rows, peaks, steps = [], [], []
     # A script sees as many devices as the target has.
@@ -68,7 +59,7 @@ def plan_script(
     ]
     plan = fit.FitPlan(rows=tuple(rows))
     text = f"{script}: {steps[0]}\n{plan}"
-    return show_plan(script, plan, text, targets, lambda: peaks, options, console)
+    return show_plan(script, plan, text, targets, lambda: peaks, options)
 
 
 def _run(

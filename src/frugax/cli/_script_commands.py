@@ -4,27 +4,23 @@ from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
 from frugax.errors import ConfigError
 
+from ._arguments import Arg, OutFile
 from ._consoles import print_note
 
 # The options of `exec` that take a value; the first word that is neither an option nor
 # such a value is the script.
 _WITH_VALUE = ("--memory", "--receipt")
-Command = Annotated[
-    tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SCRIPT ...")
-]
 
 
 def exec_(
-    command: Command,
+    command: Annotated[tuple[str, ...], Arg("SCRIPT ...")],
     /,
     *,
-    memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None,
-    watch: tyro.conf.FlagCreatePairsOff[bool] = False,
-    receipt: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+    memory: Annotated[str | None, Arg("SIZE")] = None,
+    watch: bool = False,
+    receipt: OutFile = None,
 ) -> int:
     """Run a training script as it is, within a memory budget.
 
@@ -81,16 +77,12 @@ def exec_(
 
 
 def explain(
-    script: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SCRIPT")],
-    arguments: Annotated[
-        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="-- ARGUMENT ...")
-    ] = (),
+    script: str,
+    arguments: Annotated[tuple[str, ...], Arg("-- ARGUMENT ...")] = (),
     /,
     *,
-    module: Annotated[
-        tyro.conf.FlagCreatePairsOff[bool], tyro.conf.arg(aliases=["-m"])
-    ] = False,
-    receipt: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+    module: Annotated[bool, Arg(aliases=("-m",))] = False,
+    receipt: OutFile = None,
 ) -> int:
     """Run a script as it is, and explain where its memory goes.
 

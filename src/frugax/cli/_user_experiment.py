@@ -5,8 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from frugax.errors import ConfigError, FrugaxError
-
-from ._user_function import load_function
+from frugax.run import load_function
 
 if TYPE_CHECKING:
     from frugax.causal.campaign import Campaign, ExperimentRecord

@@ -3,16 +3,12 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-import tyro
-
 from frugax.errors import ConfigError
 
-from ._consoles import console, errors
+from ._arguments import Arg
+from ._consoles import errors, say, show_progress
 
-Journal = Annotated[
-    Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR|JOURNAL")
-]
-Target = Annotated[Path, tyro.conf.arg(metavar="FILE")]
+Journal = Annotated[Path, Arg("RUN_DIR|JOURNAL")]
 
 _SUFFIXES: dict[str, Literal["npz", "csv"]] = {".npz": "npz", ".csv": "csv"}
 
@@ -21,9 +17,9 @@ def export(
     journal: Journal,
     /,
     *,
-    to: Target,
+    to: Annotated[Path, Arg("FILE")],
     format: Literal["npz", "csv"] | None = None,
-    force: tyro.conf.FlagCreatePairsOff[bool] = False,
+    force: bool = False,
 ) -> int:
     """Write the records of a run as .npz or CSV.
 
@@ -43,8 +39,6 @@ def export(
     Raises:
         ConfigError: the journal does not exist, or the format is not known.
     """
-    from rich.progress import BarColumn, Progress, TimeRemainingColumn
-
     from frugax.watch.journal import export as write
 
     named = format or _SUFFIXES.get(to.suffix.lower())
@@ -54,33 +48,25 @@ def export(
             "--format."
         )
     path = find_journal(journal)
-    columns = ("Exporting", BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=errors, transient=True) as bar:
-        task = bar.add_task("", total=None)
+    with show_progress("exporting") as show:
+        tell = lambda n, total: show(n / max(total, 1), to.name)
         try:
-            done = write(
-                path,
-                to,
-                named,
-                overwrite=force,
-                progress=lambda n, total: bar.update(task, completed=n, total=total),
-            )
+            done = write(path, to, named, overwrite=force, progress=tell)
         except ValueError as e:
             raise ConfigError(f"frugax watch export: {e}") from e
     # Damaged pieces are named and the rest is exported: most of a run beats none of it.
     for lost in done.lost:
-        errors.print(
+        say(
             f"Lost: {lost.size_bytes:,} bytes at byte {lost.offset:,} of {path} "
             f"({lost.reason}).",
-            soft_wrap=True,
-            highlight=False,
-            markup=False,
+            on=errors,
         )
     # Closing is the last act of a run, so an open journal does not tell the two cases
     # apart.
     if not done.closed:
-        errors.print(
-            "The run is still training, or it died: later records may be missing."
+        say(
+            "The run is still training, or it died: later records may be missing.",
+            on=errors,
         )
     counts = ", ".join(
         f"{n:,} records of {name}".removesuffix(" of ")  # the main stream has no name
@@ -88,15 +74,7 @@ def export(
         if n or not name
     )
     for place in done.paths:
-        line = str(place)
-        if len(done.paths) == 1:
-            line = f"{place}: {counts}"
-        console.print(
-            line,
-            soft_wrap=True,
-            highlight=False,
-            markup=False,
-        )
+        say(f"{place}: {counts}" if len(done.paths) == 1 else place)
     return 0
 
 
@@ -117,10 +95,10 @@ def serve(
     run: Journal,
     /,
     *,
-    port: Annotated[int, tyro.conf.arg(metavar="NUMBER")] = 8765,
-    host: Annotated[str, tyro.conf.arg(metavar="ADDRESS")] = "127.0.0.1",
-    token: tyro.conf.FlagCreatePairsOff[bool] = False,
-    open: tyro.conf.FlagCreatePairsOff[bool] = False,
+    port: Annotated[int, Arg("NUMBER")] = 8765,
+    host: Annotated[str, Arg("ADDRESS")] = "127.0.0.1",
+    token: bool = False,
+    open: bool = False,
 ) -> int:
     """Show a run in the browser, while it trains or afterwards.
 
@@ -148,12 +126,8 @@ def serve(
     """
     from frugax.watch.serve import serve as start
 
-    def say(address: str) -> None:
-        console.print(
-            f"{address}\nCtrl-C ends it.", soft_wrap=True, highlight=False, markup=False
-        )
-
-    start(run, port=port, host=host, token=token, open_browser=open, say=say)
+    tell = lambda address: say(f"{address}\nCtrl-C ends it.")
+    start(run, port=port, host=host, token=token, open_browser=open, say=tell)
     return 0
 
 

@@ -1,29 +1,20 @@
 """`frugax` compress, decompress, export, verify and inspect, for files of weights."""
 
-import contextlib
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
-
-import tyro
-from rich.markup import escape
 
 from frugax.budget import SizeBudget, Verdict, format_bytes
 from frugax.errors import ConfigError
 
-from ._consoles import console, errors
+from ._arguments import Arg, OutFile
+from ._consoles import say, show_progress
 
-File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-Files = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-Output = Annotated[Path | None, tyro.conf.arg(metavar="FILE", aliases=["-o"])]
-To = Annotated[str | None, tyro.conf.arg(metavar="FORMAT|FILE", aliases=["-o"])]
-Flag = tyro.conf.FlagCreatePairsOff[bool]
-Target = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
-# Read as text, so that a value that is not a number becomes one line of error.
-Number = Annotated[str | None, tyro.conf.arg(metavar="NUMBER")]
+Files = Annotated[tuple[Path, ...], Arg("FILE")]
+Output = Annotated[Path | None, Arg("FILE", ("-o",))]
+Number = Annotated[float | None, Arg("NUMBER")]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,27 +28,24 @@ class Limits:
         max_abs: largest error of any one weight; 0 is exact.
     """
 
-    size: Annotated[str | None, tyro.conf.arg(metavar="SIZE", aliases=["--bytes"])] = (
-        None
-    )
+    size: Annotated[str | None, Arg("SIZE", ("--bytes",))] = None
     ratio: Number = None
     rel_error: Number = None
     max_abs: Number = None
 
 
 NO_LIMITS = Limits()
-LimitOptions = tyro.conf.OmitArgPrefixes[Limits]
 
 
 def compress(
     files: Files,
     /,
     *,
-    to: To = None,
-    limits: LimitOptions = NO_LIMITS,
-    workers: Annotated[int, tyro.conf.arg(metavar="N")] = 1,
-    resume: Flag = False,
-    force: Flag = False,
+    to: Annotated[str | None, Arg("FORMAT|FILE", ("-o",))] = None,
+    limits: Limits = NO_LIMITS,
+    workers: Annotated[int, Arg("N")] = 1,
+    resume: bool = False,
+    force: bool = False,
 ) -> int:
     """Compress weights into a size or an error.
 
@@ -185,7 +173,7 @@ def _round_one(file: Path, target: Path, budget: SizeBudget) -> bool:
             shutil.rmtree(made, ignore_errors=True)
             if is_folder:
                 made.mkdir()
-            with _bar(f"rounding to {bits} bits") as progress:
+            with show_progress(f"rounding to {bits} bits") as progress:
                 try:
                     report = package.export_quantised(
                         file, made, bits=bits, budget=limit, progress=progress
@@ -197,7 +185,7 @@ def _round_one(file: Path, target: Path, budget: SizeBudget) -> bool:
                 break
         else:
             raise AssertionError("there is a number of bits to choose")
-        _print(report.summary())
+        say(report.summary())
         if not is_kept:
             return False
         if is_folder:
@@ -224,7 +212,7 @@ def _compress_one(
     weights = package.load_weights(file)
     if not weights:
         raise ConfigError(f"{file}: this file has no weights.")
-    with _bar(f"compressing to {budget}") as progress:
+    with show_progress(f"compressing to {budget}") as progress:
         saved = package.save(
             target,
             weights,
@@ -234,17 +222,17 @@ def _compress_one(
             workers=workers,
             resume=resume,
         )
-    _print(saved.summary())
+    say(saved.summary())
     _print_size(target)
     return saved.receipt.verdict is Verdict.KEPT
 
 
 def decompress(
-    file: File,
+    file: Path,
     /,
     *,
     to: Output = None,
-    force: Flag = False,
+    force: bool = False,
 ) -> int:
     """Write a .fxz file back as .safetensors or .npz.
 
@@ -282,7 +270,7 @@ def decompress(
     export = package.export_safetensors
     if target.suffix == ".npz":
         export = package.export_npz
-    with _bar(f"decompressing {file.name}") as progress:
+    with show_progress(f"decompressing {file.name}") as progress:
         try:
             export(file, target, progress=progress)
         except ValueError as e:  # the target cannot be the file itself
@@ -292,13 +280,13 @@ def decompress(
 
 
 def export(
-    file: File,
+    file: Path,
     /,
     *,
-    to: Annotated[Path, tyro.conf.arg(metavar="FILE", aliases=["-o"])],
-    bits: Annotated[int, tyro.conf.arg(metavar="4|8")] = 8,
-    limits: LimitOptions = NO_LIMITS,
-    force: Flag = False,
+    to: Annotated[Path, Arg("FILE", ("-o",))],
+    bits: Annotated[int, Arg("4|8")] = 8,
+    limits: Limits = NO_LIMITS,
+    force: bool = False,
 ) -> int:
     """Write weights as integers of 4 or 8 bits, for other tools.
 
@@ -332,13 +320,13 @@ def export(
         report = package.export_quantised(file, to, bits=bits, budget=budget)
     except ValueError as e:
         raise ConfigError(f"frugax export: {e}") from e
-    console.print(str(report), highlight=False, markup=False, soft_wrap=True)
+    say(report)
     _print_size(to if to.suffix else to / "model.safetensors")
     broken = budget is not None and report.verdict is not Verdict.KEPT
     return int(broken or not report.quantised)
 
 
-def verify(file: File, /, *, against: Target = None) -> int:
+def verify(file: Path, /, *, against: OutFile = None) -> int:
     """Check every byte and every claim of a .fxz file.
 
     For example:
@@ -362,16 +350,16 @@ def verify(file: File, /, *, against: Target = None) -> int:
         if not against.is_dir():
             _must_exist(against)
         original = package.load_weights(against)
-    with _bar(f"verifying {file.name}") as progress:
+    with show_progress(f"verifying {file.name}") as progress:
         try:
             report = package.verify(file, against=original, progress=progress)
         except ValueError as e:
             raise ConfigError(f"{against}: {e}") from e
-    console.print(str(report), highlight=False, markup=False, soft_wrap=True)
+    say(report)
     return int(not report.ok)
 
 
-def inspect(file: File, /, *, plot: Output = None, force: Flag = False) -> int:
+def inspect(file: Path, /, *, plot: Output = None, force: bool = False) -> int:
     """Show the codec, bytes and error of each tensor in a .fxz file.
 
     For example:
@@ -399,7 +387,7 @@ def inspect(file: File, /, *, plot: Output = None, force: Flag = False) -> int:
             raise ConfigError(f"--plot {plot}: the file must end in .svg.")
         _must_be_free(plot, force=force, option="--plot")
     found = package.inspect(file)
-    console.print(str(found), highlight=False, markup=False, soft_wrap=True)
+    say(found)
     if plot is not None:
         write_whole(plot, found.svg())
         _print_size(plot)
@@ -427,28 +415,26 @@ def _parse_limits(command: str, limits: Limits) -> SizeBudget | None:
     if {"size", "ratio"} <= stated.keys() or {"rel_error", "max_abs"} <= stated.keys():
         raise ConfigError(_LIMITS.format(command))
     fields: dict[str, Any] = {}
-    for name, text in stated.items():
+    for name, value in stated.items():
         try:
             # Each option is parsed as its own budget, so that its error can name it.
-            part = dataclasses.asdict(_parse_limit(name, text))
+            part = dataclasses.asdict(_parse_limit(name, value))
         except ValueError as e:
             option = {"size": "size (or --bytes)"}.get(name, name.replace("_", "-"))
-            raise ConfigError(f"frugax {command}: --{option} {text}: {e}") from e
+            written = value if name == "size" else f"{value:g}"
+            raise ConfigError(f"frugax {command}: --{option} {written}: {e}") from e
         fields |= {field: value for field, value in part.items() if value is not None}
     return SizeBudget(**fields)
 
 
-def _parse_limit(name: str, text: str) -> SizeBudget:
+def _parse_limit(name: str, value: Any) -> SizeBudget:
     """Parse one option."""
-    try:
-        number = float(text)
-    except ValueError as e:
-        if name == "size":
-            return SizeBudget(text)
-        raise ValueError("this must be a number, such as 8 or 0.01.") from e
     if name != "size":
-        limit: dict[str, Any] = {name: number}
-        return SizeBudget(**limit)
+        return SizeBudget(**{name: value})
+    try:
+        number = float(value)
+    except ValueError:
+        return SizeBudget(value)
     if not number.is_integer():
         raise ValueError("bytes are whole numbers; write other units as in 2MiB.")
     return SizeBudget(bytes=int(number))
@@ -463,48 +449,11 @@ def _must_be_free(target: Path, *, force: bool, option: str = "--to") -> None:
         )
 
 
-def _print(text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
 def _print_size(path: Path) -> None:
     size = path.stat().st_size
     if path.is_dir():
         size = sum(file.stat().st_size for file in path.iterdir())
-    console.print(
-        f"{path}: {size:,} bytes ({format_bytes(size)})",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
-
-
-@contextlib.contextmanager
-def _bar(task: str) -> Iterator[Callable[[float, str], None]]:
-    """Show a progress bar with the current part, if the output is a terminal."""
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = ("{task.description}", BarColumn(), TaskProgressColumn())
-    with Progress(
-        *columns,
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=errors,
-        disable=not errors.is_terminal,
-        transient=True,
-    ) as bar:
-        row = bar.add_task(escape(task), total=1.0)
-
-        def show(done: float, part: str) -> None:
-            bar.update(row, completed=done, description=escape(f"{task}: {part}"))
-
-        yield show
+    say(f"{path}: {size:,} bytes ({format_bytes(size)})")
 
 
 def _must_exist(file: Path) -> None:

@@ -1,6 +1,5 @@
 """Cache on disk what the compiler reports of a program: memory, flops and HLO text."""
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -11,8 +10,7 @@ from typing import Any
 import jax
 import zstandard
 
-from frugax.errors import OutputError
-from frugax.fileio import DiskCache, cache_folder, write_whole
+from frugax.fileio import DiskCache, cache_folder
 
 # Above this the least recently used answers are deleted.
 _MAX_BYTES = 512 * 2**20
@@ -112,9 +110,8 @@ class AnswerCache:
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         """Use this folder; by default `frugax/targets` in the user's cache folder."""
-        self.folder = Path(folder or cache_folder("targets"))
         self._files = DiskCache(
-            self.folder,
+            Path(folder or cache_folder("targets")),
             suffix=".answer",
             kind="answer",
             remedy="the program is compiled again",
@@ -143,24 +140,6 @@ class AnswerCache:
         facts["module_bytes"] = len(answer.hlo_module)
         texts = zstandard.compress(answer.hlo_module + answer.hlo_text.encode())
         self._files.store(key, json.dumps(facts).encode() + b"\n" + texts)
-
-    def last_seconds(self, label: str) -> float | None:
-        """Seconds that the newest compilation under this label took, or None."""
-        try:
-            times = json.loads((self.folder / "times.json").read_text())
-            return float(times[label])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
-    def note_seconds(self, label: str, seconds: float) -> None:
-        """Remember how long a compilation took, for the next spinner."""
-        file = self.folder / "times.json"
-        times: dict[str, float] = {}
-        with contextlib.suppress(OSError, ValueError):
-            times = dict(json.loads(file.read_text()))
-        times[label] = round(seconds, 1)
-        with contextlib.suppress(OutputError):  # `store` has warned
-            write_whole(file, json.dumps(times))
 
 
 def _decode(content: bytes) -> CompiledAnswer:

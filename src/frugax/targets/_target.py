@@ -337,8 +337,8 @@ class Target:
             places = hashlib.sha256(text.encode()).hexdigest()
         if cache is not False and (found := store.load(key, places=places)):
             return found
-        label = f"{self.platform}: {getattr(traced, 'fun_name', 'program')}"
-        _tell(self, store.last_seconds(label))
+        if tell := _listener.get():
+            tell(self)
         started = time.perf_counter()
         try:
             compiled, caveat = run_patiently(
@@ -350,17 +350,15 @@ class Target:
             )
         except jax.errors.JaxRuntimeError as e:
             raise translate(e, self.name) from e
-        seconds = time.perf_counter() - started
         answer = read_answer(
             compiled,
             target=self.name,
             places=places,
-            seconds=seconds,
+            seconds=time.perf_counter() - started,
             caveat=caveat,
         )
         if cache is not False:
             store.store(key, answer)
-            store.note_seconds(label, seconds)
         return answer
 
     def _description(self) -> str:
@@ -407,31 +405,31 @@ class Target:
 
 def find_target(args: Any) -> Target:
     """The target where these arguments live: that of the first placed leaf, or here."""
-    for leaf in jax.tree.leaves(args):
-        sharding = getattr(leaf, "sharding", None)
-        if isinstance(leaf, Tracer) or sharding is None:
-            continue
-        mesh = getattr(sharding, "mesh", None)
-        if isinstance(mesh, jax.sharding.AbstractMesh):
-            continue
-        if isinstance(mesh, jax.sharding.Mesh):
-            return Target.of_devices(list(mesh.devices.flat))
-        return Target.of_devices(list(sharding.device_set))
-    return _traced_for.get() or Target.of_devices([_default_device()])
+    sharding = _find_sharding(args)
+    if sharding is None:
+        return _traced_for.get() or Target.of_devices([_default_device()])
+    if isinstance(sharding, jax.sharding.NamedSharding):
+        return Target.of_devices(list(sharding.mesh.devices.flat))
+    return Target.of_devices(list(sharding.device_set))
 
 
 def find_platform(args: Any) -> str:
     """The platform where these arguments live; as `find_target`, and quicker."""
+    sharding = _find_sharding(args)
+    if sharding is not None:
+        return next(iter(sharding.device_set)).platform
+    return (_traced_for.get() or _default_device()).platform
+
+
+def _find_sharding(args: Any) -> Any:
+    """The sharding of the first leaf that lies on devices; None if there is none."""
     for leaf in jax.tree.leaves(args):
         sharding = getattr(leaf, "sharding", None)
-        if isinstance(leaf, Tracer) or sharding is None:
-            continue
-        if not isinstance(getattr(sharding, "mesh", None), jax.sharding.AbstractMesh):
-            return next(iter(sharding.device_set)).platform
-    traced_for = _traced_for.get()
-    if traced_for is not None:
-        return traced_for.platform
-    return _default_device().platform
+        mesh = getattr(sharding, "mesh", None)
+        is_abstract = isinstance(mesh, jax.sharding.AbstractMesh)
+        if sharding is not None and not is_abstract and not isinstance(leaf, Tracer):
+            return sharding
+    return None
 
 
 def _default_device() -> Any:
@@ -444,8 +442,8 @@ def _default_device() -> Any:
 
 
 @contextlib.contextmanager
-def listen(tell: Callable[["Target", float | None], None]) -> Iterator[None]:
-    """Before each compilation call `tell`: the target, and the seconds last time."""
+def listen(tell: Callable[["Target"], None]) -> Iterator[None]:
+    """Call `tell` with the target before each compilation."""
     token = _listener.set(tell)
     try:
         yield
@@ -453,18 +451,13 @@ def listen(tell: Callable[["Target", float | None], None]) -> Iterator[None]:
         _listener.reset(token)
 
 
-_listener: contextvars.ContextVar[Callable[[Target, float | None], None] | None] = (
+_listener: contextvars.ContextVar[Callable[[Target], None] | None] = (
     contextvars.ContextVar("listener", default=None)
 )
 _apart = threading.Lock()
 # Targets whose devices were asked for, by their client. Topologies are kept for good,
 # so the addresses are not used again.
 _MADE: dict[int, Target] = {}
-
-
-def _tell(target: Target, seconds: float | None) -> None:
-    if tell := _listener.get():
-        tell(target, seconds)
 
 
 def _values_of(target: Target) -> dict[str, Any]:
