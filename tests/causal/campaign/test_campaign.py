@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chain_campaigns import CHAIN, campaign_of
 from frugax import ExperimentBudget, causal
 from frugax.causal.campaign import (
     Campaign,
@@ -23,21 +24,6 @@ from frugax.causal.posterior import ActionSpace, Points
 from frugax.causal.posterior._action_process import _Prior
 from frugax.errors import CorruptFileError, FrugaxError, OutputError
 from refusals import refuses
-
-CHAIN = causal.SCM.linear(
-    {"x": {}, "z": {"x": 1.0}, "y": {"z": -1.0}}, noise_scale=0.1, target="y"
-)
-
-
-def campaign_of(**more):
-    told: dict[str, Any] = {
-        "variables": {"x": (-2.0, 2.0), "z": (-3.0, 3.0)},
-        "target": "y",
-        "budget": ExperimentBudget(cost=6.0, costs={"x": 1.0, "z": 2.5}),
-        "num_posterior_samples": 8,
-        **more,
-    }
-    return Campaign(**told)
 
 
 def answer(campaign, ask, rows=1):

@@ -3,25 +3,17 @@
 import numpy as np
 import pytest
 
+from chain_campaigns import CHAIN, campaign_of
 from frugax import ExperimentBudget, causal
 from frugax.causal.campaign import Campaign
 from frugax.errors import OutputError
 from refusals import refuses
 
-CHAIN = causal.SCM.linear(
-    {"x": {}, "z": {"x": 1.0}, "y": {"z": -1.0}}, noise_scale=0.1, target="y"
-)
-
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
     """A campaign of three experiments: -1, failed and 1e38."""
-    campaign = Campaign(
-        variables={"x": (-2.0, 2.0)},
-        target="y",
-        budget=ExperimentBudget(n=5),
-        num_posterior_samples=8,
-    )
+    campaign = campaign_of(variables={"x": (-2.0, 2.0)}, budget=ExperimentBudget(n=5))
     campaign.tell_observations(causal.sample(CHAIN, 2, seed=1))
     campaign.ask()
     campaign.tell(0, -1.0)

@@ -1,26 +1,17 @@
 """Equal rows give equal figures, whatever their history; reading changes nothing."""
 
-from typing import Any
 
 import numpy as np
 import pytest
 
+from chain_campaigns import CHAIN, campaign_of
 from frugax import ExperimentBudget, causal
 from frugax.causal.campaign import Binary, Campaign, Categorical, Integer
 from refusals import warns
 
-CHAIN = causal.SCM.linear({"x": {}, "z": {"x": 1.0}, "y": {"z": -1.0}}, noise_scale=0.1)
 
-
-def begin(seed=0, **more):
-    settings: dict[str, Any] = {
-        "variables": {"x": (-2.0, 2.0), "z": (-3.0, 3.0)},
-        "target": "y",
-        "budget": ExperimentBudget(n=4),
-        "num_posterior_samples": 8,
-        "seed": seed,
-    }
-    return Campaign(**settings | more)
+def begin(**more):
+    return campaign_of(**{"budget": ExperimentBudget(n=4)} | more)
 
 
 def rows(experiment):

@@ -1,28 +1,14 @@
 """Answers and observations that lack columns."""
 
-from typing import Any
 
 import numpy as np
 import pytest
 
+from chain_campaigns import CHAIN, campaign_of
 from frugax import ExperimentBudget, causal
-from frugax.causal.campaign import Binary, Campaign, Categorical, Grid
+from frugax.causal.campaign import Binary, Categorical, Grid
 from frugax.causal.campaign.preparation import find_imputed_values
 from frugax.causal.posterior import Domain, Outcomes, Points, sample_log_likelihoods
-
-CHAIN = causal.SCM.linear(
-    {"x": {}, "z": {"x": 1.0}, "y": {"z": -1.0}}, noise_scale=0.1, target="y"
-)
-
-
-def campaign_of(**more):
-    told: dict[str, Any] = {
-        "variables": {"x": (-2.0, 2.0), "z": (-3.0, 3.0)},
-        "target": "y",
-        "num_posterior_samples": 8,
-        **more,
-    }
-    return Campaign(**told)
 
 
 def measured(ask):

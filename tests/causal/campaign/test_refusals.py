@@ -2,31 +2,16 @@
 
 import gc
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 
+from chain_campaigns import CHAIN, campaign_of
 from frugax import ExperimentBudget, InfeasibleBudgetError, causal
 from frugax.causal.campaign import Campaign
 from frugax.causal.campaign.preparation import find_mean_range
 from frugax.errors import FrugaxError, OutputError
 from refusals import refuses
-
-CHAIN = causal.SCM.linear(
-    {"x": {}, "z": {"x": 1.0}, "y": {"z": -1.0}}, noise_scale=0.1, target="y"
-)
-
-
-def campaign_of(**more):
-    told: dict[str, Any] = {
-        "variables": {"x": (-2.0, 2.0), "z": (-3.0, 3.0)},
-        "target": "y",
-        "budget": ExperimentBudget(cost=6.0, costs={"x": 1.0, "z": 2.5}),
-        "num_posterior_samples": 8,
-        **more,
-    }
-    return Campaign(**told)
 
 
 @pytest.mark.parametrize(
