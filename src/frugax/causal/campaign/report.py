@@ -287,8 +287,9 @@ def _render_graph(campaign: Campaign) -> Markup:
             "below 5 % are not drawn. Blue variables may be set; the green one is "
             "the target."
         ),
-        _render_table(("cause", "effect", "#probability"), rows),
     ]
+    if rows:
+        parts.append(_render_table(("cause", "effect", "#probability"), rows))
     frac = inference.discrepancy.size / inference.scale
     if frac > _MIN_DISCREPANCY_FRAC:
         parts.append(
