@@ -10,8 +10,9 @@ import jax
 from frugax.budget import amount, format_bytes, format_share, table
 from frugax.targets import CompiledAnswer
 
+from ._hlo import Module
 from ._program_costs import program
-from ._schedule import Schedule, ScheduledOperation, module_of
+from ._schedule import Schedule, ScheduledOperation, live_ranges
 
 _MAX_LISTED = 10
 
@@ -140,7 +141,7 @@ def peak(compiled: "jax.stages.Compiled | CompiledAnswer") -> PeakMemory:
             a format that this version can read.
     """
     total = program(compiled).total_bytes
-    schedule = Schedule(module_of(compiled))
+    schedule = Schedule(Module.of(compiled))
     operations = schedule.operations()
     made_by = {
         buffer: (number, index)
@@ -207,22 +208,18 @@ def _find_peak(
     operations: tuple[ScheduledOperation, ...], sizes: dict[int, int]
 ) -> tuple[int, list[int]]:
     """The operation at which most bytes are held, and the buffers held there."""
-    born: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for t, op in enumerate(operations):
-        for buffer in op.defines:
-            born.setdefault(buffer, t)
-        last |= dict.fromkeys(op.touches, t)
+    ranges = live_ranges(operations)
     change = [0] * (len(operations) + 1)
-    for buffer, t in born.items():
-        change[t] += sizes[buffer]
-        change[last[buffer] + 1] -= sizes[buffer]
+    for buffer, (first, last) in ranges.items():
+        change[first] += sizes[buffer]
+        change[last + 1] -= sizes[buffer]
     now = most = moment = 0
     for t, op in enumerate(operations):
         now += change[t]
         if now > most and op.works:
             most, moment = now, t
-    return moment, [b for b, t in born.items() if t <= moment <= last[b]]
+    alive = [b for b, (first, last) in ranges.items() if first <= moment <= last]
+    return moment, alive
 
 
 def _find_saved(

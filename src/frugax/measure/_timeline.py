@@ -13,8 +13,9 @@ import numpy as np
 from frugax.budget import amount, table
 from frugax.targets import CompiledAnswer
 
+from ._hlo import Module
 from ._protobuf import Message
-from ._schedule import Schedule, ScheduledOperation
+from ._schedule import Schedule, ScheduledOperation, live_ranges
 
 # Arrays at the peak that `str(timeline)` lists.
 _MAX_LISTED = 8
@@ -104,9 +105,8 @@ def timeline(compiled: jax.stages.Compiled | CompiledAnswer) -> Timeline:
     """
     if isinstance(compiled, CompiledAnswer):
         return _count_apart(compiled)
-    # Either may be None on backends without the analysis; then `serialised` is empty.
+    # It may be None on backends without the analysis; then `serialised` is empty.
     memory: Any = compiled.memory_analysis()
-    executable: Any = compiled.runtime_executable()
     serialised = getattr(memory, "serialized_buffer_assignment_proto", b"")
     if not serialised:
         raise ValueError(
@@ -119,8 +119,7 @@ def timeline(compiled: jax.stages.Compiled | CompiledAnswer) -> Timeline:
         at = buffer.message(_BUFFER_DEFINED_AT)
         of_instruction = definitions.setdefault(at.number(_DEFINED_AT_INSTRUCTION), {})
         of_instruction[at.numbers(_DEFINED_AT_INDEX)] = buffer.number(_BUFFER_ID)
-    (module,) = executable.hlo_modules()
-    schedule = Schedule(module.as_serialized_hlo_module_proto(), definitions)
+    schedule = Schedule(Module.of(compiled), definitions)
     operations = schedule.operations()
     places, reserved = _temporary_places(assignment)
     # The two checks below compare the reading with XLA's own figures: a new version of
@@ -142,7 +141,7 @@ def timeline(compiled: jax.stages.Compiled | CompiledAnswer) -> Timeline:
 
 def _count_apart(answer: CompiledAnswer) -> Timeline:
     """The timeline of a program whose arrays all have places of their own."""
-    schedule = Schedule(answer.hlo_module)
+    schedule = Schedule(Module.of(answer))
     operations = schedule.operations()
     places: dict[int, _Place] = {}
     end = 0
@@ -171,24 +170,21 @@ def _temporary_places(assignment: Message) -> tuple[dict[int, _Place], int]:
 def _count(
     operations: tuple[ScheduledOperation, ...], places: dict[int, _Place], reserved: int
 ) -> Timeline:
-    born: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for t, op in enumerate(operations):
-        for buffer in op.defines & places.keys():
-            born.setdefault(buffer, t)
-        last |= dict.fromkeys(op.touches & places.keys(), t)
+    ranges = {b: r for b, r in live_ranges(operations).items() if b in places}
     starts: dict[int, list[int]] = {}
     ends: dict[int, list[int]] = {}
-    for buffer, t in born.items():
-        starts.setdefault(t, []).append(buffer)
-        ends.setdefault(last[buffer], []).append(buffer)
+    for buffer, (first, last) in ranges.items():
+        starts.setdefault(first, []).append(buffer)
+        ends.setdefault(last, []).append(buffer)
     # An array that is updated in place stands where the old one stood. Places in memory
     # are counted and not buffers, so that nothing counts twice: the memory is cut at
     # every edge of a buffer, and `users` counts the live buffers on each part.
-    edges = sorted({e for b in born for e in (places[b].start, places[b].stop)})
+    edges = sorted({e for b in ranges for e in (places[b].start, places[b].stop)})
     part_at = {e: i for i, e in enumerate(edges)}
     widths, users = np.diff(edges), np.zeros(max(len(edges) - 1, 0), int)
-    parts = {b: slice(part_at[places[b].start], part_at[places[b].stop]) for b in born}
+    parts = {
+        b: slice(part_at[places[b].start], part_at[places[b].stop]) for b in ranges
+    }
     counted: list[tuple[int, int]] = []
     for t, op in enumerate(operations):
         for buffer in starts.get(t, ()):
@@ -198,7 +194,7 @@ def _count(
         for buffer in ends.get(t, ()):
             users[parts[buffer]] -= 1
     peak = max(counted, key=lambda c: c[1], default=(0, 0))[0]
-    alive = [(t, b) for b, t in born.items() if t <= peak <= last[b]]
+    alive = [(t, b) for b, (t, last) in ranges.items() if t <= peak <= last]
     # Of several buffers in one place the latest names it.
     newest = {places[b]: operations[t].name for t, b in alive}
     held = [(name, p.stop - p.start) for p, name in newest.items() if p.stop > p.start]

@@ -15,9 +15,8 @@ import jax
 
 from frugax.targets import CompiledAnswer
 
-from ._arrays import Array, array_leaves
+from ._hlo import Computation, Instruction, Module
 from ._protobuf import Message
-from ._schedule import module_of
 
 Kind: TypeAlias = Literal[
     "product", "convolution", "reduction", "scatter", "sort", "pass"
@@ -74,16 +73,10 @@ _MARKERS = frozenset(
     }
 )
 # Field numbers of hlo.proto, which are fixed once published.
-_COMPUTATIONS, _ENTRY_ID = 3, 6
-_INSTRUCTIONS, _COMPUTATION_ID, _ROOT_ID = 2, 5, 6
-_OPCODE, _SHAPE, _METADATA, _PARAMETER = 2, 3, 7, 9
 _WINDOW, _CONVOLUTION, _CALL_TARGET, _DOT = 15, 16, 28, 30
-_ID, _OPERANDS, _CALLED, _BACKEND_CONFIG = 35, 36, 38, 43
-_FEATURE_GROUPS, _BATCH_GROUPS = 50, 58
-_OP_NAME = 2
-_KERNEL_INPUT, _KERNEL_OUTPUT, _KERNEL_SPATIAL = 3, 4, 6
-_INPUT_BATCH, _INPUT_FEATURE, _INPUT_SPATIAL = 7, 8, 11
-_OUTPUT_SPATIAL = 12
+_BATCH_GROUPS = 58
+_KERNEL_INPUT, _KERNEL_OUTPUT = 3, 4
+_INPUT_BATCH, _INPUT_SPATIAL, _OUTPUT_SPATIAL = 7, 11, 12
 _TRIP_COUNT = re.compile(r'"known_trip_count":\{[^}]*"n":"?(\d+)')
 _PARTITIONS = re.compile(r'"outer_dimension_partitions":\[([^\]]*)\]')
 
@@ -174,123 +167,65 @@ def work(compiled: "jax.stages.Compiled | CompiledAnswer") -> Work:
     Args:
         compiled: `jax.jit(f).lower(*args).compile()`, or the answer of a target.
     """
-    return _Module(Message(module_of(compiled))).work()
+    module = Module.of(compiled)
+    return _Reader(module).work_of(module.entry)
 
 
-class _Instruction:
-    """One instruction of a computation."""
+class _Reader:
+    """Reads the work of a module's computations."""
 
-    def __init__(self, message: Message) -> None:
-        self.message = message
-        self.number = message.number(_ID)
-        self.opcode = message.text(_OPCODE)
-        self.operands = message.numbers(_OPERANDS)
-        self.called = message.numbers(_CALLED)
-        self._arrays: tuple[Array, ...] | None = None
-
-    @property
-    def arrays(self) -> tuple[Array, ...]:
-        """The arrays of its result."""
-        if self._arrays is None:
-            leaves = array_leaves(self.message.message(_SHAPE))
-            self._arrays = tuple(leaves.values())
-        return self._arrays
-
-    @property
-    def bytes(self) -> int:
-        return sum(a.bytes for a in self.arrays)
-
-    @property
-    def elements(self) -> int:
-        return max((a.elements for a in self.arrays), default=0)
-
-    @property
-    def config(self) -> str:
-        return self.message.text(_BACKEND_CONFIG)
-
-
-class _Computation:
-    def __init__(self, message: Message) -> None:
-        found = map(_Instruction, message.messages(_INSTRUCTIONS))
-        self.instructions = {i.number: i for i in found}
-        self.root = self.instructions[message.number(_ROOT_ID)]
-
-    def operands(self, instruction: _Instruction) -> list[_Instruction]:
-        return [self.instructions[n] for n in instruction.operands]
-
-    def source(self, instruction: _Instruction) -> _Instruction:
-        """The instruction whose value this one only shows in another shape."""
-        while instruction.opcode in ("bitcast", "copy", "reshape", "convert"):
-            instruction = self.instructions[instruction.operands[0]]
-        return instruction
-
-
-class _Module:
-    def __init__(self, proto: Message) -> None:
-        self._entry = proto.number(_ENTRY_ID)
-        self._messages = {
-            c.number(_COMPUTATION_ID): c for c in proto.messages(_COMPUTATIONS)
-        }
-        self._computations: dict[int, _Computation] = {}
+    def __init__(self, module: Module) -> None:
+        self._module = module
         self._works: dict[int, Work] = {}
 
-    def work(self) -> Work:
-        return self._work_of(self._entry)
-
-    def _computation(self, number: int) -> _Computation:
-        if number not in self._computations:
-            self._computations[number] = _Computation(self._messages[number])
-        return self._computations[number]
-
-    def _work_of(self, number: int) -> Work:
+    def work_of(self, number: int) -> Work:
         if number not in self._works:
-            computation = self._computation(number)
+            computation = self._module.computation(number)
             parts: list[Operation | Loop | Branches] = []
-            for instruction in computation.instructions.values():
+            for instruction in computation:
                 parts += self._parts_of(computation, instruction)
             self._works[number] = Work(tuple(parts))
         return self._works[number]
 
     def _parts_of(
-        self, computation: _Computation, instruction: _Instruction
+        self, computation: Computation, instruction: Instruction
     ) -> "Sequence[Operation | Loop | Branches]":
         opcode = instruction.opcode
         if opcode in _NO_WORK or opcode.endswith(("-done", "-update")):
             return ()
         if opcode == "while":
-            body, condition = map(self._work_of, instruction.called)
+            body, condition = map(self.work_of, instruction.called)
             found = _TRIP_COUNT.search(instruction.config)
             count = int(found[1]) if found else None
             return (Loop(Work(condition.parts + body.parts), count),)
         if opcode == "conditional":
-            return (Branches(tuple(map(self._work_of, instruction.called))),)
+            return (Branches(tuple(map(self.work_of, instruction.called))),)
         if opcode in ("call", "async-start"):
-            return [p for n in instruction.called for p in self._work_of(n).parts]
+            return [p for n in instruction.called for p in self.work_of(n).parts]
         if opcode.removesuffix("-start") in _COLLECTIVES:
             return (_read_collective(computation, instruction),)
         return (self._read_kernel(computation, instruction),)
 
     def _read_kernel(
-        self, computation: _Computation, instruction: _Instruction
+        self, computation: Computation, instruction: Instruction
     ) -> Operation:
         counts = _Counts()
         partitions = 1
         if instruction.opcode == "fusion":
-            inner = self._computation(instruction.called[0])
-            for each in inner.instructions.values():
+            inner = self._module.computation(instruction.called[0])
+            for each in inner:
                 self._count(inner, each, counts)
             size = _fused_bytes(inner)
             if "__ynn_fusion" in instruction.config:
-                counts.serial += max(map(_scalar_elements, inner.instructions.values()))
+                counts.serial += max(map(_scalar_elements, inner))
             if found := _PARTITIONS.search(instruction.config):
                 sides = re.findall(r"\d+", found[1])
                 partitions = math.prod(map(int, sides))
         else:
             self._count(computation, instruction, counts)
             size = _moved_by(computation, instruction)
-        path = instruction.message.message(_METADATA).text(_OP_NAME)
         return Operation(
-            name=path.rpartition("/")[2] or instruction.opcode,
+            name=instruction.path.rpartition("/")[2] or instruction.opcode,
             kind=counts.kind,
             flops=counts.flops,
             dtype=counts.dtype,
@@ -303,7 +238,7 @@ class _Module:
         )
 
     def _count(
-        self, computation: _Computation, instruction: _Instruction, counts: "_Counts"
+        self, computation: Computation, instruction: Instruction, counts: "_Counts"
     ) -> None:
         """Add the work of one instruction, which may be part of a fusion."""
         opcode = instruction.opcode
@@ -340,23 +275,23 @@ class _Module:
             levels = math.log2(max(length, 2))
             counts.arithmetic += 5 * operands[0].elements * levels
         elif opcode == "fusion":  # nested, as on TPUs
-            inner = self._computation(instruction.called[0])
-            for each in inner.instructions.values():
+            inner = self._module.computation(instruction.called[0])
+            for each in inner:
                 self._count(inner, each, counts)
         elif opcode in ("triangular-solve", "cholesky", "infeed", "outfeed", "while"):
             counts.problem = f"the time of {opcode} is not known"
         else:
             counts.arithmetic += _ARITHMETIC.get(opcode, 1.0) * instruction.elements
 
-    def _applied_arithmetic(self, instruction: _Instruction) -> float:
+    def _applied_arithmetic(self, instruction: Instruction) -> float:
         """Instructions that a reduction applies to each element."""
-        inner = self._computation(instruction.called[0]).instructions.values()
+        inner = self._module.computation(instruction.called[0])
         return sum(i.opcode not in _NO_WORK | _MOVES for i in inner)
 
     def _count_call(
         self,
-        instruction: _Instruction,
-        operands: Sequence[_Instruction],
+        instruction: Instruction,
+        operands: Sequence[Instruction],
         counts: "_Counts",
     ) -> None:
         target = instruction.message.text(_CALL_TARGET)
@@ -391,7 +326,7 @@ class _Counts:
     problem: str = ""
 
     def add_product(
-        self, kind: Kind, flops: float, operands: Sequence[_Instruction]
+        self, kind: Kind, flops: float, operands: Sequence[Instruction]
     ) -> None:
         self.kind = kind
         self.flops += flops
@@ -400,7 +335,7 @@ class _Counts:
         self.dtype = max(arrays, key=lambda a: _width(a.dtype)).dtype
 
 
-def _scalar_elements(instruction: _Instruction) -> int:
+def _scalar_elements(instruction: Instruction) -> int:
     """Elements that XNNPACK's successor on CPUs, YNN, computes one at a time.
 
     It does where the side next to the last is 1, as derivatives of a batch of scalars
@@ -416,7 +351,7 @@ def _width(dtype: str) -> int:
     return int((re.findall(r"\d+", dtype) or ["8"])[0])
 
 
-def _read_collective(computation: _Computation, instruction: _Instruction) -> Operation:
+def _read_collective(computation: Computation, instruction: Instruction) -> Operation:
     operands = sum(o.bytes for o in computation.operands(instruction))
     result = instruction.bytes
     # A "-start" returns its operands beside its results.
@@ -426,7 +361,7 @@ def _read_collective(computation: _Computation, instruction: _Instruction) -> Op
     return Operation(name=kind, moved_bytes=max(operands, result), collective=kind)
 
 
-def _moved_by(computation: _Computation, instruction: _Instruction) -> int:
+def _moved_by(computation: Computation, instruction: Instruction) -> int:
     """Bytes that an unfused operation reads and writes."""
     operands = computation.operands(instruction)
     if instruction.opcode in _PARTIAL_READS:
@@ -438,14 +373,14 @@ def _moved_by(computation: _Computation, instruction: _Instruction) -> int:
     return instruction.bytes + sum(o.bytes for o in operands)
 
 
-def _fused_bytes(inner: _Computation) -> int:
+def _fused_bytes(inner: Computation) -> int:
     """Bytes that a fusion reads from its parameters and writes to its results."""
-    users: dict[int, list[_Instruction]] = {}
-    for each in inner.instructions.values():
+    users: dict[int, list[Instruction]] = {}
+    for each in inner:
         for n in dict.fromkeys(each.operands):
             users.setdefault(n, []).append(each)
 
-    def read(each: _Instruction) -> int:
+    def read(each: Instruction) -> int:
         """Bytes of a value that its users need."""
         needed = 0
         for user in users.get(each.number, []):
@@ -462,15 +397,20 @@ def _fused_bytes(inner: _Computation) -> int:
                 return each.bytes
         return min(needed, each.bytes)
 
-    parameters = [i for i in inner.instructions.values() if i.opcode == "parameter"]
-    roots = [inner.root]
-    if inner.root.opcode == "tuple":
-        roots = inner.operands(inner.root)
-    return sum(map(read, parameters)) + sum(_written(inner, r) for r in roots)
+    parameters = [i for i in inner if i.opcode == "parameter"]
+    written = sum(_written(inner, root) for root in inner.outputs().values())
+    return sum(map(read, parameters)) + written
 
 
-def _written(inner: _Computation, root: _Instruction) -> int:
-    at = inner.source(root)
+def _source(computation: Computation, instruction: Instruction) -> Instruction:
+    """The instruction whose value this one only shows in another shape."""
+    while instruction.opcode in ("bitcast", "copy", "reshape", "convert"):
+        instruction = computation.operand(instruction)
+    return instruction
+
+
+def _written(inner: Computation, root: Instruction) -> int:
+    at = _source(inner, root)
     if at.opcode == "dynamic-update-slice":
         return inner.operands(at)[1].bytes
     if at.opcode == "scatter":
@@ -478,14 +418,14 @@ def _written(inner: _Computation, root: _Instruction) -> int:
     return root.bytes
 
 
-def _dot_flops(instruction: _Instruction, operands: Sequence[_Instruction]) -> float:
+def _dot_flops(instruction: Instruction, operands: Sequence[Instruction]) -> float:
     dims = operands[0].arrays[0].dims
     contracted = instruction.message.message(_DOT).numbers(1)
     return 2.0 * instruction.elements * math.prod(dims[n] for n in contracted)
 
 
 def _gemm_flops(
-    instruction: _Instruction, operands: Sequence[_Instruction]
+    instruction: Instruction, operands: Sequence[Instruction]
 ) -> float | None:
     """Flops of a matrix product that a library computes; None where it is unclear."""
     try:
@@ -500,7 +440,7 @@ def _gemm_flops(
 
 
 def _convolution_flops(
-    instruction: _Instruction, operands: Sequence[_Instruction], target: str = ""
+    instruction: Instruction, operands: Sequence[Instruction], target: str = ""
 ) -> float:
     """Flops of the pairs of an input and a weight that are not padding."""
     left, kernel = operands[0].arrays[0].dims, operands[1].arrays[0].dims
@@ -552,7 +492,7 @@ def _signed(value: int) -> int:
     return value - 2**64 if value >= 2**63 else value
 
 
-def _sorted_length(instruction: _Instruction) -> int:
+def _sorted_length(instruction: Instruction) -> int:
     dims = instruction.arrays[0].dims
     (axis,) = instruction.message.numbers(14) or (0,)
     return dims[axis] if dims else 1
