@@ -75,4 +75,5 @@ def test_the_peak_counts_values_that_are_live_together():
     def branches(x):  # three results of 40 bytes wait for the sum
         return jnp.sin(x) + jnp.cos(x) * jnp.tan(x)
 
-    assert jaxprs.peak_bytes(jaxprs.trace(branches, (jnp.ones(10),))) == 4 * 40
+    graph = jaxprs.trace(branches, (jnp.ones(10),))
+    assert max(jaxprs.live_bytes(graph)) == 4 * 40

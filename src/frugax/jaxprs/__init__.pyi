@@ -62,7 +62,6 @@ from ._jax_internals import (
 )
 from ._liveness import (
     live_bytes as live_bytes,
-    peak_bytes as peak_bytes,
 )
 from ._nnx_objects import changes_weights as changes_weights
 from ._take_arrays import (

@@ -26,18 +26,3 @@ def live_bytes(graph: Graph) -> tuple[int, ...]:
         found.append(alive)
         alive -= sum(dies_at.get(i, ()))
     return tuple(found)
-
-
-def peak_bytes(graph: Graph) -> int:
-    """Most bytes of intermediate results alive at once; inputs are not counted.
-
-    This is a model: the compiler reorders, fuses and shares buffers. `measure.program`
-    measures a compiled program.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from frugax.jaxprs import trace
-        >>> peak_bytes(trace(lambda x: jnp.sin(jnp.cos(x)), (jnp.ones(4),)))
-        32
-    """
-    return max(live_bytes(graph), default=0)
