@@ -97,6 +97,10 @@ class _Call:
         """The leaves as shapes, where a committed array keeps its place."""
         return list(map(_shape, self.leaves))
 
+    def of_shapes(self) -> "_Call":
+        """The same call without its arrays, which may be large, or be donated."""
+        return dataclasses.replace(self, leaves=self.shapes)
+
     def rebuild(self, leaves: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a call with these leaves and the same static arguments."""
         args, kwargs = self.tree.unflatten(leaves)
@@ -152,25 +156,36 @@ class _FlatProgram:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Program:
-    """What runs for one signature; `causes` say why it has no plan."""
+    """What runs for one signature.
+
+    Attributes:
+        jitted: the function that is called.
+        call: its arguments, as shapes.
+        staged: the traced program, with its gradients; None if it is only watched.
+        plan: its plan; None without one.
+        causes: why it has no plan.
+    """
 
     jitted: Any
     call: _Call
-    plan: JitPlan | None
-    staged: StagedProgram
+    staged: StagedProgram | None = None
+    plan: JitPlan | None = None
     causes: tuple[str, ...] = ()
 
+    @functools.cached_property
+    def traced(self) -> Any:
+        """The traced function; JAX finds the trace of the program that has run."""
+        return _FlatProgram(self.jitted, self.call).trace(*self.call.shapes)
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Compiled:
-    """A program that has run, with what its compiler says of it."""
+    @functools.cached_property
+    def compiled(self) -> Any:
+        """The program that has run: nothing is compiled."""
+        return self.traced.lower().compile()
 
-    call: _Call
-    traced: Any
-    compiled: Any
-    costs: measure.ProgramCosts
-    plan: JitPlan | None
-    causes: tuple[str, ...]
+    @property
+    def costs(self) -> measure.ProgramCosts:
+        """What its compiler says of it."""
+        return measure.program(self.compiled)
 
     @property
     def demand(self) -> tuple[bool, float]:
@@ -214,8 +229,6 @@ class PlannedFunction:
             self._watched = jax_jit(self._note_traces(fun), **options)
         self._programs: dict[Hashable, _Program] = {}
         self._latest: _Program | None = None
-        # Of each compilation that is only watched.
-        self._watched_calls: list[_Call] = []
         # Plans of programs that do not fit, by `_Call.kind`.
         self._missed: dict[Hashable, list[JitPlan]] = {}
         self._signatures: list[Signature] = []
@@ -230,10 +243,8 @@ class PlannedFunction:
         if self._watched is not None:
             result = self._watched(*args, **kwargs)
             if self._causes:
-                # The arrays themselves may be large.
                 call = self._split(args, kwargs)
-                call = dataclasses.replace(call, leaves=call.shapes)
-                self._watched_calls.append(call)
+                self._programs[call.key] = _Program(self._watched, call.of_shapes())
                 self._note_compile(began)
             return result
         latest = self._latest
@@ -341,44 +352,24 @@ class PlannedFunction:
             donation=Donation.of(self._name_leaves(program.call), program.traced),
         )
 
-    def _report_of(self, program: _Compiled) -> JitReport:
+    def _report_of(self, program: _Program) -> JitReport:
         step_time = None
         if program.plan is not None:
             target = find_target(program.call.shapes)
             step_time = measure.step_time(program.compiled, target)
         return self.record.report(
-            program.costs,
-            program.plan,
-            program.causes,
-            self._num_programs,
-            step_time,
+            memory=program.costs,
+            plan=program.plan,
+            unplanned=program.causes,
+            programs=len(self._programs),
+            step_time=step_time,
         )
 
-    @property
-    def _num_programs(self) -> int:
-        return len(self._programs) or len(self._watched_calls)
-
-    def _most_demanding(self) -> _Compiled:
+    def _most_demanding(self) -> _Program:
         """The program that has run and needs most of its limit."""
-        if not self._num_programs:
+        if not self._programs:
             raise ValueError(f"{self.record.name} was not called yet: call it first.")
-        found = [
-            self._compile(p.jitted, p.call, p.plan, p.causes)
-            for p in self._programs.values()
-        ]
-        found += [
-            self._compile(self._watched, c, None, ()) for c in self._watched_calls
-        ]
-        return max(found, key=lambda program: program.demand)
-
-    def _compile(
-        self, jitted: Any, call: _Call, plan: JitPlan | None, causes: tuple[str, ...]
-    ) -> _Compiled:
-        traced = _FlatProgram(jitted, call).trace(*call.shapes)
-        # JAX finds the program that has run: nothing is compiled.
-        compiled = traced.lower().compile()
-        costs = measure.program(compiled)
-        return _Compiled(call, traced, compiled, costs, plan, causes)
+        return max(self._programs.values(), key=lambda program: program.demand)
 
     # --- planning -----------------------------------------------------------------
 
@@ -434,9 +425,8 @@ class PlannedFunction:
 
             return _FlatProgram(jax_jit(replay, **self._options), call)
 
-        shapes = call.shapes
-        # The arrays themselves may be large, and be donated.
-        call = dataclasses.replace(call, leaves=shapes)
+        call = call.of_shapes()
+        shapes = call.leaves
         if self._on_step is not None and staged.takes_gradient:
             self._on_step(
                 TracedStep.of(
@@ -457,7 +447,7 @@ class PlannedFunction:
             if self._budget is None:
                 causes = []
             self._warn(causes)
-            return _Program(build({}).jitted, call, None, staged, tuple(causes))
+            return _Program(build({}).jitted, call, staged, causes=tuple(causes))
         if self.record.on_plan is not None:
             self.record.on_plan(self.record)
         try:
@@ -467,7 +457,7 @@ class PlannedFunction:
             # Whatever fails in planning, the user's program runs.
             cause = f"{type(e).__name__}: {str(e).partition(chr(10))[0]:.300}"
             self._warn([cause])
-            return _Program(build({}).jitted, call, None, staged, (cause,))
+            return _Program(build({}).jitted, call, staged, causes=(cause,))
         plan = found.plan
         if not plan.fits and plan.gradients:
             excess = plan.predicted / plan.budget.usable_bytes - 1
@@ -479,7 +469,7 @@ class PlannedFunction:
             missed.append(plan)
             needs = f"it needs {format_bytes(plan.predicted)}"
             self._warn([f"{needs}, but the budget is {plan.budget}", *plan.problems])
-        return _Program(found.jitted.jitted, call, found.plan, staged)
+        return _Program(found.jitted.jitted, call, staged, plan)
 
     def _warn(self, causes: Sequence[str]) -> None:
         if causes:

@@ -4,7 +4,8 @@ import dataclasses
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
 from frugax.budget import (
     Receipt,
@@ -86,26 +87,15 @@ class CallRecord:
         if self.on_compile is not None:
             self.on_compile(self)
 
-    def report(
-        self,
-        memory: ProgramCosts | None = None,
-        plan: JitPlan | None = None,
-        unplanned: Sequence[str] = (),
-        programs: int = 1,
-        step_time: StepTime | None = None,
-    ) -> "JitReport":
-        """The report of these calls, with the memory of one of its programs."""
+    def report(self, **of_program: Any) -> "JitReport":
+        """The report of these calls, with what is known of one of its programs."""
         return JitReport(
             name=self.name,
             place=self.place,
             calls=self.calls,
             step_seconds=statistics.median(self.gaps) if self.gaps else None,
             compiles=tuple(self.compiles),
-            memory=memory,
-            plan=plan,
-            unplanned=tuple(unplanned),
-            programs=programs,
-            step_time=step_time,
+            **of_program,
         )
 
 
@@ -133,8 +123,8 @@ class JitReport:
     calls: int
     step_seconds: float | None
     compiles: tuple[Compile, ...]
-    memory: ProgramCosts | None
-    plan: JitPlan | None
+    memory: ProgramCosts | None = None
+    plan: JitPlan | None = None
     unplanned: tuple[str, ...] = ()
     programs: int = 1
     step_time: StepTime | None = None
