@@ -191,15 +191,7 @@ class BatchPart(BatchRows):
         """
         states = [v.state for v in carry]
         while True:
-            seen: list[State] = []
-
-            def probe(
-                carry: Any, *more: Any, states: Any = states, seen: Any = seen
-            ) -> Any:
-                outs = run(states, carry, *more)
-                seen[:] = [o.state for o in outs]
-                return [o.array for o in outs]
-
+            probe, seen = _noting_states(functools.partial(run, states))
             start = [self.coerce(v, s) for v, s in zip(carry, states, strict=True)]
             jax.eval_shape(probe, [v.array for v in start], *more)
             joined = [n if o is None else o for o, n in zip(states, seen, strict=False)]
@@ -211,52 +203,36 @@ class BatchPart(BatchRows):
         index, *rest = values
         if index.state is not None:
             raise MixesBatchError("a branch depends on the batch")
-        branches, states = eqn.params["branches"], []
-        for b in branches:
-            seen: list[State] = []
+        arrays, inputs = [v.array for v in rest], [v.state for v in rest]
 
-            def probe(*arrays: Any, b: Any = b, seen: Any = seen) -> Any:
-                outs = self.call(
-                    b, [Value(v.state, a) for v, a in zip(rest, arrays, strict=False)]
-                )
-                seen[:] = [o.state for o in outs]
-                return [o.array for o in outs]
+        def call(branch: Any, *arrays: Any) -> list[Value]:
+            return self.call(branch, list(map(Value, inputs, arrays)))
 
-            jax.eval_shape(probe, *(v.array for v in rest))
+        branches = [functools.partial(call, b) for b in eqn.params["branches"]]
+        states: list[list[State]] = []
+        for branch in branches:
+            probe, seen = _noting_states(branch)
+            jax.eval_shape(probe, *arrays)
             states.append(seen)
         joined = [
-            next((s for s in each if s), None) for each in zip(*states, strict=False)
+            next((s for s in each if s), None) for each in zip(*states, strict=True)
         ]
 
-        def branch(b: Any) -> Callable[..., Any]:
-            def run(*arrays: Any) -> Any:
-                outs = self.call(
-                    b, [Value(v.state, a) for v, a in zip(rest, arrays, strict=False)]
-                )
-                pairs = zip(outs, joined, strict=True)
-                return [self.coerce(o, s).array for o, s in pairs]
+        def run(branch: Callable[..., list[Value]], *arrays: Any) -> list[Any]:
+            pairs = zip(branch(*arrays), joined, strict=True)
+            return [self.coerce(o, s).array for o, s in pairs]
 
-            return run
-
-        outs = lax.switch(
-            index.array, [branch(b) for b in branches], *(v.array for v in rest)
-        )
-        return list(map(Value, joined, outs))
+        runs = [functools.partial(run, b) for b in branches]
+        return list(map(Value, joined, lax.switch(index.array, runs, *arrays)))
 
     def _checkpoint(self, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
-        seen: list[State] = []
-        states = [v.state for v in values]
-        body = eqn.params["jaxpr"]
-        closed = ClosedJaxpr(body, ())
-
-        def run(*arrays: Any) -> Any:
-            outs = self.call(closed, list(map(Value, states, arrays)))
-            seen[:] = [o.state for o in outs]
-            return [o.array for o in outs]
-
+        closed, states = ClosedJaxpr(eqn.params["jaxpr"], ()), [v.state for v in values]
+        run, seen = _noting_states(
+            lambda *arrays: self.call(closed, list(map(Value, states, arrays)))
+        )
         policy, cse = eqn.params["policy"], eqn.params["prevent_cse"]
-        run = jax.checkpoint(run, policy=policy, prevent_cse=cse)
-        outs = run(*(v.array for v in values))
+        again = jax.checkpoint(run, policy=policy, prevent_cse=cse)
+        outs = again(*(v.array for v in values))
         return list(map(Value, seen, outs))
 
     def _custom_rule(self, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
@@ -353,6 +329,20 @@ def _open_primitive(eqn: JaxprEqn) -> ClosedJaxpr | None:
         return None
     shapes = list(map(shape_of, eqn.invars))
     return jax.make_jaxpr(functools.partial(implementation, **eqn.params))(*shapes)
+
+
+def _noting_states(
+    fn: Callable[..., list[Value]],
+) -> tuple[Callable[..., list[Any]], list[State]]:
+    """The function with arrays as results, and a list for the states of the last."""
+    seen: list[State] = []
+
+    def run(*args: Any) -> list[Any]:
+        outs = fn(*args)
+        seen[:] = [o.state for o in outs]
+        return [o.array for o in outs]
+
+    return run, seen
 
 
 def _materialise(cotangent: Any) -> Any:

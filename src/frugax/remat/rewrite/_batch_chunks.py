@@ -33,7 +33,7 @@ from frugax.jaxprs import (
 from .._plan import BatchChunks
 from ._active import is_inexact
 from ._batch_axis import BatchPart
-from ._batch_rules import Along, MixesBatchError, State, Value
+from ._batch_rules import Along, MixesBatchError, State, Value, join_parts
 from ._gates import zeros_of
 from ._graph import (
     RematGraph,
@@ -80,15 +80,15 @@ class BatchSplit:
     repeated_flops: int
 
     @property
+    def reads(self) -> list[Var]:
+        """The values that each chunk reads, in the order of its inputs."""
+        return [*self.whole, *(v for v, _ in self.sliced)]
+
+    @property
     def accumulated_bytes(self) -> int:
         """Bytes of the sums and gradients that the loop carries or collects."""
-        read = [*self.whole, *(v for v, _ in self.sliced)]
-        wanted = set(self.chunk.wrt)
-        moved = [
-            v
-            for v, x in zip(read, self.chunk.graph.args[1:], strict=True)
-            if x in wanted
-        ]
+        pairs = zip(self.reads, self.chunk.graph.args[1:], strict=True)
+        moved = [v for v, x in pairs if x in self.chunk.wrt]
         return sum(map(bytes_of, [*moved, *self.sums, *(v for v, _ in self.rows)]))
 
 
@@ -224,17 +224,9 @@ def split_batch(body: RematGraph, chunks: BatchChunks) -> BatchSplit:
     index = jax.ShapeDtypeStruct((), jnp.int32)
     shapes = list(map(shape_of, whole))
     trace(functools.partial(run_chunk, False), (index, shapes, ()))
-    part = batch // count
-    pieces = [
-        shape_of(v).update(
-            shape=(
-                *shape_of(v).shape[: a.axis],
-                a.outer * part * a.inner,
-                *shape_of(v).shape[a.axis + 1 :],
-            )
-        )
-        for v, a in slices
-    ]
+    part = BatchPart(batch, count, index)
+    shorten = lambda x, along: x.update(shape=part.shorten(x.shape, along))
+    pieces = [shorten(shape_of(v), along) for v, along in slices]
     inner = trace(functools.partial(run_chunk, True), (index, shapes, pieces))
     once = sum(map(flops_of, dependent)) - sum(map(flops_of, after))
     # Of the rest, each of the chunks computes its share.
@@ -301,9 +293,7 @@ def run_in_chunks(
         for v in [*(v for e in split.after for v in variables(e.invars)), *outputs]
         if v not in late and v not in split.sums and v not in dict(split.rows)
     )
-    reads = tuple(
-        dict.fromkeys([*split.whole, *(v for v, _ in split.sliced), *read_late])
-    )
+    reads = tuple(dict.fromkeys([*split.reads, *read_late]))
     loop = _ChunkLoop(body, split, run_chunk, reads, tuple(outputs), tuple(read_late))
 
     def run(env: dict[Var, Any]) -> None:
@@ -371,7 +361,6 @@ class _ChunkLoop:
     def _totals(self, env: dict[Var, Any], only: Sequence[bool] | None) -> list[Any]:
         """The results of all chunks together, or some of the sums alone."""
         split, graph = self.split, self.split.chunk.graph
-        num_sums = len(split.sums)
         wanted = [True] * len(graph.outputs)
         if only is not None:
             wanted = [*only, *[False] * (len(graph.outputs) - len(only))]
@@ -381,42 +370,28 @@ class _ChunkLoop:
         )
         outvars: Any = live.outvars
         run = graph.run(live.eqns, live.invars, outvars)
-        count = sum(wanted[:num_sums])
-        start = [accumulator(v) for v, w in zip(split.sums, wanted, strict=False) if w]
+        kept = [v for v, w in zip(split.sums, wanted, strict=False) if w]
 
         def step(carry: list[Any], index: Any) -> Any:
             inputs = [*graph.const_values, *self._pieces(env, index)]
             found = run(*(x for x, u in zip(inputs, used, strict=True) if u))
-            return [
-                c + f.astype(c.dtype) for c, f in zip(carry, found, strict=False)
-            ], found[count:]
+            return _add(carry, found), found[len(kept) :]
 
+        start = list(map(accumulator, kept))
         sums, rows = lax.scan(step, start, jnp.arange(split.count, dtype=jnp.int32))
-        sums = [
-            s.astype(shape_of(v).dtype)
-            for s, v in zip(
-                sums,
-                (v for v, w in zip(split.sums, wanted, strict=False) if w),
-                strict=False,
-            )
-        ]
-        return [*sums, *self._join_rows(rows)]
+        return [*_as_stored(sums, kept), *self._join_rows(rows)]
 
     def _join_rows(self, rows: Sequence[Any]) -> list[Any]:
         return [
-            self._join(r, along, shape_of(v).shape)
+            self._join(r, along, v)
             for r, (v, along) in zip(rows, self.split.rows, strict=False)
         ]
 
-    def _join(self, parts: Any, along: Along, shape: Sequence[int]) -> Any:
+    def _join(self, parts: Any, along: Along, v: Var) -> Any:
         """A whole array from the rows of each chunk."""
-        axis, rest = along.axis, shape[along.axis + 1 :]
-        # Written out: -1 is undefined for arrays without elements.
-        rows = [shape[axis] // (along.outer * len(parts))]
-        if self.split.is_spread:
-            rows = [rows[0] // along.inner, along.inner]
-        split = parts.reshape(len(parts), *shape[:axis], along.outer, *rows, *rest)
-        return jnp.moveaxis(split, 0, axis + len(rows)).reshape(shape)
+        return join_parts(
+            parts, along, shape_of(v).shape, is_spread=self.split.is_spread
+        )
 
     def _finish(self, env: dict[Var, Any], totals: Sequence[Any]) -> list[Any]:
         """The results, from the totals of the chunks."""
@@ -467,33 +442,24 @@ class _ChunkLoop:
                 ]
             cotangents, _ = pull(known, late_values)
 
-        read = [*split.whole, *(v for v, _ in split.sliced)]
-        names = split.chunk.graph.args[1:]
-        kind = {x: i for i, x in enumerate(names)}
-        wrt = [kind[x] for x in split.chunk.wrt]
+        read = split.reads
+        wrt = [split.chunk.graph.args.index(x) - 1 for x in split.chunk.wrt]
         is_whole = [i < len(split.whole) for i in wrt]
-        start = [accumulator(v) for v in split.sums]
+        start = list(map(accumulator, split.sums))
         grads_start = [
             accumulator(read[i]) for i, w in zip(wrt, is_whole, strict=True) if w
         ]
-        count = len(split.sums)
 
         def step(carry: Any, index: Any) -> Any:
             sums, grads = carry
             outs, new = self.run_chunk(self._pieces(env, index), cotangents)
             shared = [g for g, w in zip(new, is_whole, strict=True) if w]
             own = [g for g, w in zip(new, is_whole, strict=True) if not w]
-            add = lambda a, b: [
-                x + y.astype(x.dtype) for x, y in zip(a, b, strict=False)
-            ]
-            return (add(sums, outs[:count]), add(grads, shared)), (outs[count:], own)
+            return (_add(sums, outs), _add(grads, shared)), (outs[len(sums) :], own)
 
         indices = jnp.arange(split.count, dtype=jnp.int32)
         carry, (out_rows, own) = lax.scan(step, (start, grads_start), indices)
-        sums = [
-            s.astype(shape_of(v).dtype)
-            for s, v in zip(carry[0], split.sums, strict=False)
-        ]
+        sums = _as_stored(carry[0], split.sums)
         outs = self._finish(env, [*sums, *self._join_rows(out_rows)])
         total: dict[Var, Any] = {}
         shared, own = iter(carry[1]), iter(own)
@@ -503,7 +469,7 @@ class _ChunkLoop:
                 g = next(shared).astype(shape_of(v).dtype)
             else:
                 along = split.sliced[i - len(split.whole)][1]
-                g = self._join(next(own), along, shape_of(v).shape)
+                g = self._join(next(own), along, v)
             total[v] = total[v] + g if v in total else g
         at_totals, late_grads = pull(sums, late_values)
         if is_scaled_later:
@@ -514,3 +480,14 @@ class _ChunkLoop:
         moved = [v for v in self.reads if v in body.active]
         zeros = lambda v: zeros_of(shape_of(v))
         return outs, [total[v] if v in total else zeros(v) for v in moved]
+
+
+def _add(totals: Sequence[Any], terms: Sequence[Any]) -> list[Any]:
+    """Totals with one more term each; further terms are left out."""
+    return [t + x.astype(t.dtype) for t, x in zip(totals, terms, strict=False)]
+
+
+def _as_stored(totals: Sequence[Any], variables: Sequence[Var]) -> list[Any]:
+    """Totals in the types of the variables that they are."""
+    pairs = zip(totals, variables, strict=True)
+    return [t.astype(shape_of(v).dtype) for t, v in pairs]

@@ -32,6 +32,14 @@ class Along:
     outer: int = 1
     inner: int = 1
 
+    def at(self, axis: int) -> "Along":
+        """The same in another axis."""
+        return dataclasses.replace(self, axis=axis)
+
+    def without(self, axes: Sequence[int]) -> "Along":
+        """The same once these other axes are gone."""
+        return self.at(self.axis - sum(a < self.axis for a in axes))
+
 
 # None: the same for every part. "sum": the sum over all parts is the value.
 State: TypeAlias = Along | str | None
@@ -63,9 +71,10 @@ add add_any broadcast_in_dim concatenate convert_element_type copy copy_p neg re
 reshape rev sharding_constraint slice squeeze sub transpose
 """
 _LINEAR = frozenset(_LINEAR_NAMES.split())
-_REDUCTIONS = frozenset(
-    f"reduce_{name}" for name in ("and", "max", "min", "or", "prod", "sum", "xor")
-) | {"argmax", "argmin"}
+_REDUCTIONS = """
+argmax argmin reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum
+reduce_xor
+"""
 _ONE_AXIS = {
     "cumlogsumexp": "axis",
     "cummax": "axis",
@@ -76,16 +85,13 @@ _ONE_AXIS = {
     "sort": "dimension",
     "split": "axis",
 }
-_WINDOWS = frozenset(f"reduce_window_{name}" for name in ("max", "min", "sum")) | {
-    "select_and_gather_add",
-    "select_and_scatter_add",
-}
+_WINDOWS = """
+reduce_window_max reduce_window_min reduce_window_sum select_and_gather_add
+select_and_scatter_add
+"""
 # Operations on the last axes, for each place of the leading ones; the number of these.
-_TRAILING = {"cholesky": 2, "eigh": 2, "householder_product": 2, "lu": 2, "qr": 2} | {
-    "svd": 2,
-    "triangular_solve": 2,
-    "top_k": 1,
-}
+_ON_MATRICES = "cholesky eigh householder_product lu qr svd triangular_solve"
+_TRAILING = dict.fromkeys(_ON_MATRICES.split(), 2) | {"top_k": 1}
 
 
 class BatchRows:
@@ -149,29 +155,43 @@ class BatchRows:
         return (*shape[: along.axis], length, *shape[along.axis + 1 :])
 
 
+def join_parts(
+    parts: Any, along: Along, shape: Sequence[int], *, is_spread: bool = False
+) -> Any:
+    """The whole array of this shape, from the rows of all parts, stacked."""
+    axis, rest = along.axis, shape[along.axis + 1 :]
+    # Written out: -1 is undefined for arrays without elements.
+    rows = [shape[axis] // (along.outer * len(parts))]
+    if is_spread:
+        rows = [rows[0] // along.inner, along.inner]
+    split = parts.reshape(len(parts), *shape[:axis], along.outer, *rows, *rest)
+    return jnp.moveaxis(split, 0, axis + len(rows)).reshape(shape)
+
+
 def apply_rule(
     part: BatchRows, graph: Graph, eqn: JaxprEqn, values: Sequence[Value]
 ) -> list[Value]:
     """Run an operation on arrays, some of which lie along the batch."""
-    name = eqn.primitive.name
+    name, changed = eqn.primitive.name, dict[str, Any]()
     if any(v.state == "sum" for v in values):
         return _sums(part, eqn, values)
-    rule = _RULES.get(name)
-    if name in _ELEMENTWISE or name == "optimization_barrier":
-        rule = _elementwise
-    elif name in _REDUCTIONS:
-        rule = _reduction
-    elif name in _ONE_AXIS:
-        rule = _one_axis
-    elif name in _WINDOWS:
-        rule = _window
-    elif name in _TRAILING or name == "fft":
-        rule = _trailing
-    if name == "gather":
-        return _gather(part, graph, eqn, values)
-    if rule is None:
+    if name in _ELEMENTWISE:
+        return _elementwise(part, eqn, values)
+    if name in _OF_SEVERAL:
+        return _OF_SEVERAL[name](part, graph, eqn, values)
+    arrays = [v.array for v in values]
+    along = next(v.state for v in values if isinstance(v.state, Along))
+    if name in _OF_FIRST:
+        first, *rest = [v.state for v in values]
+        if first is None or any(state is not None for state in rest):
+            raise MixesBatchError(f"an operand of {name} depends on the batch")
+        state, changed = _OF_FIRST[name](part, eqn, along)
+    elif name in _OF_ALL:
+        state = _OF_ALL[name](eqn, along)
+        arrays = [part.coerce(v, along).array for v in values]
+    else:
         raise MixesBatchError(f"{name} is not known to keep rows apart")
-    return rule(part, eqn, values)
+    return [Value(state, o) for o in bind(eqn, arrays, **changed)]
 
 
 def _sums(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
@@ -194,10 +214,7 @@ def _sums(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value
 def _elementwise(
     part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]
 ) -> list[Value]:
-    if eqn.primitive.name == "optimization_barrier":
-        outs = bind(eqn, [v.array for v in values])
-        return [Value(v.state, o) for v, o in zip(values, outs, strict=True)]
-    along = _along_of(values)
+    along = next(v.state for v in values if isinstance(v.state, Along))
     same: list[Value] = []
     for v, atom in zip(values, eqn.invars, strict=True):
         # A scalar, or an axis of length 1, holds for all rows.
@@ -206,89 +223,36 @@ def _elementwise(
     return [Value(along, o) for o in bind(eqn, [v.array for v in same])]
 
 
-def _reduction(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
-    (value,) = values
-    along, axes, name = value.state, eqn.params["axes"], eqn.primitive.name
-    assert isinstance(along, Along)
-    outs = bind(eqn, [value.array])
-    if along.axis in axes:
-        if name != "reduce_sum":
-            raise MixesBatchError(f"{name} is taken over the batch")
-        return [Value("sum", o) for o in outs]
-    before = sum(a < along.axis for a in axes)
-    state = dataclasses.replace(along, axis=along.axis - before)
-    return [Value(state, o) for o in outs]
+# --- operations of one array along the batch, and others that are the same for all rows
+# Each rule says how the result lies, and which parameters change.
+
+Change = tuple[State, dict[str, Any]]
 
 
-def _collective(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
-    """Over named axes of devices, or over an axis of the array that `vmap` named."""
-    own = [axis for axis in eqn.params["axes"] if isinstance(axis, int)]
-    if not own:
-        return _elementwise(part, eqn, values)
-    along, name = _along_of(values), eqn.primitive.name
-    if along.axis in own and name != "psum":
+def _reduction(part: BatchRows, eqn: JaxprEqn, along: Along) -> Change:
+    axes, name = eqn.params["axes"], eqn.primitive.name
+    if along.axis not in axes:
+        return along.without(axes), {}
+    if name != "reduce_sum":
         raise MixesBatchError(f"{name} is taken over the batch")
-    arrays = [part.coerce(v, along).array for v in values]
-    outs = bind(eqn, arrays)
-    if along.axis in own:
-        return [Value("sum", o) for o in outs]
-    before = sum(axis < along.axis for axis in own)
-    state = dataclasses.replace(along, axis=along.axis - before)
-    return [Value(state, o) for o in outs]
+    return "sum", {}
 
 
-def _one_axis(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
-    along = _along_of(values)
-    name = eqn.primitive.name
-    if eqn.params[_ONE_AXIS[name]] == along.axis:
-        raise MixesBatchError(f"{name} goes along the batch")
-    arrays = [part.coerce(v, along).array for v in values]
-    return [Value(along, o) for o in bind(eqn, arrays)]
-
-
-def _trailing(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
-    name = eqn.primitive.name
-    own = _TRAILING[name] if name in _TRAILING else len(eqn.params["fft_lengths"])
-    along = _along_of(values)
-    if along.axis >= shape_of(eqn.invars[0]).ndim - own:
-        raise MixesBatchError(f"{name} goes along the batch")
-    arrays = [part.coerce(v, along).array for v in values]
-    return [Value(along, o) for o in bind(eqn, arrays)]
-
-
-def _window(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
-    along = _along_of(values)
-    p, axis = eqn.params, along.axis
-    sizes = [p["window_dimensions"][axis], p["window_strides"][axis]]
-    sizes += [p.get(n, {axis: 1})[axis] for n in ("base_dilation",)]
-    if set(sizes) != {1} or tuple(p["padding"][axis]) != (0, 0):
-        raise MixesBatchError("a window goes along the batch")
-    arrays = [part.coerce(v, along).array for v in values]
-    return [Value(along, o) for o in bind(eqn, arrays)]
-
-
-def _constrain(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
-    (value,) = values
+def _constrain(part: BatchRows, eqn: JaxprEqn, along: Along) -> Change:
+    shape = part.shorten(shape_of(eqn.invars[0]).shape, along)
     try:
-        eqn.params["sharding"].shard_shape(value.array.shape)
+        eqn.params["sharding"].shard_shape(shape)
     except ValueError as e:
         raise MixesBatchError("a part cannot be sharded like the batch") from e
-    return [Value(value.state, o) for o in bind(eqn, [value.array])]
+    return along, {}
 
 
-def _broadcast(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
-    along = values[0].state
-    assert isinstance(along, Along)
-    axis = eqn.params["broadcast_dimensions"][along.axis]
-    state = dataclasses.replace(along, axis=axis)
-    shape = part.shorten(eqn.params["shape"], state)
-    outs = bind(eqn, [v.array for v in values], shape=shape)
-    return [Value(state, o) for o in outs]
+def _broadcast(part: BatchRows, eqn: JaxprEqn, along: Along) -> Change:
+    state = along.at(eqn.params["broadcast_dimensions"][along.axis])
+    return state, {"shape": part.shorten(eqn.params["shape"], state)}
 
 
-def _reshape(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
-    along = values[0].state
-    assert isinstance(along, Along)
+def _reshape(part: BatchRows, eqn: JaxprEqn, along: Along) -> Change:
     old, new = shape_of(eqn.invars[0]).shape, eqn.params["new_sizes"]
     if eqn.params.get("dimensions") is not None:
         raise MixesBatchError("a reshape also transposes")
@@ -300,67 +264,108 @@ def _reshape(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[Va
             continue
         outer = before // prefix
         state = Along(axis, outer, length // (outer * part.batch))
-        shape = part.shorten(new, state)
-        outs = bind(eqn, [values[0].array], new_sizes=shape)
-        return [Value(state, o) for o in outs]
+        return state, {"new_sizes": part.shorten(new, state)}
     raise MixesBatchError("a reshape tears rows of the batch apart")
 
 
-def _transpose(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
-    along = values[0].state
-    assert isinstance(along, Along)
-    axis = eqn.params["permutation"].index(along.axis)
-    outs = bind(eqn, [values[0].array])
-    return [Value(dataclasses.replace(along, axis=axis), o) for o in outs]
+def _transpose(part: BatchRows, eqn: JaxprEqn, along: Along) -> Change:
+    return along.at(eqn.params["permutation"].index(along.axis)), {}
 
 
-def _squeeze(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
-    along = values[0].state
-    assert isinstance(along, Along)
-    axis = along.axis - sum(d < along.axis for d in eqn.params["dimensions"])
-    outs = bind(eqn, [values[0].array])
-    return [Value(dataclasses.replace(along, axis=axis), o) for o in outs]
+def _squeeze(part: BatchRows, eqn: JaxprEqn, along: Along) -> Change:
+    return along.without(eqn.params["dimensions"]), {}
 
 
-def _reverse(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
-    along = values[0].state
-    assert isinstance(along, Along)
+def _reverse(part: BatchRows, eqn: JaxprEqn, along: Along) -> Change:
     if along.axis in eqn.params["dimensions"]:
         raise MixesBatchError("the batch is reversed")
-    return [Value(along, o) for o in bind(eqn, [values[0].array])]
+    return along, {}
 
 
-def _slice(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
-    along, p = values[0].state, eqn.params
-    assert isinstance(along, Along)
-    axis, length = along.axis, shape_of(eqn.invars[0]).shape[along.axis]
+def _slice(part: BatchRows, eqn: JaxprEqn, along: Along) -> Change:
+    p, axis = eqn.params, along.axis
     stride = 1 if p["strides"] is None else p["strides"][axis]
-    if (p["start_indices"][axis], p["limit_indices"][axis], stride) != (
-        0,
-        length,
-        1,
-    ):
+    whole = 0, shape_of(eqn.invars[0]).shape[axis], 1
+    if (p["start_indices"][axis], p["limit_indices"][axis], stride) != whole:
         raise MixesBatchError("rows of the batch are left out")
-    limits = part.shorten(p["limit_indices"], along)
-    outs = bind(eqn, [values[0].array], limit_indices=limits)
-    return [Value(along, o) for o in outs]
+    return along, {"limit_indices": part.shorten(p["limit_indices"], along)}
 
 
-def _dynamic_slice(
-    part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]
-) -> list[Value]:
-    along, sizes = values[0].state, eqn.params["slice_sizes"]
-    if not isinstance(along, Along) or any(v.state is not None for v in values[1:]):
-        raise MixesBatchError("the place of a slice depends on the batch")
+def _dynamic_slice(part: BatchRows, eqn: JaxprEqn, along: Along) -> Change:
+    sizes = eqn.params["slice_sizes"]
     if sizes[along.axis] != shape_of(eqn.invars[0]).shape[along.axis]:
         raise MixesBatchError("rows of the batch are left out")
-    sizes = part.shorten(sizes, along)
-    outs = bind(eqn, [v.array for v in values], slice_sizes=sizes)
-    return [Value(along, o) for o in outs]
+    return along, {"slice_sizes": part.shorten(sizes, along)}
+
+
+def _pad(part: BatchRows, eqn: JaxprEqn, along: Along) -> Change:
+    if tuple(eqn.params["padding_config"][along.axis]) != (0, 0, 0):
+        raise MixesBatchError("the batch is padded")
+    return along, {}
+
+
+def _convolution(part: BatchRows, eqn: JaxprEqn, along: Along) -> Change:
+    numbers = eqn.params["dimension_numbers"]
+    if along.axis != numbers.lhs_spec[0] or eqn.params["batch_group_count"] != 1:
+        raise MixesBatchError("a convolution mixes rows of the batch")
+    return along.at(numbers.out_spec[0]), {}
+
+
+# --- operations whose arrays all lie along the same axis ------------------------------
+
+
+def _one_axis(eqn: JaxprEqn, along: Along) -> State:
+    name = eqn.primitive.name
+    if eqn.params[_ONE_AXIS[name]] == along.axis:
+        raise MixesBatchError(f"{name} goes along the batch")
+    return along
+
+
+def _trailing(eqn: JaxprEqn, along: Along) -> State:
+    name = eqn.primitive.name
+    own = _TRAILING[name] if name in _TRAILING else len(eqn.params["fft_lengths"])
+    if along.axis >= shape_of(eqn.invars[0]).ndim - own:
+        raise MixesBatchError(f"{name} goes along the batch")
+    return along
+
+
+def _window(eqn: JaxprEqn, along: Along) -> State:
+    p, axis = eqn.params, along.axis
+    sizes = [p["window_dimensions"][axis], p["window_strides"][axis]]
+    sizes += [p.get(n, {axis: 1})[axis] for n in ("base_dilation",)]
+    if set(sizes) != {1} or tuple(p["padding"][axis]) != (0, 0):
+        raise MixesBatchError("a window goes along the batch")
+    return along
+
+
+# --- operations of several arrays, of which any may lie along the batch ---------------
+
+
+def _barrier(
+    part: BatchRows, graph: Graph, eqn: JaxprEqn, values: Sequence[Value]
+) -> list[Value]:
+    outs = bind(eqn, [v.array for v in values])
+    return [Value(v.state, o) for v, o in zip(values, outs, strict=True)]
+
+
+def _collective(
+    part: BatchRows, graph: Graph, eqn: JaxprEqn, values: Sequence[Value]
+) -> list[Value]:
+    """Over named axes of devices, or over an axis of the array that `vmap` named."""
+    own = [axis for axis in eqn.params["axes"] if isinstance(axis, int)]
+    if not own:
+        return _elementwise(part, eqn, values)
+    along = next(v.state for v in values if isinstance(v.state, Along))
+    name = eqn.primitive.name
+    if along.axis in own and name != "psum":
+        raise MixesBatchError(f"{name} is taken over the batch")
+    outs = bind(eqn, [part.coerce(v, along).array for v in values])
+    state = "sum" if along.axis in own else along.without(own)
+    return [Value(state, o) for o in outs]
 
 
 def _dynamic_update_slice(
-    part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]
+    part: BatchRows, graph: Graph, eqn: JaxprEqn, values: Sequence[Value]
 ) -> list[Value]:
     target, update, *starts = values
     if any(v.state is not None for v in starts):
@@ -374,7 +379,9 @@ def _dynamic_update_slice(
     return [Value(along, o) for o in outs]
 
 
-def _scatter(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
+def _scatter(
+    part: BatchRows, graph: Graph, eqn: JaxprEqn, values: Sequence[Value]
+) -> list[Value]:
     """Windows that hold all rows of the batch are replaced, or added to."""
     target, indices, update = values
     if indices.state is not None:
@@ -395,23 +402,15 @@ def _scatter(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[Va
         raise MixesBatchError("a scatter picks rows of the batch")
     if whole[axis] != new[axes[axis]]:
         raise MixesBatchError("some rows of the batch are replaced")
-    state = dataclasses.replace(along, axis=axis)
-    target = part.coerce(target, state)
-    update = part.coerce(update, dataclasses.replace(along, axis=axes[axis]))
+    target = part.coerce(target, along.at(axis))
+    update = part.coerce(update, along.at(axes[axis]))
     outs = bind(eqn, [target.array, indices.array, update.array])
-    return [Value(state, o) for o in outs]
+    return [Value(along.at(axis), o) for o in outs]
 
 
-def _pad(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
-    along, fill = values[0].state, values[1].state
-    if not isinstance(along, Along) or fill is not None:
-        raise MixesBatchError("padding depends on the batch")
-    if tuple(eqn.params["padding_config"][along.axis]) != (0, 0, 0):
-        raise MixesBatchError("the batch is padded")
-    return [Value(along, o) for o in bind(eqn, [v.array for v in values])]
-
-
-def _dot(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
+def _dot(
+    part: BatchRows, graph: Graph, eqn: JaxprEqn, values: Sequence[Value]
+) -> list[Value]:
     contracted, batched = eqn.params["dimension_numbers"]
     side = next(i for i in (0, 1) if isinstance(values[i].state, Along))
     along, other = values[side].state, values[1 - side]
@@ -421,12 +420,9 @@ def _dot(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]
         if along.axis not in axes[side]:
             continue
         place = list(axes[side]).index(along.axis)
-        partner = dataclasses.replace(along, axis=axes[1 - side][place])
-        pair[1 - side] = part.coerce(other, partner)
-        if state is None:
-            state = dataclasses.replace(along, axis=place)
+        pair[1 - side] = part.coerce(other, along.at(axes[1 - side][place]))
         outs = bind(eqn, [v.array for v in pair])
-        return [Value(state, o) for o in outs]
+        return [Value(state or along.at(place), o) for o in outs]
     if other.state is not None:
         raise MixesBatchError("a product compares rows of the batch")
     # The result has the batch axes, then those of the left that are left, then
@@ -440,25 +436,7 @@ def _dot(part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]
         for i, v in enumerate(eqn.invars)
     ]
     axis = len(batched[0]) + free[side].index(along.axis) + side * len(free[0])
-    state = dataclasses.replace(along, axis=axis)
-    return [Value(state, o) for o in bind(eqn, [v.array for v in values])]
-
-
-def _convolution(
-    part: BatchRows, eqn: JaxprEqn, values: Sequence[Value]
-) -> list[Value]:
-    data, kernel = values
-    numbers = eqn.params["dimension_numbers"]
-    along = data.state
-    if (
-        kernel.state is not None
-        or not isinstance(along, Along)
-        or along.axis != numbers.lhs_spec[0]
-        or eqn.params["batch_group_count"] != 1
-    ):
-        raise MixesBatchError("a convolution mixes rows of the batch")
-    state = dataclasses.replace(along, axis=numbers.out_spec[0])
-    return [Value(state, o) for o in bind(eqn, [data.array, kernel.array])]
+    return [Value(along.at(axis), o) for o in bind(eqn, [v.array for v in values])]
 
 
 def _gather(
@@ -476,16 +454,15 @@ def _gather(
             raise MixesBatchError("a gather is indexed by the batch")
         if along.axis in n.start_indices_batching_dims:
             place = list(n.start_indices_batching_dims).index(along.axis)
-            partner = dataclasses.replace(along, axis=n.operand_batching_dims[place])
-            operand = part.coerce(operand, partner)
-        state = dataclasses.replace(along, axis=not_offset[along.axis])
+            operand = part.coerce(operand, along.at(n.operand_batching_dims[place]))
+        state = along.at(not_offset[along.axis])
         return [Value(state, o) for o in bind(eqn, [operand.array, indices.array])]
     assert isinstance(at, Along)
     if at.axis in n.operand_batching_dims:
         place = list(n.operand_batching_dims).index(at.axis)
         axis = n.start_indices_batching_dims[place]
-        indices = part.coerce(indices, dataclasses.replace(at, axis=axis))
-        state = dataclasses.replace(at, axis=not_offset[axis])
+        indices = part.coerce(indices, at.at(axis))
+        state = at.at(not_offset[axis])
         return [Value(state, o) for o in bind(eqn, [operand.array, indices.array])]
     if at.axis in n.collapsed_slice_dims:
         return _gather_own_rows(part, graph, eqn, operand, indices)
@@ -500,9 +477,8 @@ def _gather(
     ]
     axis = n.offset_dims[kept.index(at.axis)]
     sizes = part.shorten(p["slice_sizes"], at)
-    state = dataclasses.replace(at, axis=axis)
     arrays = [operand.array, indices.array]
-    return [Value(state, o) for o in bind(eqn, arrays, slice_sizes=sizes)]
+    return [Value(at.at(axis), o) for o in bind(eqn, arrays, slice_sizes=sizes)]
 
 
 def _gather_own_rows(
@@ -536,31 +512,39 @@ def _gather_own_rows(
     return [Value(Along(not_offset[axis]), o) for o in bind(eqn, arrays)]
 
 
-_RULES: dict[str, Callable[[BatchRows, JaxprEqn, Sequence[Value]], list[Value]]] = {
+_OF_FIRST: dict[str, Callable[[BatchRows, JaxprEqn, Along], Change]] = {
+    **dict.fromkeys(_REDUCTIONS.split(), _reduction),
     "broadcast_in_dim": _broadcast,
     "conv_general_dilated": _convolution,
-    "dot_general": _dot,
     "dynamic_slice": _dynamic_slice,
-    "dynamic_update_slice": _dynamic_update_slice,
     "fast_convolution": _convolution,
     "pad": _pad,
-    "pmax": _collective,
-    "pmin": _collective,
-    "psum": _collective,
-    "psum_invariant": _collective,
     "reshape": _reshape,
     "rev": _reverse,
-    "scatter": _scatter,
-    "scatter-add": _scatter,
     "sharding_constraint": _constrain,
     "slice": _slice,
     "squeeze": _squeeze,
     "transpose": _transpose,
 }
-
-
-def _along_of(values: Sequence[Value]) -> Along:
-    return next(v.state for v in values if isinstance(v.state, Along))
+_OF_ALL: dict[str, Callable[[JaxprEqn, Along], State]] = {
+    **dict.fromkeys(_ONE_AXIS, _one_axis),
+    **dict.fromkeys([*_TRAILING, "fft"], _trailing),
+    **dict.fromkeys(_WINDOWS.split(), _window),
+}
+_OF_SEVERAL: dict[
+    str, Callable[[BatchRows, Graph, JaxprEqn, Sequence[Value]], list[Value]]
+] = {
+    "dot_general": _dot,
+    "dynamic_update_slice": _dynamic_update_slice,
+    "gather": _gather,
+    "optimization_barrier": _barrier,
+    "pmax": _collective,
+    "pmin": _collective,
+    "psum": _collective,
+    "psum_invariant": _collective,
+    "scatter": _scatter,
+    "scatter-add": _scatter,
+}
 
 
 def bind(eqn: JaxprEqn, arrays: Sequence[Any], **changed: Any) -> list[Any]:

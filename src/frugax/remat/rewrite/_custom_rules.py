@@ -28,44 +28,28 @@ class CustomRule:
     """The two passes of a `custom_jvp` or `custom_vjp`, as one traced program.
 
     Attributes:
-        graph: the program. Its arguments are the operands, then one cotangent for each
-            result in `inexact`; it returns the results, first those in `inexact`, then
-            the gradients of the operands in `differentiated`.
+        graph: the program. Its arguments are `operands` and `cotangents`.
+        operands: the variables of the operands.
+        cotangents: those of the cotangents of the results in `inexact`.
+        results: the results of the operation, in its own order.
+        gradients: those of the operands in `differentiated`.
         differentiated: positions of operands.
         inexact: positions of results that have cotangents.
-        order: the positions of the results of the operation in those of the graph.
         forward: the operations of the forward pass.
         backward: those that depend on a cotangent.
         residuals: what the forward pass saves for the backward pass.
     """
 
     graph: Graph
-    differentiated: tuple[int, ...]
-    inexact: tuple[int, ...]
-    order: tuple[int, ...]
-    forward: tuple[JaxprEqn, ...]
-    backward: tuple[JaxprEqn, ...]
-    residuals: tuple[Var, ...]
-
-    @property
-    def operands(self) -> Sequence[Var]:
-        """The graph's arguments for the operands."""
-        return self.graph.args[: len(self.graph.args) - len(self.inexact)]
-
-    @property
-    def cotangents(self) -> Sequence[Var]:
-        """The graph's arguments for the cotangents."""
-        return self.graph.args[len(self.graph.args) - len(self.inexact) :]
-
-    @property
-    def results(self) -> Sequence[Any]:
-        """The results of the operation, in its own order."""
-        return [self.graph.outputs[i] for i in self.order]
-
-    @property
-    def gradients(self) -> Sequence[Any]:
-        """The gradients of the differentiated operands."""
-        return self.graph.outputs[len(self.order) :]
+    operands: Sequence[Var]
+    cotangents: Sequence[Var]
+    results: Sequence[Any]
+    gradients: Sequence[Any]
+    differentiated: Sequence[int]
+    inexact: Sequence[int]
+    forward: Sequence[JaxprEqn]
+    backward: Sequence[JaxprEqn]
+    residuals: Sequence[Var]
 
 
 def split_rule(eqn: JaxprEqn, perturbed: Sequence[bool]) -> CustomRule:
@@ -93,7 +77,10 @@ def split_rule(eqn: JaxprEqn, perturbed: Sequence[bool]) -> CustomRule:
 
     given = [shape_of(eqn.outvars[i]) for i in inexact]
     graph = trace(forward_and_back, (list(map(shape_of, eqn.invars)), given))
-    reached = set(graph.args[len(eqn.invars) :])
+    operands, cotangents = graph.args[: len(eqn.invars)], graph.args[len(eqn.invars) :]
+    places = [*inexact, *exact]
+    gradients = graph.outputs[len(places) :]
+    reached = set(cotangents)
     forward, backward = [], []
     for e in graph.eqns:
         if reached & set(variables(e.invars)):
@@ -102,15 +89,17 @@ def split_rule(eqn: JaxprEqn, perturbed: Sequence[bool]) -> CustomRule:
         else:
             forward.append(e)
     read = {v for e in backward for v in variables(e.invars)}
-    read |= set(variables(graph.outputs[len(eqn.outvars) :]))
+    read |= set(variables(gradients))
     saved = [v for v in dict.fromkeys(graph.defined_at) if v in read - reached]
-    places = [*inexact, *exact]
     return CustomRule(
         graph=graph,
-        differentiated=tuple(moved),
-        inexact=tuple(inexact),
-        order=tuple(map(places.index, range(len(places)))),
-        forward=tuple(forward),
-        backward=tuple(backward),
-        residuals=tuple(v for v in saved if v not in graph.consts),
+        operands=operands,
+        cotangents=cotangents,
+        results=[graph.outputs[places.index(i)] for i in range(len(places))],
+        gradients=gradients,
+        differentiated=moved,
+        inexact=inexact,
+        forward=forward,
+        backward=backward,
+        residuals=[v for v in saved if v not in graph.consts],
     )

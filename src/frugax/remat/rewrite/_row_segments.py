@@ -24,7 +24,7 @@ from frugax.jaxprs import Graph, JaxprEqn, Var, bytes_of, shape_of, trace, varia
 
 from .._plan import RowChunks
 from ._batch_axis import BatchPart
-from ._batch_rules import Along, MixesBatchError, Value
+from ._batch_rules import Along, MixesBatchError, Value, join_parts
 from ._graph import RematGraph, accumulator, accumulator_type, replace_operations
 
 # A segment that makes less than this share of all bytes runs whole.
@@ -284,7 +284,7 @@ def _run_chunks(
     for v, total in zip(segment.sums, sums, strict=True):
         env[v] = total.astype(shape_of(v).dtype)
     for (v, along), parts in zip(segment.rows.items(), rows, strict=True):
-        env[v] = _join(parts, along, shape_of(v).shape)
+        env[v] = join_parts(parts, along, shape_of(v).shape)
 
 
 def _is_summed(v: Var) -> bool:
@@ -299,11 +299,3 @@ def _split(array: Any, along: Along, count: int) -> Any:
     split = array.reshape(*shape[:axis], along.outer, count, mine, *rest)
     split = jnp.moveaxis(split, axis + 1, 0)
     return split.reshape(count, *shape[:axis], along.outer * mine, *rest)
-
-
-def _join(parts: Any, along: Along, shape: Sequence[int]) -> Any:
-    """A whole array from the rows of each chunk: the inverse of `_split`."""
-    axis, count, rest = along.axis, len(parts), shape[along.axis + 1 :]
-    mine = shape[axis] // (along.outer * count)
-    split = parts.reshape(count, *shape[:axis], along.outer, mine, *rest)
-    return jnp.moveaxis(split, 0, axis + 1).reshape(shape)
