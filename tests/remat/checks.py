@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from frugax import measure, remat
-from frugax.remat import BodyPlan, Chunk, Segment
+from frugax.remat import BodyPlan, Chunk, PlanParts, Segment
 from frugax.remat.rewrite import (
     RematGraph,
     build_value_and_grad,
@@ -43,21 +43,27 @@ def plain_bytes(loss: Callable[..., Any], args: Sequence[Any]) -> int:
     return temp_bytes(jax.value_and_grad(loss), *args)
 
 
+def follow(
+    loss: Callable[..., Any],
+    args: Sequence[Any],
+    parts: PlanParts,
+    argnums: int | tuple[int, ...] = 0,
+    *,
+    has_aux: bool = False,
+) -> Callable[..., Any]:
+    """The loss and its gradients, as these parts of a plan say."""
+    mark = trace_loss(loss, args, argnums, has_aux=has_aux).graph.fingerprint
+    return build_value_and_grad(loss, parts, mark, argnums=argnums, has_aux=has_aux)
+
+
 def recompute_bodies(
     loss: Callable[..., Any], args: Sequence[Any], body_plans: Sequence[BodyPlan]
 ) -> Callable[..., Any]:
     """The loss and its gradients, recomputed only inside its scans and conds."""
-    body = trace_loss(loss, args, 0, has_aux=False)
-    keep = Segment(
-        start=0,
-        stop=len(rewrite_loops(body, body_plans).eqns),
-        gate=None,
-        saved_bytes=0,
-        recomputed_flops=0,
-    )
-    mark = body.graph.fingerprint
-    how = {"argnums": 0, "has_aux": False}
-    return build_value_and_grad(loss, (keep,), tuple(body_plans), mark, **how)
+    body = trace_loss(loss, args)
+    stop = len(rewrite_loops(body, body_plans).eqns)
+    keep = Segment(start=0, stop=stop, gate=None, saved_bytes=0, recomputed_flops=0)
+    return follow(loss, args, PlanParts(segments=(keep,), body_plans=tuple(body_plans)))
 
 
 def again(body: RematGraph, *kept: int) -> tuple[Chunk, ...]:

@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from frugax.remat.rewrite import build_value_and_grad, trace_loss
-from frugax.remat.solver import build_segments, list_candidates
+from frugax.remat.rewrite import trace_loss
+from frugax.remat.solver import build_parts, list_candidates
+
+from .checks import follow
 
 KEY = jax.random.key(0)
 
@@ -175,13 +177,10 @@ def regated(segment, gate):
 
 def tightest(loss, args, *, argnums=0, has_aux=False, gate=None):
     """The draft that recomputes most, as a function, and its segments."""
-    body = trace_loss(loss, args, argnums, has_aux=has_aux)
-    candidate = list_candidates(body)[-1]
-    segments = build_segments(candidate, jax.default_backend())
-    if gate:
-        segments = tuple(regated(s, gate) for s in segments)
-    mark = body.graph.fingerprint
     how = {"argnums": argnums, "has_aux": has_aux}
-    return build_value_and_grad(
-        loss, segments, candidate.body_plans, mark, **how
-    ), segments
+    body = trace_loss(loss, args, **how)
+    parts = build_parts(list_candidates(body)[-1], jax.default_backend())
+    if gate:
+        segments = tuple(regated(s, gate) for s in parts.segments)
+        parts = dataclasses.replace(parts, segments=segments)
+    return follow(loss, args, parts, **how), parts.segments

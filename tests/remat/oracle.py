@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 from frugax.jaxprs import bytes_of, flops_of, is_heavy
 from frugax.remat import Segment
 from frugax.remat.rewrite import RematGraph, trace_loss
-from frugax.remat.solver import build_segments, find_residuals, list_candidates
+from frugax.remat.solver import build_parts, find_residuals, list_candidates
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,9 +113,9 @@ def planned(
     loss: Callable[..., Any], args: Sequence[Any]
 ) -> tuple[Machine, list[tuple[int, int]]]:
     """The machine for a loss, and (peak bytes, recomputed flops) of our plans on it."""
-    body = trace_loss(loss, args, 0, has_aux=False)
+    body = trace_loss(loss, args)
     machine = machine_of(body)
-    plans = [build_segments(candidate, "cpu") for candidate in list_candidates(body)]
+    plans = [build_parts(c, "cpu").segments for c in list_candidates(body)]
     return machine, [cost_of(machine, schedule_of(machine, p)) for p in plans]
 
 

@@ -93,35 +93,6 @@ def rnn_inside_layers():
     return loss, (ws, jax.random.normal(KEY, (20, 8, 32)))
 
 
-def transformer(layers=48, width=32):
-    def norm(x):
-        x = x - x.mean(axis=-1, keepdims=True)
-        return x * lax.rsqrt((x**2).mean(axis=-1, keepdims=True) + 1e-5)
-
-    def loss(weights, x):
-        def layer(x, w):
-            q, k, v = jnp.split(norm(x) @ w["qkv"], 3, axis=-1)
-            scores = jnp.einsum("bsd,btd->bst", q, k) / width**0.5
-            x = x + jax.nn.softmax(scores) @ v @ w["out"]
-            return x + jax.nn.gelu(norm(x) @ w["up"]) @ w["down"], None
-
-        return jnp.mean(lax.scan(layer, x, weights)[0] ** 2)
-
-    shapes = {
-        "qkv": (width, 3 * width),
-        "out": (width, width),
-        "up": (width, 4 * width),
-        "down": (4 * width, width),
-    }
-    weights = {
-        name: jax.random.normal(key, (layers, *shape)) / shape[0] ** 0.5
-        for key, (name, shape) in zip(
-            jax.random.split(KEY, 4), shapes.items(), strict=True
-        )
-    }
-    return loss, (weights, jax.random.normal(KEY, (4, 32, width)))
-
-
 # By `make test` those that compile quickly; all by `make thorough`.
 QUICK = (rnn, stacked_layers)
 
@@ -149,7 +120,7 @@ every_model = pytest.mark.parametrize(
 
 def body_of(model):
     loss, args = model()
-    return trace_loss(loss, args, 0, has_aux=False)
+    return trace_loss(loss, args)
 
 
 def scans_of(body):

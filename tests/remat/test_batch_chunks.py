@@ -6,24 +6,19 @@ import re
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 from frugax import InfeasibleBudgetError, MemoryBudget, remat
 from frugax.jaxprs import fast_convolution, flops, shape_of
-from frugax.remat.rewrite import (
-    MixesBatchError,
-    build_value_and_grad,
-    split_batch,
-    trace_loss,
-)
+from frugax.remat import PlanParts
+from frugax.remat.rewrite import MixesBatchError, split_batch, trace_loss
 from frugax.remat.solver import find_batch
 from refusals import refuses
 from tiers import mostly_thorough
 
 from . import random_programs
-from .checks import assert_same, plain_bytes, temp_bytes
+from .checks import assert_same, follow, plain_bytes, temp_bytes
 
 KEY = jax.random.key(0)
 WS = list(jax.random.normal(KEY, (2, 16, 16)) / 4)
@@ -232,12 +227,8 @@ CASES = {
 }
 
 
-def in_chunks(loss, args, chunks, *, argnums: int | tuple = 0, has_aux=False):
-    body = trace_loss(loss, args, argnums, has_aux=has_aux)
-    how = {"argnums": argnums, "has_aux": has_aux}
-    return build_value_and_grad(
-        loss, (), (), body.graph.fingerprint, batch=chunks, **how
-    )
+def in_chunks(loss, args, chunks, **how):
+    return follow(loss, args, PlanParts(batch=chunks), **how)
 
 
 def position_of(loss, args, wanted, *, has_aux=False):
@@ -335,7 +326,7 @@ def largest(ws, x):
     "loss", [batch_norm, contrastive, shifted, other_rows, largest]
 )
 def test_a_loss_that_mixes_rows_is_left_whole(loss):
-    body = trace_loss(loss, (WS, X), 0, has_aux=False)
+    body = trace_loss(loss, (WS, X))
     place = position_of(loss, (WS, X), X)
     with pytest.raises(MixesBatchError):
         split_batch(body, remat.BatchChunks(2, place, 0))
@@ -409,7 +400,7 @@ def test_the_inputs_of_a_recurrent_net_are_not_computed_whole_in_each_chunk():
         return jnp.mean(states**2)
 
     args = (jnp.ones((3, 16, 16)), jnp.zeros((8, 16)), jnp.ones((64, 8, 16)))
-    body = trace_loss(loss, args, 0, has_aux=False)
+    body = trace_loss(loss, args)
     found = find_batch(body)
     assert found is not None
     assert (found.chunks.operand, found.chunks.axis) == (2, 1)
@@ -467,19 +458,6 @@ def test_random_programs_in_chunks_are_right_or_refused(seed):
                 continue
             got = in_chunks(case.loss, case.args, chunks, **case.how)(*case.args)
             assert_same(got, want, 1e-4)
-
-
-def test_needed_is_the_least_that_was_measured_and_planning_at_it_succeeds():
-    args = WS[:1], X
-    budget = MemoryBudget(limit_bytes=plain_bytes(batch_norm, args) // 8)
-    with pytest.raises(InfeasibleBudgetError) as caught:
-        remat.plan(batch_norm, budget, example_args=args, cache=False)
-    enough = MemoryBudget(limit_bytes=int(caught.value.needed))
-    plan = remat.plan(batch_norm, enough, example_args=args, cache=False)
-    assert plan.predicted <= enough.limit_bytes
-    best = caught.value.best
-    assert isinstance(best, remat.RematPlan)
-    assert np.isclose(best.predicted, plan.predicted)
 
 
 def test_arrays_without_elements_do_not_end_the_search():

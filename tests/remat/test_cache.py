@@ -24,6 +24,8 @@ from frugax.remat._plan_cache import (
 )
 from refusals import refuses, warns
 
+from .nets import f32
+
 BUDGET = MemoryBudget("800KiB")
 PROGRAM = """
 import jax, jax.numpy as jnp, numpy as np
@@ -39,10 +41,6 @@ def loss(ws, x):
 w = jax.ShapeDtypeStruct((16, 16), jnp.float32)
 args = ({"a": w, "b": w}, jax.ShapeDtypeStruct((8, 16), jnp.float32))
 """
-
-
-def f32(*shape):
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
 def sums(axis=0, factor=2.0, table=(1.0, 2.0, 3.0, 4.0)):

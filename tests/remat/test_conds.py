@@ -1,7 +1,5 @@
 """Branches of `lax.cond` and `lax.switch` are planned inside, and still the same."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -9,13 +7,14 @@ from jax import lax
 
 from frugax import MemoryBudget, jaxprs, remat
 from frugax.remat import BodyPlan, Chunk, Recompute
-from frugax.remat.rewrite import build_value_and_grad, loop_bodies, trace_loss
-from frugax.remat.solver import build_segments, list_candidates, list_loop_choices
+from frugax.remat.rewrite import loop_bodies, trace_loss
+from frugax.remat.solver import build_parts, list_candidates, list_loop_choices
 from refusals import refuses
 
 from .checks import (
     again,
     assert_same,
+    follow,
     plain_bytes,
     plan_whole,
     recompute_bodies,
@@ -91,20 +90,20 @@ def place_of(body, name):
 
 def outer_place(model, name="cond"):
     loss, args = model()
-    return place_of(trace_loss(loss, args, 0, has_aux=False), name)
+    return place_of(trace_loss(loss, args), name)
 
 
 def inner_place(model, outer, name, branch=0):
     """Where in the body of the first `outer` the first operation of this name is."""
     loss, args = model()
-    body = trace_loss(loss, args, 0, has_aux=False)
+    body = trace_loss(loss, args)
     inner = loop_bodies(body.graph.eqns[place_of(body, outer)], body)
     return place_of(inner[branch], name)
 
 
 def branches_of(model):
     loss, args = model()
-    body = trace_loss(loss, args, 0, has_aux=False)
+    body = trace_loss(loss, args)
     place = place_of(body, "cond")
     return place, loop_bodies(body.graph.eqns[place], body)
 
@@ -154,7 +153,7 @@ def test_a_loop_in_a_branch_is_chunked():
 
 def test_a_branch_in_a_loop_keeps_some_of_its_results():
     loss, args = in_a_scan()
-    body = trace_loss(loss, args, 0, has_aux=False)
+    body = trace_loss(loss, args)
     scan = place_of(body, "scan")
     (iterations,) = loop_bodies(body.graph.eqns[scan], body)
     cond = place_of(iterations, "cond")
@@ -186,7 +185,7 @@ def test_a_cond_with_side_effects_is_left_alone():
         x = lax.switch(which, [loud, lambda x: gated(ws[1], x)], x)
         return jnp.mean(residual(ws[2], x) ** 2)
 
-    body = trace_loss(loss, one_of_three()[1], 0, has_aux=False)
+    body = trace_loss(loss, one_of_three()[1])
     cond = place_of(body, "cond")
     assert body.graph.eqns[cond].effects
     assert all(
@@ -196,8 +195,7 @@ def test_a_cond_with_side_effects_is_left_alone():
     )
     for candidate in list_candidates(body):
         for step, cost in (
-            (s, candidate.costs.of[s.start, s.stop, s.mode])
-            for s in candidate.draft.choices
+            (s, candidate.costs.of[s.start, s.stop, s.mode]) for s in candidate.choices
         ):
             here = candidate.body.eqns[step.start : step.stop]
             loud = any(e.effects for e in here)
@@ -209,16 +207,9 @@ def test_a_cond_with_side_effects_is_left_alone():
 @pytest.mark.slow
 def test_gradients_under_the_tightest_modelled_plan_equal_jax(model):
     loss, args = model()
-    body = trace_loss(loss, args, 0, has_aux=False)
+    body = trace_loss(loss, args)
     least = list_candidates(body)[-1]
-    planned = build_value_and_grad(
-        loss,
-        build_segments(least, jax.default_backend()),
-        least.body_plans,
-        body.graph.fingerprint,
-        argnums=0,
-        has_aux=False,
-    )
+    planned = follow(loss, args, build_parts(least, jax.default_backend()))
     others = {
         "around_a_scan": [jnp.bool_(False)],
         "one_of_three": [jnp.int32(1), jnp.int32(2)],
@@ -252,7 +243,7 @@ def test_a_budget_is_met_as_xla_measures_it(model, share, extra):
 
 def test_branches_of_a_cond_in_a_loop_are_planned():
     loss, args = in_a_scan()
-    found = list_loop_choices(trace_loss(loss, args, 0, has_aux=False))
+    found = list_loop_choices(trace_loss(loss, args))
     inner = [
         chunk.kept
         for level in found
@@ -276,20 +267,9 @@ def test_a_damaged_choice_is_refused(bodies):
         recompute_bodies(loss, args, (BodyPlan(place, bodies, "cond"),))(*args)
 
 
-def test_a_plan_with_branches_goes_through_json():
-    loss, args = in_a_row()
-    plan = plan_whole(loss, MemoryBudget("1GiB"), example_args=args)
-    branches = BodyPlan(
-        3,
-        (
-            Recompute((Chunk(0, 2, (1,)),)),
-            Recompute(body_plans=(BodyPlan(2, (Recompute(),)),)),
-        ),
-        "cond",
-    )
-    plan = dataclasses.replace(plan, body_plans=(branches,))
-    again = remat.RematPlan.from_json(plan.to_json())
-    assert again == plan
-    assert "cond at 3: branch 0 recomputed except for 1 results, branch 1 kept" in str(
-        again
-    )
+def test_branches_are_described():
+    first = Recompute((Chunk(0, 2, (1,)),))
+    second = Recompute(body_plans=(BodyPlan(2, (Recompute(),)),))
+    assert (
+        "cond at 3: branch 0 recomputed except for 1 results, branch 1 kept"
+    ) in str(BodyPlan(3, (first, second), "cond"))

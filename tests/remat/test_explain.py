@@ -11,19 +11,7 @@ from frugax.remat.rewrite import trace_loss
 from frugax.remat.solver import describe_operations
 
 from .checks import plan_whole
-
-
-def f32(*shape):
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
-
-
-def loss(ws, x):
-    for w in ws:
-        x = jnp.tanh(x @ w)
-    return jnp.mean(x**2)
-
-
-ARGS = ([f32(64, 64)] * 8, f32(512, 64))
+from .nets import SHAPES, chain, f32
 
 
 @pytest.fixture
@@ -48,11 +36,11 @@ def plan():
 
 
 def test_the_costly_operations_come_first():
-    eqns = trace_loss(loss, ARGS, 0, has_aux=False).eqns
+    eqns = trace_loss(chain, SHAPES).eqns
     assert describe_operations(eqns[:4]) == "dot_general x2, tanh x2"
     assert describe_operations(eqns[:1]) == "dot_general"
     many = lambda x: jnp.sum(jnp.exp(jnp.sin(jnp.cos(jnp.tan(x @ x)) ** 2)) / 2 + x)
-    eqns = trace_loss(many, (f32(2, 2),), 0, has_aux=False).eqns
+    eqns = trace_loss(many, (f32(2, 2),)).eqns
     assert describe_operations(eqns).startswith("dot_general, ")
     assert describe_operations(eqns).endswith(f"{len(eqns) - 2} more")
     assert describe_operations([]) == ""
@@ -109,7 +97,7 @@ def test_the_segment_where_the_peak_is_is_named(plan):
 
 
 def test_a_plan_that_keeps_everything_says_so():
-    plan = remat.plan(loss, MemoryBudget("1GiB"), example_args=ARGS)
+    plan = remat.plan(chain, MemoryBudget("1GiB"), example_args=SHAPES)
     assert "everything is kept" in plan.explain()
 
 

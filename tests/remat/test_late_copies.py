@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import pytest
 
 from frugax import MemoryBudget, remat
-from frugax.remat import LateCopies
-from frugax.remat.rewrite import build_value_and_grad, copy_late, trace_loss
+from frugax.remat import LateCopies, PlanParts
+from frugax.remat.rewrite import copy_late, trace_loss
 from frugax.remat.solver import find_blocks, reads_late
 from refusals import refuses
 
-from .checks import assert_same, plain_bytes, plan_whole, temp_bytes
+from .checks import assert_same, follow, plain_bytes, plan_whole, temp_bytes
 
 LAYERS = 5
 
@@ -35,16 +35,9 @@ def maml():
     return loss, (params, x)
 
 
-def follow(loss, args, copies):
-    """The gradient of the loss with copies, in which all else is kept."""
-    mark = trace_loss(loss, args, 0, has_aux=False).graph.fingerprint
-    how = {"argnums": 0, "has_aux": False}
-    return build_value_and_grad(loss, (), (), mark, copies=copies, **how)
-
-
 def test_layers_of_the_inner_forward_pass_are_found():
     loss, args = maml()
-    body = trace_loss(loss, args, 0, has_aux=False)
+    body = trace_loss(loss, args)
     assert reads_late(body)
     inner, *_, outer = find_blocks(body)
     assert len(inner) == len(outer) == LAYERS + 1
@@ -62,7 +55,7 @@ def test_a_loss_without_an_inner_gradient_has_no_late_reads():
             x = x + jnp.tanh(x @ w)
         return jnp.mean(x**2)
 
-    assert not reads_late(trace_loss(loss, args, 0, has_aux=False))
+    assert not reads_late(trace_loss(loss, args))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +63,7 @@ def test_a_loss_without_an_inner_gradient_has_no_late_reads():
 )
 def test_copies_change_no_gradient_and_the_loss_holds_less(gate):
     loss, args = maml()
-    body = trace_loss(loss, args, 0, has_aux=False)
+    body = trace_loss(loss, args)
     copies = LateCopies(find_blocks(body)[:1], gate)
     copied = copy_late(body, copies)
     held = lambda b: max(b.crossing_bytes(active_only=False))
@@ -81,13 +74,15 @@ def test_copies_change_no_gradient_and_the_loss_holds_less(gate):
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), args)
         want = jax.jit(jax.value_and_grad(loss))(*wide)
-        assert_same(follow(loss, wide, copies)(*wide), want, tolerance=1e-12)
+        assert_same(
+            follow(loss, wide, PlanParts(copies=copies))(*wide), want, tolerance=1e-12
+        )
 
 
 def test_the_compiler_does_not_merge_copies():
     loss, args = maml()
     run = lambda p, x: loss(p, x)
-    body = trace_loss(loss, args, 0, has_aux=False)
+    body = trace_loss(loss, args)
     copied = copy_late(body, LateCopies(find_blocks(body)[:1], "select"))
     graph = copied.graph
     again = graph.run(graph.eqns, graph.inputs, graph.outputs)
@@ -99,27 +94,12 @@ def test_the_compiler_does_not_merge_copies():
 def test_damaged_copies_are_refused(edges):
     loss, args = maml()
     with refuses(ValueError, "remat.plan"):
-        follow(loss, args, LateCopies((edges,), "select"))(*args)
+        follow(loss, args, PlanParts(copies=LateCopies((edges,), "select")))(*args)
 
 
-def test_copies_go_through_json():
-    loss, args = maml()
-    plan = remat.RematPlan(
-        budget=MemoryBudget("1MiB"),
-        predicted=1,
-        unplanned_bytes=1,
-        extra_flops=0,
-        unplanned_flops=1,
-        body_plans=(),
-        segments=(),
-        fingerprint=trace_loss(loss, args, 0, has_aux=False).graph.fingerprint,
-        argnums=0,
-        has_aux=False,
-        compiles=1,
-        copies=LateCopies(((0, 4, 8),), "select"),
-    )
-    assert remat.RematPlan.from_json(plan.to_json()) == plan
-    assert "computed again where the loss reads them late: 2 blocks" in str(plan)
+def test_copies_are_described():
+    said = "computed again where the loss reads them late: 2 blocks"
+    assert said in str(LateCopies(((0, 4, 8),), "select"))
 
 
 @pytest.mark.thorough

@@ -8,9 +8,9 @@ import pytest
 from jax import lax
 
 from frugax import MemoryBudget, jaxprs, measure
-from frugax.remat.rewrite import build_value_and_grad, trace_loss
-from frugax.remat.solver import build_parts, list_candidates, list_named
-from remat.checks import assert_same, plan_whole
+from frugax.remat.rewrite import trace_loss
+from frugax.remat.solver import Stage, build_parts, list_candidates, list_named
+from remat.checks import assert_same, follow, plan_whole
 
 KEEP_BARRIERS: dict[str, str | bool] = {
     "xla_disable_hlo_passes": "cse_barrier_expander"
@@ -81,9 +81,9 @@ def test_checkpoints_by_hand_are_not_cheaper_at_their_bytes(make, policy):
 
 def named_plans(make, stride=1):
     loss, args = make(lambda f: f)
-    body = trace_loss(loss, args, 0, has_aux=False)
+    body = trace_loss(loss, args)
     found = list_named(body)[::stride]
-    return body, [build_parts(n.candidate, "cpu") for n in found]
+    return body, [build_parts(n, "cpu") for n in found]
 
 
 def test_each_block_is_offered_under_each_policy():
@@ -118,12 +118,12 @@ def test_the_model_of_a_scan_under_a_policy_equals_that_of_its_plan():
         return jnp.mean(lax.scan(attend, x, w)[0] ** 2)
 
     w, x = jnp.ones((6, 16, 32)), jnp.ones((64, 16))
-    body = trace_loss(loss, (w, x), 0, has_aux=False)
+    body = trace_loss(loss, (w, x))
     listed = {c.body_plans: c.peak_bytes for c in list_candidates(body)}
     pairs = [
         (n.peak_bytes, listed[plans])
         for n in list_named(body)
-        if n.is_uniform and (plans := n.candidate.body_plans) in listed
+        if n.is_uniform and (plans := n.body_plans) in listed
     ]
     assert pairs
     assert all(0.8 < a / b < 1.25 for a, b in pairs)
@@ -138,18 +138,10 @@ def test_the_model_of_a_scan_under_a_policy_equals_that_of_its_plan():
 )
 def test_gradients_under_named_policies_equal_jax(make):
     loss, args = make(lambda f: f)
-    body, plans = named_plans(make, stride=11)
+    _, plans = named_plans(make, stride=11)
     want = jax.jit(jax.value_and_grad(loss))(*args)
     for parts in plans:
-        step = build_value_and_grad(
-            loss,
-            parts.segments,
-            parts.body_plans,
-            body.graph.fingerprint,
-            argnums=0,
-            has_aux=False,
-        )
-        assert_same(jax.jit(step)(*args), want)
+        assert_same(jax.jit(follow(loss, args, parts))(*args), want)
 
 
 def test_iterations_in_chunks_of_the_batch_follow_named_policies():
@@ -160,25 +152,15 @@ def test_iterations_in_chunks_of_the_batch_follow_named_policies():
         return jnp.mean(lax.scan(step, x, ws)[0] ** 2)
 
     args = (jnp.stack(ws), x)
-    body = trace_loss(looped, args, 0, has_aux=False)
-    named = list_named(body, divide_batch=True)
+    body = trace_loss(looped, args)
+    named = list_named(body, stage=Stage.ALL)
     plain = list_named(body)
-    in_chunks = [c for c in named if c.candidate.batch is not None]
+    in_chunks = [c for c in named if c.source.batch is not None]
     assert len(named) == len(plain) + len(in_chunks) > len(plain)
     smallest = min(named, key=lambda c: c.peak_bytes)
     assert smallest in in_chunks
-    assert smallest.peak_bytes == smallest.candidate.peak_bytes
-    assert smallest.flops == smallest.candidate.flops
-    parts = build_parts(smallest.candidate, "cpu")
+    parts = build_parts(smallest, "cpu")
     assert parts.batch is not None
     assert parts.batch.body_plans
-    step = build_value_and_grad(
-        looped,
-        parts.segments,
-        parts.body_plans,
-        body.graph.fingerprint,
-        argnums=0,
-        has_aux=False,
-        batch=parts.batch,
-    )
+    step = follow(looped, args, parts)
     assert_same(jax.jit(step)(*args), jax.jit(jax.value_and_grad(looped))(*args))

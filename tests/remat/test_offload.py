@@ -13,6 +13,8 @@ from frugax.targets import installed_compilers
 from refusals import refuses
 from remat.checks import assert_same
 
+from .nets import f32
+
 ROUNDS, WIDTH, ROWS = 6, 64, 512
 
 
@@ -21,10 +23,6 @@ def loss(ws, x):
         return x + jnp.tanh(x @ w[0]) @ w[1], None
 
     return jnp.mean(jax.lax.scan(block, x, ws)[0] ** 2)
-
-
-def f32(*shape):
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
 ARGS = (f32(ROUNDS, 2, WIDTH, WIDTH), f32(ROWS, WIDTH))

@@ -5,7 +5,6 @@ import xml.etree.ElementTree as ET
 from html import unescape
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -15,44 +14,28 @@ from frugax.remat._memory_charts import draw_blocks, stretch
 from refusals import refuses
 
 from .checks import plan_whole
+from .nets import SHAPES, chain
 
-
-def f32(*shape):
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
-
-
-def loss(ws, x):
-    for w in ws:
-        x = jnp.tanh(x @ w)
-    return jnp.mean(x**2)
-
-
-ARGS = ([f32(64, 64)] * 8, f32(512, 64))
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
-def plan():
-    return plan_whole(loss, MemoryBudget("800KiB"), example_args=ARGS)
+def drawn(chain_plan):
+    return remat.draw_memory(chain, chain_plan, SHAPES)
 
 
-@pytest.fixture(scope="module")
-def drawn(plan):
-    return remat.draw_memory(loss, plan, ARGS)
-
-
-def test_both_curves_end_where_xla_does(plan, drawn):
-    assert drawn.planned.measured == plan.predicted
-    assert drawn.unplanned.measured == plan.unplanned_bytes
+def test_both_curves_end_where_xla_does(chain_plan, drawn):
+    assert drawn.planned.measured == chain_plan.predicted
+    assert drawn.unplanned.measured == chain_plan.unplanned_bytes
     for curve in (drawn.planned, drawn.unplanned):
         assert curve.counted_on == "compiled"
         # A cond's pointers and places rounded up: tests/measure/test_timeline.py.
         assert 0.98 * curve.measured <= curve.peak_bytes <= curve.measured
 
 
-def test_total_memory_has_arguments_and_results_below_it(plan, drawn):
-    total = dataclasses.replace(plan, budget=MemoryBudget("2MiB", kind="total"))
-    here = remat.draw_memory(loss, total, ARGS).planned
+def test_total_memory_has_arguments_and_results_below_it(chain_plan, drawn):
+    total = dataclasses.replace(chain_plan, budget=MemoryBudget("2MiB", kind="total"))
+    here = remat.draw_memory(chain, total, SHAPES).planned
     always = 8 * 64 * 64 * 4 * 2 + 512 * 64 * 4 + 4  # weights twice, data, the loss
     assert here.peak_bytes - drawn.planned.peak_bytes == pytest.approx(always, abs=256)
     assert (
@@ -63,25 +46,28 @@ def test_total_memory_has_arguments_and_results_below_it(plan, drawn):
 def test_a_whole_step_is_drawn_as_planned():
     def build(value_and_grad):
         def step(ws, x):
-            value, grads = value_and_grad(loss)(ws, x)
+            value, grads = value_and_grad(chain)(ws, x)
             return jax.tree.map(lambda w, g: w - 0.1 * g, ws, grads), value
 
         return step
 
-    whole = remat.EnclosingProgram(build=build, args=ARGS, donate_argnums=(0,))
-    planned = plan_whole(loss, MemoryBudget("1MiB"), example_args=ARGS, within=whole)
-    there = remat.draw_memory(loss, planned, ARGS, within=whole)
+    whole = remat.EnclosingProgram(build=build, args=SHAPES, donate_argnums=(0,))
+    planned = plan_whole(chain, MemoryBudget("1MiB"), example_args=SHAPES, within=whole)
+    there = remat.draw_memory(chain, planned, SHAPES, within=whole)
     assert there.planned.measured == planned.predicted
 
 
-def test_a_backend_without_a_timeline_gets_a_picture_of_the_trace(plan, monkeypatch):
+def test_a_backend_without_a_timeline_gets_a_picture_of_the_trace(
+    chain_plan, monkeypatch
+):
     def refuse(compiled):
         raise ValueError("this backend does not say")
 
     monkeypatch.setattr(measure, "timeline", refuse)
-    there = remat.draw_memory(loss, plan, ARGS)
+    there = remat.draw_memory(chain, chain_plan, SHAPES)
     assert there.planned.counted_on == there.unplanned.counted_on == "traced"
-    assert there.planned.measured == plan.predicted  # never scaled to fit the curve
+    # Never scaled to fit the curve.
+    assert there.planned.measured == chain_plan.predicted
     assert "only XLA's totals are measured" in unescape(there.svg())
     assert "only XLA's totals are measured" in there.text()
 

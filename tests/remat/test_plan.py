@@ -18,14 +18,11 @@ from frugax.budget import Plan, Verdict
 from frugax.errors import RematUndoneError
 from frugax.jaxprs import count_heavy, count_heavy_in_hlo, flops
 from frugax.remat import solver
-from frugax.remat.rewrite import build_value_and_grad, trace_loss
-from frugax.remat.solver import (
-    build_segments,
-    list_candidates,
-)
+from frugax.remat.rewrite import trace_loss
+from frugax.remat.solver import build_parts, list_candidates
 from refusals import refuses
 
-from .checks import assert_same, plan_whole, temp_bytes
+from .checks import assert_same, follow, plan_whole, temp_bytes
 
 KEY = jax.random.key(0)
 
@@ -326,87 +323,59 @@ def levels_of(segments):
 @pytest.fixture(scope="module")
 def nested():
     loss, args = deep_chain()
-    body = trace_loss(loss, args, 0, has_aux=False)
+    body = trace_loss(loss, args)
     candidates = list_candidates(body)
-    of_depth = [levels_of(build_segments(r, "cpu")) for r in candidates]
+    of_depth = [levels_of(build_parts(r, "cpu").segments) for r in candidates]
     flat = candidates[max(i for i, depth in enumerate(of_depth) if depth == 1)]
-    return loss, args, body, flat, candidates[-1]
+    return loss, args, flat, candidates[-1]
 
 
-def step_of(loss, body, candidate):
-    mark = body.graph.fingerprint
-    segments = build_segments(candidate, jax.default_backend())
-    how = {"argnums": 0, "has_aux": False}
-    return jax.jit(
-        build_value_and_grad(loss, segments, candidate.body_plans, mark, **how)
-    )
+def step_of(loss, args, candidate):
+    return jax.jit(follow(loss, args, build_parts(candidate, jax.default_backend())))
 
 
 @pytest.mark.thorough
 def test_nested_plans_are_truly_smaller_and_still_the_same(nested):
-    loss, args, body, flat, tight = nested
-    assert levels_of(build_segments(tight, "cpu")) > 1
-    assert tight.draft.peak_bytes < flat.draft.peak_bytes
-    needed = [temp_bytes(step_of(loss, body, r), *args) for r in (flat, tight)]
+    loss, args, flat, tight = nested
+    assert levels_of(build_parts(tight, "cpu").segments) > 1
+    assert tight.peak_bytes < flat.peak_bytes
+    needed = [temp_bytes(step_of(loss, args, r), *args) for r in (flat, tight)]
     plain = temp_bytes(jax.jit(jax.value_and_grad(loss)), *args)
     assert needed[1] < needed[0] < plain
     assert needed[1] < plain / 3
     want = jax.jit(jax.value_and_grad(loss))(*args)
-    assert_same(step_of(loss, body, tight)(*args), want)
+    assert_same(step_of(loss, args, tight)(*args), want)
 
 
 @pytest.mark.thorough
 def test_a_nested_plan_recomputes_the_predicted_operations(nested):
-    loss, args, body, _, tight = nested
+    loss, args, _, tight = nested
     count = lambda fn: flops(jax.make_jaxpr(fn)(*args).jaxpr)
-    extra = count(step_of(loss, body, tight)) - count(jax.value_and_grad(loss))
+    extra = count(step_of(loss, args, tight)) - count(jax.value_and_grad(loss))
     # Besides, gates and sums of gradients.
     assert extra == pytest.approx(tight.flops, rel=0.01)
     again = 2 * 512 * 32 * 32 * 32
     assert tight.flops > again  # more than one forward pass: the cost of nesting
 
 
-def test_a_nested_plan_goes_through_json(nested, half):
-    _, _, _, _, tight = nested
-    segments = build_segments(tight, "cpu")
-    body_plan = remat.BodyPlan(3, (remat.Recompute((remat.Chunk(0, 4, (1, 2)),), 2),))
-    plan = dataclasses.replace(half, segments=segments, body_plans=(body_plan,))
+def test_a_plan_with_every_part_goes_through_json(nested, half):
+    *_, tight = nested
+    inner = remat.BodyPlan(2, (remat.Recompute(), remat.Recompute()), "cond")
+    again = remat.Recompute((remat.Chunk(0, 4, (1, 2)),), 2, body_plans=(inner,))
+    loops = (remat.BodyPlan(3, (again, remat.Recompute(levels=(5, 2)))),)
+    plan = dataclasses.replace(
+        half,
+        segments=build_parts(tight, "cpu").segments,
+        body_plans=loops,
+        batch=remat.BatchChunks(4, 1, 0, segments=half.segments, body_plans=loops),
+        copies=remat.LateCopies(((0, 4, 8),), "select"),
+        rows=remat.RowChunks(4, 64),
+        shard_map=3,
+    )
     again = remat.RematPlan.from_json(plan.to_json())
     assert again == plan
     assert hash(again) == hash(plan)
     assert levels_of(again.segments) > 1
-
-
-def transformer_block():
-    def norm(x):
-        x = x - x.mean(axis=-1, keepdims=True)
-        return x * jax.lax.rsqrt((x**2).mean(axis=-1, keepdims=True) + 1e-5)
-
-    def loss(blocks, x):
-        for w in blocks:
-            q, k, v = jnp.split(norm(x) @ w["qkv"], 3, axis=-1)
-            scores = jnp.einsum("bsd,btd->bst", q, k) / 8.0
-            x = x + jax.nn.softmax(scores) @ v @ w["out"]
-            x = x + jax.nn.gelu(norm(x) @ w["up"]) @ w["down"]
-        return jnp.mean(x**2)
-
-    shapes = {"qkv": (64, 192), "out": (64, 64), "up": (64, 256), "down": (256, 64)}
-    block = {n: jax.random.normal(KEY, s) / s[0] ** 0.5 for n, s in shapes.items()}
-    return loss, ([block] * 3, jax.random.normal(KEY, (8, 64, 64)))
-
-
-@pytest.mark.thorough
-def test_a_transformer_keeps_its_products():
-    loss, args = transformer_block()
-    # Three blocks: the last one holds much of the whole while it is differentiated.
-    # Twelve reach half for as little: benchmarks/remat.py.
-    limit = int(0.6 * temp_bytes(jax.jit(jax.value_and_grad(loss)), *args))
-    plan = plan_whole(loss, MemoryBudget(limit_bytes=limit), example_args=args)
-    step = remat.apply(loss, plan)
-    assert temp_bytes(step, *args) == plan.predicted <= limit
-    assert 0 < plan.extra_share < 0.02
-    assert any(s.kept for s in plan.segments)
-    assert_same(step(*args), jax.jit(jax.value_and_grad(loss))(*args))
 
 
 def test_recomputation_that_the_compiler_undoes_is_an_error(mlp, monkeypatch):
@@ -428,11 +397,9 @@ def test_recomputation_that_the_compiler_undoes_is_an_error(mlp, monkeypatch):
         )
 
 
-def test_a_plan_is_hashable_and_goes_through_json(mlp, half):
+def test_a_plan_that_went_through_json_is_applied_and_described(mlp, half):
     loss, params, x, _ = mlp
     again = remat.RematPlan.from_json(half.to_json())
-    assert again == half
-    assert hash(again) == hash(half)
     assert isinstance(again, Plan)
     assert temp_bytes(remat.apply(loss, again), params, x) == half.predicted
     assert str(half.budget) in str(half)
@@ -464,12 +431,6 @@ def test_a_plan_fits_no_other_loss(mlp, half):
 BIG = MemoryBudget("1GiB")
 
 
-def test_a_loss_that_cannot_be_traced_is_refused():
-    branches = lambda x: jnp.sum(x) if x[0] > 0 else jnp.sum(x**2)
-    with refuses(TypeError):
-        plan_whole(branches, BIG, example_args=(jnp.ones(3),))
-
-
 @pytest.mark.parametrize(
     ("loss", "has_aux", "named"),
     [
@@ -477,16 +438,15 @@ def test_a_loss_that_cannot_be_traced_is_refused():
         (lambda x: (x.sum(), x), False, "has_aux"),
         (lambda x: x.sum(), True, "has_aux"),
         (lambda x: (x > 0).any(), False, "has_aux"),
+        (lambda x: None, False, "PyTreeDef"),
+        (lambda x: jnp.sum(x) if x[0] > 0 else jnp.sum(x**2), False, "traced"),
+        (lambda x: x.astype(float).sum(), False, "int32"),
     ],
 )
 def test_a_function_that_is_not_a_loss_is_refused(loss, has_aux, named):
+    x = jnp.ones(3, "int32" if named == "int32" else "float32")
     with refuses(TypeError, named):
-        plan_whole(loss, BIG, example_args=(jnp.ones(3),), has_aux=has_aux)
-
-
-def test_integers_are_refused_as_gradient_arguments():
-    with refuses(TypeError, "int32"):
-        plan_whole(lambda n: n.astype(jnp.float32), BIG, example_args=(jnp.int32(3),))
+        plan_whole(loss, BIG, example_args=(x,), has_aux=has_aux)
 
 
 def test_a_loss_without_operations_is_planned_too():
@@ -575,11 +535,6 @@ def test_the_same_argument_counted_from_the_back_is_planned(mlp):
     build = lambda value_and_grad: value_and_grad(loss, -2)
     whole = remat.EnclosingProgram(build=build, args=(params, x))
     plan_whole(loss, MemoryBudget("1GiB"), example_args=(params, x), within=whole)
-
-
-def test_a_loss_that_returns_none_is_refused():
-    with refuses(TypeError, "PyTreeDef"):
-        plan_whole(lambda x: None, MemoryBudget("1GiB"), example_args=(jnp.ones(3),))
 
 
 @pytest.mark.parametrize("change", [{"stop": 99999}, {"start": 3}, {"kept": (4096,)}])

@@ -6,17 +6,11 @@ import pytest
 from jax import lax
 
 from frugax import MemoryBudget, remat
-from frugax.remat import RowChunks
-from frugax.remat.rewrite import (
-    MixesBatchError,
-    build_value_and_grad,
-    split_rows,
-    trace_loss,
-)
+from frugax.remat import PlanParts, RowChunks
+from frugax.remat.rewrite import MixesBatchError, split_rows, trace_loss
 from refusals import refuses
 
-from ..golden.library_losses import LOSSES as OF_LIBRARIES
-from .checks import assert_same, temp_bytes
+from .checks import assert_same, follow, temp_bytes
 
 ROWS, WIDTH = 64, 16
 WS = list(jax.random.normal(jax.random.key(0), (4, WIDTH, WIDTH)) / 4)
@@ -81,10 +75,7 @@ LOSSES += [half_precision]
 def test_a_loss_in_chunks_of_rows_has_the_same_gradients(loss, count):
     has_aux = loss is with_metrics
     how = {"argnums": 0, "has_aux": has_aux}
-    body = trace_loss(loss, (WS, X), **how)
-    step = build_value_and_grad(
-        loss, (), (), body.graph.fingerprint, rows=RowChunks(count, ROWS), **how
-    )
+    step = follow(loss, (WS, X), PlanParts(rows=RowChunks(count, ROWS)), **how)
     scans = [e for e in jax.make_jaxpr(step)(WS, X).eqns if e.primitive.name == "scan"]
     assert scans
     want = jax.jit(jax.value_and_grad(loss, **how))(WS, X)
@@ -102,24 +93,9 @@ def test_gradients_of_the_rows_themselves_are_the_same():
 def test_a_weight_as_long_as_the_batch_is_not_taken_for_rows():
     square = list(jax.random.normal(jax.random.key(0), (3, ROWS, ROWS)) / 8)
     x = jax.random.normal(jax.random.key(1), (ROWS, ROWS))
-    how = {"argnums": 0, "has_aux": False}
-    body = trace_loss(batch_norm, (square, x), **how)
-    rows = RowChunks(4, ROWS)
-    step = build_value_and_grad(
-        batch_norm, (), (), body.graph.fingerprint, rows=rows, **how
-    )
+    step = follow(batch_norm, (square, x), PlanParts(rows=RowChunks(4, ROWS)))
     want = jax.jit(jax.value_and_grad(batch_norm))(square, x)
     assert_same(jax.jit(step)(square, x), want, 1e-4)
-
-
-@pytest.mark.thorough  # half a minute
-def test_products_that_xla_splits_in_chunks_of_rows_are_not_called_undone():
-    """Losses of optax: programs in chunks keep to a quarter, as their bytes show."""
-    loss, args = OF_LIBRARIES["optax losses"]()
-    plan = remat.plan(loss, MemoryBudget.share(0.25), args, cache=False)
-    assert plan.rows is not None
-    assert plan.compiles <= 5
-    assert temp_bytes(remat.apply(loss, plan), *args) <= plan.budget.limit_bytes
 
 
 def test_a_budget_that_only_chunks_of_rows_can_keep_is_met():

@@ -1,14 +1,13 @@
 """Plans for scans: on paper, in JSON, under a jit of the user's own."""
 
 import dataclasses
-import json
 
 import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from frugax import InfeasibleBudgetError, MemoryBudget, jaxprs, remat
+from frugax import MemoryBudget, jaxprs, remat
 from frugax.remat import BodyPlan, Chunk, Recompute
 from frugax.remat.rewrite import rewrite_loops, trace_loss
 from frugax.remat.solver import list_candidates, list_loop_choices
@@ -16,14 +15,11 @@ from refusals import refuses
 
 from .checks import plain_bytes, plan_whole, temp_bytes
 from .scan_cases import (
-    W,
     among_other_operations,
-    backwards_with_results,
     body_of,
     every_model,
     prime,
     rnn,
-    stacked_layers,
 )
 
 
@@ -62,28 +58,11 @@ def test_rounds_done_again_count_as_often_as_they_run(planned):
     assert plan.extra_flops == count(step) - count(jax.value_and_grad(loss))
 
 
-def test_a_plan_with_scans_holds_inside_a_jit_of_the_users_own(planned):
-    loss, args, plan = planned
-
-    @jax.jit
-    def train(w, xs):
-        value, grads = remat.apply(loss, plan)(w, xs)
-        return value, w - 0.1 * grads
-
-    # The new weights are one array more than the gradient alone has.
-    assert temp_bytes(train, *args) <= plan.predicted + W.nbytes
-
-
-def test_a_plan_with_scans_survives_json_and_describes_itself(planned):
-    loss, args, plan = planned
-    again = remat.RematPlan.from_json(plan.to_json())
-    assert again == plan
-    assert temp_bytes(remat.apply(loss, again), *args) == plan.predicted
+def test_a_plan_with_scans_describes_itself(planned):
+    _, _, plan = planned
     (body_plan,) = plan.body_plans
-    assert (
-        f"scan at {body_plan.operation}: of every {body_plan.group_length} iterations"
-        in str(plan)
-    )
+    where = f"scan at {body_plan.operation}: of every {body_plan.group_length}"
+    assert f"{where} iterations" in str(plan)
 
 
 _INNER = BodyPlan(
@@ -97,35 +76,13 @@ _CUT = (Chunk(0, 3, (0, 2)), Chunk(3, 7, None))
 NESTED = BodyPlan(1, (Recompute(_CUT, 3, body_plans=(_INNER,)), Recompute()))
 
 
-def test_nested_loops_survive_json_and_are_described(planned):
-    _, _, plan = planned
-    nested = dataclasses.replace(plan, body_plans=(NESTED,))
-    again = remat.RematPlan.from_json(nested.to_json())
-    assert again == nested
-    assert hash(again) == hash(nested)
+def test_nested_loops_are_described():
     assert NESTED.group_length == 4
     assert str(NESTED) == (
         "scan at 1: of every 4 iterations, 3 recomputed in 2 chunks except for 2 "
         "results (scan at 4: of every 7 iterations, 2 recomputed together from the "
         "carry before them, 5 kept), 1 kept"
     )
-
-
-def test_a_plan_for_scans_fits_no_other_loss(planned):
-    _, (w, xs), plan = planned
-    no_scan = lambda w, xs: jnp.sum(jnp.tanh(xs @ w))
-    with refuses(ValueError, "remat.plan"):
-        remat.apply(no_scan, plan)(w, xs)
-    with refuses(ValueError, "remat.plan"):
-        remat.apply(rnn()[0], plan)(w, xs[:30])
-
-
-def test_a_scan_that_fits_is_unchanged():
-    loss, args = rnn()
-    plan = plan_whole(
-        loss, MemoryBudget(limit_bytes=plain_bytes(loss, args)), example_args=args
-    )
-    assert (plan.body_plans, plan.segments, plan.extra_flops) == ((), (), 0)
 
 
 def test_rewritten_loops_share_what_is_known_of_all_other_operations():
@@ -158,11 +115,11 @@ def test_scans_are_taken_up_one_after_the_other():
 def test_each_candidate_needs_less_memory_and_more_flops_than_the_last(model):
     plain, *candidates = list_candidates(body_of(model))
     assert (plain.body_plans, plain.flops) == ((), 0)
-    peaks = [r.draft.peak_bytes for r in candidates]
+    peaks = [r.peak_bytes for r in candidates]
     again = [r.flops for r in candidates]
     assert peaks == sorted(set(peaks), reverse=True)
     assert again == sorted(set(again))
-    assert peaks[0] < plain.draft.peak_bytes
+    assert peaks[0] < plain.peak_bytes
 
 
 @pytest.mark.parametrize(
@@ -191,38 +148,6 @@ def test_a_damaged_choice_is_refused(planned, place, recompute, said):
         remat.apply(loss, wrong)(*args)
 
 
-def test_a_damaged_choice_in_a_file_names_its_place(planned):
-    _, _, plan = planned
-    data = json.loads(plan.to_json())
-    data["body_plans"][0]["bodies"][0]["iterations"] = "all"
-    with refuses(ValueError, "body_plans[0].bodies[0].iterations"):
-        remat.RematPlan.from_json(json.dumps(data))
-
-
-@pytest.mark.thorough
-def test_needed_is_exact_with_scans_too():
-    loss, args = stacked_layers()
-    with refuses(InfeasibleBudgetError, limit=1000, unit="bytes") as caught:
-        plan_whole(loss, MemoryBudget(limit_bytes=1000), example_args=args)
-    needed = int(caught.value.needed)
-    plan = plan_whole(loss, MemoryBudget(limit_bytes=needed), example_args=args)
-    assert plan.predicted <= needed
-
-
-@pytest.mark.thorough
-def test_needed_does_not_depend_on_the_limit_with_scans_either():
-    loss, args = backwards_with_results()
-    plain = plain_bytes(loss, args)
-    needed = set()
-    for share in (0.05, 0.25):
-        with pytest.raises(InfeasibleBudgetError) as caught:
-            plan_whole(
-                loss, MemoryBudget(limit_bytes=int(share * plain)), example_args=args
-            )
-        needed.add(caught.value.needed)
-    assert len(needed) == 1
-
-
 def test_rounds_that_write_to_the_outside_are_not_done_again():
     told = []
 
@@ -233,7 +158,7 @@ def test_rounds_that_write_to_the_outside_are_not_done_again():
 
         return jnp.sum(lax.scan(cell, jnp.zeros((16, 32)), xs)[0] ** 2)
 
-    body = trace_loss(loss, rnn()[1], 0, has_aux=False)
+    body = trace_loss(loss, rnn()[1])
     assert [level.body_plans for level in list_loop_choices(body)] == [()]
 
 

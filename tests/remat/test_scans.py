@@ -3,16 +3,16 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from jax import lax
 
 from frugax import MemoryBudget, jaxprs, remat
 from frugax.remat import BodyPlan, Chunk, Recompute
-from frugax.remat.rewrite import build_value_and_grad, rewrite_loops
-from frugax.remat.solver import build_segments, list_candidates, list_loop_choices
+from frugax.remat.rewrite import rewrite_loops
+from frugax.remat.solver import build_parts, list_candidates, list_loop_choices
 
 from .checks import (
     again,
     assert_same,
+    follow,
     plain_bytes,
     plan_whole,
     recompute_bodies,
@@ -31,7 +31,6 @@ from .scan_cases import (
     scan_body_of,
     scans_of,
     stacked_layers,
-    transformer,
 )
 
 
@@ -113,13 +112,9 @@ def test_gradients_under_modelled_plans_equal_jax(model):
     candidates = list_candidates(body_of(model))[1:]
     chosen = {round(i * (len(candidates) - 1) / 2) for i in range(3)}
     assert any(candidates[i].body_plans for i in chosen)
-    mark = body_of(model).graph.fingerprint
-    how = {"argnums": 0, "has_aux": False}
     want = jax.jit(jax.value_and_grad(loss))(*args)
     for i in chosen:
-        segments = build_segments(candidates[i], jax.default_backend())
-        body_plans = candidates[i].body_plans
-        step = build_value_and_grad(loss, segments, body_plans, mark, **how)
+        step = follow(loss, args, build_parts(candidates[i], jax.default_backend()))
         assert_same(jax.jit(step)(*args), want)
 
 
@@ -220,50 +215,3 @@ def test_planned_and_traced_recomputation_agree():
             # Off by elementwise operations, and by what JAX adds for loops in loops.
             off = abs(traced - level.flops)
             assert off < 0.02 * plain + 0.1 * level.flops, str(level.body_plans)
-
-
-@pytest.mark.thorough
-def test_a_scan_of_transformer_layers_at_half_memory_adds_few_flops():
-    # Width 32: elementwise operations weigh more than in any model that is used, where
-    # benchmarks/remat.py measures 0.7 %.
-    loss, args = transformer()
-    limit = plain_bytes(loss, args) // 2
-    plan = plan_whole(loss, MemoryBudget(limit_bytes=limit), example_args=args)
-    assert plan.predicted <= limit
-    assert 0 < plan.extra_share < 0.025
-    (body_plan,) = plan.body_plans
-    assert any(p.kept for b in body_plan.bodies for p in b.chunks)
-
-
-@pytest.fixture(scope="module")
-def long_rnn():
-    def loss(w, xs):
-        cell = lambda h, x: (jnp.tanh(h @ w + x), None)
-        return jnp.sum(lax.scan(cell, jnp.zeros((32, 64)), xs)[0] ** 2)
-
-    args = (jax.ShapeDtypeStruct((64, 64), jnp.float32),)
-    args += (jax.ShapeDtypeStruct((1000, 32, 64), jnp.float32),)
-    return loss, args, plain_bytes(loss, args)
-
-
-@pytest.mark.thorough
-def test_a_thousand_rounds_fit_in_a_fourteenth_for_two_fifths(long_rnn):
-    loss, args, plain = long_rnn
-    # A twentieth with JAX 0.10.2. With 0.12.0.1 they need two thirds of what they did
-    # there to begin with, and as much as there with the plan.
-    limit = plain // 14
-    plan = plan_whole(loss, MemoryBudget(limit_bytes=limit), example_args=args)
-    assert plan.predicted <= limit
-    assert plan.extra_share <= 0.4
-
-
-@pytest.mark.thorough
-def test_a_budget_between_two_chunks_is_used(long_rnn):
-    loss, args, plain = long_rnn
-    plan = plan_whole(loss, MemoryBudget(limit_bytes=plain // 2), example_args=args)
-    assert 0.85 * plain / 2 <= plan.predicted <= plain / 2
-    # A part of each group is recomputed, the rest is kept.
-    ((redone, kept),) = [i.bodies for i in plan.body_plans]
-    assert redone.from_carry
-    assert (kept.chunks, kept.from_carry) == ((), False)
-    assert plan.extra_share < 0.25

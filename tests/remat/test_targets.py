@@ -11,9 +11,7 @@ from frugax import MemoryBudget, measure, remat
 from frugax.targets import Target, installed_compilers
 from refusals import refuses
 
-
-def f32(*shape):
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
+from .nets import f32
 
 
 def loss(ws, x):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from frugax.remat import Segment
+from frugax.remat import PlanParts, Segment
 from frugax.remat.rewrite import build_value_and_grad, prepare_loss
 
 HOW = {"argnums": 0, "has_aux": False}
@@ -22,7 +22,8 @@ def planned(loss, args, edges):
         for a, b in itertools.pairwise(every)
     )
     mark, prepare = body.graph.fingerprint, lambda args, is_opened: body
-    return build_value_and_grad(loss, segments, (), mark, prepare=prepare, **HOW), body
+    parts = PlanParts(segments=segments)
+    return build_value_and_grad(loss, parts, mark, prepare=prepare, **HOW), body
 
 
 def test_equal_layers_are_traced_once():

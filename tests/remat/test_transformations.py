@@ -8,58 +8,40 @@ from frugax import MemoryBudget, remat
 from refusals import refuses
 
 from .checks import assert_same, plan_whole, temp_bytes
-
-WS = list(jax.random.normal(jax.random.key(0), (8, 64, 64)) / 8)
-X = jax.random.normal(jax.random.key(1), (512, 64))
+from .nets import WS, X, chain
 
 
-def loss(ws, x):
-    for w in ws:
-        x = jnp.tanh(x @ w)
-    return jnp.mean(x**2)
-
-
-@pytest.fixture(scope="module")
-def planned():
-    return plan_whole(loss, MemoryBudget.share(0.75), example_args=(WS, X))
-
-
-def test_a_share_is_of_the_memory_without_a_plan(planned):
-    assert planned.budget.limit_bytes == planned.unplanned_bytes * 3 // 4
-    assert planned.predicted <= planned.budget.limit_bytes
-
-
-def test_vmap_of_a_planned_gradient_runs_row_by_row(planned):
-    step = remat.apply(loss, planned)
+def test_vmap_of_a_planned_gradient_runs_row_by_row(chain_plan):
+    step = remat.apply(chain, chain_plan)
     rows = jnp.stack([X, X + 1, X - 1])
     mapped = jax.vmap(step, in_axes=(None, 0))
-    want = jax.vmap(jax.value_and_grad(loss), in_axes=(None, 0))
+    want = jax.vmap(jax.value_and_grad(chain), in_axes=(None, 0))
     assert_same(mapped(WS, rows), want(WS, rows))
     # A gate that became a `select` would hold all three rows at once.
-    assert temp_bytes(mapped, WS, rows) < 1.5 * planned.unplanned_bytes
+    assert temp_bytes(mapped, WS, rows) < 1.5 * chain_plan.unplanned_bytes
 
 
 def test_a_plan_for_a_program_that_maps_the_gradient_measures_what_runs():
     rows = jnp.stack([X, X + 1, X - 1])
     whole = remat.EnclosingProgram(
-        build=lambda value_and_grad: jax.vmap(value_and_grad(loss), in_axes=(None, 0)),
+        build=lambda value_and_grad: jax.vmap(value_and_grad(chain), in_axes=(None, 0)),
         args=(WS, rows),
     )
     how = {"example_args": (WS, X), "within": whole}
-    plan = plan_whole(loss, MemoryBudget.share(0.5), **how)
-    step = remat.apply(loss, plan)
+    plan = plan_whole(chain, MemoryBudget.share(0.5), **how)
+    step = remat.apply(chain, plan)
     spend = step.report(WS, X, within=whole).spends[0]
     assert spend.measured == plan.predicted
     assert temp_bytes(whole.build_around(step), WS, rows) == plan.predicted
 
 
 def test_the_regions_of_a_loss_are_opened_where_that_is_better():
-    whole = jax.checkpoint(loss)
+    whole = jax.checkpoint(chain)
     plan = plan_whole(whole, MemoryBudget.share(0.75), example_args=(WS, X))
     assert plan.is_opened
     assert "jax.checkpoint regions are opened" in plan.explain()
     step = remat.apply(whole, plan)
-    assert_same(step(WS, X), jax.value_and_grad(loss)(WS, X))
+    assert_same(step(WS, X), jax.value_and_grad(chain)(WS, X))
     assert temp_bytes(step, WS, X) == plan.predicted <= plan.budget.limit_bytes
 
 
@@ -72,7 +54,7 @@ def test_the_regions_of_a_loss_are_opened_where_that_is_better():
 )
 def test_arguments_that_are_not_arrays_are_named_in_one_line(args, named):
     with refuses(TypeError, named) as caught:
-        remat.plan(loss, MemoryBudget("1MiB"), example_args=args)
+        remat.plan(chain, MemoryBudget("1MiB"), example_args=args)
     assert "\n" not in str(caught.value)
 
 

@@ -40,17 +40,7 @@ class PlannedGrad:
         self._loss = loss
         self._of_modules: dict[Hashable, PlannedGrad] = {}
         self._step = build_value_and_grad(
-            loss,
-            plan.segments,
-            plan.body_plans,
-            plan.fingerprint,
-            argnums=plan.argnums,
-            has_aux=plan.has_aux,
-            batch=plan.batch,
-            is_opened=plan.is_opened,
-            shard_map=plan.shard_map,
-            copies=plan.copies,
-            rows=plan.rows,
+            loss, plan, plan.fingerprint, argnums=plan.argnums, has_aux=plan.has_aux
         )
         self._jitted = jax.jit(self._step)
 

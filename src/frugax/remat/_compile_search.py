@@ -11,8 +11,8 @@ from collections.abc import (
     Callable,
     Collection,
     Hashable,
-    Iterable,
     Iterator,
+    Mapping,
     Sequence,
 )
 from typing import Any, Literal, NamedTuple
@@ -26,8 +26,9 @@ from frugax.targets import find_caveat
 
 from ._enclosing_program import CompiledCandidate, EnclosingProgram, compile_program
 from ._frontier import TriedPlan
+from ._plan import PlanParts
 from ._progress import ProgressLine
-from .solver import Candidate, NamedCandidate, PlanParts
+from .solver import Candidate
 
 # Each compilation costs about as much as compiling the program once. Where none of
 # these fits, the search for the smallest program tries more before it gives up.
@@ -51,7 +52,6 @@ _MAX_MORE, _MAX_NAMED, _MAX_MIXED = 1, 2, 3
 _WORTHWHILE = 0.004
 _MAYBE, _PERHAPS, _UNKNOWN = 1.04, 1.15, 1.6
 
-_Modelled = Candidate | NamedCandidate
 Options = tuple[tuple[str, str], ...]
 
 # Level 0 halves the time of a compilation on CPU. The program is slow and its buffers
@@ -65,7 +65,6 @@ class Measurement:
     """A compiled candidate and XLA's figures for it.
 
     Attributes:
-        candidate: its index among the candidates; 0 keeps everything.
         parts: the plan itself.
         bytes: the bytes it needs, of the budget's kind.
         undone: recomputed products and convolutions that the compiler merged away.
@@ -74,7 +73,6 @@ class Measurement:
         caveat: how it was compiled otherwise than asked for; "" if as asked.
     """
 
-    candidate: int
     parts: PlanParts
     bytes: int
     undone: int
@@ -91,13 +89,12 @@ class CompileBench:
         program: the program that must fit.
         kind: which bytes count.
         limit: the most bytes there may be.
-        parts_of: a candidate, from its index.
-        grad_of: makes the gradient function of a candidate.
+        parts_of: a candidate as the parts of a plan.
+        grad_of: makes the gradient function of a plan.
         quick: whether candidates may be compiled to slow programs.
         first_fit: whether the first candidate that fits is taken.
         deadline: when no further candidate is compiled, by `time.monotonic`.
         compiles: the number of compilations so far.
-        measurements: all measurements of this search, in order.
         least: bytes that no searched candidate is expected to go below, by the model.
         misled: whether a quickly compiled candidate fitted, and then did not fit when
             it was compiled as it will run.
@@ -111,45 +108,42 @@ class CompileBench:
     program: EnclosingProgram
     kind: Literal["temp", "total"]
     limit: int
-    parts_of: Callable[[int], PlanParts]
+    parts_of: Callable[[Candidate], PlanParts]
     grad_of: Callable[[PlanParts], Callable[..., Any]]
     quick: bool
     first_fit: bool = False
     deadline: float = math.inf
     compiles: int = 0
-    measurements: list[Measurement] = dataclasses.field(default_factory=list)
     least: float = math.inf
     misled: bool = False
     jitted: dict[PlanParts, Any] = dataclasses.field(default_factory=dict)
     progress: ProgressLine = dataclasses.field(default_factory=ProgressLine)
-    _plain: CompiledCandidate | None = None
-    known: dict[tuple[PlanParts, bool], tuple[int, int, int | None, int, str]] = (
-        dataclasses.field(default_factory=dict)
+    known: dict[tuple[PlanParts, bool], Measurement] = dataclasses.field(
+        default_factory=dict
     )
     for_higher_limits: set[PlanParts] = dataclasses.field(
         default_factory=lambda: {PlanParts()}
     )
+    _plain: CompiledCandidate | None = None
 
-    def measure(self, candidate: int, *, final: bool = False) -> Measurement:
-        """Compile this candidate, unless it is known, and read the bytes it needs."""
-        return self._measure(candidate, self.parts_of(candidate), final=final)
-
-    def _measure(self, candidate: int, parts: PlanParts, *, final: bool) -> Measurement:
+    def measure(self, parts: PlanParts, *, final: bool = False) -> Measurement:
+        """Compile this plan, unless it is known, and read the bytes it needs."""
         is_quick = self.quick and not final
         if (parts, is_quick) not in self.known:
             self.known[parts, is_quick] = self._compile(parts, is_quick=is_quick)
-        found = Measurement(candidate, parts, *self.known[parts, is_quick])
-        self.measurements.append(found)
-        return found
+        return self.known[parts, is_quick]
+
+    @property
+    def plain(self) -> Measurement:
+        """The program without a plan, which is the first that is measured."""
+        return next(iter(self.known.values()))
 
     @property
     def is_late(self) -> bool:
         """Whether the time to compile candidates is over."""
         return time.monotonic() >= self.deadline
 
-    def _compile(
-        self, parts: PlanParts, *, is_quick: bool
-    ) -> tuple[int, int, int | None, int, str]:
+    def _compile(self, parts: PlanParts, *, is_quick: bool) -> Measurement:
         options = _QUICK if is_quick else ()
         try:
             if parts == PlanParts() and self.program.plain is not None:
@@ -160,7 +154,7 @@ class CompileBench:
                 compiled = compile_program(self.program, self.grad_of(parts), options)
         except InfeasibleBudgetError as e:
             # The compiler for TPUs refuses a program that is larger than the device.
-            return max(int(e.needed), self.limit + 1), 0, None, 0, ""
+            return Measurement(parts, max(int(e.needed), self.limit + 1), undone=0)
         self._plain = self._plain or compiled
         if not is_quick:
             self.jitted[parts] = compiled.jitted
@@ -177,7 +171,8 @@ class CompileBench:
                 f"the compiler of {self.program.target} kept on the device what the "
                 "plan keeps in the host's memory; plan with offload=False."
             )
-        return (
+        return Measurement(
+            parts,
             costs.bytes_of(self.kind),
             undone,
             compiled.flops,
@@ -198,8 +193,8 @@ class CompileBench:
     def undone(self) -> dict[PlanParts, int]:
         """The most undone products of each plan that was compiled; 0 if none."""
         found: dict[PlanParts, int] = {}
-        for (parts, _), (_, undone, *_) in self.known.items():
-            found[parts] = max(undone, found.get(parts, 0))
+        for m in self.known.values():
+            found[m.parts] = max(m.undone, found.get(m.parts, 0))
         return found
 
     def list_tried(self) -> tuple[TriedPlan, ...]:
@@ -208,9 +203,9 @@ class CompileBench:
         # As it will run, where a program was compiled both quickly and in full.
         in_order = sorted(self.known.items(), key=lambda item: not item[0][1])
         found = {
-            parts: TriedPlan(size, flops - self._plain.flops, parts.summary)
-            for (parts, _), (size, undone, flops, *_) in in_order
-            if flops is not None and not undone
+            m.parts: TriedPlan(m.bytes, m.flops - self._plain.flops, m.parts.summary)
+            for _, m in in_order
+            if m.flops is not None and not m.undone
         }
         return tuple(sorted(found.values(), key=lambda t: (-t.bytes, t.extra_flops)))
 
@@ -228,11 +223,11 @@ class CompileBench:
         while True:
             sizes: dict[PlanParts, int] = {}
             left_out = {*without, *(p for p, n in self.undone.items() if n)}
-            for (parts, _), (size, *_) in self.known.items():
-                if parts not in left_out:
-                    sizes[parts] = max(size, sizes.get(parts, 0))
+            for m in self.known.values():
+                if m.parts not in left_out:
+                    sizes[m.parts] = max(m.bytes, sizes.get(m.parts, 0))
             parts = min(sizes, key=sizes.__getitem__)
-            found = self._measure(0, parts, final=True)
+            found = self.measure(parts, final=True)
             # Compiled as it will run, it may need more than another one.
             if found.bytes <= sizes[parts] and not found.undone:
                 return found, sizes[parts]
@@ -243,7 +238,7 @@ class CompileBench:
 
     def saves_little(self, best: Measurement) -> bool:
         """Whether no plan is cheaper than this one by a share worth a compilation."""
-        plain = self.measurements[0].flops
+        plain = self.plain.flops
         if best.flops is None or plain is None:
             return False
         return best.flops - plain <= _WORTHWHILE * plain
@@ -252,7 +247,7 @@ class CompileBench:
         """Compile the same plan as it will run; None if it does not fit then."""
         if not self.quick:
             return best
-        found = self._measure(best.candidate, best.parts, final=True)
+        found = self.measure(best.parts, final=True)
         self.misled = not self.fits(found)
         return None if self.misled else found
 
@@ -260,7 +255,7 @@ class CompileBench:
 def search(
     bench: CompileBench,
     candidates: Sequence[Candidate],
-    named: Sequence[NamedCandidate],
+    named: Sequence[Candidate] = (),
     *,
     thorough: bool,
 ) -> Measurement | None:
@@ -273,171 +268,8 @@ def search(
         thorough: whether to look for the smallest before it gives up.
     """
     modelled = [*candidates, *named]
-    best: Measurement | None = None
-    tried = {0: bench.measurements[0]}
-    for candidate, is_for_higher_limits in _first_candidates(
-        bench, modelled, len(candidates) - 1, tried, thorough=thorough
-    ):
-        if bench.is_late:
-            break
-        if is_for_higher_limits:
-            bench.for_higher_limits.add(bench.parts_of(candidate))
-        if candidate not in tried:
-            # The first one mostly fits. Where no cheaper one is looked for, it is then
-            # the only one that is compiled.
-            final = bench.first_fit and len(tried) == 1
-            tried[candidate] = bench.measure(candidate, final=final)
-        if candidate < len(candidates) and bench.fits(tried[candidate]):
-            best = tried[candidate]
-            break
-    if best is None:
-        # Those that a user could write mostly cost more than the others that fit.
-        fitting = [m for m in tried.values() if bench.fits(m)]
-        best = min(fitting, key=lambda m: m.flops or 0, default=None)
-    elif not bench.first_fit:
-        best = _use_room(bench, modelled, tried, best)
-    if best is None and thorough:
-        guess = _guess_bytes(bench, modelled, bench.measurements, hopeful=True)
-        bench.least = min(bench.least, *(g.bytes for g in guess))
-    if best is None or bench.first_fit:
-        return best
-    listed, first = list(range(1, len(candidates))), len(candidates)
-    uniform = [first + i for i, c in enumerate(named) if c.is_uniform]
-    best = _try_cheaper(bench, modelled, best, listed, _MAX_MORE, _MAYBE, hopeful=False)
-    best = _try_cheaper(
-        bench, modelled, best, uniform, _MAX_NAMED, _PERHAPS, hopeful=True
-    )
-    mixed = list(range(first, len(modelled)))
-    return _try_cheaper(bench, modelled, best, mixed, _MAX_MIXED, _MAYBE, hopeful=True)
-
-
-def _use_room(
-    bench: CompileBench,
-    modelled: Sequence[_Modelled],
-    tried: dict[int, Measurement],
-    best: Measurement,
-) -> Measurement:
-    """Try candidates that recompute less than the best, while the limit has room."""
-    while len(tried) < _MAX_COMPILES - bench.quick:
-        below = max(c for c in tried if c < best.candidate)
-        # Where `below` is the neighbour, nothing is left to try between them.
-        if best.bytes >= _GOOD_USE * bench.limit or best.candidate - below < 2:
-            break
-        if bench.is_late or bench.saves_little(best):
-            break
-        candidate = _aim(bench, modelled, range(below + 1, best.candidate))
-        found = tried[candidate] = bench.measure(candidate)
-        if bench.fits(found):
-            best = found
-    return best
-
-
-def _try_cheaper(
-    bench: CompileBench,
-    modelled: Sequence[_Modelled],
-    best: Measurement,
-    indices: Sequence[int],
-    tries: int,
-    slack: float,
-    *,
-    hopeful: bool,
-) -> Measurement:
-    """Also try some of these that cost less than the best and may just fit.
-
-    Between plans of almost the same bytes, flops may differ by points.
-    """
-    plain_flops = bench.measurements[0].flops or 0
-    for _ in range(tries):
-        if bench.is_late or bench.saves_little(best):
-            break
-        tried = {m.candidate for m in bench.measurements}
-        most = modelled[best.candidate].flops - _WORTHWHILE * plain_flops
-        guess = _guess_bytes(bench, modelled, bench.measurements, hopeful=hopeful)
-        options = [
-            i
-            for i in indices
-            if i not in tried
-            and modelled[i].flops < most
-            and guess[i].bytes
-            <= bench.limit * (_UNKNOWN if hopeful and not guess[i].by_family else slack)
-        ]
-        if not options:
-            break
-        found = bench.measure(
-            min(options, key=lambda i: (modelled[i].flops, modelled[i].peak_bytes))
-        )
-        if bench.fits(found) and (found.flops or 0) < (best.flops or 0):
-            best = found
-    return best
-
-
-def _first_candidates(
-    bench: CompileBench,
-    modelled: Sequence[_Modelled],
-    last: int,
-    tried: dict[int, Measurement],
-    *,
-    thorough: bool,
-) -> Iterator[tuple[int, bool]]:
-    """The candidates that the model points to, then those that may need least.
-
-    The latter do not depend on the limit; with each comes whether it is one of them.
-    """
-    # By the model none may even be near the limit.
-    guess = _guess_bytes(bench, modelled, bench.measurements, hopeful=False)
-    if last and guess[last].bytes <= _NEAR_MISS * bench.limit:
-        yield _aim(bench, modelled, range(1, last + 1)), False
-        if bench.measurements[-1].bytes <= _NEAR_MISS * bench.limit:
-            yield _aim(bench, modelled, range(1, last + 1)), False
-        # Where no thorough search follows, it may be the smallest that is ever tried.
-        yield last, True
-    if thorough:
-        for candidate in _smallest_candidates(bench, modelled, tried):
-            yield candidate, True
-
-
-def _smallest_candidates(
-    bench: CompileBench,
-    modelled: Sequence[_Modelled],
-    tried: dict[int, Measurement],
-) -> Iterator[int]:
-    """Those that should need the fewest bytes, which do not depend on the limit.
-
-    The model's tightest candidate need not be XLA's: each branch that is nested in a
-    branch costs XLA some bytes that the model does not know of. So the model is
-    corrected in each family by those of it that were compiled.
-    """
-    compiled = {0: tried[0]}
-    least = lambda: min(
-        (i for i, m in compiled.items() if not m.undone),
-        key=lambda i: compiled[i].bytes,
-    )
-    while len(compiled) <= _MAX_SMALLEST:
-        guess = _guess_bytes(bench, modelled, compiled.values(), hopeful=True)
-        rest = set(range(1, len(modelled))).difference(compiled)
-        smallest = min(rest, key=lambda i: guess[i].bytes, default=None)
-        if smallest is None or guess[smallest].bytes >= compiled[least()].bytes:
-            break
-        yield smallest
-        compiled[smallest] = tried[smallest]
-    # Fewer segments hold less by the model than they do in the compiled program: one
-    # that may hold a little more is not always larger.
-    best = modelled[least()]
-    larger = [
-        i
-        for i, m in enumerate(modelled)
-        if m.family == best.family and m.peak_bytes >= _LARGER * best.peak_bytes
-    ]
-    nearest = min(larger, key=lambda i: modelled[i].peak_bytes, default=0)
-    if least() and nearest not in compiled:
-        yield nearest
-
-
-def _aim(bench: CompileBench, modelled: Sequence[_Modelled], indices: range) -> int:
-    """The first of these candidates that should fit, by the model and measurements."""
-    target = bench.limit * (1 - _MARGIN / len(bench.measurements))
-    guess = _guess_bytes(bench, modelled, bench.measurements, hopeful=False)
-    return next((i for i in indices if guess[i].bytes <= target), indices[-1])
+    found = _Search(bench, modelled, len(candidates), {0: bench.plain})
+    return found.run(thorough=thorough)
 
 
 class _Guess(NamedTuple):
@@ -447,55 +279,216 @@ class _Guess(NamedTuple):
     by_family: bool
 
 
-def _guess_bytes(
-    bench: CompileBench,
-    modelled: Sequence[_Modelled],
-    measured: Iterable[Measurement],
-    *,
-    hopeful: bool,
-) -> list[_Guess]:
-    """The bytes of each candidate: those of the model, corrected by measurements.
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Search:
+    """A search through one list of candidates.
 
-    The model errs alike about the plans of a family. So bytes are interpolated between
-    those of the family that were measured, and beyond them the ratio to the model is
-    that of the nearest.
-
-    Args:
-        bench: tells the bytes that no plan changes, which are not modelled.
-        modelled: the candidates, the plain one first.
-        measured: those that were measured, the plain one among them.
-        hopeful: whether a candidate of a family of which none was measured is taken to
-            have the lowest ratio, as it may be worth a compilation; else the model's
-            own bytes are the least, as it errs most on fusion where nothing is
-            recomputed.
+    Attributes:
+        bench: compiles them.
+        modelled: the candidates.
+        listed: the number of those that are sorted by their bytes and come first.
+        tried: those that were measured, in order, by their positions.
     """
-    fixed = bench.fixed_bytes if bench.kind == "total" else 0
-    peaks = [max(m.peak_bytes, 1) for m in modelled]
-    # Of a program whose recomputation was merged away, the bytes say little.
-    changed = {m.candidate: m.bytes - fixed for m in measured if not m.undone}
-    families: dict[Hashable, dict[int, int]] = {}
-    for i in changed.keys() - {0}:  # nothing is like the plain program
-        families.setdefault(modelled[i].family, {})[peaks[i]] = changed[i]
-    unknown = min(size / peaks[i] for i, size in changed.items())
-    if not hopeful:
-        unknown = max(unknown, 1.0)
 
-    def guess(peak: int, alike: dict[int, int] | None) -> _Guess:
-        if alike is None:
-            return _Guess(fixed + min(unknown * peak, changed[0]), False)
-        least, most = min(alike), max(alike)
-        if peak < least:
-            return _Guess(fixed + peak * alike[least] / least, True)
-        if peak > most:
-            return _Guess(fixed + peak * alike[most] / most, True)
-        known = sorted(alike)
-        between = np.interp(peak, known, [alike[p] for p in known])
-        return _Guess(fixed + float(between), True)
+    bench: CompileBench
+    modelled: Sequence[Candidate]
+    listed: int
+    tried: dict[int, Measurement]
 
-    return [
-        guess(peak, families.get(m.family))
-        for peak, m in zip(peaks, modelled, strict=True)
-    ]
+    def run(self, *, thorough: bool) -> Measurement | None:
+        """The cheapest candidate that fits."""
+        bench, best = self.bench, None
+        for i, is_for_higher_limits in self._first_candidates(thorough=thorough):
+            if bench.is_late:
+                break
+            if is_for_higher_limits:
+                bench.for_higher_limits.add(bench.parts_of(self.modelled[i]))
+            if i not in self.tried:
+                # The first one mostly fits. Where no cheaper one is looked for, it is
+                # then the only one that is compiled.
+                self._try(i, final=bench.first_fit and len(self.tried) == 1)
+            if i < self.listed and bench.fits(self.tried[i]):
+                best = i
+                break
+        if best is None:
+            # Those that a user could write mostly cost more than the others that fit.
+            fitting = [i for i, m in self.tried.items() if bench.fits(m)]
+            best = min(fitting, key=lambda i: self.tried[i].flops or 0, default=None)
+        elif not bench.first_fit:
+            best = self._use_room(best)
+        if best is None:
+            if thorough:
+                guess = self._guess_bytes(self.tried, hopeful=True)
+                bench.least = min(bench.least, *(g.bytes for g in guess))
+            return None
+        if not bench.first_fit:
+            more = range(1, self.listed)
+            mixed = range(self.listed, len(self.modelled))
+            uniform = [i for i in mixed if self.modelled[i].is_uniform]
+            best = self._try_cheaper(best, more, _MAX_MORE, _MAYBE, hopeful=False)
+            best = self._try_cheaper(best, uniform, _MAX_NAMED, _PERHAPS, hopeful=True)
+            best = self._try_cheaper(best, mixed, _MAX_MIXED, _MAYBE, hopeful=True)
+        return self.tried[best]
+
+    def _try(self, i: int, *, final: bool = False) -> Measurement:
+        parts = self.bench.parts_of(self.modelled[i])
+        self.tried[i] = self.bench.measure(parts, final=final)
+        return self.tried[i]
+
+    def _use_room(self, best: int) -> int:
+        """Try candidates that recompute less than the best, while there is room."""
+        bench = self.bench
+        while len(self.tried) < _MAX_COMPILES - bench.quick:
+            below = max(i for i in self.tried if i < best)
+            # Where `below` is the neighbour, nothing is left to try between them.
+            if self.tried[best].bytes >= _GOOD_USE * bench.limit or best - below < 2:
+                break
+            if bench.is_late or bench.saves_little(self.tried[best]):
+                break
+            i = self._aim(range(below + 1, best))
+            if bench.fits(self._try(i)):
+                best = i
+        return best
+
+    def _try_cheaper(
+        self,
+        best: int,
+        indices: Sequence[int],
+        tries: int,
+        slack: float,
+        *,
+        hopeful: bool,
+    ) -> int:
+        """Also try some of these that cost less than the best and may just fit.
+
+        Between plans of almost the same bytes, flops may differ by points.
+        """
+        bench, modelled = self.bench, self.modelled
+        unknown = _UNKNOWN if hopeful else slack
+        for _ in range(tries):
+            if bench.is_late or bench.saves_little(self.tried[best]):
+                break
+            most = modelled[best].flops - _WORTHWHILE * (bench.plain.flops or 0)
+            guess = self._guess_bytes(self.tried, hopeful=hopeful)
+            options = [
+                i
+                for i in indices
+                if i not in self.tried
+                and modelled[i].flops < most
+                and guess[i].bytes
+                <= bench.limit * (slack if guess[i].by_family else unknown)
+            ]
+            if not options:
+                break
+            i = min(options, key=lambda i: (modelled[i].flops, modelled[i].peak_bytes))
+            found = self._try(i)
+            if bench.fits(found) and (found.flops or 0) < (self.tried[best].flops or 0):
+                best = i
+        return best
+
+    def _first_candidates(self, *, thorough: bool) -> Iterator[tuple[int, bool]]:
+        """The candidates that the model points to, then those that may need least.
+
+        The latter do not depend on the limit; with each comes whether it is one of
+        them.
+        """
+        last, near = self.listed - 1, _NEAR_MISS * self.bench.limit
+        # By the model none may even be near the limit.
+        guess = self._guess_bytes(self.tried, hopeful=False)
+        if last and guess[last].bytes <= near:
+            yield self._aim(range(1, last + 1)), False
+            if [*self.tried.values()][-1].bytes <= near:
+                yield self._aim(range(1, last + 1)), False
+            # Where no thorough search follows, it may be the smallest that is ever
+            # tried.
+            yield last, True
+        if thorough:
+            for i in self._smallest_candidates():
+                yield i, True
+
+    def _smallest_candidates(self) -> Iterator[int]:
+        """Those that should need the fewest bytes, which do not depend on the limit.
+
+        The model's tightest candidate need not be XLA's: each branch that is nested in
+        a branch costs XLA some bytes that the model does not know of. So the model is
+        corrected in each family by those of it that were compiled.
+        """
+        modelled, compiled = self.modelled, {0: self.tried[0]}
+        least = lambda: min(
+            (i for i, m in compiled.items() if not m.undone),
+            key=lambda i: compiled[i].bytes,
+        )
+        while len(compiled) <= _MAX_SMALLEST:
+            guess = self._guess_bytes(compiled, hopeful=True)
+            rest = set(range(1, len(modelled))).difference(compiled)
+            smallest = min(rest, key=lambda i: guess[i].bytes, default=None)
+            if smallest is None or guess[smallest].bytes >= compiled[least()].bytes:
+                break
+            yield smallest
+            compiled[smallest] = self.tried[smallest]
+        # Fewer segments hold less by the model than they do in the compiled program:
+        # one that may hold a little more is not always larger.
+        best = modelled[least()]
+        larger = [
+            i
+            for i, m in enumerate(modelled)
+            if m.family == best.family and m.peak_bytes >= _LARGER * best.peak_bytes
+        ]
+        nearest = min(larger, key=lambda i: modelled[i].peak_bytes, default=0)
+        if least() and nearest not in compiled:
+            yield nearest
+
+    def _aim(self, indices: range) -> int:
+        """The first of these that should fit, by the model and measurements."""
+        target = self.bench.limit * (1 - _MARGIN / len(self.tried))
+        guess = self._guess_bytes(self.tried, hopeful=False)
+        return next((i for i in indices if guess[i].bytes <= target), indices[-1])
+
+    def _guess_bytes(
+        self, measured: Mapping[int, Measurement], *, hopeful: bool
+    ) -> list[_Guess]:
+        """The bytes of each candidate: those of the model, corrected by measurements.
+
+        The model errs alike about the plans of a family. So bytes are interpolated
+        between those of the family that were measured, and beyond them the ratio to the
+        model is that of the nearest.
+
+        Args:
+            measured: those that were measured, the plain one among them.
+            hopeful: whether a candidate of a family of which none was measured is taken
+                to have the lowest ratio, as it may be worth a compilation; else the
+                model's own bytes are the least, as it errs most on fusion where nothing
+                is recomputed.
+        """
+        # Bytes that no plan changes are not modelled.
+        fixed = self.bench.fixed_bytes if self.bench.kind == "total" else 0
+        peaks = [max(m.peak_bytes, 1) for m in self.modelled]
+        # Of a program whose recomputation was merged away, the bytes say little.
+        changed = {i: m.bytes - fixed for i, m in measured.items() if not m.undone}
+        families: dict[Hashable, dict[int, int]] = {}
+        for i in changed.keys() - {0}:  # nothing is like the plain program
+            alike = families.setdefault(self.modelled[i].family, {})
+            alike[peaks[i]] = changed[i]
+        unknown = min(size / peaks[i] for i, size in changed.items())
+        if not hopeful:
+            unknown = max(unknown, 1.0)
+
+        def guess(peak: int, alike: dict[int, int] | None) -> _Guess:
+            if alike is None:
+                return _Guess(fixed + min(unknown * peak, changed[0]), False)
+            least, most = min(alike), max(alike)
+            if peak < least:
+                return _Guess(fixed + peak * alike[least] / least, True)
+            if peak > most:
+                return _Guess(fixed + peak * alike[most] / most, True)
+            known = sorted(alike)
+            between = np.interp(peak, known, [alike[p] for p in known])
+            return _Guess(fixed + float(between), True)
+
+        return [
+            guess(peak, families.get(m.family))
+            for peak, m in zip(peaks, self.modelled, strict=True)
+        ]
 
 
 def _count_undone(plain: CompiledCandidate, found: CompiledCandidate) -> int:

@@ -223,34 +223,18 @@ class RowChunks:
         )
 
 
-# No `slots`: `super()` fails in a dataclass that is built anew to have them.
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RematPlan(Plan):
-    """How a backward pass is fitted into a memory budget.
+class PlanParts:
+    """The recomputation that a plan states; by default there is none.
 
     Attributes:
-        budget: the budget it was made for.
-        predicted: bytes of the program with this plan, of the budget's kind, as XLA
-            reported them when the plan was made; at most the limit.
-        unplanned_bytes: bytes of the same program without a plan.
-        extra_flops: recomputed flops, counted on the traced program.
-        unplanned_flops: flops of the loss and its gradients without a plan.
-        body_plans: how scans and conds are recomputed; those that are not listed stay
-            as they are.
         segments: consecutive parts of the loss whose scans and conds follow
             `body_plans`; empty if everything is kept.
-        fingerprint: identifies the traced loss; a plan fits no other.
-        argnums: the arguments that are differentiated.
-        has_aux: whether the loss returns more than a number.
-        compiles: the number of programs that were compiled to find the plan.
-        target: the devices whose compiler measured it;
-        platform: their platform, on which alone the plan is applied.
-        caveat: how the measurement may differ from one on a real device.
+        body_plans: how scans and conds are recomputed; those that are not listed stay
+            as they are.
         batch: how the loss runs in chunks of its batch; None if it runs whole.
         is_opened: whether the loss's own `jax.checkpoint` regions are opened, and
             planned like the rest.
-        shard_shapes: the shape of each array of the arguments on one device; () if they
-            were planned for a single device.
         shard_map: the operation, a `jax.shard_map`, in whose body the plan applies, on
             each device; None if the plan is one for the loss itself.
         copies: blocks that are computed again before the loss itself, which takes a
@@ -258,6 +242,66 @@ class RematPlan(Plan):
         rows: how parts of a loss that mixes the rows of its batch run in chunks of
             these; None if they run whole. `segments` and `body_plans` are of the loss
             with loops over these chunks.
+    """
+
+    segments: tuple[Segment, ...] = ()
+    body_plans: tuple[BodyPlan, ...] = ()
+    batch: BatchChunks | None = None
+    is_opened: bool = False
+    shard_map: int | None = None
+    copies: LateCopies | None = None
+    rows: RowChunks | None = None
+
+    @property
+    def moves_to_host(self) -> bool:
+        """Whether scans keep values in the host's memory."""
+        return any(b.in_host_memory for p in self.body_plans for b in p.bodies)
+
+    @property
+    def summary(self) -> str:
+        """The recomputation, in a few words."""
+        batch = self.batch
+        segments = (batch.segments if batch else ()) or self.segments
+        loops = (batch.body_plans if batch else ()) or self.body_plans
+        again = sum(s.gate is not None for s in segments)
+        kept = sum(len(s.kept) for s in segments if s.gate)
+        words = [f"{batch.count} chunks of the batch"] if batch else []
+        if self.copies:
+            words.append(f"{sum(len(r) - 1 for r in self.copies.runs)} layers copied")
+        if self.rows:
+            words.append(f"{self.rows.count} chunks of parts")
+        if again:
+            words.append(f"{again} segments" + f" but for {kept} results" * (kept > 0))
+        if loops:
+            words.append(f"{len(loops)} loops or branches")
+        if self.moves_to_host:
+            words.append("values in the host's memory")
+        return ", ".join(words) or "nothing"
+
+
+# No `slots`: `super()` fails in a dataclass that is built anew to have them.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RematPlan(PlanParts, Plan):
+    """How a backward pass is fitted into a memory budget.
+
+    Attributes:
+        segments, body_plans, batch, is_opened, shard_map, copies, rows: what is
+            recomputed, and what runs in chunks, as of `PlanParts`.
+        budget: the budget it was made for.
+        predicted: bytes of the program with this plan, of the budget's kind, as XLA
+            reported them when the plan was made; at most the limit.
+        unplanned_bytes: bytes of the same program without a plan.
+        extra_flops: recomputed flops, counted on the traced program.
+        unplanned_flops: flops of the loss and its gradients without a plan.
+        fingerprint: identifies the traced loss; a plan fits no other.
+        argnums: the arguments that are differentiated.
+        has_aux: whether the loss returns more than a number.
+        compiles: the number of programs that were compiled to find the plan.
+        target: the devices whose compiler measured it;
+        platform: their platform, on which alone the plan is applied.
+        caveat: how the measurement may differ from one on a real device.
+        shard_shapes: the shape of each array of the arguments on one device; () if they
+            were planned for a single device.
         tried: the programs that were compiled to find the plan, by falling bytes.
         host_bytes: bytes that are moved to the host's memory in the forward pass and
             back in the backward pass, as XLA reported them.
@@ -270,8 +314,6 @@ class RematPlan(Plan):
     unplanned_bytes: int
     extra_flops: int
     unplanned_flops: int
-    body_plans: tuple[BodyPlan, ...]
-    segments: tuple[Segment, ...]
     fingerprint: str
     argnums: int | tuple[int, ...]
     has_aux: bool
@@ -279,12 +321,7 @@ class RematPlan(Plan):
     target: str = ""
     platform: str = ""
     caveat: str = ""
-    batch: BatchChunks | None = None
-    is_opened: bool = False
     shard_shapes: tuple[tuple[int, ...], ...] = ()
-    shard_map: int | None = None
-    copies: LateCopies | None = None
-    rows: RowChunks | None = None
     tried: tuple[TriedPlan, ...] = ()
     host_bytes: int = 0
     cut_after_s: float | None = None

@@ -47,15 +47,13 @@ def plan_key(
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,
     within: EnclosingProgram | None = None,
-    block_size: int | None = None,
-    divide_batch: bool | str = True,
-    offload: bool | str = True,
-    first_fit: bool = False,
     take: Callable[[tuple[Any, ...]], LossOfArrays] | None = None,
+    **options: object,
 ) -> str | None:
     """The name of the plan for these arguments of `plan`, the same in every process.
 
-    A time limit does not belong to it, see `recall`.
+    `options` are the other arguments of `plan`. A time limit does not belong to it, see
+    `recall`.
 
     It is None if the loss reads an array that is known only inside a `jit` around it:
     then the computation cannot be told from another one.
@@ -67,10 +65,7 @@ def plan_key(
         argnums,
         has_aux,
         program.donate_argnums,
-        block_size,
-        divide_batch,
-        offload,
-        first_fit,
+        sorted(options.items()),
         _compiler_facts(program.target),
     ]
     # The program is traced with its plain gradient as well, because the loss alone does
@@ -132,14 +127,8 @@ class SearchResult:
         except InfeasibleBudgetError as e:
             error = e
         assert isinstance(error.best, RematPlan)
-        bound = error.lower_bound
-        refusal = Refusal(
-            what=error.what,
-            needed=int(error.needed),
-            limit=int(error.limit),
-            hint=error.hint,
-            lower_bound=None if bound is None else int(bound),
-        )
+        names = [f.name for f in dataclasses.fields(Refusal)]
+        refusal = Refusal(**{name: getattr(error, name) for name in names})
         return cls(plan=error.best, refusal=refusal)
 
     def answers(self, within_s: float | None) -> bool:
@@ -156,14 +145,10 @@ class SearchResult:
         if self.refusal is None:
             return self.plan
         raise InfeasibleBudgetError(
-            self.refusal.what,
-            needed=self.refusal.needed,
-            limit=self.refusal.limit,
+            **dataclasses.asdict(self.refusal),
             unit="bytes",
-            hint=self.refusal.hint,
             best=self.plan,
             proven=False,  # the least of those that were tried
-            lower_bound=self.refusal.lower_bound,
         )
 
 

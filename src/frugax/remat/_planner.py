@@ -1,7 +1,6 @@
 """`remat.plan`: find a plan for a loss and a budget by a model, confirmed by XLA."""
 
 import dataclasses
-import enum
 import functools
 import math
 import os
@@ -33,7 +32,7 @@ from frugax.targets import Target
 from ._added_time import guess_added_seconds
 from ._compile_search import CompileBench, Measurement, search
 from ._enclosing_program import EnclosingProgram
-from ._plan import RematPlan
+from ._plan import PlanParts, RematPlan
 from ._plan_cache import plan_key, recall
 from ._shardings import axis_devices, example_shapes, shard_shapes
 from .rewrite import (
@@ -46,16 +45,11 @@ from .rewrite import (
 )
 from .solver import (
     Candidate,
-    NamedCandidate,
-    PlanParts,
+    Stage,
     build_parts,
     check_block_size,
     list_candidates,
-    list_chunked,
-    list_in_host_memory,
-    list_in_rows,
     list_named,
-    list_named_in_rows,
     reads_late,
 )
 
@@ -183,10 +177,18 @@ def plan(
     body = prepare_loss(loss, args, **how, with_places=False)
     key = None
     if cache is not False:
-        options = how | {"within": within, "block_size": block_size, "take": take}
-        options |= {"divide_batch": divide_batch, "offload": offload}
-        options["first_fit"] = first_fit
-        key = plan_key(loss, budget, args, **options)
+        key = plan_key(
+            loss,
+            budget,
+            args,
+            **how,
+            within=within,
+            take=take,
+            block_size=block_size,
+            divide_batch=divide_batch,
+            offload=offload,
+            first_fit=first_fit,
+        )
     search = _PlanSearch(
         loss,
         args,
@@ -210,19 +212,7 @@ def plan(
 _COSTLY, _FAR_FASTER = 0.02, 0.5
 
 
-class _Stage(enum.Enum):
-    """The lists of candidates, in the order in which they are searched."""
-
-    WHOLE = enum.auto()  # recomputed segments and loops
-    COPIED = enum.auto()  # also layers computed again where the loss reads them late
-    CHUNKED = enum.auto()  # only chunks of the batch
-    IN_ROWS = enum.auto()  # chunks of parts that treat rows one by one
-    ALL = enum.auto()
-    IN_HOST = enum.auto()  # only values of scans in the host's memory
-
-
 _T = TypeVar("_T")
-_Listed = tuple[list[Candidate], list[NamedCandidate]]
 
 
 @dataclasses.dataclass(eq=False)
@@ -239,9 +229,7 @@ class _PlanSearch:
         within_s: seconds after which no further program is tried; None for no limit.
         take: takes the arrays out of arguments of the caller's loss, for an enclosing
             program that calls the gradient with modules.
-        candidates: the plans by the model that are searched now.
-        named: those that a user could write by hand, which follow these.
-        stages: the lists of plans to search, one after another.
+        listed: for each stage, its candidates, and those that a user could write.
         called: whether the enclosing program called the gradient.
         shard_map: the operation in whose body the plan applies, see `RematPlan`.
         planned: the program that is planned: the loss, or the body of that operation.
@@ -264,9 +252,9 @@ class _PlanSearch:
     first_fit: bool
     within_s: float | None
     take: Callable[[tuple[Any, ...]], LossOfArrays]
-    candidates: list[Candidate] = dataclasses.field(default_factory=list)
-    named: list[NamedCandidate] = dataclasses.field(default_factory=list)
-    stages: dict[_Stage, _Listed] = dataclasses.field(default_factory=dict)
+    listed: dict[Stage, tuple[list[Candidate], list[Candidate]]] = dataclasses.field(
+        default_factory=dict
+    )
     called: bool = False
     shard_map: int | None = None
     planned: RematGraph = dataclasses.field(init=False)
@@ -349,7 +337,7 @@ class _PlanSearch:
             self.program,
             budget.kind,
             limit,
-            self._parts,
+            self._parts_of,
             self._grad_of,
             quick,
             self.first_fit,
@@ -360,7 +348,7 @@ class _PlanSearch:
         # The plain program always comes first: its size is reported in every plan, and
         # its products are the standard for counting merged recomputation.
         try:
-            plain = bench.measure(0, final=self.first_fit)
+            plain = bench.measure(PlanParts(), final=self.first_fit)
         except ValueError as e:
             if "lax.while_loop" not in str(e):
                 raise
@@ -383,37 +371,35 @@ class _PlanSearch:
             return bench.confirm(plain)
         if self._is_hopeless(bench):
             return None
-        return self._find_smaller(bench, plain)
+        return self._find_smaller(bench)
 
     def _is_hopeless(self, bench: CompileBench) -> bool:
         """Whether arguments and results alone exceed the limit."""
         return self.budget.kind == "total" and bench.fixed_bytes > bench.limit
 
-    def _find_smaller(
-        self, bench: CompileBench, plain: Measurement
-    ) -> Measurement | None:
+    def _find_smaller(self, bench: CompileBench) -> Measurement | None:
         """A plan where the plain program does not fit."""
         # Sums over chunks round differently, so the batch is divided only where
         # recomputation does not fit or costs much, or by wish.
-        stages = [_Stage.CHUNKED] if self.divides == "first" else []
+        stages = [Stage.CHUNKED] if self.divides == "first" else []
         if self.offload == "first":
-            stages.insert(0, _Stage.IN_HOST)
-        stages += [_Stage.WHOLE]
+            stages.insert(0, Stage.IN_HOST)
+        stages += [Stage.WHOLE]
         if self.shard_map is None and reads_late(self.planned):
-            stages += [_Stage.COPIED]
+            stages += [Stage.COPIED]
         if self.divides:
-            stages += [_Stage.CHUNKED] if self.divides != "first" else []
-            stages += [_Stage.IN_ROWS] if self._runs_in_rows else []
-            stages += [_Stage.ALL]
+            stages += [Stage.CHUNKED] if self.divides != "first" else []
+            stages += [Stage.IN_ROWS] if self._runs_in_rows else []
+            stages += [Stage.ALL]
         # No refusal comes before the smallest plan of all without the host's memory.
         last = stages[-1]
         if self.offload is True and not self._why_no_offload():
-            stages.append(_Stage.IN_HOST)
+            stages.append(Stage.IN_HOST)
         for stage in stages:
             thorough = stage in (last, stages[-1])
-            found = self._search(bench, plain, stage, thorough=thorough)
-            if found and _Stage.CHUNKED in stages[stages.index(stage) + 1 :]:
-                found = self._prefer_chunks(bench, plain, found)
+            found = self._search(bench, stage, thorough=thorough)
+            if found and Stage.CHUNKED in stages[stages.index(stage) + 1 :]:
+                found = self._prefer_chunks(bench, found)
             if found and (found := bench.confirm(found)):
                 return found
             if bench.is_late:
@@ -423,31 +409,27 @@ class _PlanSearch:
     def _search(
         self,
         bench: CompileBench,
-        plain: Measurement,
-        stage: _Stage,
+        stage: Stage,
         *,
         thorough: bool,
         accept: Callable[[Candidate], bool] | None = None,
     ) -> Measurement | None:
-        if stage not in self.stages:
-            self.stages[stage] = self._make(functools.partial(self._list, stage))
-        self.candidates, self.named = self.stages[stage]
+        if stage not in self.listed:
+            self.listed[stage] = self._inside(functools.partial(self._list, stage))
+        candidates, named = self.listed[stage]
         if accept is not None:
-            rest = filter(accept, self.candidates[1:])
-            self.candidates, self.named = [self.candidates[0], *rest], []
-        bench.measurements = [plain]
-        return search(bench, self.candidates, self.named, thorough=thorough)
+            candidates = [candidates[0], *filter(accept, candidates[1:])]
+            named = []
+        return search(bench, candidates, named, thorough=thorough)
 
-    def _prefer_chunks(
-        self, bench: CompileBench, plain: Measurement, found: Measurement
-    ) -> Measurement:
+    def _prefer_chunks(self, bench: CompileBench, found: Measurement) -> Measurement:
         """Chunks of the batch where they are far faster than this plan.
 
         Not where the loss is divided over devices: these would add up their gradients
         once for each chunk.
         """
         is_divided = self.shard_map is not None or bool(shard_shapes(self.args))
-        plain_flops = plain.flops or 0
+        plain_flops = bench.plain.flops or 0
         extra = (found.flops or 0) - plain_flops
         if self.first_fit or is_divided or extra < _COSTLY * plain_flops:
             return found
@@ -459,15 +441,16 @@ class _PlanSearch:
             return found
 
         def is_fast(candidate: Candidate) -> bool:
-            batch = candidate.batch
+            batch = candidate.source.batch
             return batch is not None and guess(candidate.flops, batch.count) <= most
 
         # Where chunks alone do not fit, chunks that recompute a little may.
-        for chunked in (_Stage.CHUNKED, _Stage.ALL):
-            other = self._search(bench, plain, chunked, thorough=False, accept=is_fast)
+        for chunked in (Stage.CHUNKED, Stage.ALL):
+            other = self._search(bench, chunked, thorough=False, accept=is_fast)
             if other is None:
                 # Chunks that recompute are the smallest ones.
-                counts = [c.batch.count for c in self.stages[chunked][0] if c.batch]
+                batches = [c.source.batch for c in self.listed[chunked][0]]
+                counts = [b.count for b in batches if b]
                 if guess(0, chunks=max(counts, default=1)) > most:
                     break
                 continue
@@ -478,51 +461,30 @@ class _PlanSearch:
             break
         return found
 
-    def _make(self, make: Callable[[], _T]) -> _T:
+    def _inside(self, make: Callable[[], _T]) -> _T:
         if self.shard_map is None:
             return make()
         return call_inside(self.body, self.shard_map, make)
 
-    def _list(self, stage: _Stage) -> _Listed:
-        if stage is _Stage.CHUNKED:
-            # Chunks that cost next to nothing, before those that recompute as well.
-            return list_chunked(self.planned), []
-        if stage is _Stage.IN_ROWS:
-            # The chunks need no regions of the user's own.
-            found = list_in_rows(self.planned, self.block_size, opened=self.opened)
-            return found, []
-        if stage is _Stage.IN_HOST:
-            return list_in_host_memory(self.planned), []
+    def _list(self, stage: Stage) -> tuple[list[Candidate], list[Candidate]]:
         how: dict[str, Any] = {
+            "stage": stage,
             "opened": self.opened,
-            "copies_late": stage is not _Stage.WHOLE,
             "platform": self.program.target.platform,
         }
-        with_chunks = stage is _Stage.ALL
-        found = list_candidates(
-            self.planned, self.block_size, divide_batch=with_chunks, **how
-        )
-        named: list[NamedCandidate] = []
+        named: list[Candidate] = []
         if self.block_size is None:
-            named = list_named(self.planned, divide_batch=with_chunks, **how)
-            if with_chunks and self._runs_in_rows:
-                named += list_named_in_rows(self.planned, opened=self.opened)
-        return found, named
+            named = list_named(self.planned, with_rows=self._runs_in_rows, **how)
+        return list_candidates(self.planned, self.block_size, **how), named
 
     @property
     def _runs_in_rows(self) -> bool:
         """Whether parts of the loss may run in chunks of rows: on a single device."""
         return self.shard_map is None and not shard_shapes(self.args)
 
-    def _parts(self, index: int) -> PlanParts:
-        if not index:
-            return PlanParts()
-        if index < len(self.candidates):
-            chosen = self.candidates[index]
-        else:
-            named = self.named[index - len(self.candidates)]
-            chosen = self._make(lambda: named.candidate)
-        parts = build_parts(chosen, self.program.target.platform)
+    def _parts_of(self, candidate: Candidate) -> PlanParts:
+        platform = self.program.target.platform
+        parts = self._inside(lambda: build_parts(candidate, platform))
         return dataclasses.replace(
             parts,
             shard_map=self.shard_map,
@@ -531,17 +493,7 @@ class _PlanSearch:
 
     def _grad_of(self, parts: PlanParts) -> Callable[..., Any]:
         step = build_value_and_grad(
-            self.loss,
-            parts.segments,
-            parts.body_plans,
-            self.fingerprint,
-            batch=parts.batch,
-            is_opened=parts.is_opened,
-            shard_map=parts.shard_map,
-            copies=parts.copies,
-            rows=parts.rows,
-            prepare=self._prepare,
-            **self.how,
+            self.loss, parts, self.fingerprint, prepare=self._prepare, **self.how
         )
 
         def grad(*args: Any) -> tuple[Any, Any]:
@@ -569,7 +521,7 @@ class _PlanSearch:
         parts = found.parts
         if self.program.keep is not None and parts in bench.jitted:
             self.program.keep(bench.jitted[parts])
-        plain_flops, planned_flops = bench.measurements[0].flops, found.flops
+        plain_flops, planned_flops = bench.plain.flops, found.flops
         if not self.program.is_gradient or plain_flops is None or planned_flops is None:
             plain_flops, planned_flops = (
                 flops(jax.make_jaxpr(self._grad_of(p))(*self.args).jaxpr)
@@ -577,24 +529,18 @@ class _PlanSearch:
             )
         assert isinstance(self.budget, MemoryBudget)  # by `_find`
         return RematPlan(
+            **vars(parts),
             budget=self.budget,
             predicted=found.bytes,
-            unplanned_bytes=bench.measurements[0].bytes,
+            unplanned_bytes=bench.plain.bytes,
             extra_flops=planned_flops - plain_flops,
             unplanned_flops=plain_flops,
-            body_plans=parts.body_plans,
-            segments=parts.segments,
-            batch=parts.batch,
-            is_opened=parts.is_opened,
-            shard_map=parts.shard_map,
-            copies=parts.copies,
-            rows=parts.rows,
             fingerprint=self.fingerprint,
             compiles=bench.compiles,
             target=self.program.target.name,
             platform=self.program.target.platform,
             caveat=self.program.target.describe_caveats(
-                bench.measurements[0].caveat, found.caveat
+                bench.plain.caveat, found.caveat
             ),
             shard_shapes=shard_shapes(self.args),
             tried=bench.list_tried(),
@@ -663,14 +609,13 @@ class _PlanSearch:
         Returns:
             The program, these bytes, and whether no smaller one was compiled.
         """
-        plain = bench.measurements[0]
         repeatable, lost = set(bench.for_higher_limits), set[PlanParts]()
         bench.first_fit = True  # whether there is a plan, not which is the cheapest
         while not bench.is_late:
             found, bench.limit = bench.find_smallest(without=lost)
             if found.parts in repeatable:
                 return found, bench.limit, not lost
-            again = self._find_smaller(bench, plain)
+            again = self._find_smaller(bench)
             (lost if again is None else repeatable).add(found.parts)
         return *bench.find_smallest(), True
 

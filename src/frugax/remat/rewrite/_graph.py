@@ -3,8 +3,8 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,8 @@ from frugax.jaxprs import (
 from ._active import active_variables, is_inexact
 from ._gates import zeros_of
 from ._traced_parts import TracedParts
+
+_T = TypeVar("_T")
 
 # An operation of these kinds that reads arguments only is recomputed wherever its
 # result is used: slices and casts of weights, masks, index grids. To keep such a result
@@ -87,12 +89,16 @@ class RematGraph:
     divided: dict[Var, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     memo: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
+    def remember(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """What `make()` returned when this key was asked for first."""
+        if key not in self.memo:
+            self.memo[key] = make()
+        return self.memo[key]
+
     @property
     def traced(self) -> TracedParts:
         """The traced parts of this loss."""
-        if "traced" not in self.memo:
-            self.memo["traced"] = TracedParts()
-        return self.memo["traced"]
+        return self.remember("traced", TracedParts)
 
     @functools.cached_property
     def defined_at(self) -> dict[Var, int]:
@@ -190,9 +196,9 @@ class RematGraph:
 def trace_loss(
     loss: Callable[..., Any],
     args: Sequence[Any],
-    argnums: int | tuple[int, ...],
+    argnums: int | tuple[int, ...] = 0,
     *,
-    has_aux: bool,
+    has_aux: bool = False,
     with_places: bool = True,
 ) -> RematGraph:
     """Trace a loss and prepare it for planning.
@@ -268,6 +274,56 @@ def prepare_graph(
         # Not `memo or {}`: an empty memo that was passed in must stay shared.
         memo={} if memo is None else memo,
     )
+
+
+class Splice(NamedTuple):
+    """Operations to insert into a graph.
+
+    Attributes:
+        operations: the operations, with the values that they close over.
+        reads: the variables of the graph that are their arguments.
+        replaces: the variables of the graph that their results take the place of.
+    """
+
+    operations: Graph
+    reads: Sequence[Any]
+    replaces: Sequence[Var]
+
+
+def splice(graph: Graph, at: Mapping[int, Sequence[Splice]]) -> Graph:
+    """The same program with other operations before some, or in their place.
+
+    Args:
+        graph: the program.
+        at: what to insert, by the position of an operation; that one is left out if all
+            of its results are replaced.
+    """
+    eqns: list[JaxprEqn] = []
+    consts, values = list(graph.consts), list(graph.const_values)
+    renamed: dict[Var, Any] = {}
+    for i, eqn in enumerate(graph.eqns):
+        new: dict[Var, Any] = {}
+        for inner, reads, replaces in at.get(i, ()):
+            local = dict(zip(inner.args, _substitute(renamed, reads), strict=True))
+            eqns += [e.replace(invars=_substitute(local, e.invars)) for e in inner.eqns]
+            consts += inner.consts
+            values += inner.const_values
+            new |= zip(replaces, _substitute(local, inner.outputs), strict=True)
+        renamed |= new
+        # An operation without results, such as a print, stays.
+        if not eqn.outvars or not new.keys() >= {*eqn.outvars}:
+            eqns.append(eqn.replace(invars=_substitute(renamed, eqn.invars)))
+    return dataclasses.replace(
+        graph,
+        eqns=tuple(eqns),
+        consts=tuple(consts),
+        const_values=tuple(values),
+        outputs=tuple(_substitute(renamed, graph.outputs)),
+    )
+
+
+def _substitute(names: Mapping[Var, Any], atoms: Sequence[Any]) -> list[Any]:
+    return [names.get(v, v) if variables([v]) else v for v in atoms]
 
 
 def replace_operations(

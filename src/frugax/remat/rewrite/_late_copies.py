@@ -8,7 +8,6 @@ readers, from the results that pass from block to block: this is what `jax.check
 around each layer does there.
 """
 
-import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +15,6 @@ from typing import Any, NamedTuple
 from jax import lax
 
 from frugax.jaxprs import (
-    Graph,
     JaxprEqn,
     Var,
     bytes_of,
@@ -28,17 +26,8 @@ from frugax.jaxprs import (
 from .._plan import LateCopies
 from ._active import is_inexact
 from ._gates import opaque_true, wait_for
-from ._graph import RematGraph, prepare_graph
+from ._graph import RematGraph, Splice, prepare_graph, splice
 from ._subgraph import inputs_to_tie
-
-
-class _Copy(NamedTuple):
-    """Operations to insert before `position`, and the variables they stand for."""
-
-    position: int
-    operations: Graph
-    reads: list[Var]
-    replaces: list[Var]
 
 
 def reads_late_from(body: RematGraph, edges: Sequence[int]) -> bool:
@@ -61,57 +50,33 @@ def copy_late(body: RematGraph, copies: LateCopies) -> RematGraph:
                 "operations. Plan again with remat.plan."
             )
     places = {id(e): i for i, e in enumerate(graph.eqns)}
-    at: dict[int, list[_Copy]] = {}
+    at: dict[int, list[Splice]] = {}
     for edges in copies.runs:
-        for copy in _copies_of(body, edges, copies.gate):
-            at.setdefault(places[id(body.eqns[copy.position])], []).append(copy)
-    eqns: list[JaxprEqn] = []
-    consts, values = list(graph.consts), list(graph.const_values)
-    renamed: dict[Var, Any] = {}
-    for i, e in enumerate(graph.eqns):
-        new: dict[Var, Any] = {}
-        for copy in at.get(i, ()):
-            inner = copy.operations
-            reads = _rename(renamed, copy.reads)
-            local: dict[Var, Any] = dict(zip(inner.args, reads, strict=True))
-            eqns += [c.replace(invars=_rename(local, c.invars)) for c in inner.eqns]
-            consts += inner.consts
-            values += inner.const_values
-            new |= zip(copy.replaces, _rename(local, inner.outputs), strict=True)
-        renamed |= new
-        eqns.append(e.replace(invars=_rename(renamed, e.invars)))
-    rewritten = dataclasses.replace(
-        graph, eqns=tuple(eqns), consts=tuple(consts), const_values=tuple(values)
-    )
-    # The memo's keys are positions of operations, which have changed now.
-    return prepare_graph(rewritten, body.wrt, body.num_differentiated, {})
+        for block in _late_blocks(body, edges):
+            place = places[id(body.eqns[block.first])]
+            at.setdefault(place, []).append(_copy(body, block, copies.gate))
+    # A memo's keys are positions of operations, which change.
+    spliced = splice(graph, at)
+    return prepare_graph(spliced, body.wrt, body.num_differentiated, {})
 
 
-def _rename(names: dict[Var, Any], atoms: Sequence[Any]) -> list[Any]:
-    return [names.get(v, v) if variables([v]) else v for v in atoms]
+def _copy(body: RematGraph, block: "_LateBlock", gate: str) -> Splice:
+    reads, tied = block.reads, inputs_to_tie(body, block.own, block.reads)
+    run = body.graph.run(body.include_free(block.own), reads, block.results)
 
+    def again(*values: Any) -> Any:
+        *inputs, arrived = values
+        waiting = [x for x, t in zip(inputs, tied, strict=True) if t]
+        if gate == "barrier":
+            waiting = lax.optimization_barrier((*waiting, arrived))
+        else:
+            true = opaque_true([lax.stop_gradient(arrived)])
+            waiting = [wait_for(true, x) for x in waiting]
+        held = iter(waiting)
+        return run(*(next(held) if t else x for x, t in zip(inputs, tied, strict=True)))
 
-def _copies_of(body: RematGraph, edges: Sequence[int], gate: str) -> Iterator[_Copy]:
-    for block in _late_blocks(body, edges):
-        reads, tied = block.reads, inputs_to_tie(body, block.own, block.reads)
-        run = body.graph.run(body.include_free(block.own), reads, block.results)
-
-        def again(*values: Any, tied: Any = tied, run: Any = run) -> list[Any]:
-            *inputs, arrived = values
-            waiting = [x for x, t in zip(inputs, tied, strict=True) if t]
-            if gate == "barrier":
-                waiting = lax.optimization_barrier((*waiting, arrived))
-            else:
-                true = opaque_true([lax.stop_gradient(arrived)])
-                waiting = [wait_for(true, x) for x in waiting]
-            held = iter(waiting)
-            return run(
-                *(next(held) if t else x for x, t in zip(inputs, tied, strict=True))
-            )
-
-        names = [*reads, block.recent]
-        operations = trace(again, list(map(shape_of, names)))
-        yield _Copy(block.first, operations, names, block.results)
+    names = [*reads, block.recent]
+    return Splice(trace(again, list(map(shape_of, names))), names, block.results)
 
 
 class _LateBlock(NamedTuple):

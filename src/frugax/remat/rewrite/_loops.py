@@ -5,7 +5,6 @@ outside of it can be merged with it. So inside of one `jax.checkpoint` holds on 
 backend, and is used; the gates of straight-line code are not needed.
 """
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +31,7 @@ from frugax.jaxprs import (
 from .._plan import BodyPlan, Chunk, Recompute, check_ranges
 from ._active import find_active_carry, is_inexact
 from ._deep_scan import ScanSteps, scan_by_levels
-from ._graph import RematGraph, prepare_graph
+from ._graph import RematGraph, Splice, prepare_graph, splice
 from ._subgraph import extract_subgraph, reuse_results
 
 # The names under which `jax.checkpoint` finds the results that a plan keeps, and those
@@ -79,48 +78,20 @@ def rewrite_loops(
     graph = body.graph
     for plan in body_plans:
         _check_operation(graph, plan)
-    replaced: dict[int, Graph] = {}
+    replaced: dict[int, list[Splice]] = {}
     scratch_of: dict[Var, int] = {}
     for plan in body_plans:
         i = graph.numbered[plan.operation]
         # The same plan for a loop comes up in many candidates; it is traced once.
-        key = i, plan
-        if key not in body.memo:
-            body.memo[key] = _trace_rewritten(graph.eqns[i], plan, body)
-        inner = replaced[i] = body.memo[key]
+        make = functools.partial(_trace_rewritten, graph.eqns[i], plan, body)
+        inner = body.remember((i, plan), make)
+        eqn = graph.eqns[i]
+        replaced[i] = [Splice(inner, eqn.invars, eqn.outvars)]
         (loop,) = [e for e in inner.eqns if e.primitive.name in _LOOPS]
         scratch_of[loop.outvars[0]] = (scratch_bytes or {}).get(plan.operation, 0)
-    return splice(body, replaced, scratch_of)
-
-
-def splice(
-    body: RematGraph, replaced: Mapping[int, Graph], scratch_bytes: dict[Var, int]
-) -> RematGraph:
-    """The same loss, with other operations in the place of some."""
-    graph = body.graph
-    eqns: list[JaxprEqn] = []
-    consts, values = list(graph.consts), list(graph.const_values)
-    renamed: dict[Var, Any] = {}
-    for i, eqn in enumerate(graph.eqns):
-        invars = _substitute(renamed, eqn.invars)
-        if i not in replaced:
-            eqns.append(eqn.replace(invars=invars))
-            continue
-        inner = replaced[i]
-        local = dict(zip(inner.args, invars, strict=True))
-        eqns += [e.replace(invars=_substitute(local, e.invars)) for e in inner.eqns]
-        consts += inner.consts
-        values += inner.const_values
-        renamed |= zip(eqn.outvars, _substitute(local, inner.outputs), strict=True)
-    rewritten = dataclasses.replace(
-        graph,
-        eqns=tuple(eqns),
-        consts=tuple(consts),
-        const_values=tuple(values),
-        outputs=tuple(_substitute(renamed, graph.outputs)),
-    )
+    spliced = splice(graph, replaced)
     return prepare_graph(
-        rewritten, body.wrt, body.num_differentiated, scratch_bytes, body.memo
+        spliced, body.wrt, body.num_differentiated, scratch_of, body.memo
     )
 
 
@@ -168,10 +139,6 @@ def run_body(
         return graph.read_outputs(env)
 
     return run
-
-
-def _substitute(names: Mapping[Var, Any], atoms: Sequence[Any]) -> list[Any]:
-    return [names.get(v, v) if variables([v]) else v for v in atoms]
 
 
 def _prepare_body(jaxpr: ClosedJaxpr, active_inputs: Sequence[bool]) -> RematGraph:

@@ -10,14 +10,7 @@ from jax.custom_batching import sequential_vmap
 
 from frugax.jaxprs import MARKS, is_vmapped, open_checkpoints
 
-from .._plan import (
-    BatchChunks,
-    BodyPlan,
-    LateCopies,
-    RowChunks,
-    Segment,
-    check_ranges,
-)
+from .._plan import BatchChunks, PlanParts, Segment, check_ranges
 from ._backward import value_and_gradients
 from ._batch_chunks import run_in_chunks, split_batch
 from ._batch_rules import MixesBatchError
@@ -30,36 +23,31 @@ from ._shard_maps import plan_shard_map
 
 def build_value_and_grad(
     loss: Callable[..., Any],
-    segments: tuple[Segment, ...],
-    body_plans: tuple[BodyPlan, ...],
+    parts: PlanParts,
     fingerprint: str,
     *,
-    argnums: int | tuple[int, ...],
-    has_aux: bool,
-    batch: BatchChunks | None = None,
-    is_opened: bool = False,
-    shard_map: int | None = None,
-    copies: LateCopies | None = None,
-    rows: RowChunks | None = None,
+    argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,
     prepare: Callable[..., RematGraph] | None = None,
 ) -> Callable[..., Any]:
-    """`jax.value_and_grad(loss, argnums, has_aux)`, run by these segments.
+    """`jax.value_and_grad(loss, argnums, has_aux)`, run as these parts of a plan say.
 
     The loss is traced at each call, or by `prepare` in the place of `prepare_loss`.
     """
     if prepare is None:
         how: dict[str, Any] = {"argnums": argnums, "has_aux": has_aux}
         prepare = functools.partial(prepare_loss, loss, **how)
+    is_plain = not (parts.segments or parts.batch or parts.copies or parts.rows)
 
     def follow(body: RematGraph) -> tuple[RematGraph, tuple[Segment, ...]]:
-        if batch:
-            body = chunk_batch(body, batch)
-        if copies:
-            body = copy_late(body, copies)
-        if rows:
-            body = chunk_rows(body, rows)
-        body = rewrite_loops(body, body_plans)
-        return body, _place_segments(body, segments)
+        if parts.batch:
+            body = chunk_batch(body, parts.batch)
+        if parts.copies:
+            body = copy_late(body, parts.copies)
+        if parts.rows:
+            body = chunk_rows(body, parts.rows)
+        body = rewrite_loops(body, parts.body_plans)
+        return body, _place_segments(body, parts.segments)
 
     def step(*args: Any) -> tuple[Any, Any]:
         body = prepare(args, is_opened=False)
@@ -70,16 +58,16 @@ def build_value_and_grad(
                 "Plan again for the shapes of these arguments: remat.plan takes them "
                 "as example_args, and an enclosing program as `within`."
             )
-        if not (segments or batch or copies or rows):
+        if is_plain:
             return jax.value_and_grad(loss, argnums, has_aux=has_aux)(*args)
-        if is_opened:
+        if parts.is_opened:
             body = prepare(args, is_opened=True)
-        if shard_map is None:
-            body, parts = follow(body)
+        if parts.shard_map is None:
+            body, segments = follow(body)
         else:
-            body = plan_shard_map(body, shard_map, follow)
-            parts = keep_all(body)
-        outputs, flat = value_and_gradients(body, parts, jax.tree.leaves(args))
+            body = plan_shard_map(body, parts.shard_map, follow)
+            segments = _keep_all(body)
+        outputs, flat = value_and_gradients(body, segments, jax.tree.leaves(args))
         value = jax.tree.unflatten(body.graph.out_tree, outputs)
         remaining = iter(flat)
         gradient = lambda n: jax.tree.map(lambda _: next(remaining), args[n])
@@ -95,7 +83,7 @@ def build_value_and_grad(
         return step(*args)
 
     # Without a plan it is the program of the user, who chose to run all rows at once.
-    return call if segments or batch or copies or rows else step
+    return step if is_plain else call
 
 
 def prepare_loss(
@@ -117,7 +105,7 @@ def _place_segments(
     Plans do not count the marks of `shard_map`, which are there only inside of it.
     """
     if not segments:
-        return keep_all(body)
+        return _keep_all(body)
     own = [i for i, e in enumerate(body.eqns) if e.primitive.name not in MARKS]
     check_ranges(segments, 0, len(own))
     if len(own) == len(body.eqns):
@@ -136,7 +124,7 @@ def _place_segments(
     return tuple(map(place, segments))
 
 
-def keep_all(body: RematGraph) -> tuple[Segment, ...]:
+def _keep_all(body: RematGraph) -> tuple[Segment, ...]:
     """The plan that recomputes nothing."""
     stop = len(body.eqns)
     return (Segment(start=0, stop=stop, gate=None, saved_bytes=0, recomputed_flops=0),)

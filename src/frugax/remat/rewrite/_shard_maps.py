@@ -29,8 +29,7 @@ from frugax.jaxprs import (
 from .._plan import Segment
 from ._active import is_inexact
 from ._backward import pull_tape, record_tape
-from ._graph import RematGraph, prepare_graph
-from ._loops import splice
+from ._graph import RematGraph, Splice, prepare_graph, splice
 
 # A `shard_map` with a smaller share of all flops is planned like any other operation.
 _LARGE_SHARE = 0.5
@@ -141,7 +140,9 @@ def plan_shard_map(
         return [by_place[i] for i in range(len(outs))]
 
     new = trace(_rebuild(eqn, run), list(map(shape_of, eqn.invars)))
-    return splice(body, {body.graph.numbered[operation]: new}, {})
+    at = {body.graph.numbered[operation]: [Splice(new, eqn.invars, eqn.outvars)]}
+    spliced = splice(body.graph, at)
+    return prepare_graph(spliced, body.wrt, body.num_differentiated, {}, body.memo)
 
 
 def _with_rule(

@@ -15,7 +15,6 @@ from ..rewrite import (
     split_rows,
 )
 from ._divisors import divisors
-from ._segment_costs import whole_body_costs
 
 # Inputs and axes that are tried as the batch. Each try traces the loss twice.
 _MAX_TRIES = 6
@@ -57,9 +56,7 @@ class FoundBatch:
 
 def find_batch(body: RematGraph) -> FoundBatch | None:
     """The axis along which most of the loss's work can be split, or None."""
-    if "batch" not in body.memo:
-        body.memo["batch"] = _find_batch(body)
-    return body.memo["batch"]
+    return body.remember("batch", lambda: _find_batch(body))
 
 
 def _find_batch(body: RematGraph) -> FoundBatch | None:
@@ -125,14 +122,6 @@ def chunk_counts(batch: int) -> list[int]:
         if not found or c >= found[-1] * ratio or c == batch:
             found.append(c)
     return found
-
-
-def plain_peak(body: RematGraph) -> int:
-    """Bytes held during the backward pass, by the model, if everything is kept."""
-    costs = whole_body_costs(body)
-    if not costs:
-        return 0
-    return costs[0].stored_bytes + costs[0].transient_bytes
 
 
 def _possible_batches(body: RematGraph) -> Iterator[tuple[int, int, int]]:

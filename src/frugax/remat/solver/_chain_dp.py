@@ -28,7 +28,6 @@ from jaxtyping import Float
 
 from frugax.jaxprs import Var, bytes_of, is_heavy
 
-from .._plan import Segment
 from ..rewrite import RematGraph
 from ._segment_costs import Mode, SegmentCost, SegmentCosts, segment_costs
 
@@ -72,6 +71,27 @@ class DraftPlan:
     flops: int
 
 
+def check_block_size(block_size: int | None) -> None:
+    """Check the largest number of operations in a recomputed segment.
+
+    Raises:
+        TypeError: `block_size` is neither an integer nor None.
+        ValueError: `block_size` is less than 1.
+    """
+    if block_size is None:
+        return
+    if not isinstance(block_size, int):
+        raise TypeError(
+            f"block_size must be a whole number of operations, got {block_size!r}; "
+            "None allows any number."
+        )
+    if block_size < 1:
+        raise ValueError(
+            f"block_size must be at least 1 operation, got {block_size}; None allows "
+            "any number."
+        )
+
+
 def draft_plans(
     body: RematGraph, block_size: int | None = None
 ) -> tuple[SegmentCosts, list[DraftPlan]]:
@@ -96,23 +116,6 @@ def draft_plans(
         if draft.peak_bytes < found[-1].peak_bytes:
             found.append(draft)
     return costs, found
-
-
-def model_peak(body: RematGraph, segments: Sequence[Segment]) -> int:
-    """Most bytes held during the backward pass with these segments; () keeps all."""
-    if not body.eqns:
-        return 0
-    costs = segment_costs(body)
-
-    def choice(s: Segment) -> SegmentChoice:
-        if s.gate is None:
-            return SegmentChoice(s.start, s.stop, 0)
-        modes = range(1, costs.modes)
-        mode = next(m for m in modes if costs.of[s.start, s.stop, m].kept == s.kept)
-        return SegmentChoice(s.start, s.stop, mode, tuple(map(choice, s.nested)))
-
-    choices = tuple(map(choice, segments)) or (SegmentChoice(0, len(body.eqns), 0),)
-    return evaluate_choices(costs, choices).peak_bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -206,17 +206,18 @@ def _is_named(plan: BodyPlan) -> bool:
 
 def _all_choices(operation: int, eqn: JaxprEqn, body: RematGraph) -> list[_LoopChoice]:
     """Choices for one operation, the first of which keeps all; or nothing."""
-    key = "choices", operation
-    if key not in body.memo:
-        name, found = eqn.primitive.name, list[_LoopChoice]()
+
+    def make() -> list[_LoopChoice]:
+        name = eqn.primitive.name
         if eqn.effects or not any(v in body.active for v in eqn.outvars):
-            pass
-        elif name == "scan" and eqn.params["length"] > 1:
-            found = list(_scan_choices(operation, eqn, body))
-        elif name == "cond" and flops_of(eqn):
-            found = list(_cond_choices(operation, eqn, body))
-        body.memo[key] = found
-    return body.memo[key]
+            return []
+        if name == "scan" and eqn.params["length"] > 1:
+            return list(_scan_choices(operation, eqn, body))
+        if name == "cond" and flops_of(eqn):
+            return list(_cond_choices(operation, eqn, body))
+        return []
+
+    return body.remember(("choices", operation), make)
 
 
 def _list_choices(operation: int, eqn: JaxprEqn, body: RematGraph) -> list[_LoopChoice]:

@@ -7,18 +7,17 @@ with one of the policies of `jax.checkpoint`, or with two of them, one for the f
 blocks and one for the rest.
 """
 
-import dataclasses
-import functools
 import itertools
 from collections.abc import Iterator, Sequence
 
 from frugax.jaxprs import is_heavy
 
-from ..rewrite import RematGraph, rewrite_loops
-from ._chain_dp import DraftPlan, SegmentChoice, evaluate_choices
+from ..rewrite import RematGraph
+from ._candidate import Candidate, Source
+from ._chain_dp import SegmentChoice, evaluate_choices
 from ._loop_choices import LoopChoices, list_named_loop_choices
 from ._repeated_blocks import find_blocks
-from ._segment_costs import SegmentCosts, costs_of, whole_body_costs
+from ._segment_costs import costs_of
 
 # Blocks in one checkpoint.
 _BLOCKS_TOGETHER = (1, 2)
@@ -26,43 +25,9 @@ _BLOCKS_TOGETHER = (1, 2)
 _MAX_SPLITS = 6
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class NamedPlan:
-    """A plan that a user could write, and its figures by the model.
-
-    Attributes:
-        loops: how scans recompute.
-        peak_bytes: most bytes held during the backward pass.
-        flops: recomputed flops.
-        is_uniform: whether one policy holds for each block or each iteration.
-        source: the loss.
-    """
-
-    loops: LoopChoices
-    peak_bytes: int
-    flops: int
-    is_uniform: bool
-    source: RematGraph
-    _segments: tuple[SegmentCosts, DraftPlan] | None = None
-
-    @functools.cached_property
-    def body(self) -> RematGraph:
-        """The loss with its scans rewritten; done only where a plan is compiled."""
-        loops = self.loops
-        return rewrite_loops(self.source, loops.body_plans, dict(loops.scratch_bytes))
-
-    @property
-    def segments(self) -> tuple[SegmentCosts, DraftPlan]:
-        """The costs of its segments, and the segments."""
-        if self._segments:
-            return self._segments
-        size = len(self.body.eqns)
-        all_kept = (SegmentChoice(0, size, 0),)
-        return costs_of(self.body, [(0, size)]), DraftPlan(all_kept, self.peak_bytes, 0)
-
-
-def list_named_plans(body: RematGraph) -> Iterator[NamedPlan]:
+def list_named_plans(source: Source) -> Iterator[Candidate]:
     """Blocks of straight-line code, then iterations of scans, by named policies."""
+    body = source.graph
     if not body.eqns:
         return
     for together in _BLOCKS_TOGETHER:
@@ -85,15 +50,11 @@ def list_named_plans(body: RematGraph) -> Iterator[NamedPlan]:
                 continue
             seen.add(key)
             draft = evaluate_choices(costs, choices)
-            figures = draft.peak_bytes, draft.flops, together == len({*modes}) == 1
-            yield NamedPlan(LoopChoices(), *figures, body, (costs, draft))
-    if loop_choices := list(list_named_loop_choices(body)):
-        plain = whole_body_costs(body)[0]
-        peak = plain.stored_bytes + plain.transient_bytes
-        for loops, change in loop_choices:
-            is_uniform = all(len(p.bodies) == 1 for p in loops.body_plans)
-            figures = max(peak + change, 0), loops.flops, is_uniform
-            yield NamedPlan(loops, *figures, body)
+            is_uniform = together == len({*modes}) == 1
+            yield Candidate(source, LoopChoices(), draft, is_uniform)
+    for loops, change in list_named_loop_choices(body):
+        is_uniform = all(len(p.bodies) == 1 for p in loops.body_plans)
+        yield source.keep_all(loops, change, is_uniform=is_uniform)
 
 
 def _blocks(body: RematGraph, together: int) -> list[tuple[int, int]]:

@@ -27,27 +27,20 @@ def find_blocks(body: RematGraph) -> tuple[Edges, ...]:
     the backward pass. If nothing repeats, the run is one of segments of about equal
     work.
     """
-    if "blocks" not in body.memo:
+
+    def make() -> tuple[Edges, ...]:
         work = np.array([flops_of(e) for e in body.eqns], dtype=float)
         kinds: dict[object, int] = {}
-        tokens = np.array(
-            [
-                kinds.setdefault(
-                    (
-                        e.primitive.name,
-                        *(str(v.aval) for v in e.invars),
-                        *(str(v.aval) for v in e.outvars),
-                    ),
-                    len(kinds),
-                )
-                for e in body.eqns
-            ],
-            dtype=int,
-        )
+        shapes = lambda atoms: tuple(str(v.aval) for v in atoms)
+        keys = [
+            (e.primitive.name, shapes(e.invars), shapes(e.outvars)) for e in body.eqns
+        ]
+        tokens = np.array([kinds.setdefault(k, len(kinds)) for k in keys], dtype=int)
         least = _MIN_SHARE * work.sum()
         runs = sorted(_find_runs(body, tokens, work, 0, len(tokens), least))
-        body.memo["blocks"] = tuple(runs) or _divide_evenly(body, work)
-    return body.memo["blocks"]
+        return tuple(runs) or _divide_evenly(body, work)
+
+    return body.remember("blocks", make)
 
 
 def _find_runs(

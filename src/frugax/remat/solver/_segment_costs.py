@@ -103,6 +103,14 @@ def whole_body_costs(body: RematGraph) -> list[SegmentCost]:
     return [walk.costs[0, stop, mode] for mode in range(walk.modes)]
 
 
+def plain_peak(body: RematGraph) -> int:
+    """Bytes held during the backward pass, by the model, if everything is kept."""
+    costs = whole_body_costs(body)
+    if not costs:
+        return 0
+    return costs[0].stored_bytes + costs[0].transient_bytes
+
+
 class _BackwardWalk:
     """Walk back over the operations, collecting the costs of segments.
 
@@ -243,8 +251,8 @@ def _region_bytes(eqn: JaxprEqn, body: RematGraph) -> int:
     # A loop that was rewritten comes with its bytes.
     if not body.active & {*eqn.outvars} or eqn.outvars[0] in body.scratch_bytes:
         return 0
-    key = "region", id(eqn.params)
-    if key not in body.memo:
+
+    def count() -> tuple[int, object]:
         held = 0
         if is_checkpoint(eqn):
             if costs := whole_body_costs(loop_bodies(eqn, body)[0]):
@@ -254,8 +262,9 @@ def _region_bytes(eqn: JaxprEqn, body: RematGraph) -> int:
             bodies = loop_bodies(eqn, body)
             held = max(_region_bytes(e, b) for b in bodies for e in b.eqns)
         # Stored with the parameters, so that no other object gets the same id.
-        body.memo[key] = held, eqn.params
-    return body.memo[key][0]
+        return held, eqn.params
+
+    return body.remember(("region", id(eqn.params)), count)[0]
 
 
 def _has_batch_axes(eqn: JaxprEqn) -> bool:
