@@ -215,22 +215,23 @@ class CompileBench:
         """The smallest program that kept its recomputation, and the bytes to find it.
 
         A search measures it compiled quickly and as it will run, so the larger of both
-        counts.
+        counts. Of several, it is the one that computes least.
 
         Args:
             without: plans that are left out.
         """
         while True:
-            sizes: dict[PlanParts, int] = {}
+            larger: dict[PlanParts, Measurement] = {}
             left_out = {*without, *(p for p, n in self.undone.items() if n)}
             for m in self.known.values():
                 if m.parts not in left_out:
-                    sizes[m.parts] = max(m.bytes, sizes.get(m.parts, 0))
-            parts = min(sizes, key=sizes.__getitem__)
-            found = self.measure(parts, final=True)
+                    other = larger.setdefault(m.parts, m)
+                    larger[m.parts] = max(m, other, key=lambda m: m.bytes)
+            least = min(larger.values(), key=lambda m: (m.bytes, m.flops or 0))
+            found = self.measure(least.parts, final=True)
             # Compiled as it will run, it may need more than another one.
-            if found.bytes <= sizes[parts] and not found.undone:
-                return found, sizes[parts]
+            if found.bytes <= least.bytes and not found.undone:
+                return found, least.bytes
 
     def fits(self, found: Measurement) -> bool:
         """Whether it keeps to the limit and still recomputes all that was planned."""
