@@ -270,15 +270,6 @@ for call in {[*REFUSED]!r}:
         assert expected in found, call
 
 
-def test_jax_operations_run_under_jit_and_vmap():
-    a = jnp.asarray(random("max", 4, 5, 5))
-    got = jax.jit(jax.vmap(lambda x: tropical.matmul(x, x)))(a)
-    want = [tropical.matmul(x, x) for x in np.asarray(a)]
-    np.testing.assert_array_equal(got, want)
-    d = jnp.asarray(-random("max", 5, 5) + 9)
-    np.testing.assert_array_equal(jax.jit(tropical.closure)(d), tropical.closure(d))
-
-
 @both_semirings
 def test_torch_gradients_are_of_the_first_best_term(kind):
     torch = pytest.importorskip("torch")

@@ -7,7 +7,6 @@ from ._error import (
 )
 from ._leaves import (
     DTYPE_NAMES as DTYPE_NAMES,
-    FLOATS_OF_ML_DTYPES as FLOATS_OF_ML_DTYPES,
     QUANTISABLE as QUANTISABLE,
     check_not_input as check_not_input,
     dtype_from_name as dtype_from_name,

@@ -7,7 +7,6 @@ from ._calibration import (
 from ._coder import (
     Coder as Coder,
     EncodeRequest as EncodeRequest,
-    encode_all as encode_all,
 )
 from ._columns import (
     code_by_columns as code_by_columns,
@@ -18,9 +17,6 @@ from ._draft import (
 )
 from ._encode import (
     encode_tensor as encode_tensor,
-)
-from ._infeasible import (
-    describe_best_size as describe_best_size,
 )
 from ._measure import (
     Sensitivity as Sensitivity,
@@ -33,9 +29,7 @@ from ._plan import (
     make_plan as make_plan,
 )
 from ._rows import (
-    near_power as near_power,
     scale_rows as scale_rows,
-    scale_rows_by as scale_rows_by,
 )
 from ._search import (
     choose as choose,

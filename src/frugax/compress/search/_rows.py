@@ -32,12 +32,8 @@ _UNIT = 2.0**11
 
 
 def scale_rows(source: Source) -> Source:
-    """Give the rows of a tensor scales."""
-    return scale_rows_by(source, _TABLE_POWER if _is_table(source) else _ROW_POWER)
-
-
-def scale_rows_by(source: Source, power: float) -> Source:
     """Give the rows of a tensor scales that follow their sizes to a power."""
+    power = _TABLE_POWER if _is_table(source) else _ROW_POWER
     flat = source.array.reshape(-1)
     lanes = grid.LaneLayout.of_rows(flat.size, row_length(source.array.shape))
     squares = grid.sum_run_squares(flat, lanes) / lanes.run_lengths
