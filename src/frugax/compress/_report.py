@@ -10,21 +10,19 @@ from frugax.budget import (
     Spend,
     SpendName,
     Verdict,
-    format_bytes,
     to_json,
     to_plain,
 )
 from frugax.errors import CorruptFileError
 
 from ._tensor_table import (
+    FileTable,
     TensorRow,
-    format_gap,
     limited,
     show_error,
     show_spends,
     summary_table,
     tensor_table,
-    used_share,
 )
 from .arrays import Distortion, relative_error, release
 from .container import Record
@@ -72,33 +70,16 @@ class TensorReport(TensorRow):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CompressReport:
+class CompressReport(FileTable):
     """A compressed file beside its budget; every number is measured by decoding it.
 
     Attributes:
-        budget: the limits that were stated.
-        receipt: each limit beside the predicted and the measured value.
         tensors: one entry for each leaf, in the tree's order.
-        file_bytes: length of the whole file.
-        original_bytes: bytes of the arrays as they were.
-        rel_error: ||decoded - original|| / ||original|| over all finite float tensors.
-        max_abs: largest |decoded - original| of any number.
-        allocation_gap: the plan's `allocation_gap`.
+        receipt: each limit beside the predicted and the measured value.
     """
 
-    budget: SizeBudget
-    receipt: Receipt
     tensors: tuple[TensorReport, ...]
-    file_bytes: int
-    original_bytes: int
-    rel_error: float
-    max_abs: float
-    allocation_gap: float | None = None
-
-    @property
-    def ratio(self) -> float:
-        """Original bytes over bytes of the whole file."""
-        return self.original_bytes / self.file_bytes
+    receipt: Receipt
 
     @property
     def bound_gap_db(self) -> float | None:
@@ -124,20 +105,15 @@ class CompressReport:
                 row.
         """
         problems = ""
-        if (share := used_share(self)) < _MOSTLY_USED:
+        if (share := self._used_share()) < _MOSTLY_USED:
             problems = (
                 f"{100 * share:.0f}% of the size is used, and the weights have errors: "
                 "some tensors are exact or coarse and nothing between; see the table."
             )
-        budget = self.budget
-        limit = budget.limit_bytes(
-            original_bytes=self.original_bytes,
-            weights=sum(math.prod(t.shape) for t in self.tensors),
-        )
         counted = f"length of the file; predicted {predicted}"
         decoded = f"decoded from the file; predicted {predicted}"
         spends = limited(
-            limit,
+            self._limit_bytes(),
             name=SpendName.FILE,
             unit="bytes",
             predicted=plan.file_bytes,
@@ -150,7 +126,7 @@ class CompressReport:
             (SpendName.MAX_ABS, "max_abs"),
         ):
             spends += limited(
-                getattr(budget, figure),
+                getattr(self.budget, figure),
                 name=name,
                 unit="",
                 predicted=getattr(plan, figure),
@@ -181,18 +157,15 @@ class CompressReport:
             "from bound": show_gap,
         }
         gap = self.bound_gap_db
-        return (
-            tensor_table(self.tensors, columns)
-            + f"\nfile: {format_bytes(self.file_bytes)}, {self.ratio:.4g}x smaller, "
-            f"relative error {self.rel_error:.3g}, largest {self.max_abs:.3g}"
-            + ("" if gap is None else f", {gap:.2f} dB from the bound")
+        return f"{tensor_table(self.tensors, columns)}\n{self._show_file()}" + (
+            "" if gap is None else f", {gap:.2f} dB from the bound"
         )
 
     def __str__(self) -> str:
         return (
             self.tensor_summary
             + format_below_bound(self.tensors)
-            + format_gap(self.allocation_gap)
+            + self._show_gap()
             + f"\n{self.receipt}"
         )
 

@@ -6,10 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from frugax.budget import Receipt, SizeBudget, Spend, amount, table
-
-# Below this share of the size a table says that some of it is unused.
-_UNUSED = 0.97
+from frugax.budget import Receipt, SizeBudget, Spend, amount, format_bytes, table
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +33,68 @@ class TensorRow:
     bytes: int
     rel_error: float
     max_abs: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FileTable:
+    """A file of weights beside its budget, as it is planned or measured.
+
+    Attributes:
+        budget: the limits that were stated.
+        tensors: one entry for each leaf, in the tree's order.
+        original_bytes: bytes of the arrays as they are.
+        file_bytes: length of the whole file.
+        rel_error: ||decoded - original|| / ||original|| over all finite float tensors.
+        max_abs: largest |decoded - original| of any number.
+        allocation_gap: upper bound on the share by which the tensors' weighted error is
+            above the least that any choice of the same options has in as many bytes,
+            by the estimates that steps are chosen by; None without a choice.
+    """
+
+    budget: SizeBudget
+    tensors: tuple[TensorRow, ...]
+    original_bytes: int
+    file_bytes: int
+    rel_error: float
+    max_abs: float
+    allocation_gap: float | None = None
+
+    @property
+    def ratio(self) -> float:
+        """Original bytes over bytes of the whole file."""
+        return self.original_bytes / self.file_bytes
+
+    def _limit_bytes(self) -> int | None:
+        """Return the most bytes that the budget allows; None without such a limit."""
+        return self.budget.limit_bytes(
+            original_bytes=self.original_bytes,
+            weights=sum(math.prod(t.shape) for t in self.tensors),
+        )
+
+    def _used_share(self) -> float:
+        """Return the share of the size that the file uses.
+
+        1 where the budget states no size alone, or all tensors are exact.
+        """
+        limit, inexact = self._limit_bytes(), any(t.rel_error for t in self.tensors)
+        if limit is None or not (self.budget.is_only_size and inexact):
+            return 1.0
+        return self.file_bytes / limit
+
+    def _show_file(self) -> str:
+        return (
+            f"file: {format_bytes(self.file_bytes)}, {self.ratio:.4g}x smaller, "
+            f"relative error {self.rel_error:.3g}, largest {self.max_abs:.3g}"
+        )
+
+    def _show_gap(self) -> str:
+        """Return the line about the allocation's gap to its bound, if there is one."""
+        if self.allocation_gap is None:
+            return ""
+        by = "better"
+        if self.allocation_gap:
+            by = f"more than {100 * self.allocation_gap:.2g}% better"
+        return f"\nby estimate no other choice of these options is {by}"
 
 
 # Extra columns by their heading; each shows one tensor.
@@ -106,39 +165,3 @@ def show_spends(receipt: Receipt) -> str:
 def limited(limit: float | None, **figures: Any) -> tuple[Spend, ...]:
     """Return a quantity beside its limit; nothing where the budget has none for it."""
     return () if limit is None else (Spend(limit=limit, **figures),)
-
-
-def used_share(of: Any) -> float:
-    """Return the share of the size that the file of a plan or report uses.
-
-    1 where the budget states no size alone, or all tensors are exact.
-    """
-    budget: SizeBudget = of.budget
-    tensors: Sequence[TensorRow] = of.tensors
-    limit = budget.limit_bytes(
-        original_bytes=of.original_bytes,
-        weights=sum(math.prod(t.shape) for t in tensors),
-    )
-    inexact = any(t.rel_error for t in tensors)
-    if limit is None or not (budget.is_only_size and inexact):
-        return 1.0
-    return of.file_bytes / limit
-
-
-def format_unused(of: Any) -> str:
-    """Return the line about a size that a plan leaves unused, if it does."""
-    share = used_share(of)
-    if share > _UNUSED:
-        return ""
-    return (
-        f"\n{100 * share:.0f}% of the size is used: no finer file was "
-        "found within it, and the exact one is longer"
-    )
-
-
-def format_gap(gap: float | None) -> str:
-    """Return the line about an allocation's gap to its bound; empty without one."""
-    if gap is None:
-        return ""
-    by = f"more than {100 * gap:.2g}% better" if gap else "better"
-    return f"\nby estimate no other choice of these options is {by}"

@@ -2,18 +2,15 @@
 
 import dataclasses
 
-from frugax.budget import Plan, SizeBudget, format_bytes
+from frugax.budget import Plan, SizeBudget
 
-from .._tensor_table import (
-    TensorRow,
-    format_gap,
-    format_unused,
-    show_error,
-    tensor_table,
-)
+from .._tensor_table import FileTable, TensorRow, show_error, tensor_table
 from ..codecs import ChannelScaling, Step
 from ._calibration import Calibration
 from ._draft import Draft
+
+# Up to this share of the size a plan says that some of it is unused.
+_UNUSED = 0.97
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,34 +27,20 @@ class TensorPlan(TensorRow):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CompressPlan(Plan):
+class CompressPlan(FileTable, Plan):
     """How a tree of weights will be stored within a `SizeBudget`.
 
     Only the gap is an estimate: planning codes every tensor and counts.
 
     Attributes:
-        budget: the limits that the plan meets.
         tensors: one entry for each leaf, in the tree's order.
-        original_bytes: bytes of the arrays as they are.
-        file_bytes: length of the file that `apply` will make.
-        rel_error: ||decoded - original|| / ||original|| over all float tensors.
-        max_abs: largest |decoded - original| of any number.
-        allocation_gap: upper bound on the share by which the tensors' weighted error is
-            above the least that any choice of the same options has in as many bytes,
-            by the estimates that steps are chosen by; None without a choice.
         calibration: the digest of the `Calibration` that set steps of rows or columns;
             `apply` needs it again. None without one.
         output_error: relative error of the outputs on the batches that were calibrated
             on; None where the budget does not limit it.
     """
 
-    budget: SizeBudget
     tensors: tuple[TensorPlan, ...]
-    original_bytes: int
-    file_bytes: int
-    rel_error: float
-    max_abs: float
-    allocation_gap: float | None = None
     calibration: str | None = None
     output_error: float | None = None
 
@@ -76,14 +59,15 @@ class CompressPlan(Plan):
 
     def __str__(self) -> str:
         columns = {"relative error": lambda t: show_error(t.rel_error, 2)}
-        ratio = self.original_bytes / self.file_bytes
+        unused = ""
+        if (share := self._used_share()) <= _UNUSED:
+            unused = (
+                f"\n{100 * share:.0f}% of the size is used: no finer file was found "
+                "within it, and the exact one is longer"
+            )
         return (
-            tensor_table(self.tensors, columns)
-            + f"\nfile: {format_bytes(self.file_bytes)}, {ratio:.4g}x smaller, "
-            f"relative error {self.rel_error:.3g}, largest {self.max_abs:.3g} "
-            f"(budget: {self.budget})"
-            + format_unused(self)
-            + format_gap(self.allocation_gap)
+            f"{tensor_table(self.tensors, columns)}\n{self._show_file()} "
+            f"(budget: {self.budget}){unused}{self._show_gap()}"
         )
 
 

@@ -1,4 +1,4 @@
-"""`Work`: the tensors of a tree, and what its caller asks for besides a budget."""
+"""`Work`: the tensors of a tree and what its caller asks for, coded into drafts."""
 
 import contextlib
 import dataclasses
