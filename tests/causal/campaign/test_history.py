@@ -1,6 +1,5 @@
 """Equal rows give equal figures, whatever their history; reading changes nothing."""
 
-
 import numpy as np
 import pytest
 

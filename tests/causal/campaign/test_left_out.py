@@ -1,6 +1,5 @@
 """Answers and observations that lack columns."""
 
-
 import numpy as np
 import pytest
 
