@@ -115,22 +115,6 @@ class BudgetedJaxModel(JaxModel):
             self._planned[loss] = _PlannedGradients(self, task)
         return self._planned[loss]
 
-    def plan_for(
-        self, loss: str | Callable[..., Any], inputs: Mapping[str, Any]
-    ) -> remat.RematPlan:
-        """Return the plan of `value_and_grad` for a loss; make it if necessary.
-
-        Args:
-            loss: as for `value_and_grad`.
-            inputs: an array, or a `jax.ShapeDtypeStruct`, for each input, by key.
-
-        Raises:
-            InfeasibleBudgetError: nothing that was tried fits.
-            ValueError: an input does not have its stated shape.
-        """
-        with self.backend.scope():
-            return self._plan_loss(loss, inputs).plan
-
     def report(self) -> Receipt:
         """Compile and measure the planned functions, and compare with their plans."""
         with self.backend.scope():
