@@ -215,6 +215,7 @@ def test_planning_does_not_write_files(small):
     ("args", "parts"),
     [
         (["rnu", "c.yaml"], ["unknown command 'rnu'. Did you mean 'run'?"]),
+        (["rnu", "--help"], ["unknown command 'rnu'. Did you mean 'run'?"]),
         (["watch", "srve"], ["unknown command 'srve'. Did you mean 'serve'?"]),
         (["run"], ["give either a config file"]),
         (["run", "none.yaml"], ["none.yaml: there is no such file"]),

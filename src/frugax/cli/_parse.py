@@ -27,10 +27,7 @@ def parse(
     # What follows two dashes is for another program.
     end = rest.index("--") if "--" in rest else len(rest)
     own, foreign = rest[:end], rest[end + 1 :]
-    if name in commands and {"-h", "--help"} & {*own}:
-        sys.stdout.write(f"{describe_command(commands[name], f'{prog} {name}')}\n")
-        raise SystemExit(0)
-    if {"-h", "--help"} & {name, *own}:
+    if name in ("-h", "--help"):
         sys.stdout.write(f"{describe_commands(commands, prog, about)}\n")
         raise SystemExit(0)
     if name not in commands:
@@ -39,6 +36,9 @@ def parse(
             f"{', '.join(commands)}; see {prog} --help."
         )
     command = commands[name]
+    if {"-h", "--help"} & {*own}:
+        sys.stdout.write(f"{describe_command(command, f'{prog} {name}')}\n")
+        raise SystemExit(0)
     arguments = list(list_arguments(command))
     parser = _Parser(
         prog=f"{prog} {name}",
