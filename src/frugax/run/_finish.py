@@ -22,7 +22,6 @@ from ._context import RunContext
 from ._environment import describe_environment
 from ._fingerprint import hash_tree
 from ._folder import RunFolder, file_sha256
-from ._ledger import Ledger
 from ._observer import Stage
 from ._outcome import MemoryFacts, ModelFacts, Outcome
 from ._page import report_page
@@ -115,7 +114,9 @@ def _write_files(
     limit = config.budgets.accuracy_drop
     if limit is not None:
         spends.append(accuracy_spend(limit, before, after, tree, decoded))
-    spends += _time_spend(config, ledger, trained.predicted_seconds)
+    spends += time_spends(
+        config, predicted=trained.predicted_seconds, measured=ledger.total
+    )
     records = watch.read(folder.journal)
     outcome = Outcome(
         config=config,
@@ -298,9 +299,14 @@ def accuracy_spend(
     return dataclasses.replace(spend, problems=problem)
 
 
-def _time_spend(
-    config: RunConfig, ledger: Ledger, predicted: float | None
+def time_spends(
+    config: RunConfig,
+    *,
+    predicted: float | None,
+    measured: float | None = None,
+    source: str = TIME_SOURCE,
 ) -> list[Spend]:
+    """Return the wall time beside its budget; nothing without one."""
     budget = config.budgets.time
     if budget is None or budget.seconds is None:
         return []
@@ -311,8 +317,8 @@ def _time_spend(
             unit="seconds",
             limit=budget.seconds,
             predicted=predicted,
-            measured=ledger.total,
-            source=TIME_SOURCE,
+            measured=measured,
+            source=source,
         )
     ]
 

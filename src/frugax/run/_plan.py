@@ -21,6 +21,7 @@ from frugax.budget import (
 
 from ._config import Budgets, RunConfig
 from ._context import RunContext
+from ._finish import time_spends
 from ._folder import RunFolder, free_folder
 from ._ledger import Ledger
 from ._observer import Observer, Stage
@@ -149,18 +150,8 @@ def plan(
                     source="the weights before training",
                 )
             )
-    limits = config.budgets.time
-    if limits is not None and limits.seconds is not None:
-        spends.append(
-            Spend(
-                name=SpendName.TIME,
-                unit="seconds",
-                limit=limits.seconds,
-                predicted=seconds,
-                measured=None,
-                source=f"the fastest of {_TIMED_STEPS} steps",
-            )
-        )
+    source = f"the fastest of {_TIMED_STEPS} steps"
+    spends += time_spends(config, predicted=seconds, source=source)
     return RunPlan(
         budget=config.budgets,
         spends=tuple(spends),

@@ -318,7 +318,7 @@ def derive(
         found.gaps |= {f"spends.{row}": why for row in rows}
         return found
     _derive_weights(found, folder, config, ready)
-    _derive_program(found, config, ready)
+    _derive_program(found, ready)
     return found
 
 
@@ -488,17 +488,17 @@ def _build(
         return None, f"the step cannot be built here: {e}"
 
 
-def _derive_program(found: Derivation, config: RunConfig, ready: Prepared) -> None:
+def _derive_program(found: Derivation, ready: Prepared) -> None:
     """Derive bytes, flops, compiles and learning rates from the compiled step."""
     steps = found.values.get("steps", _STEPS)
-    for spend in _repeat_steps(ready, steps, is_own=bool(config.task)).spends:
+    for spend in _repeat_steps(ready, steps).spends:
         found.add_spend(spend)
     found.add("memory", memory_facts(ready))
     rates = sample_rates(ready.checked)
     found.add("learning_rates", {str(step): rate for step, rate in rates})
 
 
-def _repeat_steps(ready: Prepared, steps: int, *, is_own: bool) -> Receipt:
+def _repeat_steps(ready: Prepared, steps: int) -> Receipt:
     """Take a few steps, and compile for the shapes of all other batches."""
     checked = ready.checked
     # A copy is stepped: the step donates its state, and the weights are needed again.
@@ -507,7 +507,7 @@ def _repeat_steps(ready: Prepared, steps: int, *, is_own: bool) -> Receipt:
     )
     for i in range(_STEPS):
         state, _ = ready.step(state, checked.batch_of(i))
-    if is_own:  # the batches of built-in data all have one shape
+    if checked.run.config.task:  # the batches of built-in data all have one shape
         for i in range(_STEPS, steps):
             ready.step.prepare(state, checked.batch_of(i))
     return ready.step.report()
