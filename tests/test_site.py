@@ -90,6 +90,7 @@ def test_the_page_of_config_keys_has_every_key():
     assert (
         "| `learning_rate` | `float` | `0.001` | highest learning rate; > 0. |" in page
     )
+    assert "that counts as an improvement; >= 0. |" in page  # without its example
 
 
 def test_releases_are_listed_by_version():

@@ -29,7 +29,7 @@ class CommandDocstring:
 def read_docstring(docstring: str) -> CommandDocstring:
     """Take a docstring in Google's style apart."""
     text, *rest = re.split(
-        r"^(Args|Attributes|Raises|Returns):$",
+        r"^(Args|Attributes|Raises|Returns|Example):$",
         inspect.cleandoc(docstring),
         flags=re.MULTILINE,
     )
