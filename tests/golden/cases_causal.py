@@ -27,8 +27,11 @@ from .table import Case, Cell
 _CELLS = ("regret", "mean regret", "spent", "stated", "inside", "stops", "planned")
 _MECHANISMS = ("linear", "mlp", "rff", "mixed")
 _NOISES = ("gaussian", "laplace", "student")
-# Of float32 in the network, beside probabilities and scores of up to 1.
-_NETWORK = 1e-3
+# Of float32 in the network, beside probabilities and scores of up to 1. Between a
+# processor with AVX-512 and one without, single probabilities moved by up to 0.013 and
+# the calibration error by 2 %, but no score.
+_ALONE = 0.02
+_NETWORK = {"auroc": 1e-3, "f1": 1e-3, "probabilities": _ALONE, "calibration": 0.05}
 
 
 def cases() -> Iterator[Case]:
@@ -103,7 +106,7 @@ def _find_edges(mechanisms: str, noise: str) -> dict[str, Cell]:
         "f1": _round(np.mean([f1(c, t) for c, t in zip(chosen, truth, strict=True)])),
         "calibration": _round(calibration_error(edges[:, off], truth[:, off])),
         "probabilities": [_round(p) for p in edges[0][off]],
-        "same alone": bool(np.abs(alone - edges[0])[off].max() < 1e-3),
+        "same alone": bool(np.abs(alone - edges[0])[off].max() < _ALONE),
         "graph": [int(e) for e in np.flatnonzero(chosen[0])],
     }
 
