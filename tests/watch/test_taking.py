@@ -628,6 +628,20 @@ def test_a_run_is_two_lines_and_leaves_a_folder(tmp_path, capfd):
     assert watch.read(folder / "journal").steps[-1] == 9
 
 
+def test_a_resumed_run_counts_its_programs_on_from_the_last_step(tmp_path):
+    for first in (0, 4):
+        with watch.run(tmp_path / "run", level="full", resume=True) as run:
+            step = run.jit(lambda x: watch.record("x", x) or x + 1)
+            x = jnp.asarray(float(first))
+            for i in range(first, first + 4):
+                x = step(x)
+                run.record(i, {"half": i / 2})
+    back = watch.read(tmp_path / "run" / "journal", strict=True)
+    assert back.steps.tolist() == list(range(8))
+    assert back["x"].tolist() == list(range(8))
+    assert back["half"].tolist() == [i / 2 for i in range(8)]
+
+
 def test_a_full_disk_ends_no_program(tmp_path, capsys):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:

@@ -38,9 +38,10 @@ class CallSchedule(Series):
         gate_s: tuple[float, float],
         variants: ProgramVariants,
         queue: Callable[[Entry], None],
+        first_step: int = 0,
     ) -> None:
-        """Count from 0; `queue` takes the records of kept calls."""
-        super().__init__(rate)
+        """Count calls from 0; `queue` takes the records of kept calls."""
+        super().__init__(rate, first_step)
         self.gate_s = gate_s
         self.variants = variants
         self._queue = queue
@@ -107,11 +108,17 @@ class CallSchedule(Series):
         if is_thinned and step % self.thinning.stride:
             self.skipped = step, records, kinds
             return
-        entry = ProgramRecords(step, records.probes, records, kinds, self)
+        entry = self._entry(step, records, kinds)
         if not is_thinned:
             entry.is_pinned, entry.nbytes = True, records.nbytes
         self._queue(entry)
         self.skipped = None
+
+    def _entry(
+        self, number: int, records: PackedRecords, kinds: frozenset[Kind]
+    ) -> ProgramRecords:
+        step = self.first_step + number
+        return ProgramRecords(step, records.probes, records, kinds, self)
 
     def keep_last(self) -> None:
         """Queue the records of the last call if it was thinned out or ran bare."""
@@ -128,7 +135,7 @@ class CallSchedule(Series):
         skipped, self.skipped = self.skipped, None
         if skipped is not None:
             step, records, kinds = skipped
-            entry = ProgramRecords(step, records.probes, records, kinds, self)
+            entry = self._entry(step, records, kinds)
             entry.is_pinned = True
             self._queue(entry)
 
@@ -169,6 +176,7 @@ class CallSchedule(Series):
         and then finds its code cold, and takes some hundred microseconds.
         """
         recording, queue = self.variants.recording, self._queue
+        make_entry = self._entry
         stride, kinds = self.thinning.stride, self._rate.wanted_kinds
         next_step = itertools.count(first).__next__
         self._bare_call = None
@@ -179,7 +187,7 @@ class CallSchedule(Series):
             if step % stride:
                 self.skipped = step, records, kinds
             else:
-                queue(ProgramRecords(step, records.probes, records, kinds, self))
+                queue(make_entry(step, records, kinds))
                 self.skipped = None
             return out
 

@@ -20,13 +20,15 @@ class Series:
     Attributes:
         thinning: which calls are kept.
         calls: calls so far.
+        first_step: the step of the first call of a program.
         skipped: what the newest call left, if it was thinned out; else None.
     """
 
-    def __init__(self, rate: Rate) -> None:
-        """Count from 0."""
+    def __init__(self, rate: Rate, first_step: int = 0) -> None:
+        """Count calls from 0."""
         self.thinning = Thinning(rate)
         self.calls = 0
+        self.first_step = first_step
         self.skipped: Any = None
 
     @property
@@ -70,7 +72,7 @@ class ProgramRecords:
     """The records of one call of a program, on the device.
 
     Attributes:
-        step: the number of the call.
+        step: the number of the call; in a resumed run after the steps before.
         probes: the probes by the names of the records.
         records: the records as the program returned them.
         wanted_kinds: the classes that the level asked for at the time of the call.
@@ -91,7 +93,7 @@ class ProgramRecords:
     @property
     def number(self) -> int:
         """How many calls there were before."""
-        return self.step
+        return self.step if self.series is None else self.step - self.series.first_step
 
     def is_ready(self) -> bool:
         """Whether the device has finished them."""

@@ -115,6 +115,9 @@ class Watcher(AbstractContextManager["Watcher"]):
         self.compile_s = 0.0
         self._limit = budget.share
         self._journal = journal
+        last = None if journal is None else journal.last_step
+        # Programs count their own calls: those of a resumed run come after its steps.
+        self._first_step = 0 if last is None else last + 1
         self._flight = flight
         self._alerts = alerts
         self._plan = plan
@@ -459,7 +462,8 @@ class Watcher(AbstractContextManager["Watcher"]):
                 program, with warm and with cold caches.
             variants: the programs of the function.
         """
-        schedule = CallSchedule(self.rate, gate_s, variants, self.collector.add)
+        add, first_step = self.collector.add, self._first_step
+        schedule = CallSchedule(self.rate, gate_s, variants, add, first_step)
         self._account.touch(self.clock())
         self._schedules.append(schedule)
         if not self.collector.has_started:
