@@ -189,3 +189,11 @@ def test_collectives_in_a_loop_count_as_often_as_it_runs():
     assert max(found.counts.values()) >= 5
     alone = jax.jit(jnp.sin).lower(f32(8)).compile()
     assert measure.traffic(alone).total_bytes == 0
+
+
+def test_an_argument_keeps_its_whole_name():
+    # haiku's names of layers have slashes, as the paths of operations have.
+    params = {"net/~/linear": f32(8, 8)}
+    compiled = jax.jit(lambda params: jnp.tanh(params["net/~/linear"])).lower(params)
+    names = [h.name for h in measure.peak(compiled.compile()).held]
+    assert "params['net/~/linear']" in names

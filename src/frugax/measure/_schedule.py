@@ -203,7 +203,8 @@ class Schedule:
         entry = self._computations[self._module.entry]
         found = [i for i in entry if i.opcode == "parameter"]
         return [
-            (i.name, array)
+            # The whole path: keys of a dict may have slashes, as haiku's.
+            (self.traced_name(i.number) or i.name, array)
             for i in sorted(found, key=lambda i: i.parameter)
             for array in i.arrays
         ]
