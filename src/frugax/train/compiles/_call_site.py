@@ -31,7 +31,8 @@ _LIBRARIES = (
 @functools.lru_cache(maxsize=1024)
 def is_user_file(filename: str) -> bool:
     """Return whether a file belongs to none of the libraries above."""
-    if filename.startswith("<") and "beartype" in filename:  # its generated checks
+    # Generated checks, and Python's own import of a library that jits at its import.
+    if filename.startswith("<") and ("beartype" in filename or "importlib" in filename):
         return False
     modules = [sys.modules.get(name) for name in _LIBRARIES]
     files = [getattr(module, "__file__", None) for module in modules]
