@@ -8,9 +8,11 @@ import sys
 import textwrap
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 
 import frugax as fx
+from frugax.capture._watch_script import ScriptWatch
 from frugax.cli import main
 from refusals import assert_names
 from tiers import mostly_thorough
@@ -149,6 +151,66 @@ def test_without_a_budget_it_only_watches(tmp_path):
     assert step["plan"] is None
     assert len(step["compiles"]) == 2
     assert step["memory"]["temp_bytes"] > 0
+
+
+def test_functions_of_one_line_are_one_and_only_those_of_a_loop_are_advised_against():
+    script = ScriptWatch({"memory": None, "watch": False, "explain": False})
+
+    def make(scale):
+        return script.jit(lambda x: scale * x, {})
+
+    make(2)(jnp.ones(8))
+    make(3)(jnp.ones(4))
+    for _ in range(2):
+        make(4)(jnp.ones(2))
+    (found,) = script.explanations()
+    report = found.report
+    *others, last = [c.cause for c in report.compiles]
+    assert others == ["the first call"] * 3
+    assert "loop" in last
+    assert (report.calls, report.programs) == (4, 4)
+    assert report.memory is not None
+    assert report.memory.argument_bytes == 32
+
+
+@pytest.mark.parametrize(
+    "command",
+    mostly_thorough(
+        [["exec"], ["exec", "--memory", "99%"], ["explain"]],
+        in_ci=lambda command: command == ["explain"],
+    ),
+)
+def test_functions_of_main_are_reported_though_they_and_their_mesh_are_gone(
+    tmp_path, command
+):
+    code = """
+        import gc
+        import jax
+        import jax.numpy as jnp
+
+        def main():
+            @jax.jit
+            def step(w):
+                rows = jax.lax.with_sharding_constraint(jnp.sin(w), jax.P("x"))
+                return jax.grad(lambda w: jnp.sum(jnp.sin(w) * rows))(w)
+
+            auto = (jax.sharding.AxisType.Auto,)
+            with jax.set_mesh(jax.make_mesh((1,), ("x",), axis_types=auto)):
+                step(jnp.ones(8))
+
+        main()
+        gc.collect()
+        """
+    write(tmp_path, "train.py", code)
+    options = ["--receipt", "receipt.json", "train.py"]
+    found = run([*FRUGAX, *command, *options], tmp_path)
+    assert found.returncode == 0, found.stderr
+    (step,) = json.loads((tmp_path / "receipt.json").read_text())["functions"]
+    report = step.get("report", step)
+    assert report["problem"] == ""
+    assert report["memory"]["output_bytes"] == 32
+    assert (report["plan"] is not None) == ("--memory" in command)
+    assert (step.get("peak") is not None) == (command == ["explain"])
 
 
 def test_a_script_is_explained_while_it_runs_as_it_is(tmp_path):

@@ -23,7 +23,7 @@ from frugax.capture import JitReport, LostUpdateWarning, UnplannedWarning
 from frugax.jaxprs import intercept_vjp
 from frugax.measure import StepTime
 from frugax.train.compiles import CompileLedger
-from refusals import refuses, warns
+from refusals import assert_names, refuses, warns
 from tiers import mostly_thorough
 
 WEIGHTS = 0.1 * jax.random.normal(jax.random.key(0), (64, 64))
@@ -367,6 +367,14 @@ def test_changes_of_an_nnx_module_that_jax_jit_drops_are_named(memory):
 
     evaluate(net, jnp.ones((2, 4)), {"of": jnp.float32(1)})  # warns of nothing
 
+    def predict(net, kernel):
+        net.kernel[...] = kernel  # a script's own jax.jit is to drop this
+        return net(jnp.ones((2, 4)))
+
+    with fx.planned(memory=memory):
+        jitted = jax.jit(predict)
+    jitted(net, jnp.zeros((4, 4)))  # warns of nothing
+
 
 def test_the_report_is_of_the_program_that_needs_most_of_its_limit():
     step = fx.jit(sgd, memory="60%")
@@ -416,12 +424,15 @@ def test_equinox_modules_are_trained_as_by_filter_jit():
     assert jitted._cached.plan.gradients
 
 
-def test_arrays_on_several_devices_keep_their_places():
-    mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+def test_arrays_on_several_devices_keep_their_places(kind):
+    kinds = (jax.sharding.AxisType[kind],)
+    mesh = jax.make_mesh((4,), ("data",), axis_types=kinds)
     rows = jax.NamedSharding(mesh, jax.P("data"))
     everywhere = jax.NamedSharding(mesh, jax.P())
     w, x = jax.device_put(WEIGHTS, everywhere), jax.device_put(ROWS, rows)
-    step = assert_planned(sgd, w, x)
+    with jax.set_mesh(mesh):
+        step = assert_planned(sgd, w, x)
     assert step(w, x)[0].sharding.is_equivalent_to(everywhere, 2)
 
 
@@ -655,6 +666,47 @@ def test_other_threads_and_later_calls_are_not_affected():
     assert seen == ["PjitFunction", "here", "PlannedFunction"]
     assert jax.vjp is plain_vjp
     assert jax.jit is plain_jit
+
+
+@pytest.mark.parametrize("memory", [None, "60%"])
+def test_threads_that_call_it_first_share_one_program(memory):
+    start, traced, errors = threading.Barrier(4), [], []
+
+    def train(w):
+        traced.append(threading.get_ident())
+        return jax.grad(loss)(w, ROWS)
+
+    step = fx.jit(train, memory=memory)
+
+    def call():
+        start.wait()
+        try:
+            step(WEIGHTS)
+        except Exception as e:
+            errors.append(e)
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    report = step.report()
+    assert (report.calls, report.problem) == (4, "")
+    if memory is not None:
+        assert len(traced) == len(report.compiles) == 1
+
+
+def test_a_program_that_cannot_be_measured_runs_and_the_report_says_why(monkeypatch):
+    def fail(*_, **__):
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr(fx.measure, "program", fail)
+    step = fx.jit(sgd)
+    assert_same(step(WEIGHTS, ROWS), jax.jit(sgd)(WEIGHTS, ROWS))
+    explanation = step.explain()
+    assert (explanation.report.memory, explanation.peak) == (None, None)
+    assert_names(str(explanation), "sgd", "AssertionError: a bug")
 
 
 def test_without_a_budget_it_only_watches():

@@ -88,7 +88,7 @@ def _inline(*operands: Any, call: ClosedJaxpr, **_: Any) -> list[Any]:
     return jaxpr_as_fun(call)(*operands)
 
 
-_INSIDE = "is inside of jax.vmap or of another derivative"
+_INSIDE = "is inside of jax.vmap or of another derivative, where nothing is planned"
 _local = threading.local()
 
 

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import threading
 import time
 import types
 from collections.abc import Callable, Hashable, Sequence
@@ -41,7 +42,7 @@ from frugax.train.compiles import (
 from ._explain import Donation, ProgramExplanation
 from ._gradients import mark_gradients
 from ._plan import Chosen, JitPlan, plan_program
-from ._report import CallRecord, Compile, JitReport
+from ._report import CallRecord, Compile, JitReport, ProgramRecord
 from ._staged import StagedProgram
 from ._traced_step import TracedStep
 
@@ -114,13 +115,11 @@ class _Call:
 
 
 def _type_of(leaf: Any) -> Hashable:
-    aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
+    aval = jax.typeof(leaf)
     if not hasattr(aval, "dtype") or not hasattr(aval, "shape"):
         return aval
     # The mesh is left out: a tracer knows only those axes that belong to its type.
-    spec = None
-    if not isinstance(leaf, jax.ShapeDtypeStruct):
-        spec = getattr(getattr(aval, "sharding", None), "spec", None)
+    spec = getattr(getattr(aval, "sharding", None), "spec", None)
     if spec is not None and not any(spec):
         spec = None
     return aval.shape, aval.dtype, bool(getattr(aval, "weak_type", False)), spec
@@ -160,41 +159,24 @@ class _Program:
 
     Attributes:
         jitted: the function that is called.
-        call: its arguments, as shapes.
-        staged: the traced program, with its gradients; None if it is only watched.
         plan: its plan; None without one.
+        step_time: the predicted time of one run; None without a plan.
         causes: why it has no plan.
     """
 
     jitted: Any
-    call: _Call
-    staged: StagedProgram | None = None
     plan: JitPlan | None = None
+    step_time: measure.StepTime | None = None
     causes: tuple[str, ...] = ()
 
-    @functools.cached_property
-    def traced(self) -> Any:
-        """The traced function; JAX finds the trace of the program that has run."""
-        return _FlatProgram(self.jitted, self.call).trace(*self.call.shapes)
 
-    @functools.cached_property
-    def compiled(self) -> Any:
-        """The program that has run: nothing is compiled."""
-        return self.traced.lower().compile()
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Compiled:
+    """A program that has run, as JAX traced and compiled it."""
 
-    @property
-    def costs(self) -> measure.ProgramCosts:
-        """What its compiler says of it."""
-        return measure.program(self.compiled)
-
-    @property
-    def demand(self) -> tuple[bool, float]:
-        """Rises with the share of its limit that a program needs, or with its bytes."""
-        if self.plan is None:
-            return bool(self.causes), self.costs.temp_bytes
-        budget = self.plan.budget
-        limit = max(budget.limit_bytes, 1)
-        return False, self.costs.bytes_of(budget.kind) / limit
+    call: _Call
+    traced: Any
+    compiled: Any
 
 
 class PlannedFunction:
@@ -203,7 +185,9 @@ class PlannedFunction:
     It is called as the result of `jax.jit` is, and has its methods.
 
     Attributes:
-        record: the calls and compilations so far.
+        record: the calls, compilations and programs so far.
+        on_plan: called before programs are compiled to find a plan.
+        on_compile: called after each compilation.
     """
 
     def __init__(
@@ -218,6 +202,8 @@ class PlannedFunction:
         functools.update_wrapper(self, fun, updated=())
         name = getattr(fun, "__name__", type(fun).__name__)
         self.record = CallRecord(name, _find_place(fun))
+        self.on_plan: Callable[[CallRecord], None] | None = None
+        self.on_compile: Callable[[PlannedFunction], None] | None = None
         self._fun, self._budget, self._options = fun, budget, options
         self._needs_gradient, self._on_step = needs_gradient, on_step
         # This one is a part of other programs, and traces as JAX does.
@@ -227,8 +213,12 @@ class PlannedFunction:
         self._watched: Any = None
         if budget is None and on_step is None:
             self._watched = jax_jit(self._note_traces(fun), **options)
+        # Several threads may make the first call, such as the actors of a learner.
+        self._lock = threading.RLock()
         self._programs: dict[Hashable, _Program] = {}
         self._latest: _Program | None = None
+        # Of the programs that have run, the one that needs most of its limit.
+        self._most_demanding: _Compiled | None = None
         # Plans of programs that do not fit, by `_Call.kind`.
         self._missed: dict[Hashable, list[JitPlan]] = {}
         self._signatures: list[Signature] = []
@@ -243,24 +233,25 @@ class PlannedFunction:
         if self._watched is not None:
             result = self._watched(*args, **kwargs)
             if self._causes:
-                call = self._split(args, kwargs)
-                self._programs[call.key] = _Program(self._watched, call.of_shapes())
-                self._note_compile(began)
+                self._note_compile(began, _Program(self._watched), args, kwargs)
             return result
-        latest = self._latest
-        if latest is not None and len(self._programs) == 1:
+        program = self._latest
+        is_noted = not self._causes  # `lower` may have planned it before any call
+        if program is not None and len(self._programs) == 1 and is_noted:
             try:
-                return latest.jitted(*args, **kwargs)
+                return program.jitted(*args, **kwargs)
             except _OtherSignatureError:
                 pass  # it is planned below
         program = self._program_for(args, kwargs)
+        if program is None:
+            return self._plain(*args, **kwargs)
         try:
-            result = program(*args, **kwargs)
+            result = program.jitted(*args, **kwargs)
         except _OtherSignatureError:
             # A setting of JAX that the key does not hold has changed.
             result = self._plain(*args, **kwargs)
         if self._causes:
-            self._note_compile(began)
+            self._note_compile(began, program, args, kwargs)
         return result
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -316,11 +307,6 @@ class PlannedFunction:
         return self._latest.plan if self._latest is not None else None
 
     @property
-    def program(self) -> StagedProgram | None:
-        """The traced program that ran last, with its gradients."""
-        return self._latest.staged if self._latest is not None else None
-
-    @property
     def compiles(self) -> list[Compile]:
         """One entry for each compilation, with its cause."""
         return self.record.compiles
@@ -334,7 +320,9 @@ class PlannedFunction:
         Raises:
             ValueError: the function was not called yet.
         """
-        return self._report_of(self._most_demanding())
+        if not self.record.programs:
+            raise ValueError(f"{self.record.name} was not called yet: call it first.")
+        return self.record.report()
 
     def explain(self) -> ProgramExplanation:
         """The report, the arrays at the peak of its program, and what that donates.
@@ -342,34 +330,17 @@ class PlannedFunction:
         Raises:
             ValueError: the function was not called yet.
         """
-        program = self._most_demanding()
+        report, program = self.report(), self._most_demanding
+        if program is None:
+            return ProgramExplanation(report=report)
         peak = None
         with contextlib.suppress(ValueError):  # the compiler does not reveal it
             peak = measure.peak(program.compiled)
         return ProgramExplanation(
-            report=self._report_of(program),
+            report=report,
             peak=peak,
             donation=Donation.of(self._name_leaves(program.call), program.traced),
         )
-
-    def _report_of(self, program: _Program) -> JitReport:
-        step_time = None
-        if program.plan is not None:
-            target = find_target(program.call.shapes)
-            step_time = measure.step_time(program.compiled, target)
-        return self.record.report(
-            memory=program.costs,
-            plan=program.plan,
-            unplanned=program.causes,
-            programs=len(self._programs),
-            step_time=step_time,
-        )
-
-    def _most_demanding(self) -> _Program:
-        """The program that has run and needs most of its limit."""
-        if not self._programs:
-            raise ValueError(f"{self.record.name} was not called yet: call it first.")
-        return max(self._programs.values(), key=lambda program: program.demand)
 
     # --- planning -----------------------------------------------------------------
 
@@ -378,19 +349,25 @@ class PlannedFunction:
             return self._plain
         if self._watched is not None:
             return self._watched
-        return self._program_for(args, kwargs)
+        program = self._program_for(args, kwargs)
+        return self._plain if program is None else program.jitted
 
-    def _program_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _program_for(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> _Program | None:
+        """The program for these arguments; None if JAX refuses one of them."""
         call = self._split(args, kwargs)
         try:
-            program = self._programs.get(call.key)
+            hash(call.key)
         except TypeError:
-            return self._plain  # JAX names the argument that cannot be hashed
-        if program is None:
-            program = self._prepare(call, args, kwargs)
-            self._programs[call.key] = program
+            return None  # JAX names the argument that cannot be hashed
+        with self._lock:
+            program = self._programs.get(call.key)
+            if program is None:
+                program = self._prepare(call, args, kwargs)
+                self._programs[call.key] = program
         self._latest = program
-        return program.jitted
+        return program
 
     def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
         static: list[tuple[int | str, Any]] = []
@@ -447,17 +424,21 @@ class PlannedFunction:
             if self._budget is None:
                 causes = []
             self._warn(causes)
-            return _Program(build({}).jitted, call, staged, causes=tuple(causes))
-        if self.record.on_plan is not None:
-            self.record.on_plan(self.record)
+            return _Program(build({}).jitted, causes=tuple(causes))
+        if self.on_plan is not None:
+            self.on_plan(self.record)
         try:
             missed = self._missed.setdefault(call.kind, [])
             found = plan_program(staged, build, shapes, self._budget, missed)
+            # Before it runs: the rates of a processor are measured while it is idle.
+            step_time = None
+            if found.compiled is not None:
+                step_time = measure.step_time(found.compiled, find_target(shapes))
         except Exception as e:
             # Whatever fails in planning, the user's program runs.
-            cause = f"{type(e).__name__}: {str(e).partition(chr(10))[0]:.300}"
+            cause = _describe_error(e)
             self._warn([cause])
-            return _Program(build({}).jitted, call, staged, causes=(cause,))
+            return _Program(build({}).jitted, causes=(cause,))
         plan = found.plan
         if not plan.fits and plan.gradients:
             excess = plan.predicted / plan.budget.usable_bytes - 1
@@ -469,7 +450,7 @@ class PlannedFunction:
             missed.append(plan)
             needs = f"it needs {format_bytes(plan.predicted)}"
             self._warn([f"{needs}, but the budget is {plan.budget}", *plan.problems])
-        return _Program(found.jitted.jitted, call, staged, plan)
+        return _Program(found.jitted.jitted, found.plan, step_time)
 
     def _warn(self, causes: Sequence[str]) -> None:
         if causes:
@@ -492,7 +473,13 @@ class PlannedFunction:
         return traced
 
     def _trace_into(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the function with tracers; warn of changes that `jax.jit` drops."""
+        """Call the function with tracers; warn of changes that `jax.jit` drops.
+
+        Not where `jax.jit` is what the user has written, as in a script: there nnx.jit
+        keeps the changes, and those that jax.jit drops may be meant to be dropped.
+        """
+        if not self._needs_gradient:
+            return self._fun(*args, **kwargs)
         names = [*(self._signature.parameters if self._signature else ())]
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         modules = {n: x for n, x in given.items() if _is_of_nnx(x)}
@@ -504,7 +491,7 @@ class PlannedFunction:
                 what = f"{self.record.name} ({self.record.place})"
                 warn_at_call_site(
                     f"{what} changes its argument {name!r}, and jax.jit drops the "
-                    "change: nothing is trained. Keep @nnx.jit, within frugax.planned "
+                    "change. To train it, keep @nnx.jit, within frugax.planned "
                     "or under frugax exec, or return the state (nnx.split).",
                     LostUpdateWarning,
                 )
@@ -552,14 +539,53 @@ class PlannedFunction:
         self._signatures.append(new)
         self._causes.append(cause)
 
-    def _note_compile(self, began: float) -> None:
-        cause, place = self._causes[-1], find_call_site()
-        self._causes.clear()
+    def _note_compile(
+        self,
+        began: float,
+        program: _Program,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
         seconds = time.perf_counter() - began
-        is_first = not self.record.compiles
-        self.record.add(
-            Compile(cause=cause, place=place, seconds=seconds, is_first=is_first)
+        with self._lock:
+            if not self._causes:
+                return  # another thread has noted it
+            compile = Compile(
+                cause=self._causes[0],
+                place=find_call_site(),
+                seconds=seconds,
+                is_first=not self.record.compiles,
+            )
+            self.record.add(compile, self._measure(program, self._split(args, kwargs)))
+            self._causes.clear()
+            if self.on_compile is not None:
+                self.on_compile(self)
+
+    def _measure(self, program: _Program, call: _Call) -> ProgramRecord:
+        """Ask the compiler about a program that has just run.
+
+        Later the function may be gone, or the mesh and the settings of JAX be others.
+        """
+        found = ProgramRecord(
+            plan=program.plan, unplanned=program.causes, step_time=program.step_time
         )
+        # The arrays themselves may be large.
+        call = call.of_shapes()
+        try:
+            traced = _FlatProgram(program.jitted, call).trace(*call.shapes)
+            # JAX finds the program that has run: nothing is compiled.
+            compiled = traced.lower().compile()
+            found = dataclasses.replace(found, memory=measure.program(compiled))
+        except Exception as e:
+            # Whatever cannot be measured, the user's program runs.
+            return dataclasses.replace(found, problem=_describe_error(e))
+        if found.demand > self.record.most_demanding.demand:
+            self._most_demanding = _Compiled(call, traced, compiled)
+        return found
+
+
+def _describe_error(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]:.300}"
 
 
 def _find_place(fun: Callable[..., Any]) -> str:

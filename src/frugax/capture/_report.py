@@ -4,8 +4,6 @@ import dataclasses
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any
 
 from frugax.budget import (
     Receipt,
@@ -45,6 +43,35 @@ class Compile:
         return f"was compiled at {self.place} in {took}: {self.cause}"
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramRecord:
+    """What is known of one compiled program of a function; it holds no arrays.
+
+    Attributes:
+        memory: bytes of the program, by its compiler; None if they are not known.
+        plan: its plan; None if there is none.
+        unplanned: why it has no plan, although there is a limit.
+        step_time: the predicted time of one run; None without a plan.
+        problem: why its memory is not known; "" if it is.
+    """
+
+    memory: ProgramCosts | None = None
+    plan: JitPlan | None = None
+    unplanned: tuple[str, ...] = ()
+    step_time: StepTime | None = None
+    problem: str = ""
+
+    @property
+    def demand(self) -> tuple[bool, float]:
+        """Rises with the share of its limit that a program needs, or with its bytes."""
+        if self.memory is None:
+            return False, -1.0
+        if self.plan is None:
+            return bool(self.unplanned), self.memory.temp_bytes
+        budget = self.plan.budget
+        return False, self.memory.bytes_of(budget.kind) / max(budget.limit_bytes, 1)
+
+
 @dataclasses.dataclass(eq=False)
 class CallRecord:
     """What is known of the calls of one jitted function; it holds no arrays.
@@ -54,20 +81,18 @@ class CallRecord:
         place: `file.py:line` of the function.
         calls: the number of calls.
         compiles: its compilations.
+        programs: the programs that have run.
         gaps: seconds from one call to the next, without those that compiled.
-        on_plan: called before programs are compiled to find a plan.
-        on_compile: called after each compilation.
     """
 
     name: str
     place: str
     calls: int = 0
     compiles: list[Compile] = dataclasses.field(default_factory=list)
+    programs: list[ProgramRecord] = dataclasses.field(default_factory=list)
     gaps: deque[float] = dataclasses.field(
         default_factory=lambda: deque(maxlen=_MAX_TIMES)
     )
-    on_plan: Callable[["CallRecord"], None] | None = None
-    on_compile: Callable[["CallRecord"], None] | None = None
     _last_start: float | None = None
 
     def start_call(self) -> float:
@@ -79,23 +104,33 @@ class CallRecord:
         self.calls += 1
         return now
 
-    def add(self, compile: Compile) -> None:
-        """Note a compilation in the last call."""
+    def add(self, compile: Compile, program: ProgramRecord) -> None:
+        """Note a compilation in the last call, and the program that it made."""
         # A call that compiles says nothing of the time of the others.
         self._last_start = None
         self.compiles.append(compile)
-        if self.on_compile is not None:
-            self.on_compile(self)
+        self.programs.append(program)
 
-    def report(self, **of_program: Any) -> "JitReport":
-        """The report of these calls, with what is known of one of its programs."""
+    @property
+    def most_demanding(self) -> ProgramRecord:
+        """The program that needs most of its limit; an empty one if none has run."""
+        return max(self.programs, key=lambda p: p.demand, default=ProgramRecord())
+
+    def report(self) -> "JitReport":
+        """The report of these calls, with the program that needs most of its limit."""
+        program = self.most_demanding
         return JitReport(
             name=self.name,
             place=self.place,
             calls=self.calls,
             step_seconds=statistics.median(self.gaps) if self.gaps else None,
             compiles=tuple(self.compiles),
-            **of_program,
+            memory=program.memory,
+            plan=program.plan,
+            unplanned=program.unplanned,
+            programs=len(self.programs),
+            step_time=program.step_time,
+            problem=program.problem,
         )
 
 
@@ -116,6 +151,7 @@ class JitReport:
         programs: the number of programs that ran, each for other shapes.
         step_time: the predicted time of one run of the program with that plan; None
             without a plan.
+        problem: why the bytes are not known; "" if they are, or if no program has run.
     """
 
     name: str
@@ -128,6 +164,7 @@ class JitReport:
     unplanned: tuple[str, ...] = ()
     programs: int = 1
     step_time: StepTime | None = None
+    problem: str = ""
 
     @property
     def step_time_verdict(self) -> Verdict:
@@ -186,4 +223,6 @@ class JitReport:
         if self.step_time is not None:
             line += f", predicted {self.step_time_text}"
         causes = [f"  has no plan: {cause}" for cause in self.unplanned]
+        if self.problem:
+            causes.append(f"  its memory is not known: {self.problem}")
         return "\n".join([line, *causes, *(f"  {c}" for c in self.compiles)])

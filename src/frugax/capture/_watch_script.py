@@ -7,7 +7,6 @@ import functools
 import os
 import sys
 import types
-import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from frugax.budget import (
     MemoryBudget,
     MemoryShare,
+    amount,
     format_bytes,
     format_seconds,
     format_share,
@@ -82,55 +82,50 @@ class ScriptWatch:
         self._settings = settings
         self._budget = read_memory(settings["memory"])
         self._process = os.getpid()
-        # A script may jit a function in each step, and drop it: only the record stays.
-        self._records: list[tuple[CallRecord, weakref.ref[PlannedFunction]]] = []
+        # A script may jit a function in each step, and drop it, as it drops those of
+        # its `main`: what they did stays.
+        self._records: list[CallRecord] = []
+        self._explained: dict[CallRecord, ProgramExplanation] = {}
 
     def jit(self, fun: Callable[..., Any], options: dict[str, Any]) -> PlannedFunction:
         """Take the place of `jax.jit(fun, **options)`."""
         made = PlannedFunction(fun, self._budget, options, needs_gradient=False)
-        made.record.on_plan = self._tell_plan
-        if self._settings["watch"]:
-            made.record.on_compile = _tell_compile
-        self._records.append((made.record, weakref.ref(made)))
+        made.on_plan, made.on_compile = self._tell_plan, self._note_compile
+        self._records.append(made.record)
         return made
 
+    def _note_compile(self, function: PlannedFunction) -> None:
+        record = function.record
+        what = f"frugax: {record.name} ({record.place})"
+        if self._settings["watch"]:
+            _tell(f"{what} {record.compiles[-1]}")
+        if self._settings["explain"] and record.most_demanding is record.programs[-1]:
+            try:
+                self._explained[record] = function.explain()
+            except Exception as e:  # not an error of the script
+                reason = str(e).partition("\n")[0]
+                _tell(f"{what} cannot be explained: {type(e).__name__}: {reason:.300}")
+
     def _tell_plan(self, record: CallRecord) -> None:
-        # Planning may take a minute, in which the script is silent.
-        _tell(f"frugax: planning {record.name} ({record.place}) for {self._budget}")
+        # The script is silent meanwhile.
+        what = f"{record.name} ({record.place}) for {self._budget}"
+        _tell(f"frugax: planning {what}, for up to a minute or ten compilations")
 
     def explanations(self) -> list[ProgramExplanation]:
         """The functions that were called, those of one line of source as one."""
         found: dict[tuple[str, str], ProgramExplanation] = {}
-        for record, reference in self._records:
+        for record in self._records:
             if not record.calls:
                 continue
-            key, function = (record.name, record.place), reference()
-            new = self._explain(record, function)
+            key, report = (record.name, record.place), record.report()
+            new = self._explained.get(record, ProgramExplanation(report=report))
+            new = dataclasses.replace(new, report=report)
             if (earlier := found.get(key)) is not None:
-                report = new.report
-                again = (
-                    dataclasses.replace(c, cause=_DEFINED_AGAIN) if c.is_first else c
-                    for c in report.compiles
-                )
-                compiles = (*earlier.report.compiles, *again)
-                calls = earlier.report.calls + report.calls
-                report = dataclasses.replace(report, calls=calls, compiles=compiles)
-                new = dataclasses.replace(new, report=report)
+                new = _join(earlier, new)
             found[key] = new
         # Those that were planned, then those that took the longest time.
         order = lambda e: (e.report.plan is None, -_cost(e.report))
         return sorted(found.values(), key=order)
-
-    def _explain(
-        self, record: CallRecord, function: PlannedFunction | None
-    ) -> ProgramExplanation:
-        # A function may be gone, or left in the middle of its first call.
-        if function is not None:
-            with contextlib.suppress(Exception):
-                if self._settings["explain"]:
-                    return function.explain()
-                return ProgramExplanation(report=function.report())
-        return ProgramExplanation(report=record.report())
 
     def finish(self) -> None:
         """Write the receipt, at the end of the process that started the script."""
@@ -160,6 +155,26 @@ class ScriptWatch:
             _tell(f"receipt: {settings['receipt']}")
 
 
+def _join(earlier: ProgramExplanation, new: ProgramExplanation) -> ProgramExplanation:
+    """Two functions of one line as one, with the larger program of both."""
+    first, second = earlier.report, new.report
+    places = {c.place for c in first.compiles}
+    again = (
+        dataclasses.replace(c, cause=_DEFINED_AGAIN)
+        if c.is_first and c.place in places
+        else c
+        for c in second.compiles
+    )
+    larger = max(earlier, new, key=lambda e: e.bytes)
+    report = dataclasses.replace(
+        larger.report,
+        calls=first.calls + second.calls,
+        compiles=(*first.compiles, *again),
+        programs=first.programs + second.programs,
+    )
+    return dataclasses.replace(larger, report=report)
+
+
 def _cost(report: JitReport) -> float:
     compiled = sum(c.seconds for c in report.compiles)
     return compiled + report.calls * (report.step_seconds or 0.0)
@@ -168,10 +183,6 @@ def _cost(report: JitReport) -> float:
 def _tell(text: str) -> None:
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
-
-
-def _tell_compile(record: CallRecord) -> None:
-    _tell(f"frugax: {record.name} ({record.place}) {record.compiles[-1]}")
 
 
 def describe(
@@ -221,12 +232,14 @@ def describe(
             notes.append(note)
         problems = r.unplanned if plan is None else plan.problems
         notes += [f"{r.name}: {problem}" for problem in problems]
+        if r.problem:
+            notes.append(f"{r.name}: its memory is not known: {r.problem}")
         if len(r.compiles) > 1:
             notes += [f"{r.name} {c}" for c in r.compiles[:_MAX_COMPILES]]
             if (more := len(r.compiles) - _MAX_COMPILES) > 0:
-                notes.append(f"{r.name} was compiled {more} more times")
+                notes.append(f"{r.name} was compiled {amount(more, 'more times')}")
     if (more := len(reports) - _MAX_LISTED) > 0:
-        notes.append(f"{more} more functions were called")
+        notes.append(f"called, too: {amount(more, 'more functions')}")
     return "\n".join([title, table(head, rows), *notes])
 
 
@@ -255,5 +268,5 @@ def describe_memory(
         is_large = explanation.bytes >= _LARGE_SHARE * largest[0].bytes
         parts.append(f"\n{explanation if is_large else explanation.report}")
     if (more := len(largest) - _MAX_LISTED) > 0:
-        parts.append(f"\n{more} more functions were called")
+        parts.append(f"\ncalled, too: {amount(more, 'more functions')}")
     return "\n".join(parts)
