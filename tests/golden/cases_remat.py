@@ -56,7 +56,9 @@ def cases() -> Iterator[Case]:
         yield Case(
             f"random program {seed}",
             functools.partial(_plan_random, seed),
-            quick=seed in (17, 80),
+            # Two that processors with and without AVX-512 plan alike; of others XLA
+            # makes other programs (80: 6 chunks with, 2 without).
+            quick=seed in (10, 17),
             machine=("difference",),
             tolerance={"difference": 1.0},
         )
