@@ -166,7 +166,7 @@ def test_a_program_without_a_plan_is_reported_as_such(plan):
         ("small", ("--price", "cpu=1,b300=3"), "names 'b300', but the targets are cpu"),
         ("small", ("--picture", "a.png"), "must end in .svg"),
         ("small", ("--budget", "0"), "--budget: '0' has no unit"),
-        ("small", ("--budget", "1GiB 2GiB"), "--budget must be bytes"),
+        ("small", ("--budget", "1GiB 2GiB"), "--budget must be one number"),
         ("small", ("--search", "mesh"), "cannot search over 'mesh'"),
     ],
 )
