@@ -197,6 +197,35 @@ def unused_results(ws, x):
     return jnp.mean(x**2)
 
 
+def rules_on_sums(ws, x):
+    """Linear rules, whose operand is a sum over the rows inside of a loop."""
+
+    @jax.custom_jvp
+    def double(total):
+        return 2 * total
+
+    double.defjvp(lambda primals, tangents: (double(*primals), 2 * tangents[0]))
+
+    def step(carry, w):
+        h, total = carry
+        h = jnp.tanh(h @ w)
+        return (h, total + double(jnp.mean(h**2))), None
+
+    (_, total), _ = jax.lax.scan(step, (x, 0.0), jnp.stack(ws))
+    return total
+
+
+def clipped_sum(ws, x):
+    """A rule that is not linear in a cotangent which all rows share."""
+
+    @jax.custom_vjp
+    def clip(total):
+        return total
+
+    clip.defvjp(lambda total: (total, None), lambda _, g: (jnp.clip(g, -0.5, 0.5),))
+    return jax.checkpoint(lambda ws, x: 3 * clip(jnp.mean(net(ws, x) ** 2)))(ws, x)
+
+
 KERNELS = list(jax.random.normal(KEY, (2, 3, 3, 8, 8)) / 8)
 IMAGES = jax.random.normal(KEY, (8, 8, 8, 8))
 TOKENS = jax.random.randint(KEY, (16, 12), 0, 16)
@@ -224,6 +253,8 @@ CASES = {
     "choices": (choices, (WS, X, LABELS), 0),
     "data_without_gradients": (data_without_gradients, (WS, X), 0),
     "unused_results": (unused_results, (WS, X), 0),
+    "rules_on_sums": (rules_on_sums, (WS, X), 0),
+    "clipped_sum": (clipped_sum, (WS, X), 0),
 }
 
 
@@ -330,6 +361,38 @@ def test_a_loss_that_mixes_rows_is_left_whole(loss):
     place = position_of(loss, (WS, X), X)
     with pytest.raises(MixesBatchError):
         split_batch(body, remat.BatchChunks(2, place, 0))
+
+
+@jax.custom_vjp
+def normalise_gradient(x):
+    return x
+
+
+normalise_gradient.defvjp(
+    lambda x: (x, None), lambda _, g: (g / (1e-3 + jnp.linalg.norm(g)),)
+)
+
+
+def normalised_rows(ws, x):
+    return jnp.mean(normalise_gradient(net(ws, x)) ** 2)
+
+
+def normalised_weights(ws, x):
+    """The gradient of a weight is a sum over the rows before the rule reads it."""
+    for w in ws:
+        layer = jax.checkpoint(lambda w, x: jnp.tanh(x @ normalise_gradient(w)))
+        x = layer(w, x)
+    return jnp.mean(x**2)
+
+
+@pytest.mark.parametrize("loss", [normalised_rows, normalised_weights])
+def test_a_loss_whose_backward_rules_mix_rows_is_left_whole(loss):
+    found = find_batch(trace_loss(loss, (WS, X)))
+    # The columns of a weight may be divided, but not the rows.
+    assert found is None or found.split.batch != len(X)
+    rows = remat.RowChunks(4, len(X))
+    step = follow(loss, (WS, X), PlanParts(rows=rows))
+    assert_same(jax.jit(step)(WS, X), jax.value_and_grad(loss)(WS, X), 1e-4)
 
 
 def test_a_budget_that_recomputation_cannot_meet_is_met_in_chunks():

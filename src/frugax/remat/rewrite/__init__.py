@@ -7,7 +7,11 @@ a plan out. `rewrite_loops` changes the residuals that the bodies of `lax.scan` 
 
 from ._active import active_variables as active_variables
 from ._backward import value_and_gradients as value_and_gradients
-from ._batch_chunks import BatchSplit as BatchSplit, split_batch as split_batch
+from ._batch_chunks import (
+    BatchSplit as BatchSplit,
+    check_split as check_split,
+    split_batch as split_batch,
+)
 from ._batch_rules import MixesBatchError as MixesBatchError
 from ._gates import (
     Gate as Gate,

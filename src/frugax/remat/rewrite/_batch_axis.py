@@ -21,6 +21,7 @@ from frugax.jaxprs import (
     JaxprEqn,
     Var,
     jaxpr_as_fun,
+    jaxprs_in_params,
     shape_of,
     split_scan,
     trace,
@@ -86,7 +87,10 @@ class BatchPart(BatchRows):
         name = eqn.primitive.name
         if eqn.effects and name not in _CALLS:
             raise MixesBatchError(f"{name} has a side effect")
-        if all(v.state is None for v in values):
+        # A rule of the user's own reads cotangents, of which a part has one term each.
+        if all(v.state is None for v in values) and not (
+            self._keeps_rules and _holds_rule(eqn)
+        ):
             return [Value(None, o) for o in bind(eqn, [v.array for v in values])]
         if name in _CALLS:
             return self.call(eqn.params[_CALLS[name]], values)
@@ -302,21 +306,54 @@ class _PartOfRule:
         rule, part = self._rule, self._part._inside_rule(index)
         residuals = map(Value, self._residual_states, saved)
         env = self._consts | dict(zip(rule.residuals, residuals, strict=True))
-        # Terms of a sum have the cotangent of the sum, the same for each chunk. The
-        # cotangent of a result that all rows share is itself a sum over the rows.
-        swap: dict[State, State] = {"sum": None, None: "sum"}
         for v, i in zip(rule.cotangents, rule.inexact, strict=True):
-            state = self._out_states[i]
-            env[v] = Value(swap.get(state, state), _materialise(cotangents[i]))
+            state = _cotangent_state(self._out_states[i])
+            env[v] = Value(state, _materialise(cotangents[i]))
         part.run(rule.graph, rule.backward, env)
         found: list[Any] = [None] * len(self._states)
         for i, atom in zip(rule.differentiated, rule.gradients, strict=True):
-            # A gradient of what all rows share is a sum over the rows.
-            state = self._states[i]
-            if not isinstance(state, Along):
-                state = "sum"
+            state = _cotangent_state(self._states[i])
             found[i] = part.coerce(_read(env, atom), state).array
         return found
+
+
+def _cotangent_state(state: State) -> State:
+    """How the cotangent of a value in this state lies."""
+    # Each term of a sum has the cotangent of the sum, the same for each chunk. The
+    # cotangent of what all rows share is itself a sum over the rows.
+    swap: dict[State, State] = {"sum": None, None: "sum"}
+    return swap.get(state, state)
+
+
+def check_backward(
+    eqns: Sequence[JaxprEqn], run: Callable[..., list[Any]], *args: Any
+) -> None:
+    """Check that no derivative rule of the user's own mixes rows of the batch.
+
+    Only a program that is differentiated shows it.
+
+    Args:
+        eqns: the operations of the program.
+        run: it, from the values that are differentiated to results with gradients.
+        *args: these values, or their shapes.
+
+    Raises:
+        MixesBatchError: a rule does.
+    """
+    if not args or not any(map(_holds_rule, eqns)):
+        return
+
+    def forward_and_back(*values: Any) -> Any:
+        outs, pull_back = jax.vjp(run, *values)
+        return pull_back(outs)
+
+    jax.eval_shape(forward_and_back, *args)
+
+
+def _holds_rule(eqn: JaxprEqn) -> bool:
+    """Whether an operation has a derivative rule of its own, or one inside."""
+    inside = (e for j in jaxprs_in_params(eqn.params) for e in j.eqns)
+    return eqn.primitive.name.startswith("custom_") or any(map(_holds_rule, inside))
 
 
 def _open_primitive(eqn: JaxprEqn) -> ClosedJaxpr | None:

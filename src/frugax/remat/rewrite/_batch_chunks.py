@@ -32,7 +32,7 @@ from frugax.jaxprs import (
 
 from .._plan import BatchChunks
 from ._active import is_inexact
-from ._batch_axis import BatchPart
+from ._batch_axis import BatchPart, check_backward
 from ._batch_rules import Along, MixesBatchError, State, Value, join_parts
 from ._gates import zeros_of
 from ._graph import (
@@ -268,6 +268,25 @@ def split_batch(body: RematGraph, chunks: BatchChunks) -> BatchSplit:
         batch=batch,
         repeated_flops=repeated,
     )
+
+
+def check_split(split: BatchSplit) -> None:
+    """Check that the gradients of a chunk are those of its rows alone.
+
+    Raises:
+        MixesBatchError: a derivative rule of the user's own mixes rows of the batch.
+    """
+    chunk, graph = split.chunk, split.chunk.graph
+    sums = graph.outputs[: chunk.num_differentiated]
+
+    def check(*values: Any) -> None:
+        env = dict(zip(graph.inputs, values, strict=True))
+        rest = [v for v in graph.inputs if v not in chunk.wrt]
+        run = graph.run(graph.eqns, [*rest, *chunk.wrt], sums)
+        run = functools.partial(run, *(env[v] for v in rest))
+        check_backward(graph.eqns, run, *(env[v] for v in chunk.wrt))
+
+    jax.eval_shape(check, *map(shape_of, graph.inputs))
 
 
 def run_in_chunks(

@@ -23,7 +23,8 @@ from jax import lax
 from frugax.jaxprs import Graph, JaxprEqn, Var, bytes_of, shape_of, trace, variables
 
 from .._plan import RowChunks
-from ._batch_axis import BatchPart
+from ._active import is_inexact
+from ._batch_axis import BatchPart, check_backward
 from ._batch_rules import Along, MixesBatchError, Value, join_parts
 from ._graph import RematGraph, accumulator, accumulator_type, replace_operations
 
@@ -151,8 +152,18 @@ class _Sorter:
             env[v] = Value(along, part.slice(wholes[v], along))
         if not sliced:
             return False
+        given = dict(env)
+        moved = [v for v in given if v in self._body.active]
+
+        def run(*arrays: Any) -> list[Any]:
+            pairs = zip(moved, arrays, strict=True)
+            local = given | {v: Value(given[v].state, x) for v, x in pairs}
+            part.run(self._body.graph, [e], local)
+            return [local[v].array for v in e.outvars if is_inexact(v)]
+
         try:
             part.run(self._body.graph, [e], env)
+            check_backward([e], run, *(given[v].array for v in moved))
         except MixesBatchError:
             return False
         states = [env[v].state for v in e.outvars]

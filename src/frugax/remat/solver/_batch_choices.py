@@ -11,6 +11,7 @@ from ..rewrite import (
     BatchSplit,
     MixesBatchError,
     RematGraph,
+    check_split,
     split_batch,
     split_rows,
 )
@@ -71,6 +72,7 @@ def _find_batch(body: RematGraph) -> FoundBatch | None:
         chunks = BatchChunks(count, operand, axis, devices)
         try:
             split = split_batch(body, chunks)
+            check_split(split)
         except MixesBatchError:
             continue
         if sum(map(flops_of, split.after)) > _MAX_AFTER * total:
