@@ -1,15 +1,18 @@
 """Write 4- or 8-bit weights as compressed-tensors, for vLLM and transformers.
 
-https://github.com/vllm-project/compressed-tensors: `pack-quantized` for 4 bits,
-`int-quantized` for 8. Tools quantise the weights of `Linear` modules alone; experts
-that are stored as one tensor become the modules of each expert.
+https://github.com/vllm-project/compressed-tensors: `pack-quantized`, which both take
+for weights alone (`int-quantized` is for inputs of 8 bits, too). Tools quantise the
+weights of `Linear` modules alone; experts that are stored as one tensor become the
+modules of each expert.
 """
 
 import dataclasses
 import fnmatch
 import functools
 import json
+import re
 import shutil
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -22,7 +25,6 @@ from ._export_layout import (
     Item,
     Part,
     Rounded,
-    lay_out_int8,
     round_to_groups,
     split_gate_up,
     write_parts,
@@ -33,8 +35,12 @@ from .arrays import pack_nibbles
 from .codecs.groups import Grouping
 
 _GROUPS = (128, 64, 32)
-# The words of compressed-tensors for ours.
-_FORMATS = {4: "pack-quantized", 8: "int-quantized"}
+# `Linear` modules that take their matrix from an embedding, so that files lack it:
+# tools would look for its integers.
+_TIED_HEADS = (
+    *("lm_head", "lm_head.decoder", "embed_out", "proj_out"),
+    *("cls.predictions.decoder", "predictions.decoder"),
+)
 _COPIED = (".jinja", ".json", ".model", ".txt")
 
 
@@ -70,8 +76,10 @@ class CompressedTensors:
             return Grouping(8, 0)
         items = self.list_items(self.entries)
         rows = [item.shape[-1] for item in items if not item.why_dense]
+        # Rows that no groups divide stay, and must not shorten those of others.
+        rows = [row for row in rows if not row % _GROUPS[-1]]
         fitting = (size for size in _GROUPS if not any(row % size for row in rows))
-        return Grouping(4, next(fitting, _GROUPS[-1]))
+        return Grouping(4, next(fitting))
 
     def list_items(self, entries: Sequence[Entry]) -> list[Item]:
         """Return the tensors of the file."""
@@ -103,21 +111,20 @@ class CompressedTensors:
         dtype = array.dtype if array.dtype.itemsize == 2 else np.dtype(np.float32)
         found = round_to_groups(array, self.grouping, dtype, place=place)
         integers, steps, decoded = found
-        whole, of_steps = lay_out_int8(item.name, integers, steps)
-        if self.bits == 8:
-            return Rounded("int8", [whole, of_steps], decoded)
-        # From 0 to 15, eight to a word, the first one lowest.
-        packed = pack_nibbles(integers + np.int8(8))
+        # From 0 up; as many as fit in a word of 32 bits, the first one lowest.
+        packed = integers.view(np.uint8) + np.uint8(1 << (self.bits - 1))
+        if self.bits == 4:
+            packed = pack_nibbles(packed)
         padding = -packed.shape[-1] % 4
         packed = np.ascontiguousarray(np.pad(packed, ((0, 0), (0, padding))))
         words = packed.view("<i4")
         shape = np.array(integers.shape, "<i8")
         parts = [
             Part(f"{item.name}_packed", "int32", words.shape, words.tobytes()),
-            of_steps,
+            Part(f"{item.name}_scale", dtype.name, steps.shape, steps.tobytes()),
             Part(f"{item.name}_shape", "int64", shape.shape, shape.tobytes()),
         ]
-        return Rounded("int4", parts, decoded)
+        return Rounded(f"int{self.bits}", parts, decoded)
 
     def write(self, parts: Sequence[Part], dense: set[str], place: str) -> None:
         """Write the file, and the entry into `config.json`, which may be there already.
@@ -154,9 +161,26 @@ class CompressedTensors:
             and part.name.endswith(WEIGHT)
             and len(part.shape) == 2
         ]
+        names = {part.name.partition(WEIGHT)[0] for part in parts}
+        roles = find_roles({e.name: e.shape for e in self.entries}, self.config)
+        if Role.EMBEDDING in roles.values() and "lm_head" not in names:
+            kept += [head for head in _TIED_HEADS if head not in names]
+        nested = (v for v in self.config.entries.values() if isinstance(v, dict))
+        if any("model_type" in of_part for of_part in nested):
+            # transformers puts the parts of such a model under names of its own.
+            kept += [rf"re:.*\.{re.escape(module)}$" for module in kept]
+        fused = [n for n, role in roles.items() if role is Role.EXPERTS]
+        if fused:
+            warnings.warn(
+                f"{place}: {fused[0]!r} has all experts in one tensor, and the folder "
+                "has a matrix for each: see that your program reads these "
+                "(transformers 5 does not for gpt_oss and granitemoe, and goes on with "
+                "random ones).",
+                stacklevel=3,
+            )
         entry = {
             "quant_method": "compressed-tensors",
-            "format": _FORMATS[self.bits],
+            "format": "pack-quantized",
             "quantization_status": "compressed",
             "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
             "ignore": kept,

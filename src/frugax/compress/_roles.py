@@ -92,7 +92,7 @@ class ModelConfig:
 
         return cls(
             model_type=str(entries.get("model_type", "")),
-            vocabulary=numbers("vocab_size"),
+            vocabulary=numbers("(?<!type_)vocab_size"),
             experts=numbers(
                 r"num_(local_|routed_)?experts$|n_routed_experts|moe_num_exp"
             ),
@@ -136,7 +136,8 @@ def _find_role(
 ) -> Role:
     parts = name.removesuffix(WEIGHT).split(".")
     inner = _inner_parts(name)
-    if len(shape) < 2:
+    # Of three axes, too: tokens of a class, and factors of channels.
+    if len(shape) != 2 and sum(length > 1 for length in shape) < 2:
         return Role.VECTOR
     if len(shape) > 2:
         named = any("expert" in part.lower() for part in parts)
@@ -146,7 +147,7 @@ def _find_role(
         )
         if len(shape) == 3 and (named or counted):
             return Role.EXPERTS
-        return Role.CONVOLUTION
+        return Role.CONVOLUTION if name.endswith(WEIGHT) else Role.UNNAMED
     last = parts[-1].lower()
     if "bias" in _words(last):
         return Role.BIAS
