@@ -123,6 +123,18 @@ def test_values_of_a_distribution_are_not_slips(draw):
     assert not find_wild(np.repeat([0.0, 1.0], [295, 5])).any()
 
 
+@pytest.mark.parametrize("code", [-999.0, 9999.0])
+def test_codes_for_missing_values_are_named_once(code):
+    values = chain()
+    assert "stands for a missing" not in oddities(np.round(values))
+    for share in (0.05, 0.3):
+        lost = np.random.default_rng(0).random(300) < share
+        values[lost, 1] = code
+        said = oddities(values)
+        assert f"v1 is {code:g} in {lost.sum()} rows" in said or share > 0.05
+        assert said.count("v1 is") == 1
+
+
 def test_values_that_were_set_are_not_slips():
     values = chain()
     intervened = np.zeros(values.shape, bool)
@@ -137,6 +149,10 @@ def test_copies_of_rows_and_columns_are_named():
     # The same temperature in two units.
     twice = np.concatenate([values, 1.8 * values[:, :1] + 32], axis=1)
     assert "v0 and v3" in oddities(twice)
+    total = np.concatenate([values, values[:, :1] - values[:, 2:]], axis=1)
+    assert "v3 is a weighted sum of v0 and v2" in oddities(total)
+    parts = np.exp(values) / np.exp(values).sum(1, keepdims=True)
+    assert "weighted sum" in oddities((100 * parts).round(2))
     # Switches repeat by nature.
     switches = (np.random.default_rng(0).random((300, 3)) < 0.5) * 1.0
     assert oddities(switches) == ""
@@ -152,6 +168,14 @@ def test_copies_of_rows_and_columns_are_named():
         ("1,500,000", ("'1500000'",)),
         ("1,500.25", ("'1500.25'",)),
         ("1,5", ("'1.5'",)),
+        ("1 500", ("'1500'",)),
+        ("1\u00a0500", ("'1500'",)),
+        ("1'500", ("'1500'",)),
+        ("1.500,25", ("'1500.25'",)),
+        ("$1,500.00", ("'1500.00'",)),
+        ("1 500 kg", ("'1500'",)),
+        ("1.50 €", ("'1.50'",)),
+        ("5 kg/m^3", ("'5'",)),
     ],
 )
 def test_a_comma_in_a_number_is_read_neither_way(tmp_path, cell, named):
@@ -161,6 +185,41 @@ def test_a_comma_in_a_number_is_read_neither_way(tmp_path, cell, named):
         causal.Samples.from_csv(path)
     if cell == "1,500,000":
         assert "1.5" not in str(caught.value)
+
+
+@pytest.mark.parametrize("cell", ["1/2", "1_000", "0x1F", "1.5x10^3", "1.5D+03"])
+def test_the_first_digits_of_other_numbers_are_not_advised(tmp_path, cell):
+    path = tmp_path / "a.csv"
+    path.write_text(f"x,y\n{cell},2\n3,4\n")
+    with refuses(ValueError, "'x'", 0) as caught:
+        causal.Samples.from_csv(path)
+    assert " alone" not in str(caught.value)
+
+
+def test_rows_without_text_and_typeset_numbers_are_read(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('x, "on"\n\u22121.5, "True"\n   \n#N/A,false\n,\n')
+    found = causal.Samples.from_csv(path)
+    assert found.variables == ("x", "on")
+    np.testing.assert_array_equal(found.values, [[-1.5, 1.0], [np.nan, 0.0]])
+
+
+def test_a_first_row_of_numbers_is_not_lost_as_names(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("1.5,2\n3,4\n5,6\n")
+    with refuses(ValueError, "1.5", 1):
+        causal.Samples.from_csv(path)
+    path.write_text("0,1\n3,4\n5,6\n")  # pandas' names of columns without names
+    assert len(causal.Samples.from_csv(path)) == 2
+
+
+def test_independent_columns_with_heavy_tails_get_no_edge():
+    for seed in range(3):
+        draw = np.random.default_rng(seed).standard_cauchy((300, 6))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            edges = SURROGATE.edge_probabilities(table(draw))
+        assert edges.max() < 0.1
 
 
 def test_names_of_categories_have_the_order_that_is_stated(tmp_path):

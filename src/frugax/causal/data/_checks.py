@@ -3,9 +3,11 @@
 The checks of discovery and of campaigns, so that both say the same of the same table.
 """
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
+import scipy.linalg
 from jaxtyping import Bool, Float
 
 from ._samples import Samples
@@ -24,8 +26,12 @@ _MAX_SLIPS = 0.01
 # Of a missing value's dependence on another column: a p-value of 1e-7.
 _MAX_DIFFERENCE = 5.3
 _MIN_MISSING = 5
-# Equal correlations within the rounding of float32.
-_SAME = 1 - 1e-6
+# Share of a column's standard deviation that others may leave unexplained, by the
+# rounding of a table, where they determine it.
+_ROUNDED = 1e-3
+_MAX_LISTED = 3  # columns that others determine
+# Whole numbers that stand for a missing value in many files: -999, 9999, ...
+_CODE = re.compile(r"-?9{2,}")
 
 
 def describe_oddities(
@@ -38,10 +44,12 @@ def describe_oddities(
         before: earlier rows, beside which its values are judged.
         campaign: whether experiments will follow, which vary what is constant.
     """
+    codes = _list_codes(samples)
     found = [
         f"{name} is {value:g} in row {row}, but {low:.4g} to {high:.4g} in nearly all "
         "others"
         for name, row, value, low, high in _list_slips(samples, before)
+        if value not in [code for other, code, _ in codes if other == name]
     ]
     constant = [
         name
@@ -54,6 +62,11 @@ def describe_oddities(
             "contain neither its causes nor its effects, and the result is the prior: "
             "leave it out with `select`"
         )
+    found += [
+        f"{name} is {code:g} in {count} rows, beyond all others: if that stands for a "
+        "missing value, write NaN in its place"
+        for name, code, count in codes
+    ]
     found += _describe_copies(samples)
     return (*found, *_describe_missing(samples))
 
@@ -75,6 +88,21 @@ def _list_slips(
             row = int(here[0])
             ends = float(usual.min()), float(usual.max())
             found.append((name, row, float(values[row]), *ends))
+    return found
+
+
+def _list_codes(samples: Samples) -> list[tuple[str, float, int]]:
+    """List ends of columns that repeat and that look like a code for missing values."""
+    found: list[tuple[str, float, int]] = []
+    for name in samples.variables:
+        seen = _seen(_natural(samples, name))
+        for end in (seen.min(), seen.max()) if len(seen) else ():
+            others = seen[seen != end]
+            count = len(seen) - len(others)
+            if _CODE.fullmatch(f"{end:.0f}") and end == round(end) and count > 1:
+                apart = np.abs(others - end).min(initial=np.inf)
+                if np.ptp(others) < apart < np.inf:
+                    found.append((name, float(end), count))
     return found
 
 
@@ -132,14 +160,25 @@ def _describe_copies(samples: Samples) -> list[str]:
                 "one more observation, so leave copies out"
             )
     moving = np.flatnonzero(values[rows].std(0) > 0)
-    if len(moving) > 1:
-        related = np.abs(np.corrcoef(values[rows][:, moving].T))
-        twins = np.argwhere(np.triu(related > _SAME, 1))
-        found += [
-            f"{names[moving[i]]} and {names[moving[j]]} hold the same values, perhaps "
-            "in two units: no data say which of them causes what, so leave one out"
-            for i, j in twins[:3]
-        ]
+    # With few rows each column is a sum of others.
+    if not 1 < len(moving) < num_rows / 2:
+        return found
+    z = values[rows][:, moving]
+    z = (z - z.mean(0)) / z.std(0)
+    # Of columns that determine each other the pivots come first.
+    root, order = scipy.linalg.qr(z, mode="r", pivoting=True)
+    size = np.abs(np.diag(root[: len(moving)])) / np.sqrt(num_rows)
+    independent, rest = order[size > _ROUNDED], order[size <= _ROUNDED]
+    for j in np.sort(rest)[:_MAX_LISTED]:
+        weights = np.linalg.lstsq(z[:, independent], z[:, j], rcond=None)[0]
+        by = independent[np.abs(weights) > _ROUNDED]
+        if len(by) == 1:
+            one, other = (names[moving[i]] for i in sorted((j, by[0])))
+            text = f"{one} and {other} hold the same values, perhaps in two units"
+        else:
+            others = " and ".join(names[moving[i]] for i in np.sort(by))
+            text = f"{names[moving[j]]} is a weighted sum of {others:.200}"
+        found.append(f"{text}: no data say which of them causes what, so leave one out")
     return found
 
 

@@ -13,14 +13,20 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 # Marks of missing values in files and spreadsheets.
-_MISSING = {"", "na", "n/a", "nan", "null", "none", "<na>", "nat"}
+_MISSING = {"", "na", "n/a", "nan", "null", "none", "<na>", "nat", "#n/a", "#na"}
 # Marks of a row without intervention in an intervention column.
 _NO_INTERVENTION = {*_MISSING, "-", "observational", "observation", "obs", "control"}
-# A number with commas between groups of three digits.
-_GROUPED = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?")
-# A number with a unit behind it, or a currency before.
+_SWITCHES = {"true": 1.0, "false": 0.0}
+# A number with a mark between groups of three digits, and perhaps a decimal mark.
+_GROUPED = re.compile(
+    r"[-+]?\d{1,3}(?P<mark>[,.'’ \u00a0\u202f])\d{3}(?:(?P=mark)\d{3})*"
+    r"(?P<rest>(?!(?P=mark))[,.]\d+)?"
+)
+# A number with a currency before it, or a unit behind. 2x10^3 is not 2 of a unit.
 _WITH_UNIT = re.compile(
-    r"[$€£]?\s*([-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)\s*[^\W\d]*[%°µ/\w]*"
+    r"(?P<sign>[-+]?)(?P<currency>[$€£¥]?)\s*"
+    r"(?P<number>[-+]?\d(?:[\d.,'’ \u00a0\u202f]*\d)?(?:[eE][-+]?\d+)?)\s*"
+    r"(?P<unit>(?![dDxX×][-+]?\d)(?:[^\W\d_]|[%°‰$€£¥])\S*)?"
 )
 _INDEX = (
     " A first column without a name may be the index of pandas: write the file with "
@@ -200,28 +206,41 @@ def suggest_number(text: str) -> str:
             "A value beyond what can be measured is missing: leave its cell empty, or "
             "write the limit as a number."
         )
-    if (with_unit := _WITH_UNIT.fullmatch(text)) is not None:
-        return f"Write {with_unit[1]!r} alone, and the unit in the column's name."
-    point, whole = text.replace(",", "."), text.replace(",", "")
-    if not _GROUPED.fullmatch(text):
-        is_decimal = text.count(",") == 1 and parse_number(point) is not None
-        return f"For a decimal number write {point!r}." if is_decimal else ""
-    if text.count(",") > 1 or "." in text:
-        return f"Write it without commas between thousands: {whole!r}."
-    # 1,500 is one and a half thousand in one country, one and a half in another.
-    return f"Write {whole!r} if the comma groups thousands, or else {point!r}."
+    if (grouped := _GROUPED.fullmatch(text)) is not None:
+        mark, rest = grouped["mark"], grouped["rest"] or ""
+        whole = text.removesuffix(rest).replace(mark, "") + rest.replace(",", ".")
+        if mark == "," and not rest and text.count(",") == 1:
+            # One and a half thousand in one country, one and a half in another.
+            point = text.replace(",", ".")
+            return f"Write {whole!r} if the comma groups thousands, or else {point!r}."
+        return f"Write it without {mark!r} between thousands: {whole!r}."
+    point = text.replace(",", ".")
+    if text.count(",") == 1 and parse_number(point) is not None:
+        return f"For a decimal number write {point!r}."
+    found = _WITH_UNIT.fullmatch(text)
+    if found is None or not (found["unit"] or found["currency"]):
+        return ""
+    number = found["sign"] + found["number"]
+    if parse_number(number) is None:
+        return suggest_number(number)
+    return f"Write {number!r} alone, and the unit in the column's name."
 
 
 def _suggest_levels(cells: Sequence[Any], name: str) -> str:
     """Suggest what to do with a column that has other text than numbers."""
+    if any(hasattr(cell, "isoformat") for cell in cells):
+        return "It holds dates or times: give them as numbers, or leave it out."
     names = list(dict.fromkeys(str(c).strip() for c in cells if not is_missing(c)))
-    if len(names) <= _MAX_NAMES and all(parse_number(n) is None for n in names):
+    if 1 < len(names) <= _MAX_NAMES and all(parse_number(n) is None for n in names):
         return (
             f"If its {len(names)} names have an order, state it, such as levels="
             f"{{{name!r}: {names!r}}}; otherwise give a column of 0 and 1 for each, or "
             "leave the column out."
         )
-    return "Leave the column out, or mark missing values with NaN."
+    return (
+        "Leave the column out, remove the row if it holds no values, or leave the cell "
+        "empty if its value is missing."
+    )
 
 
 def _flags(column: Any, name: str) -> list[bool]:
@@ -239,9 +258,12 @@ def parse_number(cell: Any) -> float | None:
     """Parse a cell: NaN if it is missing, None if it is not a number."""
     if is_missing(cell):
         return math.nan
-    # Python reads 1_000 as a number; in a table it is more likely a name.
-    if isinstance(cell, str) and "_" in cell:
-        return None
+    if isinstance(cell, str):
+        # Python reads 1_000 as a number; in a table it is more likely a name.
+        if "_" in cell:
+            return None
+        cell = cell.strip().replace("\u2212", "-")  # typeset minus signs
+        cell = _SWITCHES.get(cell.lower(), cell)  # as pandas writes booleans
     try:
         return float(cell)
     except OverflowError:
@@ -311,16 +333,31 @@ def parse_csv_columns(
     """Parse columns of text cells; errors begin with `where` and name the line."""
     # `newline=""` keeps line breaks inside quotes, and `strict` refuses quotes that are
     # never closed, which would swallow the rest of the file into one cell.
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    reader = csv.reader(
+        io.StringIO(text, newline=""),
+        delimiter=delimiter,
+        strict=True,
+        skipinitialspace=True,
+    )
     names: list[str] = []
     columns: list[list[str]] = []
     try:
         for row in reader:
-            if not row:
-                continue  # an empty line, such as the last
+            if not "".join(row).strip():
+                continue  # an empty line, or cells without text below a sheet's table
             if not names:
                 names = [name.strip() for name in row]
                 columns = [[] for _ in names]
+                # pandas names columns 0, 1, ... that have no name.
+                counted = [str(i) for i in range(len(names))]
+                numbers = [parse_number(n) for n in names if not is_missing(n)]
+                if names != counted and len(names) == len(numbers) - numbers.count(
+                    None
+                ):
+                    raise ValueError(
+                        f"{where}, line 1: {', '.join(names):.200} are numbers: give "
+                        "the file a first line that names the columns."
+                    )
                 if not all(names) or len(set(names)) < len(names):
                     hint = "" if names[0] else _INDEX
                     raise ValueError(
@@ -346,7 +383,7 @@ def parse_csv_columns(
 
 def _hint(names: list[str], delimiter: str) -> str:
     """Return a hint if the first line seems to use another delimiter."""
-    other = next((c for c in ";\t" if c in names[0] and c != delimiter), None)
+    other = next((c for c in ";\t|" if c in names[0] and c != delimiter), None)
     if len(names) > 1 or other is None:
         return ""
     return (

@@ -19,6 +19,11 @@ MAX_VARIABLES = 12
 # More rows than in training count as 300: simple models are misspecified, and their
 # evidence against all others would grow without bound.
 _MAX_ROWS = 300.0
+# Values further from the median than this many robust standard deviations count as
+# that far: columns that know nothing of each other seem related if both have their
+# wildest value in one row. Of 30 tables of independent columns with heavy tails 21 got
+# an edge without this bound, and 3 with it.
+_MAX_STDS = 10.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -301,13 +306,30 @@ def table_arrays(
             "give more rows."
         )
     # Centred in float64: float32 sums of large values would lose their differences.
-    center = np.nanmean(samples.values.astype(np.float64), axis=0)
-    values = np.where(present, samples.values - center, 0)
+    values = _bound_tails(samples)
+    values = np.where(present, values - np.nanmean(values, axis=0), 0)
     # Squares of values in very large or small units would overflow or vanish in
     # float32, and so would differences of its largest values.
     spread = np.abs(values).max(0)
     values = (values / np.where(spread > 0, spread, 1)).astype(np.float32)
     return values, samples.intervened.astype(np.float32), present.astype(np.float32)
+
+
+def _bound_tails(samples: Samples) -> Float[np.ndarray, "n d"]:
+    """Return the values in float64, those far from nearly all others moved nearer."""
+    values = samples.values.astype(np.float64)
+    # An experiment moves its effects as far as it likes.
+    natural = ~samples.intervened.any(1)
+    for column in values.T:
+        seen = column[natural & np.isfinite(column)]
+        if len(seen):
+            median = np.median(seen)
+            # 0.6745 is the median deviation of a standard normal variable.
+            far = _MAX_STDS * np.median(np.abs(seen - median)) / 0.6745
+            if far > 0:
+                bounded = np.clip(column, median - far, median + far)
+                column[natural] = bounded[natural]
+    return values
 
 
 def check_samples(samples: Samples) -> None:
