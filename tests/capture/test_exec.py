@@ -134,11 +134,12 @@ def test_a_step_is_planned_and_the_receipt_says_what_it_took(tmp_path):
     assert str(fx.MemoryBudget.share("60%")) in limit
     causes = [c["cause"] for c in step["compiles"]]
     assert causes[1] == "x: float32[512,64] -> float32[256,64]"
-    plan = step["plan"]
-    assert step["memory"]["temp_bytes"] == plan["predicted"]
+    program = step["program"]
+    plan = program["plan"]
+    assert program["memory"]["temp_bytes"] == plan["predicted"]
     assert plan["predicted"] <= 0.6 * plan["unplanned_bytes"]
     assert double["calls"] == len(double["compiles"]) == 2
-    assert 0 < step["step_time"]["low"] < step["step_time"]["high"]
+    assert 0 < program["step_time"]["low"] < program["step_time"]["high"]
     assert_names(found.stderr, "step", "train.py:11", "kept", causes[1])
 
 
@@ -148,9 +149,9 @@ def test_without_a_budget_it_only_watches(tmp_path):
     assert found.returncode == 0, found.stderr
     receipt = json.loads((tmp_path / "receipt.json").read_text())
     step = next(f for f in receipt["functions"] if f["name"] == "step")
-    assert step["plan"] is None
+    assert step["program"]["plan"] is None
     assert len(step["compiles"]) == 2
-    assert step["memory"]["temp_bytes"] > 0
+    assert step["program"]["memory"]["temp_bytes"] > 0
 
 
 def test_functions_of_one_line_are_one_and_only_those_of_a_loop_are_advised_against():
@@ -169,8 +170,8 @@ def test_functions_of_one_line_are_one_and_only_those_of_a_loop_are_advised_agai
     assert others == ["the first call"] * 3
     assert "loop" in last
     assert (report.calls, report.programs) == (4, 4)
-    assert report.memory is not None
-    assert report.memory.argument_bytes == 32
+    assert report.program.memory is not None
+    assert report.program.memory.argument_bytes == 32
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,7 @@ def test_functions_of_main_are_reported_though_they_and_their_mesh_are_gone(
     found = run([*FRUGAX, *command, *options], tmp_path)
     assert found.returncode == 0, found.stderr
     (step,) = json.loads((tmp_path / "receipt.json").read_text())["functions"]
-    report = step.get("report", step)
+    report = step.get("report", step)["program"]
     assert report["problem"] == ""
     assert report["memory"]["output_bytes"] == 32
     assert (report["plan"] is not None) == ("--memory" in command)

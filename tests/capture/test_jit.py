@@ -19,7 +19,12 @@ from flax import nnx
 from jax import lax
 
 import frugax as fx
-from frugax.capture import JitReport, LostUpdateWarning, UnplannedWarning
+from frugax.capture import (
+    JitReport,
+    LostUpdateWarning,
+    ProgramRecord,
+    UnplannedWarning,
+)
 from frugax.jaxprs import intercept_vjp
 from frugax.measure import StepTime
 from frugax.train.compiles import CompileLedger
@@ -74,7 +79,7 @@ def test_bytes_limit_everything_that_the_program_holds():
     step = fx.jit(sgd, memory=f"{limit}B")
     step(WEIGHTS, ROWS)
     assert step.plan.budget == fx.MemoryBudget(limit_bytes=limit, kind="total")
-    assert step.report().memory.total_bytes <= limit < plain.total_bytes
+    assert step.report().program.memory.total_bytes <= limit < plain.total_bytes
 
 
 def test_a_program_that_fits_stays_as_it_is():
@@ -135,6 +140,14 @@ def test_options_of_jax_jit_keep_their_meaning():
         assert given[0].is_deleted() == given[1].is_deleted()
     assert len(ours.compiles) == 3
     assert "kind: 'sgd' -> 'none'" in ours.compiles[1].cause
+
+
+def test_a_cause_names_a_few_of_many_changes():
+    step = fx.jit(lambda params: jax.tree.map(jnp.sum, params))
+    for size in (2, 3):
+        step({f"w{i}": jnp.ones(size) for i in range(40)})
+    assert_names(step.compiles[1].cause, "params['w0']: float32[2] -> float32[3]", "35")
+    assert "w39" not in step.compiles[1].cause
 
 
 def test_it_decorates_functions_with_and_without_options_and_methods():
@@ -383,15 +396,33 @@ def test_the_report_is_of_the_program_that_needs_most_of_its_limit():
     step(WEIGHTS, ROWS[:100])  # the last batch of an epoch
     both = step.report()
     assert both.programs == 2
-    assert both.memory is not None
-    assert alone.memory is not None
-    needed = [r.memory.temp_bytes / r.plan.budget.limit_bytes for r in (alone, both)]
+    assert both.program.memory is not None
+    assert alone.program.memory is not None
+    needed = [
+        r.program.memory.temp_bytes / r.program.plan.budget.limit_bytes
+        for r in (alone, both)
+    ]
     assert needed[1] >= needed[0]
     watched = fx.jit(sgd)
     watched(WEIGHTS, ROWS)
-    largest = watched.report().memory
+    largest = watched.report().program.memory
     watched(WEIGHTS, ROWS[:100])
-    assert watched.report().memory == largest
+    assert watched.report().program.memory == largest
+
+
+def test_a_mutable_array_is_updated_as_by_jax_jit():
+    def step(w, x):
+        value, grad = jax.value_and_grad(loss)(w[...], x)
+        w[...] -= 0.1 * grad
+        return value
+
+    w, planned = jax.new_ref(WEIGHTS), jax.new_ref(WEIGHTS)
+    ours = fx.jit(step, memory="70%")
+    for _ in range(2):
+        assert_same(ours(planned, ROWS), jax.jit(step)(w, ROWS))
+    assert_same(planned[...], w[...])
+    assert ours.plan.gradients
+    assert ours.report().receipt.spends[0].measured == ours.plan.predicted
 
 
 def test_equinox_modules_are_trained_as_by_filter_jit():
@@ -535,7 +566,22 @@ def test_where_nothing_fits_the_step_runs_as_it_is_and_a_warning_says_so():
     assert_same(found, jax.jit(sgd)(WEIGHTS, ROWS))
     assert not step.plan.fits
     assert step.plan.gradients == ()
-    assert step.report().memory.temp_bytes == step.plan.unplanned_bytes
+    assert step.report().program.memory.temp_bytes == step.plan.unplanned_bytes
+
+
+def test_a_share_of_a_few_kilobytes_is_not_looked_for(monkeypatch):
+    asked = _count_searches(monkeypatch)
+    step = fx.jit(sgd, memory="60%")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = step(WEIGHTS[:16, :16], ROWS[:32, :16])
+    assert_same(found, jax.jit(sgd)(WEIGHTS[:16, :16], ROWS[:32, :16]))
+    report = step.report()
+    assert (asked, step.plan, report.receipt) == ([], None, None)
+    assert_names(str(report), "64 KiB", "temporaries")
+    # A limit in bytes is what was asked for.
+    with warns(UnplannedWarning):
+        fx.jit(sgd, memory="1KiB")(WEIGHTS[:16, :16], ROWS[:32, :16])
 
 
 def _count_searches(monkeypatch):
@@ -692,7 +738,7 @@ def test_threads_that_call_it_first_share_one_program(memory):
         thread.join()
     assert not errors
     report = step.report()
-    assert (report.calls, report.problem) == (4, "")
+    assert (report.calls, report.program.problem) == (4, "")
     if memory is not None:
         assert len(traced) == len(report.compiles) == 1
 
@@ -705,7 +751,7 @@ def test_a_program_that_cannot_be_measured_runs_and_the_report_says_why(monkeypa
     step = fx.jit(sgd)
     assert_same(step(WEIGHTS, ROWS), jax.jit(sgd)(WEIGHTS, ROWS))
     explanation = step.explain()
-    assert (explanation.report.memory, explanation.peak) == (None, None)
+    assert (explanation.report.program.memory, explanation.peak) == (None, None)
     assert_names(str(explanation), "sgd", "AssertionError: a bug")
 
 
@@ -721,7 +767,7 @@ def test_without_a_budget_it_only_watches():
     assert report.receipt is None
     assert report.calls == 4
     assert len(report.compiles) == 2
-    assert report.memory.temp_bytes > 0
+    assert report.program.memory.temp_bytes > 0
 
 
 @pytest.mark.parametrize(
@@ -784,7 +830,7 @@ def test_a_near_miss_runs_the_smallest_program_and_says_so(monkeypatch):
         assert_same(near(WEIGHTS, ROWS), jax.jit(sgd)(WEIGHTS, ROWS))
     assert limit < near.plan.predicted <= 1.1 * limit
     assert near.plan.gradients
-    assert near.report().memory.temp_bytes == near.plan.predicted
+    assert near.report().program.memory.temp_bytes == near.plan.predicted
 
 
 def test_a_watched_function_holds_no_arrays():
@@ -808,9 +854,8 @@ def test_calls_as_far_apart_as_predicted_keep_the_prediction(seconds, said):
         calls=9,
         step_seconds=seconds,
         compiles=(),
-        memory=None,
-        plan=None,
-        step_time=StepTime(low=1.0, high=2.0),
+        programs=1,
+        program=ProgramRecord(step_time=StepTime(low=1.0, high=2.0)),
     )
     # Calls that lie further apart hold work of the script; nearer ones did not end.
     assert report.step_time_verdict == said

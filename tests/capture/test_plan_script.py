@@ -198,6 +198,15 @@ def test_a_step_has_one_answer_for_the_devices_here_and_as_jax_jit_compiles_it()
     assert "params[0]" in {h.name for h in peak.held}
 
 
+def test_a_step_that_takes_a_mutable_array_is_planned_for_the_devices_here():
+    step = lambda w, x: jax.grad(loss)([w[...]], x)
+    found = find_step(step, jax.new_ref(jnp.ones((64, 64))), jnp.ones((512, 64)))
+    row, _ = answer(found, Target("cpu"), "1GiB")
+    assert row.fits
+    row, _ = answer(found, Target("h100"), "1GiB")
+    assert_names(row.problem, "jax.Ref")
+
+
 def test_the_advice_names_arguments_that_could_be_donated():
     params, x = [jnp.ones((64, 64))] * 8, jnp.ones((512, 64))
     row, _ = answer(find_step(sgd, params, x), Target("cpu"), "1KiB")

@@ -16,6 +16,7 @@ from ._report import (
     CallRecord as CallRecord,
     Compile as Compile,
     JitReport as JitReport,
+    ProgramRecord as ProgramRecord,
 )
 from ._script import (
     call_script as call_script,

@@ -71,12 +71,12 @@ class ProgramExplanation:
     @property
     def bytes(self) -> int:
         """Bytes of arguments, results and temporaries; 0 if they are not known."""
-        memory = self.report.memory
+        memory = self.report.program.memory
         return 0 if memory is None else memory.total_bytes
 
     def __str__(self) -> str:
         parts = [str(self.report)]
-        if self.report.memory is not None:
+        if self.report.program.memory is not None:
             total = format_bytes(self.bytes)
             parts.append(f"{total} of arguments, results and temporaries")
         parts += [str(p) for p in (self.donation, self.peak) if p is not None]

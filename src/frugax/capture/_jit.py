@@ -18,6 +18,7 @@ from frugax import jaxprs, measure
 from frugax.budget import (
     MemoryBudget,
     MemoryShare,
+    amount,
     format_bytes,
     format_share,
     read_memory_budget,
@@ -39,14 +40,22 @@ from frugax.train.compiles import (
     warn_at_call_site,
 )
 
+from ._call import Call, FlatProgram
 from ._explain import Donation, ProgramExplanation
 from ._gradients import mark_gradients
-from ._plan import Chosen, JitPlan, plan_program
+from ._plan import Chosen, JitPlan, describe_error, plan_program
 from ._report import CallRecord, Compile, JitReport, ProgramRecord
 from ._staged import StagedProgram
 from ._traced_step import TracedStep
 
 Memory = MemoryBudget | MemoryShare | str | None
+
+# Changes of a signature that a cause names: a model may have thousands of arrays.
+_MAX_CHANGES = 5
+_DEFINED_AGAIN = (
+    "the function was defined or jitted again, which JAX takes for another one: do so "
+    "once, outside of the loop"
+)
 
 # An error of the user's function shows the user's lines only, as under `jax.jit`. Its
 # gradients are marked by `intercept_vjp`, in the second folder.
@@ -67,116 +76,35 @@ class _OtherSignatureError(Exception):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Call:
-    """The arguments of one call, divided as `jax.jit` divides them.
-
-    Attributes:
-        leaves: the traced arguments, flat.
-        tree: their structure, with None in the place of static arguments.
-        static: the static arguments, by position or name.
-    """
-
-    leaves: list[Any]
-    tree: Any
-    static: tuple[tuple[int | str, Any], ...]
-
-    @functools.cached_property
-    def key(self) -> Hashable:
-        """Equal for calls that share a program."""
-        return self.tree, tuple(map(_type_of, self.leaves)), self.static
-
-    @property
-    def kind(self) -> Hashable:
-        """Equal for calls that differ at most in the sizes of their arrays."""
-        types = [
-            (getattr(x, "ndim", 0), getattr(x, "dtype", None)) for x in self.leaves
-        ]
-        return self.tree, tuple(types), self.static
-
-    @property
-    def shapes(self) -> list[Any]:
-        """The leaves as shapes, where a committed array keeps its place."""
-        return list(map(_shape, self.leaves))
-
-    def of_shapes(self) -> "_Call":
-        """The same call without its arrays, which may be large, or be donated."""
-        return dataclasses.replace(self, leaves=self.shapes)
-
-    def rebuild(self, leaves: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of a call with these leaves and the same static arguments."""
-        args, kwargs = self.tree.unflatten(leaves)
-        args, kwargs = list(args), dict(kwargs)
-        for place, value in self.static:
-            if isinstance(place, int):
-                args[place] = value
-            else:
-                kwargs[place] = value
-        return args, kwargs
-
-
-def _type_of(leaf: Any) -> Hashable:
-    aval = jax.typeof(leaf)
-    if not hasattr(aval, "dtype") or not hasattr(aval, "shape"):
-        return aval
-    # The mesh is left out: a tracer knows only those axes that belong to its type.
-    spec = getattr(getattr(aval, "sharding", None), "spec", None)
-    if spec is not None and not any(spec):
-        spec = None
-    return aval.shape, aval.dtype, bool(getattr(aval, "weak_type", False)), spec
-
-
-def _shape(leaf: Any) -> Any:
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        return leaf
-    aval = jax.typeof(leaf)
-    if not hasattr(aval, "dtype") or not hasattr(aval, "shape"):
-        return leaf
-    options: dict[str, Any] = {"weak_type": getattr(aval, "weak_type", False)}
-    if isinstance(leaf, jax.Array) and leaf.committed:
-        options["sharding"] = leaf.sharding
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, **options)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _FlatProgram:
-    """A jitted program as a function of flat arguments."""
-
-    jitted: Any
-    call: _Call
-
-    def __call__(self, *leaves: Any) -> Any:
-        args, kwargs = self.call.rebuild(leaves)
-        return self.jitted(*args, **kwargs)
-
-    def trace(self, *leaves: Any) -> Any:
-        args, kwargs = self.call.rebuild(leaves)
-        return self.jitted.trace(*args, **kwargs)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class _Program:
     """What runs for one signature.
 
     Attributes:
         jitted: the function that is called.
-        plan: its plan; None without one.
-        step_time: the predicted time of one run; None without a plan.
-        causes: why it has no plan.
+        record: its plan, or why it has none.
+        causes: of its compilations that were not noted yet.
     """
 
     jitted: Any
-    plan: JitPlan | None = None
-    step_time: measure.StepTime | None = None
-    causes: tuple[str, ...] = ()
+    record: ProgramRecord = dataclasses.field(default_factory=ProgramRecord)
+    causes: list[str] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Compiled:
-    """A program that has run, as JAX traced and compiled it."""
+    """A program that has run.
 
-    call: _Call
-    traced: Any
-    compiled: Any
+    Attributes:
+        call: the shapes of its arguments.
+        record: what is known of it.
+        traced: the program as JAX traced it; None if that failed.
+        compiled: the program as JAX compiled it.
+    """
+
+    call: Call
+    record: ProgramRecord
+    traced: Any = None
+    compiled: Any = None
 
 
 class PlannedFunction:
@@ -210,19 +138,21 @@ class PlannedFunction:
         self._plain: Any = jax_jit(fun, **options)
         self._positions = static_positions(self._plain)
         self._names = static_names(self._plain)
-        self._watched: Any = None
+        self._watched: _Program | None = None
         if budget is None and on_step is None:
-            self._watched = jax_jit(self._note_traces(fun), **options)
+            self._watched = _Program(jax_jit(self._note_traces(fun), **options))
         # Several threads may make the first call, such as the actors of a learner.
         self._lock = threading.RLock()
         self._programs: dict[Hashable, _Program] = {}
         self._latest: _Program | None = None
-        # Of the programs that have run, the one that needs most of its limit.
+        # Programs that have run, and of which the compiler was not asked yet; of the
+        # others, the one that needs most of its limit.
+        self._unread: list[_Compiled] = []
         self._most_demanding: _Compiled | None = None
-        # Plans of programs that do not fit, by `_Call.kind`.
+        self._has_compiled = False
+        # Plans of programs that do not fit, by `Call.kind`.
         self._missed: dict[Hashable, list[JitPlan]] = {}
         self._signatures: list[Signature] = []
-        self._causes: list[str] = []
 
     @hides_frames_below
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -230,27 +160,19 @@ class PlannedFunction:
         if is_tracing() or _is_jit_disabled():
             return self._plain(*args, **kwargs)
         began = self.record.start_call()
-        if self._watched is not None:
-            result = self._watched(*args, **kwargs)
-            if self._causes:
-                self._note_compile(began, _Program(self._watched), args, kwargs)
-            return result
-        program = self._latest
-        is_noted = not self._causes  # `lower` may have planned it before any call
-        if program is not None and len(self._programs) == 1 and is_noted:
-            try:
-                return program.jitted(*args, **kwargs)
-            except _OtherSignatureError:
-                pass  # it is planned below
-        program = self._program_for(args, kwargs)
+        program = self._latest if len(self._programs) == 1 else None
         if program is None:
-            return self._plain(*args, **kwargs)
+            program = self._program_for(args, kwargs)
         try:
             result = program.jitted(*args, **kwargs)
         except _OtherSignatureError:
-            # A setting of JAX that the key does not hold has changed.
-            result = self._plain(*args, **kwargs)
-        if self._causes:
+            try:
+                program = self._program_for(args, kwargs)
+                result = program.jitted(*args, **kwargs)
+            except _OtherSignatureError:
+                # A setting of JAX that the key does not hold has changed.
+                result = self._plain(*args, **kwargs)
+        if program.causes:
             self._note_compile(began, program, args, kwargs)
         return result
 
@@ -296,7 +218,7 @@ class PlannedFunction:
         """Forget all programs and their plans."""
         self._plain.clear_cache()
         if self._watched is not None:
-            self._watched.clear_cache()
+            self._watched.jitted.clear_cache()
         self._programs.clear()
         self._missed.clear()
         self._latest = None
@@ -304,7 +226,7 @@ class PlannedFunction:
     @property
     def plan(self) -> JitPlan | None:
         """The plan of the program that ran last; None if there is none."""
-        return self._latest.plan if self._latest is not None else None
+        return self._latest.record.plan if self._latest is not None else None
 
     @property
     def compiles(self) -> list[Compile]:
@@ -320,8 +242,9 @@ class PlannedFunction:
         Raises:
             ValueError: the function was not called yet.
         """
-        if not self.record.programs:
+        if not self.record.compiles:
             raise ValueError(f"{self.record.name} was not called yet: call it first.")
+        self.read_programs()
         return self.record.report()
 
     def explain(self) -> ProgramExplanation:
@@ -347,20 +270,18 @@ class PlannedFunction:
     def _jitted_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if is_tracing():
             return self._plain
+        return self._program_for(args, kwargs).jitted
+
+    def _program_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Program:
+        """The program for these arguments."""
         if self._watched is not None:
             return self._watched
-        program = self._program_for(args, kwargs)
-        return self._plain if program is None else program.jitted
-
-    def _program_for(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> _Program | None:
-        """The program for these arguments; None if JAX refuses one of them."""
         call = self._split(args, kwargs)
         try:
             hash(call.key)
         except TypeError:
-            return None  # JAX names the argument that cannot be hashed
+            # JAX refuses it, and names the argument that cannot be hashed.
+            return _Program(self._plain)
         with self._lock:
             program = self._programs.get(call.key)
             if program is None:
@@ -369,7 +290,7 @@ class PlannedFunction:
         self._latest = program
         return program
 
-    def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+    def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         static: list[tuple[int | str, Any]] = []
         dynamic = list(args)
         for n in sorted({n % len(args) for n in self._positions if n < len(args)}):
@@ -378,13 +299,13 @@ class PlannedFunction:
         named = {n: v for n, v in kwargs.items() if n not in self._names}
         static += [(n, kwargs[n]) for n in sorted(kwargs) if n in self._names]
         leaves, tree = jax.tree.flatten((tuple(dynamic), named))
-        return _Call(leaves, tree, tuple(static))
+        return Call(leaves, tree, tuple(static))
 
     def _prepare(
-        self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> _Program:
         """Trace the function, the only time for these shapes, and plan the program."""
-        self._note_signature(args, kwargs)
+        causes = self._note_signature(args, kwargs)
         # A new function: JAX must not find a trace without marks.
         fresh = functools.wraps(self._fun)(lambda *a, **k: self._trace_into(a, k))
         with mark_gradients() as marker:
@@ -392,15 +313,17 @@ class PlannedFunction:
         out_tree = jax.tree.structure(traced.out_info)
         staged = StagedProgram.of(close_over(traced), marker.unmarked)
 
-        def build(chosen: Chosen) -> _FlatProgram:
+        key = call.key
+
+        def build(chosen: Chosen) -> FlatProgram:
             @functools.wraps(self._fun)
             def replay(*args: Any, **kwargs: Any) -> Any:
                 given = self._split(args, kwargs)
-                if given.key != call.key:
+                if given.key != key:
                     raise _OtherSignatureError
                 return out_tree.unflatten(staged.run(chosen, given.leaves))
 
-            return _FlatProgram(jax_jit(replay, **self._options), call)
+            return FlatProgram(jax_jit(replay, **self._options), call)
 
         call = call.of_shapes()
         shapes = call.leaves
@@ -408,23 +331,21 @@ class PlannedFunction:
             self._on_step(
                 TracedStep.of(
                     traced,
-                    staged,
-                    shapes,
+                    call,
                     name=self.record.name,
                     place=self.record.place,
-                    arguments=tuple(self._name_leaves(call)),
-                    tree=call.tree,
+                    staged=staged,
+                    arguments=self._name_leaves(call),
                     signature=self._signature,
                 )
             )
         if not staged.sites or self._budget is None:
-            causes = list(staged.unplanned)
-            if self._needs_gradient and not causes:
-                causes = ["it takes no gradient"]
+            reasons = list(staged.unplanned)
+            if self._needs_gradient and not reasons:
+                reasons = ["it takes no gradient"]
             if self._budget is None:
-                causes = []
-            self._warn(causes)
-            return _Program(build({}).jitted, causes=tuple(causes))
+                reasons = []
+            return self._leave(build({}), reasons, causes)
         if self.on_plan is not None:
             self.on_plan(self.record)
         try:
@@ -436,10 +357,11 @@ class PlannedFunction:
                 step_time = measure.step_time(found.compiled, find_target(shapes))
         except Exception as e:
             # Whatever fails in planning, the user's program runs.
-            cause = _describe_error(e)
-            self._warn([cause])
-            return _Program(build({}).jitted, causes=(cause,))
+            return self._leave(build({}), [describe_error(e)], causes)
         plan = found.plan
+        if found.is_small:
+            record = ProgramRecord(unplanned=plan.problems)
+            return _Program(found.jitted.jitted, record, causes)
         if not plan.fits and plan.gradients:
             excess = plan.predicted / plan.budget.usable_bytes - 1
             self._tell(
@@ -450,7 +372,16 @@ class PlannedFunction:
             missed.append(plan)
             needs = f"it needs {format_bytes(plan.predicted)}"
             self._warn([f"{needs}, but the budget is {plan.budget}", *plan.problems])
-        return _Program(found.jitted.jitted, found.plan, step_time)
+        record = ProgramRecord(plan=found.plan, step_time=step_time)
+        return _Program(found.jitted.jitted, record, causes)
+
+    def _leave(
+        self, plain: FlatProgram, reasons: Sequence[str], causes: list[str]
+    ) -> _Program:
+        """The program as it is; a warning gives the reasons, if there are any."""
+        self._warn(reasons)
+        record = ProgramRecord(unplanned=tuple(reasons))
+        return _Program(plain.jitted, record, causes)
 
     def _warn(self, causes: Sequence[str]) -> None:
         if causes:
@@ -458,7 +389,7 @@ class PlannedFunction:
 
     def _tell(self, text: str) -> None:
         what = f"{self.record.name} ({self.record.place})"
-        warn_at_call_site(f"{what} {text}.", UnplannedWarning)
+        warn_at_call_site(f"{what} {text.rstrip('.')}.", UnplannedWarning)
 
     # --- compilations ---------------------------------------------------------------
 
@@ -467,7 +398,8 @@ class PlannedFunction:
 
         @functools.wraps(fun)
         def traced(*args: Any, **kwargs: Any) -> Any:
-            self._note_signature(args, kwargs)
+            if self._watched is not None:
+                self._watched.causes.extend(self._note_signature(args, kwargs))
             return self._trace_into(args, kwargs)
 
         return traced
@@ -504,7 +436,7 @@ class PlannedFunction:
         except (TypeError, ValueError):  # a builtin without a signature
             return None
 
-    def _name_leaves(self, call: _Call) -> list[str]:
+    def _name_leaves(self, call: Call) -> list[str]:
         """For each traced leaf, the name of the argument that it belongs to."""
         names = list(self._signature.parameters) if self._signature else []
         args, kwargs = call.tree.unflatten(call.leaves)
@@ -516,7 +448,10 @@ class PlannedFunction:
             found += [name] * len(jax.tree.leaves(kwargs[name]))
         return found
 
-    def _note_signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _note_signature(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[str]:
+        """Why there is no program for these arguments yet, in one text."""
         try:
             bound = inspect.signature(self._fun).bind(*args, **kwargs).arguments
         except (TypeError, ValueError):  # JAX reports wrong arguments itself
@@ -531,13 +466,16 @@ class PlannedFunction:
                 placement=False,
             )
         except TypeError:  # an argument that JAX refuses as well
-            return
+            return []
         cause = "the first call"
         if self._signatures:
             changes = find_nearest_changes(self._signatures, new)
-            cause = "; ".join(map(str, changes)) or "traced again, for equal arguments"
+            listed = [str(change) for change in changes[:_MAX_CHANGES]]
+            if (more := len(changes) - len(listed)) > 0:
+                listed.append(amount(more, "more changes"))
+            cause = "; ".join(listed) or "traced again, for equal arguments"
         self._signatures.append(new)
-        self._causes.append(cause)
+        return [cause]
 
     def _note_compile(
         self,
@@ -548,44 +486,49 @@ class PlannedFunction:
     ) -> None:
         seconds = time.perf_counter() - began
         with self._lock:
-            if not self._causes:
+            if not program.causes:
                 return  # another thread has noted it
-            compile = Compile(
-                cause=self._causes[0],
-                place=find_call_site(),
-                seconds=seconds,
-                is_first=not self.record.compiles,
-            )
-            self.record.add(compile, self._measure(program, self._split(args, kwargs)))
-            self._causes.clear()
+            cause, place = program.causes[0], find_call_site()
+            if not self._has_compiled and place in {
+                c.place for c in self.record.compiles
+            }:
+                cause = _DEFINED_AGAIN  # those of one line of a script share a record
+            self.record.add(Compile(cause=cause, place=place, seconds=seconds))
+            self._unread.append(self._find_compiled(program, self._split(args, kwargs)))
+            program.causes.clear()
+            self._has_compiled = True
             if self.on_compile is not None:
                 self.on_compile(self)
 
-    def _measure(self, program: _Program, call: _Call) -> ProgramRecord:
-        """Ask the compiler about a program that has just run.
-
-        Later the function may be gone, or the mesh and the settings of JAX be others.
-        """
-        found = ProgramRecord(
-            plan=program.plan, unplanned=program.causes, step_time=program.step_time
-        )
-        # The arrays themselves may be large.
-        call = call.of_shapes()
+    def _find_compiled(self, program: _Program, call: Call) -> _Compiled:
+        """A program that has just run: later the settings of JAX may be others."""
+        call = call.of_shapes()  # the arrays themselves may be large
         try:
-            traced = _FlatProgram(program.jitted, call).trace(*call.shapes)
+            traced = FlatProgram(program.jitted, call).trace(*call.leaves)
             # JAX finds the program that has run: nothing is compiled.
             compiled = traced.lower().compile()
-            found = dataclasses.replace(found, memory=measure.program(compiled))
         except Exception as e:
             # Whatever cannot be measured, the user's program runs.
-            return dataclasses.replace(found, problem=_describe_error(e))
-        if found.demand > self.record.most_demanding.demand:
-            self._most_demanding = _Compiled(call, traced, compiled)
-        return found
+            problem = describe_error(e)
+            return _Compiled(call, dataclasses.replace(program.record, problem=problem))
+        return _Compiled(call, program.record, traced, compiled)
 
-
-def _describe_error(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]:.300}"
+    def read_programs(self) -> None:
+        """Ask the compiler for the bytes of the programs that have run since."""
+        with self._lock:
+            for program in self._unread:
+                record = program.record
+                if program.compiled is not None:
+                    try:
+                        memory = measure.program(program.compiled)
+                        record = dataclasses.replace(record, memory=memory)
+                    except Exception as e:
+                        problem = describe_error(e)
+                        record = dataclasses.replace(record, problem=problem)
+                if record.demand > self.record.most_demanding.demand:
+                    self._most_demanding = program
+                self.record.programs.append(record)
+            self._unread.clear()
 
 
 def _find_place(fun: Callable[..., Any]) -> str:

@@ -20,6 +20,10 @@ Chosen = Mapping[MarkedGradient, ValueAndGrad]
 
 # Where nothing fits, the smallest program runs if it exceeds the limit by at most this.
 _NEAR_MISS = 1.1
+# No share of fewer bytes than these is looked for: after a search of a minute, steps of
+# equinox's guide to parallelism (2.5 KiB) and of flax's to performance (40 KiB) needed
+# more than 60% whatever was recomputed.
+_SMALLEST_BYTES = 64 * 2**10
 # Planning ends after these seconds, or after the time of so many compilations of the
 # program without a plan if that is longer: the program is to run.
 _MOST_SECONDS, _MOST_COMPILATIONS = 60.0, 10
@@ -87,12 +91,14 @@ class PlannedProgram:
         compiled: its program, or the report of the compiler of an absent target; None
             if that refused it.
         unplanned: the same for the program without a plan.
+        is_small: whether nothing was looked for, since the program needs so little.
     """
 
     plan: JitPlan
     jitted: Any
     compiled: "jax.stages.Compiled | CompiledAnswer | None"
     unplanned: "jax.stages.Compiled | CompiledAnswer | None"
+    is_small: bool = False
 
     @property
     def caveats(self) -> list[str]:
@@ -109,7 +115,8 @@ def plan_program(
 ) -> PlannedProgram:
     """Choose the plans of a program's gradients, the one that keeps most first.
 
-    Gradients of the same function have one plan. If nothing fits, the program without
+    Gradients of the same function have one plan. Of a program that needs only some KiB,
+    a share is not looked for. If nothing fits, the program without
     a plan is returned, or the smallest one if it nearly fits, with the reasons. After a
     minute, or the time of ten compilations of the program without a plan if that is
     longer, no further program is tried.
@@ -151,9 +158,18 @@ def plan_program(
     unplanned = JitPlan(
         budget=limit, predicted=unplanned_bytes, unplanned_bytes=unplanned_bytes
     )
-    result = PlannedProgram(unplanned, plain, compiled, compiled)
+    result = as_it_is = PlannedProgram(unplanned, plain, compiled, compiled)
     if unplanned.fits:
         return result
+    if isinstance(budget, MemoryShare) and unplanned_bytes < _SMALLEST_BYTES:
+        problem = (
+            f"it needs {format_bytes(unplanned_bytes)} of temporaries, and no share of "
+            f"less than {format_bytes(_SMALLEST_BYTES)} is planned"
+        )
+        plan = dataclasses.replace(
+            unplanned, problems=(problem,), smallest_bytes=unplanned_bytes
+        )
+        return dataclasses.replace(result, plan=plan, is_small=True)
     if easier := _find_easier(missed, unplanned_bytes, budget):
         problem = (
             f"nothing fitted for other shapes, which need "
@@ -187,7 +203,14 @@ def plan_program(
         # Plans that are remembered take no time, so a search is begun at any time.
         within_s = max(deadline - time.monotonic(), 1e-9)
         try:
-            found = _plan_site(sites[0], limit, within, staged, shapes, within_s)
+            found = remat.plan(
+                sites[0].loss,
+                budget=limit,
+                example_args=_site_shapes(sites[0], staged, shapes),
+                has_aux=True,
+                within=within,
+                within_s=within_s,
+            )
         except InfeasibleBudgetError as e:
             # The next gradient is planned with this one at its smallest.
             if not isinstance(e.best, remat.RematPlan):
@@ -207,11 +230,8 @@ def plan_program(
                 continue
         except Exception as e:
             # Whatever the planner cannot do, the user's program runs.
-            cause = str(e).partition("\n")[0]
-            problems.append(
-                f"the gradient at {place} cannot be planned: {type(e).__name__}: "
-                f"{cause:.300}"
-            )
+            cause = describe_error(e)
+            problems.append(f"the gradient at {place} cannot be planned: {cause}")
             continue
         chosen.update((s.gradient, remat.apply(s.loss, found)) for s in sites)
         plans.append(found)
@@ -220,36 +240,31 @@ def plan_program(
         with target.tracing():
             traced = jitted.trace(*shapes)
         compiled = target.compile(traced)
-        result = PlannedProgram(
-            JitPlan(
-                budget=limit,
-                predicted=measure.program(compiled).bytes_of(limit.kind),
-                unplanned_bytes=unplanned_bytes,
-                gradients=tuple(plans),
-                sources=tuple(sources),
-            ),
-            jitted,
-            compiled,
-            None if reference is None else reference.executable,
+        plan = dataclasses.replace(
+            unplanned,
+            predicted=measure.program(compiled).bytes_of(limit.kind),
+            gradients=tuple(plans),
+            sources=tuple(sources),
         )
-        if result.plan.fits:
+        result = PlannedProgram(plan, jitted, compiled, as_it_is.compiled)
+        if plan.fits:
             return result
     smallest = result.plan.predicted
     if plans:
         problems.append(
             f"the smallest of the programs tried needs {format_bytes(smallest)}"
         )
-    reasons: dict[str, Any] = {
-        "problems": tuple(problems),
-        "smallest_bytes": smallest,
-    }
-    if plans and smallest <= min(_NEAR_MISS * limit.usable_bytes, unplanned_bytes):
-        return dataclasses.replace(
-            result, plan=dataclasses.replace(result.plan, **reasons)
-        )
-    plan = dataclasses.replace(unplanned, **reasons)
-    executable = None if reference is None else reference.executable
-    return PlannedProgram(plan, plain, executable, executable)
+    if smallest > min(_NEAR_MISS * limit.usable_bytes, unplanned_bytes):
+        result = as_it_is
+    plan = dataclasses.replace(
+        result.plan, problems=tuple(problems), smallest_bytes=smallest
+    )
+    return dataclasses.replace(result, plan=plan)
+
+
+def describe_error(error: Exception) -> str:
+    """The type and the first line of an error."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]:.300}"
 
 
 def _find_easier(
@@ -261,15 +276,11 @@ def _find_easier(
     the smaller these are; against a limit in bytes, larger shapes are harder.
     """
     is_share = isinstance(budget, MemoryShare)
-    return next(
-        (
-            plan
-            for plan in missed
-            if plan.unplanned_bytes == unplanned_bytes
-            or (plan.unplanned_bytes > unplanned_bytes) == is_share
-        ),
-        None,
-    )
+    for plan in missed:
+        more = plan.unplanned_bytes - unplanned_bytes
+        if not more or (more > 0) == is_share:
+            return plan
+    return None
 
 
 def _group(sites: Sequence[GradientSite]) -> list[list[GradientSite]]:
@@ -287,25 +298,7 @@ def _group(sites: Sequence[GradientSite]) -> list[list[GradientSite]]:
     return list(groups.values())
 
 
-def _plan_site(
-    site: GradientSite,
-    limit: MemoryBudget,
-    within: remat.EnclosingProgram,
-    staged: StagedProgram,
-    shapes: Sequence[Any],
-    within_s: float,
-) -> remat.RematPlan:
-    return remat.plan(
-        site.loss,
-        budget=limit,
-        example_args=site_shapes(site, staged, shapes),
-        has_aux=True,
-        within=within,
-        within_s=within_s,
-    )
-
-
-def site_shapes(
+def _site_shapes(
     site: GradientSite, staged: StagedProgram, shapes: Sequence[Any]
 ) -> tuple[Any, Any]:
     """Shapes of the arguments of `GradientSite.loss`, with the known shardings."""

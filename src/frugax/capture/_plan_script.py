@@ -92,11 +92,12 @@ class _ScriptPlanner:
         """Plan a step for all targets, write the answers, and end the process."""
         called = find_call_site()
         name = f"{step.name} ({step.place}), called at {called}"
-        with ShapesOfLargeArrays.suspended(), replace_jit(_jit_plainly):
+        plainly = lambda fun, options: jax_jit(fun, **options)
+        with ShapesOfLargeArrays.suspended(), replace_jit(plainly):
             try:
                 found = self._answer(step, name)
             except FrugaxError as e:
-                found = ScriptPlan(problem=str(e))
+                found = ScriptPlan(problem=_message_of(e).rstrip("."))
             except Exception as e:
                 # The script may catch it, and go on as if nothing were wrong.
                 sys.excepthook(type(e), e, e.__traceback__)
@@ -160,10 +161,6 @@ class _ScriptPlanner:
         write_whole(Path(self._settings["answer"]), to_json(to_plain(found)))
 
 
-def _jit_plainly(fun: Callable[..., Any], options: dict[str, Any]) -> Any:
-    return jax_jit(fun, **options)
-
-
 def answer(
     step: TracedStep, target: Target, budget: str, *, why: bool = False
 ) -> "tuple[fit.FitRow, measure.PeakMemory | None]":
@@ -175,8 +172,25 @@ def answer(
         budget: the most bytes of one device.
         why: whether the arrays at the peak are wanted.
     """
-    with _context_mesh_on(target):
-        return _answer(step, target, budget, why=why)
+    try:
+        with _context_mesh_on(target):
+            return _answer(step, target, budget, why=why)
+    except (FrugaxError, ValueError) as e:
+        row = fit.FitRow(
+            target=target.name,
+            budget=None,
+            fits=False,
+            predicted=0,
+            unplanned_bytes=0,
+            problem=_message_of(e),
+            is_refused=isinstance(e, CompilerRefusedError),
+        )
+        return row, None
+
+
+def _message_of(error: Exception) -> str:
+    """The text of an error, without the command that explains its kind."""
+    return str(error.args[0] if error.args else error)
 
 
 def _context_mesh_on(target: Target) -> contextlib.AbstractContextManager[None]:
@@ -188,35 +202,19 @@ def _context_mesh_on(target: Target) -> contextlib.AbstractContextManager[None]:
     return jax.set_mesh(moved.mesh)
 
 
-def _is_sharded_explicitly() -> bool:
-    return AxisType.Explicit in jax.sharding.get_mesh().axis_types
-
-
 def _answer(
     step: TracedStep, target: Target, budget: str, *, why: bool
 ) -> "tuple[fit.FitRow, measure.PeakMemory | None]":
     started = time.perf_counter()
-    try:
-        if not target.is_here and _is_sharded_explicitly():
-            raise ConfigError(
-                "the script sets a mesh of explicit axes, which is planned for the "
-                "devices here only: let jax.make_mesh take axis_types of AxisType.Auto"
-            )
-        limit = read_memory_budget(budget)
-        placed = step.on(target)
-        found = plan_program(placed.staged, placed.build, placed.shapes, limit)
-    except (FrugaxError, ValueError) as e:
-        problem = e.args[0] if e.args else str(e)
-        row = fit.FitRow(
-            target=target.name,
-            budget=None,
-            fits=False,
-            predicted=0,
-            unplanned_bytes=0,
-            problem=str(problem),
-            is_refused=isinstance(e, CompilerRefusedError),
+    is_explicit = AxisType.Explicit in jax.sharding.get_mesh().axis_types
+    if is_explicit and not target.is_here:
+        raise ConfigError(
+            "the script sets a mesh of explicit axes, which is planned for the devices "
+            "here only: let jax.make_mesh take axis_types of AxisType.Auto"
         )
-        return row, None
+    placed = step.on(target)
+    limit = read_memory_budget(budget)
+    found = plan_program(placed.staged, placed.build, placed.shapes, limit)
     plan = found.plan
     with target.tracing():
         traced = found.jitted.trace(*placed.shapes)

@@ -11,11 +11,9 @@ from frugax.jaxprs import hides_frames_below
 
 from ._jit import Memory, PlannedFunction, jax_jit, read_memory
 
-_local = threading.local()
 _lock = threading.Lock()
-_open_blocks: list[object] = []
-# For every thread, where a whole script is planned.
-_for_process: list[Callable[..., Any]] = []
+# The thread of each open block, None for all threads, and what makes jitted functions.
+_open_blocks: list[tuple[int | None, Callable[..., Any]]] = []
 
 
 @contextlib.contextmanager
@@ -59,25 +57,15 @@ def replace_jit(
         make: makes the jitted function.
         everywhere: whether all threads are meant, or only this one.
     """
-    outer = getattr(_local, "make", None)
-    token = object()
+    block = (None if everywhere else threading.get_ident(), make)
     with _lock:
-        if not _open_blocks:
-            jax.jit = _jit
-        _open_blocks.append(token)
-        if everywhere:
-            _for_process.append(make)
-    if not everywhere:
-        _local.make = make
+        _open_blocks.append(block)
+        jax.jit = _jit
     try:
         yield
     finally:
-        if not everywhere:
-            _local.make = outer
         with _lock:
-            if everywhere:
-                _for_process.remove(make)
-            _open_blocks.remove(token)
+            _open_blocks.remove(block)
             if not _open_blocks:
                 jax.jit = jax_jit
 
@@ -86,9 +74,9 @@ def replace_jit(
 def _jit(fun: Any = None, /, **options: Any) -> Any:
     if fun is None:
         return lambda fun: _jit(fun, **options)
-    make = getattr(_local, "make", None)
-    if make is None and _for_process:
-        make = _for_process[-1]
-    if make is None or not callable(fun):
-        return jax_jit(fun, **options)
-    return make(fun, options)
+    # A block of this thread comes before those of all threads.
+    for thread in (threading.get_ident(), None):
+        made_by = [make for where, make in _open_blocks if where == thread]
+        if made_by and callable(fun):
+            return made_by[-1](fun, options)
+    return jax_jit(fun, **options)

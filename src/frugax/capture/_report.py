@@ -4,6 +4,7 @@ import dataclasses
 import statistics
 import time
 from collections import deque
+from typing import Literal
 
 from frugax.budget import (
     Receipt,
@@ -30,13 +31,11 @@ class Compile:
         cause: what differs from the nearest earlier signature.
         place: file and line of the call.
         seconds: seconds of that call: tracing, planning, compiling and the first run.
-        is_first: whether it is the first one of this function.
     """
 
     cause: str
     place: str
     seconds: float
-    is_first: bool = False
 
     def __str__(self) -> str:
         took = format_seconds(self.seconds)
@@ -62,14 +61,34 @@ class ProgramRecord:
     problem: str = ""
 
     @property
+    def kind(self) -> Literal["temp", "total"]:
+        """The kind of bytes that count: those of the limit, or temporaries."""
+        return "temp" if self.plan is None else self.plan.budget.kind
+
+    @property
+    def bytes(self) -> int | None:
+        """The program's bytes of that kind; None if they are not known."""
+        return None if self.memory is None else self.memory.bytes_of(self.kind)
+
+    @property
     def demand(self) -> tuple[bool, float]:
         """Rises with the share of its limit that a program needs, or with its bytes."""
-        if self.memory is None:
+        if self.bytes is None:
             return False, -1.0
         if self.plan is None:
-            return bool(self.unplanned), self.memory.temp_bytes
-        budget = self.plan.budget
-        return False, self.memory.bytes_of(budget.kind) / max(budget.limit_bytes, 1)
+            return bool(self.unplanned), self.bytes
+        return False, self.bytes / max(self.plan.budget.limit_bytes, 1)
+
+    @property
+    def problems(self) -> list[str]:
+        """Why there is no plan, or none that keeps to the limit, or no bytes."""
+        if self.plan is None:
+            found = [f"has no plan: {cause}" for cause in self.unplanned]
+        else:
+            found = [*self.plan.problems]
+        if self.problem:
+            found.append(f"its memory is not known: {self.problem}")
+        return found
 
 
 @dataclasses.dataclass(eq=False)
@@ -104,12 +123,11 @@ class CallRecord:
         self.calls += 1
         return now
 
-    def add(self, compile: Compile, program: ProgramRecord) -> None:
-        """Note a compilation in the last call, and the program that it made."""
+    def add(self, compile: Compile) -> None:
+        """Note a compilation in the last call."""
         # A call that compiles says nothing of the time of the others.
         self._last_start = None
         self.compiles.append(compile)
-        self.programs.append(program)
 
     @property
     def most_demanding(self) -> ProgramRecord:
@@ -118,19 +136,14 @@ class CallRecord:
 
     def report(self) -> "JitReport":
         """The report of these calls, with the program that needs most of its limit."""
-        program = self.most_demanding
         return JitReport(
             name=self.name,
             place=self.place,
             calls=self.calls,
             step_seconds=statistics.median(self.gaps) if self.gaps else None,
             compiles=tuple(self.compiles),
-            memory=program.memory,
-            plan=program.plan,
-            unplanned=program.unplanned,
             programs=len(self.programs),
-            step_time=program.step_time,
-            problem=program.problem,
+            program=self.most_demanding,
         )
 
 
@@ -144,14 +157,8 @@ class JitReport:
         calls: the number of calls.
         step_seconds: median seconds from one call to the next; None for a single call.
         compiles: its compilations, with their causes.
-        memory: bytes of its program, by its compiler; of several, of the one that needs
-            most of its limit; None if they are not known.
-        plan: the plan of that program; None if there is none.
-        unplanned: why that program has no plan, although there is a limit.
         programs: the number of programs that ran, each for other shapes.
-        step_time: the predicted time of one run of the program with that plan; None
-            without a plan.
-        problem: why the bytes are not known; "" if they are, or if no program has run.
+        program: of these, the one that needs most of its limit.
     """
 
     name: str
@@ -159,12 +166,8 @@ class JitReport:
     calls: int
     step_seconds: float | None
     compiles: tuple[Compile, ...]
-    memory: ProgramCosts | None = None
-    plan: JitPlan | None = None
-    unplanned: tuple[str, ...] = ()
-    programs: int = 1
-    step_time: StepTime | None = None
-    problem: str = ""
+    programs: int
+    program: ProgramRecord
 
     @property
     def step_time_verdict(self) -> Verdict:
@@ -173,56 +176,57 @@ class JitReport:
         It is not broken otherwise: between two calls lies what the script does there,
         and JAX returns from a call before the program has run.
         """
-        if self.step_time is None or self.step_seconds is None:
+        predicted = self.program.step_time
+        if predicted is None or self.step_seconds is None:
             return Verdict.CANNOT_TELL
-        verdict = Verdict(self.step_time.judge(self.step_seconds))
+        verdict = Verdict(predicted.judge(self.step_seconds))
         return Verdict.KEPT if verdict is Verdict.KEPT else Verdict.CANNOT_TELL
 
     @property
     def step_time_text(self) -> str:
         """The predicted time with its verdict; `-` without a prediction."""
-        if self.step_time is None:
+        predicted = self.program.step_time
+        if predicted is None:
             return "-"
-        if self.step_time.problem:
-            return str(self.step_time)
-        return f"{self.step_time}: {self.step_time_verdict}"
+        if predicted.problem:
+            return str(predicted)
+        return f"{predicted}: {self.step_time_verdict}"
 
     @property
     def receipt(self) -> Receipt | None:
         """The budget beside the predicted and the measured bytes; None without one."""
-        if self.plan is None or self.memory is None:
+        plan = self.program.plan
+        if plan is None or self.program.bytes is None:
             return None
-        budget = self.plan.budget
         spend = Spend(
-            name=f"{budget.kind} memory of {self.name}",
+            name=f"{plan.budget.kind} memory of {self.name}",
             unit="bytes",
-            limit=budget.limit_bytes,
-            predicted=self.plan.predicted,
-            measured=self.memory.bytes_of(budget.kind),
+            limit=plan.budget.limit_bytes,
+            predicted=plan.predicted,
+            measured=self.program.bytes,
             source="memory_analysis() of the compiled program that ran",
         )
         return Receipt((spend,))
 
     def __str__(self) -> str:
-        line = f"{self.name} ({self.place}): "
-        if self.memory is not None:
-            kind = "temp" if self.plan is None else self.plan.budget.kind
-            line += f"{format_bytes(self.memory.bytes_of(kind))} of {kind} memory"
+        program, plan, facts = self.program, self.program.plan, []
+        if program.bytes is not None:
+            need = f"{format_bytes(program.bytes)} of {program.kind} memory"
             if self.programs > 1:
-                line += f" in the largest of {self.programs} programs"
-        if self.plan is not None:
-            line += f", {format_bytes(self.plan.unplanned_bytes)} without a plan"
-            if self.plan.gradients:
-                line += f", +{format_share(self.plan.extra_share)} flops"
-            if self.plan.cut_after_s is not None:
-                line += f", planned in {format_seconds(self.plan.cut_after_s)} at most"
-        counted = amount(self.calls, "calls")
-        line += counted if line.endswith(": ") else f"; {counted}"
+                need += f" in the largest of {self.programs} programs"
+            if plan is not None:
+                need += f", {format_bytes(plan.unplanned_bytes)} without a plan"
+                if plan.gradients:
+                    need += f", +{format_share(plan.extra_share)} flops"
+                if plan.cut_after_s is not None:
+                    need += f", planned in {format_seconds(plan.cut_after_s)} at most"
+            facts.append(need)
+        calls = amount(self.calls, "calls")
         if self.step_seconds is not None:
-            line += f", {format_seconds(self.step_seconds)} each"
-        if self.step_time is not None:
-            line += f", predicted {self.step_time_text}"
-        causes = [f"  has no plan: {cause}" for cause in self.unplanned]
-        if self.problem:
-            causes.append(f"  its memory is not known: {self.problem}")
-        return "\n".join([line, *causes, *(f"  {c}" for c in self.compiles)])
+            calls += f", {format_seconds(self.step_seconds)} each"
+        if program.step_time is not None:
+            calls += f", predicted {self.step_time_text}"
+        facts.append(calls)
+        line = f"{self.name} ({self.place}): {'; '.join(facts)}"
+        notes = [*program.problems, *map(str, self.compiles)]
+        return "\n  ".join([line, *notes])

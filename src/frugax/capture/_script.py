@@ -111,27 +111,19 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Any, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The spec of that module, with a loader that calls the function."""
+        """The spec of that module, whose loader calls the function."""
         if name != self._name:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._then)
+            loader: Any = spec.loader
+            execute = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                del loader.exec_module
+                execute(module)
+                self._then()
+
+            loader.exec_module = exec_module
         return spec
-
-
-class _Loader(importlib.abc.Loader):
-    def __init__(self, loader: Any, then: Callable[[], None]) -> None:
-        self._loader, self._then = loader, then
-
-    def create_module(self, spec: Any) -> Any:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        # The module is to have its own loader, which also finds its data files.
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        self._then()

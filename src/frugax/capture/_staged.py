@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import graphlib
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -87,13 +88,9 @@ class GradientSite:
     ) -> tuple[list[Any], list[Any]]:
         """The results and the gradients by `grad`."""
         consts, leaves = self.split(operands)
-        cotangents = [] if self.is_unit else _widen(cotangents)
-        (_, results), grads = grad(leaves, (consts, cotangents))
+        wide = [jnp.asarray(ct, jnp.float32) for ct in cotangents]
+        (_, results), grads = grad(leaves, (consts, [] if self.is_unit else wide))
         return list(results), list(grads)
-
-
-def _widen(cotangents: Sequence[Any]) -> list[Any]:
-    return [jnp.asarray(ct, jnp.float32) for ct in cotangents]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -231,10 +228,10 @@ def _merge(
 def _sort(steps: list[_Step]) -> list[_Step] | None:
     """Steps in an order in which each variable is defined before it is read.
 
-    Operations with effects keep their order. Kahn 1962, doi:10.1145/368996.369025.
+    Operations with effects keep their order. None if there is no such order.
     """
     defined = {v: i for i, s in enumerate(steps) for e in s.eqns for v in e.outvars}
-    needs: list[set[int]] = []
+    sorter: graphlib.TopologicalSorter[int] = graphlib.TopologicalSorter()
     effectful: int | None = None
     for i, step in enumerate(steps):
         read = {v for e in step.eqns for v in variables(e.invars)}
@@ -243,22 +240,21 @@ def _sort(steps: list[_Step]) -> list[_Step] | None:
             if effectful is not None:
                 before.add(effectful)
             effectful = i
-        needs.append(before)
-    readers: dict[int, list[int]] = {}
-    for i, before in enumerate(needs):
-        for n in before:
-            readers.setdefault(n, []).append(i)
-    missing = [len(n) for n in needs]
-    ready = [i for i, n in enumerate(missing) if not n]
+        sorter.add(i, *before)
+    try:
+        sorter.prepare()
+    except graphlib.CycleError:
+        return None
+    # Of the steps that may come next, the first one: they stay in order if they can.
+    ready: list[int] = []
     ordered: list[_Step] = []
-    while ready:
-        i = heapq.heappop(ready)
-        ordered.append(steps[i])
-        for reader in readers.get(i, ()):
-            missing[reader] -= 1
-            if not missing[reader]:
-                heapq.heappush(ready, reader)
-    return ordered if len(ordered) == len(steps) else None
+    while sorter.is_active():
+        for i in sorter.get_ready():
+            heapq.heappush(ready, i)
+        first = heapq.heappop(ready)
+        ordered.append(steps[first])
+        sorter.done(first)
+    return ordered
 
 
 def _evaluate(

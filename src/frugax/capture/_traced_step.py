@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from frugax.errors import ConfigError
 from frugax.jaxprs import (
     ClosedJaxpr,
     Jaxpr,
@@ -16,6 +17,7 @@ from frugax.jaxprs import (
 )
 from frugax.targets import Target
 
+from ._call import Call, FlatProgram
 from ._gradients import MarkedGradient
 from ._plan import Chosen
 from ._staged import StagedProgram
@@ -30,150 +32,119 @@ class TracedStep:
         name: of the function.
         place: `file.py:line` of the function.
         staged: its program, with the gradients marked.
-        shapes: its arguments; those that lie somewhere by choice have a sharding.
+        call: its arguments; those that lie somewhere by choice have a sharding.
         arguments: for each of them, the name of the parameter that it belongs to.
-        donated: for each of them, whether it is donated.
-        tree: the arguments of the call, positional ones and those by name.
         signature: of the function; None if it has none.
+        donated: for each of them, whether it is donated.
         result_places: shardings of the results; None where the compiler chooses.
+        closed_over: unknown arrays that it closes over; on a target only.
     """
 
     name: str
     place: str
     staged: StagedProgram
-    shapes: tuple[Any, ...]
-    arguments: tuple[str, ...]
-    donated: tuple[bool, ...]
-    tree: Any
+    call: Call
+    arguments: Sequence[str]
     signature: inspect.Signature | None
-    result_places: tuple[Any, ...]
+    donated: Sequence[bool]
+    result_places: Sequence[Any]
+    closed_over: Sequence[Any] = ()
 
     @classmethod
-    def of(
-        cls, traced: Any, staged: StagedProgram, shapes: Sequence[Any], **names: Any
-    ) -> "TracedStep":
+    def of(cls, traced: Any, call: Call, **known: Any) -> "TracedStep":
         """The step that `jax.jit(f).trace(*args)` returns.
 
         Args:
             traced: its result.
-            staged: its program.
-            shapes: the flat arguments.
-            names: `name`, `place`, `arguments`, `tree` and `signature`.
+            call: the arguments, as shapes.
+            known: `name`, `place`, `staged`, `arguments` and `signature`.
         """
-        donated = [x.donated for x in jax.tree.leaves(traced.args_info)]
-        places = argument_shardings(traced)
+        places = map(_put, call.leaves, argument_shardings(traced))
         return cls(
-            staged=staged,
-            shapes=tuple(map(_put, shapes, places)),
-            donated=tuple(donated),
+            call=dataclasses.replace(call, leaves=list(places)),
+            donated=[x.donated for x in jax.tree.leaves(traced.args_info)],
             result_places=result_shardings(traced),
-            **names,
+            **known,
         )
+
+    @property
+    def shapes(self) -> list[Any]:
+        """The flat arguments, after the arrays that it closes over."""
+        return [*self.closed_over, *self.call.leaves]
 
     @property
     def num_devices(self) -> int:
         """The number of devices that its arguments and results are divided over."""
-        places = [getattr(x, "sharding", None) for x in self.shapes]
+        places = [getattr(x, "sharding", None) for x in self.shapes if _is_array(x)]
         places += self.result_places
         return max((p.num_devices for p in places if p is not None), default=1)
 
-    def on(self, target: Target) -> "PlacedStep":
+    def on(self, target: Target) -> "TracedStep":
         """The step on the devices of a target.
 
         Raises:
-            ConfigError: it needs more devices than the target has.
+            ConfigError: it needs more devices than the target has, or takes a mutable
+                array, which does not say where it lies.
         """
+        if not target.is_here and not all(map(_is_array, self.call.leaves)):
+            raise ConfigError(
+                "the step takes a mutable array (jax.Ref), and is planned for the "
+                "devices here only"
+            )
         program, unknown = _with_unknown_inputs(self.staged.traced)
-        placed = tuple(target.place([*unknown, *self.shapes]))
+        placed = list(target.place([*unknown, *self.shapes]))
         results: Sequence[Any] = self.result_places
         if not target.is_here:
             moved = _MovedProgram(target)
             program = moved.move(program)
             results = [None if r is None else moved.move(r) for r in results]
-        return PlacedStep(
-            step=self,
+        return dataclasses.replace(
+            self,
             staged=StagedProgram.of(program, self.staged.unplanned),
-            shapes=placed,
-            result_places=tuple(results),
+            closed_over=placed[: len(unknown)],
+            call=dataclasses.replace(self.call, leaves=placed[len(unknown) :]),
+            result_places=results,
         )
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class PlacedStep:
-    """A step with its arguments on the devices of a target.
-
-    Attributes:
-        step: the step.
-        staged: its program.
-        shapes: its flat arguments, after unknown arrays that it closes over.
-        result_places: shardings of the results; None where the compiler chooses.
-    """
-
-    step: TracedStep
-    staged: StagedProgram
-    shapes: tuple[Any, ...]
-    result_places: tuple[Any, ...]
-
-    def build(self, chosen: Chosen) -> "StructuredProgram":
+    def build(self, chosen: Chosen) -> FlatProgram:
         """The jitted program with some gradients replaced."""
-        step, count = self.step, len(self.shapes) - len(self.step.shapes)
 
         def run(closed_over: Sequence[Any], *args: Any, **kwargs: Any) -> list[Any]:
             leaves = jax.tree.leaves((args, kwargs))
             return self.staged.run(chosen, [*closed_over, *leaves])
 
-        run.__name__ = step.name
-        if step.signature is not None:
+        args, kwargs = self.call.tree.unflatten(self.call.leaves)
+        run.__name__ = self.name
+        if self.signature is not None:
             # The compiler names the arguments by it.
             first = inspect.Parameter("closed_over", inspect.Parameter.POSITIONAL_ONLY)
             known = [
                 p.replace(kind=inspect.Parameter.POSITIONAL_ONLY)
-                if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-                and i < len(step.tree.children()[0].children())
+                if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and i < len(args)
                 else p
-                for i, p in enumerate(step.signature.parameters.values())
+                for i, p in enumerate(self.signature.parameters.values())
             ]
             signed: Any = run
             signed.__signature__ = inspect.Signature([first, *known])
-        args, kwargs = step.tree.unflatten(step.donated)
+        donated, donated_by_name = self.call.tree.unflatten(self.donated)
         is_donated = lambda arg: any(jax.tree.leaves(arg))
         options: dict[str, Any] = {
-            "donate_argnums": [i for i, x in enumerate(args, 1) if is_donated(x)],
-            "donate_argnames": [k for k, x in kwargs.items() if is_donated(x)],
+            "donate_argnums": [i for i, x in enumerate(donated, 1) if is_donated(x)],
+            "donate_argnames": [k for k, x in donated_by_name.items() if is_donated(x)],
         }
         if any(place is not None for place in self.result_places):
             options["out_shardings"] = list(self.result_places)
-        return StructuredProgram(jax.jit(run, **options), step.tree, count)
+        leaves, tree = jax.tree.flatten(((tuple(self.closed_over), *args), kwargs))
+        return FlatProgram(jax.jit(run, **options), Call(leaves, tree, ()))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class StructuredProgram:
-    """A jitted function of the arguments of a step, traced for flat ones."""
-
-    jitted: Any
-    tree: Any
-    num_closed_over: int
-
-    def __call__(self, *leaves: Any) -> Any:
-        """Call the function."""
-        args, kwargs = self._structure(leaves)
-        return self.jitted(*args, **kwargs)
-
-    def trace(self, *leaves: Any) -> Any:
-        """Trace the function, as the result of `jax.jit` does."""
-        args, kwargs = self._structure(leaves)
-        return self.jitted.trace(*args, **kwargs)
-
-    def _structure(self, leaves: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        count = self.num_closed_over
-        args, kwargs = self.tree.unflatten(leaves[count:])
-        return [list(leaves[:count]), *args], kwargs
+def _is_array(leaf: Any) -> bool:
+    return not isinstance(leaf, jax.core.AbstractValue)
 
 
 def _put(leaf: Any, place: Any) -> Any:
-    if not hasattr(leaf, "shape") or (
-        place is None and isinstance(leaf, jax.ShapeDtypeStruct)
-    ):
+    is_shape = isinstance(leaf, jax.ShapeDtypeStruct)
+    if not _is_array(leaf) or (place is None and is_shape):
         return leaf
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
 

@@ -98,11 +98,10 @@ class UnknownArray(_Tracer):
         """There is nothing to wait for."""
         return self
 
-    def copy_to_host_async(self) -> None:
-        """There is nothing to copy."""
-
     def delete(self) -> None:
-        """There is nothing to delete."""
+        """There is nothing to delete, nor to copy."""
+
+    copy_to_host_async = delete
 
     def is_deleted(self) -> bool:
         """Whether it was deleted."""

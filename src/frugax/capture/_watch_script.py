@@ -27,6 +27,7 @@ from frugax.fileio import write_whole
 
 from ._explain import ProgramExplanation
 from ._jit import PlannedFunction, read_memory
+from ._plan import describe_error
 from ._replace_jit import replace_jit
 from ._report import CallRecord, JitReport
 
@@ -34,10 +35,6 @@ from ._report import CallRecord, JitReport
 _MAX_LISTED, _MAX_COMPILES = 12, 5
 # Share of the largest program's bytes from which on the arrays of a program are listed.
 _LARGE_SHARE = 0.1
-_DEFINED_AGAIN = (
-    "the function was defined or jitted again, which JAX takes for another one: do so "
-    "once, outside of the loop"
-)
 
 
 def watch_script(settings: dict[str, Any]) -> None:
@@ -83,19 +80,21 @@ class ScriptWatch:
         self._budget = read_memory(settings["memory"])
         self._process = os.getpid()
         # A script may jit a function in each step, and drop it, as it drops those of
-        # its `main`: what they did stays.
-        self._records: list[CallRecord] = []
+        # its `main`: what they did stays, those of one line of source as one.
+        self._records: dict[tuple[str, str], CallRecord] = {}
         self._explained: dict[CallRecord, ProgramExplanation] = {}
 
     def jit(self, fun: Callable[..., Any], options: dict[str, Any]) -> PlannedFunction:
         """Take the place of `jax.jit(fun, **options)`."""
         made = PlannedFunction(fun, self._budget, options, needs_gradient=False)
         made.on_plan, made.on_compile = self._tell_plan, self._note_compile
-        self._records.append(made.record)
+        key = made.record.name, made.record.place
+        made.record = self._records.setdefault(key, made.record)
         return made
 
     def _note_compile(self, function: PlannedFunction) -> None:
         record = function.record
+        function.read_programs()  # it may be gone later
         what = f"frugax: {record.name} ({record.place})"
         if self._settings["watch"]:
             _tell(f"{what} {record.compiles[-1]}")
@@ -103,8 +102,7 @@ class ScriptWatch:
             try:
                 self._explained[record] = function.explain()
             except Exception as e:  # not an error of the script
-                reason = str(e).partition("\n")[0]
-                _tell(f"{what} cannot be explained: {type(e).__name__}: {reason:.300}")
+                _tell(f"{what} cannot be explained: {describe_error(e)}")
 
     def _tell_plan(self, record: CallRecord) -> None:
         # The script is silent meanwhile.
@@ -112,20 +110,16 @@ class ScriptWatch:
         _tell(f"frugax: planning {what}, for up to a minute or ten compilations")
 
     def explanations(self) -> list[ProgramExplanation]:
-        """The functions that were called, those of one line of source as one."""
-        found: dict[tuple[str, str], ProgramExplanation] = {}
-        for record in self._records:
-            if not record.calls:
-                continue
-            key, report = (record.name, record.place), record.report()
-            new = self._explained.get(record, ProgramExplanation(report=report))
-            new = dataclasses.replace(new, report=report)
-            if (earlier := found.get(key)) is not None:
-                new = _join(earlier, new)
-            found[key] = new
+        """The functions that were called."""
+        found = []
+        for record in self._records.values():
+            if record.calls:
+                report = record.report()
+                known = self._explained.get(record, ProgramExplanation(report=report))
+                found.append(dataclasses.replace(known, report=report))
         # Those that were planned, then those that took the longest time.
-        order = lambda e: (e.report.plan is None, -_cost(e.report))
-        return sorted(found.values(), key=order)
+        order = lambda e: (e.report.program.plan is None, -_cost(e.report))
+        return sorted(found, key=order)
 
     def finish(self) -> None:
         """Write the receipt, at the end of the process that started the script."""
@@ -155,26 +149,6 @@ class ScriptWatch:
             _tell(f"receipt: {settings['receipt']}")
 
 
-def _join(earlier: ProgramExplanation, new: ProgramExplanation) -> ProgramExplanation:
-    """Two functions of one line as one, with the larger program of both."""
-    first, second = earlier.report, new.report
-    places = {c.place for c in first.compiles}
-    again = (
-        dataclasses.replace(c, cause=_DEFINED_AGAIN)
-        if c.is_first and c.place in places
-        else c
-        for c in second.compiles
-    )
-    larger = max(earlier, new, key=lambda e: e.bytes)
-    report = dataclasses.replace(
-        larger.report,
-        calls=first.calls + second.calls,
-        compiles=(*first.compiles, *again),
-        programs=first.programs + second.programs,
-    )
-    return dataclasses.replace(larger, report=report)
-
-
 def _cost(report: JitReport) -> float:
     compiled = sum(c.seconds for c in report.compiles)
     return compiled + report.calls * (report.step_seconds or 0.0)
@@ -201,15 +175,14 @@ def describe(
     if not reports:
         return f"{title}: it called no jitted function"
     listed = reports[:_MAX_LISTED]
-    timed = any(r.step_time is not None for r in listed)
+    timed = any(r.program.step_time is not None for r in listed)
     head = ["function", "calls", "each", *["predicted"] * timed]
     head += ["compiles", "memory", "plain", "verdict"]
     rows, notes = [], [] if budget is None else [f"limit: {budget}"]
     if timed:
         notes.append("each: from one call to the next; predicted: one run, on its own")
     for r in listed:
-        plan = r.plan
-        kind = "temp" if plan is None else plan.budget.kind
+        plan, needed = r.program.plan, r.program.bytes
         rows.append(
             [
                 f"{r.name} ({r.place})",
@@ -217,7 +190,7 @@ def describe(
                 "-" if r.step_seconds is None else format_seconds(r.step_seconds),
                 *[r.step_time_text] * timed,
                 str(len(r.compiles)),
-                "-" if r.memory is None else format_bytes(r.memory.bytes_of(kind)),
+                "-" if needed is None else format_bytes(needed),
                 "-" if plan is None else format_bytes(plan.unplanned_bytes),
                 _verdict(r),
             ]
@@ -230,10 +203,7 @@ def describe(
             if plan.cut_after_s is not None:
                 note += f"; planning ended after {format_seconds(plan.cut_after_s)}"
             notes.append(note)
-        problems = r.unplanned if plan is None else plan.problems
-        notes += [f"{r.name}: {problem}" for problem in problems]
-        if r.problem:
-            notes.append(f"{r.name}: its memory is not known: {r.problem}")
+        notes += [f"{r.name}: {problem}" for problem in r.program.problems]
         if len(r.compiles) > 1:
             notes += [f"{r.name} {c}" for c in r.compiles[:_MAX_COMPILES]]
             if (more := len(r.compiles) - _MAX_COMPILES) > 0:
@@ -246,7 +216,7 @@ def describe(
 def _verdict(report: JitReport) -> str:
     if report.receipt is not None:
         return report.receipt.spends[0].verdict.value
-    return "not planned" if report.unplanned else "-"
+    return "not planned" if report.program.unplanned else "-"
 
 
 def describe_memory(

@@ -1,0 +1,95 @@
+"""`Call`: the arguments of a call of a jitted function, as flat arrays."""
+
+import dataclasses
+import functools
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Call:
+    """The arguments of one call, divided as `jax.jit` divides them.
+
+    Attributes:
+        leaves: the traced arguments, flat.
+        tree: their structure, with None in the place of static arguments.
+        static: the static arguments, by position or name.
+    """
+
+    leaves: list[Any]
+    tree: Any
+    static: tuple[tuple[int | str, Any], ...]
+
+    @functools.cached_property
+    def key(self) -> Hashable:
+        """Equal for calls that share a program."""
+        return self.tree, tuple(map(_type_of, self.leaves)), self.static
+
+    @property
+    def kind(self) -> Hashable:
+        """Equal for calls that differ at most in the sizes of their arrays."""
+        types = [
+            (getattr(x, "ndim", 0), getattr(x, "dtype", None)) for x in self.leaves
+        ]
+        return self.tree, tuple(types), self.static
+
+    def of_shapes(self) -> "Call":
+        """The same call without its arrays, which may be large, or be donated.
+
+        A committed array keeps its place.
+        """
+        return dataclasses.replace(self, leaves=list(map(_shape, self.leaves)))
+
+    def rebuild(self, leaves: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of a call with these leaves and the same static arguments."""
+        args, kwargs = self.tree.unflatten(leaves)
+        args, kwargs = list(args), dict(kwargs)
+        for place, value in self.static:
+            if isinstance(place, int):
+                args[place] = value
+            else:
+                kwargs[place] = value
+        return args, kwargs
+
+
+def _type_of(leaf: Any) -> Hashable:
+    aval = jax.typeof(leaf)
+    if not hasattr(aval, "dtype") or not hasattr(aval, "shape"):
+        return aval
+    # The mesh is left out: a tracer knows only those axes that belong to its type.
+    spec = getattr(getattr(aval, "sharding", None), "spec", None)
+    if spec is not None and not any(spec):
+        spec = None
+    return aval.shape, aval.dtype, bool(getattr(aval, "weak_type", False)), spec
+
+
+def _shape(leaf: Any) -> Any:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    aval = jax.typeof(leaf)
+    if not isinstance(aval, jax.core.ShapedArray):
+        return aval  # a mutable array
+    options: dict[str, Any] = {"weak_type": getattr(aval, "weak_type", False)}
+    if isinstance(leaf, jax.Array) and leaf.committed:
+        options["sharding"] = leaf.sharding
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, **options)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FlatProgram:
+    """A jitted program as a function of flat arguments."""
+
+    jitted: Any
+    call: Call
+
+    def __call__(self, *leaves: Any) -> Any:
+        """Call the program."""
+        args, kwargs = self.call.rebuild(leaves)
+        return self.jitted(*args, **kwargs)
+
+    def trace(self, *leaves: Any) -> Any:
+        """Trace the program, as the result of `jax.jit` does."""
+        args, kwargs = self.call.rebuild(leaves)
+        return self.jitted.trace(*args, **kwargs)
