@@ -19,6 +19,7 @@ from frugax.budget import OverheadBudget, Receipt, to_json
 from frugax.errors import OutputError
 
 from ._alerts import EXIT_ALERT, Alerts
+from ._current import close_at_exit
 from ._gpu import GpuDriver
 from ._jit import jit
 from ._watcher import Watcher
@@ -50,6 +51,8 @@ class Run(AbstractContextManager["Run"]):
         self.alerts = alerts
         self._system = _SystemMetrics(journal)
         self._is_whole = True
+        self._is_over = False
+        close_at_exit(self)
 
     @property
     def exit_code(self) -> int:
@@ -83,24 +86,42 @@ class Run(AbstractContextManager["Run"]):
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
-        if self.watcher.is_abandoned:  # a forked child: the run goes on without it
+        error = exc_info[0]
+        self._end(error and error.__name__, lambda: self.watcher.__exit__(*exc_info))
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """End a run whose `with` block was not left, when the process exits."""
+        why = "the process exited before the end of the run"
+        self._end(why, lambda: self.watcher.close(timeout_s))
+
+    def _end(self, stopped_because: str | None, close: Callable[[], None]) -> None:
+        # In a forked child the run goes on without it. A generator's block may be left
+        # as late as the interpreter's end, when nothing can be done any more.
+        if self._is_over or self.watcher.is_abandoned:
             return
         self._system.stop()
-        error = exc_info[0]
-        # A full disk must not end a program that may have weights to save elsewhere.
+        refused: ValueError | None = None
         for end in (
-            lambda: self.watcher.__exit__(*exc_info),
-            lambda: self._write_receipt(error and error.__name__),
+            close,
+            lambda: self._write_receipt(stopped_because),
             self.journal.close,
         ):
             try:
                 end()
+            # A metric that could not be read must not cost the run its end.
+            except ValueError as e:
+                refused = e
+            # A full disk must not end a program that may have weights to save
+            # elsewhere.
             except OutputError as e:
                 # The log may be on the same disk.
                 with contextlib.suppress(OSError):
                     if self._is_whole:
                         sys.stderr.write(f"frugax.watch: this run is not whole: {e}\n")
                 self._is_whole = False
+        self._is_over = True
+        if refused is not None:
+            raise refused
 
     def _write_receipt(self, stopped_because: str | None) -> None:
         receipt = json.loads(self.report().to_json())

@@ -262,7 +262,7 @@ class Watcher(AbstractContextManager["Watcher"]):
             if series is not None and series.calls < series.next_look:
                 # Most calls, where records are thinned: they take 0.2 us.
                 series.calls += 1
-                series.skipped = step, metrics
+                series.skipped = step, metrics.copy()
                 return
         if self._parent_id is not None:
             raise ValueError(
@@ -282,7 +282,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._account.touch(now)
         is_thinned_out = series.count(now)
         if is_thinned_out:
-            series.skipped = step, metrics
+            series.skipped = step, dict(metrics)
             series.skips += 1
         else:
             self._add(step, metrics, series, may_be_thinned=not self.rate.keeps_all)
@@ -323,7 +323,14 @@ class Watcher(AbstractContextManager["Watcher"]):
                 )
             names |= self._last_names
         else:
-            step = as_step(step, after=self._previous_step())
+            step = as_step(step)
+            previous = self._previous_step()
+            if previous is not None and step <= previous:
+                raise ValueError(
+                    f"step {step} comes after step {previous}, and steps must not go "
+                    "back: threads that count for themselves need runs of their own, "
+                    "and a run from a checkpoint needs Journal.rewind."
+                )
         check_names(names)
         # Checked here and not when it is collected, so that the error points at the
         # line that records the value.
@@ -349,26 +356,35 @@ class Watcher(AbstractContextManager["Watcher"]):
 
         A checkpoint and the end of a run need the record of their own step.
         """
+        waiting: list[tuple[int, MetricSeries]] = []
         for series in self._series.values():
             self._count_skipped(series)
-        waiting = [one for one in self._series.values() if one.skipped is not None]
-        for series in sorted(waiting, key=lambda one: one.skipped[0]):
-            step, metrics = series.skipped
+            if series.skipped is None or (
+                before is not None and series.skipped[0] != before
+            ):
+                continue
+            try:
+                waiting.append((as_step(series.skipped[0]), series))
+            except (TypeError, ValueError) as e:
+                series.skips -= 1
+                self._refuse_skipped(series, e)
+        for step, series in sorted(waiting, key=lambda one: one[0]):
             if before is None:
                 series.next_look = 0
-            if before is not None and step != before:
-                continue
             if self._last_recorded is not None and step < self._last_recorded:
                 continue
             entered = self._account.call_clock()
             series.skips -= 1
             try:
-                self._add(step, metrics, series, may_be_thinned=False)
+                self._add(step, series.skipped[1], series, may_be_thinned=False)
             except (TypeError, ValueError) as e:
-                series.skipped = None
-                self._dispatch.writer.losses.give("scalar")
-                self._dispatch.writer.refuse("scalar", 1, e)
+                self._refuse_skipped(series, e)
             self._account.record_s += self._account.call_clock() - entered
+
+    def _refuse_skipped(self, series: MetricSeries, error: Exception) -> None:
+        series.skipped = None
+        self._dispatch.writer.losses.give("scalar")
+        self._dispatch.writer.refuse("scalar", 1, error)
 
     def ingest(
         self,
