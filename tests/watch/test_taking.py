@@ -2,6 +2,8 @@
 
 import json
 import resource
+import subprocess
+import sys
 import threading
 
 import jax
@@ -510,6 +512,9 @@ def test_a_scan_on_several_devices_is_a_curve_for_each(tmp_path):
         (lambda x: watch.histogram("h", x, bins=0), "bins"),
         (lambda x: watch.image("i", x), "'i'"),
         (lambda x: watch.norms("g", {"a": 3}), "'g'"),
+        (lambda x: watch.record("m", {"a/b": x, "a": {"b": x}}), "'a/b'"),
+        (lambda x: watch.frame("system", x), "'system'"),
+        (lambda x: watch.image("i", jnp.ones((2, 2, 1))), "(2, 2, 1)"),
     ],
 )
 def test_a_bad_record_is_refused_where_it_is_written(fn, named):
@@ -539,6 +544,40 @@ def test_distributions_norms_and_images_are_reduced_in_the_program(tmp_path):
     assert [back[f"g/{n}"][0] for n in ("all", "w", "b")] == [13.0, 5.0, 12.0]
     assert back.streams["grey"]["grey"][0].tolist() == [[0, 128], [255, 255]]
     assert back.streams["mask"]["mask"][0].tolist() == [[0, 255], [255, 255]]
+
+
+def test_a_distribution_of_the_whole_range_of_floats_is_even(tmp_path):
+    values = jnp.array([-3e38, 0.0, 1.0, 3e38])
+    back = recorded(tmp_path, lambda x: watch.histogram("h", x, bins=2) or x, values)
+    assert back.streams["h"]["counts"][0].tolist() == [1, 3]
+    assert back.streams["h"]["not_finite"][0] == 0
+
+
+def test_leaves_of_one_name_have_norms_of_their_own(tmp_path):
+    deep = "x" * 110
+    tree = {
+        "all": jnp.array([2.0]),
+        "a/b": jnp.array([3.0]),
+        "a": {"b": jnp.array([4.0])},
+        "one": {deep: jnp.array([6.0])},
+        "two": {deep: jnp.array([8.0])},
+    }
+    back = recorded(tmp_path, lambda x: watch.norms("g", x) or x, tree, calls=1)
+    found = sorted(float(back[name][0]) for name in back.names)
+    assert found == pytest.approx([2.0, 3.0, 4.0, 6.0, 8.0, np.sqrt(129)])
+    assert back["g/all"][0] == pytest.approx(np.sqrt(129))
+
+
+@pytest.mark.parametrize("dtype", ["int2", "int4", "uint4", "float8_e4m3fn"])
+def test_numbers_narrower_than_a_byte_are_kept(tmp_path, dtype):
+    def fn(x):
+        watch.record("one", x[0])
+        watch.frame("all", x)
+        return x
+
+    back = recorded(tmp_path, fn, jnp.array([1, 0], dtype), calls=1)
+    assert back["one"].tolist() == [1]
+    assert back.streams["all"]["all"][0].tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -640,6 +679,40 @@ def test_a_resumed_run_counts_its_programs_on_from_the_last_step(tmp_path):
     assert back.steps.tolist() == list(range(8))
     assert back["x"].tolist() == list(range(8))
     assert back["half"].tolist() == [i / 2 for i in range(8)]
+
+
+def test_a_metric_that_cannot_be_read_leaves_a_run_closed_with_a_receipt(tmp_path):
+    lost = jnp.ones(())
+    run = watch.run(tmp_path / "run", level="full")
+    with refuses(ValueError, "'a'", "deleted"), run:
+        run.record(0, {"a": 1.0})
+        run.record(1, {"a": lost})
+        lost.delete()
+    assert watch.read(run.folder / "journal", strict=True)["a"].tolist() == [1.0]
+    (spend,) = json.loads((run.folder / "receipt.json").read_text())["spends"]
+    assert "1 records are lost" in spend["problems"]
+
+
+@pytest.mark.parametrize(
+    "ending", ["", "for i in steps(run): break", "with run: raise SystemExit(0)"]
+)
+def test_a_run_that_is_left_open_is_closed_when_the_process_exits(tmp_path, ending):
+    code = f"""
+import sys
+from frugax import watch
+def steps(run):
+    with run:
+        yield 0
+run = watch.run(sys.argv[1])
+run.record(0, {{"a": 1.0}})
+{ending}
+"""
+    folder = tmp_path / "run"
+    command = [sys.executable, "-c", code, folder]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert not done.stderr
+    assert watch.read(folder / "journal", strict=True)["a"].tolist() == [1.0]
+    assert json.loads((folder / "receipt.json").read_text())["stopped_because"]
 
 
 def test_a_full_disk_ends_no_program(tmp_path, capsys):

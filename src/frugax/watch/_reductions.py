@@ -35,15 +35,19 @@ def histogram(name: str, value: Any, *, bins: int = 64, when: Any = None) -> Non
     for leaf in leaves:
         if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
             raise TypeError(f"histogram {name!r} needs real numbers, got {leaf.dtype}.")
-    flat = jnp.concatenate([leaf.ravel().astype(jnp.float32) for leaf in leaves])
+    flat = jnp.concatenate([_widen(leaf).ravel() for leaf in leaves])
     finite = jnp.isfinite(flat)
     low = jnp.min(flat, where=finite, initial=jnp.inf)
     high = jnp.max(flat, where=finite, initial=-jnp.inf)
     is_empty = low > high
     low, high = jnp.where(is_empty, 0.0, low), jnp.where(is_empty, 0.0, high)
     # One place for all values alike: a width of zero would divide by zero.
-    width = jnp.where(high > low, high - low, 1.0)
-    place = jnp.clip((flat - low) / width * bins, 0, bins - 1).astype(jnp.int32)
+    # Scaled, since the difference of two large values may overflow.
+    scale = _power_below(jnp.maximum(-low, high))
+    first, width = low / scale, high / scale - low / scale
+    width = jnp.where(width > 0, width, 1.0)
+    place = jnp.clip((flat / scale - first) / width * bins, 0, bins - 1)
+    place = place.astype(jnp.int32)
     # Values that are not finite go one beyond the last bin, which is dropped.
     place = jnp.where(finite, place, bins)
     counts = jnp.zeros(bins + 1, jnp.int32).at[place].add(1)
@@ -57,8 +61,8 @@ def histogram(name: str, value: Any, *, bins: int = 64, when: Any = None) -> Non
 def norms(name: str, tree: Any, *, when: Any = None) -> None:
     """Record the Euclidean norm of each leaf of a tree, and of all of them.
 
-    They are columns of the training steps: `name/` and the path of the leaf, and
-    `name/all`.
+    They are columns of the training steps: `name/` and the path of the leaf, with a
+    number behind a path that another leaf has, and `name/all`.
 
     Args:
         name: the name of the record.
@@ -76,8 +80,13 @@ def norms(name: str, tree: Any, *, when: Any = None) -> None:
         if not jnp.issubdtype(leaf.dtype, jnp.number):
             continue
         label = jax.tree_util.keystr(path, simple=True, separator="/") or "all"
-        # Long paths keep their end, which tells leaves apart.
-        leaves[label[-(98 - len(name)) :]] = leaf
+        # Long paths keep their end, which tells most leaves apart.
+        label = own = label[-max(94 - len(name), 1) :]
+        number = 0
+        while own in leaves or own == "all":
+            number += 1
+            own = f"{label}.{number}"
+        leaves[own] = leaf
     if not leaves:
         raise ValueError(f"norms {name!r} has no array: give it a tree of arrays.")
     found = dict(zip(leaves, _euclidean_norms(list(leaves.values())), strict=True))
@@ -117,13 +126,17 @@ def _widen(array: Any) -> Any:
 def _scaled_norm(x: Any) -> Any:
     """Return the norm of an array of any range, at most the largest float."""
     largest = jnp.max(x, initial=0.0)
-    # A power of two, so that scaling rounds nothing.
-    limits = jnp.finfo(x.dtype)
-    exponent = jnp.clip(jnp.frexp(largest)[1] - 1, limits.minexp, limits.maxexp - 1)
-    power = jnp.ldexp(jnp.ones((), x.dtype), exponent)
-    scale = jnp.where(jnp.isfinite(largest), power, 1.0)
+    scale = jnp.where(jnp.isfinite(largest), _power_below(largest), 1.0)
     norm = jnp.sqrt(jnp.sum((x / scale) ** 2)) * scale
-    return jnp.where(jnp.isfinite(largest), jnp.minimum(norm, limits.max), norm)
+    limit = jnp.finfo(x.dtype).max
+    return jnp.where(jnp.isfinite(largest), jnp.minimum(norm, limit), norm)
+
+
+def _power_below(size: Any) -> Any:
+    """Return the power of two below a positive number: scaling by it is exact."""
+    limits = jnp.finfo(size.dtype)
+    exponent = jnp.clip(jnp.frexp(size)[1] - 1, limits.minexp, limits.maxexp - 1)
+    return jnp.ldexp(jnp.ones((), size.dtype), exponent)
 
 
 def image(name: str, array: Any, *, when: Any = None, lanes: int | None = None) -> None:
@@ -139,21 +152,29 @@ def image(name: str, array: Any, *, when: Any = None, lanes: int | None = None) 
         lanes: as for `record`.
 
     Raises:
-        ValueError: the array has another shape.
+        TypeError: the array does not hold real numbers or truth values.
+        ValueError: the array has another shape, or is empty.
     """
     pixels = jnp.asarray(array)
+    is_real = any(
+        jnp.issubdtype(pixels.dtype, kind)
+        for kind in (jnp.integer, jnp.floating, jnp.bool_)
+    )
+    if not is_real:
+        raise TypeError(f"image {name!r} needs real numbers, got {pixels.dtype}.")
     has_colour = pixels.ndim == 3 and pixels.shape[-1] in (3, 4)
-    if pixels.ndim != 2 and not has_colour:
+    if (pixels.ndim != 2 and not has_colour) or not pixels.size:
         raise ValueError(
             f"image {name!r} must be (height, width), or that with 3 or 4 colours, got "
-            f"{pixels.shape}."
+            f"{pixels.shape}: give one of a batch, and no axis for one colour."
         )
     clipped: Any = jnp.zeros(())
     if pixels.dtype == jnp.bool_:
         pixels = pixels.astype(jnp.uint8) * jnp.uint8(255)
     elif pixels.dtype != jnp.uint8:
         high: Any = 255
-        if pixels.dtype == jnp.int8:  # cannot hold 255
+        is_integer = jnp.issubdtype(pixels.dtype, jnp.integer)
+        if is_integer and jnp.iinfo(pixels.dtype).max < high:
             pixels = pixels.astype(jnp.int32)
         if jnp.issubdtype(pixels.dtype, jnp.floating):
             pixels = _widen(pixels)

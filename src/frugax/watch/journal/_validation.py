@@ -98,7 +98,7 @@ def as_numbers(
     if not is_real(array.dtype):
         raise TypeError(f"{name!r} must be real numbers, got {array.dtype}.")
     kind = array.dtype.kind
-    if kind in "biu":
+    if kind in "biu" or array.dtype.name.startswith(("int", "uint")):
         if kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
             raise ValueError(f"{name!r} must fit in int64, got {array.max()}.")
         return array.astype(np.int64)
@@ -145,12 +145,16 @@ def fits_array(shape: Sequence[int]) -> bool:
 def is_real(dtype: np.dtype) -> bool:
     """Whether `as_number` accepts values of this dtype.
 
-    bfloat16 and the float8 dtypes of ml_dtypes are widened exactly, as float16 is.
+    Those of ml_dtypes, such as bfloat16 and int4, are widened exactly, as float16 is.
     """
     return (
         dtype.kind in "biu"
         or (dtype.kind == "f" and dtype.itemsize <= 8)
-        or dtype.name.startswith(("bfloat", "float8"))
+        or (
+            # To NumPy they are raw bytes.
+            dtype.kind == "V"
+            and dtype.name.startswith(("bfloat", "float", "int", "uint"))
+        )
     )
 
 

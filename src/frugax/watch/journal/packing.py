@@ -35,6 +35,11 @@ DTYPES = {name: np.dtype(f"<{name}") for name in _NUMPY_NAMES} | {
     name: np.dtype(getattr(ml_dtypes, name)) for name in _ML_NAMES
 }
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
+# Narrower than a byte: each value is stored as one that holds it exactly.
+_CODES |= {np.dtype(getattr(ml_dtypes, name)): "i1" for name in ("int2", "int4")}
+_CODES |= {np.dtype(getattr(ml_dtypes, name)): "u1" for name in ("uint2", "uint4")}
+_NARROW_FLOATS = ("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn")
+_CODES |= {np.dtype(getattr(ml_dtypes, name)): "float8_e4m3" for name in _NARROW_FLOATS}
 # Integers as wide as the floating-point dtypes for which XOR along time pays.
 _BITS = {"f2": "<u2", "bfloat16": "<u2", "f4": "<u4", "f8": "<u8"}
 

@@ -54,7 +54,8 @@ class Probe:
             example: a pytree of arrays or numbers.
 
         Raises:
-            ValueError: the name is empty, the kind is unknown, or values are missing.
+            ValueError: the name is empty, the kind is unknown, or values are missing or
+                have one name.
         """
         if not isinstance(name, str) or not name:
             raise ValueError(f"a probe needs a name that is not empty, got {name!r}.")
@@ -65,6 +66,12 @@ class Probe:
         if not leaves:
             raise ValueError(f"probe {name!r} has no value: give it an array.")
         fields = tuple(keystr(path, simple=True, separator="/") for path, _ in leaves)
+        if len({*fields}) < len(fields):
+            twice = max(fields, key=fields.count)
+            raise ValueError(
+                f"probe {name!r} has two values {twice!r}: a '/' in a key looks like a "
+                "nested one; rename it."
+            )
         if kind != "call":  # the others are names in a journal
             for field in fields:
                 label = f"{name}/{field}" if len(fields) > 1 else name

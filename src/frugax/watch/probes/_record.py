@@ -10,6 +10,9 @@ from ._collect import count_numbers
 from ._primitive import ALWAYS, PRESENT, bind
 from ._probe import Kind, Probe, check_storable, check_values
 
+# Streams that a watched run writes itself.
+_OWN_STREAMS = {"watch": "watching itself", "system": "processor and memory"}
+
 
 def record(
     name: str, value: Any, *, when: Any = None, lanes: int | None = None
@@ -111,6 +114,11 @@ def emit(
     arrays = list(map(jnp.asarray, values))
     # Values of "call" probes go to a function and not to the journal.
     if probe.kind != "call":
+        if probe.name in _OWN_STREAMS:
+            raise ValueError(
+                f"a probe cannot be named {probe.name!r}: that stream has the records "
+                f"of {_OWN_STREAMS[probe.name]}; choose another name."
+            )
         for field, array in zip(probe.fields, arrays, strict=True):
             check_storable(probe.name, field, array.shape, array.dtype)
     if probe.kind == "scalar":
