@@ -8,7 +8,6 @@ from ._app import page_app
 from ._curve_summary import MAX_BUCKETS, CurveSummary, to_points
 from ._guard import is_loopback, own_host_names
 from ._journal_index import JournalIndex
-from ._liveness import Signs, judge
 from ._run_collection import RunCollection
 from ._run_store import RunStore
 from ._server import DEFAULT_PORT, serve
@@ -20,9 +19,7 @@ __all__ = [
     "JournalIndex",
     "RunCollection",
     "RunStore",
-    "Signs",
     "is_loopback",
-    "judge",
     "own_host_names",
     "page_app",
     "serve",

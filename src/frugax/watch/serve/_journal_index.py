@@ -6,6 +6,8 @@ about 50 bytes for 64 records. A block is read and unpacked when somebody asks f
 
 import dataclasses
 import threading
+from array import array
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,12 +18,11 @@ from jaxtyping import Float, Int64, Shaped
 from frugax.errors import CorruptFileError
 
 from ..journal import Appended, Change, Column, Rewound
-from ._growing_array import GrowingArray
 
-# A derived column, the seconds of each step; and by stream, the column with the time of
-# each record. A run without a clock has the status of watching, about once a second.
+# The clock of a run is the status of watching, about once a second. The seconds of each
+# step are derived from it, as a further column of that stream.
+CLOCK = "watch", "time"
 STEP_SECONDS = "seconds per step"
-CLOCKS = {"": "seconds", "watch": "time"}
 # Columns of a table of records.
 _MAX_COLUMNS = 32
 # Records that are read for one curve of a short stretch: a tenth of a second.
@@ -31,16 +32,6 @@ _MAX_UNPACKED = 8
 _MAX_UNPACKED_BYTES = 8 * 2**20
 # Blocks that are searched for the newest value of a column after a rewind.
 _MAX_SEARCHED = 16
-
-_BLOCK = np.dtype(
-    [
-        ("offset", "<i8"),  # in the file
-        ("size", "<i8"),  # bytes
-        ("first", "<i8"),  # step
-        ("last", "<i8"),  # step
-        ("end", "<i8"),  # records of the stream up to the end of the block
-    ]
-)
 
 
 class JournalIndex:
@@ -162,16 +153,16 @@ class JournalIndex:
 
         None if there are too many records between, or the column is unknown.
         """
-        clock = CLOCKS.get(stream) if column == STEP_SECONDS else None
+        is_derived = (stream, column) == (CLOCK[0], STEP_SECONDS)
+        if is_derived:
+            column = CLOCK[1]
         with self._lock:
             found = self._streams.get(stream)
-            if found is None or (clock or column) not in found.is_integer:
+            if found is None or column not in found.is_integer:
                 return None
-            blocks = found.blocks.array
-            start = int(np.searchsorted(blocks["last"], low, side="left"))
-            stop = int(np.searchsorted(blocks["first"], high, side="right"))
             # One point more at each side, so that lines run out of the picture.
-            start, stop = max(start - 1, 0), min(stop + 1, len(blocks))
+            start = max(bisect_left(found.lasts, low) - 1, 0)
+            stop = min(bisect_right(found.firsts, high) + 1, found.blocks)
             if stop <= start or (
                 found.start_of(stop) - found.start_of(start) > _MAX_RECORDS
             ):
@@ -179,12 +170,12 @@ class JournalIndex:
             steps, values = [np.empty(0, np.int64)], [np.empty(0)]
             for at in range(start, stop):
                 block = found.read(at)
-                one = block.columns.get(clock or column)
+                one = block.columns.get(column)
                 if one is not None:
                     steps.append(block.steps[one.present])
                     values.append(np.asarray(one.values, np.float64))
         x, y = np.concatenate(steps), np.concatenate(values)
-        if clock is not None:
+        if is_derived:
             x, y = step_seconds(x, y)
         first = max(int(np.searchsorted(x, low, side="left")) - 1, 0)
         last = int(np.searchsorted(x, high, side="right")) + 1
@@ -214,30 +205,32 @@ class _ArrayColumn:
 
     def __init__(self, column: Column, blocks: int) -> None:
         self.shape, self.dtype = column.shape, column.dtype
-        self.ends = GrowingArray(np.int64)
-        for _ in range(blocks):
-            self.ends.append(0)
+        self.ends = array("q", bytes(8 * blocks))
 
     @property
     def count(self) -> int:
-        return int(self.ends.array[-1]) if len(self.ends) else 0
+        return self.start_of(len(self.ends))
 
     def start_of(self, at: int) -> int:
         """How many arrays come before a block."""
-        return int(self.ends.array[at - 1]) if at else 0
+        return self.ends[at - 1] if at else 0
 
 
 class _StreamIndex:
     """The blocks of one stream.
 
     Attributes:
-        blocks: the place of each block, and what it holds.
+        places: where each block is in the file, and then its bytes, in turns.
+        firsts: the first step of each block.
+        lasts: the last step of each block that is not void.
+        ends: how many records there are up to the end of each block.
         is_integer: by column of numbers, whether all of them are whole.
         arrays: the columns of arrays.
     """
 
     def __init__(self, read_block: Callable[[int, int], Appended]) -> None:
-        self.blocks = GrowingArray(_BLOCK)
+        self.places, self.firsts = array("q"), array("q")
+        self.lasts, self.ends = array("q"), array("q")
         self.is_integer: dict[str, bool] = {}
         self.arrays: dict[str, _ArrayColumn] = {}
         self._newest: dict[str, float] = {}  # by column of numbers
@@ -245,47 +238,54 @@ class _StreamIndex:
         self._last_read: Appended | None = None
 
     def __len__(self) -> int:
-        return self.start_of(len(self.blocks))
+        return self.start_of(self.blocks)
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks there are."""
+        return len(self.ends)
 
     def start_of(self, at: int) -> int:
         """How many records come before a block."""
-        return int(self.blocks.array["end"][at - 1]) if at else 0
+        return self.ends[at - 1] if at else 0
 
     def block_of(self, record: int) -> int:
         """Return the number of the block that has a record."""
-        return int(np.searchsorted(self.blocks.array["end"], record, side="right"))
+        return bisect_right(self.ends, record)
 
     def append(self, added: Appended) -> None:
-        first, last = int(added.steps[0]), int(added.steps[-1])
-        end = len(self) + len(added.steps)
         for name, column in added.columns.items():
             if column.shape:
                 if name not in self.arrays:
-                    self.arrays[name] = _ArrayColumn(column, len(self.blocks))
+                    self.arrays[name] = _ArrayColumn(column, self.blocks)
                 continue
             is_integer = column.dtype.kind != "f"
             self.is_integer[name] = self.is_integer.get(name, True) and is_integer
             if len(column):
                 self._newest[name] = float(column.values[-1])
-        self.blocks.append((added.offset, added.size, first, last, end))
+        self.places.extend((added.offset, added.size))
+        self.firsts.append(int(added.steps[0]))
+        self.lasts.append(int(added.steps[-1]))
+        self.ends.append(len(self) + len(added.steps))
         for name, arrays in self.arrays.items():
             column = added.columns.get(name)
             arrays.ends.append(arrays.count + (0 if column is None else len(column)))
 
     def rewind(self, step: int) -> None:
-        kept = int(np.searchsorted(self.blocks.array["first"], step, side="right"))
-        self.blocks.truncate(kept)
+        kept = bisect_right(self.firsts, step)
+        del self.places[2 * kept :], self.firsts[kept:]
+        del self.lasts[kept:], self.ends[kept:]
         for arrays in self.arrays.values():
-            arrays.ends.truncate(kept)
-        if kept and self.blocks.array["last"][-1] > step:
-            self.blocks.array["last"][-1] = step
+            del arrays.ends[kept:]
+        if kept and self.lasts[-1] > step:
+            self.lasts[-1] = step
             block = self.read(kept - 1)
-            self.blocks.array["last"][-1] = block.steps[-1]
-            self.blocks.array["end"][-1] = self.start_of(kept - 1) + len(block.steps)
+            self.lasts[-1] = int(block.steps[-1])
+            self.ends[-1] = self.start_of(kept - 1) + len(block.steps)
             for name, arrays in self.arrays.items():
                 column = block.columns.get(name)
                 count = 0 if column is None else len(column)
-                arrays.ends.array[-1] = arrays.start_of(kept - 1) + count
+                arrays.ends[-1] = arrays.start_of(kept - 1) + count
         self._newest.clear()
         for at in reversed(range(max(kept - _MAX_SEARCHED, 0), kept)):
             if self._newest.keys() == self.is_integer.keys():
@@ -300,14 +300,14 @@ class _StreamIndex:
         Raises:
             LookupError: they are not in the file any more.
         """
-        offset, size, _, last, _ = self.blocks.array[at].tolist()
+        offset, size = self.places[2 * at : 2 * at + 2]
         block = self._last_read
         if block is None or block.offset != offset or block.size != size:
             try:
                 block = self._last_read = self._read_block(offset, size)
             except (OSError, CorruptFileError) as e:
                 raise LookupError("the journal has been replaced or removed.") from e
-        count = int(np.searchsorted(block.steps, last, side="right"))
+        count = int(np.searchsorted(block.steps, self.lasts[at], side="right"))
         if count == len(block.steps):
             return block
         columns = {name: column.head(count) for name, column in block.columns.items()}
@@ -315,7 +315,7 @@ class _StreamIndex:
 
     def count_before(self, step: int) -> int:
         """How many records come before a step."""
-        at = int(np.searchsorted(self.blocks.array["first"], step, side="left")) - 1
+        at = bisect_left(self.firsts, step) - 1
         if at < 0:
             return 0
         inside = np.searchsorted(self.read(at).steps, step, side="left")
@@ -326,7 +326,7 @@ class _StreamIndex:
         arrays = self.arrays[column]
         if step is None:
             return arrays.count - 1
-        at = int(np.searchsorted(self.blocks.array["first"], step, side="right")) - 1
+        at = bisect_right(self.firsts, step) - 1
         if at < 0:
             return 0
         block = self.read(at)
@@ -339,14 +339,10 @@ class _StreamIndex:
     def locate(self, column: str, number: int) -> tuple[Appended, int]:
         """Return the block of an array, and its number among those of the block."""
         arrays = self.arrays[column]
-        at = int(np.searchsorted(arrays.ends.array, number, side="right"))
+        at = bisect_right(arrays.ends, number)
         return self.read(at), number - arrays.start_of(at)
 
     def outline(self) -> dict[str, Any]:
-        blocks = self.blocks.array
-        first = last = None
-        if len(blocks):
-            first, last = int(blocks["first"][0]), int(blocks["last"][-1])
         frames = {
             name: {
                 "count": arrays.count,
@@ -364,8 +360,8 @@ class _StreamIndex:
             "records": len(self),
             "columns": [*self.is_integer],
             "whole": sorted(name for name, whole in self.is_integer.items() if whole),
-            "first": first,
-            "last": last,
+            "first": self.firsts[0] if self.blocks else None,
+            "last": self.lasts[-1] if self.blocks else None,
             "latest": latest,
             "frames": frames,
         }

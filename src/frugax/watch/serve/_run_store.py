@@ -23,17 +23,17 @@ from frugax.fileio import cache_folder, write_whole
 from ..journal import Appended, Follower, Rewound, is_held
 from ._curve_summary import BUCKET, CurveSummary, to_points
 from ._journal_index import (
-    CLOCKS,
+    CLOCK,
     STEP_SECONDS,
     JournalIndex,
     step_seconds,
     to_json_number,
 )
-from ._liveness import Signs, judge
+from ._liveness import judge
 from ._run_folder import read_config, read_facts
 
 CACHE = "watch-curves"
-_FORMAT = 2
+_FORMAT = 3
 _SAVE_S = 60.0
 # Between two looks at the locks of a quiet run.
 _JUDGE_S = 2.0
@@ -73,7 +73,7 @@ class RunStore:
         self._fresh: dict[_Key, CurveSummary] = {}
         self._left_out: set[_Key] = set()
         self._histograms: set[str] = set()
-        self._clocks: dict[str, tuple[int, float]] = {}  # the last step and its time
+        self._clock: tuple[int, float] | None = None  # the last step and its time
         self._step_seconds: deque[float] = deque(maxlen=_RECENT_STEPS)
         self._rewinds = 0  # by which a page knows that what it holds is void
         self._error = ""
@@ -176,7 +176,7 @@ class RunStore:
         self._follower = Follower(self.journal)
         self._meta = self._follower.meta
         self._facts_stamp = [None]  # its config may be in there alone
-        self._fresh, self._clocks = {}, {}
+        self._fresh, self._clock = {}, None
         self._rewinds += 1
         if self.index is not None:
             self.index = JournalIndex(self._read_block)
@@ -189,7 +189,8 @@ class RunStore:
     def _apply(self, change: Any) -> None:
         if isinstance(change, Rewound):
             self._rewinds += 1
-            self._clocks.pop(change.stream, None)
+            if change.stream == CLOCK[0]:
+                self._clock = None
             for (stream, _), curve in self._fresh.items():
                 if stream == change.stream:
                     curve.rewind(change.step)
@@ -202,8 +203,8 @@ class RunStore:
                 steps = change.steps[column.present]
                 values = np.asarray(column.values, np.float64)
                 self._extend((change.stream, name), steps, values)
-                if CLOCKS.get(change.stream) == name:
-                    self._extend_step_seconds(change.stream, steps, values)
+                if (change.stream, name) == CLOCK:
+                    self._extend_step_seconds(steps, values)
         if self.index is not None:
             self.index.apply(change)
 
@@ -220,19 +221,15 @@ class RunStore:
         self._fresh[key].extend(steps, values)
 
     def _extend_step_seconds(
-        self,
-        stream: str,
-        steps: Int64[np.ndarray, " n"],
-        clock: Float[np.ndarray, " n"],
+        self, steps: Int64[np.ndarray, " n"], clock: Float[np.ndarray, " n"]
     ) -> None:
         if not len(steps):
             return
-        before = self._clocks.get(stream)
-        self._clocks[stream] = int(steps[-1]), float(clock[-1])
+        before, self._clock = self._clock, (int(steps[-1]), float(clock[-1]))
         if before is not None:
             steps, clock = np.append(before[0], steps), np.append(before[1], clock)
         at, seconds = step_seconds(steps, clock)
-        self._extend((stream, STEP_SECONDS), at, seconds)
+        self._extend((CLOCK[0], STEP_SECONDS), at, seconds)
         self._step_seconds.extend(seconds[-_RECENT_STEPS:].tolist())
 
     def _note_growth(self, grown_at: float) -> None:
@@ -246,16 +243,14 @@ class RunStore:
         if self._folder is not None:
             held.append(is_held(self._folder / ".lock"))
         return judge(
-            Signs(
-                has_journal=self._has_journal,
-                is_closed=self._closed,
-                is_finished=bool(self._facts.get("finished")),
-                is_held=True if True in held else None if None in held else False,
-                # Clocks of file servers may be ahead of ours.
-                age_s=max(now - self._grown_at, 0.0),
-                longest_gap_s=max(self._gaps_s, default=0.0),
-                error=self._error,
-            )
+            has_journal=self._has_journal,
+            is_closed=self._closed,
+            is_finished=bool(self._facts.get("finished")),
+            is_held=True if True in held else None if None in held else False,
+            # Clocks of file servers may be ahead of ours.
+            age_s=max(now - self._grown_at, 0.0),
+            longest_gap_s=max(self._gaps_s, default=0.0),
+            error=self._error,
         )
 
     def _refresh_facts(self) -> bool:
@@ -374,28 +369,20 @@ class RunStore:
         self, *, since_start: bool
     ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]] | None:
         """Return steps and the seconds at which they were made; None if not known."""
-        for stream, name in sorted(CLOCKS.items(), reverse=True):
-            curve = self._curves.get((stream, name))
-            if curve is None:
-                continue
-            buckets = curve.buckets
-            buckets = buckets[buckets["count"] > 0]
-            if not len(buckets):
-                continue
-            # The clock rises, so the last point of a bucket has its highest value. In
-            # float32 that is too coarse for the time since the epoch: the mean is not.
-            is_epoch = stream == "watch"
-            steps = (buckets["first"] + buckets["last"]) / 2
-            seconds = buckets["sum"] / buckets["count"]
-            started = float(self._meta.get("started") or 0.0)
-            if is_epoch and since_start:
-                seconds = seconds - (started or seconds[0])
-            elif not is_epoch and not since_start:
-                if not started:
-                    return None
-                seconds = seconds + started
-            return steps, seconds
-        return None
+        curve = self._curves.get(CLOCK)
+        if curve is None:
+            return None
+        buckets = curve.buckets
+        buckets = buckets[buckets["count"] > 0]
+        if not len(buckets):
+            return None
+        # The extremes of a bucket are float32, too coarse for the time since the epoch:
+        # the mean is not.
+        steps = (buckets["first"] + buckets["last"]) / 2
+        seconds = buckets["sum"] / buckets["count"]
+        if since_start:
+            seconds = seconds - (float(self._meta.get("started") or 0.0) or seconds[0])
+        return steps, seconds
 
     @property
     def _cache(self) -> Path:

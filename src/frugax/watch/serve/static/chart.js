@@ -377,16 +377,15 @@ export class Chart {
 
 /** The name of the chart that shows a column; empty if none does. */
 export function chartOf(run, stream, column, isAlone) {
-  if (!stream && column === "seconds") return "";
   // Of a histogram they are its edges, which its own picture shows.
   if (/^(low|high|not_finite)$/.test(column) && run.histograms.includes(stream)) return "";
   if (stream === "watch" && (!/overhead$|bytes|seconds per step/.test(column) || /limit/.test(column))) return "";
-  if (stream === "watch" && column === STEP_SECONDS && run.columns.some(([s, c]) => !s && c === STEP_SECONDS)) return "";
   return isAlone ? family(column) : column;
 }
 
 /** Charts in order: what is looked at most comes first. */
 export function rankOf(stream, name) {
+  if (name === STEP_SECONDS) return 50;
   if (stream) return stream === "watch" ? 80 : 60;
-  return name === STEP_SECONDS ? 50 : 10 * [/^loss$/, /loss/, /acc/, /./].findIndex((pattern) => pattern.test(family(name)));
+  return 10 * [/^loss$/, /loss/, /acc/, /./].findIndex((pattern) => pattern.test(family(name)));
 }

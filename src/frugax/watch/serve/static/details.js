@@ -141,7 +141,7 @@ export class Details {
     const add = (name, value, note = "", bar = null) => list.push([name, value, note, bar]);
     const has = main.records > 0;
     add("step", has ? number(main.last) : null, facts.steps ? `of ${number(facts.steps)}${has ? `, ${Math.floor((100 * main.last) / facts.steps)} %` : ""}` : has ? `${number(main.records)} recorded` : "");
-    const ranked = main.columns.filter((c) => c !== "seconds").sort((a, b) => score(b) - score(a));
+    const ranked = [...main.columns].sort((a, b) => score(b) - score(a));
     const shown = ranked.filter((c, i) => ranked.findIndex((d) => family(d) === family(c)) === i).slice(0, 2);
     for (const column of shown) {
       const ends = run.extremes[column];

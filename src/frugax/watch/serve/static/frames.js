@@ -222,7 +222,7 @@ export class Frames {
       return (await answer?.json())?.rows[0] ?? {};
     }));
     if (this.#shown?.step !== step) return;
-    const values = rows.flatMap((row) => Object.entries(row)).filter(([name]) => name !== "seconds").slice(0, 8);
+    const values = rows.flatMap((row) => Object.entries(row)).slice(0, 8);
     find("frame-values").replaceChildren(...values.map(([name, value]) => make("div", {}, make("dt", { text: name }), make("dd", { text: format(name, value) }))));
   }
 
