@@ -287,6 +287,26 @@ def test_inside_another_program_the_records_go_to_its_collector():
     assert taker.got == []
 
 
+@pytest.mark.parametrize("level", ["minimal", "full"])
+def test_a_call_inside_another_program_is_never_a_step(tmp_path, level):
+    with Journal.create(tmp_path / "a", {}) as journal:
+        watcher = Watcher(journal, OverheadBudget("100%"), level=level)
+        watched = jit(lambda x: record("x", x) or x * 2, watcher=watcher)
+        for i in range(100):
+            watched(jnp.float32(i))
+        with warns(UserWarning, "'x'"):
+            jax.jit(lambda x: watched(x) + 1)(jnp.float32(0))
+        _, records = jax.jit(collect(lambda x: watched(x) + 1))(jnp.float32(7))
+        assert float(records["x"]) == 7
+        watcher.level = "full"
+        watched(jnp.float32(100))
+        watcher.finish()
+        assert watcher.losses.tally("scalar").lost == 0
+    back = read(tmp_path / "a")
+    assert back.steps.tolist() == back["x"].tolist()
+    assert back.steps[-1] == 100
+
+
 def test_without_a_watcher_handlers_are_called_and_records_dropped():
     seen = []
     probe = probes.Probe.of("call", "call", lambda x: seen.append(x.tolist()), X)

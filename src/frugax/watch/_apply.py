@@ -8,7 +8,7 @@ import jax
 
 from frugax.budget import Receipt
 
-from ._jit import watch_variants
+from ._jit import WatchedFunction
 from ._program_variants import ProgramVariants
 from ._watch_plan import WatchPlan
 from ._watcher import Watcher
@@ -35,7 +35,7 @@ class WatchedProgram(AbstractContextManager["WatchedProgram"]):
         self.plan = plan
         self.watcher = watcher
         self._variants = ProgramVariants(fn, options, level_of=plan.level_of)
-        self._call = watch_variants(fn, self._variants, watcher, ahead=True)
+        self._call = WatchedFunction(fn, self._variants, watcher, ahead=True)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""

@@ -1,8 +1,7 @@
 """Which program each call of a watched function runs, and the records that it keeps."""
 
-import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -16,6 +15,8 @@ from .sinks import Kind
 
 # A call that no run reaches.
 NEVER = 1 << 62
+# What a call runs, given its number and the arguments.
+Program: TypeAlias = Callable[[int, Any, Any], Any]
 # Records that a function may keep before it asks again.
 _MAX_REST = 64
 
@@ -96,9 +97,8 @@ class CallSchedule(Series):
 
     def call_bare(self, step: int, args: Any, kwargs: Any) -> Any:
         """Run the bare program, and hold the arguments if its records may be wanted."""
-        if self.switches:
-            self._bare_call = step, args, kwargs
-        return self.variants.bare(*args, **kwargs)
+        run = self._hold_and_call if self.switches else self.variants.call_bare
+        return run(step, args, kwargs)
 
     def keep(self, step: int, records: PackedRecords, kinds: frozenset[Kind]) -> None:
         """Queue the records of a call, or remember them if it is thinned out."""
@@ -139,37 +139,32 @@ class CallSchedule(Series):
             entry.is_pinned = True
             self._queue(entry)
 
-    def rest(self, step: int) -> tuple[int, Callable[[int], Callable[..., Any]]]:
-        """Return which call asks next, and what makes the program until then."""
+    def rest(self, step: int) -> tuple[int, Program]:
+        """Return which call asks next, and what runs until then."""
         rate, variants, stride = self._rate, self.variants, self.thinning.stride
         if rate.records_all or rate.planned is not None or variants.records_always:
-            return 0, self._make_bare
+            return 0, variants.call_bare
         if not rate.every:
-            return NEVER, lambda first: variants.bare
+            return NEVER, variants.call_bare
         last = step + _MAX_REST * stride
         if variants.has_frames and rate.keeps_all:
-            return 0, self._make_bare
+            return 0, variants.call_bare
         if variants.has_frames:
             gap = rate.frame_gap_s / max(self.thinning.call_s or np.inf, 1e-9)
             every = rate.every
             last = min(last, step - step % every + every * max(1, round(gap / every)))
         if not variants.has_numbers:
-            return last, lambda first: variants.bare
+            return last, variants.call_bare
         if self.switches:
-            return min(last, step - step % stride + stride), self._make_bare
-        return last, self._make_recording
+            return min(last, step - step % stride + stride), self._hold_and_call
+        return last, self._make_recording()
 
-    def _make_bare(self, first: int) -> Callable[..., Any]:
-        bare, next_step = self.variants.bare, itertools.count(first).__next__
+    def _hold_and_call(self, step: int, args: Any, kwargs: Any) -> Any:
+        # Before the call: the arguments of the call before it are freed now.
+        self._bare_call = step, args, kwargs
+        return self.variants.bare(*args, **kwargs)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            # Before the call: the arguments of the call before it are freed now.
-            self._bare_call = next_step(), args, kwargs
-            return bare(*args, **kwargs)
-
-        return call
-
-    def _make_recording(self, first: int) -> Callable[..., Any]:
+    def _make_recording(self) -> Program:
         """Return a program that records each call and keeps some.
 
         What runs at each call stays in the caches of the processor; another program now
@@ -178,11 +173,9 @@ class CallSchedule(Series):
         recording, queue = self.variants.recording, self._queue
         make_entry = self._entry
         stride, kinds = self.thinning.stride, self._rate.wanted_kinds
-        next_step = itertools.count(first).__next__
         self._bare_call = None
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            step = next_step()
+        def call(step: int, args: Any, kwargs: Any) -> Any:
             out, records = recording(*args, **kwargs)
             if step % stride:
                 self.skipped = step, records, kinds

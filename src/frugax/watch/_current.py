@@ -24,8 +24,6 @@ _registered = False
 # The number of changes of a level or of the current watcher: a function that decided
 # what to run before a change decides again.
 changes = [0]
-# The watched functions, each with programs that it runs without asking.
-queues: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 class _WatcherStack:
@@ -37,9 +35,7 @@ class _WatcherStack:
         _lock = threading.Lock()
         _entered.clear()
         _open.clear()
-        changes[0] += 1
-        for queue in list(queues):
-            queue.abandon()
+        announce_change()
         keep_clients()
 
 
@@ -50,8 +46,6 @@ abandon_in_children(_stack)
 def announce_change() -> None:
     """Have every watched function ask again at its next call."""
     changes[0] += 1
-    for queue in list(queues):
-        queue.stop()
 
 
 def current() -> Any:

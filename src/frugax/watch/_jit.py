@@ -6,6 +6,8 @@ each call, so no choice compiles anything. None of them has an effect: they keep
 fast call path and are found in the compile cache.
 """
 
+import functools
+import itertools
 import time
 import types
 import weakref
@@ -13,15 +15,27 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import jax
+import numpy as np
 
 from frugax.jaxprs import is_tracing
 
-from ._call_schedule import NEVER, CallSchedule
+from ._call_schedule import NEVER, CallSchedule, Program
 from ._callback_receiver import call_handler
 from ._current import changes, current
-from ._program_queue import ProgramQueue, queue_seconds
 from ._program_variants import BARE, LOUD, QUIET, ProgramVariants
 from .probes import MaskedValues, NestedCall, Probe
+
+# More than the caches of a core hold, in float64.
+_EVICTING = 1 << 20
+_TIMINGS = 64
+
+
+def _nothing(step: int, args: Any, kwargs: Any) -> Any:
+    """Stand for a program where the watcher is asked at each call."""
+    raise AssertionError("no call runs it")
+
+
+_ALWAYS_ASK: tuple[int, int, Program] = 0, 0, _nothing
 
 
 @runtime_checkable
@@ -46,23 +60,6 @@ class RecordConsumer(Protocol):
 
     def wants_frames(self) -> bool:
         """Return whether a frame is affordable now."""
-        ...
-
-
-@runtime_checkable
-class WatchedFunction(Protocol):
-    """A jitted function that is watched; call it like the function itself."""
-
-    probes: Mapping[str, Probe]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
-
-    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
-        """Lower the program that returns numbers, as `jax.jit(fn).lower` does."""
-        ...
-
-    def variants(self) -> ProgramVariants:
-        """Return its programs, for measurements."""
         ...
 
 
@@ -117,39 +114,86 @@ def jit(
         return lambda fn: jit(fn, **options)
     if not callable(fn):
         raise TypeError(f"watch.jit needs a function, got {fn!r}.")
-    return watch_variants(fn, ProgramVariants(fn, jit_options), watcher, ahead=ahead)
+    return WatchedFunction(fn, ProgramVariants(fn, jit_options), watcher, ahead=ahead)
 
 
-def watch_variants(
-    fn: Callable[..., Any],
-    variants: ProgramVariants,
-    watcher: RecordConsumer | None,
-    *,
-    ahead: bool,
-) -> Any:
-    """Return the callable that chooses among a function's programs at each call."""
-    nested = NestedCall(getattr(fn, "__name__", "fn"), variants.probes)
-    schedules: weakref.WeakKeyDictionary[Any, CallSchedule] = (
-        weakref.WeakKeyDictionary()
-    )
+class WatchedFunction:
+    """A jitted function that is watched; call it like the function itself.
 
-    def ask(*args: Any, **kwargs: Any) -> Any:
-        step = queue.count()
+    Attributes:
+        probes: its probes by name, known after the first call.
+        watcher: consumer of its records; None for the current watcher.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        variants: ProgramVariants,
+        watcher: RecordConsumer | None,
+        *,
+        ahead: bool,
+    ) -> None:
+        """Compile nothing yet; the arguments are those of `jit`."""
+        functools.update_wrapper(self, fn)
+        self.probes: Mapping[str, Probe] = types.MappingProxyType(variants.probes)
+        self.watcher = watcher
+        self._variants = variants
+        self._compiles_ahead = ahead
+        self._nested = NestedCall(getattr(fn, "__name__", "fn"), variants.probes)
+        self._schedules: weakref.WeakKeyDictionary[Any, CallSchedule] = (
+            weakref.WeakKeyDictionary()
+        )
+        # One call for each number, also of threads that call at once.
+        self._next_step = itertools.count().__next__
+        # Calls below a number run a program without asking the watcher, as long as no
+        # level and no watcher changes.
+        self._ahead: tuple[int, int, Program] = _ALWAYS_ASK
+        # A trace may find new probes, for which the watcher must be asked.
+        variants.on_trace = self._ask_next
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
         # Inside another program a call does not count as a step, and its arrays are
         # tracers: the probes are left to the `watch.jit` around, if one is there.
         if is_tracing():
-            queue.uncount()
-            out = variants.nested(*args, **kwargs)
-            nested.register()
+            out = self._variants.nested(*args, **kwargs)
+            self._nested.register()
             return out
+        step = self._next_step()
+        until, seen, program = self._ahead
+        if step < until and seen == changes[0]:
+            return program(step, args, kwargs)
+        return self._ask(step, args, kwargs)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        # A function in a class is a method of its instances.
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<watched {getattr(self, '__qualname__', 'function')}>"
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """Lower the program that returns numbers, as `jax.jit(fn).lower` does."""
+        return self._variants.lower(*args, **kwargs)
+
+    def variants(self) -> ProgramVariants:
+        """Return its programs, for measurements."""
+        return self._variants
+
+    def _ask_next(self) -> None:
+        self._ahead = _ALWAYS_ASK
+
+    def _ask(self, step: int, args: Any, kwargs: Any) -> Any:
+        """Ask the watcher which program to run, now and in the next calls."""
+        variants = self._variants
         # Read before asking the watcher, so that a change in between is noticed.
         now_seen = changes[0]
         if not variants.is_traced:
             variants.trace(args, kwargs)
-        consumer: Any = current() if watcher is None else watcher
+        consumer: Any = current() if self.watcher is None else self.watcher
         if consumer is None:
             consumer = _NoWatcher(variants.probes)
-        schedule = schedule_of(consumer)
+        schedule = self._schedule_of(consumer)
         if schedule is None:
             level = variants.reduce_level(_due_level(consumer, step))
         else:
@@ -170,35 +214,51 @@ def watch_variants(
             # for the others once, here, and never in the middle.
             variants.is_new = False
             began = time.perf_counter()
-            if ahead:
+            if self._compiles_ahead:
                 variants.compile(args, kwargs)
             if schedule is not None:
                 consumer.compile_s += time.perf_counter() - began
         if schedule is not None:
             schedule.thinning.begin(step, consumer.clock())
-            until, make_program = schedule.rest(step)
+            until, program = schedule.rest(step)
         else:
             until = NEVER if isinstance(consumer, _NoWatcher) else 0
-            make_program = lambda _: variants.bare
+            program = variants.call_bare
         if not variants.records_always:
-            queue.run_until(until, make_program, seen=now_seen)
+            self._ahead = until, now_seen, program
         return out
 
-    def schedule_of(consumer: Any) -> CallSchedule | None:
+    def _schedule_of(self, consumer: Any) -> CallSchedule | None:
         if not hasattr(consumer, "schedule"):
             return None
-        if consumer not in schedules:
-            schedules[consumer] = consumer.schedule(queue_seconds(), variants)
-        return schedules[consumer]
+        if consumer not in self._schedules:
+            self._schedules[consumer] = consumer.schedule(
+                _added_seconds(), self._variants
+            )
+        return self._schedules[consumer]
 
-    queue: Any = ProgramQueue(fn, ask)
-    # A trace may find new probes, for which the watcher must be asked.
-    variants.on_trace = queue.stop
-    queue.lower = variants.lower
-    queue.probes = types.MappingProxyType(variants.probes)
-    queue.variants = lambda: variants
-    queue.watcher = watcher
-    return queue
+
+@functools.cache
+def _added_seconds() -> tuple[float, float]:
+    """Measure what watching adds to a call, with warm and with cold caches."""
+    call = lambda step, args, kwargs: abs(*args, **kwargs)
+    watched = WatchedFunction(abs, ProgramVariants(abs, {}), None, ahead=False)
+    watched._ahead = NEVER, changes[0], call
+    return _time_added(watched, 1), _time_added(watched, _EVICTING)
+
+
+def _time_added(watched: WatchedFunction, evicting: int) -> float:
+    memory = np.ones(evicting)
+    added = []
+    for i in range(_TIMINGS):
+        taken: dict[Any, float] = {}
+        for fn in (watched, abs) if i % 2 else (abs, watched):
+            memory.sum()
+            started = time.perf_counter()
+            fn(1)
+            taken[fn] = time.perf_counter() - started
+        added.append(taken[watched] - taken[abs])
+    return max(float(np.median(added)), 0.0)
 
 
 def _due_level(consumer: RecordConsumer, step: int) -> int:

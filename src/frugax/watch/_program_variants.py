@@ -162,6 +162,10 @@ class ProgramVariants:
         """Trace the function to find its probes."""
         self.bare.trace(*args, **kwargs)
 
+    def call_bare(self, step: int, args: Any, kwargs: Any) -> Any:
+        """Call the bare program, whatever the number of the call is."""
+        return self.bare(*args, **kwargs)
+
     def call_level(
         self, level: int, *args: Any, **kwargs: Any
     ) -> tuple[Any, PackedRecords]:
