@@ -1,10 +1,12 @@
 """A curve of any length is held in bounded memory, with its extremes and its holes."""
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 
+from frugax.budget import to_json
 from frugax.watch.serve import MAX_BUCKETS, CurveSummary, to_points
 
 
@@ -27,7 +29,7 @@ def test_extremes_means_and_holes_are_exact_at_any_length(piece):
     assert len(buckets) <= MAX_BUCKETS + 1
     assert summary.points == n == buckets["count"].sum() + buckets["holes"].sum()
     assert buckets["high"].max() == 50.0
-    assert buckets["low"].min() == np.float32(np.nanmin(values))
+    assert buckets["low"].min() == np.nanmin(values)
     assert buckets["sum"].sum() == pytest.approx(np.nansum(values))
     assert (buckets["first"][1:] == buckets["last"][:-1] + 3).all()
     found = points_of(summary)
@@ -68,3 +70,13 @@ def test_an_axis_of_time_places_steps_by_the_clock():
     # One more at each side, so that the line leaves the picture.
     assert found["x"] == [140.0, 150.0, 160.0, 170.0, 180.0]
     assert found["y"] == [4.0, 5.0, 6.0, 7.0, 8.0]
+
+
+def test_values_beyond_float32_keep_their_extremes():
+    summary = CurveSummary()
+    values = np.tile([-1e300, 1e39, 1.7e308, np.inf], 1000)
+    summary.extend(np.arange(4000), values)
+    assert summary.extremes == (-1e300, 1.7e308)
+    found = points_of(summary)
+    assert set(found["low"]) == {-1e300}
+    assert json.loads(to_json(found), parse_constant=pytest.fail)["y"]

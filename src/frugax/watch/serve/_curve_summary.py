@@ -5,6 +5,7 @@ and each holds twice as many: a pyramid of which only the finest affordable leve
 kept, since every coarser one follows from it.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,8 @@ BUCKET = np.dtype(
     [
         ("first", "<i8"),
         ("last", "<i8"),
-        ("low", "<f4"),
-        ("high", "<f4"),
+        ("low", "<f8"),
+        ("high", "<f8"),
         ("sum", "<f8"),
         ("count", "<i4"),  # finite points
         ("holes", "<i4"),  # points that are not finite
@@ -129,8 +130,9 @@ def merge_pairs(buckets: Shaped[np.ndarray, " n"]) -> Shaped[np.ndarray, " m"]:
     # A bucket without a finite point has inf and -inf, which these leave out.
     merged["low"] = np.minimum(one["low"], two["low"])
     merged["high"] = np.maximum(one["high"], two["high"])
-    for name in ("sum", "count", "holes"):
-        merged[name] = one[name] + two[name]
+    with np.errstate(over="ignore"):
+        for name in ("sum", "count", "holes"):
+            merged[name] = one[name] + two[name]
     return np.concatenate([merged, buckets[even:]])
 
 
@@ -202,7 +204,8 @@ def _to_buckets(
     made["first"], made["last"] = steps[:, 0], steps[:, -1]
     made["low"] = values.min(1, where=is_finite, initial=np.inf)
     made["high"] = values.max(1, where=is_finite, initial=-np.inf)
-    made["sum"] = values.sum(1, where=is_finite)
+    with np.errstate(over="ignore"):  # the mean of such values is not shown
+        made["sum"] = values.sum(1, where=is_finite)
     made["count"] = is_finite.sum(1)
     made["holes"] = values.shape[1] - made["count"]
     return made
@@ -211,6 +214,8 @@ def _to_buckets(
 def _round(values: Float[np.ndarray, " n"]) -> list[float | None]:
     """Round to seven digits; numbers that are not finite become None."""
     return [
-        float(f"{value:.7g}") if abs(value) < 1e9 else value if value == value else None
+        (float(f"{value:.7g}") if abs(value) < 1e9 else value)
+        if math.isfinite(value)
+        else None
         for value in values.tolist()
     ]

@@ -376,12 +376,13 @@ class RunStore:
         buckets = buckets[buckets["count"] > 0]
         if not len(buckets):
             return None
-        # The extremes of a bucket are float32, too coarse for the time since the epoch:
-        # the mean is not.
         steps = (buckets["first"] + buckets["last"]) / 2
         seconds = buckets["sum"] / buckets["count"]
         if since_start:
-            seconds = seconds - (float(self._meta.get("started") or 0.0) or seconds[0])
+            # Of a journal that was not written by `watch.run` it may be anything.
+            started = self._meta.get("started")
+            is_known = isinstance(started, int | float)
+            seconds = seconds - (started if is_known else seconds[0])
         return steps, seconds
 
     @property
