@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from ._program_variants import BARE, LOUD, QUIET, ProgramVariants
+from ._program_variants import BARE, QUIET, ProgramVariants
 from ._rate import Rate
 from ._series import Entry, ProgramRecords, Series
 from ._thinning import LONG_STEP_S
@@ -185,6 +185,3 @@ class CallSchedule(Series):
             return out
 
         return call
-
-
-__all__ = ["BARE", "LOUD", "NEVER", "QUIET", "CallSchedule"]

@@ -69,8 +69,20 @@ class EventQueue:
         if charge > self.max_bytes:
             self._losses.drop(event.kind, why="too large")
             return
+        kind = event.kind
+        # Decided before anything is dropped: an event that would not fit even without
+        # all less important ones must not cost those their place.
+        droppable = KINDS[KINDS.index(kind) :]
+        room = self.max_bytes - self.bytes
+        if charge > room + sum(self.bytes_by_kind[other] for other in droppable):
+            self._losses.drop(kind, why="queue full")
+            return
+        for other in reversed(droppable):
+            while self._queued[other] and self.bytes + charge > self.max_bytes:
+                self._drop_oldest(other)
         self._order += 1
-        self._place(QueuedEvent(event, self._order, charge), first=False)
+        self._queued[kind].append(QueuedEvent(event, self._order, charge))
+        self.bytes_by_kind[kind] += charge
 
     def take(self, max_events: int) -> list[QueuedEvent]:
         """Take out events, the most important classes first."""
@@ -96,10 +108,11 @@ class EventQueue:
         self._out_bytes -= sum(item.charge for item in taken)
 
     def put_back(self, taken: list[QueuedEvent]) -> None:
-        """Return events to the front of their classes."""
+        """Return events to the front of their classes; they have counted all along."""
         self.release(taken)
         for item in reversed(taken):
-            self._place(item, first=True)
+            self._queued[item.event.kind].appendleft(item)
+            self.bytes_by_kind[item.event.kind] += item.charge
 
     def clear(self) -> list[QueuedEvent]:
         """Remove and return all events that wait."""
@@ -108,28 +121,6 @@ class EventQueue:
             self._queued[kind].clear()
             self.bytes_by_kind[kind] = 0
         return removed
-
-    def _place(self, item: QueuedEvent, *, first: bool) -> None:
-        kind = item.event.kind
-        rank = KINDS.index(kind)
-        # Decided before anything is dropped: an event that would not fit even without
-        # all less important ones must not cost those their place. An event that is put
-        # back is older than its own class, so it does not displace that either.
-        droppable = KINDS[rank + 1 :] if first else KINDS[rank:]
-        staying = sum(
-            self.bytes_by_kind[other] for other in KINDS if other not in droppable
-        )
-        if item.charge > self.max_bytes - self._out_bytes - staying:
-            self._losses.drop(kind, why="queue full")
-            return
-        for other in reversed(droppable):
-            while self._queued[other] and self.bytes + item.charge > self.max_bytes:
-                self._drop_oldest(other)
-        if first:
-            self._queued[kind].appendleft(item)
-        else:
-            self._queued[kind].append(item)
-        self.bytes_by_kind[kind] += item.charge
 
     def _drop_oldest(self, kind: Kind) -> None:
         oldest = self._queued[kind].popleft()

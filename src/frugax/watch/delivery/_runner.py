@@ -1,11 +1,9 @@
 """Run a function of the user's, or a sink's, in another thread with a timeout."""
 
 import dataclasses
-import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Literal, TypeAlias
 
 from frugax.fileio import abandon_in_children
@@ -33,14 +31,11 @@ class Outcome:
     error: str = ""
 
 
-_Job: TypeAlias = tuple[Callable[[], object], "Future[Outcome]"]
-
-
 class Runner:
-    """Runs calls in threads of its own; no exception of a call gets out.
+    """Runs calls in threads of their own; no exception of a call gets out.
 
-    An abandoned call goes on in its thread, which is reused once the call has ended.
-    While `max_hung` calls hang, nothing more is started.
+    An abandoned call goes on in its thread. While `max_hung` calls hang, nothing more
+    is started.
     """
 
     def __init__(self, *, max_hung: int = 4) -> None:
@@ -52,45 +47,34 @@ class Runner:
     def abandon(self) -> None:
         """Forget all threads: a forked child has none of them."""
         self._lock = threading.Lock()
-        self._hung: list[Future[Outcome]] = []
-        # Threads are reused, since starting one costs more than most callbacks.
-        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-        self._idle = threading.Semaphore(0)  # threads that wait for a job
+        self._hung: list[threading.Thread] = []
 
     def run(self, call: Callable[[], object], *, wait_s: float) -> Outcome:
         """Call a function in another thread and wait until it ends."""
         # Without a limit, a function that always hangs would leave a thread per call.
         with self._lock:
-            self._hung = [one for one in self._hung if not one.done()]
+            self._hung = [thread for thread in self._hung if thread.is_alive()]
             if len(self._hung) >= self._max_hung:
                 return Outcome("not started", 0.0, f"{len(self._hung)} others hang")
-        if not self._idle.acquire(blocking=False):
-            try:
-                # Daemon: a function that hangs must not keep the process alive when
-                # the run ends.
-                threading.Thread(
-                    target=self._serve, name="frugax callback", daemon=True
-                ).start()
-            except RuntimeError as e:  # no more threads, or the interpreter is exiting
-                return Outcome("not started", 0.0, error_text(e))
-        outcome: Future[Outcome] = Future()
-        self._jobs.put((call, outcome))
+        outcomes: list[Outcome] = []
+        # Daemon: a function that hangs must not keep the process alive when the run
+        # ends.
+        thread = threading.Thread(
+            target=lambda: outcomes.append(run_inline(call)),
+            name="frugax callback",
+            daemon=True,
+        )
         try:
-            return outcome.result(wait_s)
-        except TimeoutError:
-            return Outcome("hung", wait_s)
+            thread.start()
+        except RuntimeError as e:  # no more threads, or the interpreter is exiting
+            return Outcome("not started", 0.0, error_text(e))
+        try:
+            thread.join(wait_s)
         finally:
-            if not outcome.done():
+            if thread.is_alive():
                 with self._lock:
-                    self._hung.append(outcome)
-
-    def _serve(self) -> None:
-        while True:
-            call, outcome = self._jobs.get()
-            outcome.set_result(run_inline(call))
-            # An idle thread must not keep the arrays of its last call alive.
-            del call, outcome
-            self._idle.release()
+                    self._hung.append(thread)
+        return outcomes[0] if outcomes else Outcome("hung", wait_s)
 
 
 def run_inline(call: Callable[[], object]) -> Outcome:
