@@ -29,12 +29,14 @@ class Array:
         bytes: in the device's memory, with padding; 0 for an array elsewhere.
         dtype: as XLA writes it; "" for a tuple.
         dims: sides, without padding.
+        order: dimensions, from the one whose elements are neighbours in memory.
     """
 
     shape: str
     bytes: int
     dtype: str = ""
     dims: tuple[int, ...] = ()
+    order: tuple[int, ...] = ()
 
     @property
     def elements(self) -> int:
@@ -58,15 +60,15 @@ def _read_array(shape: Message) -> Array:
     sides = shape.numbers(_DIMENSIONS)
     text = f"{name}[{','.join(map(str, sides))}]"
     layout = shape.message(_LAYOUT)
+    order = tuple(layout.numbers(_MINOR_TO_MAJOR))
     # Other spaces are on-chip memory of a TPU, or the host's memory.
     if layout.number(_MEMORY_SPACE):
-        return Array(text, 0, name, sides)
+        return Array(text, 0, name, sides, order)
     padded = list(sides)
     for tile in layout.messages(_TILES)[:1]:
-        order = layout.numbers(_MINOR_TO_MAJOR)
         # The last side of a tile lies along the dimension that changes fastest.
         for side, dim in zip(
             reversed(tile.numbers(_TILE_DIMENSIONS)), order, strict=False
         ):
             padded[dim] = -(-padded[dim] // side) * side
-    return Array(text, math.prod(padded) * bits // 8, name, sides)
+    return Array(text, math.prod(padded) * bits // 8, name, sides, order)

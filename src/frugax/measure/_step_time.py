@@ -19,17 +19,20 @@ from frugax.targets import AcceleratorRates, CompiledAnswer, CpuRates, Target
 from ._program_costs import program
 from ._work import Branches, Loop, Operation, Work, work
 
-# On processors, chosen on ten programs (benchmarks/step_time_programs.py, CHOSEN_ON):
-# multiples of the measured rates and of the sum, of which they took 0.66 to 1.05.
-_DENSE, _CONVOLUTION = 0.98, 0.48
-_ARITHMETIC, _TRANSCENDENTAL = 1 / 13, 1 / 117  # of the flops of products
+# Parts of the measured rates that programs reach, chosen on ten of them on two cores of
+# an EPYC (benchmarks/step_time_programs.py, CHOSEN_ON), which took 0.85 to 1.15 of the
+# sum.
+_DENSE = 1.1
+# The gradients of a convolution run side by side, and are measured alone.
+_CONVOLUTION, _KERNEL_GRADIENT = 1.2, 1.4
+_ARITHMETIC = 1 / 12  # of the flops of products
 _CACHED_BYTES = 100_000
-_CACHED, _PASSED, _REDUCED = 1.95, 0.8, 0.2  # of the memory's rate
-_START, _SERIAL, _LAUNCH = 0.36, 1 / 70, 9.0  # of the time of a small product
-_CPU_RANGE = (0.59, 1.18)
+_CACHED, _PASSED, _REDUCED = 1.2, 0.37, 0.24  # of the memory's rate
+_START, _SERIAL, _LAUNCH = 0.3, 1 / 70, 20.0  # of the time of a small product
+_CPU_RANGE = (0.7, 1.4)
 # Larger blocks are taken from the system anew by each run, which fills them with zeros
 # page by page (glibc's largest threshold).
-_FRESH_BYTES, _FRESH = 32 * 2**20, 0.11  # of the memory's rate
+_FRESH_BYTES = 32 * 2**20
 _ACCELERATOR_RANGE = 2.0
 
 
@@ -86,7 +89,7 @@ def step_time(
     if isinstance(rates, CpuRates):
         costs = program(compiled)
         fresh = [n for n in (costs.temp_bytes, costs.output_bytes) if n > _FRESH_BYTES]
-        once = sum(fresh) / (_FRESH * rates.memory) + _LAUNCH * rates.start_seconds
+        once = sum(fresh) / rates.fresh_memory + _LAUNCH * rates.start_seconds
         least, most = _add_up(done, lambda o: _on_processor(o, rates))
         # Several devices share the cores.
         low, high = (target.num_devices * each for each in _CPU_RANGE)
@@ -148,21 +151,30 @@ def _on_accelerator(operation: Operation, rates: AcceleratorRates) -> float:
 def _on_processor(operation: Operation, rates: CpuRates) -> float:
     if operation.collective:
         return operation.moved_bytes / (_PASSED * rates.memory)
-    is_convolution = operation.kind == "convolution"
-    dense = rates.products * (_CONVOLUTION if is_convolution else _DENSE)
     # Half as many float64 as float32 fit into one instruction.
     width = 2 if operation.dtype in ("f64", "c64", "c128") else 1
-    if operation.bytes < _CACHED_BYTES:
-        memory = _CACHED * rates.memory
-    else:
-        is_reduction = operation.kind == "reduction"
-        memory = rates.memory * (_REDUCED if is_reduction else _PASSED)
-    arithmetic = operation.arithmetic / (_ARITHMETIC * rates.products)
-    special = operation.transcendentals / (_TRANSCENDENTAL * rates.products)
     return (
         _START * rates.start_seconds
-        + width * operation.flops / dense
-        + max(operation.bytes / memory, arithmetic)
-        + special
+        + width * operation.flops / _dense_rate(operation, rates)
+        + operation.bytes / _memory_rate(operation, rates)
+        + operation.arithmetic / (_ARITHMETIC * rates.products)
+        + operation.transcendentals / rates.transcendentals
         + _SERIAL * operation.serial * rates.start_seconds
     )
+
+
+def _dense_rate(operation: Operation, rates: CpuRates) -> float:
+    if operation.kind == "convolution":
+        return _CONVOLUTION * rates.convolutions
+    if operation.kind == "kernel_gradient":
+        return _KERNEL_GRADIENT * rates.kernel_gradients
+    return _DENSE * rates.products
+
+
+def _memory_rate(operation: Operation, rates: CpuRates) -> float:
+    if operation.kind == "transpose":
+        return rates.transposes
+    if operation.kind in ("reduction", "scatter"):
+        return _REDUCED * rates.memory
+    part = _CACHED if operation.bytes < _CACHED_BYTES else _PASSED
+    return part * rates.memory

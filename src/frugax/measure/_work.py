@@ -19,7 +19,14 @@ from ._hlo import Computation, Instruction, Module
 from ._protobuf import Message
 
 Kind: TypeAlias = Literal[
-    "product", "convolution", "reduction", "scatter", "sort", "pass"
+    "product",
+    "convolution",
+    "kernel_gradient",
+    "reduction",
+    "scatter",
+    "sort",
+    "transpose",
+    "pass",
 ]
 
 _COLLECTIVES = (
@@ -73,7 +80,7 @@ _MARKERS = frozenset(
     }
 )
 # Field numbers of hlo.proto, which are fixed once published.
-_WINDOW, _CONVOLUTION, _CALL_TARGET, _DOT = 15, 16, 28, 30
+_DIMENSIONS, _WINDOW, _CONVOLUTION, _CALL_TARGET, _DOT = 14, 15, 16, 28, 30
 _BATCH_GROUPS = 58
 _KERNEL_INPUT, _KERNEL_OUTPUT = 3, 4
 _INPUT_BATCH, _INPUT_SPATIAL, _OUTPUT_SPATIAL = 7, 11, 12
@@ -243,6 +250,9 @@ class _Reader:
         """Add the work of one instruction, which may be part of a fusion."""
         opcode = instruction.opcode
         operands = computation.operands(instruction)
+        moves = opcode in ("copy", "transpose")
+        if moves and counts.kind == "pass" and _transposes(instruction, operands[0]):
+            counts.kind = "transpose"
         if opcode in _NO_WORK | _MOVES:
             return
         if opcode in _TRANSCENDENTALS:
@@ -251,7 +261,8 @@ class _Reader:
             counts.add_product("product", _dot_flops(instruction, operands), operands)
         elif opcode == "convolution":
             flops = _convolution_flops(instruction, operands)
-            counts.add_product("convolution", flops, operands)
+            kind = "kernel_gradient" if _slides_little(instruction) else "convolution"
+            counts.add_product(kind, flops, operands)
         elif opcode == "custom-call":
             self._count_call(instruction, operands, counts)
         elif opcode in ("reduce", "reduce-window", "select-and-scatter", "map"):
@@ -345,6 +356,15 @@ def _scalar_elements(instruction: Instruction) -> int:
     if instruction.opcode != "multiply" or len(array.dims) < 3 or array.dims[-2] != 1:
         return 0
     return array.elements
+
+
+def _transposes(instruction: Instruction, operand: Instruction) -> bool:
+    """Whether neighbours in memory are not neighbours in the memory of the operand."""
+    after, before = instruction.arrays[0], operand.arrays[0]
+    permutation = instruction.message.numbers(_DIMENSIONS) or range(len(after.dims))
+    old = next((d for d in before.order if before.dims[d] > 1), None)
+    new = next((permutation[d] for d in after.order if after.dims[d] > 1), None)
+    return old != new
 
 
 def _width(dtype: str) -> int:
@@ -469,6 +489,18 @@ def _convolution_flops(
     return 2.0 * batch * channels * pairs
 
 
+def _slides_little(instruction: Instruction) -> bool:
+    """Whether the window has more places than it slides to.
+
+    So has the gradient of a kernel, whose window is the gradient of the outputs.
+    """
+    numbers = instruction.message.message(_CONVOLUTION)
+    window = instruction.message.message(_WINDOW).messages(1)
+    out = instruction.arrays[0].dims
+    slides = math.prod(out[place] for place in numbers.numbers(_OUTPUT_SPATIAL))
+    return math.prod(side.number(1) for side in window) > slides
+
+
 def _valid_pairs(side: Message, size: int, size_out: int) -> int:
     """Pairs of an output and a weight along one side that meet an input."""
     stride, low = max(side.number(2), 1), _signed(side.number(3))
@@ -494,5 +526,5 @@ def _signed(value: int) -> int:
 
 def _sorted_length(instruction: Instruction) -> int:
     dims = instruction.arrays[0].dims
-    (axis,) = instruction.message.numbers(14) or (0,)
+    (axis,) = instruction.message.numbers(_DIMENSIONS) or (0,)
     return dims[axis] if dims else 1

@@ -27,16 +27,26 @@ class AcceleratorRates:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CpuRates:
-    """What three small programs reach on all cores of this machine.
+    """What small programs in float32 reach on all cores of this machine, by second.
 
     Attributes:
-        products: flops a second of a float32 matrix product.
-        memory: bytes a second of a pass over arrays that do not fit the caches.
+        products: flops of a large matrix product.
+        convolutions: flops of a convolution with a small kernel.
+        kernel_gradients: flops of the gradient of such a kernel.
+        transcendentals: hyperbolic tangents.
+        memory: bytes of a pass over arrays that stay in the last cache.
+        transposes: bytes of a pass that reads columns and writes rows.
+        fresh_memory: bytes of memory that the system gives and fills with zeros.
         start_seconds: time of a matrix product that is too small to take any.
     """
 
     products: float
+    convolutions: float
+    kernel_gradients: float
+    transcendentals: float
     memory: float
+    transposes: float
+    fresh_memory: float
     start_seconds: float
 
 
