@@ -479,6 +479,13 @@ def test_a_step_that_the_optimiser_skips_does_not_end_training(tmp_path):
     assert np.isfinite(result.loss)
 
 
+def test_final_weights_that_are_not_finite_are_refused():
+    # The gradient of a norm is NaN at its zero, where the loss is 0.
+    step = make_train_step(lambda w, x: jnp.linalg.norm(w - x), optax.sgd(0.1))
+    with refuses(DivergedError, "params", "1 steps"):
+        fit(step, step.init(jnp.ones(2)), [jnp.ones(2)], steps=1)
+
+
 def test_skipped_steps_are_limited():
     step = apply_if_finite_step()
     first = lambda: step.init(start().params)

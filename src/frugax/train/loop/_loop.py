@@ -127,6 +127,7 @@ class Loop:
             saves = self.checkpoints is not None and jax.process_count() == 1
             with _catch_interrupts(also_terminate=saves) as asked:
                 because = self._take_steps(asked)
+                self._check_weights()
                 if because != "interrupted":
                     self._evaluate_state()
                 self._save_state()
@@ -258,6 +259,14 @@ class Loop:
                 text += f", and max_skipped={self.max_skipped} allows no more of these"
                 raise DivergedError(self._with_checkpoint(text))
             self.num_skipped += 1
+
+    def _check_weights(self) -> None:
+        """Refuse final weights that are not finite: their loss is still to come."""
+        if self.num_taken == self._start:
+            return
+        if (place := find_nonfinite_weight(self.state)) is not None:
+            text = f"{place} is not finite after {self.num_taken} steps"
+            raise DivergedError(self._with_checkpoint(text))
 
     def _with_checkpoint(self, text: str) -> str:
         text += ": lower the learning rate, clip the gradients, or look at that batch."
