@@ -226,6 +226,13 @@ def clipped_sum(ws, x):
     return jax.checkpoint(lambda ws, x: 3 * clip(jnp.mean(net(ws, x) ** 2)))(ws, x)
 
 
+def solve_for_each_row(ws, x):
+    rows = net(ws, x)
+    matrices = 3 * jnp.eye(16)[None] + rows[:, :, None] * rows[:, None, :]
+    solved = jnp.linalg.solve(matrices, rows[..., None])
+    return jnp.mean(solved**2) + jnp.mean(jnp.linalg.slogdet(matrices)[1])
+
+
 KERNELS = list(jax.random.normal(KEY, (2, 3, 3, 8, 8)) / 8)
 IMAGES = jax.random.normal(KEY, (8, 8, 8, 8))
 TOKENS = jax.random.randint(KEY, (16, 12), 0, 16)
@@ -253,6 +260,7 @@ CASES = {
     "choices": (choices, (WS, X, LABELS), 0),
     "data_without_gradients": (data_without_gradients, (WS, X), 0),
     "unused_results": (unused_results, (WS, X), 0),
+    "solve_for_each_row": (solve_for_each_row, (WS, X), 0),
     "rules_on_sums": (rules_on_sums, (WS, X), 0),
     "clipped_sum": (clipped_sum, (WS, X), 0),
 }
@@ -353,8 +361,13 @@ def largest(ws, x):
     return net(ws, x).max()
 
 
+def whitened(ws, x):
+    out = net(ws, x)
+    return jnp.mean((out @ jnp.linalg.inv(jnp.eye(16) + out.T @ out)) ** 2)
+
+
 @pytest.mark.parametrize(
-    "loss", [batch_norm, contrastive, shifted, other_rows, largest]
+    "loss", [batch_norm, contrastive, shifted, other_rows, largest, whitened]
 )
 def test_a_loss_that_mixes_rows_is_left_whole(loss):
     body = trace_loss(loss, (WS, X))

@@ -40,6 +40,7 @@ from .rewrite import (
     build_value_and_grad,
     call_inside,
     find_shard_map,
+    has_custom_rule,
     prepare_loss,
     prepare_shard_body,
 )
@@ -622,7 +623,7 @@ class _PlanSearch:
 
 def _hint(best: RematPlan, body: RematGraph) -> str:
     """Advice for a smaller limit, which names the place of the peak."""
-    work = [(flops_of(e), e.primitive.name.startswith("custom_")) for e in body.eqns]
+    work = [(flops_of(e), has_custom_rule(e)) for e in body.eqns]
     if 2 * sum(n for n, own in work if own) > sum(n for n, _ in work):
         return (
             "let the custom_vjp that does most of the work save less, as a solver's "

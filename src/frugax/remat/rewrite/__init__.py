@@ -13,6 +13,7 @@ from ._batch_chunks import (
     split_batch as split_batch,
 )
 from ._batch_rules import MixesBatchError as MixesBatchError
+from ._custom_rules import has_custom_rule as has_custom_rule
 from ._gates import (
     Gate as Gate,
     choose_gate as choose_gate,

@@ -7,6 +7,7 @@ guessed, and a program that mixes rows of the batch raises `MixesBatchError`.
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -38,7 +39,7 @@ from ._batch_rules import (
     apply_rule,
     bind,
 )
-from ._custom_rules import CustomRule, split_rule
+from ._custom_rules import CustomRule, has_custom_rule, split_rule
 from ._gates import zeros_of
 
 # Operations that only call a program, and the parameter that holds it.
@@ -102,7 +103,9 @@ class BatchPart(BatchRows):
             return self._cond(eqn, values)
         if name == "remat2" or name == "checkpoint":
             return self._checkpoint(eqn, values)
-        if name.startswith("custom_"):
+        if name == "custom_linear_solve":
+            return self._linear_solve(eqn, values)
+        if has_custom_rule(eqn):
             return self._custom_rule(eqn, values)
         if not self._keeps_rules and (opened := _open_primitive(eqn)) is not None:
             return self.call(opened, values)
@@ -239,6 +242,43 @@ class BatchPart(BatchRows):
         outs = again(*(v.array for v in values))
         return list(map(Value, seen, outs))
 
+    def _linear_solve(self, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
+        """A solve whose equations do not mix rows, such as a batch of matrices."""
+        lengths, programs = eqn.params["const_lengths"], eqn.params["jaxprs"]
+        consts = iter(values)
+        own = [list(itertools.islice(consts, n)) for n in lengths]
+        known = list(consts)
+        if len(eqn.outvars) != len(known):
+            raise MixesBatchError("a solve returns more than the unknowns")
+        parts = dict(
+            zip(programs._fields, zip(programs, own, strict=True), strict=True)
+        )
+
+        def run(name: str, states: Sequence[State], arrays: Sequence[Any]) -> Any:
+            program, consts = parts[name]
+            return self.call(program, [*consts, *map(Value, states, arrays)])
+
+        given = [v.state for v in known]
+        probe, states = _noting_states(lambda *b: run("solve", given, b))
+        jax.eval_shape(probe, *(v.array for v in known))
+
+        def apply(name: str) -> Callable[..., list[Any]]:
+            def function(*args: Any) -> list[Any]:
+                outs = run(name, states, args[-1])
+                pairs = zip(outs, states, strict=True)
+                return [self.coerce(v, s).array for v, s in pairs]
+
+            return function
+
+        pairs = zip(known, states, strict=True)
+        found = lax.custom_linear_solve(
+            apply("matvec"),
+            [self.coerce(v, s).array for v, s in pairs],
+            apply("solve"),
+            apply("transpose_solve") if programs.transpose_solve else None,
+        )
+        return list(map(Value, states, found))
+
     def _custom_rule(self, eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
         """An operation with a derivative rule of its own."""
         primal = eqn.params["call_jaxpr"]
@@ -353,7 +393,7 @@ def check_backward(
 def _holds_rule(eqn: JaxprEqn) -> bool:
     """Whether an operation has a derivative rule of its own, or one inside."""
     inside = (e for j in jaxprs_in_params(eqn.params) for e in j.eqns)
-    return eqn.primitive.name.startswith("custom_") or any(map(_holds_rule, inside))
+    return has_custom_rule(eqn) or any(map(_holds_rule, inside))
 
 
 def _open_primitive(eqn: JaxprEqn) -> ClosedJaxpr | None:

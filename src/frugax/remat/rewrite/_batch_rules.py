@@ -91,7 +91,8 @@ select_and_scatter_add
 """
 # Operations on the last axes, for each place of the leading ones; the number of these.
 _ON_MATRICES = "cholesky eigh householder_product lu qr svd triangular_solve"
-_TRAILING = dict.fromkeys(_ON_MATRICES.split(), 2) | {"top_k": 1}
+_TRAILING = dict.fromkeys(_ON_MATRICES.split(), 2)
+_TRAILING |= {"lu_pivots_to_permutation": 1, "top_k": 1}
 
 
 class BatchRows:

@@ -23,6 +23,15 @@ from frugax.jaxprs import (
 from ._batch_rules import bind
 
 
+def has_custom_rule(eqn: JaxprEqn) -> bool:
+    """Whether an operation is a `custom_jvp` or `custom_vjp`.
+
+    JAX's `custom_linear_solve`, as in `jnp.linalg.solve`, is an operation of another
+    kind.
+    """
+    return eqn.primitive.name.startswith(("custom_jvp", "custom_vjp"))
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class CustomRule:
     """The two passes of a `custom_jvp` or `custom_vjp`, as one traced program.
