@@ -57,7 +57,10 @@ def test_what_the_index_does_not_name_is_left_out_and_named(folder):
 
 @pytest.mark.parametrize(
     "name",
-    ["diffusion_pytorch_model.fp16.safetensors.index.json", "x.index.json"],
+    [
+        *("diffusion_pytorch_model.fp16.safetensors.index.json", "x.index.json"),
+        "model.safetensors.index.fp16.json",
+    ],
 )
 def test_every_index_of_a_folder_is_read(folder, name):
     (folder / INDEX).rename(folder / name)
@@ -66,11 +69,38 @@ def test_every_index_of_a_folder_is_read(folder, name):
         compress.load_weights(folder)
 
 
-def test_indices_of_other_files_are_passed_over(folder):
-    pickled = {"weight_map": {"a.0": "pytorch_model-00001-of-00002.bin"}}
-    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(pickled))
+@pytest.mark.parametrize("indexed", [True, False])
+def test_indices_of_other_files_are_passed_over(folder, indexed):
+    if not indexed:
+        (folder / INDEX).unlink()
+    for name, ending in (
+        ("pytorch_model.bin", "bin"),
+        ("tf_model.h5", "h5"),
+        ("flax_model.msgpack", "msgpack"),
+    ):
+        other = {"weight_map": {"a.0": f"model-00001-of-00002.{ending}"}}
+        (folder / f"{name}.index.json").write_text(json.dumps(other))
+        with refuses(frugax.UnsupportedFileError, name):  # named, it is not passed over
+            compress.load_weights(folder / f"{name}.index.json")
     (folder / "pages.index.json").write_text("[]")
+    (folder / "._a.safetensors").write_bytes(b"of macOS")
     assert len(compress.load_weights(folder)) == 4
+
+
+def test_the_index_of_a_variant_gives_way_to_that_of_the_model(folder):
+    save_file(load_file(folder / "a.safetensors"), folder / "c.safetensors")
+    whole = dict.fromkeys(load_file(folder / "c.safetensors"), "c.safetensors")
+    variant = folder / "model.safetensors.index.fp16.json"
+    variant.write_text(json.dumps({"weight_map": whole}))
+    with pytest.warns(UserWarning, match=r"c\.safetensors"):
+        assert len(compress.load_weights(folder)) == 4
+    with pytest.warns(UserWarning, match="left out"):
+        assert compress.load_weights(variant).keys() == whole.keys()
+
+
+def test_a_folder_that_is_not_there_is_not_of_another_kind(tmp_path):
+    with pytest.raises(FileNotFoundError, match="absent"):
+        compress.load_weights(tmp_path / "absent")
 
 
 def test_of_two_indices_that_disagree_one_must_be_named(folder):

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
-# The name of an index that is written; any `*.index.json` is read.
+# The name of an index that is written; any other is read, also of a variant:
+# `model.safetensors.index.fp16.json`.
 SHARD_INDEX = "model.safetensors.index.json"
-_INDEX = ".index.json"
+_INDEX = re.compile(r"\.index(\.[\w-]+)?\.json$")
 # What transformers and diffusers read of a folder without an index.
 _MODELS = ("model.safetensors", "diffusion_pytorch_model.safetensors")
 # As deep as in the cache of Hugging Face: models--X/snapshots/REVISION.
@@ -45,7 +46,7 @@ class Shards:
 
 def is_index(path: Path) -> bool:
     """Whether a path is named as the index of a folder."""
-    return path.name.endswith(_INDEX)
+    return _INDEX.search(path.name) is not None
 
 
 def find_shards(place: Path) -> Shards:
@@ -56,8 +57,14 @@ def find_shards(place: Path) -> Shards:
         UnsupportedFileError: no weights can be read, or two indices disagree.
     """
     folder = place if place.is_dir() else place.parent
-    there = sorted(folder.glob("*.safetensors"))
-    indices = sorted(folder.glob(f"*{_INDEX}")) if place.is_dir() else [place]
+    # Hidden ones are of the system: macOS puts ._model.safetensors beside a copy.
+    there = sorted(folder.glob("[!.]*.safetensors"))
+    indices = [place]
+    if place.is_dir():
+        found = sorted(filter(is_index, folder.glob("[!.]*.json")))
+        # Those of variants only where there is no other.
+        plain = [index for index in found if index.name.endswith(".index.json")]
+        indices = plain or found
     assigned: dict[str, Path] = {}
     by: dict[str, Path] = {}  # the index that names a tensor
     for index in indices:
@@ -78,6 +85,8 @@ def find_shards(place: Path) -> Shards:
                     "it too."
                 )
         return Shards(tuple(files), assigned, tuple(f for f in there if f not in files))
+    if not place.is_dir():
+        raise UnsupportedFileError(f"{place}: this index names no .safetensors file.")
     if not there:
         pickles = [f for f in sorted(folder.iterdir()) if f.suffix in _PICKLES]
         if pickles:
@@ -139,7 +148,8 @@ def _read_index(index: Path) -> dict[str, Path]:
         if not isinstance(file, str) or Path(file).name != file:
             raise CorruptFileError(f"{index}: {file!r} is not a file of this folder.")
         files[name] = index.parent / file
-    if all(is_pickle(file) for file in files.values()):  # beside the .safetensors ones
+    # Of the files of torch, TensorFlow or flax, which stand beside.
+    if all(file.suffix != ".safetensors" for file in files.values()):
         return {}
     for file in files.values():
         if is_pickle(file):

@@ -156,6 +156,7 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
                 return {name: arrays[name] for name in file}
     if is_pickle(path):
         raise UnsupportedFileError(refuse_pickle(path))
+    path.stat()  # a mistyped folder is not there
     raise UnsupportedFileError(
         f"{path}: cannot read weights from a {path.suffix or 'suffixless'} file; "
         "use .safetensors, .npz or .fxz."
