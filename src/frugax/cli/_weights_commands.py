@@ -142,8 +142,7 @@ def _compressed_name(file: Path, to: str | None, *, force: bool) -> Path:
             f"--to {target}: compressed weights need a separate file that ends in "
             ".fxz or .gguf, or a folder; the original is never replaced."
         )
-    if not (target.is_dir() and not any(target.iterdir())):
-        _must_be_free(target, force=force)
+    _must_be_free(target, force=force)
     return target
 
 
@@ -265,8 +264,7 @@ def decompress(
         raise ConfigError(
             f"--to {target}: the file must end in .safetensors or .npz, or be a folder."
         )
-    if not (folder and target.is_dir() and not any(target.iterdir())):
-        _must_be_free(target, force=force)
+    _must_be_free(target, force=force)
     export = package.export_safetensors
     if target.suffix == ".npz":
         export = package.export_npz
@@ -441,8 +439,9 @@ def _parse_limit(name: str, value: Any) -> SizeBudget:
 
 
 def _must_be_free(target: Path, *, force: bool, option: str = "--to") -> None:
-    """Refuse to replace a file without --force."""
-    if target.exists() and not force:
+    """Refuse to replace a file without --force; an empty folder is free."""
+    is_taken = any(target.iterdir()) if target.is_dir() else target.exists()
+    if is_taken and not force:
         raise ConfigError(
             f"{target}: this file exists already; choose another with {option}, "
             "or replace it with --force."

@@ -70,6 +70,11 @@ class CompressedTensors:
         return self.folder / "model.safetensors"
 
     @functools.cached_property
+    def roles(self) -> dict[str, Role]:
+        """The role of each tensor by name."""
+        return find_roles({e.name: e.shape for e in self.entries}, self.config)
+
+    @functools.cached_property
     def grouping(self) -> Grouping:
         """The longest groups that divide the rows of all matrices; rows for 8 bits."""
         if self.bits == 8:
@@ -83,10 +88,9 @@ class CompressedTensors:
 
     def list_items(self, entries: Sequence[Entry]) -> list[Item]:
         """Return the tensors of the file."""
-        roles = find_roles({e.name: e.shape for e in entries}, self.config)
         items: list[Item] = []
         for entry in entries:
-            role = roles[entry.name]
+            role = self.roles[entry.name]
             if self.keep is not None and len(entry.shape) == 2:
                 module = entry.name.removesuffix(WEIGHT)
                 kept = any(fnmatch.fnmatchcase(module, p) for p in self.keep)
@@ -162,7 +166,7 @@ class CompressedTensors:
             and len(part.shape) == 2
         ]
         names = {part.name.partition(WEIGHT)[0] for part in parts}
-        roles = find_roles({e.name: e.shape for e in self.entries}, self.config)
+        roles = self.roles
         if Role.EMBEDDING in roles.values() and "lm_head" not in names:
             kept += [head for head in _TIED_HEADS if head not in names]
         nested = (v for v in self.config.entries.values() if isinstance(v, dict))

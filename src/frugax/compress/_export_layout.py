@@ -154,14 +154,6 @@ def round_to_groups(
     return integers, steps, decode_groups(integers, steps, grouping, array.dtype)
 
 
-def lay_out_int8(name: str, integers: np.ndarray, steps: np.ndarray) -> list[Part]:
-    """Return integers of 8 bits and their steps as tensors."""
-    return [
-        Part(name, "int8", integers.shape, integers.tobytes()),
-        Part(f"{name}_scale", steps.dtype.name, steps.shape, steps.tobytes()),
-    ]
-
-
 def write_safetensors(
     file: Path,
     entries: Sequence[tuple[str, str, tuple[int, ...]]],

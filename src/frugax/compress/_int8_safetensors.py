@@ -6,15 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ._export_layout import (
-    Entry,
-    Item,
-    Part,
-    Rounded,
-    lay_out_int8,
-    round_to_groups,
-    write_parts,
-)
+from ._export_layout import Entry, Item, Part, Rounded, round_to_groups, write_parts
 from .codecs.groups import Grouping
 
 
@@ -44,7 +36,11 @@ class Int8Safetensors:
         float32 = np.dtype(np.float32)
         found = round_to_groups(array, Grouping(8, 0), float32, place=place)
         integers, steps, decoded = found
-        return Rounded("int8", lay_out_int8(item.name, integers, steps), decoded)
+        parts = [
+            Part(item.name, "int8", integers.shape, integers.tobytes()),
+            Part(f"{item.name}_scale", "float32", steps.shape, steps.tobytes()),
+        ]
+        return Rounded("int8", parts, decoded)
 
     def write(self, parts: Sequence[Part], dense: set[str], place: str) -> None:
         """Write the file."""

@@ -86,11 +86,6 @@ def _is_true(condition: Any, *, unknown: bool = False) -> bool:
         raise
 
 
-def reshape(a: Num[Any, "..."], shape: tuple[int, ...]) -> Any:
-    """Change the shape."""
-    return a.reshape(shape)
-
-
 def identity(shape: tuple[int, ...], like: Num[Any, "..."], kind: str) -> Any:
     """Return 0 on the diagonal and the zero elsewhere."""
     library = _library(like)

@@ -96,11 +96,6 @@ def contains_nan(a: Num[jax.Array, "..."]) -> bool:
     return not isinstance(a, Tracer) and bool((a != a).any())
 
 
-def reshape(a: Num[jax.Array, "..."], shape: tuple[int, ...]) -> jax.Array:
-    """Change the shape."""
-    return a.reshape(shape)
-
-
 def closure(d: Num[jax.Array, "*batch n n"], kind: str) -> Num[jax.Array, "*batch n n"]:
     """Compute optimal walks, then check for improving cycles."""
     out, cycles = _closure_and_cycles(d, kind)

@@ -96,8 +96,8 @@ def matmul(
     """
     _check_arrays("matmul", a, b)
     engine = _engine(kind, a, b)
-    left = engine.reshape(a, (1, *a.shape)) if a.ndim == 1 else a
-    right = engine.reshape(b, (*b.shape, 1)) if b.ndim == 1 else b
+    left = a.reshape((1, *a.shape)) if a.ndim == 1 else a
+    right = b.reshape((*b.shape, 1)) if b.ndim == 1 else b
     if not (a.ndim and b.ndim) or left.shape[-1] != right.shape[-2]:
         raise ValueError(
             f"matmul needs (..., n, k) and (..., k, m), got {tuple(a.shape)} and "
@@ -113,7 +113,7 @@ def matmul(
     if a.ndim == 1 or b.ndim == 1:
         shape = (found[0] if argmax else found).shape
         rows, columns = shape[-2:-1] * (a.ndim > 1), shape[-1:] * (b.ndim > 1)
-        of_vectors = lambda x: engine.reshape(x, (*shape[:-2], *rows, *columns))
+        of_vectors = lambda x: x.reshape((*shape[:-2], *rows, *columns))
         return tuple(map(of_vectors, found)) if argmax else of_vectors(found)
     return found
 
@@ -165,11 +165,11 @@ def viterbi(
             f"one of each, got {tuple(scores.shape)} and {tuple(transitions.shape)}."
         )
     batch, steps = tuple(scores.shape[:-2]), scores.shape[-2]
-    flat = engine.reshape(scores, (math.prod(batch), steps, states))
+    flat = scores.reshape((math.prod(batch), steps, states))
     path, weight = engine.viterbi(flat, transitions, kind)
     if batch == () and isinstance(weight, np.ndarray):
         return path[0], weight[0]  # a NumPy scalar
-    return engine.reshape(path, (*batch, steps)), engine.reshape(weight, batch)
+    return path.reshape((*batch, steps)), weight.reshape(batch)
 
 
 @_operation
