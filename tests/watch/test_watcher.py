@@ -108,33 +108,20 @@ def test_steps_must_rise_from_record_to_record(journal):
 
 
 @pytest.mark.parametrize("bad", ["x", 1.5, None])
-def test_a_bad_step_that_is_thinned_out_loses_only_itself(journal, bad):
+def test_metrics_that_are_thinned_out_do_not_change_and_a_bad_step_loses_itself(
+    journal, bad
+):
     watcher = watch.Watcher(journal, OverheadBudget("1%"))
-    _skip_all(watcher, "a", "b")
+    for name in "ab":
+        watcher.record(0, {name: 0.0})
+        watcher._series[name,].next_look = 1 << 62  # the next are thinned out
     watcher.record(bad, {"a": 1.0})
-    watcher.record(8, {"b": 2.0})
+    watcher.record(8, metrics := {"b": 2.0})
+    metrics.clear()
     watcher.finish()
     assert watcher.losses.tally("scalar").dropped == {"refused": 1}
     journal.close()
-    assert watch.read(journal._path)["b"].tolist()[-1] == 2.0
-
-
-def test_metrics_that_are_thinned_out_do_not_change_later(journal):
-    watcher = watch.Watcher(journal, OverheadBudget("1%"))
-    _skip_all(watcher, "a")
-    metrics = {"a": 1.0}
-    watcher.record(5, metrics)
-    metrics.clear()
-    watcher.finish()
-    journal.close()
-    assert watch.read(journal._path).value_at("a", 5) == 1.0
-
-
-def _skip_all(watcher, *names):
-    """Record a step, after which all of these metrics are thinned out."""
-    for name in names:
-        watcher.record(0, {name: 0.0})
-        watcher._series[name,].next_look = 1 << 62
+    assert watch.read(journal._path).value_at("b", 8) == 2.0
 
 
 def test_a_recorded_number_does_not_change_later(journal):

@@ -1,10 +1,8 @@
 """`watch.apply`: compile a function that records as often as a `WatchPlan` says."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
-
-import jax
 
 from frugax.budget import Receipt
 
@@ -14,11 +12,10 @@ from ._watch_plan import WatchPlan
 from ._watcher import Watcher
 from .delivery import SinkWorker
 from .journal import Journal
-from .probes import Probe
 from .sinks import Sink
 
 
-class WatchedProgram(AbstractContextManager["WatchedProgram"]):
+class WatchedProgram(WatchedFunction, AbstractContextManager["WatchedProgram"]):
     """A function that records and is collected as a plan says; from `watch.apply`.
 
     Call it like the function. Leave its `with` block, or call `close`, to collect the
@@ -32,27 +29,9 @@ class WatchedProgram(AbstractContextManager["WatchedProgram"]):
     def __init__(
         self, fn: Callable[..., Any], plan: WatchPlan, watcher: Watcher, **options: Any
     ) -> None:
+        variants = ProgramVariants(fn, options, level_of=plan.level_of)
+        super().__init__(fn, variants, watcher, ahead=True)
         self.plan = plan
-        self.watcher = watcher
-        self._variants = ProgramVariants(fn, options, level_of=plan.level_of)
-        self._call = WatchedFunction(fn, self._variants, watcher, ahead=True)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function."""
-        return self._call(*args, **kwargs)
-
-    @property
-    def probes(self) -> Mapping[str, Probe]:
-        """Its probes by name, known after the first call."""
-        return self._call.probes
-
-    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
-        """Lower the program that returns numbers, as `jax.jit(fn).lower` does."""
-        return self._call.lower(*args, **kwargs)
-
-    def variants(self) -> ProgramVariants:
-        """Return its programs, for measurements such as `watch.prove`."""
-        return self._variants
 
     def report(self) -> Receipt:
         """Report the cost of watching up to the last call, beside the prediction."""

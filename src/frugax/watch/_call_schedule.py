@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from ._program_variants import BARE, QUIET, ProgramVariants
+from ._program_variants import BARE, QUIET, SWITCH_S, ProgramVariants
 from ._rate import Rate
 from ._series import Entry, ProgramRecords, Series
 from ._thinning import LONG_STEP_S
@@ -73,7 +73,7 @@ class CallSchedule(Series):
     def gap_s(self) -> float:
         """The least time between two kept calls, where others run bare."""
         limit = self._rate.limit / 2
-        return self.variants.switch_s / limit if limit and self.switches else 0.0
+        return SWITCH_S / limit if limit and self.switches else 0.0
 
     @property
     def recording_s(self) -> float:
@@ -81,7 +81,7 @@ class CallSchedule(Series):
         call_s = self.thinning.call_s or 0.0
         each_s = self.variants.recording_s(call_s)
         if self.switches:
-            each_s = (self.variants.switch_s + each_s) / self.thinning.stride
+            each_s = (SWITCH_S + each_s) / self.thinning.stride
         if self._rate.planned is not None:
             every = next(filter(None, self._rate.planned), 0)
             return self.calls / every * each_s if every else 0.0

@@ -78,11 +78,6 @@ class Dispatch:
         self._handler_worker = SinkWorker(self._handler_sink, max_bytes=max_bytes)
 
     @property
-    def has_consumers(self) -> bool:
-        """Whether there is a journal or a sink."""
-        return self.journal is not None or bool(self._workers)
-
-    @property
     def cpu_s(self) -> float:
         """CPU seconds that sinks and handlers have taken."""
         return sum(worker.cpu_s for worker in (*self._workers, self._handler_worker))
@@ -112,7 +107,7 @@ class Dispatch:
                 self._feed(self._workers, thin.to_events(rows.kind))
             probe = rows.probe
             # A handler of a record shows it where no journal and no sink does.
-            is_shown = rows.kind is not None and self.has_consumers
+            is_shown = rows.kind and (self.journal is not None or self._workers)
             if probe is not None and probe.handler and not is_shown:
                 self._handler_sink.probes[rows.stream] = probe
                 self._feed(

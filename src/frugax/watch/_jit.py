@@ -30,14 +30,6 @@ _EVICTING = 1 << 20
 _TIMINGS = 64
 
 
-def _nothing(step: int, args: Any, kwargs: Any) -> Any:
-    """Stand for a program where the watcher is asked at each call."""
-    raise AssertionError("no call runs it")
-
-
-_ALWAYS_ASK: tuple[int, int, Program] = 0, 0, _nothing
-
-
 @runtime_checkable
 class RecordConsumer(Protocol):
     """Consumer of a watched function's records; `Watcher` is one.
@@ -136,7 +128,7 @@ class WatchedFunction:
         """Compile nothing yet; the arguments are those of `jit`."""
         functools.update_wrapper(self, fn)
         self.probes: Mapping[str, Probe] = types.MappingProxyType(variants.probes)
-        self.watcher = watcher
+        self.watcher: Any = watcher
         self._variants = variants
         self._compiles_ahead = ahead
         self._nested = NestedCall(getattr(fn, "__name__", "fn"), variants.probes)
@@ -147,7 +139,8 @@ class WatchedFunction:
         self._next_step = itertools.count().__next__
         # Calls below a number run a program without asking the watcher, as long as no
         # level and no watcher changes.
-        self._ahead: tuple[int, int, Program] = _ALWAYS_ASK
+        self._ahead: tuple[int, int, Program]
+        self._ask_next()
         # A trace may find new probes, for which the watcher must be asked.
         variants.on_trace = self._ask_next
 
@@ -181,7 +174,7 @@ class WatchedFunction:
         return self._variants
 
     def _ask_next(self) -> None:
-        self._ahead = _ALWAYS_ASK
+        self._ahead = 0, 0, self._variants.call_bare
 
     def _ask(self, step: int, args: Any, kwargs: Any) -> Any:
         """Ask the watcher which program to run, now and in the next calls."""

@@ -22,7 +22,7 @@ NEVER = 3
 # costs a run of short steps some of its thousands of rows, one that is too short its
 # budget.
 _RECORDING_S = 10e-6
-_SWITCH_S = 300e-6
+SWITCH_S = 300e-6
 # Summaries may not be lost, and a call is an explicit wish of the user: these are in
 # every program, even the bare one.
 _LEVELS_BY_KIND = {"summary": BARE, "call": BARE, "scalar": QUIET, "frame": LOUD}
@@ -122,11 +122,6 @@ class ProgramVariants:
         operations that XLA counts.
         """
         return _RECORDING_S + max(self._extra_work, 0.0) * call_s
-
-    @property
-    def switch_s(self) -> float:
-        """Estimate the seconds of a record where the bare program ran before it."""
-        return _SWITCH_S
 
     @property
     def has_frames(self) -> bool:
