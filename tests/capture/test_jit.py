@@ -539,15 +539,16 @@ def test_a_gradient_of_another_kind_keeps_its_results(fun):
     assert_same(found, jax.jit(fun)(WEIGHTS, ROWS))
 
 
-@pytest.mark.parametrize("fun", [per_example, pulled_twice, pulled_by_its_value])
-def test_a_warning_names_what_is_not_planned(fun):
-    with warns(UnplannedWarning, fun.__name__, "test_jit.py"):
-        fx.jit(fun, memory="60%")(WEIGHTS, ROWS)
-
-
-@pytest.mark.parametrize("fun", [per_example, mapped_later, trained_for_seeds])
-def test_a_warning_names_a_gradient_within_vmap(fun):
-    with warns(UnplannedWarning, fun.__name__, "test_jit.py", "jax.vmap"):
+@pytest.mark.parametrize(
+    ("fun", "cause"),
+    [
+        (pulled_twice, "2 times"),
+        (pulled_by_its_value, "results"),
+        *((fun, "jax.vmap") for fun in (per_example, mapped_later, trained_for_seeds)),
+    ],
+)
+def test_a_warning_names_what_is_not_planned(fun, cause):
+    with warns(UnplannedWarning, fun.__name__, "test_jit.py", cause):
         fx.jit(fun, memory="60%")(WEIGHTS, ROWS)
 
 

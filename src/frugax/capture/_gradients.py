@@ -273,9 +273,7 @@ def _why_unmarked(leaves: Sequence[Any]) -> str:
     """Why a gradient for these arguments cannot be marked; "" if it can."""
     if not is_staging():
         return _INSIDE
-    if not all(map(_is_value, leaves)) or not all(
-        _is_real(jax.typeof(x)) for x in leaves
-    ):
+    if not all(_is_value(x) and _is_real(jax.typeof(x)) for x in leaves):
         return "is one for arguments that are not real numbers"
     return ""
 

@@ -312,7 +312,6 @@ class PlannedFunction:
             traced = jax_jit(fresh, **self._options).trace(*args, **kwargs)
         out_tree = jax.tree.structure(traced.out_info)
         staged = StagedProgram.of(close_over(traced), marker.unmarked)
-
         key = call.key
 
         def build(chosen: Chosen) -> FlatProgram:

@@ -190,7 +190,6 @@ def _find_places(
     primitive: Primitive, args: Sequence[Any], params: Any, avals: Sequence[Any]
 ) -> list[Any]:
     """The shardings of the results; None where the program does not choose."""
-    none: list[Any] = [None] * len(avals)
     given = [_place_of(x) for x in args]
     if primitive.name == "device_put":
         to = [
@@ -203,14 +202,16 @@ def _find_places(
             s if isinstance(s, jax.sharding.NamedSharding) else None
             for s in params["out_shardings"]
         ]
-        if all(stated) or not (any(given) or _has_mesh(params["jaxpr"].jaxpr)):
+        eqns = params["jaxpr"].jaxpr.eqns
+        has_mesh = any(e.primitive.name == "sharding_constraint" for e in eqns)
+        if all(stated) or not (any(given) or has_mesh):
             return stated
         return _compile_places(args, given, params["jaxpr"], stated)
     for place, x in zip(given, args, strict=True):
         # As for operations on single elements; JAX itself asks the compiler.
         if place is not None:
             return [place if a.shape == x.shape else None for a in avals]
-    return none
+    return [None] * len(avals)
 
 
 def _place_of(x: Any) -> Any:
@@ -218,10 +219,6 @@ def _place_of(x: Any) -> Any:
         return x._sharding
     place = getattr(x, "sharding", None)
     return place if isinstance(place, jax.sharding.NamedSharding) else None
-
-
-def _has_mesh(jaxpr: Jaxpr) -> bool:
-    return any(e.primitive.name == "sharding_constraint" for e in jaxpr.eqns)
 
 
 def _compile_places(
