@@ -531,6 +531,79 @@ def test_a_length_that_was_traced_is_not_free():
                 ml.compile(imported.model, backend, shapes={"x": shape})
 
 
+def pad_to_four(x):
+    return F.pad(x, (0, 4 - x.shape[1] % 4), value=1.0) if x.shape[1] % 4 else x
+
+
+# A forward, the shape of the example, one that takes the same way, and one that does
+# not.
+BRANCHES = {
+    "longer": (lambda x: x * 2 if x.shape[1] > 8 else x + 1, (2, 5), (3, 8), (3, 9)),
+    "multiple": (lambda x: pad_to_four(x).cumsum(1), (2, 5), (3, 7), (3, 8)),
+    "one batch": (lambda x: x * 3 if x.shape[0] == 4 else x, (5, 2), (3, 2), (4, 2)),
+    "both": (
+        lambda x: x if x.shape[0] < 2 * x.shape[1] + 1 else -x, (4, 5), (3, 2), (5, 2)
+    ),
+    "single": (lambda x: x.sum(0) if x.shape[0] == 1 else x, (2, 3), (4, 3), (1, 3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("library", [ml.JaxBackend, ml.TorchBackend])
+@pytest.mark.parametrize("name", BRANCHES)
+def test_a_length_for_which_forward_takes_another_way_is_refused(name, library):
+    forward, example, same, other = BRANCHES[name]
+    imported = from_torch(Function(forward), (torch.randn(example),))
+    assert isinstance(next(iter(imported.free_shapes.values()))[0], str)
+    x = torch.randn(same)
+    got = evaluate(imported, x, backend=library())
+    np.testing.assert_allclose(got, forward(x), 1e-5, 1e-6)
+    with refuses(ShapeError, "imported where"):
+        evaluate(imported, torch.randn(other), backend=library())
+
+
+class Counts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls
+
+
+def test_a_module_whose_next_call_differs_is_refused():
+    with refuses(UnsupportedModuleError, "second call", "input"):
+        from_torch(Counts(), (torch.ones(2),))
+
+
+WIDE = 2**40 + 1
+NEEDS_64_BITS = {
+    "number": (lambda x: x * WIDE % 97, 3),
+    "tensor": (lambda x: x * torch.tensor(WIDE) % 97, 3),
+    "input": (lambda x: x % 97, WIDE),
+    "output": (lambda x: x.to(torch.int64) << 34, 3),
+}
+
+
+@pytest.mark.parametrize("name", NEEDS_64_BITS)
+def test_an_integer_of_more_than_32_bits_is_refused(name):
+    forward, number = NEEDS_64_BITS[name]
+    with refuses(UnsupportedModuleError):
+        from_torch(Function(forward), (torch.tensor([number, 2]),))
+
+
+def test_a_forward_may_change_its_inputs():
+    imported = from_torch(Function(lambda x: x.mul_(2) + 1), (torch.ones(2),))
+    np.testing.assert_allclose(evaluate(imported, torch.ones(2)), [3, 3])
+
+
+def test_strides_over_a_part_of_a_tensor_are_refused():
+    with refuses(UnsupportedModuleError, "as_strided"):
+        from_torch(
+            Function(lambda x: x[2:].as_strided((2, 2), (1, 2), 0)), (torch.randn(9),)
+        )
+
+
 def test_a_saved_model_names_operations_of_the_table_only():
     for backend in (ml.JaxBackend(), ml.TorchBackend()):
         layer = op("aten", function="from_file.default", arguments=("@0",))

@@ -78,9 +78,10 @@ def from_torch(
 
     The module is traced in evaluation mode by `torch.export`. Lengths stay free where
     torch and JAX can both leave them open: of all axes, else of the first axis, else
-    none. Parameters keep torch's names; buffers become constants. A module in 16 bits
-    is imported in float32. The result is compared with the module, under JAX, before
-    it is returned.
+    none. The model refuses lengths for which `forward` takes another branch than for
+    the example. Parameters keep torch's names; buffers become constants. A module in
+    16 bits is imported in float32. The result is compared with the module, under JAX,
+    before it is returned.
 
     Args:
         module: any `torch.nn.Module` that `torch.export` can trace.
@@ -92,7 +93,8 @@ def from_torch(
 
     Raises:
         UnsupportedModuleError: operations have no conversion, which are all named with
-            their places; or the result differs from the module.
+            their places; or the result differs from the module; or the module keeps
+            state from call to call.
         TypeError: the module is not a `torch.nn.Module`.
         MissingExtraError: torch is not installed.
 
@@ -123,11 +125,14 @@ def from_torch(
         )
     traced = prepare(module, example_inputs, example_kwargs or {})
     *freer, fixed = FREEDOMS
-    for freedom in freer:
-        # With fewer free lengths less may be in the way.
-        with contextlib.suppress(UnsupportedModuleError):
-            return _convert(traced, freedom, random_samples, tolerance)
-    return _convert(traced, fixed, random_samples, tolerance)
+    try:
+        for freedom in freer:
+            # With fewer free lengths less may be in the way.
+            with contextlib.suppress(UnsupportedModuleError):
+                return _convert(traced, freedom, random_samples, tolerance)
+        return _convert(traced, fixed, random_samples, tolerance)
+    except OverflowError as e:
+        raise UnsupportedModuleError(f"from_torch has integers of 32 bits: {e}") from e
 
 
 def _convert(
@@ -138,10 +143,12 @@ def _convert(
 
     backend = JaxBackend(dtype=traced.float_dtype)
     converted = convert_module(traced, freedom, _inference(backend))
-    try:
-        compiled = compile(converted.model, backend)
-    except ShapeError as e:
-        raise UnsupportedModuleError(f"JAX cannot leave a length open: {e}") from e
+    _refuse_state(traced)
+    compiled = _compile(converted, backend)
+    # torch traces as if no free length were 1, which Python may ask for.
+    if not _agrees_on_ones(traced, compiled, converted, tolerance):
+        converted = convert_module(traced, freedom, _inference(backend), 2)
+        compiled = _compile(converted, backend)
     certificate = _compare(traced, compiled, converted, random_samples)
     if not certificate.max_error <= tolerance:
         raise UnsupportedModuleError(
@@ -159,6 +166,24 @@ def _convert(
         converted.free_shapes,
         converted.unused,
     )
+
+
+def _compile(converted: Any, backend: Any) -> Any:
+    try:
+        return compile(converted.model, backend)
+    except ShapeError as e:
+        raise UnsupportedModuleError(f"JAX cannot leave a length open: {e}") from e
+
+
+def _refuse_state(traced: Any) -> None:
+    """Refuse a module whose outputs depend on the calls before."""
+    first, second = (traced.run(traced.arrays, calls) for calls in (1, 2))
+    if any(_error(*pair) > 1e-6 for pair in zip(first, second, strict=True)):
+        raise UnsupportedModuleError(
+            "the module gives other outputs for the same inputs at its second call: it "
+            "keeps state or draws random numbers. A model is a function of its inputs: "
+            "let forward take the state as an input, and return the new one."
+        )
 
 
 def _inference(backend: Any) -> Any:
@@ -196,26 +221,60 @@ def _compare(
         data, wanted = _first_accepted(traced, drafts)
         if wanted is None:
             continue
-        got = compiled.evaluate(converted.params, data).values()
-        error = max(
-            (_error(w, np.asarray(g)) for w, g in zip(wanted, got, strict=True)),
-            key=lambda e: np.inf if np.isnan(e) else e,
-            default=0.0,
-        )
-        # max() of a number and NaN depends on their order.
-        worst = error if np.isnan(error) else max(worst, error)
         has_shapes = all(
             v.shape == converted.inputs[key].shape for key, v in data.items()
         )
+        try:
+            error = _largest_error(compiled, converted.params, data, wanted)
+        except ShapeError as e:
+            if converted.has_conditions and not has_shapes:
+                continue
+            raise UnsupportedModuleError(f"JAX cannot leave a length open: {e}") from e
+        worst = max(worst, error)
         counts[has_shapes] += 1
     dtype = np.dtype(traced.float_dtype).name
     return Certificate(worst, counts[True], dtype, counts[False])
+
+
+def _largest_error(
+    compiled: Any,
+    params: Mapping[str, np.ndarray],
+    data: Mapping[str, np.ndarray],
+    wanted: Sequence[np.ndarray],
+) -> float:
+    got = compiled.evaluate(params, data).values()
+    pairs = zip(wanted, got, strict=True)
+    return max((_error(w, np.asarray(g)) for w, g in pairs), default=0.0)
+
+
+def _agrees_on_ones(
+    traced: Any, compiled: Any, converted: Any, tolerance: float
+) -> bool:
+    """Whether model and module agree where each free length is 1, or first ones are."""
+    generator, inputs = np.random.default_rng(1), converted.inputs
+    lengths = _free_lengths(converted)
+    drafts = [
+        _draw_all(inputs, _fill(converted, lengths | ones), generator, bold=False)
+        for ones in (
+            dict.fromkeys(lengths, 1),
+            {name: 1 for name in lengths if name.endswith("_0")},
+        )
+        if ones
+    ]
+    data, wanted = _first_accepted(traced, drafts)
+    if wanted is None:
+        return True
+    try:
+        return _largest_error(compiled, converted.params, data, wanted) <= tolerance
+    except ShapeError:  # no other numbers
+        return True
 
 
 def _first_accepted(
     traced: Any, drafts: Sequence[Mapping[str, np.ndarray]]
 ) -> tuple[Mapping[str, np.ndarray], list[np.ndarray] | None]:
     """The first of some inputs that the module takes, and its outputs."""
+    data: Mapping[str, np.ndarray] = {}
     for data in drafts:
         try:
             with warnings.catch_warnings():
@@ -223,7 +282,7 @@ def _first_accepted(
                 return data, traced.run(list(data.values()))
         except Exception:  # whatever the module raises on inputs that were made up
             continue
-    return drafts[-1], None
+    return data, None
 
 
 def _error(want: np.ndarray, found: np.ndarray) -> float:
@@ -266,11 +325,18 @@ def _samples(
     if converted.has_masked_rows:
         for pick in (np.max, np.min):
             yield ({k: _make_uniform(v, pick, generator) for k, v in inputs.items()},)
-    free = converted.free_shapes
-    if any(isinstance(n, str) for shape in free.values() for n in shape):
+    if lengths := _free_lengths(converted):
+        # Lengths of different names differ, or are equal where those of the example
+        # are, which is less bold.
         yield tuple(
             _draw_all(
-                inputs, _other_shapes(inputs, free, bold=bold), generator, bold=bold
+                inputs,
+                _fill(
+                    converted,
+                    {k: n + 1 + bold * i for i, (k, n) in enumerate(lengths.items())},
+                ),
+                generator,
+                bold=bold,
             )
             for bold in (True, False)
         )
@@ -287,25 +353,21 @@ def _make_uniform(
     return np.full_like(example, pick(values) if np.size(values) else 0)
 
 
-def _other_shapes(
-    inputs: Mapping[str, np.ndarray],
-    free: Mapping[str, tuple[int | str, ...]],
-    *,
-    bold: bool,
-) -> dict[str, tuple[int, ...]]:
-    """Shapes whose free lengths differ from the example's.
+def _free_lengths(converted: Any) -> dict[str, int]:
+    """The free lengths by name, as they are in the example."""
+    return {
+        name: length
+        for key, shape in converted.free_shapes.items()
+        for name, length in zip(shape, converted.inputs[key].shape, strict=True)
+        if isinstance(name, str)
+    }
 
-    Lengths of different names differ, or are equal where those of the example are,
-    which is less `bold`.
-    """
-    lengths: dict[str, int] = {}
-    for key, shape in free.items():
-        for name, length in zip(shape, inputs[key].shape, strict=True):
-            if isinstance(name, str):
-                lengths.setdefault(name, length + 1 + bold * len(lengths))
+
+def _fill(converted: Any, lengths: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the inputs for some free lengths."""
     return {
         key: tuple(lengths[n] if isinstance(n, str) else n for n in shape)
-        for key, shape in free.items()
+        for key, shape in converted.free_shapes.items()
     }
 
 

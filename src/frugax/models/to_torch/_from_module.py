@@ -7,7 +7,7 @@ import functools
 import inspect
 import operator
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from frugax.models.graph import (
 
 from ._dtypes import TO_NUMPY
 from ._equal_masks import EqualMasks
+from ._length_conditions import Condition, read_conditions
 from ._masked_rows import rewrite_masked_rows
 from ._traced_nodes import CHECKS, first_line, place_of, place_of_error
 
@@ -64,32 +65,43 @@ class TracedModule:
         leaves = pytree.tree_leaves((self.args, self.kwargs))
         return [v for v in leaves if isinstance(v, torch.Tensor)]
 
-    def run(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The outputs of the module for other values of these tensors."""
+    @functools.cached_property
+    def arrays(self) -> list[np.ndarray]:
+        """The values of these tensors."""
+        return [to_numpy(t) for t in self.tensors]
+
+    def run(self, values: Sequence[np.ndarray], calls: int = 1) -> list[np.ndarray]:
+        """The outputs of the last of some calls for other values of these tensors."""
+        # A forward may change its buffers in place.
+        buffers = {name: b.clone() for name, b in self.module.named_buffers()}
+        # The fast path of torch's attention gives NaN where all keys are masked, and
+        # that which torch.export follows gives 0.
+        fast = torch.backends.mha.get_fastpath_enabled()
+        outputs: list[Any] = []
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            with torch.no_grad():
+                for _ in range(calls):
+                    args, kwargs = self._replace_tensors(values)
+                    outputs = pytree.tree_leaves(self.module(*args, **kwargs))
+            return [to_numpy(t) for t in outputs if torch.is_tensor(t)]
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
+            with torch.no_grad():
+                for name, buffer in self.module.named_buffers():
+                    buffer.copy_(buffers[name])
+
+    def _replace_tensors(self, values: Sequence[np.ndarray]) -> tuple[Any, Any]:
+        """The arguments with other values, which a forward may change in place."""
         rest = iter(zip(values, self.tensors, strict=True))
 
         def replace(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor):
                 return leaf
             value, old = next(rest)
-            return torch.as_tensor(value).to(old.dtype)
+            return torch.tensor(value, dtype=old.dtype)
 
-        args, kwargs = pytree.tree_map(replace, (self.args, self.kwargs))
-        # A forward may change its arguments and buffers in place.
-        buffers = {name: b.clone() for name, b in self.module.named_buffers()}
-        # The fast path of torch's attention gives NaN where all keys are masked, and
-        # that which torch.export follows gives 0.
-        fast = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
-        try:
-            with torch.no_grad():
-                outputs = pytree.tree_leaves(self.module(*args, **kwargs))
-                return [to_numpy(t.clone()) for t in outputs if torch.is_tensor(t)]
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast)
-            with torch.no_grad():
-                for name, buffer in self.module.named_buffers():
-                    buffer.copy_(buffers[name])
+        return pytree.tree_map(replace, (self.args, self.kwargs))
 
 
 def prepare(
@@ -135,6 +147,7 @@ class ConvertedModule:
         unused: the names of the parameters that no output depends on.
         free_shapes: the shape of each input, with names of free lengths.
         has_masked_rows: whether it selects rows by a mask.
+        has_conditions: whether it refuses some values of its free lengths.
     """
 
     model: Model
@@ -143,10 +156,11 @@ class ConvertedModule:
     unused: tuple[str, ...]
     free_shapes: dict[str, tuple[int | str, ...]]
     has_masked_rows: bool
+    has_conditions: bool
 
 
 def convert_module(
-    traced: TracedModule, freedom: str, infer: Inference
+    traced: TracedModule, freedom: str, infer: Inference, least_length: int = 1
 ) -> ConvertedModule:
     """Convert a module to a model.
 
@@ -154,6 +168,7 @@ def convert_module(
         traced: the module.
         freedom: one of `FREEDOMS`.
         infer: computes the specs of the results of an operation.
+        least_length: the least length that a free one may have.
 
     Raises:
         UnsupportedModuleError: torch cannot trace it, or it has operations without a
@@ -162,12 +177,14 @@ def convert_module(
     exported = _export(traced, freedom)
     has_masked_rows = rewrite_masked_rows(exported.graph_module)
     walk = _Walk(exported, traced, infer)
-    model = walk.convert()
-    inputs = dict(zip(walk.inputs, map(to_numpy, traced.tensors), strict=True))
+    model = walk.convert(least_length)
+    inputs = dict(zip(walk.inputs, traced.arrays, strict=True))
     params = {name: to_numpy(walk.params[name]) for name in walk.used_params}
     unused = tuple(name for name in walk.params if name not in params)
     shapes: Any = {name: key.known_shape for name, key in walk.inputs.items()}
-    return ConvertedModule(model, params, inputs, unused, shapes, has_masked_rows)
+    return ConvertedModule(
+        model, params, inputs, unused, shapes, has_masked_rows, bool(walk.conditions)
+    )
 
 
 # --- tracing ----------------------------------------------------------------------
@@ -192,7 +209,7 @@ def _export(traced: TracedModule, freedom: str) -> Any:
         place = place_of_error(e)
         problem = f"torch.export cannot trace this module{place}"
         try:
-            traced.run([to_numpy(t) for t in traced.tensors])
+            traced.run(traced.arrays)
         except Exception:  # whatever the user's module raises
             problem = f"the module does not run on the example inputs{place}"
         raise UnsupportedModuleError(f"{problem}: {first_line(e)}") from e
@@ -292,7 +309,10 @@ class _Walk:
         self.params: dict[str, torch.Tensor] = {}
         self.used_params: dict[str, None] = {}
         self.keys: dict[str, IOKey] = {}
-        self.free: dict[str, str] = {}  # names of free lengths, by torch's symbol
+        # Names of free lengths and where they are read, by torch's symbol.
+        self.free: dict[Any, str] = {}
+        self.free_lengths: dict[Any, Connection] = {}
+        self.conditions: tuple[Condition, ...] = ()
         # One tensor under several names is one weight.
         self.tied: dict[int, str] = {}
         module = traced.module
@@ -308,7 +328,7 @@ class _Walk:
         self.alive: list[Connection] = []
         self.constants: dict[int, tuple[torch.Tensor, Any]] = {}
 
-    def convert(self) -> Model:
+    def convert(self, least_length: int) -> Model:
         signature = self.exported.graph_signature
         weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
         weights |= signature.inputs_to_lifted_tensor_constants
@@ -324,6 +344,14 @@ class _Walk:
                 values[node] = self._input(node)
             else:
                 values[node] = node.meta.get("val")
+        self.conditions = self._read_conditions(values, least_length)
+        for node, value in values.items():
+            if self.conditions and any(value is key for key in self.inputs.values()):
+                check = op(
+                    "aten", function="alias.default", arguments=("@0",),
+                    conditions=self.conditions,
+                )  # fmt: skip
+                values[node] = check(value)
             self._note(values[node], node.meta.get("val"))
         outputs = self._run(self.exported.graph_module, values)
         self._raise_missing()
@@ -368,7 +396,26 @@ class _Walk:
             for i, length in enumerate(value.shape)
         )
         key = self.inputs[node.name] = IOKey(node.name, shape, dtype)
+        for i, length in enumerate(value.shape):
+            if isinstance(shape[i], str):
+                self.free_lengths.setdefault(length.node.expr, op("size", axis=i)(key))
         return key
+
+    def _read_conditions(
+        self, nodes: Iterable[Any], least_length: int
+    ) -> tuple[Condition, ...]:
+        """What must hold of free lengths, so that the model is the module."""
+        least = tuple(
+            (length, ">=", least_length, f"{self.free[symbol]} >= {least_length}")
+            for symbol, length in self.free_lengths.items()
+            if least_length > 1
+        )
+        for node in nodes:
+            for length in getattr(node.meta.get("val"), "shape", ()):
+                if isinstance(length, torch.SymInt):
+                    env = length.node.shape_env
+                    return least + read_conditions(env, self.free_lengths, self.free)
+        return least
 
     def _free_name(self, name: str, axis: int, length: Any) -> Any:
         symbol = length.node.expr
@@ -377,7 +424,7 @@ class _Walk:
         if not symbol.is_Symbol:
             # It follows from others, such as twice as many; torch checks it.
             raise UnsupportedModuleError(f"{name!r} has a length of {symbol}.")
-        return self.free.setdefault(str(symbol), f"{name}_{axis}")
+        return self.free.setdefault(symbol, f"{name}_{axis}")
 
     def _weight(self, name: str, *, is_trained: bool) -> Any:
         tensor = self.tensors[name]
@@ -442,7 +489,7 @@ class _Walk:
             return _MISSING
         try:
             return self._convert(node, name, args, named)
-        except (NotImplementedError, TypeError, ValueError) as e:
+        except (NotImplementedError, OverflowError, TypeError, ValueError) as e:
             self._raise_missing()
             raise UnsupportedModuleError(
                 f"from_torch cannot convert {node.target} in {place_of(node)}: "
@@ -476,10 +523,8 @@ class _Walk:
             # Where and how it is stored changes no number.
             dtype = node.meta["val"].dtype
             name, args, named = "_to_copy.default", args[:1], {"dtype": dtype}
-        elif name.startswith("as_strided") and not (
-            node.args[0].meta["val"].is_contiguous()
-        ):
-            raise NotImplementedError("strides over a tensor in another order")
+        elif name.startswith("as_strided") and not _fills_memory(node.args[0]):
+            raise NotImplementedError("strides over a part or another order of memory")
         tensors: list[Any] = []
         lengths: list[Connection] = []
 
@@ -645,6 +690,12 @@ _STORAGE_ARGUMENTS = ("device", "layout", "pin_memory", "memory_format", "non_bl
 def _is_tensor(node: Any) -> bool:
     meta = getattr(node, "meta", {})  # an output may be a number
     return isinstance(meta.get("val"), torch.Tensor)
+
+
+def _fills_memory(node: Any) -> bool:
+    """Whether a tensor lies in memory from its start, in the order of its axes."""
+    value = node.meta["val"]
+    return bool(value.is_contiguous()) and int(value.storage_offset()) == 0
 
 
 def _holds(value: Any, kind: type) -> bool:
