@@ -148,7 +148,7 @@ def _write_at(x):
     x = x.clone()
     x[:, 0] = 1
     x[x > 1] = 0.5
-    x[torch.tensor([0, 1]), torch.tensor([2, 3])] = x[0, 0]
+    x[torch.tensor([0, 1]), torch.tensor([2, 3])] = x[0, 0].clone()
     x[..., torch.tensor([1, 1])] += 2
     return x.index_fill(3, torch.tensor([4]), 7.0).masked_scatter(x < -1, x * 2)
 
@@ -249,6 +249,16 @@ def test_a_function_is_converted(function):
     torch.manual_seed(0)
     imported = from_torch(Function(function), (torch.randn(2, 4, 7, 6),))
     assert imported.certificate.max_error < 1e-5
+
+
+def test_a_module_that_is_traced_but_does_not_run_is_refused():
+    def overlap(x):
+        x = x.clone()
+        x[torch.tensor([0, 1]), torch.tensor([2, 3])] = x[0, 0]
+        return x
+
+    with pytest.raises(UnsupportedModuleError, match="does not run"):
+        from_torch(Function(overlap), (torch.randn(2, 4, 7, 6),))
 
 
 def test_gradients_of_an_imported_module_are_torchs():

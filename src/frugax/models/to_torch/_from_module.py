@@ -91,6 +91,22 @@ class TracedModule:
                 for name, buffer in self.module.named_buffers():
                     buffer.copy_(buffers[name])
 
+    def run_example(self, calls: int = 1) -> list[np.ndarray]:
+        """The outputs of the last of some calls for the example.
+
+        Raises:
+            UnsupportedModuleError: the module raises.
+        """
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of the module, about its own use
+                return self.run(self.arrays, calls)
+        except Exception as e:  # whatever the user's module raises
+            raise UnsupportedModuleError(
+                f"the module does not run on the example inputs{place_of_error(e)}: "
+                f"{first_line(e)}"
+            ) from e
+
     def _replace_tensors(self, values: Sequence[np.ndarray]) -> tuple[Any, Any]:
         """The arguments with other values, which a forward may change in place."""
         rest = iter(zip(values, self.tensors, strict=True))
@@ -206,13 +222,10 @@ def _export(traced: TracedModule, freedom: str) -> Any:
             exported.example_inputs = None
             return _decompose(exported)
     except Exception as e:
-        place = place_of_error(e)
-        problem = f"torch.export cannot trace this module{place}"
-        try:
-            traced.run(traced.arrays)
-        except Exception:  # whatever the user's module raises
-            problem = f"the module does not run on the example inputs{place}"
-        raise UnsupportedModuleError(f"{problem}: {first_line(e)}") from e
+        traced.run_example()
+        raise UnsupportedModuleError(
+            f"torch.export cannot trace this module{place_of_error(e)}: {first_line(e)}"
+        ) from e
 
 
 def _trace(traced: TracedModule, shapes: Any) -> Any:
