@@ -179,3 +179,15 @@ def test_rates_are_measured_inside_of_a_mesh(monkeypatch):
     monkeypatch.setattr(_measured_rates, "_SECONDS", 0.0)
     with jax.set_mesh(jax.make_mesh((2,), ("d",))):
         assert _measured_rates._measure().products > 0
+
+
+def test_rates_are_measured_with_programs_that_are_not_planned(monkeypatch):
+    import frugax as fx
+
+    def fail():
+        raise AssertionError("a plan asks for the rates")
+
+    monkeypatch.setattr("frugax.targets._target.measured_rates", fail)
+    monkeypatch.setattr(_measured_rates, "_SECONDS", 0.0)
+    with fx.planned(memory="60%"):
+        assert _measured_rates._measure(rounds=1).kernel_gradients > 0
