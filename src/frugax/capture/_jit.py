@@ -450,7 +450,7 @@ class PlannedFunction:
     def _note_signature(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> list[str]:
-        """Why there is no program for these arguments yet, in one text."""
+        """The cause of a compilation; empty for arguments that JAX refuses."""
         try:
             bound = inspect.signature(self._fun).bind(*args, **kwargs).arguments
         except (TypeError, ValueError):  # JAX reports wrong arguments itself

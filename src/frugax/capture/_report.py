@@ -81,7 +81,7 @@ class ProgramRecord:
 
     @property
     def problems(self) -> list[str]:
-        """Why there is no plan, or none that keeps to the limit, or no bytes."""
+        """Why it has no plan, exceeds its limit, or has no known memory."""
         if self.plan is None:
             found = [f"has no plan: {cause}" for cause in self.unplanned]
         else:

@@ -228,7 +228,7 @@ def _merge(
 def _sort(steps: list[_Step]) -> list[_Step] | None:
     """Steps in an order in which each variable is defined before it is read.
 
-    Operations with effects keep their order. None if there is no such order.
+    Operations with effects keep their order. None where two steps need each other.
     """
     defined = {v: i for i, s in enumerate(steps) for e in s.eqns for v in e.outvars}
     sorter: graphlib.TopologicalSorter[int] = graphlib.TopologicalSorter()

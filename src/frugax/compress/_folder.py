@@ -62,7 +62,7 @@ def find_shards(place: Path) -> Shards:
     indices = [place]
     if place.is_dir():
         found = sorted(filter(is_index, folder.glob("[!.]*.json")))
-        # Those of variants only where there is no other.
+        # Indices of variants, such as fp16, are read only without a plain one.
         plain = [index for index in found if index.name.endswith(".index.json")]
         indices = plain or found
     assigned: dict[str, Path] = {}

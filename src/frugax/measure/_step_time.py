@@ -20,8 +20,8 @@ from ._program_costs import program
 from ._work import Branches, Loop, Operation, Work, work
 
 # Parts of the measured rates that programs reach, chosen on ten of them on two cores of
-# an EPYC (benchmarks/step_time_programs.py, CHOSEN_ON), which took 0.85 to 1.15 of the
-# sum.
+# an EPYC (benchmarks/step_time_programs.py, CHOSEN_ON), which took 0.79 to 1.35 of the
+# sum in the stored run.
 _DENSE = 1.1
 # The gradients of a convolution run side by side, and are measured alone.
 _CONVOLUTION, _KERNEL_GRADIENT = 1.2, 1.4

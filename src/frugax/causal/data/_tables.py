@@ -350,10 +350,10 @@ def parse_csv_columns(
                 columns = [[] for _ in names]
                 # pandas names columns 0, 1, ... that have no name.
                 counted = [str(i) for i in range(len(names))]
-                numbers = [parse_number(n) for n in names if not is_missing(n)]
-                if names != counted and len(names) == len(numbers) - numbers.count(
-                    None
-                ):
+                are_numbers = all(
+                    not is_missing(n) and parse_number(n) is not None for n in names
+                )
+                if are_numbers and names != counted:
                     raise ValueError(
                         f"{where}, line 1: {', '.join(names):.200} are numbers: give "
                         "the file a first line that names the columns."

@@ -46,7 +46,7 @@ def aten(
         known = isinstance(left, int) and isinstance(right, int) and not stands_in
         if known and not _RELATIONS[relation](left, right):
             raise ValueError(
-                "the imported module takes another way for this length, since it was "
-                f"imported where {text}; import it with an example of this length"
+                "the module takes another branch for this length: it was imported "
+                f"where {text}; import it with an example of this length"
             )
     return xp.aten(function, inputs, arguments, named)
