@@ -90,7 +90,6 @@ def planned_costs(budget, steps, *, drain=1e-9, **seconds):
         step_seconds=1000.0,
         drain_seconds=drain,
         records=records,
-        interval=steps,
     )
     return choose_rates(draft)
 
@@ -142,9 +141,6 @@ def test_a_plan_never_exceeds_its_budget(seconds, share, steps, drain):
         share = error.needed
         plan = planned_costs(OverheadBudget(share=share), steps, **given)
     assert plan.predicted <= share
-    if plan.interval > 1:
-        oftener = dataclasses.replace(plan, interval=plan.interval - 1)
-        assert oftener.predicted > share
     assert plan.every("frames") % max(plan.every("numbers"), 1) == 0
     assert watch.WatchPlan.from_json(plan.to_json()) == plan
     assert len({plan, watch.WatchPlan.from_json(plan.to_json())}) == 1
@@ -207,7 +203,6 @@ def plan_of(**every: int):
         step_seconds=1.0,
         drain_seconds=0.1,
         records=records,
-        interval=10,
     )
 
 

@@ -27,7 +27,7 @@ from ._series import Entry, ProgramRecords, Series, StepMetrics, stride_of
 # Between two looks at the queue, and between two collections: each finds its code cold,
 # and costs some hundred microseconds whatever it carries.
 _TICK_S = 0.2
-_MIN_GAP_S = 0.4
+MIN_GAP_S = 0.4
 _MAX_GAP_FACTOR = 2
 # How long a step waits for more numbers of the same step.
 _MIN_STEP_AGE_S = 0.1
@@ -153,7 +153,7 @@ class Collector:
     def tick(self) -> None:
         """Collect entries that the device has finished."""
         now = time.monotonic()
-        gap_s = _MIN_GAP_S * min(self._rate.factor, _MAX_GAP_FACTOR)
+        gap_s = MIN_GAP_S * min(self._rate.factor, _MAX_GAP_FACTOR)
         if now - self._last_tick < gap_s or not (len(self) or self._has_open_rows):
             return
         journal = self._dispatch.journal

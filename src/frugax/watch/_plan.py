@@ -2,8 +2,8 @@
 
 Between two collections the records stay where the program left them, as device
 arrays. A collection (a "drain") has a cost of its own whatever it carries, and each
-record adds a little. Summaries and user callbacks are in every call, and the last
-records are collected at the end: a budget below the cost of these cannot be kept.
+record adds a little. Summaries and user callbacks are in every call, and a watcher
+collects a few times a second: a budget below the cost of these cannot be kept.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ def plan(
 
     Summaries and user callbacks come first, since they are in every call, then numbers,
     then frames. Frames, and numbers that are not affordable in every call, get a rate
-    that takes half of the rest; the other half pays for more frequent collections.
+    that takes half of the rest.
 
     Args:
         fn: a function, or one from `watch.jit`.
@@ -48,9 +48,9 @@ def plan(
         clock: a monotonic clock in seconds.
 
     Raises:
-        InfeasibleBudgetError: summaries, user callbacks and one collection at the end
-            cost more than the budget. With `needed` as the budget, planning succeeds,
-            if it measures the same times.
+        InfeasibleBudgetError: summaries, user callbacks and the collections cost more
+            than the budget. With `needed` as the budget, planning succeeds, if it
+            measures the same times.
         TypeError: `fn` is not callable, or `budget` is not an OverheadBudget.
         ValueError: a number is out of its range.
     """
@@ -63,14 +63,14 @@ def plan(
 
 
 def choose_rates(draft: WatchPlan) -> WatchPlan:
-    """Choose the rates of a plan of summaries and one drain only; see `plan`."""
+    """Choose the rates of a plan of summaries only; see `plan`."""
     budget, steps = draft.budget, draft.steps
     # Whether a plan fits is always decided by the prediction itself, so that rounding
     # cannot make a plan of `needed` exceed it.
     fits = lambda candidate: candidate.predicted <= budget.share
     if not fits(draft):
         raise InfeasibleBudgetError(
-            "recording the summaries and collecting them at the end of the run",
+            "recording the summaries and collecting them during the run",
             needed=draft.predicted,
             limit=budget.share,
             unit=_UNIT,
@@ -82,8 +82,8 @@ def choose_rates(draft: WatchPlan) -> WatchPlan:
         if planned.kind == "numbers" and fits(with_rate := _set_rate(draft, i, 1)):
             draft = with_rate
             continue
-        # Half of the rest, so that drains need not wait until the end of the run: until
-        # then the records would fill the device, and a crash would lose them.
+        # Half of the rest: something is left for the next kind, and for a run whose
+        # times are longer than the measured ones.
         rest_s = (budget.share - draft.predicted) * draft.step_seconds / 2
         # A call that makes frames makes numbers as well: it must be one of theirs.
         base = max(draft.every("numbers"), 1)
@@ -92,8 +92,7 @@ def choose_rates(draft: WatchPlan) -> WatchPlan:
             every = base * max(math.ceil(planned.seconds / rest_s / base), 1)
         if every <= steps and fits(with_rate := _set_rate(draft, i, every)):
             draft = with_rate
-    drains = lambda interval: dataclasses.replace(draft, interval=interval)
-    return drains(_smallest(lambda interval: fits(drains(interval)), steps))
+    return draft
 
 
 def collection_interval(

@@ -52,7 +52,7 @@ def measure_costs(
         clock: a monotonic clock in seconds.
 
     Returns:
-        The least that can be done: summaries, and one drain at the end.
+        The least that can be done: summaries, and their collection.
 
     Raises:
         TypeError: `fn` is not callable.
@@ -106,7 +106,6 @@ def measure_costs(
         step_seconds=float(np.median(times.seconds[_BARE])),
         drain_seconds=drain_s,
         records=tuple(records),
-        interval=steps,
     )
 
 

@@ -12,6 +12,7 @@ from frugax.budget import (
     table,
 )
 
+from ._collector import MIN_GAP_S
 from ._program_variants import NEVER, level_by_kind
 from .probes import Probe
 
@@ -56,7 +57,6 @@ class WatchPlan(Plan):
         drain_seconds: seconds of one collection, besides its records.
         records: the kinds of records that the function makes, in the order in which
             the budget pays for them. Calls that make frames also make numbers.
-        interval: calls between two collections.
     """
 
     budget: OverheadBudget
@@ -64,12 +64,11 @@ class WatchPlan(Plan):
     step_seconds: float
     drain_seconds: float
     records: tuple[PlannedRecords, ...]
-    interval: int
 
     @property
     def drains(self) -> int:
         """The number of collections in the run, the one at its end included."""
-        return -(-self.steps // self.interval)
+        return min(self.steps, 1 + int(self.steps * self.step_seconds / MIN_GAP_S))
 
     @property
     def predicted(self) -> float:
@@ -114,7 +113,7 @@ class WatchPlan(Plan):
                 ]
             )
         drains_share = self.drains * self.drain_seconds / self.steps / self.step_seconds
-        when = f"every {self.interval} calls"
+        when = f"every {format_seconds(MIN_GAP_S)}"
         drain_s = format_seconds(self.drain_seconds)
         rows.append(["drains", "", when, drain_s, "", format_share(drains_share)])
         limit = f"limit {format_share(self.budget.share)}"
