@@ -112,9 +112,9 @@ def test_metrics_that_are_thinned_out_do_not_change_and_a_bad_step_loses_itself(
     journal, bad
 ):
     watcher = watch.Watcher(journal, OverheadBudget("1%"))
-    for name in "ab":
-        watcher.record(0, {name: 0.0})
-        watcher._series[name,].next_look = 1 << 62  # the next are thinned out
+    for step, name in enumerate("abab"):  # the second of each is thinned out
+        watcher.record(step, {name: 0.0})
+        watcher._series[name,].thinning.found = 1 << 14
     watcher.record(bad, {"a": 1.0})
     watcher.record(8, metrics := {"b": 2.0})
     metrics.clear()
@@ -122,6 +122,19 @@ def test_metrics_that_are_thinned_out_do_not_change_and_a_bad_step_loses_itself(
     assert watcher.losses.tally("scalar").dropped == {"refused": 1}
     journal.close()
     assert watch.read(journal._path).value_at("b", 8) == 2.0
+
+
+def test_a_new_name_in_every_call_costs_no_more_than_the_last(journal, monkeypatch):
+    looks = []
+    count = watch.Watcher._count_skipped
+    monkeypatch.setattr(
+        watch.Watcher, "_count_skipped", lambda *a: (looks.append(a), count(*a))[1]
+    )
+    watcher = watch.Watcher(journal, OverheadBudget("1%"))
+    for step in range(50):
+        watcher.record(step, {f"x{step}": 0.0})
+    watcher.finish()
+    assert len(looks) <= 2 * 50
 
 
 def test_a_recorded_number_does_not_change_later(journal):

@@ -267,10 +267,12 @@ class Collector:
         The last of each series stays aside, in case no further one comes.
         """
         newest = {e.series: e.number for e in taken if e.series is not None}
-        for series, number in newest.items():
-            thinning = series.thinning
-            if thinning.measure(number, self._clock(), gap_s=series.gap_s):
-                self.changed()
+        moved = [
+            series.thinning.measure(number, self._clock(), gap_s=series.gap_s)
+            for series, number in newest.items()
+        ]
+        if any(moved):
+            self.changed()
         # Numbers of an evaluation: those of its step must not be missing.
         whole = {
             e.step for e in taken if isinstance(e, StepMetrics) and stride_of(e) == 1

@@ -148,6 +148,8 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._last_names: set[str] = set()  # of that step
         # By the names of the metrics: those of a validation come at their own rate.
         self._series: dict[tuple[str, ...], MetricSeries] = {}
+        # Those of which not every call is kept: names may be made up without end.
+        self._thinned: dict[MetricSeries, None] = {}
         self._next_status = 0.0
         self._status_step: int | None = None
         self._parent_id: int | None = None  # of a forked child
@@ -163,6 +165,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._parent_id = os.getppid()
         self.rate.set_level("off")
         self._series.clear()
+        self._thinned.clear()
         self._journal = None
         self.collector.abandon()
 
@@ -188,7 +191,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         return max((one.thinning.stride for one in owners), default=1)
 
     def _change_rates(self) -> None:
-        for series in tuple(self._series.values()):
+        for series in tuple(self._thinned):
             series.next_look = 0
         announce_change()
 
@@ -281,12 +284,15 @@ class Watcher(AbstractContextManager["Watcher"]):
         now = self.clock()
         self._account.touch(now)
         is_thinned_out = series.count(now)
+        if series.thinning.stride > 1:
+            self._thinned[series] = None
         if is_thinned_out:
             series.skipped = step, dict(metrics)
             series.skips += 1
         else:
             self._add(step, metrics, series, may_be_thinned=not self.rate.keeps_all)
             if series.thinning.stride == 1:
+                self._thinned.pop(series, None)
                 # Numbers of an evaluation: those of its step must not be missing.
                 self._keep_skipped(before=step)
         self._account.record_s += self._account.call_clock() - entered
@@ -357,7 +363,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         A checkpoint and the end of a run need the record of their own step.
         """
         waiting: list[tuple[int, MetricSeries]] = []
-        for series in self._series.values():
+        for series in tuple(self._thinned):
             self._count_skipped(series)
             if series.skipped is None or (
                 before is not None and series.skipped[0] != before
@@ -581,7 +587,7 @@ class Watcher(AbstractContextManager["Watcher"]):
 
     def report(self) -> Receipt:
         """Report the cost of watching up to the last call, beside the budget."""
-        for series in self._series.values():
+        for series in tuple(self._thinned):
             self._count_skipped(series)
         writer = self._dispatch.writer
         notes, measured, noise = self._account.describe()
