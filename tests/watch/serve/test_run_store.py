@@ -45,6 +45,17 @@ def test_fresh_records_mean_that_it_runs(folder):
     assert any("receipt.json" in text for text in state["facts"]["missing"])
 
 
+def test_a_metric_that_is_never_finite_is_listed_with_its_holes(tmp_path):
+    with Journal.create(tmp_path / "journal", {}) as journal:
+        for step in range(3):
+            journal.write(step, {"bad": float("nan"), "good": 1.0})
+    run = _read(tmp_path / "journal")
+    assert _describe(run)["columns"] == [["", "bad", None], ["", "good", 1.0]]
+    curve = run.points("", "bad")
+    assert curve is not None
+    assert curve["holes"] == [0.0, 1.0, 2.0]
+
+
 def test_a_silent_run_without_a_lock_is_dead(folder):
     assert _state(folder, later=600)["state"] == "died"
     (folder / ".lock").touch()  # left behind by a process that was killed

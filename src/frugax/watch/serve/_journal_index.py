@@ -377,9 +377,9 @@ def step_seconds(
     return steps[1:][is_known], seconds[is_known]
 
 
-def to_json_number(value: float) -> float | None:
+def to_json_number(value: float | None) -> float | None:
     """Round to seven digits, more than a screen shows; NaN and infinity become None."""
-    if not np.isfinite(value):
+    if value is None or not np.isfinite(value):
         return None
     # Steps and counts must not be rounded; beyond 2**53 JavaScript cannot represent
     # every integer.

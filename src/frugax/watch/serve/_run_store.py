@@ -288,7 +288,7 @@ class RunStore:
             "columns": [
                 [*key, to_json_number(curve.last)]
                 for key, curve in self._curves.items()
-                if curve.last is not None
+                if curve.points  # a rewind may have taken all of them back
             ],
             "left_out": len(self._left_out),
             "histograms": sorted(self._histograms),
