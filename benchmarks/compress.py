@@ -9,8 +9,8 @@ NF4, int8, HQQ and GPTQ, which quantise all matrices; vectors stay float32, and 
 bytes count. The error is the mean of 1 - cosine to the embeddings by float32 weights.
 `table`: GGUF, NF4, HQQ and GPTQ in the bytes of each, on six nets that are trained
 here. `tasks`, `unseen`: the rules of error weights on these, and on ten nets of
-packages. `budgets`: how much of a budget is used. `speed`, `streaming`: millions of
-weights a second, and memory. `packed`: bytes of packed weights in a compiled step.
+packages. `budgets`: how much of a budget is used. `speed`: millions of
+weights a second.
 
 Packages of peers are put into a folder of their own. Speeds count processor time.
 """
@@ -18,17 +18,12 @@ Packages of peers are put into a folder of their own. Speeds count processor tim
 import argparse
 import ast
 import functools
-import json
 import math
-import multiprocessing
 import random
 import re
 import sys
 import sysconfig
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +61,6 @@ from benchmarks.real_weights import install, models
 from frugax import SizeBudget, compress
 from frugax.compress.codecs import BLOCK, lossless
 from frugax.compress.codecs.groups import Grouping, decode_groups, quantise_groups
-from frugax.targets import Target
 
 Weights = dict[str, Any]
 # From a name and a matrix to decoded values and bytes.
@@ -720,125 +714,6 @@ def measure_speed(given: argparse.Namespace) -> Figures:
     return found
 
 
-def write_model(path: Path, times: int) -> int:
-    """A `.safetensors` file, written piece by piece; its bytes of weights."""
-    header, at = {}, 0
-    shapes = {"large": (4, (10_000, 4_000)), "small": (30, (1_500, 2_000))}
-    if not times:  # to try the command
-        times, shapes = 1, {"large": (2, (100, 100))}
-    for kind, (count, shape) in shapes.items():
-        for i in range(times * count):
-            end = at + 4 * shape[0] * shape[1]
-            about = {"dtype": "F32", "shape": shape, "data_offsets": [at, end]}
-            header[f"{kind}{i}"] = about
-            at = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    rng = np.random.default_rng(0)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for left in range(at, 0, -(4 << 20)):
-            noise = rng.standard_normal(min(left, 4 << 20) // 4, np.float32)
-            file.write(noise.tobytes())
-    return at
-
-
-def resident_bytes(which: str) -> int:
-    """`VmRSS`, now, or `VmHWM`, the most since this process began or was reset."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(x.split()[1]) for x in lines if x.startswith(which))
-
-
-def stream(source: Path, target: Path, budget: SizeBudget) -> Figures:
-    """Save the model; return the rise of memory, the time and the file's size."""
-    # The codec's own libraries, before counting.
-    noise = np.random.default_rng(0).normal(size=(64, 64))
-    compress.decompress(compress.compress(noise, budget))
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
-    before = resident_bytes("VmRSS")
-    report = compress.save(target, compress.load_weights(source), budget)
-    return {
-        "file_bytes": report.file_bytes,
-        "rel_error": report.rel_error,
-        "peak_rise_bytes": resident_bytes("VmHWM") - before,
-        "cpu_seconds": time.process_time(),
-    }
-
-
-def measure_streaming(given: argparse.Namespace) -> Figures:
-    """Memory while a model of 1 GB is written tensor by tensor (Linux only).
-
-    A mapped file of normal weights, four tensors of 160 MB and the rest of 12 MB, is
-    saved by a process of its own, whose resident memory counts the pages of mapped
-    files. `--times 4` has four times as many tensors. The folder for temporary files
-    must be on a disk: the memory of a memory file system is not counted here.
-    """
-    budgets = (SizeBudget(max_abs=0), SizeBudget("8x"), SizeBudget(rel_error=0.02))
-    found: Figures = {}
-    with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder, "m.safetensors"), Path(folder, "m.fxz")
-        size = write_model(source, 0 if given.quick else given.times)
-        for budget in budgets[1:2] if given.quick else budgets:
-            if not is_chosen(str(budget), given):
-                continue
-            # A fresh process: this one's peak is that of making the model.
-            context = multiprocessing.get_context("spawn")
-            with ProcessPoolExecutor(1, mp_context=context) as pool:
-                done = pool.submit(stream, source, target, budget).result()
-            found[str(budget)] = {"model_bytes": size} | done
-    return found
-
-
-def measure_packed(given: argparse.Namespace) -> Figures:
-    """Bytes of packed weights in a compiled step, on a CPU and on an absent H100.
-
-    Layers of a decoder's feed-forward block in bfloat16: dense, as `compress.pack`
-    holds them in 4.3 bits a weight, and as `open(path).packed()` holds those of a file
-    of 2.4.
-    """
-
-    def apply_layers(params: Any, x: jax.Array) -> jax.Array:
-        for block in params:
-            x = x + jax.nn.gelu(x @ block["up"]) @ block["down"]
-        return x
-
-    depth, width = (1, 64) if given.quick else (6, 1024)
-    rng = np.random.default_rng(0)
-    shapes = {"up": (width, 4 * width), "down": (4 * width, width)}
-    draw = lambda shape: jnp.asarray(rng.normal(size=shape) / 48, jnp.bfloat16)
-    dense = [{k: draw(shape) for k, shape in shapes.items()} for _ in range(depth)]
-    packed = compress.pack(dense, SizeBudget("4.3bpw"))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "w.fxz"
-        report = compress.save(path, dense, SizeBudget("2.4bpw"), sensitivity="equal")
-        with compress.open(path) as file:
-            from_file = file.packed()
-    trees = {
-        "dense": (dense, 0.0),
-        "pack, 4.3 bits": (packed.tree, packed.rel_error),
-        "file, 2.4 bits": (from_file, report.rel_error),
-    }
-    x = jnp.asarray(rng.normal(size=(8, width)), jnp.bfloat16)
-    step = jax.jit(apply_layers)
-    found: Figures = {}
-    for target in (Target("cpu"),) if given.quick else (Target("cpu"), Target("h100")):
-        whole = 0
-        for name, (tree, error) in trees.items():
-            shapes_of = jax.eval_shape(lambda tree=tree: tree)
-            analysis: Any = target.compile(step, shapes_of, x).memory_analysis()
-            held = analysis.argument_size_in_bytes - x.nbytes
-            whole = whole or held
-            decoded = jax.jit(compress.unpack)(tree)
-            found[f"{target}, {name}"] = {
-                "weights_bytes": held,
-                "share": held / whole,
-                "temp_bytes": analysis.temp_size_in_bytes,
-                "error": error,
-                "as decoded": bool(jnp.array_equal(step(tree, x), step(decoded, x))),
-            }
-    return found
-
-
 PARTS = {
     "lossless": Part(
         measure=measure_lossless, rows=lossless_rows, show=show_lossless, is_timed=True
@@ -854,14 +729,8 @@ PARTS = {
     "unseen": Part(measure=measure_unseen),
     "budgets": Part(measure=measure_budgets),
     "speed": Part(measure=measure_speed),
-    "streaming": Part(measure=measure_streaming),
-    "packed": Part(measure=measure_packed),
 }
 
 
-def add_options(ask: argparse.ArgumentParser) -> None:
-    ask.add_argument("--times", type=int, default=1, help="tensors, of streaming")
-
-
 if __name__ == "__main__":
-    run("compress", PARTS, about=__doc__, options=add_options)
+    run("compress", PARTS, about=__doc__)

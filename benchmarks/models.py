@@ -1,25 +1,18 @@
 """The cost of a described model beside the same one by hand and in other libraries.
 
-    python -m benchmarks.models [step tiny deep memory planning]
+    python -m benchmarks.models [step tiny memory]
 
 `step`: value and gradients of three nets by hand in JAX, in frugax, flax nnx, equinox
 and torch, each in the fastest forms that their guides name, on the same two cores.
 Before the clock starts, the loss of every program and the norm of its gradients must
-agree. `tiny`: the cost of a call, by processor time. `deep`: from a description of many
-equal blocks to the first gradients, as a loop and written out.
+agree. `tiny`: the cost of a call, by processor time.
 
-`memory`, `planning`: models under budgets. Bytes and flops are those of the
-compiled programs, errors those of outputs and gradients against the model without a
-budget; planning is timed in processor seconds, as multiples of compiling without a
-budget.
+`memory`: models under budgets. Bytes and flops are those of the compiled programs,
+errors those of outputs and gradients against the model without a budget.
 """
 
 import argparse
-import functools
-import os
-import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -32,7 +25,6 @@ from benchmarks.harness import (
     Part,
     choose,
     run,
-    say,
     time_cases,
 )
 
@@ -92,51 +84,6 @@ def time_tiny(given: argparse.Namespace) -> Iterator[Case]:
             ours, again = each.pop("frugax"), each.pop("frugax again")
             how: dict[str, Any] = {"control": again, "rivals": each, "clock": "cpu"}
             yield Case(name=f"{net}, {what}", ours=ours, **how)
-
-
-def measure_deep(given: argparse.Namespace) -> Figures:
-    """Seconds to describe and compile 48 blocks, and to their first gradients."""
-    blocks = 2 if given.quick else 48
-    net = models_nets.Encoder(batch=8, layers=blocks)
-    by_hand = functools.partial(
-        models_nets.encoder_by_hand,
-        net,
-        attention=models_nets.heads_first,
-        linear=models_nets.rows_by,
-        gelu=models_nets.gelu_by_erf,
-        flat=True,
-    )
-
-    def hand(*, scanned: bool) -> Callable[[], Any]:
-        weights = net.weights()
-        own = models_nets.stacked(weights) if scanned else weights
-        params = {k: jnp.asarray(v) for k, v in own.items()}
-        forward = by_hand(scanned=scanned)
-        loss = lambda p, x: models_nets.loss_of(forward(p, x))
-        step = jax.jit(jax.value_and_grad(loss))
-        return functools.partial(step, params, jnp.asarray(net.data()))
-
-    ways: dict[str, Callable[[], Callable[[], Any]]] = {
-        "frugax, scanned": lambda: models_nets.in_frugax(net, scan_from=2).step,
-        "frugax, written out": lambda: models_nets.in_frugax(net, scan_from=None).step,
-        "by hand, scanned": lambda: hand(scanned=True),
-        "by hand, written out": lambda: hand(scanned=False),
-    }
-    found: Figures = {}
-    jnp.zeros(()).block_until_ready()  # JAX starts: not ours to count
-    for name, make in ways.items():
-        say(f"{blocks} blocks, {name}")
-        jax.clear_caches()
-        cpu, wall = time.process_time(), time.perf_counter()
-        step = make()
-        described = time.process_time() - cpu
-        jax.block_until_ready(step())
-        found[f"{blocks} blocks, {name}"] = {
-            "describe_cpu_s": described,
-            "first_step_s": time.perf_counter() - wall,
-            "first_step_cpu_s": time.process_time() - cpu,
-        }
-    return found
 
 
 # --- budgets ------------------------------------------------------------------------
@@ -209,57 +156,10 @@ def measure_memory(given: argparse.Namespace) -> Figures:
     return found
 
 
-def measure_planning(given: argparse.Namespace) -> Figures:
-    """Processor seconds until gradients are compiled, with budgets and without."""
-    blocks = lambda: (models.TransformerBlock(32, 4, 64), models.SparseExperts(4, 2))
-    experts = models.Model(*(layer for _ in range(2) for layer in blocks()))
-    nets = NETS | {
-        "2 blocks of experts, 32 wide": (experts, (8, 32, 32), None),
-        "12 encoder blocks, unrolled": (encoder(12), (8, 64, 64), None),
-    }
-    found: Figures = {}
-    for name in choose(nets, given, 1):
-        model, shape, scan_from = nets[name]
-        how: dict[str, Any] = {"shapes": {"input": shape}, "scan_from": scan_from}
-
-        def seconds(
-            budget: Any = None, model: Any = model, shape: Any = shape, how: Any = how
-        ) -> tuple[float, int, float]:
-            """From a description to its first gradients."""
-            jax.clear_caches()
-            with tempfile.TemporaryDirectory() as folder:
-                os.environ["XDG_CACHE_HOME"] = folder
-                started = time.process_time()
-                given = {} if budget is None else {"budget": budget}
-                compiled: Any = models.compile(model, fx.JaxBackend(), **how, **given)
-                params = {k: jnp.zeros(compiled.shapes[k]) for k in compiled.param_keys}
-                data = {"input": jnp.zeros(shape)}
-                out = jax.eval_shape(compiled.evaluate, params, data)
-                pulls = {k: jnp.zeros(v.shape) for k, v in out.items()}
-                jax.block_until_ready(compiled.evaluate(params, data, pulls))
-                spent = time.process_time() - started
-                if budget is not None:
-                    return spent, 0, compiled.plan.extra_share
-                step = jax.jit(compiled.evaluate).lower(params, data, pulls)
-                return spent, program(step.compile()).temp_bytes, 0.0
-
-        seconds()
-        plain, whole, _ = seconds()
-        found[name] = {"plain_s": plain}
-        for share in (1.0, 0.5):
-            limit = fx.MemoryBudget(limit_bytes=int(whole * share))
-            spent, _, extra = seconds(limit)
-            found[name] |= {f"times at {share}": spent / plain, f"flops {share}": extra}
-        say(f"{name}: {found[name]}")
-    return found
-
-
 PARTS = {
     "step": time_cases(time_steps, unit="ms"),
     "tiny": time_cases(time_tiny),
-    "deep": Part(measure=measure_deep),
     "memory": Part(measure=measure_memory),
-    "planning": Part(measure=measure_planning),
 }
 
 

@@ -263,7 +263,6 @@ def encoder_by_hand(
     linear: Callable[..., jax.Array],
     gelu: Callable[[jax.Array], jax.Array],
     flat: bool = False,
-    scanned: bool = False,
 ) -> Callable[..., Any]:
     """An encoder.
 
@@ -273,7 +272,6 @@ def encoder_by_hand(
         linear: `jnp.matmul` for weights `(in, out)`, else `(out, in)`.
         gelu: with the error function.
         flat: whether examples and tokens are one axis outside attention.
-        scanned: whether blocks are a `lax.scan`, not written out.
     """
     split = (net.batch, net.length, net.heads, net.width // net.heads)
     inside = (net.batch * net.length, net.width) if flat else net.input_shape
@@ -292,9 +290,6 @@ def encoder_by_hand(
 
     def forward(params: Params, x: jax.Array) -> jax.Array:
         x = x.reshape(inside)
-        if scanned:
-            x, _ = lax.scan(lambda x, own: (block(own, x), None), x, params)
-            return x.reshape(net.input_shape)
         kinds = [name.partition(".")[2] for name in params if name.startswith("0.")]
         for i in range(net.layers):
             x = block({k: params[f"{i}.{k}"] for k in kinds}, x)
@@ -408,8 +403,8 @@ def model_of(net: Net) -> models.Layer:
     return model
 
 
-def in_frugax(net: Net, *, scan_from: int | None = 8) -> Program:
-    """The net, with its blocks in a loop where there are `scan_from` or more."""
+def in_frugax(net: Net) -> Program:
+    """The net as a frugax model."""
     given, x = net.weights(), net.data()
     if isinstance(net, Encoder):
         given = separate(given)
@@ -421,7 +416,6 @@ def in_frugax(net: Net, *, scan_from: int | None = 8) -> Program:
         model_of(net),
         models.JaxBackend(),
         shapes={"input": x.shape},
-        scan_from=scan_from,
     )
     own = list(compiled.weights)
     if isinstance(net, Encoder):

@@ -1,7 +1,6 @@
 """Plans of `remat` beside plain JAX, checkpoints by hand, stock policies and PyTorch.
 
-    python -m benchmarks.remat [bytes time chunks torch by_hand policies oracle depth
-    ...]
+    python -m benchmarks.remat [bytes time chunks torch by_hand policies depth ...]
 
 `bytes`, `time`: the six nets of `nets.py` in ever less memory; `--cases` names nets.
 `chunks`: the step time of plans in chunks of the batch beside recomputation. `torch`:
@@ -9,9 +8,8 @@ PyTorch's `activation_memory_budget` at the same shares, on two of the nets. `by
 plans in the bytes of what an engineer writes by hand: one `jax.checkpoint` around each
 block, a scan over parts of a batch, loops that checkpoint themselves. `policies`: one
 `jax.checkpoint` around each block with each stock policy, `--target h100` for the
-compiler of another device. `oracle`: random nets beside the least recomputation of any
-schedule. `depth`: processor time of planning. `convolutions`: gradients of convolutions
-in loops by `remat.fast_convolutions`.
+compiler of another device. `depth`: processor time of planning. `convolutions`:
+gradients of convolutions in loops by `remat.fast_convolutions`.
 
 Bytes are XLA's temporary bytes, flops those of the traced program; both are the same
 each time. On CPU checkpoints by hand are compiled with XLA's barriers kept
@@ -576,45 +574,6 @@ def policy_rows(found: Figures) -> Iterator[Row]:
         yield min(each, key=lambda row: row.ahead_by)
 
 
-def beside_oracle(given: argparse.Namespace) -> Figures:
-    """Random chains and DAGs beside the least recomputation, as HiGHS proves it.
-
-    Each net is planned within shares of the memory that keeping everything takes, on
-    the abstract machine of `tests/remat/oracle.py`.
-    """
-    from tests.remat.oracle import least_recompute, planned
-    from tests.remat.random_programs import random_net
-
-    cells: dict[str, list[Any]] = {}
-    for seed in range(2 if given.quick else 60):
-        machine, plans = planned(*random_net(seed))
-        total = 3 * machine.flops  # the backward pass does twice the forward's
-        block = max(o.flops for o in machine.operations)
-        for share in (0.85, 0.75, 0.65, 0.55)[: 1 if given.quick else None]:
-            limit = int(share * plans[0][0])
-            best = min((f for peak, f in plans if peak <= limit), default=None)
-            try:
-                least = least_recompute(machine, limit)
-            except TimeoutError:
-                continue
-            if least is not None:
-                kind = "DAG" if seed % 2 else "chain"
-                cell = cells.setdefault(f"{kind}, {share:g}", [])
-                cell.append((least / total, best, total, max(0.05 * total, block)))
-    found: Figures = {}
-    for name, cell in cells.items():
-        gaps = [(b / t - least, w / t) for least, b, t, w in cell if b is not None]
-        found[name] = {
-            "possible": len(cell),
-            "within": sum(gap <= most for gap, most in gaps),
-            "no plan": len(cell) - len(gaps),
-            "optimum": float(np.mean([least for least, *_ in cell])),
-            "gap, mean": float(np.mean([gap for gap, _ in gaps])) if gaps else None,
-            "worst": max((gap for gap, _ in gaps), default=None),
-        }
-    return found
-
-
 def plan_deep(given: argparse.Namespace) -> Figures:
     """Processor time of planning beside compiling the plain program, by depth."""
 
@@ -726,7 +685,6 @@ PARTS = {
         short=("--cases", "mlp,gru"),
         minutes=(20, 3),
     ),
-    "oracle": Part(measure=beside_oracle),
     "depth": Part(measure=plan_deep),
     "convolutions": time_cases(time_convolutions, compares=False),
 }

@@ -1,22 +1,20 @@
 """The time that watching adds to a program, beside other ways to watch it.
 
-    python -m benchmarks.watch [scan frames call vmap cache overhead log progress ...]
+    python -m benchmarks.watch [scan call overhead log progress storage]
 
-`scan`: two numbers of every step of a scan; `frames`: with frames of its state; `call`:
-a Python loop of calls of which nothing is due; `vmap`: four lanes of 64. Two steps:
-"matrix" is tanh(w @ x), five operations of XLA, "SGD" a gradient step of a small net,
-some thirty. Numbers that are "held" exist anyway (an element of the state), those
-"worked out" do not (a norm). Where a program's code and constants come to lie changes
-its time by a percent or more, so all are compiled six times: the table shows the middle
-of the six, the least and the largest, between which the middle of all lies in 97 of 100
-cases.
+`scan`: two numbers of every step of a scan; `call`: a Python loop of calls of which
+nothing is due. Two steps: "matrix" is tanh(w @ x), five operations of XLA, "SGD" a
+gradient step of a small net, some thirty. Numbers that are "held" exist anyway (an
+element of the state), those "worked out" do not (a norm). Where a program's code and
+constants come to lie changes its time by a percent or more, so all are compiled six
+times: the table shows the middle of the six, the least and the largest, between which
+the middle of all lies in 97 of 100 cases.
 
-`cache`: a second process, and a changed level, compile nothing. `overhead`: programs of
-10 us to 10 ms a step under a budget of 1 %, with the receipt's verdict and the price.
+`overhead`: programs of 10 us to 10 ms a step under a budget of 1 %, with the receipt's
+verdict and the price.
 `log`, `progress`: W&B, TensorBoard and jax-tqdm, each as its guide shows it; W&B writes
 in a process of its own, which is not counted. `storage`: bytes of recorded frames
-beside other formats. `page`: the live page of a long journal in headless Chromium, if
-it is installed; `--runs 100` for a page of as many runs.
+beside other formats.
 
 Times are the processor's, of all threads: the clock's mean little on a shared machine.
 """
@@ -31,10 +29,8 @@ import itertools
 import os
 import pickle
 import statistics
-import subprocess
 import sys
 import tempfile
-import textwrap
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -46,7 +42,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from benchmarks.harness import (
-    ROOT,
     Case,
     Figures,
     Part,
@@ -152,39 +147,20 @@ def sgd_step(size: int) -> tuple[Step, Any]:
 STEP_KINDS = {"matrix": (matrix_step, 480), "SGD": (sgd_step, 64)}
 
 
-def loop(
-    step: Step, numbers: str, length: int, report: Report, every: int | None = None
-) -> Run:
-    """A scan over the step, not yet compiled; with `every`, frames of its state."""
-
-    def one(state: Any, _: Any) -> Any:
-        new, told = step(state, report, numbers)
-        if every:
-            probes.frame("state", jax.tree.leaves(new)[0])
-        return new, told
-
-    if every:
-        return lambda state: probes.scan(one, state, length=length, every=every)[0]
+def loop(step: Step, numbers: str, length: int, report: Report) -> Run:
+    """A scan over the step, not yet compiled."""
+    one = lambda state, _: step(state, report, numbers)
     return lambda state: jax.lax.scan(one, state, None, length=length)
 
 
 class Asks:
-    """A watcher that wants the same of every call, and drops it.
+    """A watcher that wants the same of every call, and drops it."""
 
-    With `frames_per_s` it wants frames so often, and nothing else besides.
-    """
-
-    def __init__(self, level: int, frames_per_s: float | None = None) -> None:
-        self._level, self._rate, self._next = level, frames_per_s, 0.0
+    def __init__(self, level: int) -> None:
+        self._level = level
 
     def due(self, step: int) -> int:
-        if self._rate is None:
-            return self._level
-        now = time.perf_counter()
-        if now < self._next:
-            return 1
-        self._next = now + 1 / self._rate
-        return 2
+        return self._level
 
     def wants_frames(self) -> bool:
         return self._level == 2
@@ -193,9 +169,9 @@ class Asks:
         pass
 
 
-def watched(run: Run, level: int, frames_per_s: float | None = None) -> Any:
+def watched(run: Run, level: int) -> Any:
     """Compiled by `watch.jit` and always run at this level: 0, 1 or 2."""
-    return watch.jit(run, watcher=Asks(level, frames_per_s))
+    return watch.jit(run, watcher=Asks(level))
 
 
 def calls(run: Run, state: Any, count: int = 1) -> Callable[[], Any]:
@@ -288,31 +264,6 @@ def scan_rows(found: Figures) -> Iterator[Row]:
             )
 
 
-def time_frames(given: argparse.Namespace) -> Figures:
-    """The same with frames, one in a block of steps, of which 30 a second are made."""
-    found: Figures = {}
-    length = 20 if given.quick else 5000
-    for name in choose(STEP_KINDS, given, 1):
-        step, state = STEP_KINDS[name][0](8 if given.quick else STEP_KINDS[name][1])
-        looped = functools.partial(loop, step, "held", length)
-
-        def build(looped: Any = looped, x: Any = state) -> Case:
-            both, alone = (
-                looped(r, every=length // 2) for r in (record, report_nothing)
-            )
-            ours = lambda: calls(watched(both, 1, frames_per_s=30), x)
-            rivals = {
-                UNWATCHED: calls(jax.jit(looped(report_nothing)), x),
-                "frugax, frames in each call": calls(watched(both, 2), x),
-                "frugax, frames alone": calls(watched(alone, 2), x),
-            }
-            how: dict[str, Any] = {"control": ours(), "rivals": rivals, "clock": "cpu"}
-            return Case(name="frames", ours=ours(), steps=length, **how)
-
-        found[name] = measure_again(build, given)
-    return found
-
-
 def time_calls(given: argparse.Namespace) -> Figures:
     """A Python loop of calls, of which nothing is due."""
     found: Figures = {}
@@ -339,88 +290,6 @@ def time_calls(given: argparse.Namespace) -> Figures:
             return Case(name="calls", ours=idle(), steps=count, **how)
 
         found[name] = measure_again(build, given)
-    return found
-
-
-def time_lanes(given: argparse.Namespace) -> Figures:
-    """64 lanes of which four are watched, small and larger."""
-    found: Figures = {}
-    length = 20 if given.quick else STEPS
-    for size, numbers in itertools.product((4, 64), ("held", "worked out")):
-        name = f"{size} numbers a lane, {numbers}"
-        if not is_chosen(name, given) or (given.quick and found):
-            continue
-        w = jax.random.normal(jax.random.key(0), (size, size)) / size**0.5
-        xs = jax.random.normal(jax.random.key(1), (64, size))
-
-        def lanes(tell: Any, w: Any = w, numbers: str = numbers) -> Run:
-            def step(x: jax.Array, _: Any) -> Any:
-                y = jnp.tanh(w @ x)
-                return y, tell(y[0] if numbers == "held" else jnp.linalg.norm(y))
-
-            return jax.vmap(lambda x: jax.lax.scan(step, x, None, length=length))
-
-        def build(lanes: Any = lanes, xs: Any = xs) -> Case:
-            four = lambda a: probes.record("a", a, lanes=4)
-            ours = lambda: calls(watched(lanes(four), 1), xs)
-            rivals = {UNWATCHED: calls(jax.jit(lanes(report_nothing)), xs)}
-            how: dict[str, Any] = {"control": ours(), "rivals": rivals, "clock": "cpu"}
-            return Case(name="lanes", ours=ours(), steps=length, **how)
-
-        found[name] = measure_again(build, given)
-    return found
-
-
-_PROCESS = """
-    import jax, jax.monitoring, jax.numpy as jnp
-    from benchmarks.watch import Asks
-    from frugax import watch
-    from frugax.watch.probes import record, frame, scan
-    events, compiled = [], []
-    jax.monitoring.register_event_listener(lambda name, **_: events.append(name))
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda name, *_, **__: compiled.append(name)
-    )
-    def run(x):
-        def step(x, _):
-            record("sum", x.sum())
-            frame("x", x)
-            return jnp.tanh(x), None
-        return scan(step, x, length=20, every=5)[0][0]
-    taker = Asks(2)
-    taker.stride = 1
-    run = watch.jit(run, watcher=taker)
-    x = jnp.ones((8, 8))
-    before = len(events)
-    run(x)
-    of = lambda kind: sum(e.endswith(kind) for e in events[before:])
-    hits, misses = of("cache_hits"), of("cache_misses")
-    compiled.clear()
-    for taker._level in (0, 1, 2, 1, 0):
-        for taker.stride in (1, 2, 0):
-            run(x)
-    again = sum(name.endswith("backend_compile_duration") for name in compiled)
-    print(hits, misses, again)
-"""
-
-
-def count_compiles(given: argparse.Namespace) -> Figures:
-    """Count the cache hits of a second process and the compiles of a changed level."""
-    keys = ("found in the cache", "compiled", "compiled when level or stride change")
-    found: Figures = {}
-    with tempfile.TemporaryDirectory() as folder:
-        env = os.environ | {
-            "JAX_COMPILATION_CACHE_DIR": folder,
-            "JAX_ENABLE_COMPILATION_CACHE": "true",
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
-            "JAX_PLATFORMS": "cpu",
-        }
-        command = [sys.executable, "-c", textwrap.dedent(_PROCESS)]
-        how: dict[str, Any] = {"capture_output": True, "text": True, "check": True}
-        for name in ("first process", "second process"):
-            said = subprocess.run(command, env=env, cwd=ROOT, **how).stdout
-            found[name] = dict(zip(keys, map(int, said.split()), strict=True))
     return found
 
 
@@ -831,10 +700,7 @@ PARTS = {
         is_timed=True,
         minutes=(4, 1),
     ),
-    "frames": Part(measure=time_frames, show=timed_table),
     "call": Part(measure=time_calls, show=timed_table),
-    "vmap": Part(measure=time_lanes, show=timed_table),
-    "cache": Part(measure=count_compiles),
     "overhead": Part(measure=measure_overhead),
     "log": Part(
         measure=time_loggers,
