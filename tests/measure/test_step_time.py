@@ -175,6 +175,12 @@ def test_the_cheapest_job_is_chosen_not_the_cheapest_hour():
     assert "the time of a step cannot be told: a custom call" in str(plan)
 
 
+def test_tests_do_not_measure_the_rates(monkeypatch):
+    # See ../../conftest.py: a file that does not fit is measured again, in silence.
+    monkeypatch.setattr(_measured_rates, "_measure", lambda *_, **__: None)
+    assert _measured_rates.measured_rates.__wrapped__() is not None
+
+
 def test_rates_are_measured_inside_of_a_mesh(monkeypatch):
     monkeypatch.setattr(_measured_rates, "_SECONDS", 0.0)
     with jax.set_mesh(jax.make_mesh((2,), ("d",))):
