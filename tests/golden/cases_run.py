@@ -36,7 +36,6 @@ def cases() -> Iterator[Case]:
         yield Case(
             f"{name}, {steps} steps",
             functools.partial(_run, name, steps),
-            quick=name == "own_model",
             tolerance={"loss": 1e-3},
             # Files hold weights, whose last bits are the machine's.
             machine=("file bytes", "file", "loss"),
