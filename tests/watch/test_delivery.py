@@ -81,17 +81,6 @@ def test_all_events_arrive_in_order_and_are_counted():
     assert outlet.waiting_bytes == 0
 
 
-def test_a_write_keeps_the_order_of_arrival():
-    outlet = SinkWorker(sink := Sink(lambda: time.sleep(0.1)))
-    kinds = ["frame", "summary", "scalar", "frame", "summary"]
-    outlet.put([event(step=-1)])
-    until(lambda: sink.writes)
-    outlet.put([event(kind, step) for step, kind in enumerate(kinds)])
-    assert outlet.close()
-    assert [e.step for e in sink.got] == [-1, 0, 1, 2, 3, 4]
-    assert sink.writes == [1, 5]
-
-
 @pytest.mark.parametrize(
     "error", [ValueError("no"), SystemExit(3), KeyboardInterrupt(), OSError(28, "full")]
 )
@@ -359,35 +348,6 @@ def test_the_queue_keeps_to_its_cap_and_drops_the_least_important(moves):
     tallies = losses.tallies.values()
     assert sum(t.given for t in tallies) == (
         len(queue) + taken + sum(t.lost for t in tallies)
-    )
-
-
-def test_important_events_are_kept():
-    losses = Losses()
-    queue = EventQueue(10_000, losses)
-    size = 10_000 // 4 - charge_bytes(event(size=0))
-    for kind in ("frame", "scalar", "summary", "summary"):
-        queue.add(event(kind, size=size))
-    queue.add(event("summary", 1, size=size))  # the frame goes
-    queue.add(event("scalar", 2, size=size))  # the other scalar goes
-    queue.add(event("frame", 3, size=size))  # nothing goes for a frame
-    lost = {kind: tally.lost for kind, tally in losses.tallies.items()}
-    assert lost == {"summary": 0, "scalar": 1, "frame": 2}
-    assert sorted(w.event.kind for w in queue.clear()) == ["scalar", *["summary"] * 3]
-
-
-def test_the_tally_is_one_line_and_includes_waiting_events():
-    losses = Losses()
-    assert str(losses) == "no records"
-    losses.give("summary", 1000)
-    losses.keep("summary", 1000)
-    losses.give("frame", 40)
-    losses.keep("frame", 10)
-    losses.drop("frame", 25, why="queue full")
-    losses.leave_out("frame", 3)
-    assert str(losses) == (
-        "0 of 1,000 summaries lost; "
-        "25 of 40 frames lost (queue full 25, 2 wait, 3 not asked for)"
     )
 
 

@@ -120,18 +120,6 @@ def test_no_program_has_an_effect_and_the_bare_one_is_as_if_never_watched():
         assert "conditional" not in compiled.as_text()  # no frame is left, nor its gate
 
 
-def test_nothing_due_runs_the_bare_program_and_steps_are_counted():
-    taker = Taker(level=0)
-    watched = jit(fn, watcher=taker)
-    for _ in range(9):
-        watched(X)
-    assert taker.got == []
-    taker.level = 1
-    for _ in range(4):
-        watched(X)
-    assert [step for step, _ in taker.got] == [9, 10, 11, 12]
-
-
 def test_a_sleeping_function_is_woken_by_a_level_and_by_a_watcher_that_is_entered():
     quiet = Watcher(None, OverheadBudget("50%"), level="minimal")
     full = Watcher(None, OverheadBudget("50%"), level="full")

@@ -104,25 +104,6 @@ def test_a_value_that_is_not_a_number_is_refused_by_name(tmp_path):
     assert list(watch.read(tmp_path / "a").steps) == [5]
 
 
-def test_an_unknown_name_is_answered_with_those_that_exist(tmp_path):
-    written(tmp_path / "a")
-    with refuses(KeyError, "lost"):
-        watch.read(tmp_path / "a")["lost"]
-
-
-def test_a_rewind_makes_later_records_void(tmp_path):
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        for step in range(150):
-            journal.write(step, {"loss": 0.0} | ({"late": 1} if step > 90 else {}))
-        journal.rewind(70)
-        assert journal.last_step == 70
-        journal.write(71, {"loss": 1.0})
-    back = watch.read(tmp_path / "a", strict=True)
-    assert list(back.steps) == list(range(72))
-    assert back["loss"].sum() == 1.0
-    assert "late" not in back
-
-
 def test_a_rewind_holds_without_later_records_and_after_reopening(tmp_path):
     journal = written(tmp_path / "a", close=False)
     journal.rewind(10)
@@ -184,14 +165,6 @@ def test_an_unfinished_end_is_cut_off_and_stays_declared(tmp_path):
     back = watch.read(path)
     assert list(back.steps) == list(range(193))
     assert [x.size_bytes for x in back.lost] == [lost.size_bytes]
-
-
-def test_appending_to_a_sound_journal_loses_no_records(tmp_path):
-    written(tmp_path / "a", 100)
-    with watch.Journal.append_to(tmp_path / "a") as journal:
-        assert journal.lost == ()
-        journal.write(100, {"n": 100})
-    assert list(watch.read(tmp_path / "a", strict=True)["n"]) == list(range(101))
 
 
 def test_an_open_journal_can_be_read_but_not_strictly(tmp_path):
@@ -324,29 +297,6 @@ def test_a_step_that_does_not_fit_is_refused(tmp_path):
         with refuses(ValueError, "step"):
             journal.write(2**63, {})
         journal.write(1, {})
-
-
-def test_callers_that_check_no_types_are_checked_all_the_same(tmp_path):
-    # In its own process: in this one every call is type-checked before it is made.
-    calls = [
-        "journal.write(7.5, {})",
-        "journal.rewind(7.5)",
-        "watch.Watcher(journal, budget).record(7.5, {})",
-        "watch.Watcher(journal, '1%')",
-        "watch.collection_interval('1%', step_seconds=1.0, drain_seconds=0.1, steps=9)",
-    ]
-    code = (
-        "import sys\nfrom frugax import OverheadBudget, watch\n"
-        "journal = watch.Journal.create(sys.argv[1], {})\n"
-        "budget = OverheadBudget('1%')\n"
-    ) + "".join(f"try: {call}\nexcept TypeError as e: print(e)\n" for call in calls)
-    out = forked.python(code, tmp_path / "a").stdout
-    *steps, watcher, plan = out.splitlines()
-    assert steps == ["step must be a whole number, got 7.5."] * 3
-    assert watcher == plan
-    assert plan == (
-        "budget must be an OverheadBudget, such as OverheadBudget(\"1%\"), got '1%'."
-    )
 
 
 def test_a_second_writer_is_refused_until_the_first_one_closes(tmp_path):

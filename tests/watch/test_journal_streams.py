@@ -85,17 +85,6 @@ def test_nan_and_the_sign_of_zero_survive_the_xor(tmp_path):
     np.testing.assert_array_equal(back.view(np.uint32), given.view(np.uint32))
 
 
-def test_the_xor_is_used_only_where_it_wins(tmp_path):
-    rng = np.random.default_rng(0)
-    # Each number in it is one of four: xored, they are more.
-    few = rng.choice(rng.random(4), (128, 100))
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        journal.write_many(range(128), {"x": few}, stream="few")
-    records = [h for h in heads(tmp_path / "a") if h["kind"] == "records"]
-    assert [h["columns"][0][4] for h in records] == ["plain", "plain"]
-    np.testing.assert_array_equal(watch.read(tmp_path / "a").streams["few"]["x"], few)
-
-
 def test_values_may_change_after_they_are_written(tmp_path):
     grid, many = frames(1)[0].copy(), frames(10).copy()
     with watch.Journal.create(tmp_path / "a", {}) as journal:

@@ -177,46 +177,6 @@ def test_recording_continues_after_finish_until_the_journal_is_closed(tmp_path):
     assert list(watch.read(tmp_path / "a", strict=True).steps) == [1, 2]
 
 
-def test_metrics_of_a_jitted_step_arrive_exactly(journal, tmp_path):
-    traces = []
-
-    @jax.jit
-    def step(x):
-        traces.append(1)
-        x = jnp.cos(x)
-        return x, {"x": x, "low": x.astype(jnp.bfloat16), "n": jnp.int32(3)}
-
-    watcher = watch.Watcher(journal, OverheadBudget("1%"), level="full")
-    x, expected = jnp.float32(1.0), []
-    for i in range(200):
-        x, metrics = step(x)
-        expected.append(float(x))
-        watcher.record(i, {**metrics, "lr": 0.1})
-    watcher.finish()
-    assert len(traces) == 1
-    back = watch.read(tmp_path / "journal")
-    assert list(back["x"]) == expected
-    assert set(back["n"]) == {3}
-    assert set(back["lr"]) == {0.1}
-    np.testing.assert_array_equal(
-        back["low"], np.asarray(jnp.array(expected, jnp.bfloat16), np.float32)
-    )
-
-
-def test_collected_and_flushed_records_are_readable_at_a_checkpoint(tmp_path):
-    path = tmp_path / "journal"
-    with watch.Journal.create(path, {}) as journal:
-        # A budget of zero: the watcher would collect at the end only.
-        watcher = watch.Watcher(journal, OverheadBudget(share=0.0))
-        for i in range(10):
-            watcher.record(i, {"loss": jnp.float32(i)})
-        assert (watcher.pending, watcher.written) == (10, 0)
-        watcher.collect()
-        assert (watcher.pending, watcher.written) == (0, 10)
-        journal.flush()
-        assert list(watch.read(path)["loss"]) == list(range(10))
-
-
 def test_the_current_watcher_is_the_one_entered_last(journal):
     assert watch.current() is None
     with taking(None) as outer:
@@ -282,20 +242,3 @@ def test_a_deleted_metric_loses_only_its_own_record(journal):
     assert watcher.written == watcher.recorded == 4
     assert watcher.pending == 0
     watcher.finish()
-
-
-def test_the_error_after_a_full_disk_names_the_real_cause(journal, monkeypatch):
-    watcher = watch.Watcher(journal, OverheadBudget(share=0.0))
-
-    def full(*_):
-        raise OutputError("cannot write a: no space left.")
-
-    for i in range(100):
-        watcher.record(i, {"loss": 1.0})
-    monkeypatch.setattr(watch.Journal, "_append", full)
-    with refuses(OutputError):
-        watcher.finish()
-    with pytest.raises(OutputError):
-        journal.close()
-    with refuses(OutputError):
-        watcher.close()

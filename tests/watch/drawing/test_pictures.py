@@ -12,9 +12,7 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
 from frugax.watch.drawing import (
-    PALETTES,
     encode_png,
-    hex_to_rgb,
     make_picture,
     make_pictures,
     picture_png,
@@ -117,40 +115,6 @@ def test_inside_jit_the_error_names_the_way_out():
         jax.jit(lambda x: make_picture(x).codes)(jnp.zeros((2, 2)))
 
 
-def colour_blind(colours, matrix):
-    """Machado, Oliveira & Fernandes 2009, severity 1, on linear light; as CIE Lab."""
-    light = colours / 255
-    linear = np.where(light <= 0.04045, light / 12.92, ((light + 0.055) / 1.055) ** 2.4)
-    seen = np.clip(linear @ np.array(matrix).T, 0, 1)
-    xyz = seen @ np.array(
-        [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
-    ).T / [0.9505, 1, 1.089]  # fmt: skip
-    f = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116)
-    return np.stack(
-        [116 * f[:, 1] - 16, 500 * (f[:, 0] - f[:, 1]), 200 * (f[:, 1] - f[:, 2])], 1
-    )
-
-
-def nearest(name):
-    """The least distance (CIE76) of two colours, over three ways of seeing them."""
-    kinds = (
-        np.eye(3),
-        [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
-        [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
-    )
-    least = []
-    for matrix in kinds:
-        lab = colour_blind(hex_to_rgb(PALETTES[name]).astype(float), matrix)
-        apart = np.linalg.norm(lab[:, None] - lab[None], axis=-1)
-        least.append(apart[~np.eye(10, dtype=bool)].min())
-    return min(least)
-
-
-def test_colours_stay_distinct_for_colour_blind_readers():
-    # 2.3 is a difference that is just seen; measured: 10.9, and 5.0 for ARC's own.
-    assert nearest("colour_blind") > 10 > nearest("arc")
-
-
 def unpacked(data):
     """The pixels of a PNG file, its checks included."""
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
@@ -181,11 +145,3 @@ def test_a_png_holds_the_pixels_it_was_made_from(pixels):
 def test_a_small_grid_is_a_png_with_large_cells():
     pixels = unpacked(picture_png(make_picture([[1, 2]]), "arc"))
     assert pixels.shape == (160, 320, 3)
-
-
-def test_a_png_opens_in_an_imaging_library(tmp_path):
-    image = pytest.importorskip("PIL.Image")
-    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3)).astype(np.uint8)
-    (tmp_path / "a.encode_png").write_bytes(encode_png(pixels))
-    with image.open(tmp_path / "a.encode_png") as opened:
-        np.testing.assert_array_equal(np.asarray(opened), pixels)

@@ -39,39 +39,6 @@ def test_extremes_means_and_holes_are_exact_at_any_length(piece):
     assert hole <= 3 * (n // 2) < hole + 3 * n / 200
 
 
-def test_few_points_are_returned_unchanged():
-    summary = CurveSummary()
-    summary.extend(np.array([5, 7, 9]), np.array([1.0, np.inf, 3.0]))
-    found = points_of(summary)
-    assert found == {
-        "x": [5.0, 7.0, 9.0],
-        "y": [1.0, None, 3.0],
-        "holes": [7.0],
-        "hole_steps": [7],
-    }
-
-
-def test_a_rewind_removes_later_points():
-    summary = CurveSummary()
-    summary.extend(np.arange(100), np.arange(100.0))
-    summary.rewind(39)
-    assert summary.last == 39.0
-    summary.extend(np.arange(40, 60), np.full(20, -1.0))
-    found = points_of(summary)
-    assert found["x"] == [*range(60)]
-    assert found["y"][39:42] == [39.0, -1.0, -1.0]
-
-
-def test_an_axis_of_time_places_steps_by_the_clock():
-    summary = CurveSummary()
-    summary.extend(np.arange(11), np.arange(11.0))
-    clock = np.array([0.0, 10.0]), np.array([100.0, 200.0])
-    found = points_of(summary, seconds=clock, low=145.0, high=175.0)
-    # One more at each side, so that the line leaves the picture.
-    assert found["x"] == [140.0, 150.0, 160.0, 170.0, 180.0]
-    assert found["y"] == [4.0, 5.0, 6.0, 7.0, 8.0]
-
-
 def test_values_beyond_float32_keep_their_extremes():
     summary = CurveSummary()
     values = np.tile([-1e300, 1e39, 1.7e308, np.inf], 1000)

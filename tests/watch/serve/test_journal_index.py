@@ -106,17 +106,6 @@ def test_a_short_stretch_of_a_long_curve_is_exact(tmp_path):
     assert len(coarse[0]["0"]["x"]) < 10
 
 
-def test_the_time_per_step_comes_from_the_clock(tmp_path):
-    with Journal.create(tmp_path / "j", {}) as journal:
-        journal.write_many(np.arange(100), {"loss": np.ones(100)})
-        # Seconds since 1970, which seven digits cannot tell apart.
-        times = 1.8e9 + 0.25 * np.arange(0, 100, 4)
-        journal.write_many(np.arange(0, 100, 4), {"time": times}, "watch")
-    runs = collection_of(tmp_path / "j")
-    assert set(runs.curves([("watch", "seconds per step")])[0]["0"]["y"]) == {0.25}
-    assert runs.details(0)["step_seconds"] == 0.25
-
-
 def test_values_that_are_not_finite_are_null(tmp_path):
     path = tmp_path / "journal"
     with Journal.create(path, {}) as journal:

@@ -63,14 +63,6 @@ def test_in_colour_each_cell_has_its_background():
     ]
 
 
-def test_numbers_in_colour_when_asked():
-    out = console()
-    log_grid_to_console([[2, 8]], show_numbers=True, mask=[[True, False]], console=out)
-    text = written(out)
-    assert " 2··" in plain(text)
-    assert "48;2;255;65;54" in text
-
-
 def test_a_wide_grid_is_half_blocks_of_two_rows_each():
     out = console(width=40)
     log_grid_to_console(np.repeat([[1], [2], [3]], 30, axis=1), console=out)
