@@ -159,10 +159,3 @@ def test_search_is_self_contained():
     assert f"polyfills: [{script}]" in settings
     assert "IFrameWorker" in (ROOT / "docs" / script).read_text()
     assert "https://" not in settings
-
-
-def test_the_colours_follow_the_system_until_the_reader_chooses():
-    settings = (ROOT / "site" / "mkdocs.yml").read_text()
-    # Otherwise the colours of a first visit stay, whatever the system says later.
-    media = re.findall(r'media: "\(prefers-color-scheme(.*?)\)"', settings)
-    assert media == ["", ": light", ": dark"]

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from jax import lax
 
-import forked
 from frugax import jaxprs
 
 
@@ -58,17 +57,6 @@ def test_fingerprints_tell_programs_apart(other):
 def test_fingerprints_tell_wiring_apart():
     mark = lambda fn: jaxprs.trace(fn, (jnp.ones(3), jnp.ones(3))).fingerprint
     assert mark(lambda a, b: jnp.sin(a) - b) != mark(lambda a, b: jnp.sin(b) - a)
-
-
-def test_a_fingerprint_holds_in_another_process():
-    code = (
-        "import jax, jax.numpy as jnp; from frugax import jaxprs;"
-        "f = lambda x: jax.nn.relu(jnp.sin(x));"
-        "print(jaxprs.trace(f, (jnp.ones(3),)).fingerprint)"
-    )
-    there = forked.python(code).stdout
-    here = jaxprs.trace(lambda x: jax.nn.relu(jnp.sin(x)), (jnp.ones(3),))
-    assert there.strip() == here.fingerprint
 
 
 def test_the_peak_counts_values_that_are_live_together():

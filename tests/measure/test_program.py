@@ -38,9 +38,3 @@ def test_a_backend_without_memory_analysis_is_refused():
 
     with refuses(ValueError, "analysis"):
         measure.program(Silent())
-
-
-def test_the_table_names_every_part():
-    text = str(measure.program(compiled(jnp.sin, jnp.ones(256))))
-    for name in ("arguments", "outputs", "temp", "aliased", "total"):
-        assert name in text

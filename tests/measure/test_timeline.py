@@ -142,15 +142,6 @@ def test_an_unreadable_assignment_is_refused():
         timeline(other)
 
 
-def test_messages_are_read_by_field_number():
-    # 1: varint 300; 2: "ab"; 3: packed 1, 300; 4: four bytes; 5: nested {1: 7}; 6: 8.
-    data = bytes.fromhex("08ac02 12026162 1a0301ac02 2501020304 2a020807 31") + bytes(8)
-    read = Message(data)
-    assert (read.number(1), read.text(2), read.numbers(3)) == (300, "ab", (1, 300))
-    assert (read.message(5).number(1), read.number(9), read.text(9)) == (7, 0, "")
-    assert read.messages(9) == []
-
-
 @pytest.mark.parametrize("cut", ["08", "0a05aa", "0aff", "0b"])
 def test_a_message_that_is_cut_off_is_refused(cut):
     with refuses(ValueError, "Protocol"):

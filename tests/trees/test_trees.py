@@ -1,8 +1,6 @@
 import collections
 import dataclasses
 import json
-import subprocess
-import sys
 from typing import Any, NamedTuple
 
 import hypothesis.strategies as st
@@ -216,21 +214,3 @@ def test_partition_keeps_its_input_and_fills_gaps_with_none():
 def test_halves_of_different_trees_are_refused():
     with refuses(ValueError, "halves"):
         trees.combine({"a": 1}, {"b": 2})
-
-
-def test_it_works_without_jax():
-    code = """
-import sys
-sys.modules["jax"] = sys.modules["jaxlib"] = sys.modules["torch"] = None
-import collections
-import numpy as np
-from frugax import trees
-Point = collections.namedtuple("Point", "x y")
-tree = {"b": [np.ones(2), None], "a": Point(np.zeros(3), max)}
-assert [n for n, _ in trees.named_leaves(tree)] == ["a.x", "a.y", "b[0]"]
-assert trees.nbytes(tree) == 40
-arrays, static = trees.partition(tree)
-assert static["a"].y is max and arrays["a"].y is None
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
