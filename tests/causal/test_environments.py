@@ -87,23 +87,6 @@ def test_regret_counts_only_where_the_best_was_sought():
     )
 
 
-def test_models_tables_and_problems_show_themselves_in_a_line():
-    toy = load_environment("toy")
-    shown = "SCM(3 variables X, Z, Y; linear, function; target Y)"
-    assert repr(toy.scm) == shown
-    what = "minimize Y by X in [-5, 5], Z in [-5, 20]"
-    assert repr(toy) == f"Environment(toy: {what}; {shown})"
-    one = toy.sample(1, seed=0, intervention=intervene(Z=1))
-    shown = "rows of 3 variables X, Z, Y; 1 with an intervention"
-    assert repr(toy.sample(2, seed=0).concat(one)) == f"Samples(3 {shown})"
-    chain = causal.generate_scm("chain", 9, family="mlp", seed=0)
-    names = "x0, x1, x2, x3, x4, x5, x6, x7, ..."
-    assert repr(chain) == f"SCM(9 variables {names}; mlp; target {chain.target})"
-    assert repr(load_environment("complete").scm).endswith("; target Y; hidden U1, U2)")
-    # Stand-ins that JAX passes instead of its arrays.
-    assert repr(jax.tree.map(lambda _: None, chain)) == repr(chain).replace(" mlp;", "")
-
-
 def test_hidden_causes_are_not_shown():
     problem = load_environment("complete")
     shown = problem.sample(3, seed=0).variables

@@ -41,10 +41,9 @@ HOLES = {
 
 
 @pytest.mark.parametrize("kind", HOLES)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_rows_that_lack_a_value_count_as_if_they_were_not_there(kind, seed):
-    values = chain(seed=seed)
-    holes = HOLES[kind](np.random.default_rng(seed), values).astype(bool)
+def test_rows_that_lack_a_value_count_as_if_they_were_not_there(kind):
+    values = chain()
+    holes = HOLES[kind](np.random.default_rng(0), values).astype(bool)
     gaps = np.where(holes, np.nan, values)
     with warns(UserWarning, int(holes.any(1).sum())):
         found = SURROGATE.edge_probabilities(table(gaps))
@@ -93,7 +92,7 @@ def test_many_columns_are_judged_on_the_rows_that_their_context_has():
     assert found[0, 2] + found[2, 0] < 0.7
 
 
-@pytest.mark.parametrize("slip", [10.0, -12.0, 20.0, 50.0, 1e6, 1e30])
+@pytest.mark.parametrize("slip", [10.0, -12.0, 1e30])
 def test_one_slip_is_named_in_discovery_and_in_a_campaign(slip):
     values = chain()
     values[7, 1] = slip

@@ -5,7 +5,7 @@ import pytest
 
 from chain_campaigns import CHAIN, campaign_of
 from frugax import ExperimentBudget, causal
-from frugax.causal.campaign import Binary, Campaign, Categorical, Integer
+from frugax.causal.campaign import Campaign, Categorical, Integer
 from refusals import warns
 
 
@@ -129,12 +129,6 @@ def test_a_batch_has_no_experiment_twice():
     # None is left that is not pending: one may repeat, but not two of a batch.
     assert len(campaign.ask(2)) == 1
     assert campaign.ask() is not None
-
-
-def test_a_batch_over_ranges_has_different_experiments():
-    campaign = begin(variables={"x": (-2.0, 2.0), "on": Binary()}, max_targets=2)
-    batch = campaign.ask(4)
-    assert len({str(one.actions) for one in batch}) == 4
 
 
 @pytest.mark.parametrize(("minimize", "goal"), [(True, "small"), (False, "large")])

@@ -5,7 +5,6 @@ import pytest
 
 from chain_campaigns import CHAIN, campaign_of
 from frugax import ExperimentBudget, causal
-from frugax.causal.campaign import Binary, Categorical, Grid
 from frugax.causal.campaign.preparation import find_imputed_values
 from frugax.causal.posterior import Domain, Outcomes, Points, sample_log_likelihoods
 
@@ -67,22 +66,6 @@ def test_an_imputed_constant_is_reported():
     y, z = known.names.index("y"), known.names.index("z")
     assert known.ensemble.edges[y, z] + known.ensemble.edges[z, y] > 0.8
     assert "they count as q = 1." in campaign.advise().reason
-
-
-def test_levels_that_no_row_has_are_named():
-    campaign = causal.Campaign(
-        variables={
-            "kind": Categorical(("A", "B", "C")),
-            "mesh": Grid((0.2, 0.5, 1.0)),
-            "on": Binary(),
-        },
-        target="y",
-        budget=ExperimentBudget(n=2),
-        num_posterior_samples=8,
-    )
-    campaign.tell_observations({"y": [1.0, 2.0, 1.5]})
-    said = "they count as kind = B, mesh = 0.5, on = off."
-    assert said in campaign.advise().reason
 
 
 @pytest.mark.parametrize(

@@ -196,21 +196,6 @@ def test_after_its_time_a_campaign_still_takes_answers(monkeypatch):
     assert campaign.spent == 1.0
 
 
-def test_the_order_of_columns_does_not_matter():
-    data = causal.sample(CHAIN, 30, seed=0)
-    turned = data.select(("y", "z", "x"))
-    found = []
-    for table in (data, turned):
-        campaign = campaign_of()
-        campaign.tell_observations(table)
-        ask = campaign.ask()
-        assert ask is not None
-        campaign.tell(ask, {"y": -1.0})
-        found.append((ask, campaign.recommend()))
-    assert found[0] == found[1]
-    assert not np.array_equal(data.values, turned.values)
-
-
 def test_answers_that_float32_rounds_away_are_refused():
     campaign = campaign_of(rows_per_experiment=2)
     campaign.tell_observations({"y": 1e9 + 3})  # alone it could be all there is

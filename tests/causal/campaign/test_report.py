@@ -4,37 +4,9 @@ import re
 
 import numpy as np
 
-from frugax.causal.campaign import ExperimentRecord, Forecast
 from frugax.causal.campaign.report import (
-    ExperimentOutcome,
     draw_graph,
-    render_calibration,
 )
-
-
-def test_the_width_of_the_forecasts_is_reported():
-    wide = Forecast(
-        expected=0.0,
-        low=-20.0,
-        high=3.0,
-        worth=0.0,
-        best={"x": 1.0},
-        best_expected=0.0,
-        best_low=-20.0,
-        best_high=3.0,
-        prob_optimal=0.5,
-    )
-    step = ExperimentOutcome(
-        record=ExperimentRecord(id=0, values={"x": 1.0}),
-        forecast=wide,
-        cost=1.0,
-        spent_before=0.0,
-        mean=1.0,
-        inside=True,
-    )
-    said = render_calibration((step,) * 8, 2.0)
-    assert "8 of 8 outcomes were within" in said
-    assert "The median width of the intervals was 23, 12 times the target" in said
 
 
 def test_all_edges_stay_inside_the_drawing():

@@ -9,8 +9,6 @@ from benchmarks.causal_exact import parent_set_probabilities
 from frugax.causal.posterior import (
     Domain,
     ParentScores,
-    adjacency,
-    count_topological_orders,
     sample_graphs,
     score_parent_sets,
     sum_over_orders,
@@ -61,19 +59,6 @@ def test_graphs_are_drawn_in_proportion_to_their_weight():
         share = (drawn == graph).all(1).mean()
         # Five standard errors; draws from a quarter of which are kept are correlated.
         assert share == pytest.approx(np.exp(weight) / total, abs=5 * 0.5 / 4000**0.5)
-
-
-def test_topological_orders_are_counted():
-    chain, none, fork = [0, 1, 2], [0, 0, 0], [0, 1, 1]
-    counts = count_topological_orders(np.array([chain, none, fork]))
-    np.testing.assert_array_equal(counts, [1, 6, 2])
-
-
-def test_bit_masks_become_adjacency_matrices():
-    np.testing.assert_array_equal(
-        adjacency(np.array([0, 1, 3])),
-        [[False, True, True], [False, False, True], [False, False, False]],
-    )
 
 
 def interventional(rng, n=400):

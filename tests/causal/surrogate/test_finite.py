@@ -51,9 +51,9 @@ def make_table(seed: int, d: int, rows: int) -> causal.Samples:
 @pytest.mark.parametrize(
     ("d", "tables"),
     [
-        (2, 60),
-        (3, 60),
-        (5, 60),
+        (2, 24),
+        (3, 24),
+        (5, 24),
         (8, 12),
         pytest.param(13, 2, marks=pytest.mark.thorough),
         pytest.param(40, 1, marks=pytest.mark.thorough),

@@ -67,23 +67,6 @@ def test_order_units_and_length_of_a_table_do_not_matter():
     np.testing.assert_allclose(surrogate.edge_probabilities(other), edges, atol=2e-2)
 
 
-def test_missing_values_are_left_out():
-    data = _chain()
-    holes = data.values.copy()
-    holes[::7, 1] = np.nan
-    with warns(UserWarning, 18):
-        edges = causal.load_default_surrogate().edge_probabilities(
-            causal.Samples(data.variables, holes, data.intervened)
-        )
-    assert np.isfinite(edges).all()
-    assert edges[0, 1] > 0.8
-    holes[:, 2] = np.nan
-    with refuses(ValueError, "'z'"):
-        causal.load_default_surrogate().edge_probabilities(
-            causal.Samples(data.variables, holes, data.intervened)
-        )
-
-
 def test_many_variables_are_judged_among_their_neighbours():
     data = _chain(rows=150, extra=[f"u{i}" for i in range(13)])
     edges = causal.load_default_surrogate().edge_probabilities(data)
@@ -216,7 +199,7 @@ def test_independent_columns_get_no_edge(seed, d):
     assert not causal.select_graph(np.full((d, d), 1e-6)).any()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_the_selection_has_the_largest_expected_f1(seed):
     """All graphs and all selections of three pairs, each in two directions or none."""
     rng = np.random.default_rng(seed)

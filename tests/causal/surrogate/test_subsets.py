@@ -11,7 +11,6 @@ from frugax.causal.surrogate.evidence import (
     order_posterior,
     other_variables,
     set_members,
-    to_parent_child,
 )
 
 
@@ -78,13 +77,3 @@ def test_absent_variables_do_not_change_the_scores():
     padded = order_posterior(log_scores(wide, 40 * mask, mask, 1.0))
     np.testing.assert_allclose(padded[:3, :4], small, atol=1e-4)
     assert (padded[:3, 4:] < NEVER / 2).all()
-
-
-def test_to_parent_child_puts_each_pair_in_its_place():
-    values = np.arange(12, dtype=np.float32).reshape(1, 4, 3)
-    square = to_parent_child(values)[0]
-    for child in range(4):
-        assert square[child, child] == 0
-        np.testing.assert_array_equal(
-            square[other_variables(4)[child], child], values[0, child]
-        )
