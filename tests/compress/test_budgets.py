@@ -1,6 +1,5 @@
 """Every budget is met by the file itself, and nearly used up."""
 
-import dataclasses
 import re
 from typing import Any
 
@@ -109,12 +108,6 @@ def test_no_error_means_no_error(limits):
         assert x.tobytes() == y.tobytes()
 
 
-def test_weights_that_fit_stay_exact():
-    tree = {"w": np.zeros((100, 100), np.float32)}
-    plan = compress.plan(tree, SizeBudget(ratio=20))
-    assert plan.max_abs == 0
-
-
 def test_a_tensor_of_small_weights_is_not_silenced():
     # One step for all would round the embedding, 50 times smaller, to nothing.
     plan = compress.plan(weights(), SizeBudget(ratio=6))
@@ -221,10 +214,6 @@ def test_the_choice_is_close_to_the_best_of_its_options():
     gap = plan.allocation_gap
     assert gap is not None
     assert 0 < gap < 0.005
-    said = f"no other choice of these options is more than {100 * gap:.2g}% better"
-    assert said in str(plan)
-    same = dataclasses.replace(plan, allocation_gap=0.0)
-    assert str(same).endswith("no other choice of these options is better")
 
 
 def test_progress_rises_and_may_stop_the_work():
@@ -378,25 +367,6 @@ def test_the_needed_size_is_at_most_that_of_a_file_of_zeros():
         compress.plan(tree, SizeBudget(bytes=100))
     # The step's own digits may pack a byte or two shorter.
     assert caught.value.needed <= zeros + 2
-
-
-def test_at_most_three_tensors_are_named():
-    tree = {f"n{i}": np.arange(200 + i) for i in range(5)}
-    with refuses(InfeasibleBudgetError, unit="bytes") as e:
-        compress.plan(tree, SizeBudget(bytes=700))
-    assert "'n4'" in e.value.hint
-    assert "'n0'" not in e.value.hint
-
-
-def test_only_tensors_that_could_be_shorter_are_named():
-    tree = {"w": NORMAL.astype(np.float32), "n": np.arange(20)}
-    with pytest.raises(InfeasibleBudgetError) as caught:
-        compress.plan(tree, SizeBudget(bytes=2000, rel_error=0.01))
-    assert re.fullmatch(
-        r"allow a relative error of [\d.]+, the least found in so many bytes: "
-        r"'w' alone takes [\d,]+ bytes\.",
-        caught.value.hint,
-    )
 
 
 def test_a_size_and_an_error_together_give_the_smallest_file_within_the_error():

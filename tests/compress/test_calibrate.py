@@ -82,23 +82,7 @@ def test_calibration_names_weights_that_are_not_finite():
         compress.calibrate(apply, bad, [BATCH])
 
 
-def test_rows_of_different_sizes_get_scales_that_pay(tmp_path):
-    sizes = np.exp(RNG.normal(size=(200, 1)))
-    w = (RNG.normal(size=(200, 128)) * sizes).astype("f4")
-
-    def row_error(rule):
-        plan = compress.plan(w, SizeBudget("8x"), sensitivity=rule)
-        path = tmp_path / "w.fxz"
-        report = compress.apply(w, plan, path=path)
-        assert report.receipt.verdict == "kept"
-        assert compress.verify(path, w).ok
-        gap = np.linalg.norm(compress.load(path) - w, axis=1)
-        return np.mean(gap / np.linalg.norm(w, axis=1)), report.tensors[0].codec
-
-    scaled, codec = row_error("rows")
-    assert codec == "trellis scaled"
-    assert scaled < 0.8 * row_error("equal")[0]
-    # Rows of one size need no exponents.
+def test_rows_of_one_size_need_no_exponents():
     even = RNG.normal(size=(50, 64)).astype("f4")
     plan = compress.plan(even, SizeBudget("8x"), sensitivity="rows")
     assert plan.tensors[0].codec == "trellis"

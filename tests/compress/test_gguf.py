@@ -242,8 +242,13 @@ MODELS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "options"), MODELS)
-@pytest.mark.parametrize(("bits", "limit"), [(8, 0.03), (4, 0.35)])
+@pytest.mark.parametrize(
+    ("kind", "options", "bits", "limit"),
+    [
+        *((*model, 8, 0.03) for model in MODELS),
+        *((*model, 4, 0.35) for model in (MODELS[0], MODELS[1], MODELS[-1])),
+    ],
+)
 def test_a_model_has_its_answers_in_llama_cpps_names(
     tmp_path, kind, options, bits, limit
 ):

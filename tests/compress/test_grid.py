@@ -2,11 +2,9 @@
 
 import itertools
 
-import ml_dtypes
 import numpy as np
 import pytest
 
-from frugax import tropical
 from frugax.compress import gap_to_bound_db
 from frugax.compress.codecs import Form, grid, step_below, to_values
 from frugax.errors import CorruptFileError
@@ -115,20 +113,6 @@ def test_no_path_is_better():
         assert found == pytest.approx(least, rel=1e-5)
 
 
-def test_the_recursion_is_a_min_plus_product():
-    x = normal(40, 1) * 3
-    cost = np.array([[0.0] + [np.inf] * 7])
-    for v in x[:, 0].astype(float):
-        step = np.full((8, 8), np.inf)
-        for state, b in itertools.product(range(8), (0, 1)):
-            residue = 2 * (b ^ (state >> 1 & 1) ^ (state >> 2)) + (state & 1)
-            gap = (v - residue + 2) % 4 - 2
-            step[state, (state << 1 & 7) | b] = gap**2
-        cost = tropical.matmul(cost, step, kind="min")
-    found = ((x - path(x)) ** 2).sum()
-    assert found == pytest.approx(cost.min(), rel=1e-5)
-
-
 def test_numbers_of_a_path_follow_its_bits():
     bits = np.random.default_rng(0).integers(0, 2, (200, 1)).astype(np.uint8)
     assert grid.residues(bits)[:, 0].tolist() == list(walk(bits[:, 0].tolist()))
@@ -211,35 +195,6 @@ def test_the_path_is_the_same_for_equal_costs():
     first = path(half)
     np.testing.assert_array_equal(first, path(half.copy()))
     assert (first == first[:, :1]).all()
-
-
-def test_jax_and_torch_decode_bit_for_bit_alike():
-    import jax.numpy as jnp
-
-    torch = pytest.importorskip("torch")
-    for name in ("float32", "bfloat16", "float16"):
-        dtype = np.dtype(getattr(ml_dtypes, name, name))
-        w = normal(20, 64).astype(dtype)
-        found, step = coded(w, 0.123)
-        block = memoryview(encode(found))
-        ours = grid.decode(block, step, dtype, w.size, TRELLIS).view(np.uint8)
-        whole = integers(block, "f4", w.size)
-        by_jax = (jnp.asarray(whole, jnp.float32) * jnp.float32(step.size)).astype(name)
-        by_torch = (torch.from_numpy(whole).to(torch.float32) * step.size).to(
-            getattr(torch, name)
-        )
-        np.testing.assert_array_equal(np.asarray(by_jax).view(np.uint8), ours)
-        np.testing.assert_array_equal(by_torch.view(torch.uint8).numpy(), ours)
-
-
-def test_a_tensor_too_large_for_the_trellis_is_reported():
-    lanes = grid.LaneLayout.of_rows(4, 4)
-    values = np.array([1e10, 0, 0, 1], np.float32)
-    step = step_below(1.0)
-    assert step is not None
-    assert grid.quantise(
-        [grid.GridInput(values, step, lanes, grid.classify_runs(values, lanes))]
-    ) == [None]
 
 
 @pytest.mark.parametrize("form", [TRELLIS, UNIFORM], ids=str)

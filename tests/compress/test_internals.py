@@ -11,7 +11,7 @@ import pytest
 
 from frugax import SizeBudget, compress
 from frugax.compress.arrays import _tensor
-from frugax.compress.codecs import MIN_STEP, _blocks, grid, lossless
+from frugax.compress.codecs import MIN_STEP, _blocks, lossless
 from frugax.compress.search import _encode, _exact, _rates, _source, _work
 from frugax.errors import OutputError
 from refusals import refuses
@@ -42,17 +42,6 @@ def test_progress_moves_within_one_tensor(limits, monkeypatch):
     sampled = [done for done, what in seen if what == "sampling"]
     assert len(set(sampled)) == len(sampled)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
-
-
-def test_tiny_tensors_are_exact_at_once(monkeypatch):
-    tried = []
-    monkeypatch.setattr(
-        _rates.Rates, "_estimate", lambda _, source, *rest: tried.append(source.name)
-    )
-    tree = {f"t{i}": NORMAL[i, :4].astype("f") for i in range(20)}
-    plan = compress.plan(tree, SizeBudget(rel_error=0.1))
-    assert not plan.rel_error
-    assert not tried
 
 
 def test_a_missing_temporary_folder_names_tmpdir(monkeypatch):
@@ -100,19 +89,3 @@ def test_a_file_is_let_go_of_piece_by_piece(tmp_path, monkeypatch):
     monkeypatch.setattr(compress.CompressedFile, "_release", lambda _: gone.append(1))
     with compress.open(tmp_path / "w.fxz") as file:
         assert len([*file.pieces()]) == len(file) == len(gone)
-
-
-def test_samples_of_small_tensors_are_quantised_side_by_side(monkeypatch):
-    # A step of few lanes takes NumPy as long as a step of many.
-    together = []
-    quantise = grid.quantise
-    monkeypatch.setattr(
-        grid,
-        "quantise",
-        lambda parts: together.append(len(parts)) or quantise(parts),
-    )
-    rng = np.random.default_rng(0)
-    tree = {f"w{i}": rng.normal(size=(40, 40)).astype(np.float32) for i in range(20)}
-    compress.compress(tree, SizeBudget("6x"))
-    assert sum(together) > 100
-    assert 5 * len(together) < sum(together)

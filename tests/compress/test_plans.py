@@ -1,7 +1,6 @@
 """Plans and reports: data, and true of the file."""
 
 import copy
-import dataclasses
 
 import numpy as np
 
@@ -29,13 +28,7 @@ def test_the_report_equals_the_decoded_file(saved):
     # the lanes of a tensor this small cost the rest.
     assert 1.5 < gap_db < 3
     assert report.ratio >= 4
-    for word in ("a[0]", "trellis", f"{gap_db:.2f} dB from the bound", "kept"):
-        assert word in str(report)
-    assert '"verdict": "kept"' in report.to_json()
-    assert "below 0 dB" not in str(report)
-    easy = dataclasses.replace(tensor, bound_gap_db=-80.0)
-    shown = str(dataclasses.replace(report, tensors=(easy,)))
-    assert "below 0 dB: the bound is that of Gaussian weights" in shown
+    assert report.verdict == "kept"
 
 
 def test_plans_are_data_and_carry_themselves_out():
@@ -47,8 +40,6 @@ def test_plans_are_data_and_carry_themselves_out():
     data = compress.compress(TREE, again)
     assert len(data) == plan.file_bytes == plan.predicted
     assert data == compress.compress(TREE, SIX)
-    for word in ("a[0]", "trellis", "budget: 4x smaller"):
-        assert word in str(plan)
 
 
 def test_a_report_shows_the_prediction_of_the_plan(tmp_path):

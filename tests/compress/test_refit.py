@@ -24,7 +24,7 @@ def test_scaled_steps_fill_the_size_of_the_plan(tmp_path, scale):
     assert report.rel_error < 1.2 * searched.rel_error
 
 
-@pytest.mark.parametrize("scale", [0.01, 0.5, 3.0, 1e4])
+@pytest.mark.parametrize("scale", [0.5, 1e4])
 @pytest.mark.parametrize("budget", [SizeBudget(ratio=6), SizeBudget(rel_error=0.05)])
 def test_a_plan_is_refused_for_weights_of_another_size(budget, scale):
     tree = weights(1.0)
