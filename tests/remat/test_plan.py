@@ -95,8 +95,9 @@ def test_a_frozen_network_inside_of_the_loss_is_planned():
     weights = [jax.ShapeDtypeStruct((16, 16), "float32")] * 3
     x = jax.ShapeDtypeStruct((128, 16), "float32")
     args = weights, weights, x, x
-    plan = remat.plan(loss, budget=MemoryBudget("60%"), example_args=args)
-    assert plan.predicted <= 0.6 * plan.unplanned_bytes
+    how = {"first_fit": True, "cache": False}
+    plan = remat.plan(loss, MemoryBudget("90%"), args, **how)
+    assert plan.predicted <= 0.9 * plan.unplanned_bytes
 
 
 def test_recomputed_flops_equal_the_traced_program(mlp, half):
@@ -233,26 +234,20 @@ def test_no_other_plan_is_looked_for_where_little_can_be_saved(mlp, monkeypatch)
     assert plan.compiles == 3  # the plain program, the plan quickly, and in full
 
 
-def test_a_search_that_is_out_of_time_takes_the_best_plan_so_far(mlp, monkeypatch):
-    whole = plan_share(mlp, 0.5)
-    is_late = property(lambda bench: bench.compiles >= 2)
-    place = "frugax.remat._compile_search.CompileBench.is_late"
-    monkeypatch.setattr(place, is_late)
-    plan = plan_share(mlp, 0.5)
-    assert plan.compiles == 3 < whole.compiles
-    assert plan.predicted <= plan.budget.usable_bytes
-    assert plan.extra_flops >= whole.extra_flops
-
-
-def test_a_plan_says_that_its_search_was_cut_short(mlp, monkeypatch):
+def test_a_search_that_is_out_of_time_takes_the_best_plan_so_far_and_says_so(
+    mlp, half, monkeypatch
+):
     whole = plan_share(mlp, 0.5, within_s=9999)
     assert whole.cut_after_s is None
-    assert whole == plan_share(mlp, 0.5)
+    assert (whole.compiles, whole.segments) == (half.compiles, half.segments)
     is_late = property(lambda bench: bench.compiles >= 2)
     place = "frugax.remat._compile_search.CompileBench.is_late"
     monkeypatch.setattr(place, is_late)
     plan = plan_share(mlp, 0.5, within_s=9999)
     assert plan.cut_after_s == 9999
+    assert plan.compiles == 3 < whole.compiles
+    assert plan.predicted <= plan.budget.usable_bytes
+    assert plan.extra_flops >= whole.extra_flops
     assert len(str(plan).splitlines()) > len(
         str(dataclasses.replace(plan, cut_after_s=None)).splitlines()
     )
