@@ -37,6 +37,7 @@ from frugax.train.compiles import (
     find_call_site,
     find_nearest_changes,
     is_user_file,
+    thread_compiles,
     warn_at_call_site,
 )
 
@@ -75,19 +76,19 @@ class _OtherSignatureError(Exception):
     """A program was called with arguments that it was not traced for."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class _Program:
     """What runs for one signature.
 
     Attributes:
         jitted: the function that is called.
         record: its plan, or why it has none.
-        causes: of its compilations that were not noted yet.
+        is_new: whether it was traced since its last compilation was noted.
     """
 
     jitted: Any
     record: ProgramRecord = dataclasses.field(default_factory=ProgramRecord)
-    causes: list[str] = dataclasses.field(default_factory=list)
+    is_new: bool = True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -140,7 +141,8 @@ class PlannedFunction:
         self._names = static_names(self._plain)
         self._watched: _Program | None = None
         if budget is None and on_step is None:
-            self._watched = _Program(jax_jit(self._note_traces(fun), **options))
+            traced = functools.wraps(fun)(lambda *a, **k: self._trace_into(a, k))
+            self._watched = _Program(jax_jit(traced, **options))
         # Several threads may make the first call, such as the actors of a learner.
         self._lock = threading.RLock()
         self._programs: dict[Hashable, _Program] = {}
@@ -150,6 +152,7 @@ class PlannedFunction:
         self._unread: list[_Compiled] = []
         self._most_demanding: _Compiled | None = None
         self._has_compiled = False
+        self._compiled = thread_compiles()
         # Plans of programs that do not fit, by `Call.kind`.
         self._missed: dict[Hashable, list[JitPlan]] = {}
         self._signatures: list[Signature] = []
@@ -159,7 +162,7 @@ class PlannedFunction:
         """Call the function; for shapes that are new it is planned first."""
         if is_tracing() or _is_jit_disabled():
             return self._plain(*args, **kwargs)
-        began = self.record.start_call()
+        began, compiled = self.record.start_call(), self._compiled.count
         program = self._latest if len(self._programs) == 1 else None
         if program is None:
             program = self._program_for(args, kwargs)
@@ -172,7 +175,8 @@ class PlannedFunction:
             except _OtherSignatureError:
                 # A setting of JAX that the key does not hold has changed.
                 result = self._plain(*args, **kwargs)
-        if program.causes:
+        # Without a new trace JAX compiles for arrays on other devices, for example.
+        if program.is_new or self._compiled.count > compiled:
             self._note_compile(began, program, args, kwargs)
         return result
 
@@ -305,7 +309,6 @@ class PlannedFunction:
         self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> _Program:
         """Trace the function, the only time for these shapes, and plan the program."""
-        causes = self._note_signature(args, kwargs)
         # A new function: JAX must not find a trace without marks.
         fresh = functools.wraps(self._fun)(lambda *a, **k: self._trace_into(a, k))
         with mark_gradients() as marker:
@@ -344,7 +347,7 @@ class PlannedFunction:
                 reasons = ["it takes no gradient"]
             if self._budget is None:
                 reasons = []
-            return self._leave(build({}), reasons, causes)
+            return self._leave(build({}), reasons)
         if self.on_plan is not None:
             self.on_plan(self.record)
         try:
@@ -356,11 +359,11 @@ class PlannedFunction:
                 step_time = measure.step_time(found.compiled, find_target(shapes))
         except Exception as e:
             # Whatever fails in planning, the user's program runs.
-            return self._leave(build({}), [describe_error(e)], causes)
+            return self._leave(build({}), [describe_error(e)])
         plan = found.plan
         if found.is_small:
             record = ProgramRecord(unplanned=plan.problems)
-            return _Program(found.jitted.jitted, record, causes)
+            return _Program(found.jitted.jitted, record)
         if not plan.fits and plan.gradients:
             excess = plan.predicted / plan.budget.usable_bytes - 1
             self._tell(
@@ -372,15 +375,13 @@ class PlannedFunction:
             needs = f"it needs {format_bytes(plan.predicted)}"
             self._warn([f"{needs}, but the budget is {plan.budget}", *plan.problems])
         record = ProgramRecord(plan=found.plan, step_time=step_time)
-        return _Program(found.jitted.jitted, record, causes)
+        return _Program(found.jitted.jitted, record)
 
-    def _leave(
-        self, plain: FlatProgram, reasons: Sequence[str], causes: list[str]
-    ) -> _Program:
+    def _leave(self, plain: FlatProgram, reasons: Sequence[str]) -> _Program:
         """The program as it is; a warning gives the reasons, if there are any."""
         self._warn(reasons)
         record = ProgramRecord(unplanned=tuple(reasons))
-        return _Program(plain.jitted, record, causes)
+        return _Program(plain.jitted, record)
 
     def _warn(self, causes: Sequence[str]) -> None:
         if causes:
@@ -392,23 +393,14 @@ class PlannedFunction:
 
     # --- compilations ---------------------------------------------------------------
 
-    def _note_traces(self, fun: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, which notes why JAX traces it."""
-
-        @functools.wraps(fun)
-        def traced(*args: Any, **kwargs: Any) -> Any:
-            if self._watched is not None:
-                self._watched.causes.extend(self._note_signature(args, kwargs))
-            return self._trace_into(args, kwargs)
-
-        return traced
-
     def _trace_into(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function with tracers; warn of changes that `jax.jit` drops.
 
         Not where `jax.jit` is what the user has written, as in a script: there nnx.jit
         keeps the changes, and those that jax.jit drops may be meant to be dropped.
         """
+        if self._watched is not None:
+            self._watched.is_new = True
         if not self._needs_gradient:
             return self._fun(*args, **kwargs)
         names = [*(self._signature.parameters if self._signature else ())]
@@ -447,35 +439,6 @@ class PlannedFunction:
             found += [name] * len(jax.tree.leaves(kwargs[name]))
         return found
 
-    def _note_signature(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> list[str]:
-        """The cause of a compilation; empty for arguments that JAX refuses."""
-        try:
-            bound = inspect.signature(self._fun).bind(*args, **kwargs).arguments
-        except (TypeError, ValueError):  # JAX reports wrong arguments itself
-            bound = {**{f"args[{i}]": x for i, x in enumerate(args)}, **kwargs}
-        names = [*bound]
-        static = {n for n in names if n in self._names}
-        static |= {names[n % len(args)] for n in self._positions if n < len(args)}
-        try:
-            new = Signature.read(
-                {n: v for n, v in bound.items() if n not in static},
-                static=_Static((n, bound[n]) for n in names if n in static),
-                placement=False,
-            )
-        except TypeError:  # an argument that JAX refuses as well
-            return []
-        cause = "the first call"
-        if self._signatures:
-            changes = find_nearest_changes(self._signatures, new)
-            listed = [str(change) for change in changes[:_MAX_CHANGES]]
-            if (more := len(changes) - len(listed)) > 0:
-                listed.append(amount(more, "more changes"))
-            cause = "; ".join(listed) or "traced again, for equal arguments"
-        self._signatures.append(new)
-        return [cause]
-
     def _note_compile(
         self,
         began: float,
@@ -485,19 +448,41 @@ class PlannedFunction:
     ) -> None:
         seconds = time.perf_counter() - began
         with self._lock:
-            if not program.causes:
-                return  # another thread has noted it
-            cause, place = program.causes[0], find_call_site()
+            cause, place = self._find_cause(args, kwargs), find_call_site()
             if not self._has_compiled and place in {
                 c.place for c in self.record.compiles
             }:
                 cause = _DEFINED_AGAIN  # those of one line of a script share a record
             self.record.add(Compile(cause=cause, place=place, seconds=seconds))
             self._unread.append(self._find_compiled(program, self._split(args, kwargs)))
-            program.causes.clear()
+            program.is_new = False
             self._has_compiled = True
             if self.on_compile is not None:
                 self.on_compile(self)
+
+    def _find_cause(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The difference of a call that has compiled from the nearest before it."""
+        try:
+            bound = inspect.signature(self._fun).bind(*args, **kwargs).arguments
+        except (TypeError, ValueError):  # a builtin without a signature
+            bound = {**{f"args[{i}]": x for i, x in enumerate(args)}, **kwargs}
+        names = [*bound]
+        static = {n for n in names if n in self._names}
+        static |= {names[n % len(args)] for n in self._positions if n < len(args)}
+        new = Signature.read(
+            {n: v for n, v in bound.items() if n not in static},
+            static=_Static((n, bound[n]) for n in names if n in static),
+            committed=True,
+        )
+        cause = "the first call"
+        if self._signatures:
+            changes = find_nearest_changes(self._signatures, new)
+            listed = [str(change) for change in changes[:_MAX_CHANGES]]
+            if (more := len(changes) - len(listed)) > 0:
+                listed.append(amount(more, "more changes"))
+            cause = "; ".join(listed) or "compiled again, for equal arguments"
+        self._signatures.append(new)
+        return cause
 
     def _find_compiled(self, program: _Program, call: Call) -> _Compiled:
         """A program that has just run: later the settings of JAX may be others."""

@@ -2,12 +2,9 @@ from . import distributed as distributed
 from ._frozen import Frozen as Frozen
 from .checkpoints import Checkpoints as Checkpoints
 from .compiles import (
-    CompileEvent as CompileEvent,
     CompileLedger as CompileLedger,
     FunctionCompiles as FunctionCompiles,
-    RecompileExplanation as RecompileExplanation,
     compile_cache_folder as compile_cache_folder,
-    explain_recompiles as explain_recompiles,
     use_compile_cache as use_compile_cache,
 )
 from .loop import (

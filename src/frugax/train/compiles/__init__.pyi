@@ -9,18 +9,13 @@ from ._call_site import (
     is_user_file as is_user_file,
     warn_at_call_site as warn_at_call_site,
 )
-from ._explain_recompiles import (
-    CompileEvent as CompileEvent,
-    RecompileExplanation as RecompileExplanation,
-    explain_recompiles as explain_recompiles,
-)
 from ._ledger import (
     CompileLedger as CompileLedger,
     FunctionCompiles as FunctionCompiles,
+    thread_compiles as thread_compiles,
 )
 from ._signature import (
     Change as Change,
-    ChangeKind as ChangeKind,
     Signature as Signature,
     find_nearest_changes as find_nearest_changes,
 )

@@ -1,10 +1,12 @@
 """`CompileLedger`: count how often XLA compiles, which function, and for how long.
 
 JAX announces every trace, lowering and compilation through `jax.monitoring`; a ledger
-counts while it is open. No listener is registered while no ledger is open.
+counts while it is open. No listener is registered while no ledger is open and nobody
+has called `thread_compiles`.
 """
 
 import dataclasses
+import functools
 import threading
 from collections import defaultdict
 
@@ -136,3 +138,26 @@ def _on_event(event: str, **labels: str | int) -> None:
         for ledger in _open_ledgers:
             ledger.cache_hits += event == _CACHE_HIT
             ledger.cache_misses += event == _CACHE_MISS
+
+
+class ThreadCompiles(threading.local):
+    """Programs that the reading thread has requested from XLA.
+
+    A difference tells whether the calls in between have compiled: JAX compiles in the
+    thread that needs the program.
+    """
+
+    count = 0
+
+
+@functools.cache
+def thread_compiles() -> ThreadCompiles:
+    """Return the counts of all threads, which begin at the first call."""
+    found = ThreadCompiles()
+
+    def count(event: str, duration_secs: float, **labels: str | int) -> None:
+        del duration_secs, labels
+        found.count += event == _XLA_EVENT
+
+    jax.monitoring.register_event_duration_secs_listener(count)
+    return found

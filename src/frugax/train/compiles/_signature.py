@@ -7,7 +7,7 @@ import dataclasses
 import re
 from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,20 +17,6 @@ from frugax.trees import PyTree
 
 from .._frozen import Frozen
 
-ChangeKind: TypeAlias = Literal[
-    "first",
-    "shape",
-    "dtype",
-    "structure",
-    "weak type",
-    "static value",
-    "placement",
-    "committed",
-    "setting",
-    "function",
-]
-
-_COMMITTED = " committed"
 _MISSING = object()  # a value that no caller can pass
 # The parts of a leaf's text, such as "float32[16,4] weak on cpu:1".
 _LEAF = re.compile(
@@ -42,7 +28,6 @@ class Change(NamedTuple):
     """One reason to compile another program; as text `batch['x']: old -> new`."""
 
     place: str
-    kind: ChangeKind
     old: str
     new: str
 
@@ -116,14 +101,13 @@ class Signature:
             old_type = before.get(place, "absent")
             new_type = after.get(place, "absent")
             if old_type != new_type:
-                kind = _classify(old_type, new_type)
-                changes.append(Change(place, kind, old_type, new_type))
+                changes.append(Change(place, old_type, new_type))
         changes += _static_changes(self.static, new.static)
         old_context = dict(self.context)
         for name, value in new.context:
             old_value = old_context.get(name, "unset")
             if old_value != value:
-                changes.append(Change(name, "setting", old_value, value))
+                changes.append(Change(name, old_value, value))
         # A container's own data matters only where all leaves have the same paths.
         if not changes and self.structure != new.structure:
             changes = _structure_changes(self.structure, new.structure)
@@ -190,26 +174,10 @@ def _format_placement(leaf: object, *, committed: bool) -> str:
     sharding = leaf.sharding
     if isinstance(sharding, jax.NamedSharding):
         return f" sharded as {sharding.spec} over {dict(sharding.mesh.shape)}"
-    (device,) = leaf.devices()
+    (device,) = sharding.device_set
     if device != jax.local_devices()[0]:
         return f" on {device}"
-    return _COMMITTED if committed and leaf.committed else ""
-
-
-def _classify(old: str, new: str) -> ChangeKind:
-    before, after = _LEAF.fullmatch(old), _LEAF.fullmatch(new)
-    if before is None or after is None:  # one of them is absent
-        return "structure"
-    if before["shape"] != after["shape"]:
-        return "shape"
-    if before["dtype"] != after["dtype"]:
-        return "dtype"
-    if before["weak"] != after["weak"]:
-        return "weak type"
-    # Only commitment differs: `jax.device_put` to the device where the array was.
-    if {before["where"], after["where"]} == {"", _COMMITTED}:
-        return "committed"
-    return "placement"
+    return " committed" if committed and leaf.committed else ""
 
 
 def _static_changes(old: Hashable, new: Hashable) -> list[Change]:
@@ -242,9 +210,9 @@ def _static_change(name: str, old: Any, new: Any) -> Change:
     if codes[0] is not None and codes[0] == codes[1]:
         file = Path(codes[0].co_filename).name
         source = f"the function of {file}:{codes[0].co_firstlineno}"
-        return Change(name, "function", source, "a new definition of the same")
+        return Change(name, source, "a new definition of the same")
     texts = ["absent" if x is _MISSING else f"{x!r:.60}" for x in values]
-    return Change(name, "static value", *texts)
+    return Change(name, *texts)
 
 
 def _structure_changes(old: Any, new: Any) -> list[Change]:
@@ -256,14 +224,14 @@ def _structure_changes(old: Any, new: Any) -> list[Change]:
             return [change for pair in pairs for change in _structure_changes(*pair)]
         # A list or tuple with more of what has no leaves, such as () and ((),).
         texts = _crop_to_difference(str(old), str(new))
-        return [Change("structure", "structure", *texts)]
+        return [Change("structure", *texts)]
     # A module's static part is a container without leaves: name the values in it.
     forms = [data and data[1] for data in (before, after)]
     statics = [getattr(form, "static", None) for form in forms]
     if all(isinstance(x, Frozen) for x in statics) and statics[0] != statics[1]:
         return _static_changes(*statics)
     texts = [f"{d and d[0].__name__} {d and d[1]}" for d in (before, after)]
-    return [Change("structure", "structure", *_crop_to_difference(*texts))]
+    return [Change("structure", *_crop_to_difference(*texts))]
 
 
 def _crop_to_difference(old: str, new: str) -> tuple[str, str]:
