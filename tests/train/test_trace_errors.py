@@ -43,6 +43,10 @@ def with_numpy_of_the_batch(params, batch):
     return plain(params, batch) * float(np.asarray(batch["x"]).max())
 
 
+def with_numpy_that_is_written_in_python(params, batch):
+    return np.linalg.norm(batch["x"] @ params["w"] - 1.0)
+
+
 def with_as_many_as_there_are(params, batch):
     return plain(params, batch) * jnp.unique(batch["x"]).size
 
@@ -82,6 +86,11 @@ REFUSED = [
     (with_a_mask, "NonConcreteBooleanIndexError", "jnp.where(mask, x, 0)"),
     (with_range, "TracerIntegerConversionError", "static="),
     (with_numpy_of_the_batch, "TracerArrayConversionError", "jax.numpy"),
+    (
+        with_numpy_that_is_written_in_python,
+        "TracerArrayConversionError",
+        "jax.numpy",
+    ),
     (with_as_many_as_there_are, "ConcretizationTypeError", ".item()"),
     (with_if_in_a_loop, "TracerBoolConversionError", "jnp.where or lax.cond"),
     (with_if_in_jit, "TracerBoolConversionError", "jnp.where or lax.cond"),

@@ -3,9 +3,7 @@
 import contextlib
 import importlib
 import importlib.util
-import re
 import sys
-import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,9 +12,9 @@ from typing import Any
 
 from frugax.budget import suggest
 from frugax.errors import ConfigError, FrugaxError
+from frugax.train.compiles import find_error_site
 
 _OWN = Path(__file__).parent.parent
-_LIBRARIES = {_OWN, Path(sysconfig.get_path("stdlib"))}
 
 
 @contextlib.contextmanager
@@ -41,7 +39,8 @@ def user_code(
     except BaseException as e:
         if isinstance(e, FrugaxError | KeyboardInterrupt):
             raise
-        line = _find_line(e)
+        site = find_error_site(e, installed=False)
+        line = "" if site == "?" else f" at {site}"
         message = f"{what} raised {type(e).__name__}{line}: {_message(e)}"
         if not line and _is_complaint(e):
             message = _message(e)
@@ -146,23 +145,6 @@ def _message(error: BaseException) -> str:
     if "Traceback (most recent call last)" in lines[0]:
         return lines[-1][:300]  # of a callback: XLA quotes the whole traceback
     return lines[0][:300]
-
-
-def _find_line(error: BaseException) -> str:
-    """Return the user's line at which an error was raised; empty if it is unknown."""
-    found = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
-    with contextlib.suppress(Exception):
-        found += re.findall(r'File "(.+)", line (\d+), in', str(error))
-    if isinstance(error, SyntaxError) and error.filename:  # the file never ran
-        found.append((error.filename, error.lineno))
-    for name, line in reversed(found):
-        path = Path(name)
-        is_library = "site-packages" in path.parts or not _LIBRARIES.isdisjoint(
-            path.parents
-        )
-        if not is_library and not name.startswith("<"):
-            return f" at {path.name}:{line}"
-    return ""
 
 
 def _is_complaint(error: BaseException) -> bool:

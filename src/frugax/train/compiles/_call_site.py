@@ -1,7 +1,11 @@
 """Find the line of the user's own code that called frugax, for warnings and errors."""
 
+import contextlib
 import functools
+import re
 import sys
+import sysconfig
+import traceback
 import warnings
 from pathlib import Path
 from types import FrameType
@@ -22,23 +26,30 @@ _LIBRARIES = (
     "jaxtyping",
     "jraph",
     "lineax",
+    "numpy",
     "numpyro",
     "optax",
     "optimistix",
+    "scipy",
 )
+_STANDARD = Path(sysconfig.get_path("stdlib"))
+# The frames that XLA quotes in its own error, where a callback raised one.
+_QUOTED_FRAME = re.compile(r'File "(.+)", line (\d+), in')
 
 
 @functools.lru_cache(maxsize=1024)
 def is_user_file(filename: str) -> bool:
-    """Return whether a file belongs to none of the libraries above."""
+    """Return whether a file is neither Python's nor of one of the libraries above."""
     # Generated checks, and Python's own import of a library that jits at its import.
     if filename.startswith("<") and ("beartype" in filename or "importlib" in filename):
         return False
+    parents = set(Path(filename).parents)
+    if _STANDARD in parents and "site-packages" not in Path(filename).parts:
+        return False
     modules = [sys.modules.get(name) for name in _LIBRARIES]
     files = [getattr(module, "__file__", None) for module in modules]
-    folders = {Path(file).parent for file in files if file}
     # By folder, because tracebacks know file names and no modules.
-    return not folders & set(Path(filename).parents)
+    return parents.isdisjoint(Path(file).parent for file in files if file)
 
 
 def find_call_site() -> str:
@@ -49,15 +60,31 @@ def find_call_site() -> str:
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
-def find_error_site(error: BaseException) -> str:
-    """Return file and line of the user's innermost frame that an error came through."""
-    found, trace = "?", error.__traceback__
-    while trace is not None:
-        filename = trace.tb_frame.f_code.co_filename
-        if is_user_file(filename):
-            found = f"{Path(filename).name}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return found
+def find_error_site(error: BaseException, *, installed: bool = True) -> str:
+    """Return file and line of the user's innermost frame that an error came through.
+
+    Args:
+        error: the error.
+        installed: whether to take a frame of an installed package for the user's where
+            there is no other, as that of a program which was installed.
+
+    Returns:
+        Such as `file.py:12`; "?" where there is none.
+    """
+    found = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
+    with contextlib.suppress(Exception):  # the text is the user's own code, too
+        found += _QUOTED_FRAME.findall(str(error))
+    if isinstance(error, SyntaxError) and error.filename:  # the file never ran
+        found.append((error.filename, error.lineno))
+    sites = [
+        (Path(filename), line)
+        for filename, line in reversed(found)
+        if is_user_file(filename)
+    ]
+    own = [site for site in sites if "site-packages" not in site[0].parts]
+    for path, line in own or (sites if installed else []):
+        return f"{path.name}:{line}"
+    return "?"
 
 
 def warn_at_call_site(text: str, category: type[Warning]) -> None:
