@@ -53,7 +53,10 @@ def test_there_and_back(size, rate, name, n):
     ("change", "at", "named"),
     [
         ({"nane": "x"}, "nane", "'name'"),
-        ({"inner": {"size": "1"}}, "inner.size", "'1'"),
+        ({"inner": {"size": "1"}}, "inner.size", "quotes"),
+        ({"inner": {"size": 1, "rate": "1e-3"}}, "inner.rate", "quotes"),
+        ({"inner": {"size": 1, "rate": "2%"}}, "inner.rate", "0.02"),
+        ({"inner": {"size": 1, "rate": "x%"}}, "inner.rate", "'x%'"),
         ({"inner": {"size": True}}, "inner.size", "True"),
         ({"inner": {"size": -1}}, "inner.size", "-1"),
         ({"inner": {"size": 1, "kind": "c"}}, "inner.kind", "'c'"),

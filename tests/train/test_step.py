@@ -77,6 +77,16 @@ def test_metrics_are_arrays_on_the_device_and_include_those_of_the_loss():
     assert {k: float(v) for k, v in metrics.items()} == {"loss": 3.0, "worst": 1.0}
 
 
+def test_metrics_may_be_constants():
+    def loss(w, x):
+        return (x @ w).mean(), {"rows": 3, "rate": np.float64(0.5), "on": True}
+
+    step = make_train_step(loss, optax.sgd(0.1), accum=2)
+    _, metrics = step(step.init(jnp.ones(2)), jnp.ones((4, 2)))
+    assert (int(metrics["rows"]), float(metrics["rate"])) == (3, 0.5)
+    assert bool(metrics["on"])
+
+
 def test_one_shape_compiles_once_and_preparing_counts():
     step, state, batch = small()
     with CompileLedger() as ledger:

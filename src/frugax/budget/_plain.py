@@ -151,18 +151,21 @@ def _read(kind: Any, data: Any, at: str, null: float | None) -> Any:
     # train for one step.
     if isinstance(kind, type) and type(data) is kind:
         return data
-    raise _wrong(at, _name(kind), data, _share_hint(kind, data))
+    raise _wrong(at, _name(kind), data, _number_hint(kind, data))
 
 
-def _share_hint(kind: Any, data: Any) -> str:
-    """Suggest the number to write in place of `1%`."""
-    number = str(data).strip().removesuffix("%")
-    if kind is not float or number == str(data).strip():
-        return ""
+def _number_hint(kind: Any, data: Any) -> str:
+    """Suggest the number to write in place of `1%`, or of a number in quotes."""
+    text = data.strip() if isinstance(data, str) else ""
     try:
-        return f" Write {float(number) / 100:g} for {data}."
+        if kind is float and text.endswith("%"):
+            return f" Write {float(text[:-1]) / 100:g} for {data}."
+        if kind in (int, float):
+            kind(text)
+            return " Write it without quotes."
     except ValueError:
-        return ""
+        pass
+    return ""
 
 
 def _read_union(args: tuple[Any, ...], data: Any, at: str, null: float | None) -> Any:

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax
 
@@ -320,6 +321,12 @@ def _read_loss(out: Any, reserved: tuple[str, ...]) -> dict[str, Any]:
     if metrics is None:
         return {"loss": value}
     is_dict = isinstance(metrics, dict)
+    if is_dict:  # constants, such as a size or a learning rate
+        constants = (int, float, np.bool_, np.number)
+        metrics = {
+            name: jnp.asarray(x) if isinstance(x, constants) else x
+            for name, x in metrics.items()
+        }
     if not (is_dict and all(map(is_scalar_mean, metrics.values()))):
         raise TypeError(
             "the metrics that loss returns must be a dict of scalars, got "
