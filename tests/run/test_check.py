@@ -101,10 +101,10 @@ def test_a_result_that_is_not_an_evaluation_is_named(said, named):
 def test_another_number_of_devices_is_a_note_and_another_kind_is_refused():
     versions = lambda device: {"versions": {"device": device, "jax": "1"}}
     before = versions("4 x cpu (cpu)")
-    assert compare(before, versions("3 x cpu (cpu)")) == ["number of devices: 4 -> 3"]
-    assert compare(before, versions("4 x H100 (gpu)")) == [
-        "device: 4 x cpu (cpu) -> 4 x H100 (gpu)"
-    ]
+    (fewer,) = compare(before, versions("3 x cpu (cpu)"))
+    assert fewer == ("number of devices: 4 -> 3", True)
+    (other,) = compare(before, versions("4 x H100 (gpu)"))
+    assert other == ("device: 4 x cpu (cpu) -> 4 x H100 (gpu)", False)
 
 
 def test_a_checkout_that_is_not_installed_says_so(monkeypatch):

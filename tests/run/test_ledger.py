@@ -14,7 +14,7 @@ from frugax.errors import BudgetExceededError, InfeasibleBudgetError
 from frugax.run import Budgets, Observer, RunConfig, RunFolder, TrainConfig
 from frugax.run._context import RunContext
 from frugax.run._finish import _compress
-from frugax.run._ledger import Ledger, process_seconds
+from frugax.run._ledger import Ledger, Part, process_seconds
 from refusals import refuses
 
 
@@ -28,7 +28,7 @@ def clocked(now, **options):
 def test_earlier_spending_counts_and_the_end_is_reserved():
     now = [0.0]
     ledger = clocked(now, elapsed_s=9.0)
-    ledger.reserved["compressing"] = 20.0
+    ledger.reserved[Part.COMPRESSING] = 20.0
     now[0] = 30.0
     assert ledger.total == 39.0
     assert ledger.spent == {"starting Python": 9.0}
@@ -90,10 +90,10 @@ def test_a_stage_whose_least_time_is_known_is_refused_before_it_starts():
 def test_a_stage_may_use_its_reserve():
     now = [0.0]
     ledger = clocked(now)
-    ledger.reserved = {"compressing": 20.0, "evaluating": 5.0}
+    ledger.reserved = {Part.COMPRESSING: 20.0, Part.EVALUATING: 5.0}
     now[0] = 80.0
     assert ledger.left_s < 0
-    assert ledger.allowance_s("compressing") == pytest.approx(100 - 80 - 5 - 1 - 2)
+    assert ledger.allowance_s(Part.COMPRESSING) == pytest.approx(100 - 80 - 5 - 1 - 2)
 
 
 def test_more_is_held_back_for_the_end_where_other_programs_take_the_processor():
@@ -155,8 +155,8 @@ def test_the_search_for_the_file_stops_at_its_time_limit(
     now, searched = [0.0], []
     ledger = clocked(now)
     now[0] = passed_s
-    ledger.spent["planning the model file"] = 30.0
-    ledger.reserved["compressing"] = 12.0
+    ledger.spent[Part.PLANNING_FILE] = 30.0
+    ledger.reserved[Part.COMPRESSING] = 12.0
     config = RunConfig(
         name="a",
         task="a:b",

@@ -199,11 +199,11 @@ def test_fingerprints_ignore_comments_and_see_code(tmp_path, monkeypatch):
     assert code_fingerprint(tmp_path) == before
     file.write_text("x = 2\n")
     after = code_fingerprint(tmp_path)
-    changes = compare({"code": before}, {"code": after})
-    assert changes == ["the code of fingerprinted has changed"]
+    (change,) = compare({"code": before}, {"code": after})
+    assert change.text == "the code of fingerprinted has changed"
     one, two = (data_fingerprint({"first batch": np.full(3, n)}, 3) for n in (1, 2))
-    changes = compare({"data": one}, {"data": two})
-    assert changes == ["the first batch of the data has changed"]
+    (change,) = compare({"data": one}, {"data": two})
+    assert change.text == "the first batch of the data has changed"
 
 
 def test_an_init_that_jax_cannot_trace_is_reported_as_unchecked(home):

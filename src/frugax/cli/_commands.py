@@ -129,7 +129,7 @@ def run(
         config_folder = config.parent
     ledger = package.start_ledger(settings, resume=is_resumed)
     ledger.on_stuck = lambda error: _leave(error, ledger.discard)
-    with ledger.measure("starting Python"), ledger.deadline("importing JAX"):
+    with ledger.measure(package.Part.STARTING), ledger.deadline("importing JAX"):
         run_config = package.run
     with RunView(console, folder.path) as view:
         try:

@@ -20,7 +20,10 @@ from ._folder import (
     reopen as reopen,
     unfinished_folder as unfinished_folder,
 )
-from ._ledger import start_ledger as start_ledger
+from ._ledger import (
+    Part as Part,
+    start_ledger as start_ledger,
+)
 from ._observer import (
     Observer as Observer,
     Stage as Stage,

@@ -6,7 +6,7 @@ import sys
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -59,17 +59,29 @@ def program_fingerprint(loss: Any, *args: PyTree) -> str:
     return digest(jax.make_jaxpr(loss)(*args))[:16]
 
 
-def compare(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+class Change(NamedTuple):
+    """A fingerprint that differs.
+
+    Attributes:
+        text: what has changed, for people.
+        is_device_count: whether it is only the number of devices.
+    """
+
+    text: str
+    is_device_count: bool = False
+
+
+def compare(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
     """Name what differs between two sets of fingerprints, by topic.
 
     Topics that one of the two does not know are not compared: an older run has fewer.
     """
-    changes: list[str] = []
+    changes: list[Change] = []
     for topic in before.keys() & now.keys():
         old, new = before[topic], now[topic]
         if not isinstance(old, Mapping):
             if old != new:
-                changes.append(f"the {topic} has changed")
+                changes.append(Change(f"the {topic} has changed"))
             continue
         # Of modules that only one of two processes has imported nothing is known: some
         # are imported late, for example when the model is evaluated.
@@ -81,13 +93,14 @@ def compare(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
                 case "config" | "versions":
                     values = [str(side.get(key, "unset")) for side in (old, new)]
                     parts = [value.partition(" x ") for value in values]
-                    if key == "device" and parts[0][2] == parts[1][2]:
+                    is_count = key == "device" and parts[0][2] == parts[1][2]
+                    if is_count:
                         key, values = "number of devices", [p[0] for p in parts]
-                    changes.append(f"{key}: {' -> '.join(values)}")
+                    changes.append(Change(f"{key}: {' -> '.join(values)}", is_count))
                 case "code":
-                    changes.append(f"the code of {key} has changed")
+                    changes.append(Change(f"the code of {key} has changed"))
                 case _:
-                    changes.append(f"the {key} of the {topic} has changed")
+                    changes.append(Change(f"the {key} of the {topic} has changed"))
     return sorted(changes)
 
 

@@ -22,6 +22,7 @@ from ._context import RunContext
 from ._environment import describe_environment
 from ._fingerprint import hash_tree
 from ._folder import RunFolder, file_sha256
+from ._ledger import Part
 from ._observer import Stage
 from ._outcome import MemoryFacts, ModelFacts, Outcome
 from ._page import report_page
@@ -87,11 +88,14 @@ def _write_files(
     tree = jax.device_get(checked.bound.file_tree(state))
     observer.stage(Stage.COMPRESSING)
     # What a library would tell whoever calls it belongs to the notes of a run.
-    with ledger.measure("compressing"), warnings.catch_warnings(record=True) as caught:
+    with (
+        ledger.measure(Part.COMPRESSING),
+        warnings.catch_warnings(record=True) as caught,
+    ):
         warnings.simplefilter("always")
         saved = _compress(checked.run, folder, ready.size, tree)
     observer.stage(Stage.EVALUATING_FILE)
-    with ledger.measure("evaluating"):
+    with ledger.measure(Part.EVALUATING):
         # The last evaluation of training is reused if it was of these weights.
         before = checked.evaluator(state)
         # Read back from the disk, as users will load it: an error in the file shows
@@ -123,7 +127,7 @@ def _write_files(
         receipt=Receipt(tuple(spends)),
         steps=int(state.step),
         stopped_because=result.stopped_because,
-        seconds=ledger.spent | {"total": ledger.total},
+        seconds={**ledger.spent, "total": ledger.total},
         evaluations=tuple((e.step, dict(e.values)) for e in result.history),
         memory=memory_facts(ready),
         model=ModelFacts(
@@ -178,8 +182,8 @@ def _compress(
     size = run.config.budgets.size or SizeBudget(rel_error=0.0)
     # The search again would take about as long as before training. Where that time is
     # gone, the plan for the fresh weights is fitted to the trained ones, if it can be.
-    search_s = SEARCH_SHARE * run.ledger.spent.get("planning the model file", 0.0)
-    if planned is not None and run.ledger.allowance_s("compressing") < search_s:
+    search_s = SEARCH_SHARE * run.ledger.spent.get(Part.PLANNING_FILE, 0.0)
+    if planned is not None and run.ledger.allowance_s(Part.COMPRESSING) < search_s:
         with contextlib.suppress(ValueError):
             return compress.save(folder.model, tree, planned, refit=True)
     with in_config_terms("budgets.size", size_remedy(size, trees.nbytes(tree))):

@@ -5,6 +5,7 @@ count. Every stage asks the ledger before it starts.
 """
 
 import contextlib
+import enum
 import inspect
 import math
 import os
@@ -27,13 +28,30 @@ _LEAST_ALARM_S, _MOST_ALARM_S = 0.001, 1e8
 _LATE_SHARE, _LATE_S = 0.1, 5.0
 
 
+class Part(enum.StrEnum):
+    """What a run spends its time on; a value is its name in the receipt."""
+
+    STARTING = "starting Python"
+    BEFORE_RESUME = "before the resume"
+    BUILDING = "building the model"
+    EVALUATING = "evaluating"
+    FINGERPRINTS = "fingerprints"
+    PLANNING = "planning and compiling"
+    PLANNING_FILE = "planning the model file"
+    TRAINING = "training steps"
+    DATA = "waiting for data"
+    WATCHING = "watching"
+    CHECKPOINTS = "checkpoints"
+    COMPRESSING = "compressing"
+
+
 class Ledger:
     """Wall time by parts, against a limit.
 
     Attributes:
         limit_s: the limit of the whole run; None without one.
         spent: seconds by part.
-        reserved: seconds that later stages need, by stage.
+        reserved: seconds that later parts need.
         discard: removes the new run's folder, until training starts; or None.
         on_stuck: called by another thread with the refusal if the time of a `deadline`
             is over and the main thread has not heard of it, because it is in a
@@ -67,12 +85,12 @@ class Ledger:
         # Of the seconds before, the processor time is that of the process so far.
         self._cpu_start = 0.0 if elapsed_s else cpu_clock()
         self.limit_s = limit_s
-        self.spent: dict[str, float] = {}
-        self.reserved: dict[str, float] = {}
+        self.spent: dict[Part, float] = {}
+        self.reserved: dict[Part, float] = {}
         self.discard: Callable[[], None] | None = None
         self.on_stuck: Callable[[Exception], None] | None = None
         if elapsed_s:
-            self.spent["starting Python"] = elapsed_s
+            self.spent[Part.STARTING] = elapsed_s
 
     @property
     def total(self) -> float:
@@ -100,23 +118,23 @@ class Ledger:
             return math.inf
         return self.limit_s - self.total - self.reserve_s
 
-    def allowance_s(self, stage: str) -> float:
-        """Return the seconds that a stage may take, its own reserve included."""
-        return self.left_s + self.reserved.get(stage, 0.0)
+    def allowance_s(self, part: Part) -> float:
+        """Return the seconds that a part may take, its own reserve included."""
+        return self.left_s + self.reserved.get(part, 0.0)
 
     def add_elapsed(self, seconds: float) -> None:
         """Add the time that the run took before it was resumed."""
         # With an earlier start, `total` and every budget of time count those parts,
         # too.
         self._start -= seconds
-        self.spent["before the resume"] = seconds
+        self.spent[Part.BEFORE_RESUME] = seconds
 
-    def add(self, part: str, seconds: float) -> None:
+    def add(self, part: Part, seconds: float) -> None:
         """Attribute seconds that were measured elsewhere to `part`."""
         self.spent[part] = self.spent.get(part, 0.0) + seconds
 
     @contextlib.contextmanager
-    def measure(self, part: str) -> Iterator[None]:
+    def measure(self, part: Part) -> Iterator[None]:
         """Attribute the time of a block to `part`."""
         started = self._clock()
         try:

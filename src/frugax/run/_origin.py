@@ -61,12 +61,15 @@ def check_origin(
         return []
     changes = compare(before, now)
     # A host that is lost is not replaced at once: the others go on without it.
-    counts = [c for c in changes if c.startswith("number of devices: ")]
-    changes = [c for c in changes if c not in counts]
-    notes = [f"This run went on with another {c}; sums round anew." for c in counts]
+    notes = [
+        f"This run went on with another {change.text}; sums round anew."
+        for change in changes
+        if change.is_device_count
+    ]
+    changes = [change for change in changes if not change.is_device_count]
     if not changes:
         return notes
-    text = "; ".join(changes)
+    text = "; ".join(change.text for change in changes)
     if not accept_changes:
         raise ConfigError(
             f"{folder.path}: the numbers would not be those of an uninterrupted run: "

@@ -26,6 +26,7 @@ from ._bound_task import BoundTask
 from ._config import LayoutConfig, RunConfig
 from ._context import RunContext
 from ._free_memory import free_device_bytes
+from ._ledger import Part
 from ._observer import Stage
 from ._optimizer import build_optimizer, trace_update
 from ._remedies import in_config_terms, memory_remedy, size_remedy
@@ -166,7 +167,7 @@ def check_task(run: RunContext) -> Checked:
     check_target(config)
     observer.stage(Stage.BUILDING)
     settings = config.train
-    with ledger.measure("building the model"), ledger.deadline("building the model"):
+    with ledger.measure(Part.BUILDING), ledger.deadline(Part.BUILDING):
         task = load_task(config, config_folder=run.config_folder)
         optimizer, rate = build_optimizer(settings)
         batch_of, batch = _first_batch(task)
@@ -184,10 +185,11 @@ def check_task(run: RunContext) -> Checked:
     )
     if not run.resume:
         observer.stage(Stage.EVALUATING_FRESH)
-        with ledger.measure("evaluating"), ledger.deadline("evaluating"):
+        with ledger.measure(Part.EVALUATING), ledger.deadline(Part.EVALUATING):
             _check_figures(config, evaluator(state))
         # After training the weights in the file are evaluated, without compiling again.
-        ledger.reserved["evaluating"] = _AGAIN_SHARE * ledger.spent["evaluating"]
+        spent_s = ledger.spent[Part.EVALUATING]
+        ledger.reserved[Part.EVALUATING] = _AGAIN_SHARE * spent_s
     return checked
 
 
@@ -269,7 +271,7 @@ def prepare(checked: Checked) -> Prepared:
         show = None
         if checked.task.show is not None:
             observer.stage(Stage.COMPILING_SHOW)
-            with ledger.measure("planning and compiling"):
+            with ledger.measure(Part.PLANNING):
                 show = _compile_show(checked, step.layout)
     return Prepared(checked, step, memory, unplanned_bytes, size, show)
 
@@ -289,7 +291,7 @@ def _plan_step(checked: Checked) -> tuple[train.TrainStep, int, MemoryBudget | N
     )
     unplanned = make_step(budget=None)
     guard = user_code("loss", is_mixed=True)
-    with ledger.measure("planning and compiling"), guard:
+    with ledger.measure(Part.PLANNING), guard:
         if setting is not None:
             observer.stage(Stage.MEASURING)
             kind = setting.kind
@@ -373,7 +375,7 @@ def _plan_size(checked: Checked) -> compress.CompressPlan | None:
     # are not easier to compress than fresh ones, so these are a fair test.
     checked.run.observer.stage(Stage.PLANNING_FILE)
     tree = jax.device_get(checked.bound.file_tree(checked.state))
-    with ledger.measure("planning the model file"):
+    with ledger.measure(Part.PLANNING_FILE):
         remedy = size_remedy(config.budgets.size, trees.nbytes(tree))
         with in_config_terms("budgets.size", remedy):
             plan = compress.plan(
@@ -381,11 +383,11 @@ def _plan_size(checked: Checked) -> compress.CompressPlan | None:
             )
     # The same search comes again after training, then coding and decoding. Where that
     # takes much of the time that is left, the plan is fitted to the trained weights.
-    planning_s = ledger.spent["planning the model file"]
+    planning_s = ledger.spent[Part.PLANNING_FILE]
     share = SEARCH_SHARE
     if SEARCH_SHARE * planning_s > _MOST_FOR_SEARCH * ledger.left_s:
         share = _REFIT_SHARE
-    ledger.reserved["compressing"] = share * planning_s
+    ledger.reserved[Part.COMPRESSING] = share * planning_s
     return plan
 
 

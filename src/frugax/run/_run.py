@@ -25,7 +25,7 @@ from ._config import RunConfig
 from ._context import RunContext
 from ._finish import Trained, finish
 from ._folder import RunFolder, claim, exclusive_access
-from ._ledger import Ledger
+from ._ledger import Ledger, Part
 from ._observer import Observer, Stage
 from ._origin import check_origin
 from ._outcome import Outcome
@@ -40,14 +40,14 @@ _SAVE_SHARE = 0.05
 # At most about this many snapshots of a task are taken; the report draws half of them.
 _MAX_SNAPSHOTS = 24
 
-# The parts of `fit`'s time, and their names in the report.
+# The parts of `fit`'s time, as the run counts them.
 _PARTS = {
-    "compile_s": "planning and compiling",
-    "run_s": "training steps",
-    "data_s": "waiting for data",
-    "host_s": "watching",
-    "io_s": "checkpoints",
-    "eval_s": "evaluating",
+    "compile_s": Part.PLANNING,
+    "run_s": Part.TRAINING,
+    "data_s": Part.DATA,
+    "host_s": Part.WATCHING,
+    "io_s": Part.CHECKPOINTS,
+    "eval_s": Part.EVALUATING,
 }
 
 
@@ -136,7 +136,7 @@ def run(
                     discard = ledger.discard = until_ready.enter_context(claimed)
                 if is_first:
                     held.enter_context(exclusive_access(folder))
-                    with ledger.measure("fingerprints"):
+                    with ledger.measure(Part.FINGERPRINTS):
                         notes = check_origin(
                             folder, checked, accept_changes=accept_changes
                         )
@@ -164,7 +164,7 @@ def _train(folder: RunFolder, ready: Prepared, notes: list[str]) -> Trained:
     checkpoints = train.Checkpoints(folder.checkpoints, keep=keep)
     state, layout = checked.state, ready.step.layout
     if context.resume and checkpoints.latest_step() is not None:
-        with ledger.measure("checkpoints"):
+        with ledger.measure(Part.CHECKPOINTS):
             state, damage = _restore(checkpoints, state, layout)
         notes = [*notes, *damage]
     elif layout is not None:
@@ -249,8 +249,8 @@ def _train(folder: RunFolder, ready: Prepared, notes: list[str]) -> Trained:
                 snapshots.record(int(final.step), *arrays)
         finally:
             watcher.finish()  # the records of a failed run are worth having
-    for part, name in _PARTS.items():
-        ledger.add(name, getattr(result.ledger, part))
+    for name, part in _PARTS.items():
+        ledger.add(part, getattr(result.ledger, name))
     done = int(result.state.step)
     show(done)
     if result.stopped_because == "interrupted":
@@ -258,7 +258,7 @@ def _train(folder: RunFolder, ready: Prepared, notes: list[str]) -> Trained:
     predicted = None
     if result.plan is not None:
         # Compressing takes about as long as planning it took.
-        ending = ledger.spent.get("planning the model file", 0.0)
+        ending = ledger.spent.get(Part.PLANNING_FILE, 0.0)
         predicted = started + result.plan.predicted + ending
     return Trained(result, watcher, predicted, tuple(notes))
 
