@@ -405,15 +405,23 @@ def test_only_force_replaces_a_file(packed):
     assert (packed / "p.fxz").stat().st_size <= 5000
 
 
-def test_a_closed_pipe_is_not_an_error():
-    run = "from frugax.cli import main; main(['run', '--help'])"
+@pytest.mark.parametrize(
+    ("redirected", "status"),
+    [("| head -c 1", None), (">&-", 0), ("> /dev/full", 2), ("> /dev/full 2>&-", 2)],
+)
+def test_an_output_that_takes_nothing_is_no_traceback(redirected, status):
+    run = "from frugax.cli import main; main()"
     done = subprocess.run(
-        f'{sys.executable} -u -c "{run}" | head -c 1',
+        f'{sys.executable} -u -c "{run}" run --help {redirected}',
         shell=True,
         capture_output=True,
         text=True,
     )
     assert "Traceback" not in done.stderr, done.stderr
+    if status is not None:
+        assert done.returncode == status
+    if status and done.stderr:
+        assert "No space left" in done.stderr
 
 
 def test_resuming_a_finished_run_does_not_change_it(small):

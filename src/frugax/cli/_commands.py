@@ -18,7 +18,7 @@ from ._consoles import console, errors, print_error, say
 from ._plan_for_targets import call_for_workload, plan_for_targets
 from ._plan_options import NO_PLAN_OPTIONS, PlanOptions
 from ._plan_script import plan_script
-from ._run_view import RunView, print_receipt
+from ._run_view import RunView
 from ._user_function import is_function_name, plan_function
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def run(
                     f"{folder.path}"
                 )
             raise
-    print_receipt(console, outcome.receipt)
+    _print_receipt(outcome.receipt)
     for name, value in outcome.model.after.items():
         before = outcome.model.before[name]
         say(f"{name}: {value:.4g} from the model file, {before:.4g} before compression")
@@ -357,8 +357,12 @@ def _print_finished(folder: "RunFolder") -> int:
     """Show the receipt of a finished run; nothing is written."""
     receipt = Receipt.from_json(folder.receipt.read_text())
     say(f"{folder.path}: this run is finished; nothing is left to resume.")
-    print_receipt(console, receipt)
+    _print_receipt(receipt)
     return _exit_code(folder, receipt)
+
+
+def _print_receipt(receipt: Receipt) -> None:
+    say(receipt if receipt.spends else "No budget was stated, so none was checked.")
 
 
 def _exit_code(folder: "RunFolder", receipt: Receipt) -> int:

@@ -5,6 +5,7 @@ error in the user's own code, or a bug of ours, with its traceback; 75 another p
 of the run is gone; 130 interrupted; 141 the output was closed early.
 """
 
+import errno
 import os
 import sys
 import traceback
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import frugax
-from frugax.errors import ConfigError, FrugaxError
+from frugax.errors import ConfigError, FrugaxError, OutputError
 
 from . import (
     _causal_commands,
@@ -71,16 +72,19 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         print_error(e)
         code, has_failed = 2, True
     except BrokenPipeError:  # `frugax ... | head` closes it early
-        # Python flushes the output again at its exit and would fail a second time, with
-        # a traceback; so its documentation of SIGPIPE advises this. 141 is 128 + 13.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 141
+        _discard_output()
+        code = 141  # 128 + 13
     except KeyboardInterrupt:
         errors.print("Interrupted.")
         code = 130
     except Exception as e:  # anything else is shown in full, with its own exit code
         has_failed = True
-        if _is_of_interrupt(e):
+        if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT):
+            _discard_output()
+            problem = f"the output cannot be written: {e.strerror}; free some space."
+            print_error(OutputError(problem))
+            code = 2
+        elif _is_of_interrupt(e):
             errors.print("Interrupted.")
             code, has_failed = 130, False
         elif _is_peer_lost(e):
@@ -108,6 +112,14 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         sys.stderr.flush()
         os._exit(code)
     raise SystemExit(code)
+
+
+def _discard_output() -> None:
+    """Send what Python flushes at its exit nowhere: a second failure is a traceback.
+
+    Python's documentation of SIGPIPE advises this.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _is_of_interrupt(error: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""Show `frugax run` in a terminal: a progress bar while it trains, then the receipt."""
+"""Show `frugax run` in a terminal: a line for each stage, a bar while it trains."""
 
 import signal
 import threading
@@ -17,19 +17,12 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
 
-from frugax.budget import Receipt, Verdict, amount, format_bytes
+from frugax.budget import format_bytes
 from frugax.run import Observer, Stage
 
 # Of a training whose output is not a terminal, such as that of nohup.
 _LINE_EVERY_S = 60.0
-
-_COLOURS = {
-    Verdict.KEPT: "green",
-    Verdict.BROKEN: "bold red",
-    Verdict.CANNOT_TELL: "yellow",
-}
 
 
 class RunView(Observer):
@@ -131,24 +124,3 @@ def _handle_ctrl_c(handler: Callable[..., object]) -> None:
     # Python allows signal handlers in the main thread only.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, handler)
-
-
-def print_receipt(console: Console, receipt: Receipt) -> None:
-    """Print every budget with its predicted and measured expense."""
-    if not receipt.spends:
-        console.print("No budget was stated, so none was checked.")
-        return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("budget")
-    for name in ("limit", "predicted", "measured"):
-        table.add_column(name, justify="right")
-    table.add_column("verdict")
-    for s in receipt.spends:
-        table.add_row(
-            s.name,
-            amount(s.limit, s.unit),
-            amount(s.predicted, s.unit),
-            s.measured_text,
-            f"[{_COLOURS[s.verdict]}]{s.verdict}",
-        )
-    console.print(table)
