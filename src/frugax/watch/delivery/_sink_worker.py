@@ -162,12 +162,6 @@ class SinkWorker:
         """CPU seconds of the writes that have ended."""
         return self._cpu_s
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether no call of the sink is under way."""
-        with self._changed:
-            return self._call_began is None
-
     def put(self, events: Iterable[Event]) -> None:
         """Queue events. Returns at once, whatever the sink does.
 

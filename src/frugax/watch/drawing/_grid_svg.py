@@ -32,6 +32,7 @@ _TITLE_WIDTH = 480  # a longer title is shortened rather than widening the drawi
 # No screen could show more cells on a side.
 _MAX_CELLS = 1024
 _SHEET_MARGIN = _SHEET_GAP = 10
+_SHEET_WIDTH = 780  # about
 # Cells of a sheet are small: it is for comparing, not for reading numbers.
 _MAX_SHEET_CELL, _MAX_SHEET_CELLS = 14, 64
 
@@ -239,7 +240,6 @@ def sheet_svg(
     column_names: Sequence[str] = (),
     title: str = "",
     palette: Palette = "arc",
-    max_width: int = 780,
 ) -> str:
     """Draw rows and columns of grids as one SVG document.
 
@@ -250,7 +250,6 @@ def sheet_svg(
         column_names: one name for each column, or none at all.
         title: any text.
         palette: as in `grid_svg`.
-        max_width: the approximate width of the drawing in pixels.
 
     Raises:
         TypeError: a grid does not hold real numbers, or is being traced.
@@ -284,7 +283,7 @@ def sheet_svg(
     if row_names:
         left += 8 + max(map(text_width, row_names))
     # One cell size for the whole sheet, so that grids can be compared.
-    free = max_width - left - _SHEET_MARGIN - _SHEET_GAP * (across - 1)
+    free = _SHEET_WIDTH - left - _SHEET_MARGIN - _SHEET_GAP * (across - 1)
     cell = int(max(2, min(_MAX_SHEET_CELL, free // sum(widths))))
     top = _SHEET_MARGIN + _LINE_HEIGHT * (bool(title) + bool(column_names))
     xs = left + np.cumsum([0, *[w * cell + _SHEET_GAP for w in widths]])

@@ -293,8 +293,8 @@ class Journal:
             block.copy_borrowed()
 
     @_locked
-    def write_open_blocks(self, *, min_age_s: float = 0.0) -> None:
-        """Write the blocks that have been open for this long, without `flush`'s sync.
+    def write_open_blocks(self) -> None:
+        """Write the blocks that are open, without the sync of `flush`.
 
         Written records survive the death of the process, `kill -9` included.
 
@@ -303,9 +303,7 @@ class Journal:
             ValueError: the journal is closed.
         """
         self._refuse_closed()
-        for block in self._streams.values():
-            if len(block) and block.age_s >= min_age_s:
-                self._write_block(block)
+        self._write_blocks()
 
     @staticmethod
     def check_column(name: object, column: Any, *, is_named: bool) -> str | None:
