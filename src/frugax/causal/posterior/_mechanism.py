@@ -75,15 +75,7 @@ class Mechanism:
         weights[self.used] = self.weights + np.sqrt(variance) * _solve_lower(
             self.root, z, transposed=True
         )
-        return self._build(weights, np.sqrt(variance))
-
-    def mean(self) -> MechanismSample:
-        """Return the posterior mean of the function."""
-        weights = np.zeros(len(self.used))
-        weights[self.used] = self.weights
-        return self._build(weights, float(np.sqrt(self.noise_scale / self.noise_shape)))
-
-    def _build(self, weights: Float[np.ndarray, " k"], noise: float) -> MechanismSample:
+        noise = np.sqrt(variance)
         p = len(self.parents)
         last_bend = 1 + p + p * NUM_BENDS
         bends = weights[1 + p : last_bend].reshape(p, NUM_BENDS)
