@@ -20,6 +20,8 @@ from frugax.causal.campaign import (
     prediction_interval,
 )
 from frugax.causal.campaign.candidates import select_promising
+from frugax.causal.posterior import ActionSpace, Points
+from frugax.causal.posterior._action_process import _Prior
 from frugax.errors import CorruptFileError, FrugaxError, OutputError
 from refusals import refuses
 
@@ -334,3 +336,35 @@ def test_a_discrepancy_from_all_samples_is_added_once():
         at = np.flatnonzero(known.outlook.points.group == g)[np.argmin(off)]
         # Four standard errors of the mean of 400 rows, and as much for the samples.
         assert known.outlook.mean[at] == pytest.approx(-x, abs=0.4)
+
+
+def test_the_covariance_is_that_of_the_drawn_functions():
+    space = ActionSpace(
+        (0, 1, 2),
+        np.array([-1.0, 0.0, 1.0]),
+        np.array([1.0, 2.0, 9.0]),
+        np.array([0.0, 0.0, 3.0]),
+        frozenset({1}),
+        {2: np.array([1.0, 3.0, 9.0])},
+        largest=3,
+    )
+    at = space.embed(
+        Points(
+            ((0,), (1,), (0, 1), (0, 1, 2)),
+            (
+                np.array([[-1.0], [0.1], [1.0]]),
+                np.array([[0.0], [2.0]]),
+                np.array([[1.0, 2.0], [-1.0, 2.0], [1.0, 0.0]]),
+                np.array([[1.0, 2.0, 9.0], [-1.0, 2.0, 9.0]]),
+            ),
+        )
+    )
+    prior = _Prior(space, 0.3)
+    theta = prior._centre[None] + 0.2
+    rng = np.random.default_rng(0)
+    # The features are random too, so that a few draws of each are averaged.
+    drawn = np.concatenate([prior.draw(theta, at, 4, rng) for _ in range(3000)])
+    expected = prior.kernel(theta, at, at)[0]
+    assert drawn.T @ drawn / len(drawn) == pytest.approx(
+        expected, abs=0.06 * expected.max()
+    )

@@ -39,6 +39,17 @@ def test_extremes_means_and_holes_are_exact_at_any_length(piece):
     assert hole <= 3 * (n // 2) < hole + 3 * n / 200
 
 
+def test_a_rewind_removes_later_points():
+    summary = CurveSummary()
+    summary.extend(np.arange(100), np.arange(100.0))
+    summary.rewind(39)
+    assert summary.last == 39.0
+    summary.extend(np.arange(40, 60), np.full(20, -1.0))
+    found = points_of(summary)
+    assert found["x"] == [*range(60)]
+    assert found["y"][39:42] == [39.0, -1.0, -1.0]
+
+
 def test_values_beyond_float32_keep_their_extremes():
     summary = CurveSummary()
     values = np.tile([-1e300, 1e39, 1.7e308, np.inf], 1000)
