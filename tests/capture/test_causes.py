@@ -77,7 +77,7 @@ def test_the_cause_of_a_compilation_names_its_leaf(name, memory):
         for args, kwargs in (first, second, second):
             f(*args, **kwargs)
     if memory is None:  # planning compiles, too
-        assert ledger.functions["scaled"].compiles == 2
+        assert ledger.functions["scaled"] == 2
     _, found = f.compiles
     assert found.cause.startswith(message.partition("PartitionSpec(")[0])
     assert found.place.startswith("test_causes.py:")

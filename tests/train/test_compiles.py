@@ -32,11 +32,7 @@ def test_a_ledger_counts_compiles_of_each_function_and_not_calls():
     with CompileLedger() as ledger:
         for x in (three, three, four):
             halve(x)
-    cost = ledger.functions["halve"]
-    assert cost.compiles == 2 == ledger.compiles
-    assert min(cost.trace_s, cost.lower_s, cost.xla_s) > 0
-    assert ledger.seconds == pytest.approx(cost.seconds)
-    assert "halve" in str(ledger)
+    assert ledger.functions["halve"] == 2 == ledger.compiles
 
 
 @pytest.mark.usefixtures("no_persistent_cache")
@@ -84,7 +80,7 @@ def layers(x):
     return x
 with train.CompileLedger() as ledger:
     layers(jnp.ones((8, 8)))
-print(ledger.functions["layers"].compiles, ledger.cache_hits, ledger.cache_misses > 0)
+print(ledger.functions["layers"], ledger.cache_hits, ledger.compiles > 0)
 """
 
 

@@ -3,7 +3,6 @@ from ._frozen import Frozen as Frozen
 from .checkpoints import Checkpoints as Checkpoints
 from .compiles import (
     CompileLedger as CompileLedger,
-    FunctionCompiles as FunctionCompiles,
     compile_cache_folder as compile_cache_folder,
     use_compile_cache as use_compile_cache,
 )

@@ -11,7 +11,6 @@ from ._call_site import (
 )
 from ._ledger import (
     CompileLedger as CompileLedger,
-    FunctionCompiles as FunctionCompiles,
     thread_compiles as thread_compiles,
 )
 from ._signature import (
