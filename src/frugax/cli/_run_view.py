@@ -1,8 +1,6 @@
 """Show `frugax run` in a terminal: a line for each stage, a bar while it trains."""
 
-import signal
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -53,7 +51,6 @@ class RunView(Observer):
         self._memory = ""
         self._first: tuple[float, int] | None = None
         self._last_line_s: float | None = None  # since when no line was printed
-        self._interrupted = False
 
     def __enter__(self) -> "RunView":
         if self._folder is not None:
@@ -63,13 +60,6 @@ class RunView(Observer):
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        _handle_ctrl_c(signal.default_int_handler)
-
-    def _interrupt(self, *_: object) -> None:
-        # JAX's garbage collection callback swallows exceptions, so the next stage
-        # raises this one again.
-        self._interrupted = True
-        raise KeyboardInterrupt
 
     def stop(self) -> None:
         """Remove the bar; safe to call twice."""
@@ -77,12 +67,6 @@ class RunView(Observer):
 
     def stage(self, stage: Stage) -> None:
         """Print the stage."""
-        if self._interrupted:
-            raise KeyboardInterrupt
-        handler = self._interrupt
-        if stage is Stage.TRAINING:  # which handles Ctrl-C itself: it saves
-            handler = signal.default_int_handler
-        _handle_ctrl_c(handler)
         self._console.print(f"[dim]·[/dim] {stage}", highlight=False)
 
     def note(self, text: str) -> None:
@@ -118,9 +102,3 @@ class RunView(Observer):
         if not self._console.is_terminal and now - self._last_line_s >= _LINE_EVERY_S:
             self._last_line_s = now
             self.note(f"step {step:,} of {steps:,}  {text}")
-
-
-def _handle_ctrl_c(handler: Callable[..., object]) -> None:
-    # Python allows signal handlers in the main thread only.
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, handler)
