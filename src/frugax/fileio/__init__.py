@@ -12,8 +12,7 @@ from ._atomic import (
     write_error_reason,
     write_whole,
 )
-from ._cache_folder import cache_folder
-from ._disk_cache import DiskCache
+from ._disk_cache import DiskCache, cache_folder
 from ._fork import abandon_in_children
 from ._lock import lock, unlock
 

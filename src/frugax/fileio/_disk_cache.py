@@ -17,6 +17,19 @@ _Value = TypeVar("_Value")
 _STACK_LEVEL = 5
 
 
+def cache_folder(name: str) -> Path:
+    """Return the folder of one of frugax's caches; it need not exist yet.
+
+    The folder is `$XDG_CACHE_HOME/frugax/NAME`, or `~/.cache/frugax/NAME` where that
+    variable is not set.
+
+    Args:
+        name: the name of the cache.
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "frugax" / name
+
+
 class DiskCache:
     """Values in a folder; nothing about it fails, but damage and full disks warn."""
 

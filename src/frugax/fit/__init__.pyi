@@ -14,7 +14,6 @@ from ._plan import (
     FitPlan as FitPlan,
     FitRow as FitRow,
     compare as compare,
-    layout_kinds as layout_kinds,
     plan as plan,
     price_of as price_of,
     show_why as show_why,

@@ -530,11 +530,6 @@ def show_why(
     return measure.peak(compiled)
 
 
-def layout_kinds() -> tuple[LayoutKind, ...]:
-    """Every way to lay a state over devices."""
-    return ("data", "fully-sharded", "tensor")
-
-
 def price_of(target: Target, prices: Mapping[str, float]) -> float | None:
     """Cost of an hour on all devices of a target; None if unknown."""
     for name in (target.name, target.device_name):

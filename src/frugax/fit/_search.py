@@ -3,18 +3,18 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from frugax.errors import ConfigError, InfeasibleBudgetError
 from frugax.options import check_integer
 from frugax.targets import AcceleratorRates, Target
+from frugax.train.distributed import LayoutKind
 
 from ._plan import (
     DEFAULT_BUDGET,
     Budget,
     FitPlan,
     FitRow,
-    layout_kinds,
     to_budget,
     try_target,
 )
@@ -67,7 +67,7 @@ def search(
                 "the program states its shardings, so no layout can be searched: leave "
                 "them out, or search batch,remat."
             )
-        kinds = list(layout_kinds())
+        kinds = list(get_args(LayoutKind))
     if "batch" in over:
         rows = workload.rows
         for count in micro_batches:

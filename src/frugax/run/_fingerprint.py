@@ -36,7 +36,7 @@ def code_fingerprint(config_folder: Path) -> dict[str, str]:
             text = ast.dump(ast.parse(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, SyntaxError):
             continue  # it is loaded, but its source cannot be read any more
-        found[name] = _hash(text.encode())
+        found[name] = hashlib.sha256(text.encode()).hexdigest()[:16]
     return found
 
 
@@ -116,7 +116,3 @@ def hash_tree(tree: PyTree) -> str:
         digest.update(header.encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()[:16]
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]

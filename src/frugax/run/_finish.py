@@ -104,7 +104,7 @@ def _write_files(
         whole = checked.bound.with_file_tree(state, decoded)
         after = checked.evaluator.evaluate(whole)
     told = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
-    notes = [*trained.notes, *map(_capitalise, told)]
+    notes = [*trained.notes, *(text[:1].upper() + text[1:] for text in told)]
     if nan_names := _names_with_nan(tree):
         notes.append(f"{_list_nan(nan_names)}: figures of this model may mean nothing.")
     differences = compare_figures(before, after)
@@ -153,10 +153,6 @@ def _write_files(
     # The receipt comes last: --resume takes a run that has one for finished.
     write_whole(folder.receipt, receipt)
     return outcome
-
-
-def _capitalise(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _choose_state(

@@ -9,9 +9,11 @@ import collections
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
-from ._pytree import PyTree
+# Any tree of containers and leaves. Not jaxtyping's alias, because that imports JAX,
+# which `compress` and `tropical` must work without.
+PyTree: TypeAlias = Any
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

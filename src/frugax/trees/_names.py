@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from ._containers import flatten_container
-from ._pytree import PyTree
+from ._containers import PyTree, flatten_container
 
 # No model is nested this deeply, and a tree that contains itself has no end. Each level
 # takes several frames of Python's stack, also when a file is read, so that its 1,000

@@ -1,14 +1,15 @@
-"""Split a model into arrays and other leaves, so that transformations see only arrays.
+"""Split a model into arrays and other leaves, and count the bytes of the arrays.
 
 The idea, and the use of None for a leaf of the other half, are equinox's:
 Kidger & Garcia 2021, "Equinox: neural networks in JAX via callable PyTrees".
 """
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ._containers import flatten_container
-from ._pytree import PyTree
+from ._containers import PyTree, flatten_container
+from ._names import named_leaves
 
 
 def is_array(leaf: object) -> bool:
@@ -19,6 +20,23 @@ def is_array(leaf: object) -> bool:
     # By attributes, so that JAX and torch need not be imported for the check.
     return (
         hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not isinstance(leaf, type)
+    )
+
+
+def nbytes(tree: PyTree) -> int:
+    """Bytes of all arrays in a tree; other leaves count as 0.
+
+    Only shapes and dtypes are read, so `jax.ShapeDtypeStruct` works as well.
+
+    >>> nbytes({"w": np.zeros((3, 4), np.float32), "act": max})
+    48
+    """
+    # `nbytes` is missing in `jax.ShapeDtypeStruct`, and `size` is a method in torch;
+    # shape and dtype are common to all.
+    return sum(
+        math.prod(leaf.shape) * leaf.dtype.itemsize
+        for _, leaf in named_leaves(tree)
+        if is_array(leaf)
     )
 
 

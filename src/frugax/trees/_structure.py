@@ -10,9 +10,8 @@ other container becomes one dict from leaf names to leaves, `{"flat": [name, ...
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ._containers import flatten_container
+from ._containers import PyTree, flatten_container
 from ._names import named_leaves
-from ._pytree import PyTree
 
 
 def describe(tree: PyTree) -> Any:
