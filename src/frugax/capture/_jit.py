@@ -162,22 +162,25 @@ class PlannedFunction:
         """Call the function; for shapes that are new it is planned first."""
         if is_tracing() or _is_jit_disabled():
             return self._plain(*args, **kwargs)
-        began, compiled = self.record.start_call(), self._compiled.count
+        began = self.record.start_call()
         program = self._latest if len(self._programs) == 1 else None
         if program is None:
             program = self._program_for(args, kwargs)
+        compiled = self._compiled.count
         try:
             result = program.jitted(*args, **kwargs)
         except _OtherSignatureError:
             try:
                 program = self._program_for(args, kwargs)
+                compiled = self._compiled.count
                 result = program.jitted(*args, **kwargs)
             except _OtherSignatureError:
                 # A setting of JAX that the key does not hold has changed.
                 result = self._plain(*args, **kwargs)
         # Without a new trace JAX compiles for arrays on other devices, for example.
-        if program.is_new or self._compiled.count > compiled:
-            self._note_compile(began, program, args, kwargs)
+        is_compiled = self._compiled.count > compiled
+        if program.is_new or is_compiled:
+            self._note_compile(began, program, args, kwargs, is_compiled=is_compiled)
         return result
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -445,9 +448,13 @@ class PlannedFunction:
         program: _Program,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        *,
+        is_compiled: bool,
     ) -> None:
         seconds = time.perf_counter() - began
         with self._lock:
+            if not (program.is_new or is_compiled):
+                return  # another thread has compiled and noted it
             cause, place = self._find_cause(args, kwargs), find_call_site()
             if not self._has_compiled and place in {
                 c.place for c in self.record.compiles
