@@ -74,14 +74,14 @@ def _memo_key(eqn: JaxprEqn, active: frozenset[Var]) -> tuple[object, ...]:
 
 
 def _trace_rule(graph: Graph, eqn: JaxprEqn, active: frozenset[Var]) -> _Reads:
-    """Trace the rule of one operation, and see which values its backward part reads."""
+    """Trace the rule of one operation, and see which values its backward part keeps."""
     inputs = list(dict.fromkeys(variables(eqn.invars)))
     active_inputs = [v for v in inputs if v in active]
     active_outputs = [v for v in eqn.outvars if v in active]
     other_outputs = [v for v in eqn.outvars if v not in active]
     run = graph.run([eqn], inputs, [*active_outputs, *other_outputs])
 
-    def forward_and_back(values: list[Any], cotangents: list[Any]) -> tuple[Any, Any]:
+    def forward(values: list[Any]) -> tuple[list[Any], list[Any]]:
         env = dict(zip(inputs, values, strict=True))
 
         def split_outputs(*moved: Any) -> tuple[list[Any], list[Any]]:
@@ -92,18 +92,11 @@ def _trace_rule(graph: Graph, eqn: JaxprEqn, active: frozenset[Var]) -> _Reads:
         # `has_aux` keeps results without gradients out of the differentiation.
         primals = [env[v] for v in active_inputs]
         outs, pull_back, rest = jax.vjp(split_outputs, *primals, has_aux=True)
-        return (outs, rest), pull_back(cotangents)
+        return [*outs, *rest], jax.tree.leaves(pull_back)
 
-    shapes = [list(map(shape_of, vs)) for vs in (inputs, active_outputs)]
-    inner = trace(forward_and_back, shapes)
-    # An operation belongs to the backward part if a cotangent leads to it. Whatever the
-    # backward part reads of the rest is a residual.
-    backward = set(inner.args[len(inputs) :])
-    read: dict[Var, None] = {}
-    for e in inner.eqns:
-        if any(v in backward for v in variables(e.invars)):
-            backward |= set(e.outvars)
-            read |= dict.fromkeys(v for v in variables(e.invars) if v not in backward)
+    inner = trace(forward, [list(map(shape_of, inputs))])
+    count = len(active_outputs) + len(other_outputs)
+    read = dict.fromkeys(variables(inner.outputs[count:]))
 
     positions = dict(zip(inner.args, map(eqn.invars.index, inputs), strict=False))
     outvars = [*active_outputs, *other_outputs]
