@@ -44,6 +44,12 @@ def _write_at_places(x, m):
     return out
 
 
+def _write_in_each(x, m):
+    rows = x[m]
+    rows[:, torch.tensor([1, 3])] = rows[:, :2] * 2
+    return rows.sum(0)
+
+
 FUNCTIONS = {
     "sum": lambda x, m: x[m].sum() + x.masked_select(m[..., None]).sum(),
     "mean": lambda x, m: x[m].mean(0) + x[m, 1].mean(),
@@ -61,6 +67,7 @@ FUNCTIONS = {
     "writes": _write_clipped,
     "places": lambda x, m: x[torch.where(m)].sum(0),
     "writes at places": _write_at_places,
+    "writes in each": _write_in_each,
     "numbers": lambda x, m: x[m].sum() / max(x[m].shape[0], 1) / (x[m].numel() + 1),
     "positions": lambda x, m: (x[m] * torch.arange(x[m].shape[0])[:, None]).sum(0),
     "moments": lambda x, m: (x - x[m].mean()) / (1 + x[m].std(0)) + x[m].var(),

@@ -39,7 +39,7 @@ _MOMENTS = ("mean", "var", "std", "var_mean", "std_mean")
 # row along any axis. Lengths in their arguments are those of the result.
 _ROWWISE_NAMES = """
 permute transpose t unsqueeze squeeze expand expand_as broadcast_tensors movedim stack
-clone alias detach contiguous to _to_copy type_as copy dropout embedding one_hot
+clone alias detach contiguous to _to_copy type_as copy dropout embedding
 lift_fresh_copy prelu log_sigmoid hardswish repeat sym_size zeros ones full zeros_like
 ones_like full_like new_zeros new_ones new_full
 """
@@ -51,7 +51,7 @@ _VIEWS = frozenset(_VIEWS_NAMES.split())
 # Operations on all axes but the first.
 _BATCHED_NAMES = """
 conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution
-group_norm native_group_norm batch_norm
+group_norm batch_norm
 """
 _BATCHED = frozenset(_BATCHED_NAMES.split())
 # Operations on the last axes, with the number of these.
@@ -523,6 +523,8 @@ class _Rewriting:
             raise self._refuse("writes to rows that a mask selects")
         axis, new_x = places[0], self._new(x)
         selected = [self.axes[indices[i]] for i in places]
+        if not any(selected):  # in each row
+            return self._copy()
         ranks = {indices[i].meta["val"].ndim for i in places}
         if ranks != {1} or places != list(range(axis, axis + len(places))):
             raise self._refuse("writes to several axes at once")
