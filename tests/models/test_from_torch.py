@@ -279,6 +279,51 @@ def test_gradients_of_an_imported_module_are_torchs():
         np.testing.assert_allclose(gradient, want, 1e-4, 1e-4)
 
 
+# Where the two libraries' own gradients differ: at bounds, ties and zeros.
+KINKS = {
+    "abs": torch.abs,
+    "clamp": lambda x: x.clamp(-1, 2),
+    "clamp by tensors": lambda x: x.clamp(min=x.round(), max=-x),
+    "relu6": lambda x: F.relu6(x) + F.hardtanh(x) + F.relu(x),
+    "hard": lambda x: F.hardswish(x) + F.hardsigmoid(x),
+    "fmax": lambda x: torch.fmax(x, x.detach()) + torch.fmin(x.detach(), x),
+    "atan2": lambda x: torch.atan2(x, x.roll(4)),
+    "std": lambda x: (x * 0 + 1).std() + torch.std_mean(x.clamp(2, 2))[0],
+    "norm": lambda x: x.norm(1) + (x * 0).norm() + x.norm(0.5),
+    "adaptive pool": lambda x: F.adaptive_max_pool2d(
+        x.abs().clamp(max=2).reshape(1, 1, 2, 8), 2
+    ),
+    "dilated pool": lambda x: F.max_pool1d(x.abs()[None], 2, 1, dilation=3),
+}
+
+
+class Kinks(nn.Module):
+    """Each function of a parameter of its own."""
+
+    def __init__(self):
+        super().__init__()
+        values = torch.tensor([-3.0, -2, -1, -1, 0, 0, 1, 1, 2, 2, 3, 3, 6, 6, 0, 0])
+        made = {name.replace(" ", "_"): nn.Parameter(values.clone()) for name in KINKS}
+        self.made = nn.ParameterDict(made)
+
+    def forward(self, x):
+        return tuple(
+            f(self.made[name.replace(" ", "_")] * x).sum() for name, f in KINKS.items()
+        )
+
+
+def test_gradients_at_kinks_are_torchs():
+    module, x = Kinks(), torch.ones(16)
+    imported = from_torch(module, (x,))
+    torch.stack(module(x)).sum().backward()
+    compiled = ml.compile(imported.model, ml.JaxBackend())
+    _, gradients = compiled.value_and_grad(
+        imported.params, {"x": x.numpy()}, lambda out: sum(out.values())
+    )
+    for key, want in module.named_parameters():
+        np.testing.assert_allclose(gradients[key], want.grad, 1e-5, 1e-6, err_msg=key)
+
+
 def test_an_imported_model_is_saved_and_loaded(tmp_path):
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
     x = torch.randn(2, 3, 6, 6)
@@ -439,6 +484,27 @@ def test_a_module_in_another_dtype_says_which_were_compared(dtype):
     assert imported.certificate.max_error < (1e-13 if wide else 1e-5)
 
 
+def test_a_part_in_float64_is_compared_in_float64():
+    class Ends(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4).double()
+
+        def forward(self, x):
+            return self.last(self.first(x).double())
+
+    imported = from_torch(Ends(), (torch.randn(3, 4),))
+    assert imported.certificate.dtype == "float64"
+    assert imported.certificate.max_error < 1e-6
+    assert imported.params["first.weight"].dtype == "float32"
+
+
+def test_a_module_that_float32_does_not_suit_says_so():
+    net = nn.Sequential(Function(torch.Tensor.half), nn.Linear(2, 2).half())
+    with refuses(UnsupportedModuleError, "float32", "float16"):
+        from_torch(net, (torch.randn(2, 2),))
+
+
 def test_a_cast_that_the_backend_cannot_compute_is_refused():
     with refuses(UnsupportedModuleError, "float64"):
         from_torch(Function(lambda x: x.double() * 3), (torch.randn(2),))
@@ -474,6 +540,37 @@ class Filters(nn.Module):
 
     def forward(self, x):
         return torch.fft.irfft(torch.fft.rfft(x) * self.scale, n=x.shape[-1])
+
+
+class Scales(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.x = nn.Parameter(torch.full((1,), 3.0))
+
+    def forward(self, x):
+        return x * self.x
+
+
+def test_an_input_and_a_weight_may_have_one_name():
+    imported = from_torch(Scales(), (torch.ones(1),))
+    assert set(imported.params) == {"x"}
+    assert evaluate(imported, torch.full((1,), 2.0)) == 6
+
+
+class Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+def test_a_backward_of_its_own_is_named():
+    module = nn.Sequential(Scales(), Function(Straight.apply))
+    with pytest.warns(UserWarning, match="Straight: a backward of its own"):
+        from_torch(module, (torch.randn(2, 3),))
 
 
 def test_a_complex_parameter_is_its_two_parts():

@@ -157,6 +157,12 @@ def _convert(
             "converted wrongly, or is not a function of its inputs; from_torch returns "
             "no model that it could not confirm."
         )
+    if functions := traced.find_own_backwards():
+        warnings.warn(
+            f"{', '.join(functions)}: a backward of its own, which from_torch does not "
+            "convert; gradients are those of the operations in its forward.",
+            stacklevel=3,
+        )
     shapes = {key: array.shape for key, array in converted.inputs.items()}
     return ImportedModule(
         converted.model,

@@ -11,7 +11,7 @@ import jax.scipy.special as special
 import numpy as np
 from jax import lax
 
-from frugax.models.ops import is_floating
+from frugax.models.ops import OPS, is_floating
 
 from ._table import (
     Array,
@@ -39,7 +39,10 @@ _FLOATS: dict[str, Callable[..., Array]] = {
     "cos": jnp.cos,
     "cosh": jnp.cosh,
     "deg2rad": jnp.deg2rad,
-    "digamma": special.digamma,
+    # At 0 it is minus infinity in torch, and NaN in JAX.
+    "digamma": lambda x: jnp.where(
+        x == 0, jnp.copysign(jnp.inf, -x), special.digamma(x)
+    ),
     "erf special_erf": lax.erf,
     "erfc": lax.erfc,
     "erfinv": lax.erf_inv,
@@ -64,14 +67,12 @@ _FLOATS: dict[str, Callable[..., Array]] = {
     "tanh": jnp.tanh,
 }
 _SAME: dict[str, Callable[..., Array]] = {
-    "abs absolute": jnp.abs,
     "ceil": lambda x: jnp.ceil(x) if is_floating(x.dtype) else x,
     "floor": lambda x: jnp.floor(x) if is_floating(x.dtype) else x,
     "trunc": lambda x: jnp.trunc(x) if is_floating(x.dtype) else x,
     "frac": lambda x: x - jnp.trunc(x),
     "neg negative": jnp.negative,
     "positive": lambda x: x,
-    "sign sgn": lambda x: x if x.dtype == bool else jnp.sign(x),
     "square": jnp.square,
     "relu": jax.nn.relu,
     "clone alias contiguous lift_fresh lift_fresh_copy view_as": lambda x: x,
@@ -104,6 +105,18 @@ def _of_floats(function: Callable[..., Array]) -> Callable[..., Array]:
 
 aten_table(_FLOATS, _of_floats)
 aten_table(_SAME)
+aten("abs", "absolute")(
+    lambda xp, x: jnp.abs(x) if x.dtype.kind == "c" else xp.absolute(x)
+)
+
+
+@aten("sign", "sgn")
+def _sign(xp: Any, x: Array) -> Array:
+    if x.dtype == bool:
+        return x
+    return (
+        jnp.where(jnp.isnan(x), 0, jnp.sign(x)) if is_floating(x.dtype) else jnp.sign(x)
+    )
 
 
 # --- of several tensors -----------------------------------------------------------
@@ -117,11 +130,16 @@ def _add_binary(names: str, function: Callable[..., Array], *, floats: bool) -> 
 
 
 def _floor_divide(x: Array, y: Array) -> Array:
-    if is_floating(x.dtype):
-        # jnp's own gives NaN where torch gives the infinite quotient.
-        quotient = x / y
-        return jnp.where(jnp.isinf(quotient), quotient, jnp.floor_divide(x, y))
-    return jnp.floor_divide(x, y)
+    whole = jnp.floor_divide(x, y)
+    # By 0 jnp's own gives NaN, and torch the infinite quotient.
+    return jnp.where(y == 0, x / y, whole) if is_floating(x.dtype) else whole
+
+
+def _atan2(y: Array, x: Array) -> Array:
+    angle, is_zero = jnp.arctan2(y, x), (y == 0) & (x == 0)
+    # The inner where keeps NaN out of the gradient, which is 0 there.
+    inside = jnp.arctan2(jnp.where(is_zero, 1, y), x)
+    return jnp.where(is_zero, lax.stop_gradient(angle), inside)
 
 
 _BINARY: dict[str, tuple[Callable[..., Array], bool]] = {
@@ -132,9 +150,9 @@ _BINARY: dict[str, tuple[Callable[..., Array], bool]] = {
     "fmod": (lambda x, y: lax.rem(*jnp.broadcast_arrays(x, y)), False),
     "maximum max.other": (jnp.maximum, False),
     "minimum min.other": (jnp.minimum, False),
-    "fmax": (jnp.fmax, False),
-    "fmin": (jnp.fmin, False),
-    "atan2 arctan2": (jnp.arctan2, True),
+    "fmax": (lambda x, y: jnp.where((x >= y) | jnp.isnan(y), x, y), False),
+    "fmin": (lambda x, y: jnp.where((x <= y) | jnp.isnan(y), x, y), False),
+    "atan2 arctan2": (_atan2, True),
     "hypot": (jnp.hypot, True),
     "copysign": (jnp.copysign, True),
     "logaddexp": (jnp.logaddexp, True),
@@ -229,10 +247,11 @@ def _clamp(xp: Any, x: Array, min: Any = None, max: Any = None) -> Array:
     bounds = [b for b in (min, max) if b is not None]
     dtype = promoted_dtype(xp, x, *bounds)
     x = xp.cast(x, dtype)
-    if min is not None:
-        x = jnp.maximum(*same_dtype(xp, x, min, dtype=dtype))
-    if max is not None:
-        x = jnp.minimum(*same_dtype(xp, x, max, dtype=dtype))
+    # The gradient at a bound is that of `x`, and half of it with jnp.maximum.
+    for bound, is_inside in ((min, jnp.greater_equal), (max, jnp.less_equal)):
+        if bound is not None:
+            x, bound = same_dtype(xp, x, bound, dtype=dtype)
+            x = jnp.where(is_inside(x, bound) | jnp.isnan(x), x, bound)
     return x
 
 
@@ -240,37 +259,13 @@ aten("clamp_min")(_clamp)
 aten("clamp_max")(lambda xp, x, max: _clamp(xp, x, None, max))
 
 
-@aten("addcmul")
-def _addcmul(xp: Any, x: Array, y: Array, z: Array, *, value: Any = 1) -> Array:
-    x, y, z = same_dtype(xp, x, y, z)
-    return x + _scaled(xp, y * z, value)
-
-
-@aten("addcdiv")
-def _addcdiv(xp: Any, x: Array, y: Array, z: Array, *, value: Any = 1) -> Array:
-    x, y, z = same_dtype(xp, x, y, z)
-    return x + _scaled(xp, y / z, value)
-
-
-@aten("lerp")
-def _lerp(xp: Any, x: Array, end: Array, weight: Any) -> Array:
-    x, end, weight = same_dtype(xp, x, end, weight)
-    return x + weight * (end - x)
-
-
 # --- casts ------------------------------------------------------------------------
 
 
 @aten("to.dtype", "to.dtype_layout", "to.device", "_to_copy", "to.other")
-def _to(xp: Any, x: Array, *rest: Any, dtype: Any = None) -> Array:
-    # By position there are dtypes, a tensor whose dtype is meant, and flags of storage.
-    given = [dtype, *rest]
-    for value in given:
-        if isinstance(value, np.dtype):
-            return _cast(xp, x, value)
-        if hasattr(value, "dtype"):
-            return _cast(xp, x, np.dtype(value.dtype))
-    return x
+def _to(xp: Any, x: Array, *, dtype: Any = None) -> Array:
+    # `from_torch` writes each of them as the one that has a dtype by name.
+    return x if dtype is None else _cast(xp, x, dtype)
 
 
 @aten("type_as")
@@ -329,11 +324,6 @@ def _softplus(x: Array, beta: Any = 1, threshold: Any = 20) -> Array:
     return jnp.where(x * beta > threshold, x, soft)
 
 
-def _glu(x: Array, dim: int = -1) -> Array:
-    left, right = jnp.split(x, 2, dim)
-    return left * jax.nn.sigmoid(right)
-
-
 def _hardshrink(x: Array, lambd: Any = 0.5) -> Array:
     return jnp.where(jnp.abs(x) <= lambd, jnp.zeros((), x.dtype), x)
 
@@ -343,16 +333,26 @@ def _logit(x: Array, eps: float | None = None) -> Array:
     return jnp.log(x) - jnp.log1p(-x)
 
 
-_ACTIVATIONS: dict[str, Callable[..., Array]] = {
-    "relu6": lambda x: jnp.clip(x, 0, 6),
-    "hardtanh": lambda x, min_val=-1, max_val=1: jnp.clip(x, min_val, max_val),
-    "leaky_relu": lambda x, negative_slope=0.01: jnp.where(
-        x > 0, x, x * negative_slope
+# Those whose gradient at a kink, and whose dtype, are the op's.
+_OPS: dict[str, Callable[..., Array]] = {
+    "relu6": lambda xp, x: OPS["relu6"].body(xp, x),
+    "hardtanh": lambda xp, x, min_val=-1, max_val=1: xp.clip(x, min_val, max_val),
+    "leaky_relu": lambda xp, x, negative_slope=0.01: OPS["leaky_relu"].body(
+        xp, x, slope=negative_slope
     ),
-    "glu": _glu,
-    "hardswish": lambda x: x * jnp.clip(x + 3, 0, 6) / 6,
-    "hardsigmoid": lambda x: jnp.clip(x + 3, 0, 6) / 6,
-    "softsign": lambda x: x / (1 + jnp.abs(x)),
+    "glu": lambda xp, x, dim=-1: OPS["glu"].body(xp, x, axis=dim),
+    "hardsigmoid": lambda xp, x: OPS["hard_sigmoid"].body(xp, x),
+    "softsign": lambda xp, x: OPS["softsign"].body(xp, x),
+}
+for _name, _function in _OPS.items():
+    aten(_name)(_function)
+
+
+_ACTIVATIONS: dict[str, Callable[..., Array]] = {
+    # 0 at -3 and 1 at 3, as is its gradient.
+    "hardswish": lambda x: jnp.where(
+        x <= -3, 0, jnp.where(x < 3, x * ((x + 3) / 6), x)
+    ),
     "hardshrink": _hardshrink,
     "softshrink": lambda x, lambd=0.5: jnp.sign(x) * jax.nn.relu(jnp.abs(x) - lambd),
     "logit special_logit": _logit,
@@ -384,7 +384,7 @@ def _prelu(xp: Any, x: Array, weight: Array) -> Array:
 
 @aten("threshold")
 def _threshold(xp: Any, x: Array, threshold: Any, value: Any) -> Array:
-    return jnp.where(x > threshold, x, as_array(xp, value, np.dtype(x.dtype)))
+    return jnp.where(x <= threshold, as_array(xp, value, np.dtype(x.dtype)), x)
 
 
 @aten("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
@@ -407,12 +407,13 @@ def _add_softmax(names: str, function: Callable[..., Array]) -> None:
         # `_softmax` has a flag in place of the dtype, for a cast that GPUs make.
         if isinstance(dtype, np.dtype):
             x = xp.cast(x, dtype)
-        return in_float32(lambda _, x: function(x, dim))(xp, to_float(xp, x))
+        axis = dim if x.ndim else ()
+        return in_float32(lambda _, x: function(x, axis))(xp, to_float(xp, x))
 
     aten(*names.split())(compute)
 
 
-def safe_softmax(x: Array, dim: int) -> Array:
+def safe_softmax(x: Array, dim: Any) -> Array:
     """Softmax that is 0 where all entries are minus infinity, as in torch."""
     is_masked = jnp.all(jnp.isneginf(x), dim, keepdims=True)
     # The inner where keeps NaN out of the gradient.

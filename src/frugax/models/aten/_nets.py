@@ -12,7 +12,6 @@ import numpy as np
 from jax import lax
 
 from ._elementwise import safe_softmax
-from ._reductions import vector_norm
 from ._table import Array, as_array, aten, in_float32
 
 # --- products ---------------------------------------------------------------------
@@ -43,11 +42,6 @@ def _grouped_mm(
     return xp.cast(out, x.dtype)
 
 
-@aten("outer", "ger")
-def _outer(xp: Any, x: Array, vec2: Array) -> Array:
-    return x[:, None] * vec2[None, :]
-
-
 @aten("linear")
 def _linear(xp: Any, x: Array, weight: Array, bias: Array | None = None) -> Array:
     out = _matmul(xp, x, jnp.swapaxes(weight, -2, -1) if weight.ndim > 1 else weight)
@@ -66,6 +60,14 @@ def _addmm(
     xp: Any, x: Array, mat1: Array, mat2: Array, *, beta: Any = 1, alpha: Any = 1
 ) -> Array:
     return _add_product(xp, x, _matmul(xp, mat1, mat2), beta, alpha)
+
+
+@aten("addbmm")
+def _addbmm(
+    xp: Any, x: Array, batch1: Array, batch2: Array, *, beta: Any = 1, alpha: Any = 1
+) -> Array:
+    product = jnp.sum(_matmul(xp, batch1, batch2), 0)
+    return _add_product(xp, x, product, beta, alpha)
 
 
 @aten("einsum")
@@ -194,38 +196,6 @@ def _convolution(
     return _convolve(xp, x, weight, bias, stride, padding, dilation, groups, extra)
 
 
-@aten("im2col")
-def _im2col(
-    xp: Any, x: Array, kernel_size: Any, dilation: Any, padding: Any, stride: Any
-) -> Array:
-    sizes = [_each_axis(v, 2) for v in (kernel_size, dilation, padding, stride)]
-    kernel, dilation, padding, stride = sizes
-    is_single = x.ndim == 3
-    patches = lax.conv_general_dilated_patches(
-        x[None] if is_single else x,
-        kernel,
-        stride,
-        [(p, p) for p in padding],
-        rhs_dilation=dilation,
-        precision=lax.Precision.HIGHEST,  # they are copies
-    )
-    patches = patches.reshape((*patches.shape[:2], math.prod(patches.shape[2:])))
-    return patches[0] if is_single else patches
-
-
-@aten("col2im")
-def _col2im(
-    xp: Any, x: Array, output_size: Any, kernel_size: Any, dilation: Any, padding: Any,
-    stride: Any,
-) -> Array:  # fmt: skip
-    channels = x.shape[-2] // math.prod(kernel_size)
-    shape = (*x.shape[:-2], channels, *output_size)
-    take = lambda image: _im2col(xp, image, kernel_size, dilation, padding, stride)
-    # Fold adds up what unfold copies, so it is its transpose.
-    (folded,) = jax.linear_transpose(take, jax.ShapeDtypeStruct(shape, x.dtype))(x)
-    return folded
-
-
 # --- pools ------------------------------------------------------------------------
 
 
@@ -267,31 +237,40 @@ def _add_max_pool(axes: int) -> None:
 
     def pool(xp: Any, x: Array, *settings: Any, **named: Any) -> Array:
         *windows, dilation = sizes(x, *settings, **named)
+        # With a dilation JAX's reduction has no gradient.
+        if max(dilation) > 1 and x.dtype.kind != "i":
+            at = places(x, *windows, dilation)
+            flat = x.reshape((*x.shape[:-axes], math.prod(x.shape[-axes:])))
+            picked = jnp.take_along_axis(flat, at.reshape((*at.shape[:-axes], -1)), -1)
+            return picked.reshape(at.shape)
         least = -np.inf if x.dtype.kind != "i" else np.iinfo(x.dtype).min
         return lax.reduce_window(
             x, np.asarray(least, x.dtype), lax.max, *windows, window_dilation=dilation
         )
 
-    def with_indices(xp: Any, x: Array, *settings: Any, **named: Any) -> Any:
-        *windows, dilation = sizes(x, *settings, **named)
-        # The place of an entry among those of its channel.
+    def places(x: Array, *settings: Any) -> Array:
+        """The place of each maximum among the entries of its channel."""
+        *windows, dilation = settings
         lengths = x.shape[-axes:]
-        places = jnp.arange(math.prod(lengths), dtype=np.int32).reshape(lengths)
-        places = jnp.broadcast_to(places, x.shape)
+        numbers = jnp.arange(math.prod(lengths), dtype=np.int32).reshape(lengths)
+        numbers = jnp.broadcast_to(numbers, x.shape)
 
         def better(left: Any, right: Any) -> Any:
-            later = (right[0] > left[0]) | (
-                (right[0] == left[0]) & (right[1] < left[1])
-            )
+            is_equal = (right[0] == left[0]) & (right[1] < left[1])
+            is_nan = jnp.isnan(right[0]) & ~jnp.isnan(left[0])
+            later = (right[0] > left[0]) | is_equal | is_nan
             return tuple(
                 jnp.where(later, b, a) for a, b in zip(left, right, strict=True)
             )
 
         start = (np.asarray(-np.inf, x.dtype), np.int32(2**31 - 1))
-        both = (lax.stop_gradient(x), places)
-        _, at = lax.reduce_window(
+        both = (lax.stop_gradient(x), numbers)
+        return lax.reduce_window(
             both, start, better, *windows, window_dilation=dilation
-        )
+        )[1]
+
+    def with_indices(xp: Any, x: Array, *settings: Any, **named: Any) -> Any:
+        at = places(x, *sizes(x, *settings, **named))
         return pool(xp, x, *settings, **named), xp.cast(at, xp.int_dtype)
 
     aten(f"max_pool{axes}d")(pool)
@@ -331,9 +310,16 @@ def _add_avg_pool(axes: int) -> None:
     aten(f"avg_pool{axes}d")(pool)
 
 
+def _first_max(x: Array, axis: int, *, keepdims: bool = False) -> Array:
+    """The largest entries, of which the first alone has the gradient."""
+    largest = jnp.take_along_axis(x, jnp.argmax(x, axis, keepdims=True), axis)
+    return largest if keepdims else jnp.squeeze(largest, axis)
+
+
 def _adaptive(xp: Any, x: Array, output_size: Any, reduce: Any, axes: int) -> Any:
-    # One axis after the other; pieces are slices, as lengths need not divide.
-    for i, size in enumerate(_each_axis(output_size, axes)):
+    # One axis after the other; pieces are slices, as lengths need not divide. The last
+    # is first, so that of equal maxima the first counts.
+    for i, size in reversed(list(enumerate(_each_axis(output_size, axes)))):
         axis = x.ndim + i - axes
         length = x.shape[axis]
         if size == length or size is None:
@@ -357,7 +343,7 @@ def _add_adaptive(axes: int) -> None:
 
     def largest(xp: Any, x: Array, output_size: Any) -> Any:
         # The places of the maxima are read by unpooling only, which is refused.
-        return _adaptive(xp, x, output_size, jnp.max, axes), None
+        return _adaptive(xp, x, output_size, _first_max, axes), None
 
     aten(f"adaptive_avg_pool{axes}d", f"_adaptive_avg_pool{axes}d")(mean)
     aten(f"adaptive_max_pool{axes}d")(largest)
@@ -384,101 +370,33 @@ def _scale_and_shift(
     return x if bias is None else x + column(bias)
 
 
-def _standardize(x: Array, axes: tuple[int, ...], eps: float) -> Any:
-    mean = jnp.mean(x, axes, keepdims=True)
-    centred = x - mean
-    rstd = lax.rsqrt(jnp.mean(jnp.square(centred), axes, keepdims=True) + eps)
-    return centred * rstd, mean, rstd
-
-
-def _batch_norm_all(
-    xp: Any, x: Array, weight: Any, bias: Any, mean: Any, var: Any, training: bool,
-    momentum: float, eps: float,
-) -> Any:  # fmt: skip
-    """The output, the statistics used, and the running ones after this batch."""
-    half = x.dtype
-    wide = lambda v: v if v is None or v.dtype.itemsize > 2 else xp.cast(v, np.float32)
-    x, weight, bias, mean, var = map(wide, (x, weight, bias, mean, var))
-    if not (training or mean is None):
-        rstd = lax.rsqrt(var + eps)
-        out = (x - _column(mean, x.ndim)) * _column(rstd, x.ndim)
-        used: tuple[Any, ...] = (jnp.zeros(0, x.dtype), jnp.zeros(0, x.dtype))
-    else:
-        axes = (0, *range(2, x.ndim))
-        out, batch_mean, batch_rstd = _standardize(x, axes, eps)
-        used = (batch_mean.reshape(-1), batch_rstd.reshape(-1))
-        if mean is not None:
-            count = math.prod(x.shape[a] for a in axes)
-            batch_var = jnp.var(x, axes) * (count / jnp.maximum(count - 1, 1))
-            mean = mean * (1 - momentum) + used[0] * momentum
-            var = var * (1 - momentum) + batch_var * momentum
-    out = _scale_and_shift(out, weight, bias, x.ndim)
-    return xp.cast(out, half), *used, mean, var
-
-
-def _add_batch_norm(name: str, arrange: Callable[..., Any], results: int) -> None:
-    """A batch norm whose arguments `arrange` brings into the order of the above."""
-
-    def compute(xp: Any, x: Array, weight: Any, bias: Any, *rest: Any) -> Any:
-        return _batch_norm_all(xp, x, weight, bias, *arrange(*rest))[:results]
-
-    aten(name)(compute)
-
-
-_add_batch_norm("native_batch_norm", lambda *stats: stats, 3)
-_add_batch_norm("_native_batch_norm_legit", lambda *stats: stats, 3)
-_add_batch_norm("_native_batch_norm_legit_functional", lambda *stats: stats, 5)
-_add_batch_norm(
-    "_native_batch_norm_legit.no_stats", lambda *rest: (None, None, *rest), 3
-)
-_add_batch_norm(
-    "_native_batch_norm_legit_no_training",
-    lambda mean, var, *rest: (mean, var, False, *rest),
-    3,
-)
+def _standardize(x: Array, axes: tuple[int, ...], eps: float) -> Array:
+    centred = x - jnp.mean(x, axes, keepdims=True)
+    return centred * lax.rsqrt(jnp.mean(jnp.square(centred), axes, keepdims=True) + eps)
 
 
 @aten("batch_norm")
-def _batch_norm(xp: Any, *arguments: Any) -> Array:
-    *others, _cudnn_enabled = arguments
-    return _batch_norm_all(xp, *others)[0]
-
-
-@aten("instance_norm")
-def _instance_norm(
-    xp: Any, x: Array, weight: Any, bias: Any, running_mean: Any, running_var: Any,
-    use_input_stats: bool, momentum: float, eps: float, cudnn_enabled: bool,
+@in_float32
+def _batch_norm(
+    xp: Any, x: Array, weight: Any, bias: Any, mean: Any, var: Any, training: bool,
+    momentum: float, eps: float, cudnn_enabled: bool,
 ) -> Array:  # fmt: skip
-    if not use_input_stats:
-        stats = (running_mean, running_var, False, momentum, eps)
-        return _batch_norm_all(xp, x, weight, bias, *stats)[0]
-    if running_mean is not None:
-        raise NotImplementedError("an instance norm that updates running statistics")
-    out = _standardize(x, tuple(range(2, x.ndim)), eps)[0]
+    # Where it renews the running statistics, torch writes it by other operations.
+    if training or mean is None:
+        out = _standardize(x, (0, *range(2, x.ndim)), eps)
+    else:
+        out = (x - _column(mean, x.ndim)) * _column(lax.rsqrt(var + eps), x.ndim)
     return _scale_and_shift(out, weight, bias, x.ndim)
 
 
-@in_float32
-def _layer_norm_all(
-    xp: Any, x: Array, shape: Any, weight: Any, bias: Any, eps: float
-) -> Any:
-    out, mean, rstd = _standardize(x, tuple(range(-len(shape), 0)), eps)
-    return _scale_and_shift(out, weight, bias), mean, rstd
-
-
-@aten("native_layer_norm")
-def _native_layer_norm(
-    xp: Any, x: Array, normalized_shape: Any, weight: Any, bias: Any, eps: float
-) -> Any:
-    return _layer_norm_all(xp, x, normalized_shape, weight, bias, eps)
-
-
 @aten("layer_norm")
+@in_float32
 def _layer_norm(
     xp: Any, x: Array, normalized_shape: Any, weight: Any = None, bias: Any = None,
     eps: float = 1e-5, cudnn_enable: bool = True,
 ) -> Array:  # fmt: skip
-    return _layer_norm_all(xp, x, normalized_shape, weight, bias, eps)[0]
+    out = _standardize(x, tuple(range(-len(normalized_shape), 0)), eps)
+    return _scale_and_shift(out, weight, bias)
 
 
 @aten("rms_norm")
@@ -500,23 +418,8 @@ def _group_norm(
 ) -> Array:  # fmt: skip
     batch, channels, *lengths = x.shape
     split = x.reshape((batch, num_groups, channels // num_groups, *lengths))
-    out = _standardize(split, tuple(range(2, split.ndim)), eps)[0]
+    out = _standardize(split, tuple(range(2, split.ndim)), eps)
     return _scale_and_shift(out.reshape(x.shape), weight, bias, x.ndim)
-
-
-@aten("native_group_norm")
-def _native_group_norm(
-    xp: Any, x: Array, weight: Any, bias: Any, N: Any, C: Any, HxW: Any, group: int,
-    eps: float,
-) -> Any:  # fmt: skip
-    out = _group_norm(xp, x, group, weight, bias, eps)
-    return out, None, None
-
-
-@aten("_weight_norm")
-def _weight_norm(xp: Any, v: Array, g: Array, dim: int = 0) -> Array:
-    axes = tuple(a for a in range(v.ndim) if a != dim % v.ndim)
-    return v * (g / vector_norm(xp, v, 2, axes, True))
 
 
 @aten("embedding")

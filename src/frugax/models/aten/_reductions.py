@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 from jax.scipy.special import logsumexp
 
-from frugax.models.ops import is_floating
+from frugax.models.ops import is_floating, safe_sqrt
 
 from ._table import FUNCTIONS, Array, aten, axes_of, in_float32, to_float
 
@@ -143,7 +143,7 @@ def _add_moments(name: str, finish: Callable[..., Any]) -> None:
 
 
 _add_moments("var", _variance)
-_add_moments("std", lambda *a: jnp.sqrt(_variance(*a)))
+_add_moments("std", lambda xp, *a: safe_sqrt(xp, _variance(xp, *a)))
 _add_moments(
     "var_mean", lambda xp, x, dim, c, keep: (
         _variance(xp, x, dim, c, keep), FUNCTIONS["mean"](xp, x, dim, keep)
@@ -151,7 +151,8 @@ _add_moments(
 )  # fmt: skip
 _add_moments(
     "std_mean", lambda xp, x, dim, c, keep: (
-        jnp.sqrt(_variance(xp, x, dim, c, keep)), FUNCTIONS["mean"](xp, x, dim, keep)
+        safe_sqrt(xp, _variance(xp, x, dim, c, keep)),
+        FUNCTIONS["mean"](xp, x, dim, keep),
     )
 )  # fmt: skip
 
@@ -164,7 +165,7 @@ def _logsumexp(xp: Any, x: Array, dim: Any, keepdim: bool = False) -> Array:
 
 @aten("linalg_vector_norm", "norm")
 @in_float32
-def vector_norm(
+def _vector_norm(
     xp: Any,
     x: Array,
     ord: Any = 2,
@@ -175,14 +176,21 @@ def vector_norm(
     """The norm of the entries, whose gradient is 0 at 0, as torch's."""
     x = x if dtype is None else xp.cast(x, dtype)
     axes, ord = _keep(x, dim), 2 if ord is None else ord
-    size = jnp.abs(x)
+    size = FUNCTIONS["abs"](xp, x)
     if ord in (float("inf"), float("-inf")):
         return (jnp.max if ord > 0 else jnp.min)(size, axes, keepdims=keepdim)
     if ord == 0:
         return jnp.sum((x != 0).astype(size.dtype), axes, keepdims=keepdim)
     if ord == 1:
         return jnp.sum(size, axes, keepdims=keepdim)
-    powers = lax.integer_pow(size, 2) if ord == 2 else size**ord
+    if ord == 2:
+        powers = lax.integer_pow(size, 2)
+    else:  # of a 0 without a gradient, which may be infinite
+        powers = jnp.where(
+            size == 0,
+            0.0**ord if ord > 0 else jnp.inf,
+            jnp.where(size == 0, 1, size) ** ord,
+        )
     total = jnp.sum(powers, axes, keepdims=keepdim)
     is_zero = total == 0
     root = jnp.where(is_zero, 1, total)
@@ -232,7 +240,13 @@ def _kthvalue(xp: Any, x: Array, k: int, dim: int = -1, keepdim: bool = False) -
 
 @aten("median.dim")
 def _median_dim(xp: Any, x: Array, dim: int, keepdim: bool = False) -> Any:
-    return _kthvalue(xp, x, (x.shape[dim] + 1) // 2, dim, keepdim)
+    value, at = _kthvalue(xp, x, (x.shape[dim] + 1) // 2, dim, keepdim)
+    if not is_floating(np.dtype(x.dtype)):
+        return value, at
+    # NaN, which is sorted last, if there is one.
+    largest, there = FUNCTIONS["max.dim"](xp, x, dim, keepdim)
+    is_nan = jnp.isnan(largest)
+    return jnp.where(is_nan, largest, value), jnp.where(is_nan, there, at)
 
 
 @aten("median")

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -35,14 +34,6 @@ def _flatten(xp: Any, x: Array, start_dim: int = 0, end_dim: int = -1) -> Array:
     return x.reshape((*x.shape[:start], joined, *x.shape[end + 1 :]))
 
 
-@aten("unflatten")
-def _unflatten(xp: Any, x: Array, dim: int, sizes: tuple[int, ...]) -> Array:
-    dim = dim % x.ndim
-    known = math.prod(n for n in sizes if not _is_open(n))
-    sizes = tuple(x.shape[dim] // known if _is_open(n) else n for n in sizes)
-    return x.reshape((*x.shape[:dim], *sizes, *x.shape[dim + 1 :]))
-
-
 def _is_open(length: Any) -> bool:
     return isinstance(length, int) and length == -1
 
@@ -57,17 +48,13 @@ _MOVES: dict[str, Callable[..., Any]] = {
     "unsqueeze unsqueeze_copy": lambda x, dim: jnp.expand_dims(x, dim),
     "expand_as": lambda x, other: jnp.broadcast_to(x, other.shape),
     "flip": lambda x, dims: jnp.flip(x, dims),
-    "rot90": lambda x, k=1, dims=(0, 1): jnp.rot90(x, k, dims),
     "tril": lambda x, diagonal=0: jnp.tril(x, diagonal),
     "triu": lambda x, diagonal=0: jnp.triu(x, diagonal),
     "diagonal diagonal_copy": lambda x, offset=0, dim1=0, dim2=1: jnp.diagonal(
         x, offset, dim1, dim2
     ),
     "diag": lambda x, diagonal=0: jnp.diag(x, diagonal),
-    "tensor_split": lambda x, sections, dim=0: tuple(jnp.array_split(x, sections, dim)),
     "index_select": lambda x, dim, index: jnp.take(x, index, dim),
-    "take_along_dim": lambda x, indices, dim=None: jnp.take_along_axis(x, indices, dim),
-    "take": lambda x, index: x.reshape(-1)[index],
 }
 aten_table(_MOVES)
 
@@ -111,18 +98,6 @@ def _repeat(xp: Any, x: Array, repeats: tuple[Any, ...]) -> Array:
     wide = [n for pair in zip(repeats, lengths, strict=True) for n in pair]
     x = jnp.broadcast_to(x, wide)
     return x.reshape([r * n for r, n in zip(repeats, lengths, strict=True)])
-
-
-@aten("tile")
-def _tile(xp: Any, x: Array, dims: tuple[Any, ...]) -> Array:
-    return _repeat(xp, x, (1,) * (x.ndim - len(dims)) + tuple(dims))
-
-
-@aten("repeat_interleave.self_int")
-def _repeat_interleave(
-    xp: Any, x: Array, repeats: int, dim: int | None = None, *, output_size: Any = None
-) -> Array:
-    return jnp.repeat(x, repeats, dim)
 
 
 @aten("cat", "concat", "concatenate")
@@ -193,17 +168,6 @@ def _pad(
     return jnp.pad(x, _pairs(x, pad), mode=_PAD_MODES[mode])
 
 
-@aten("diag_embed")
-def _diag_embed(
-    xp: Any, x: Array, offset: int = 0, dim1: int = -2, dim2: int = -1
-) -> Array:
-    size = x.shape[-1] + abs(offset)
-    rows = jnp.arange(x.shape[-1]) + max(-offset, 0)
-    columns = jnp.arange(x.shape[-1]) + max(offset, 0)
-    full = jnp.zeros((*x.shape[:-1], size, size), x.dtype).at[..., rows, columns].set(x)
-    return jnp.moveaxis(full, (-2, -1), (dim1, dim2))
-
-
 @aten("unfold", "unfold_copy")
 def _unfold(xp: Any, x: Array, dimension: int, size: int, step: int) -> Array:
     if x.ndim == 0:
@@ -228,30 +192,6 @@ def _as_strided(
     for axis, step in enumerate(stride):
         at = at + step * lax.broadcasted_iota(np.int32, size, axis)
     return x.reshape(-1)[at]
-
-
-@aten("pixel_shuffle")
-def _pixel_shuffle(xp: Any, x: Array, upscale_factor: int) -> Array:
-    r, (*batch, channels, height, width) = upscale_factor, x.shape
-    n = len(batch)
-    x = x.reshape((*batch, channels // r**2, r, r, height, width))
-    x = x.transpose((*range(n), n, n + 3, n + 1, n + 4, n + 2))
-    return x.reshape((*batch, channels // r**2, height * r, width * r))
-
-
-@aten("pixel_unshuffle")
-def _pixel_unshuffle(xp: Any, x: Array, downscale_factor: int) -> Array:
-    r, (*batch, channels, height, width) = downscale_factor, x.shape
-    n = len(batch)
-    x = x.reshape((*batch, channels, height // r, r, width // r, r))
-    x = x.transpose((*range(n), n, n + 2, n + 4, n + 1, n + 3))
-    return x.reshape((*batch, channels * r**2, height // r, width // r))
-
-
-@aten("channel_shuffle", "native_channel_shuffle")
-def _channel_shuffle(xp: Any, x: Array, groups: int) -> Array:
-    split = x.reshape((x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
-    return jnp.swapaxes(split, 1, 2).reshape(x.shape)
 
 
 # --- slices -----------------------------------------------------------------------
@@ -308,8 +248,7 @@ def _diagonal_scatter(
     return jnp.moveaxis(moved.at[..., rows, columns].set(src), (-2, -1), (dim1, dim2))
 
 
-@aten("narrow")
-def _narrow(xp: Any, x: Array, dim: int, start: Any, length: Any) -> Array:
+def _narrow(x: Array, dim: int, start: Any, length: Any) -> Array:
     return x[(*[slice(None)] * (dim % x.ndim), slice(start, start + length))]
 
 
@@ -321,7 +260,7 @@ def _unbind(xp: Any, x: Array, dim: int = 0) -> Any:
 def _split_sizes(xp: Any, x: Array, sizes: Sequence[Any], dim: int) -> Any:
     parts, start = [], 0
     for size in sizes:
-        parts.append(_narrow(xp, x, dim, start, size))
+        parts.append(_narrow(x, dim, start, size))
         start = start + size
     return tuple(parts)
 
@@ -334,14 +273,6 @@ def _split(xp: Any, x: Array, split_size: Any, dim: int = 0) -> Any:
     starts = range(0, length, split_size) or [0]
     sizes = [min(split_size, length - s) for s in starts]
     return _split_sizes(xp, x, sizes, dim)
-
-
-@aten("chunk")
-def _chunk(xp: Any, x: Array, chunks: int, dim: int = 0) -> Any:
-    length = x.shape[dim]
-    if not isinstance(length, int):  # the number of pieces was traced, so it divides
-        return _split_sizes(xp, x, [length // chunks] * chunks, dim)
-    return _split(xp, x, max(-(-length // chunks), 1), dim)
 
 
 # --- gathering --------------------------------------------------------------------
@@ -482,16 +413,6 @@ def _index_add(
     return _rows(x, dim, index).add(xp.cast(source * alpha, x.dtype))
 
 
-@aten("index_copy")
-def _index_copy(xp: Any, x: Array, dim: int, index: Array, source: Array) -> Array:
-    return _rows(x, dim, index).set(source)
-
-
-@aten("index_fill")
-def _index_fill(xp: Any, x: Array, dim: int, index: Array, value: Any) -> Array:
-    return _rows(x, dim, index).set(as_array(xp, value, x.dtype))
-
-
 @aten("copy")
 def _copy(xp: Any, x: Array, src: Array, non_blocking: bool = False) -> Array:
     return jnp.broadcast_to(xp.cast(src, x.dtype), x.shape)
@@ -500,15 +421,6 @@ def _copy(xp: Any, x: Array, src: Array, non_blocking: bool = False) -> Array:
 @aten("fill")
 def _fill(xp: Any, x: Array, value: Any) -> Array:
     return jnp.broadcast_to(as_array(xp, value, x.dtype), x.shape)
-
-
-@aten("one_hot")
-def _one_hot(xp: Any, x: Array, num_classes: int = -1) -> Array:
-    if num_classes < 0:
-        raise NotImplementedError(
-            "a one-hot without num_classes has a shape that depends on data"
-        )
-    return jax.nn.one_hot(x, num_classes, dtype=xp.int_dtype)
 
 
 # --- new tensors ------------------------------------------------------------------
@@ -532,7 +444,17 @@ def _arange(xp: Any, *bounds: Any, dtype: Any = None) -> Array:
 
 @aten("linspace")
 def _linspace(xp: Any, start: Any, end: Any, steps: int, *, dtype: Any = None) -> Any:
-    return jnp.linspace(start, end, steps, dtype=dtype or xp.float_dtype)
+    # From both ends, and of integers truncated, as torch.
+    number, last, half = jnp.arange(steps), steps - 1, steps // 2
+    if isinstance(steps, int):  # and not a free length
+        number, last, half = np.arange(steps), max(last, 1), max(half, 1)
+    step = (end - start) / last
+    # In 64 bits, if all of it is known.
+    known = all(isinstance(n, (int, float)) for n in (start, end, steps))
+    values = (np if known else jnp).where(
+        number < half, start + step * number, end - step * (last - number)
+    )
+    return jnp.asarray(values, dtype or xp.float_dtype)
 
 
 @aten("eye")

@@ -55,12 +55,6 @@ def find_function(name: str) -> Function | None:
     return FUNCTIONS.get(name, FUNCTIONS.get(name.partition(".")[0]))
 
 
-# What says where and how torch stores a result, and never changes a number.
-_STORAGE = frozenset(
-    {"device", "layout", "pin_memory", "memory_format", "non_blocking", "copy"}
-)
-
-
 def evaluate(
     xp: Any,
     name: str,
@@ -79,7 +73,7 @@ def evaluate(
         raise NotImplementedError(f"there is no JAX function for aten.{name}.")
     arrays = [t if isinstance(t, jax.Array) else xp.asarray(t) for t in tensors]
     fill = lambda value: fill_argument(value, arrays, xp)
-    keywords = {k: fill(v) for k, v in named if k not in _STORAGE}
+    keywords = {k: fill(v) for k, v in named}
     # These functions follow torch's rules, whatever the caller demands of jnp's.
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         results = function(xp, *map(fill, arguments), **keywords)

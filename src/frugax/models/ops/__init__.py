@@ -35,6 +35,7 @@ from ._promote import (
     result_dtype,
     sum_dtype,
 )
+from ._reductions import safe_sqrt
 from ._table import ALIASES, OPS, REQUIRED, Op, custom_op, find, op, op_from_function
 
 __all__ = [
@@ -54,5 +55,6 @@ __all__ = [
     "op_from_function",
     "promote",
     "result_dtype",
+    "safe_sqrt",
     "sum_dtype",
 ]

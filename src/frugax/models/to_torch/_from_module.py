@@ -52,12 +52,14 @@ class TracedModule:
         args: the positional arguments of its forward.
         kwargs: the others.
         float_dtype: the dtype of its numbers.
+        half: the dtype that it had, if that has 16 bits.
     """
 
     module: torch.nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     float_dtype: np.dtype
+    half: torch.dtype | None = None
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -102,10 +104,35 @@ class TracedModule:
                 warnings.simplefilter("ignore")  # of the module, about its own use
                 return self.run(self.arrays, calls)
         except Exception as e:  # whatever the user's module raises
+            cast = ""
+            if self.half is not None:
+                cast = f" in float32, which takes the place of {self.half}"
             raise UnsupportedModuleError(
-                f"the module does not run on the example inputs{place_of_error(e)}: "
-                f"{first_line(e)}"
+                f"the module does not run on the example inputs{cast}"
+                f"{place_of_error(e)}: {first_line(e)}"
             ) from e
+
+    def find_own_backwards(self) -> list[str]:
+        """The names of `torch.autograd.Function`s that outputs are computed by."""
+        args, kwargs = self._replace_tensors(self.arrays)
+        try:
+            with torch.enable_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of the module, about its own use
+                outputs = pytree.tree_leaves(self.module(*args, **kwargs))
+        except Exception:  # whatever a module raises that has no gradient
+            return []
+        stack: list[Any] = [v.grad_fn for v in outputs if torch.is_tensor(v)]
+        seen: set[Any] = {None}
+        while stack:
+            node = stack.pop()
+            if node not in seen:
+                seen.add(node)
+                stack += [before for before, _ in node.next_functions]
+        functions = {type(node) for node in seen}
+        own = torch.autograd.function.BackwardCFunction
+        return sorted(
+            f.__name__.removesuffix("Backward") for f in functions if issubclass(f, own)
+        )
 
     def _replace_tensors(self, values: Sequence[np.ndarray]) -> tuple[Any, Any]:
         """The arguments with other values, which a forward may change in place."""
@@ -129,6 +156,8 @@ def prepare(
     numbers += [v for v in leaves if isinstance(v, torch.Tensor)]
     dtypes = [t.dtype for t in numbers if t.is_floating_point()]
     dtype = dtypes[0] if dtypes else torch.float32
+    if torch.float64 in dtypes and dtype.itemsize > 2:
+        dtype = torch.float64  # whose numbers float32 could not hold
     module = copy.deepcopy(module)
     module.eval()  # whose own result some modules, such as loralib's, forget to return
     if dtype.itemsize == 2:
@@ -149,7 +178,7 @@ def prepare(
     order = list(inspect.signature(module.forward).parameters)
     place = lambda item: order.index(item[0]) if item[0] in order else len(order)
     kwargs = dict(sorted(kwargs.items(), key=place))
-    return TracedModule(module, own_args, kwargs, TO_NUMPY[dtype])
+    return TracedModule(module, own_args, kwargs, TO_NUMPY[dtype], half)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,8 +252,12 @@ def _export(traced: TracedModule, freedom: str) -> Any:
             return _decompose(exported)
     except Exception as e:
         traced.run_example()
+        remedy = ""
+        if isinstance(e, GuardOnDataDependentSymNode):
+            remedy = ". It asks for a number that depends on data: use torch.where"
         raise UnsupportedModuleError(
-            f"torch.export cannot trace this module{place_of_error(e)}: {first_line(e)}"
+            f"torch.export cannot trace this module{place_of_error(e)}: "
+            f"{first_line(e)}{remedy}."
         ) from e
 
 
@@ -396,19 +429,22 @@ class _Walk:
     # --- values from outside --------------------------------------------------------
 
     def _input(self, node: Any) -> IOKey:
-        value = node.meta["val"]
+        value, name = node.meta["val"], node.name
+        taken = (*self.exported.graph_signature.parameters, *self.inputs)
+        while name in taken:  # as that of a parameter
+            name += "_input"
         if value.is_complex():
             raise UnsupportedModuleError(
-                f"the input {node.name!r} is complex; give its two parts, as of "
+                f"the input {name!r} is complex; give its two parts, as of "
                 "torch.view_as_real."
             )
         stated = self._dtype_text(value.dtype).removeprefix("dtype:")
         dtype = {"int": "int32", "float": None}.get(stated, stated)
         shape = tuple(
-            length if isinstance(length, int) else self._free_name(node.name, i, length)
+            length if isinstance(length, int) else self._free_name(name, i, length)
             for i, length in enumerate(value.shape)
         )
-        key = self.inputs[node.name] = IOKey(node.name, shape, dtype)
+        key = self.inputs[name] = IOKey(name, shape, dtype)
         for i, length in enumerate(value.shape):
             if isinstance(shape[i], str):
                 self.free_lengths.setdefault(length.node.expr, op("size", axis=i)(key))
