@@ -715,6 +715,13 @@ def test_other_threads_and_later_calls_are_not_affected():
     assert jax.jit is plain_jit
 
 
+def test_functions_that_frugax_jits_itself_are_left_alone():
+    with fx.planned("60%"):
+        own = fx.remat.fast_convolutions(jnp.sin)
+        assert type(own).__name__ == "PjitFunction"
+        assert type(jax.jit(inline=True)(jnp.sin)).__name__ == "PlannedFunction"
+
+
 @pytest.mark.parametrize("memory", [None, "60%"])
 def test_threads_that_call_it_first_share_one_program(memory):
     start, traced, errors = threading.Barrier(4), [], []

@@ -79,11 +79,6 @@ def _abstract(*_: Any, call: ClosedJaxpr, **__: Any) -> tuple[list[Any], Any]:
     return list(call.out_avals), call.effects
 
 
-@gradient_p.def_impl
-def _run(*operands: Any, call: ClosedJaxpr, **_: Any) -> list[Any]:
-    return jax.jit(jaxpr_as_fun(call))(*operands)
-
-
 def _inline(*operands: Any, call: ClosedJaxpr, **_: Any) -> list[Any]:
     return jaxpr_as_fun(call)(*operands)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax import jit as jax_jit  # kept where `jax.jit` is replaced
 
 from frugax import jaxprs, measure
 from frugax.budget import (
@@ -136,13 +135,13 @@ class PlannedFunction:
         self._fun, self._budget, self._options = fun, budget, options
         self._needs_gradient, self._on_step = needs_gradient, on_step
         # This one is a part of other programs, and traces as JAX does.
-        self._plain: Any = jax_jit(fun, **options)
+        self._plain: Any = jax.jit(fun, **options)
         self._positions = static_positions(self._plain)
         self._names = static_names(self._plain)
         self._watched: _Program | None = None
         if budget is None and on_step is None:
             traced = functools.wraps(fun)(lambda *a, **k: self._trace_into(a, k))
-            self._watched = _Program(jax_jit(traced, **options))
+            self._watched = _Program(jax.jit(traced, **options))
         # Several threads may make the first call, such as the actors of a learner.
         self._lock = threading.RLock()
         self._programs: dict[Hashable, _Program] = {}
@@ -315,7 +314,7 @@ class PlannedFunction:
         # A new function: JAX must not find a trace without marks.
         fresh = functools.wraps(self._fun)(lambda *a, **k: self._trace_into(a, k))
         with mark_gradients() as marker:
-            traced = jax_jit(fresh, **self._options).trace(*args, **kwargs)
+            traced = jax.jit(fresh, **self._options).trace(*args, **kwargs)
         out_tree = jax.tree.structure(traced.out_info)
         staged = StagedProgram.of(close_over(traced), marker.unmarked)
         key = call.key
@@ -328,7 +327,7 @@ class PlannedFunction:
                     raise _OtherSignatureError
                 return out_tree.unflatten(staged.run(chosen, given.leaves))
 
-            return FlatProgram(jax_jit(replay, **self._options), call)
+            return FlatProgram(jax.jit(replay, **self._options), call)
 
         call = call.of_shapes()
         shapes = call.leaves

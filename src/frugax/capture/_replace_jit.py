@@ -1,15 +1,18 @@
 """`fx.planned`: functions that are jitted inside of a block keep to a memory budget."""
 
 import contextlib
+import functools
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+from jax import jit as _jax_jit  # kept where `jax.jit` is replaced
 
 from frugax.jaxprs import hides_frames_below
 
-from ._jit import Memory, PlannedFunction, jax_jit, read_memory
+from ._jit import Memory, PlannedFunction, read_memory
 
 _lock = threading.Lock()
 # The thread of each open block, None for all threads, and what makes jitted functions.
@@ -53,6 +56,8 @@ def replace_jit(
 ) -> Iterator[None]:
     """Let `make(fun, options)` take the place of `jax.jit(fun, **options)`.
 
+    Not where frugax itself calls it: what plans and measures is not to be planned.
+
     Args:
         make: makes the jitted function.
         everywhere: whether all threads are meant, or only this one.
@@ -67,16 +72,19 @@ def replace_jit(
         with _lock:
             _open_blocks.remove(block)
             if not _open_blocks:
-                jax.jit = jax_jit
+                jax.jit = _jax_jit
 
 
 @hides_frames_below
 def _jit(fun: Any = None, /, **options: Any) -> Any:
     if fun is None:
-        return lambda fun: _jit(fun, **options)
-    # A block of this thread comes before those of all threads.
-    for thread in (threading.get_ident(), None):
-        made_by = [make for where, make in _open_blocks if where == thread]
-        if made_by and callable(fun):
-            return made_by[-1](fun, options)
-    return jax_jit(fun, **options)
+        return functools.partial(_jit, **options)
+    # The frame between is that of `hides_frames_below`.
+    caller = sys._getframe(2).f_globals.get("__name__", "")
+    if callable(fun) and caller.partition(".")[0] != "frugax":
+        # A block of this thread comes before those of all threads.
+        for thread in (threading.get_ident(), None):
+            made_by = [make for where, make in _open_blocks if where == thread]
+            if made_by:
+                return made_by[-1](fun, options)
+    return _jax_jit(fun, **options)

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import jit as jax_jit, lax  # kept where `jax.jit` is replaced
+from jax import lax
 
 from frugax.errors import OutputError
 from frugax.fileio import cache_folder, write_whole
@@ -124,7 +124,7 @@ def _fastest(rounds: int, **programs: tuple[Any, ...]) -> dict[str, float]:
     ready: dict[str, tuple[Any, Any]] = {}
     for name, (fn, *args) in programs.items():
         placed = jax.device_put(args, jax.devices("cpu")[0])
-        compiled = jax_jit(fn).lower(*placed).compile()
+        compiled = jax.jit(fn).lower(*placed).compile()
         jax.block_until_ready(compiled(*placed))
         ready[name] = compiled, placed
     times: dict[str, list[float]] = {name: [] for name in ready}
