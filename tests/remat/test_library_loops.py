@@ -139,11 +139,33 @@ def after_a_checkpoint(w, x):
     return x
 
 
+@jax.custom_jvp
+def pass_on(x, y):
+    return x, y
+
+
+pass_on.defjvp(lambda values, tangents: (values, tangents))
+
+
+def after_a_rule(w, x):
+    for _ in range(8):
+        x = jnp.tanh(x @ w)
+        x, _ = pass_on(x, eqx.internal.nondifferentiable_backward(jnp.sum(x)))
+    return x
+
+
 @pytest.mark.parametrize(
     "net",
     mostly_thorough(
-        [in_the_body, after_the_scan, after_a_call, after_a_branch, after_a_checkpoint],
-        in_ci=lambda net: net in (in_the_body, after_a_call),
+        [
+            in_the_body,
+            after_the_scan,
+            after_a_call,
+            after_a_branch,
+            after_a_checkpoint,
+            after_a_rule,
+        ],
+        in_ci=lambda net: net in (in_the_body, after_a_call, after_a_rule),
     ),
 )
 @pytest.mark.parametrize("share", [pytest.param(0.6, marks=pytest.mark.thorough), 0.3])

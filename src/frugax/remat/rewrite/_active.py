@@ -5,9 +5,11 @@ the loops of differential equation solvers. So they must be differentiated for t
 operands only for which JAX would do it.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from frugax.jaxprs import (
@@ -16,7 +18,10 @@ from frugax.jaxprs import (
     Jaxpr,
     JaxprEqn,
     Var,
+    remove_dead_code,
+    shape_of,
     split_scan,
+    trace,
     variables,
 )
 
@@ -39,8 +44,38 @@ def active_variables(
     leading = set(variables(outputs))
     for eqn in reversed(graph.eqns):
         if eqn.primitive.name != "stop_gradient" and leading & set(eqn.outvars):
-            leading |= set(variables(eqn.invars))
+            leading |= _find_sources(graph, eqn, reached, leading)
     return frozenset(reached & leading)
+
+
+def _find_sources(
+    graph: Graph, eqn: JaxprEqn, reached: set[Var], leading: set[Var]
+) -> set[Var]:
+    """The inputs of an operation to which its results in `leading` send gradients.
+
+    A `custom_jvp` of several values may hand each through by itself, as
+    `equinox.error_if` does. The operation before one of them may refuse any gradient.
+    """
+    inputs = list(dict.fromkeys(variables(eqn.invars)))
+    wanted = [v for v in eqn.outvars if v in leading]
+    if eqn.primitive.name != "custom_jvp_call" or len(wanted) == len(eqn.outvars):
+        return set(inputs)
+    moved = [v for v in inputs if v in reached]
+    run = graph.run([eqn], inputs, list(filter(is_inexact, wanted)))
+
+    def push_forward(values: list[Any], tangents: list[Any]) -> list[Any]:
+        env = dict(zip(inputs, values, strict=True))
+
+        def of_moved(*some: Any) -> list[Any]:
+            given = env | dict(zip(moved, some, strict=True))
+            return run(*(given[v] for v in inputs))
+
+        return jax.jvp(of_moved, [env[v] for v in moved], tangents)[1]
+
+    shapes = [list(map(shape_of, vs)) for vs in (inputs, moved)]
+    rule = trace(push_forward, shapes)
+    _, used = remove_dead_code(rule.jaxpr, [True] * len(rule.outputs))
+    return set(itertools.compress(moved, used[len(used) - len(moved) :]))
 
 
 def find_active_carry(eqn: JaxprEqn, active: Sequence[bool]) -> list[bool]:
