@@ -131,7 +131,7 @@ def test_every_known_device_has_rates():
         assert rates.memory > 1e11
 
 
-def test_rates_are_kept_unless_the_machine_is_busy(tmp_path, monkeypatch):
+def test_rates_are_kept_unless_the_machine_is_busy(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     one = dict.fromkeys
     monkeypatch.setattr(_measured_rates, "_fastest", lambda _, **fns: one(fns, 1e-3))
@@ -143,9 +143,12 @@ def test_rates_are_kept_unless_the_machine_is_busy(tmp_path, monkeypatch):
         assert len(files) == kept
     other = json.loads(files[0].read_text()) | {"products": 1.0}
     files[0].write_text(json.dumps(other))
+    capsys.readouterr()
     assert measured() == CpuRates(**other)
+    assert not capsys.readouterr().err
     files[0].write_text("{")  # damaged: measured again
     assert measured().products > 1.0
+    assert "rates of this processor" in capsys.readouterr().err
 
 
 def test_the_cheapest_job_is_chosen_not_the_cheapest_hour():
@@ -185,15 +188,3 @@ def test_rates_are_measured_inside_of_a_mesh(monkeypatch):
     monkeypatch.setattr(_measured_rates, "_SECONDS", 0.0)
     with jax.set_mesh(jax.make_mesh((2,), ("d",))):
         assert _measured_rates._measure().products > 0
-
-
-def test_rates_are_measured_with_programs_that_are_not_planned(monkeypatch):
-    import frugax as fx
-
-    def fail():
-        raise AssertionError("a plan asks for the rates")
-
-    monkeypatch.setattr("frugax.targets._target.measured_rates", fail)
-    monkeypatch.setattr(_measured_rates, "_SECONDS", 0.0)
-    with fx.planned(memory="60%"):
-        assert _measured_rates._measure(rounds=1).kernel_gradients > 0

@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import platform
+import sys
 import time
 from typing import Any
 
@@ -38,6 +39,7 @@ def measured_rates() -> CpuRates:
     file = cache_folder("rates") / f"{key}.json"
     with contextlib.suppress(OSError, ValueError, TypeError):
         return CpuRates(**json.loads(file.read_text()))
+    sys.stderr.write("frugax: measuring the rates of this processor\n")
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > _BUSY * (os.cpu_count() or 1):
         return _measure(rounds=1)
