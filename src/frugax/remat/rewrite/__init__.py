@@ -33,3 +33,4 @@ from ._shard_maps import (
     find_shard_map as find_shard_map,
     prepare_shard_body as prepare_shard_body,
 )
+from ._traced_parts import TracedParts as TracedParts

@@ -72,16 +72,17 @@ def _find_batch(body: RematGraph) -> FoundBatch | None:
         chunks = BatchChunks(count, operand, axis, devices)
         try:
             split = split_batch(body, chunks)
-            check_split(split)
+            if sum(map(flops_of, split.after)) > _MAX_AFTER * total:
+                continue
+            if split.repeated_flops > _MAX_REPEATED * total:
+                continue
+            share = sum(map(flops_of, split.before)) / max(total, 1)
+            if share >= (best.whole_share if best else _LARGE_SHARE):
+                continue
+            check_split(split)  # at last, since it traces the loss once more
         except MixesBatchError:
             continue
-        if sum(map(flops_of, split.after)) > _MAX_AFTER * total:
-            continue
-        if split.repeated_flops > _MAX_REPEATED * total:
-            continue
-        share = sum(map(flops_of, split.before)) / max(total, 1)
-        if share < (best.whole_share if best else _LARGE_SHARE):
-            best = FoundBatch(chunks, split, share)
+        best = FoundBatch(chunks, split, share)
         if share < SMALL_SHARE:
             break
     return best

@@ -20,6 +20,8 @@ from frugax.jaxprs import (
     variables,
 )
 
+from ..rewrite import TracedParts
+
 # Positions in (inputs, outputs) of an operation, and bytes of hidden residuals.
 _Reads = tuple[frozenset[int], int]
 
@@ -44,33 +46,22 @@ def find_residuals(
 ) -> list[Residuals]:
     """The residuals of each operation; inactive operations have none."""
     memo = {} if memo is None else memo
+    traced = memo.setdefault("traced", TracedParts())
     found: list[Residuals] = []
     for eqn in graph.eqns:
         if not any(v in active for v in eqn.outvars):
             found.append(Residuals(frozenset(), 0))
             continue
-        key = _memo_key(eqn, active)
-        if key not in memo:
-            # The key may hold the id of the parameters: they are stored with the
-            # findings to stay alive, so that no other object gets the same id.
-            memo[key] = _trace_rule(graph, eqn, active), eqn.params
-        (positions, hidden_bytes), _ = memo[key]
         atoms = [*eqn.invars, *eqn.outvars]
+        number = {v: i for i, v in enumerate(variables(atoms))}
+        moved = tuple(v in active for v in number)
+        key = "residuals", traced.describe([eqn], number), moved
+        if key not in memo:
+            memo[key] = _trace_rule(graph, eqn, active)
+        positions, hidden_bytes = memo[key]
         read = frozenset(variables(atoms[p] for p in positions))
         found.append(Residuals(read, hidden_bytes))
     return found
-
-
-def _memo_key(eqn: JaxprEqn, active: frozenset[Var]) -> tuple[object, ...]:
-    shapes = tuple(str(v.aval) for v in eqn.invars)
-    is_variable = tuple(bool(variables([v])) for v in eqn.invars)
-    is_active = tuple(
-        known and v in active for known, v in zip(is_variable, eqn.invars, strict=True)
-    )
-    params: object = str(eqn.params)
-    if any("jaxpr" in name or name == "branches" for name in eqn.params):
-        params = id(eqn.params)  # two bodies may print alike and differ
-    return eqn.primitive.name, shapes, is_variable, is_active, params
 
 
 def _trace_rule(graph: Graph, eqn: JaxprEqn, active: frozenset[Var]) -> _Reads:
