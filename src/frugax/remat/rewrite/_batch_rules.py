@@ -67,8 +67,8 @@ tan tanh xor zeta clz log2 mulhi one_minus_square population_count
 _ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
 # Linear in all operands together, so that the terms of a sum may be added up after it.
 _LINEAR_NAMES = """
-add add_any broadcast_in_dim concatenate convert_element_type copy copy_p neg reduce_sum
-reshape rev sharding_constraint slice squeeze sub transpose
+add add_any broadcast_in_dim concatenate convert_element_type copy copy_p device_put neg
+reduce_sum reshape rev sharding_constraint slice squeeze sub transpose
 """
 _LINEAR = frozenset(_LINEAR_NAMES.split())
 _REDUCTIONS = """
@@ -240,12 +240,15 @@ def _reduction(part: BatchRows, eqn: JaxprEqn, along: Along) -> Change:
 
 
 def _constrain(part: BatchRows, eqn: JaxprEqn, along: Along) -> Change:
-    shape = part.shorten(shape_of(eqn.invars[0]).shape, along)
+    _check_sharding(part, eqn.invars[0], along, eqn.params["sharding"])
+    return along, {}
+
+
+def _check_sharding(part: BatchRows, whole: Any, along: Along, sharding: Any) -> None:
     try:
-        eqn.params["sharding"].shard_shape(shape)
+        sharding.shard_shape(part.shorten(shape_of(whole).shape, along))
     except ValueError as e:
         raise MixesBatchError("a part cannot be sharded like the batch") from e
-    return along, {}
 
 
 def _broadcast(part: BatchRows, eqn: JaxprEqn, along: Along) -> Change:
@@ -347,6 +350,28 @@ def _barrier(
 ) -> list[Value]:
     outs = bind(eqn, [v.array for v in values])
     return [Value(v.state, o) for v, o in zip(values, outs, strict=True)]
+
+
+def _device_put(
+    part: BatchRows, graph: Graph, eqn: JaxprEqn, values: Sequence[Value]
+) -> list[Value]:
+    for v, atom, place in zip(values, eqn.invars, eqn.params["devices"], strict=True):
+        if isinstance(v.state, Along) and isinstance(place, jax.sharding.Sharding):
+            _check_sharding(part, atom, v.state, place)
+    return _barrier(part, graph, eqn, values)
+
+
+def _triangular_solve(
+    part: BatchRows, graph: Graph, eqn: JaxprEqn, values: Sequence[Value]
+) -> list[Value]:
+    matrix, known = values
+    # Each column, or row, of the known side is solved by itself.
+    free = shape_of(eqn.invars[1]).ndim - (1 if eqn.params["left_side"] else 2)
+    along = next(v.state for v in values if isinstance(v.state, Along))
+    if matrix.state is not None or along.axis != free:
+        _trailing(eqn, along)
+        matrix, known = (part.coerce(v, along) for v in values)
+    return [Value(along, o) for o in bind(eqn, [matrix.array, known.array])]
 
 
 def _collective(
@@ -535,6 +560,7 @@ _OF_ALL: dict[str, Callable[[JaxprEqn, Along], State]] = {
 _OF_SEVERAL: dict[
     str, Callable[[BatchRows, Graph, JaxprEqn, Sequence[Value]], list[Value]]
 ] = {
+    "device_put": _device_put,
     "dot_general": _dot,
     "dynamic_update_slice": _dynamic_update_slice,
     "gather": _gather,
@@ -545,6 +571,7 @@ _OF_SEVERAL: dict[
     "psum_invariant": _collective,
     "scatter": _scatter,
     "scatter-add": _scatter,
+    "triangular_solve": _triangular_solve,
 }
 
 
