@@ -128,3 +128,16 @@ loss = jax.jit(lambda ws, x: jnp.mean(net(ws, x) ** 2), in_shardings=(None, row)
 plan = check(loss, args=(ws, jax.device_put(x, row)), divide_batch=False)
 assert plan.segments
 """)
+
+
+def test_weights_divided_over_explicit_axes_are_planned():
+    run("""
+def loss(w, x):
+    for _ in range(8):
+        x = jax.sharding.reshard(jnp.tanh(x @ w), P())
+    return jnp.mean(x**2)
+
+with jax.set_mesh(jax.make_mesh((2,), ("d",))):
+    w, x = jax.device_put(jnp.eye(32) / 2, P(None, "d")), jax.device_put(x, P())
+    assert check(loss, args=(w, x)).segments
+""")

@@ -27,6 +27,7 @@ from ._graph import (
     Graph as Graph,
     bytes_of as bytes_of,
     flatten as flatten,
+    has_explicit_axes as has_explicit_axes,
     shape_of as shape_of,
     trace as trace,
     variables as variables,

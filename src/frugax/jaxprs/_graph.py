@@ -236,13 +236,18 @@ def _bytes(shape: tuple[int, ...], dtype: Any) -> int:
 
 def shape_of(var: Any) -> jax.ShapeDtypeStruct:
     """The shape and type of one variable."""
-    # Inside of `shard_map`, the mesh and the axes along which it varies belong to the
-    # type. JAX's annotations lack the argument.
+    # The place on a mesh of explicit axes belongs to the type and, inside of
+    # `shard_map`, the axes along which it varies. JAX's annotations lack the argument.
     struct: Any = jax.ShapeDtypeStruct
-    sharding = getattr(var.aval, "sharding", None)
-    if sharding is None or not sharding.mesh.manual_axes:
-        return struct(var.aval.shape, var.aval.dtype)
-    axes = var.aval.mat
-    return struct(
-        var.aval.shape, var.aval.dtype, sharding=sharding, manual_axis_type=axes
-    )
+    aval = var.aval
+    sharding = getattr(aval, "sharding", None)
+    if sharding is None or not (has_explicit_axes(aval) or sharding.mesh.manual_axes):
+        return struct(aval.shape, aval.dtype)
+    axes = aval.mat if sharding.mesh.manual_axes else None
+    return struct(aval.shape, aval.dtype, sharding=sharding, manual_axis_type=axes)
+
+
+def has_explicit_axes(aval: Any) -> bool:
+    """Whether values of this type lie on a mesh with explicit axes."""
+    sharding = getattr(aval, "sharding", None)
+    return sharding is not None and bool(sharding.mesh.explicit_axes)

@@ -19,7 +19,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from frugax.jaxprs import JaxprEqn, has_convolution, shape_of, trace
+from frugax.jaxprs import (
+    JaxprEqn,
+    has_convolution,
+    has_explicit_axes,
+    shape_of,
+    trace,
+)
 
 Gate = Literal["cond", "select", "barrier"]
 
@@ -75,7 +81,8 @@ def through_gate(
 
 def zeros_of(shape: jax.ShapeDtypeStruct, dtype: Any = None) -> jax.Array:
     """Zeros of this shape, of another type if `dtype` is given."""
-    zeros = jnp.zeros(shape.shape, dtype or shape.dtype)
+    place = shape.sharding if has_explicit_axes(shape) else None
+    zeros = jnp.zeros(shape.shape, dtype or shape.dtype, out_sharding=place)
     # Inside of `shard_map` both branches of a `cond`, or all carries of a loop, must
     # vary along the same axes.
     varying = _varying_axes(shape)
@@ -105,7 +112,12 @@ def _sign_bit(array: Any) -> jax.Array:
     # The maximum over a few numbers, not one number: XLA does not fuse a reduction into
     # its readers. It would look a single number up again in each of them, and keep the
     # whole array alive for that.
-    numbers = array.reshape(-1)[:16]
+    spec = jax.typeof(array).sharding.spec
+    if any(spec):
+        # Axes that are divided by the type can be neither joined nor cut.
+        numbers = array[tuple(slice(None if axis else 1) for axis in spec)]
+    else:
+        numbers = array.reshape(-1)[:16]
     # `bitcast_convert_type` does not take complex numbers.
     if jnp.iscomplexobj(numbers):
         numbers = numbers.real
