@@ -307,6 +307,22 @@ def test_gradients_in_chunks_with_gathered_rows_equal_jax(name):
     check_chunks(name, devices=2)
 
 
+def test_what_a_loss_prints_is_printed_once_in_chunks():
+    seen = []
+
+    def loss(ws, x):
+        jax.debug.callback(lambda _: seen.append("before"), jnp.sum(ws[0]))
+        value = jnp.mean(net(ws, x) ** 2)
+        jax.debug.callback(lambda _: seen.append("after"), value)
+        return value**2
+
+    chunks = remat.BatchChunks(4, position_of(loss, (WS, X), X), 0)
+    got = jax.jit(in_chunks(loss, (WS, X), chunks))(WS, X)
+    jax.effects_barrier()
+    assert sorted(seen) == ["after", "before"]
+    assert_same(got, jax.value_and_grad(loss)(WS, X), 1e-4)
+
+
 def test_gradients_with_respect_to_the_batch():
     place = position_of(log_of_sums, (WS, X), X)
     got = in_chunks(

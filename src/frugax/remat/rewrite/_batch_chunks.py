@@ -137,6 +137,11 @@ def _repeats(eqn: JaxprEqn, along: Along) -> bool:
     )
 
 
+def _has_side_effect(eqn: JaxprEqn) -> bool:
+    # Collectives have their axis as an effect, whose class has no public name.
+    return any(type(e).__name__ != "NamedAxisEffect" for e in eqn.effects)
+
+
 def split_batch(body: RematGraph, chunks: BatchChunks) -> BatchSplit:
     """Split a loss into its parts before, along and after the batch.
 
@@ -200,6 +205,8 @@ def split_batch(body: RematGraph, chunks: BatchChunks) -> BatchSplit:
                     raise MixesBatchError(
                         f"{e.primitive.name} combines rows with a sum over the batch"
                     )
+                if e.outvars and _has_side_effect(e):
+                    raise MixesBatchError(f"{e.primitive.name} has a side effect")
                 after.append(e)
                 late |= set(e.outvars)
                 sums.update(dict.fromkeys(added))
@@ -316,13 +323,11 @@ def run_in_chunks(
     loop = _ChunkLoop(body, split, run_chunk, reads, tuple(outputs), tuple(read_late))
 
     def run(env: dict[Var, Any]) -> None:
-        before = graph.run(split.before, graph.inputs, [v for v in reads])
-        inputs = [env[v] for v in graph.inputs]
-        env |= zip(reads, before(*inputs), strict=True)
+        # At once, since some of these operations may print.
+        wanted = [*reads, *(v for v in variables(graph.outputs) if v not in own)]
+        before = graph.run(split.before, graph.inputs, wanted)
+        env |= zip(wanted, before(*(env[v] for v in graph.inputs)), strict=True)
         env |= zip(outputs, loop.call([env[v] for v in reads]), strict=True)
-        rest = [v for v in variables(graph.outputs) if v not in env]
-        others = graph.run(split.before, graph.inputs, rest)
-        env |= zip(rest, others(*inputs), strict=True)
 
     return replace_operations(body, run)
 
@@ -412,11 +417,14 @@ class _ChunkLoop:
             parts, along, shape_of(v).shape, is_spread=self.split.is_spread
         )
 
-    def _finish(self, env: dict[Var, Any], totals: Sequence[Any]) -> list[Any]:
+    def _finish(
+        self, env: dict[Var, Any], totals: Sequence[Any], *, prints: bool = True
+    ) -> list[Any]:
         """The results, from the totals of the chunks."""
         split = self.split
         inputs = [*split.sums, *(v for v, _ in split.rows), *self.read_late]
-        run = self.body.graph.run(split.after, inputs, self.outputs)
+        after = [e for e in split.after if prints or e.outvars]
+        run = self.body.graph.run(after, inputs, self.outputs)
         return run(*totals, *(env[v] for v in self.read_late))
 
     def _value_and_gradients(self, env: dict[Var, Any]) -> tuple[list[Any], list[Any]]:
@@ -430,7 +438,7 @@ class _ChunkLoop:
             def loss(real: list[Any], some: list[Any]) -> Any:
                 local = env | dict(zip(late, some, strict=True))
                 totals = [*real, *sums[num_real:], *rows]
-                return self._finish(local, totals)[loss_at]
+                return self._finish(local, totals, prints=False)[loss_at]
 
             return jax.grad(loss, argnums=(0, 1))(sums[:num_real], late_values)
 
