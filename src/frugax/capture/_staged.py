@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import graphlib
-import heapq
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -140,6 +138,11 @@ class _Step:
     eqns: tuple[JaxprEqn, ...]
     site: GradientSite | None = None
 
+    @property
+    def has_effects(self) -> bool:
+        """Whether an operation prints or calls back."""
+        return any(e.effects for e in self.eqns)
+
 
 def _is_marked(eqn: JaxprEqn) -> bool:
     return eqn.primitive is gradient_p
@@ -212,49 +215,35 @@ def _merge(
     gradient: MarkedGradient,
     depth: int,
 ) -> list[_Step] | None:
-    """The same steps with two of them as one, in a new order; None if there is none."""
+    """The same steps with two of them as one, in a new order; None if there is none.
+
+    Operations with effects keep their order.
+    """
     first, last = jaxpr.eqns[forward], jaxpr.eqns[backward]
     residuals = set(first.outvars[gradient.num_results :])
     readers = [e for e in jaxpr.eqns if residuals & {*variables(e.invars)}]
     if readers != [last] or residuals & {*variables(jaxpr.outvars)}:
         return None
-    site = GradientSite(gradient, first, last, depth)
-    rest = [s for s in steps if first not in s.eqns and last not in s.eqns]
-    at = next(i for i, s in enumerate(steps) if first in s.eqns)
-    rest.insert(at, _Step((first, last), site))
-    return _sort(rest)
-
-
-def _sort(steps: list[_Step]) -> list[_Step] | None:
-    """Steps in an order in which each variable is defined before it is read.
-
-    Operations with effects keep their order. None where two steps need each other.
-    """
-    defined = {v: i for i, s in enumerate(steps) for e in s.eqns for v in e.outvars}
-    sorter: graphlib.TopologicalSorter[int] = graphlib.TopologicalSorter()
-    effectful: int | None = None
-    for i, step in enumerate(steps):
-        read = {v for e in step.eqns for v in variables(e.invars)}
-        before = {defined[v] for v in read if v in defined} - {i}
-        if any(e.effects for e in step.eqns):
-            if effectful is not None:
-                before.add(effectful)
-            effectful = i
-        sorter.add(i, *before)
-    try:
-        sorter.prepare()
-    except graphlib.CycleError:
+    start = next(i for i, s in enumerate(steps) if first in s.eqns)
+    stop = next(i for i, s in enumerate(steps) if last in s.eqns)
+    # What the backward pass needs of the steps in between comes before both.
+    read, has_effects = {*variables(last.invars)} - residuals, bool(last.effects)
+    before: list[_Step] = []
+    after: list[_Step] = []
+    for step in reversed(steps[start + 1 : stop]):
+        is_read = any(read & {*e.outvars} for e in step.eqns)
+        if is_read or (has_effects and step.has_effects):
+            read |= {v for e in step.eqns for v in variables(e.invars)}
+            has_effects |= step.has_effects
+            before.insert(0, step)
+        else:
+            after.insert(0, step)
+    if read & {*first.outvars}:
         return None
-    # Of the steps that may come next, the first one: they stay in order if they can.
-    ready: list[int] = []
-    ordered: list[_Step] = []
-    while sorter.is_active():
-        for i in sorter.get_ready():
-            heapq.heappush(ready, i)
-        first = heapq.heappop(ready)
-        ordered.append(steps[first])
-        sorter.done(first)
-    return ordered
+    if first.effects and any(s.has_effects for s in before):
+        return None
+    both = _Step((first, last), GradientSite(gradient, first, last, depth))
+    return [*steps[:start], *before, both, *after, *steps[stop + 1 :]]
 
 
 def _evaluate(
