@@ -4,7 +4,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
-from flax import nnx
 from jax import lax
 
 from frugax import InfeasibleBudgetError, MemoryBudget, remat
@@ -13,20 +12,6 @@ from refusals import refuses
 from .checks import assert_same
 
 KEY = jax.random.key(0)
-
-
-class Regularised(nnx.Module):
-    """Layers of nnx with dropout, which holds random keys and counts."""
-
-    def __init__(self, rngs: nnx.Rngs) -> None:
-        self.first = nnx.Linear(32, 128, rngs=rngs)
-        self.drop = nnx.Dropout(0.1, deterministic=True, rngs=rngs)
-        self.last = nnx.Linear(128, 8, rngs=rngs)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        for _ in range(6):
-            x = x + self.last(self.drop(nnx.gelu(self.first(x)))).sum(-1, keepdims=True)
-        return x
 
 
 class Heads(eqx.Module):
@@ -65,19 +50,6 @@ def test_a_module_of_equinox_is_planned_as_it_is():
     assert jax.tree.structure(got) == jax.tree.structure(want)
     assert step.report(model, x).verdict == "kept"
     assert remat.draw_memory(loss, plan, (model, x)).planned.peak_bytes
-
-
-def test_a_module_of_nnx_is_planned_as_it_is():
-    model, x = Regularised(nnx.Rngs(0)), jax.random.normal(KEY, (256, 32))
-
-    def loss(model, x):
-        return jnp.mean(model(x) ** 2)
-
-    plan = remat.plan(loss, MemoryBudget.share(0.8), (model, x))
-    value, got = remat.apply(loss, plan)(model, x)
-    want_value, want = nnx.value_and_grad(loss)(model, x)
-    assert_same(value, want_value)
-    assert_same(jax.tree.leaves(got), jax.tree.leaves(want), 1e-4)
 
 
 def test_a_sum_over_an_axis_that_vmap_named_is_one_over_the_batch():
