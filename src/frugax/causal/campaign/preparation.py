@@ -7,12 +7,7 @@ import scipy.special
 from jaxtyping import Bool, Float, Int
 
 from frugax.causal.data import Samples
-from frugax.causal.posterior import (
-    MAX_VARIABLES,
-    Outcomes,
-    Points,
-    tempering_power,
-)
+from frugax.causal.posterior import MAX_VARIABLES, Outcomes, Points
 
 from ._experiments import ExperimentRecord
 from ._settings import CampaignSettings
@@ -160,15 +155,6 @@ def subsample_rows(
     return used
 
 
-def likelihood_shares(
-    used: Bool[np.ndarray, " n"], free: Bool[np.ndarray, " n"]
-) -> Float[np.ndarray, " n"]:
-    """Return the share of each row that the fit of one mechanism counts."""
-    # A mechanism learns nothing from rows in which its variable was set, so these do
-    # not count towards the thousand.
-    return used * tempering_power(int((used & free).sum()))
-
-
 def graph_row_weights(
     experiment_ids: Int[np.ndarray, " n"],
 ) -> Float[np.ndarray, " n"]:
@@ -223,12 +209,10 @@ def summarize_outcomes(
     experiments: Sequence[ExperimentRecord],
     names: tuple[str, ...],
     scale: float,
-    shares: Float[np.ndarray, " n"] | None = None,
 ) -> tuple[Outcomes, float]:
     """Compute the mean of a variable in each experiment, and its error."""
     done: list[tuple[tuple[int, ...], list[float]]] = []
     groups: list[np.ndarray] = []
-    unused: list[float] = []
     numbers: list[int] = []
     for one in experiments:
         own = (experiment_ids == one.id) & np.isfinite(values)
@@ -238,7 +222,6 @@ def summarize_outcomes(
         done.append((targets, [one.as_set[n] for n in one.values]))
         groups.append(values[own])
         numbers.append(one.id)
-        unused.append(0.0 if shares is None else 1.0 - float(shares[own].mean()))
     # Pooled variance within experiments. Three rows' worth of the variance without
     # experiments are added, as most experiments have a single row.
     freedom = sum(len(rows) - 1 for rows in groups)
@@ -248,15 +231,13 @@ def summarize_outcomes(
     mean, error = np.empty(len(done)), np.empty(len(done))
     for i, rows in zip(positions, groups, strict=True):
         mean[i], error[i] = rows.mean(), row_std / np.sqrt(len(rows))
-    # `points` are grouped by their variables; `order` leads from each point back to its
-    # experiment.
-    order = np.argsort(positions)
+    # `points` are grouped by their variables; `positions` leads from each experiment to
+    # its point.
     outcomes = Outcomes(
         points=points,
         mean=mean,
         error=np.maximum(error, 1e-9 * scale),
-        unused_frac=np.array(unused)[order],
-        numbers=tuple(numbers[i] for i in order),
+        numbers=tuple(numbers[i] for i in np.argsort(positions)),
     )
     return outcomes, row_std
 

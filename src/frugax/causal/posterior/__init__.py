@@ -7,7 +7,7 @@ variables of a few values: `DiscretePosterior`. Guide: docs/causal_campaign.md.
 
 from ._action_process import ActionProcess, ActionSpace
 from ._basis import Domain
-from ._conditioning import enkf_update, importance_resample, sample_log_likelihoods
+from ._conditioning import importance_resample, sample_log_likelihoods
 from ._discrepancy import (
     Discrepancy,
     add_discrepancy,
@@ -42,7 +42,6 @@ __all__ = [
     "add_discrepancy",
     "adjacency",
     "count_topological_orders",
-    "enkf_update",
     "fit_discrepancy",
     "fit_mechanism",
     "importance_resample",

@@ -1,16 +1,12 @@
-"""Condition an ensemble on measured means: importance resampling and Kalman updates.
+"""Condition an ensemble on measured means by importance resampling.
 
-Graphs are compared on rows in which every variable was measured, and long experiments
-are tempered. Two updates bring in what this leaves out: samples that predict incomplete
-experiments well are resampled, and all samples are moved to the means of the
-experiments whose rows were tempered.
+Graphs are compared on rows in which every variable was measured. Samples that predict
+incomplete experiments well are resampled.
 
 References:
     Neal 2001, Statistics and Computing 11:125-139 (annealed importance sampling);
     Jasra, Stephens, Doucet & Tsagaris 2011, Scand. J. Statistics 38:1-22 (a step as
-    long as the effective sample size allows); Evensen 2003, Ocean Dynamics 53:343-367
-    (the ensemble Kalman filter); Houtekamer & Mitchell 2001, Monthly Weather Review
-    129:123-137 (its localisation).
+    long as the effective sample size allows).
 """
 
 import dataclasses
@@ -22,7 +18,7 @@ from jaxtyping import Float, Int
 from ._basis import Domain
 from ._discrepancy import LENGTHS, Discrepancy
 from ._ensemble import PosteriorEnsemble
-from ._points import Outcomes, Points, predict_means, rbf_kernel
+from ._points import Outcomes, predict_means, rbf_kernel
 
 # Error of a sample that is right, as a share of the variable's standard deviation: its
 # functions are approximate, and 32 draws of the noise predict its means.
@@ -34,12 +30,6 @@ _SIZES = (0.15, 0.4, 1.0)  # of the discrepancy of a sample that is wrong
 # 0.01 on `threshold 1` and `hidden cause 1`.
 _MIN_EFFECTIVE_FRAC = 0.25  # effective sample size to keep, as a share of the samples
 _BISECTIONS = 30
-# Without the Kalman update the mean regret of four golden campaigns `1` (threshold,
-# interaction, plateau, hidden cause) was 0.92 instead of 0.90, the last one 0.07
-# instead of 0.09: by these it is not needed. The other nine were not run without it.
-# Localisation: with 32 samples, spurious correlations between distant interventions are
-# of the size 1 / sqrt(32), so an experiment informs its neighbours only.
-_LOCALIZATION_LENGTH = 0.6
 
 
 def importance_resample(
@@ -129,38 +119,3 @@ def _resample(
     cumulative = np.cumsum(weights(power))
     positions = (np.arange(count) + rng.random()) / count
     return np.minimum(np.searchsorted(cumulative, positions), len(logs) - 1)
-
-
-def enkf_update(
-    predictions: Float[np.ndarray, "samples points"],
-    points: Points,
-    at_experiments: Float[np.ndarray, "samples experiments"],
-    outcomes: Outcomes,
-    domain: Domain,
-    rng: np.random.Generator,
-) -> Float[np.ndarray, "samples points"]:
-    """Move each sample's predictions to the means of tempered experiments.
-
-    Misspecified models need tempering, but a measured mean stays true: the rows that a
-    fit left out still inform that experiment and its neighbours.
-    """
-    new = np.flatnonzero(outcomes.unused_frac > 0)
-    if not len(new):
-        return predictions
-    # Schur products with a compact correlation (Houtekamer & Mitchell 2001).
-    length = _LOCALIZATION_LENGTH
-    near = rbf_kernel(outcomes.points, outcomes.points, domain, length)
-    far = rbf_kernel(points, outcomes.points, domain, length)[:, new]
-    # The likelihood has counted the other rows already, so they must not count again.
-    variance = outcomes.error[new] ** 2 / outcomes.unused_frac[new]
-    forecast = at_experiments[:, new]
-    anomalies = forecast - forecast.mean(0)
-    point_anomalies = predictions - predictions.mean(0)
-    among = anomalies.T @ anomalies / len(anomalies) * near[np.ix_(new, new)]
-    cross = point_anomalies.T @ anomalies / len(anomalies) * far
-    # Perturbed observations (Evensen 2003): without them the updated
-    # ensemble has too little spread.
-    noise = rng.standard_normal(forecast.shape) * np.sqrt(variance)
-    innovation = outcomes.mean[new] + noise - forecast
-    gain = np.linalg.solve(among + np.diag(variance), cross.T)
-    return predictions + innovation @ gain

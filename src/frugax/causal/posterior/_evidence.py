@@ -13,9 +13,7 @@ from ._basis import NEGLIGIBLE
 # The scale is small on purpose: with a larger one the prior hides a mechanism that has
 # no noise, and one that runs backwards and is nearly as exact looks just as good.
 NOISE_SHAPE, NOISE_SCALE = 1.0, 5e-4
-# The limit that the effective number of rows approaches. docs/maintainers.md says
-# which benchmark campaigns tempering wins, and which it loses without the ensemble
-# Kalman update.
+# The limit that the effective number of rows approaches.
 _MAX_EFFECTIVE_ROWS = 1000.0
 
 

@@ -88,14 +88,12 @@ class Outcomes:
         points: the experiments.
         mean: mean of the measured variable in each experiment.
         error: standard error of that mean; > 0.
-        unused_frac: share of the experiment's rows that the likelihood has not counted.
         numbers: number of each experiment in its campaign.
     """
 
     points: Points
     mean: Float[np.ndarray, " experiments"]
     error: Float[np.ndarray, " experiments"]
-    unused_frac: Float[np.ndarray, " experiments"]
     numbers: tuple[int, ...] = ()
 
 
