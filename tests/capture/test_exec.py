@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 import frugax as fx
-from frugax.capture._watch_script import ScriptWatch
+from frugax.capture._watch_script import ScriptWatch, describe
 from frugax.cli import main
 from refusals import assert_names
 from tiers import mostly_thorough
@@ -172,6 +172,15 @@ def test_functions_of_one_line_are_one_and_only_those_of_a_loop_are_advised_agai
     assert (report.calls, report.programs) == (4, 4)
     assert report.program.memory is not None
     assert report.program.memory.argument_bytes == 32
+
+
+def test_a_step_that_is_compiled_ahead_of_its_calls_is_named():
+    script = ScriptWatch({"memory": None, "watch": False, "explain": False})
+    step = script.jit(lambda x: 2 * x, {})
+    step.lower(jnp.ones(8)).compile()(jnp.ones(8))
+    (found,) = script.explanations()
+    assert (found.report.calls, found.report.is_lowered) == (0, True)
+    assert_names(describe([found.report], ["train.py"]), "ahead of its calls")
 
 
 @pytest.mark.parametrize(

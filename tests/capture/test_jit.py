@@ -715,11 +715,19 @@ def test_other_threads_and_later_calls_are_not_affected():
     assert jax.jit is plain_jit
 
 
-def test_functions_that_frugax_jits_itself_are_left_alone():
+def test_what_frugax_jits_to_plan_is_left_alone_but_not_a_training_step():
     with fx.planned("60%"):
         own = fx.remat.fast_convolutions(jnp.sin)
         assert type(own).__name__ == "PjitFunction"
         assert type(jax.jit(inline=True)(jnp.sin)).__name__ == "PlannedFunction"
+        planned = train_step_bytes()
+    assert planned < 0.61 * train_step_bytes()
+
+
+def train_step_bytes():
+    step = fx.train.make_train_step(loss, optax.sgd(0.1))
+    step(step.init(WEIGHTS), ROWS)
+    return step.program.temp_bytes
 
 
 @pytest.mark.parametrize("memory", [None, "60%"])

@@ -217,7 +217,7 @@ class PlannedFunction:
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """The shapes of the results, as the result of `jax.jit` does."""
         if self._latest is not None and not is_tracing():
-            return self._jitted_for(args, kwargs).eval_shape(*args, **kwargs)
+            return self._program_for(args, kwargs).jitted.eval_shape(*args, **kwargs)
         return self._plain.eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
@@ -276,7 +276,9 @@ class PlannedFunction:
     def _jitted_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if is_tracing():
             return self._plain
-        return self._program_for(args, kwargs).jitted
+        program = self._program_for(args, kwargs)
+        self.record.lowered = program.record
+        return program.jitted
 
     def _program_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Program:
         """The program for these arguments."""

@@ -14,6 +14,10 @@ from frugax.jaxprs import hides_frames_below
 
 from ._jit import Memory, PlannedFunction, read_memory
 
+# These jit what their users wrote; elsewhere frugax jits what plans and measures, which
+# is not to be planned.
+_FOR_USERS = ("train", "models", "watch")
+
 _lock = threading.Lock()
 # The thread of each open block, None for all threads, and what makes jitted functions.
 _open_blocks: list[tuple[int | None, Callable[..., Any]]] = []
@@ -56,7 +60,7 @@ def replace_jit(
 ) -> Iterator[None]:
     """Let `make(fun, options)` take the place of `jax.jit(fun, **options)`.
 
-    Not where frugax itself calls it: what plans and measures is not to be planned.
+    Not where frugax itself calls it to plan or to measure.
 
     Args:
         make: makes the jitted function.
@@ -80,8 +84,9 @@ def _jit(fun: Any = None, /, **options: Any) -> Any:
     if fun is None:
         return functools.partial(_jit, **options)
     # The frame between is that of `hides_frames_below`.
-    caller = sys._getframe(2).f_globals.get("__name__", "")
-    if callable(fun) and caller.partition(".")[0] != "frugax":
+    caller = sys._getframe(2).f_globals.get("__name__", "").split(".")
+    is_own = caller[0] == "frugax" and caller[1:2] not in [[p] for p in _FOR_USERS]
+    if callable(fun) and not is_own:
         # A block of this thread comes before those of all threads.
         for thread in (threading.get_ident(), None):
             made_by = [make for where, make in _open_blocks if where == thread]

@@ -101,6 +101,7 @@ class CallRecord:
         calls: the number of calls.
         compiles: its compilations.
         programs: the programs that have run.
+        lowered: the program that was lowered last, ahead of its calls; or None.
         gaps: seconds from one call to the next, without those that compiled.
     """
 
@@ -109,6 +110,7 @@ class CallRecord:
     calls: int = 0
     compiles: list[Compile] = dataclasses.field(default_factory=list)
     programs: list[ProgramRecord] = dataclasses.field(default_factory=list)
+    lowered: ProgramRecord | None = None
     gaps: deque[float] = dataclasses.field(
         default_factory=lambda: deque(maxlen=_MAX_TIMES)
     )
@@ -131,8 +133,9 @@ class CallRecord:
 
     @property
     def most_demanding(self) -> ProgramRecord:
-        """The program that needs most of its limit; an empty one if none has run."""
-        return max(self.programs, key=lambda p: p.demand, default=ProgramRecord())
+        """The program that needs most of its limit; the lowered one if none has run."""
+        lowered = self.lowered or ProgramRecord()
+        return max(self.programs, key=lambda p: p.demand, default=lowered)
 
     def report(self) -> "JitReport":
         """The report of these calls, with the program that needs most of its limit."""
@@ -144,6 +147,7 @@ class CallRecord:
             compiles=tuple(self.compiles),
             programs=len(self.programs),
             program=self.most_demanding,
+            is_lowered=self.lowered is not None,
         )
 
 
@@ -159,6 +163,8 @@ class JitReport:
         compiles: its compilations, with their causes.
         programs: the number of programs that ran, each for other shapes.
         program: of these, the one that needs most of its limit.
+        is_lowered: whether a program was lowered ahead of its calls, as by
+            `step.lower(...).compile()`: what is called then is not seen here.
     """
 
     name: str
@@ -168,6 +174,15 @@ class JitReport:
     compiles: tuple[Compile, ...]
     programs: int
     program: ProgramRecord
+    is_lowered: bool = False
+
+    @property
+    def problems(self) -> list[str]:
+        """What keeps this report from being whole, and its program from its limit."""
+        found = self.program.problems
+        if self.is_lowered:
+            found.append("was compiled ahead of its calls, which are not seen")
+        return found
 
     @property
     def step_time_verdict(self) -> Verdict:
@@ -228,5 +243,5 @@ class JitReport:
             calls += f", predicted {self.step_time_text}"
         facts.append(calls)
         line = f"{self.name} ({self.place}): {'; '.join(facts)}"
-        notes = [*program.problems, *map(str, self.compiles)]
+        notes = [*self.problems, *map(str, self.compiles)]
         return "\n  ".join([line, *notes])

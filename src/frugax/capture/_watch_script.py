@@ -14,6 +14,7 @@ from typing import Any
 from frugax.budget import (
     MemoryBudget,
     MemoryShare,
+    Verdict,
     amount,
     format_bytes,
     format_seconds,
@@ -110,10 +111,10 @@ class ScriptWatch:
         _tell(f"frugax: planning {what}, for up to a minute or ten compilations")
 
     def explanations(self) -> list[ProgramExplanation]:
-        """The functions that were called."""
+        """The functions that were called, or lowered ahead of their calls."""
         found = []
         for record in self._records.values():
-            if record.calls:
+            if record.calls or record.lowered is not None:
                 report = record.report()
                 known = self._explained.get(record, ProgramExplanation(report=report))
                 found.append(dataclasses.replace(known, report=report))
@@ -203,7 +204,7 @@ def describe(
             if plan.cut_after_s is not None:
                 note += f"; planning ended after {format_seconds(plan.cut_after_s)}"
             notes.append(note)
-        notes += [f"{r.name}: {problem}" for problem in r.program.problems]
+        notes += [f"{r.name}: {problem}" for problem in r.problems]
         if len(r.compiles) > 1:
             notes += [f"{r.name} {c}" for c in r.compiles[:_MAX_COMPILES]]
             if (more := len(r.compiles) - _MAX_COMPILES) > 0:
@@ -216,6 +217,8 @@ def describe(
 def _verdict(report: JitReport) -> str:
     if report.receipt is not None:
         return report.receipt.spends[0].verdict.value
+    if report.program.plan is not None:
+        return Verdict.CANNOT_TELL.value
     return "not planned" if report.program.unplanned else "-"
 
 
