@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from frugax import fit, measure
+from frugax import MemoryBudget, fit, measure, remat
 from frugax.measure import StepTime
 from frugax.measure._work import work
 from frugax.targets import AcceleratorRates, CpuRates, Target, _measured_rates
@@ -96,6 +96,19 @@ def test_branches_widen_the_range():
 
     found = measure.step_time(compile_for(branch, shaped(), shaped(512, 512)), H100)
     assert found.high > 4 * found.low
+
+
+def test_what_a_plan_computes_again_always_runs():
+    def loss(weights, x):
+        for w in weights:
+            x = x + jax.nn.gelu(x @ w)
+        return jnp.mean(x**2)
+
+    args = [shaped(64, 64)] * 6, shaped(512, 64)
+    plan = remat.plan(loss, MemoryBudget("60%"), args, first_fit=True)
+    planned = compile_for(remat.apply(loss, plan), *args)
+    time = measure.step_time(planned, Target("cpu"))
+    assert time.high == pytest.approx(2 * time.low)
 
 
 def test_what_cannot_be_told_is_not_guessed():

@@ -111,7 +111,8 @@ def _add_up(work: Work, seconds: Callable[[Operation], float]) -> tuple[float, f
         if isinstance(part, Loop):
             return (part.count or 0) * add(part.body, choose)
         if isinstance(part, Branches):
-            return choose(add(choice, choose) for choice in part.choices)
+            choose_here = max if part.is_gate else choose
+            return choose_here(add(choice, choose) for choice in part.choices)
         return sum(add(each, choose) for each in part.parts)
 
     return add(work, min), add(work, max)

@@ -29,6 +29,10 @@ Kind: TypeAlias = Literal[
     "pass",
 ]
 
+# The scope of a conditional that a plan puts around what it computes again, so that the
+# compiler neither merges it nor leaves it out. Its other branch, of zeros, never runs.
+GATE_SCOPE = "frugax_gate"
+
 _COLLECTIVES = (
     "all-gather",
     "all-reduce",
@@ -132,9 +136,15 @@ class Loop:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Branches:
-    """A conditional: one of these runs."""
+    """A conditional: one of these runs.
+
+    Attributes:
+        choices: its branches.
+        is_gate: whether the branch with the most work always runs, see `GATE_SCOPE`.
+    """
 
     choices: "tuple[Work, ...]"
+    is_gate: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -206,7 +216,9 @@ class _Reader:
             count = int(found[1]) if found else None
             return (Loop(Work(condition.parts + body.parts), count),)
         if opcode == "conditional":
-            return (Branches(tuple(map(self.work_of, instruction.called))),)
+            choices = tuple(map(self.work_of, instruction.called))
+            is_gate = instruction.path.endswith(f"{GATE_SCOPE}/cond")
+            return (Branches(choices, is_gate),)
         if opcode in ("call", "async-start"):
             return [p for n in instruction.called for p in self.work_of(n).parts]
         if opcode.removesuffix("-start") in _COLLECTIVES:

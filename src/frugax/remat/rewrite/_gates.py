@@ -26,6 +26,7 @@ from frugax.jaxprs import (
     shape_of,
     trace,
 )
+from frugax.measure import GATE_SCOPE
 
 Gate = Literal["cond", "select", "barrier"]
 
@@ -76,7 +77,8 @@ def through_gate(
     traced = trace(pull_back, (list(inputs), list(cotangents)))
     shapes = list(map(shape_of, traced.outputs))
     zeros = lambda *_: list(map(zeros_of, shapes))
-    return lax.cond(true, pull_back, zeros, list(inputs), list(cotangents))
+    with jax.named_scope(GATE_SCOPE):
+        return lax.cond(true, pull_back, zeros, list(inputs), list(cotangents))
 
 
 def zeros_of(shape: jax.ShapeDtypeStruct, dtype: Any = None) -> jax.Array:
