@@ -39,11 +39,11 @@ def planned(memory: Memory) -> Iterator[None]:
         ValueError: `memory` is out of range.
 
     Example:
-        >>> import jax, jax.numpy as jnp
+        >>> import equinox as eqx, jax, jax.numpy as jnp
         >>> with planned(memory="60%"):
-        ...     step = jax.jit(jax.grad(lambda w: jnp.sum(w**2)))
-        >>> type(step).__name__, type(jax.jit(jnp.sin)).__name__
-        ('PlannedFunction', 'PjitFunction')
+        ...     step = eqx.filter_jit(jax.grad(lambda w: jnp.sum(w**2)))
+        >>> step(jnp.ones(3)).tolist()
+        [2.0, 2.0, 2.0]
     """
     budget = read_memory(memory)
 
