@@ -1,5 +1,6 @@
 """The command: help with examples, one line for each mistake, and honest exit codes."""
 
+import errno
 import os
 import re
 import shutil
@@ -422,6 +423,14 @@ def test_an_output_that_takes_nothing_is_no_traceback(redirected, status):
         assert done.returncode == status
     if status and done.stderr:
         assert "No space left" in done.stderr
+
+
+def test_a_full_disk_is_said_of_the_file_that_does_not_fit(monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", "model.fxz")
+
+    monkeypatch.setattr("frugax.cli._main.say", fail)
+    assert_one_line(frugax("--version"), "model.fxz", "No space left")
 
 
 def test_resuming_a_finished_run_does_not_change_it(small):

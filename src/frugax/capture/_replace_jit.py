@@ -84,8 +84,9 @@ def _jit(fun: Any = None, /, **options: Any) -> Any:
     if fun is None:
         return functools.partial(_jit, **options)
     # The frame between is that of `hides_frames_below`.
-    caller = sys._getframe(2).f_globals.get("__name__", "").split(".")
-    is_own = caller[0] == "frugax" and caller[1:2] not in [[p] for p in _FOR_USERS]
+    caller = sys._getframe(2).f_globals.get("__name__", "")
+    library, package = (*caller.split("."), "")[:2]
+    is_own = library == "frugax" and package not in _FOR_USERS
     if callable(fun) and not is_own:
         # A block of this thread comes before those of all threads.
         for thread in (threading.get_ident(), None):

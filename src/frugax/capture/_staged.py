@@ -215,7 +215,7 @@ def _merge(
     gradient: MarkedGradient,
     depth: int,
 ) -> list[_Step] | None:
-    """The same steps with two of them as one, in a new order; None if there is none.
+    """The same steps with two of them as one, in a new order; None if no order works.
 
     Operations with effects keep their order.
     """

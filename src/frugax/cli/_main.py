@@ -80,8 +80,10 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     except Exception as e:  # anything else is shown in full, with its own exit code
         has_failed = True
         if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT):
-            _discard_output()
-            problem = f"the output cannot be written: {e.strerror}; free some space."
+            if e.filename is None:
+                _discard_output()
+            what = e.filename or "the output"
+            problem = f"{what} cannot be written: {e.strerror}; free some space."
             print_error(OutputError(problem))
             code = 2
         elif _is_of_interrupt(e):

@@ -39,7 +39,8 @@ def measured_rates() -> CpuRates:
     file = cache_folder("rates") / f"{key}.json"
     with contextlib.suppress(OSError, ValueError, TypeError):
         return CpuRates(**json.loads(file.read_text()))
-    sys.stderr.write("frugax: measuring the rates of this processor\n")
+    if sys.stderr is not None:  # it may be closed
+        sys.stderr.write("frugax: measuring the rates of this processor\n")
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > _BUSY * (os.cpu_count() or 1):
         return _measure(rounds=1)

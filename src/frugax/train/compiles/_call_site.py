@@ -66,10 +66,10 @@ def find_error_site(error: BaseException, *, installed: bool = True) -> str:
     Args:
         error: the error.
         installed: whether to take a frame of an installed package for the user's where
-            there is no other, as that of a program which was installed.
+            there is no other, such as that of an installed program.
 
     Returns:
-        Such as `file.py:12`; "?" where there is none.
+        Such as `file.py:12`; "?" if the user's code has no frame.
     """
     found = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
     with contextlib.suppress(Exception):  # the text is the user's own code, too
