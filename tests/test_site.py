@@ -42,6 +42,12 @@ _SPEC.loader.exec_module(hooks)
             "[a](../notebooks/3_watch.ipynb)",
             "[a](notebooks/3_watch.md)",
         ),
+        (
+            "docs",
+            "targets.md",
+            "[a](../benchmarks/results/gpu_check.json)",
+            "[a](results/gpu_check.md)",
+        ),
         ("docs", "remat.md", "`a[i](x)`", "`a[i](x)`"),
         ("docs", "remat.md", "```python\nf[0](y)\n```", "```python\nf[0](y)\n```"),
     ],
@@ -57,7 +63,7 @@ def test_the_reference_has_every_public_name(package):
     if package == "models" and importlib.util.find_spec("torch") is None:
         exported.add("TorchBackend")  # public beside torch only
     assert set(names) <= exported
-    # JAX's own names are left to JAX's reference, and layers have their own page.
+    # Names of JAX are left to its reference, and layers have a page of their own.
     assert package in {"jaxprs", "models"} or set(names) == exported
     page = hooks.reference_page(package)
     assert all(f"::: frugax.{package}.{name}\n" in page for name in names)
@@ -114,6 +120,12 @@ def test_every_page_is_in_the_navigation():
     assert {"notebooks/1_first_plan.md", "results/remat.md"} <= placed
 
 
+def test_no_page_for_users_is_longer_than_1200_words():
+    pages = {p.name: len(p.read_text().split()) for p in (ROOT / "docs").rglob("*.md")}
+    del pages["maintainers.md"]  # for those who look one part up
+    assert {name: words for name, words in pages.items() if words > 1200} == {}
+
+
 def test_a_search_finds_guides_before_reference():
     boosts = [
         hooks.search_boost(place)
@@ -159,3 +171,10 @@ def test_search_is_self_contained():
     assert f"polyfills: [{script}]" in settings
     assert "IFrameWorker" in (ROOT / "docs" / script).read_text()
     assert "https://" not in settings
+
+
+def test_the_page_of_layers_names_each_layer():
+    page = (ROOT / "docs" / "layers.md").read_text()
+    table = re.findall(r"^\| .* \| (.*) \|$", page, flags=re.M)
+    named = re.findall(r"\b[A-Z]\w*", " ".join(table[1:]))
+    assert sorted(named) == sorted(hooks.exported_names("models.layers"))
