@@ -95,3 +95,10 @@ def test_aliases_and_merged_keys_are_read():
     text = "options: {a: &a {x: 1}, b: *a, c: {<<: *a, y: 2}}"
     found = parse_config(Config, text, "c.yaml").options
     assert found == {"a": {"x": 1}, "b": {"x": 1}, "c": {"x": 1, "y": 2}}
+
+
+@pytest.mark.parametrize("merged", ["*a", "[*b, *a]"])
+def test_a_merged_value_is_refused_at_its_own_line(merged):
+    text = f"options:\n  a: &a {{rate: x}}\n  b: &b {{level: y}}\n<<: {merged}\n"
+    with refuses(ConfigError, "c.yaml:2", "rate"):
+        parse_config(Config, text, "c.yaml")

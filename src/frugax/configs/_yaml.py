@@ -124,7 +124,15 @@ def _index(
             _index(value, f"{at}[{i}]", lines, name, left, depth=depth + 1)
     if not isinstance(node, yaml.MappingNode):
         return
+    merged: dict[str, int] = {}
     for key, value in node.value:
+        if key.tag == f"{_TAG}merge":  # << takes the keys of one mapping, or of several
+            several = isinstance(value, yaml.SequenceNode)
+            for each in value.value if several else [value]:
+                found: dict[str, int] = {}
+                _index(each, at, found, name, left, depth=depth + 1)
+                merged = found | merged
+            continue
         path = f"{at}.{key.value}".removeprefix(".")
         line = key.start_mark.line + 1
         # PyYAML lets the last of equal keys win, which would ignore a part of the file.
@@ -135,3 +143,5 @@ def _index(
             )
         lines[path] = line
         _index(value, path, lines, name, left, depth=depth + 1)
+    for path, line in merged.items():
+        lines.setdefault(path, line)
