@@ -67,6 +67,14 @@ def test_the_memory_is_at_most_half_as_xla_measures_it(finished):
     assert memory["temp_bytes"] == memory["planned_bytes"]
 
 
+def test_the_time_of_a_step_is_predicted_and_measured(finished):
+    _, receipt, said = finished
+    found = receipt["step_time"]
+    assert 0 < found["predicted"]["low"] < found["predicted"]["high"]
+    assert found["measured"] > 0
+    assert "time of one step: " in said
+
+
 def test_the_file_is_six_times_smaller_and_the_accuracy_stays(finished):
     folder, receipt, _ = finished
     model = receipt["model"]

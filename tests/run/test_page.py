@@ -1,10 +1,25 @@
-"""The report's curve of steps per second."""
+"""The report's time of a step, and its curve of steps per second."""
 
 import numpy as np
 import pytest
 
 from frugax import watch
+from frugax.measure import StepTime
+from frugax.run import StepTimeFacts
 from frugax.run._page import _compute_throughput
+
+
+@pytest.mark.parametrize(
+    ("measured", "verdict"),
+    [(1.5, "kept"), (0.5, "cannot tell"), (3.0, "cannot tell"), (None, "cannot tell")],
+)
+def test_a_steps_time_is_kept_or_cannot_be_told(measured, verdict):
+    assert StepTimeFacts(predicted=StepTime(1.0, 2.0), measured=measured).verdict == (
+        verdict
+    )
+    unknown = StepTimeFacts(predicted=StepTime(problem="why"), measured=measured)
+    assert unknown.verdict == "cannot tell"
+    assert "why" in str(unknown)
 
 
 @pytest.fixture

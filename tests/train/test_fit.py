@@ -217,6 +217,7 @@ def test_the_plan_of_a_time_budget_predicts_the_steps_and_the_seconds(monkeypatc
     )
     assert result.plan is not None
     assert result.plan.predicted <= 30
+    assert result.step_seconds == 0.125
     # Evaluations come in whole numbers, the plan spreads them over the steps.
     assert abs(result.plan.steps - result.steps) <= 10
     (spend,) = result.receipt.spends

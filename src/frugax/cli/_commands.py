@@ -168,6 +168,7 @@ def run(
     for name, value in outcome.model.after.items():
         before = outcome.model.before[name]
         say(f"{name}: {value:.4g} from the model file, {before:.4g} before compression")
+    say(f"time of one step: {outcome.step_time}")
     for note in outcome.notes:
         say(note)
     return _exit_code(folder, outcome.receipt) and int(not allow_broken)

@@ -32,6 +32,7 @@ from ._outcome import (
     MemoryFacts as MemoryFacts,
     ModelFacts as ModelFacts,
     Outcome as Outcome,
+    StepTimeFacts as StepTimeFacts,
 )
 from ._page import (
     report_page as report_page,

@@ -143,6 +143,8 @@ def _describe(receipt: dict[str, Any]) -> dict[str, str]:
     rows |= {f"{k}, from the file": f"{v:.5g}" for k, v in model["after"].items()}
     rows["model file"] = format_bytes(model["file_bytes"])
     rows["memory of one step"] = format_bytes(receipt["memory"]["planned_bytes"])
+    if seconds := receipt["step_time"]["measured"]:
+        rows["time of one step"] = format_seconds(seconds)
     rows["wall time"] = format_seconds(receipt["seconds"]["total"])
     return rows
 

@@ -24,7 +24,7 @@ from ._fingerprint import hash_tree
 from ._folder import RunFolder, file_sha256
 from ._ledger import Part
 from ._observer import Stage
-from ._outcome import MemoryFacts, ModelFacts, Outcome
+from ._outcome import MemoryFacts, ModelFacts, Outcome, StepTimeFacts
 from ._page import report_page
 from ._paired import PairedDifference, examples_that_tell, paired_difference
 from ._prepare import SEARCH_SHARE, Checked, Prepared, file_sensitivity
@@ -130,6 +130,9 @@ def _write_files(
         seconds={**ledger.spent, "total": ledger.total},
         evaluations=tuple((e.step, dict(e.values)) for e in result.history),
         memory=memory_facts(ready),
+        step_time=StepTimeFacts(
+            predicted=ready.step_time, measured=result.step_seconds
+        ),
         model=ModelFacts(
             summary=checked.task.summary,
             weights=sum(int(np.size(leaf)) for _, leaf in trees.named_leaves(tree)),

@@ -7,7 +7,8 @@ import dataclasses
 import hashlib
 import json
 
-from frugax.budget import Receipt, from_plain, to_json, to_plain
+from frugax.budget import Receipt, Verdict, amount, from_plain, to_json, to_plain
+from frugax.measure import StepTime
 
 from ._config import RunConfig
 
@@ -39,6 +40,36 @@ class MemoryFacts:
     alias_bytes: int
     plan: str
     flops: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimeFacts:
+    """How long a training step takes.
+
+    Attributes:
+        predicted: from the compiled step and the rates of its device.
+        measured: median seconds from one step to the next; None if too few were taken.
+    """
+
+    predicted: StepTime
+    measured: float | None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether steps are as far apart as one is predicted to take.
+
+        It is not broken otherwise: between two steps a run also makes batches, watches
+        and saves, and other programs take their share of a processor.
+        """
+        if self.measured is None:
+            return Verdict.CANNOT_TELL
+        verdict = Verdict(self.predicted.judge(self.measured))
+        return Verdict.KEPT if verdict is Verdict.KEPT else Verdict.CANNOT_TELL
+
+    def __str__(self) -> str:
+        measured = amount(self.measured, "seconds")
+        text = f"{measured} measured, {self.predicted} predicted: {self.verdict}"
+        return f"{text} ({self.predicted.problem})" if self.predicted.problem else text
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +116,7 @@ class Outcome:
         seconds: wall time by part; `"total"` also counts the rest.
         evaluations: (step, figures), in order.
         memory: bytes of the training step.
+        step_time: seconds of the training step.
         model: the model and its file.
         notes: shortcomings, omissions and fallbacks, one sentence each.
         environment: versions, device, date, command and commit.
@@ -98,6 +130,7 @@ class Outcome:
     seconds: dict[str, float]
     evaluations: tuple[tuple[int, dict[str, float]], ...]
     memory: MemoryFacts
+    step_time: StepTimeFacts
     model: ModelFacts
     notes: tuple[str, ...]
     environment: dict[str, str]

@@ -239,12 +239,14 @@ def _format_change(change: float, noise: float | None) -> str:
 
 def _render_time(outcome: Outcome) -> Markup:
     parts = {k: v for k, v in outcome.seconds.items() if k != "total"}
+    step_time = _render_pairs({"one step": str(outcome.step_time)})
     # Parts are measured one by one, so some time belongs to none. With it the bars add
     # up.
     rest = outcome.seconds["total"] - sum(parts.values())
     bars = [_bar(name, seconds, "s3") for name, seconds in parts.items()]
     bars.append(_bar("everything else", rest, "faint"))
-    return bar_chart(bars, title="time of each part", unit="seconds").figure()
+    chart = bar_chart(bars, title="time of each part", unit="seconds").figure()
+    return fragment(chart, step_time)
 
 
 def _bar(label: str, value: float, colour: str) -> Bar:

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import optax
 
-from frugax import compress, train, trees
+from frugax import compress, measure, train, trees
 from frugax.budget import MemoryBudget, MemoryShare
 from frugax.errors import (
     ConfigError,
@@ -26,7 +26,7 @@ from ._bound_task import BoundTask
 from ._config import LayoutConfig, RunConfig
 from ._context import RunContext
 from ._free_memory import free_device_bytes
-from ._ledger import Part
+from ._ledger import Ledger, Part
 from ._observer import Stage
 from ._optimizer import build_optimizer, trace_update
 from ._remedies import in_config_terms, memory_remedy, size_remedy
@@ -48,6 +48,9 @@ SEARCH_SHARE, _REFIT_SHARE = 1.5, 0.4
 _AGAIN_SHARE = 0.5
 # The share of the time left for training that a new search may take.
 _MOST_FOR_SEARCH = 0.2
+
+# Seconds of a run that must be left: a processor's first prediction takes five.
+_RATES_S = 20.0
 
 # Errors of carried arrays, such as running averages, count this much more than those of
 # weights: a few bytes of them decide every output.
@@ -141,6 +144,7 @@ class Prepared:
         step: the compiled step.
         memory: the memory budget in bytes; None without one.
         unplanned_bytes: bytes of the same step without a plan.
+        step_time: how long a step should take on its devices.
         size: how the fresh weights would fit the size budget; None without one.
         show: from weights and carried arrays to the streams that the task shows,
             compiled; or None.
@@ -150,6 +154,7 @@ class Prepared:
     step: train.TrainStep
     memory: MemoryBudget | None
     unplanned_bytes: int
+    step_time: measure.StepTime
     size: compress.CompressPlan | None
     show: Callable[[PyTree, PyTree], Streams] | None
 
@@ -264,6 +269,7 @@ def prepare(checked: Checked) -> Prepared:
     ledger, observer = checked.run.ledger, checked.run.observer
     with ledger.deadline("planning"):
         step, unplanned_bytes, memory = _plan_step(checked)
+        step_time = _predict_time(step, ledger)
         size = _plan_size(checked)
         kind = "temp" if memory is None else memory.kind
         limit_bytes = None if memory is None else memory.limit_bytes
@@ -273,7 +279,7 @@ def prepare(checked: Checked) -> Prepared:
             observer.stage(Stage.COMPILING_SHOW)
             with ledger.measure(Part.PLANNING):
                 show = _compile_show(checked, step.layout)
-    return Prepared(checked, step, memory, unplanned_bytes, size, show)
+    return Prepared(checked, step, memory, unplanned_bytes, step_time, size, show)
 
 
 def _plan_step(checked: Checked) -> tuple[train.TrainStep, int, MemoryBudget | None]:
@@ -316,6 +322,14 @@ def _plan_step(checked: Checked) -> tuple[train.TrainStep, int, MemoryBudget | N
                 step.prepare(state, batch)
     _check_fits_machine(step.program.bytes_of("total"), state, batch)
     return step, unplanned.program.bytes_of(kind), budget
+
+
+def _predict_time(step: train.TrainStep, ledger: Ledger) -> measure.StepTime:
+    """Predict the time of a step, if there is time to measure the processor's rates."""
+    if ledger.left_s < _RATES_S:
+        return measure.StepTime(problem="no time was left to measure the processor")
+    with ledger.measure(Part.PLANNING):
+        return step.predict_time()
 
 
 def _make_step(

@@ -12,6 +12,8 @@ WRITTEN_ONCE = "it was written down in that run, and nothing derives it."
 # docs/receipts.md has the same list.
 NOT_DERIVABLE = {
     "seconds": MEASURED_ONCE,
+    # The prediction rests on the rates of a processor, which are measured.
+    "step_time": MEASURED_ONCE,
     f"spends.{SpendName.TIME}.measured": MEASURED_ONCE,
     f"spends.{SpendName.TIME}.predicted": MEASURED_ONCE,
     f"spends.{SpendName.WATCHING}.measured": MEASURED_ONCE,
@@ -45,6 +47,7 @@ OF_THE_WEIGHTS = (
 # Of these every receipt has its own.
 REQUIRED = (
     "seconds.total",
+    "step_time.predicted.low",
     "stopped_because",
     *(key for key in NOT_DERIVABLE if key.startswith("environment.")),
 )

@@ -42,6 +42,8 @@ class FitResult:
     Attributes:
         state: the state after the last step taken.
         steps: number of steps that this call took.
+        step_seconds: median over the last waits for the device of the seconds from one
+            step to the next, with its batch and `on_step`; None before the third wait.
         loss: the last loss; None if no step was taken.
         skipped: number of steps whose loss was not finite, although the weights were.
         history: evaluations in order; where a checkpoint was resumed, also those before
@@ -59,6 +61,7 @@ class FitResult:
 
     state: TrainState
     steps: int
+    step_seconds: float | None
     loss: float | None
     skipped: int
     history: tuple[Evaluation, ...]
@@ -265,6 +268,7 @@ def fit(
     return FitResult(
         state=loop.state,
         steps=loop.num_taken - start,
+        step_seconds=loop.pace.usual_s,
         loss=loop.loss,
         skipped=loop.num_skipped,
         history=tuple(loop.history),

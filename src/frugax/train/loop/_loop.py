@@ -67,7 +67,7 @@ class Loop:
         self.loss: float | None = None
         self.history: list[Evaluation] = []
         self._start = self.num_taken
-        self._pace = Pace()
+        self.pace = Pace()
         self._first_batch: list[PyTree] = []  # made for compiling, not used yet
         self._first_batch_s = 0.0  # until its step is counted
         self.num_skipped = 0  # steps whose loss was not finite
@@ -142,7 +142,7 @@ class Loop:
             self._make_plan(left_s)
             # Every process of a run must take the same steps: the slowest one decides,
             # and a request to stop one of them stops all.
-            ahead = agree_on_min(self._pace.steps_ahead(left_s=left_s))
+            ahead = agree_on_min(self.pace.steps_ahead(left_s=left_s))
             if jax.process_count() > 1 and (because := self._agree_on_stop(asked)):
                 return because
             # Not even one more step is expected to fit.
@@ -189,14 +189,14 @@ class Loop:
         if taken:
             # A compile inside of these steps says nothing about the next ones.
             seconds = self.clock.elapsed - before - compile_s
-            self._pace.record(steps=taken, seconds=seconds)
+            self.pace.record(steps=taken, seconds=seconds)
             self._check_losses()
         return because
 
     def _is_late(self) -> bool:
         """Return whether another step, with its batch, is not expected in time."""
         left_s = self._seconds_left()
-        return left_s is not None and left_s < self._pace.slowest_s
+        return left_s is not None and left_s < self.pace.slowest_s
 
     def _find_stop(self, asked: threading.Event) -> StoppedBecause | None:
         if asked.is_set():
@@ -350,7 +350,7 @@ class Loop:
 
     def _make_plan(self, left_s: float | None) -> None:
         """Plan how many steps will fit, as soon as their duration is known."""
-        step_s = self._pace.usual_s
+        step_s = self.pace.usual_s
         if self.plan is not None or step_s is None or left_s is None:
             return
         # Later evaluations and checkpoints are spread over the steps between them.

@@ -26,6 +26,7 @@ class StepVariant:
     jitted: jax.stages.Wrapped
     plan: remat.RematPlan | None
     program: measure.ProgramCosts
+    compiled: jax.stages.Compiled
 
 
 def compile_step(
@@ -68,7 +69,7 @@ def compile_step(
     run: StepFunction = compiled
     if layout is not None:
         run = _place_batch_first(run, layout)
-    return StepVariant(signature, run, jitted, plan, program)
+    return StepVariant(signature, run, jitted, plan, program, compiled)
 
 
 def _check_memory(

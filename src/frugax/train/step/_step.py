@@ -18,6 +18,7 @@ from frugax import measure, remat
 from frugax.budget import MemoryBudget, Receipt, Spend, SpendName
 from frugax.errors import BudgetExceededError, InfeasibleBudgetError
 from frugax.options import join_first
+from frugax.targets import Target
 from frugax.trees import PyTree
 
 from ..compiles import Signature, find_nearest_changes
@@ -334,6 +335,17 @@ class TrainStep:
             RuntimeError: nothing was compiled yet.
         """
         return self._get_current().program
+
+    def predict_time(self) -> measure.StepTime:
+        """Predict how long a step takes on its devices, as `measure.step_time` does.
+
+        Raises:
+            RuntimeError: nothing was compiled yet.
+        """
+        compiled = self._get_current().compiled
+        sharding = jax.tree.leaves(compiled.input_shardings)[0]
+        devices = sorted(sharding.device_set, key=lambda device: device.id)
+        return measure.step_time(compiled, Target.of_devices(devices))
 
     def report(self) -> Receipt:
         """Return memory and compiles, predicted beside measured, one row per budget.
