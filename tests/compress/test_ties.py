@@ -25,7 +25,16 @@ def test_a_tied_tensor_takes_its_bytes_once(tmp_path, head):
     alone = {name: leaf for name, leaf in tree.items() if name != "zero"}
     once = compress.compress(alone, budget)
     assert abs(report.file_bytes - len(once)) < 100
-    assert [t.name for t in report.tensors].count("zero") == 0
+    plan = compress.plan(tree, budget)
+    for table in (report, plan):
+        named = {t.name: t for t in table.tensors}
+        assert named["zero"].tied == "head"
+        assert named["zero"].bytes == 0 < named["zero"].rel_error
+        assert named["zero"].rel_error == named["head"].rel_error
+        assert "tied to head" in str(table)
+    whole = compress.inspect(path).original_bytes
+    assert plan.original_bytes == report.original_bytes == whole
+    assert compress.compress(tree, plan) == path.read_bytes()
     with compress.open(path) as file:
         assert file.names == (
             "head",
@@ -42,6 +51,39 @@ def test_a_tied_tensor_takes_its_bytes_once(tmp_path, head):
     table = {t.name: t for t in compress.inspect(path).tensors}
     assert table["zero"].codec == "tied"
     assert table["zero"].bytes == 0 < table["head"].bytes
+
+
+def test_a_plan_of_ties_is_for_ties_alone():
+    tree = tied_tree(TABLE)
+    untied = tree | {"zero": TABLE[::-1].copy()}
+    for planned, other in ((tree, untied), (untied, tree)):
+        plan = compress.plan(planned, SizeBudget("6bpw"))
+        with refuses(ValueError, "zero"):
+            compress.compress(other, plan)
+
+
+def test_a_tied_tensor_is_packed_once():
+    tree = {"head": TABLE, "odd": TABLE[:3], "table": TABLE.copy()}
+    alone = compress.pack({"head": TABLE, "odd": TABLE[:3]}, SizeBudget("5x"))
+    packed = compress.pack(tree, SizeBudget("5x"))
+    assert packed.bytes == alone.bytes
+    assert packed.tree["table"] is packed.tree["head"]
+    named = {t.name: t for t in packed.tensors}
+    assert named["table"].tied == "head"
+
+
+def test_an_exported_head_that_is_the_embedding_is_named(tmp_path):
+    names = ("model.embed_tokens.weight", "lm_head.weight")
+    tree = dict.fromkeys(names, TABLE)
+    path = tmp_path / "w.fxz"
+    compress.save(path, tree, SizeBudget(max_abs=0))
+    (tmp_path / "config.json").write_text('{"tie_word_embeddings": true}')
+    report = compress.export_quantised(path, tmp_path / "to")
+    assert {t.name: t.tied for t in report.tensors} == dict(
+        zip(names, ("", names[0]), strict=True)
+    )
+    assert report.quantised == 0
+    assert report.dense_share == 1
 
 
 def test_small_tensors_and_constants_are_not_tied():

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import overload
@@ -412,8 +411,14 @@ def _check_calibration(plan: CompressPlan, work: Work) -> Calibration | None:
 def _follow(plan: CompressPlan, work: Work) -> tuple[EncodeRequest, ...]:
     """Return how a plan codes each tensor; refuse tensors that it was not made for."""
     calibration = _check_calibration(plan, work)
-    given = {s.name: (s.array.dtype.name, s.array.shape) for s in work.sources}
-    expected = {t.name: (t.dtype, t.shape) for t in plan.tensors}
+    given: dict[str, tuple[str, tuple[int, ...], str]] = {}
+    for source in work.sources:
+        kind = source.array.dtype.name, source.array.shape
+        given[source.name] = *kind, ""
+        given |= {name: (*kind, f"tied to {source.name}") for _, name in source.ties}
+    expected = {
+        t.name: (t.dtype, t.shape, t.codec_text if t.tied else "") for t in plan.tensors
+    }
     for name in given.keys() | expected.keys():
         if given.get(name) != expected.get(name):
             raise ValueError(
@@ -503,7 +508,7 @@ def _refit(
 
     Of those that were tried; the given draft if none fits.
     """
-    weights = sum(math.prod(t.shape) for t in plan.tensors if t.step is not None)
+    weights = sum(t.own_size for t in plan.tensors if t.step is not None)
     fitting: Draft | None = None
     shift = 0.0  # in powers of two
     for _ in range(_MAX_REFITS if weights else 0):

@@ -68,14 +68,14 @@ class ExportReport:
     @property
     def quantised(self) -> int:
         """How many tensors are rounded, at least in part."""
-        return sum(not t.why_dense for t in self.tensors)
+        return sum(not (t.why_dense or t.tied) for t in self.tensors)
 
     @property
     def dense_share(self) -> float:
         """The share of the float weights, by number, that stay as they are."""
         floats = [t for t in self.tensors if t.dtype in QUANTISABLE]
-        total = sum(math.prod(t.shape) for t in floats)
-        return sum(math.prod(t.shape) for t in floats if t.why_dense) / max(1, total)
+        total = sum(t.own_size for t in floats)
+        return sum(t.own_size for t in floats if t.why_dense) / max(1, total)
 
     def summary(self) -> str:
         """Return one table with a row for each kind of tensor, and what stays."""
@@ -95,7 +95,7 @@ class ExportReport:
 
     @property
     def _shares(self) -> str:
-        weights = sum(math.prod(t.shape) for t in self.tensors)
+        weights = sum(t.own_size for t in self.tensors)
         return (
             f"{self.quantised} of {len(self.tensors)} tensors are rounded, and "
             f"{100 * self.dense_share:.3g}% of the weights stay as they are; "
@@ -184,7 +184,8 @@ def export_quantised(
         refuse_rounded((e.name, e.dtype, len(e.shape)) for e in every)
         folder = _find_folder(file, to, config)
         known = ModelConfig.read(folder)
-        entries = _leave_out_tied_heads(every, known)
+        left_out = _find_tied_heads(every, known)
+        entries = tuple(e for e in every if e.name not in left_out)
         writer: _Writer
         match suffix:
             case ".gguf":
@@ -203,7 +204,7 @@ def export_quantised(
         writer.write(exported.parts, exported.dense, place)
     report.finish()
     file_bytes = os.stat(writer.file).st_size
-    tensors = exported.list_tensors()
+    tensors = exported.list_tensors(left_out)
     rel_error = exported.rel_error
     return ExportReport(
         tensors=tensors,
@@ -239,16 +240,20 @@ def _find_folder(
     return Path(file) if Path(file).is_dir() else Path(file).parent
 
 
-def _leave_out_tied_heads(
-    entries: Sequence[Entry], config: ModelConfig
-) -> tuple[Entry, ...]:
-    """Leave out heads that are copies of embeddings, where the model shares these."""
+def _find_tied_heads(entries: Sequence[Entry], config: ModelConfig) -> dict[str, str]:
+    """Return what heads are copies of, which files of the model leave out."""
     if not config.has_tied_head():
-        return tuple(entries)
+        return {}
     roles = find_roles({e.name: e.shape for e in entries}, config)
-    shared = {name for e in entries if e.tied for name in (e.name, e.tied)}
-    heads = {n for n in shared if roles[n] is Role.HEAD}
-    return tuple(e for e in entries if e.name not in heads)
+    copies: dict[str, list[str]] = {}
+    for entry in entries:
+        copies.setdefault(entry.tied or entry.name, []).append(entry.name)
+    heads: dict[str, str] = {}
+    for names in copies.values():
+        kept = [name for name in names if roles[name] is not Role.HEAD]
+        if kept:
+            heads |= {name: kept[0] for name in names if name not in kept}
+    return heads
 
 
 class _Exported:
@@ -302,9 +307,14 @@ class _Exported:
             return "not finite" if source.count_not_finite() else "zeros, or too large"
         return self._writer.why_not(item)
 
-    def list_tensors(self) -> tuple[ExportedTensor, ...]:
-        """Return the rows of the report."""
-        return tuple(self._row(name, self._rows_of[name]) for name in self._rows)
+    def list_tensors(self, tied: Mapping[str, str]) -> tuple[ExportedTensor, ...]:
+        """Return the rows of the report, and those of tensors that are tied."""
+        rows = {name: self._row(name, self._rows_of[name]) for name in self._rows}
+        for name, other in tied.items():
+            # The other one may have another name in the file, and be in parts there.
+            of = {"name": name, "codec": "tied", "tied": other, "bytes": 0}
+            rows[name] = dataclasses.replace(rows[other], **of, why_dense="")
+        return tuple(rows.values())
 
     def _row(self, name: str, item: Item) -> ExportedTensor:
         pieces = self._rows[name]
@@ -345,10 +355,10 @@ def _make_receipt(
     # Without a limit the verdict is "cannot tell". A size alone says nothing of errors.
     limit, most = math.nan, None
     if budget is not None:
-        limit = budget.rel_error
+        limit, own = budget.rel_error, [e for e in entries if not e.tied]
         most = budget.limit_bytes(
-            original_bytes=sum(e.nbytes for e in entries),
-            weights=sum(math.prod(e.shape) for e in entries),
+            original_bytes=sum(e.nbytes for e in own),
+            weights=sum(math.prod(e.shape) for e in own),
         )
     of_errors = limited(
         limit, name=SpendName.REL_ERROR, unit="", measured=rel_error, source=source

@@ -31,8 +31,8 @@ class Inspection:
 
     @property
     def original_bytes(self) -> int:
-        """Bytes of the decoded arrays."""
-        return sum(tensor.original_bytes for tensor in self.tensors)
+        """Bytes of the decoded arrays, of which tied ones are one."""
+        return sum(t.original_bytes for t in self.tensors if not t.tied)
 
     @property
     def bound_gap_db(self) -> float | None:

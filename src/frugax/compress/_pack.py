@@ -19,6 +19,7 @@ from .arrays import (
     PackedArray,
     Tensor,
     dtype_from_name,
+    find_ties,
     named_arrays,
     register_packed,
     relative_error,
@@ -51,7 +52,7 @@ class PackedWeights:
             that is not packed is `"dense"`.
         receipt: each limit beside the predicted and the measured value.
         bytes: of all arrays in memory.
-        original_bytes: of the arrays that were given.
+        original_bytes: of the arrays that were given, of tied ones once.
         rel_error: ||decoded - original|| / ||original|| over all finite float tensors.
     """
 
@@ -131,20 +132,23 @@ def pack(
     leaves = named_leaves(tree)
     only_arrays = [leaf if is_array(leaf) else None for _, leaf in leaves]
     arrays = named_arrays(replace_leaves(tree, only_arrays))
-    sources = {name: Tensor(name, array) for name, array in arrays.items()}
+    ties = find_ties(arrays)
+    sources = {n: Tensor(n, array) for n, array in arrays.items() if n not in ties}
     warn_of_not_finite(sources.values(), stack_level=2)
-    check_sensitivity(sensitivity or {}, sources)
-    weights = [float((sensitivity or {}).get(name, 1.0)) for name in sources]
+    check_sensitivity(sensitivity or {}, arrays)
+    weights = dict.fromkeys(sources, 0.0)
+    for name in arrays:  # errors of a tied tensor count under each of its names
+        weights[ties.get(name, name)] += float((sensitivity or {}).get(name, 1.0))
     options = [_list_options(source) for source in sources.values()]
     limit = budget.limit_bytes(
-        original_bytes=sum(array.nbytes for array in arrays.values()),
-        weights=sum(array.size for array in arrays.values()),
+        original_bytes=sum(source.array.nbytes for source in sources.values()),
+        weights=sum(source.array.size for source in sources.values()),
     )
     total = math.fsum(source.energy for source in sources.values())
     goal = None if budget.rel_error is None else budget.rel_error**2 * total
     aim = goal
     for _ in range(_MAX_TRIES):
-        chosen = _choose([*sources.values()], options, weights, limit, aim)
+        chosen = _choose([*sources.values()], options, [*weights.values()], limit, aim)
         packed = [
             _pack_tensor(source, option)
             for source, option in zip(sources.values(), chosen, strict=True)
@@ -157,8 +161,8 @@ def pack(
         chosen = [of_tensor[-1] for of_tensor in options]
         packed = [(None, Distortion()) for _ in chosen]
         energy = 0.0
-    tensors = tuple(
-        TensorRow(
+    rows = {
+        source.name: TensorRow(
             name=source.name,
             dtype=source.array.dtype.name,
             shape=source.array.shape,
@@ -170,6 +174,13 @@ def pack(
         for source, option, (array, error) in zip(
             sources.values(), chosen, packed, strict=True
         )
+    }
+    tied = {"codec": "tied", "bytes": 0}
+    tensors = tuple(
+        dataclasses.replace(rows[ties[name]], name=name, tied=ties[name], **tied)
+        if name in ties
+        else rows[name]
+        for name in arrays
     )
     held = sum(tensor.bytes for tensor in tensors)
     if limit is not None and held > limit:
@@ -196,12 +207,14 @@ def pack(
         for name, (array, _) in zip(sources, packed, strict=True)
         if array is not None
     }
+    given = dict(leaves)
+    names = [ties.get(name, name) for name in given]
     return PackedWeights(
-        tree=replace_leaves(tree, [by_name.get(n, leaf) for n, leaf in leaves]),
+        tree=replace_leaves(tree, [by_name.get(n, given[n]) for n in names]),
         tensors=tensors,
         receipt=Receipt(spends),
         bytes=held,
-        original_bytes=sum(array.nbytes for array in arrays.values()),
+        original_bytes=sum(source.array.nbytes for source in sources.values()),
         rel_error=rel_error,
     )
 

@@ -60,6 +60,7 @@ class TensorReport(TensorRow):
             dtype=record.dtype,
             shape=record.shape,
             codec="tied" if record.tied else record.codec,
+            tied=record.tied,
             bytes=record.stored_bytes,
             original_bytes=record.nbytes,
             rel_error=rel_error,
@@ -200,28 +201,29 @@ class CompressedBytes(bytes):
 
 def measure_tensors(draft: Draft) -> tuple[TensorReport, ...]:
     """Decode a file and measure every tensor against its original."""
-    reports: list[TensorReport] = []
+    sources = {source.name: source for source in draft.sources}
+    expected = dict(zip(sources, draft.errors, strict=True))
+    errors = dict.fromkeys(sources, Distortion())
     with draft.open() as file:
         file.check()
-        sources = {source.name: source for source in draft.sources}
-        expected = dict(zip(sources, draft.errors, strict=True))
-        errors = dict.fromkeys(sources, Distortion())
         for name, start, part in file.pieces():
             # Digests are compared while decoding: exact tensors need no second look.
             original = sources[name].array.reshape(-1)[start : start + part.size]
             if expected[name].max_abs:
                 errors[name] += Distortion.between(part, original)
             release(original)
-        for name, error in errors.items():
-            # Sums depend on the order of addition in their last digits, maxima do not.
-            same = math.isclose(error.energy, expected[name].energy, rel_tol=1e-9)
-            if not same or error.max_abs != expected[name].max_abs:
-                raise CorruptFileError(f"tensor {name!r} does not come back.")
-            rel_error = relative_error(error.energy, sources[name].energy)
-            record = file.record(name)
-            reports.append(
-                TensorReport.of(record, rel_error=rel_error, max_abs=error.max_abs)
-            )
+        records = file.header.tensors
+    for name, error in errors.items():
+        # Sums depend on the order of addition in their last digits, maxima do not.
+        same = math.isclose(error.energy, expected[name].energy, rel_tol=1e-9)
+        if not same or error.max_abs != expected[name].max_abs:
+            raise CorruptFileError(f"tensor {name!r} does not come back.")
+    reports: list[TensorReport] = []
+    for record in records:
+        own = record.tied or record.name
+        rel_error = relative_error(errors[own].energy, sources[own].energy)
+        of_it = {"rel_error": rel_error, "max_abs": errors[own].max_abs}
+        reports.append(TensorReport.of(record, **of_it))
     return tuple(reports)
 
 
@@ -275,9 +277,7 @@ def show_gap(tensor: TensorReport) -> str:
 def average_gap_db(tensors: Sequence[TensorReport]) -> float | None:
     """Average the gaps over the weights they are of; None if all are exact."""
     pairs = [
-        (t.bound_gap_db, math.prod(t.shape))
-        for t in tensors
-        if t.bound_gap_db is not None
+        (t.bound_gap_db, t.own_size) for t in tensors if t.bound_gap_db is not None
     ]
     # By numbers and not by tensors: a bias far from the bound costs hardly any bytes.
     weights = sum(n for _, n in pairs)

@@ -21,6 +21,7 @@ class TensorRow:
             `"uniform"` or `"trellis"` for integers times a step, with the words
             `"columns"` (coded column by column) and `"scaled"` (a step for each row or
             column); `"tied"` where another tensor has its bytes.
+        tied: the name of that tensor; empty if its bytes are its own.
         bytes: its bytes there.
         rel_error: ||decoded - original|| / ||original||; 0 if exact.
         max_abs: largest |decoded - original|; 0 if exact.
@@ -33,6 +34,17 @@ class TensorRow:
     bytes: int
     rel_error: float
     max_abs: float
+    tied: str = ""
+
+    @property
+    def own_size(self) -> int:
+        """How many numbers it stores: none if it is tied."""
+        return 0 if self.tied else math.prod(self.shape)
+
+    @property
+    def codec_text(self) -> str:
+        """The codec, with the tensor that it is tied to."""
+        return f"tied to {self.tied}" if self.tied else self.codec
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +80,7 @@ class FileTable:
         """Return the most bytes that the budget allows; None without such a limit."""
         return self.budget.limit_bytes(
             original_bytes=self.original_bytes,
-            weights=sum(math.prod(t.shape) for t in self.tensors),
+            weights=sum(t.own_size for t in self.tensors),
         )
 
     def _used_share(self) -> float:
@@ -112,7 +124,7 @@ def tensor_table(tensors: Sequence[TensorRow], columns: Columns) -> str:
         [
             t.name or "(the array)",
             f"{t.dtype}{list(t.shape)}",
-            t.codec,
+            t.codec_text,
             f"{t.bytes:,}",
             *(show(t) for show in columns.values()),
         ]
@@ -128,7 +140,8 @@ def summary_table(
     kinds: dict[tuple[str, str, str], list[TensorRow]] = {}
     for t in tensors:
         name = re.sub(r"\d+", "*", t.name) or "(the array)"
-        kinds.setdefault((name, f"{t.dtype}{list(t.shape)}", t.codec), []).append(t)
+        codec = re.sub(r"\d+", "*", t.codec_text) if t.tied else t.codec
+        kinds.setdefault((name, f"{t.dtype}{list(t.shape)}", codec), []).append(t)
     rows = [
         [
             name,
@@ -147,7 +160,7 @@ def summary_table(
 
 
 def _amounts(length: int, tensors: Sequence[TensorRow]) -> list[str]:
-    numbers = sum(math.prod(t.shape) for t in tensors)
+    numbers = sum(t.own_size for t in tensors)
     return [f"{length:,}", f"{8 * length / max(1, numbers):.2f}"]
 
 

@@ -155,7 +155,7 @@ def verify(
             checks.append(
                 TensorCheck(
                     name=record.name,
-                    codec=record.codec,
+                    codec="tied" if record.tied else record.codec,
                     bytes=record.stored_bytes,
                     stated_max_abs=record.max_abs,
                     stated_rel_error=record.rel_error,

@@ -51,18 +51,17 @@ class ContainerWriter:
         """Write the header and the footer; the file itself stays open.
 
         Returns:
-            The length of the file, and the records of its own tensors.
+            The length of the file, and the records of all tensors.
         """
-        records = tuple(self._records)
+        records = list(self._records)
+        by_name = {record.name: record for record in records}
+        for at, name, other in sorted(ties):
+            tied = dataclasses.replace(by_name[other], name=name, tied=other)
+            records.insert(at, tied)
         decoded = sum(record.nbytes for record in records)
-        nbytes = {record.name: record.nbytes for record in records}
-        decoded += sum(nbytes[other] for _, _, other in ties)
         if decoded > FREE_BYTES:  # readers refuse a file that shrinks more
             self._append(bytes(max(0, -(-decoded // MAX_RATIO) - self._position)))
-        tensors = [*map(_to_plain, records)]
-        for at, name, other in sorted(ties):
-            tensors.insert(at, {"name": name, "tied": other})
-        header = _canonical_json({**head, "tensors": tensors})
+        header = _canonical_json({**head, "tensors": [*map(_to_plain, records)]})
         # The header repeats its keys for each tensor, and is short: level 19 pays.
         packed = compress_frame(header)
         before = self._position + len(PRELUDE)
@@ -70,7 +69,7 @@ class ContainerWriter:
         self._append(tail)
         # The header has a checksum of each chunk.
         self._append(hashlib.sha256(PRELUDE + tail).digest())
-        return self._position + len(PRELUDE), records
+        return self._position + len(PRELUDE), tuple(records)
 
     def _append(self, data: bytes) -> None:
         self._write_bytes(data)
@@ -96,6 +95,8 @@ def _canonical_json(data: Any) -> bytes:
 
 
 def _to_plain(record: Record) -> dict[str, Any]:
+    if record.tied:
+        return {"name": record.name, "tied": record.tied}
     plain: dict[str, Any] = {
         "chunks": [[c.offset, c.length, c.crc32] for c in record.chunks],
         "codec": record.codec,

@@ -27,9 +27,9 @@ class Draft:
 
     Attributes:
         length: of the file, in bytes.
-        tensors: the record of each tensor.
-        errors: how far each tensor is from its original.
-        sources: the originals.
+        tensors: the record of each tensor, those of ties among them.
+        errors: how far each source is from its original.
+        sources: the originals, without ties.
         gap: by how much, as a share, the weighted error is at most above the least that
             any choice of the same options has, by estimate; None where steps were not
             chosen one by one.

@@ -78,19 +78,21 @@ def make_plan(
     output_error = None
     if budget.output_error is not None and calibration is not None:
         output_error = calibration.predict(draft.arrays())
+    rms = {source.name: source.rms for source in draft.sources}
     tensors = tuple(
         TensorPlan(
             name=t.name,
             dtype=t.dtype,
             shape=t.shape,
-            codec=t.codec,
+            codec="tied" if t.tied else t.codec,
+            tied=t.tied,
             step=t.step,
             bytes=t.stored_bytes,
             rel_error=t.rel_error,
             max_abs=t.max_abs,
-            rms=source.rms if t.step is not None else 0.0,
+            rms=rms[t.tied or t.name] if t.step is not None else 0.0,
         )
-        for t, source in zip(draft.tensors, draft.sources, strict=True)
+        for t in draft.tensors
     )
     return CompressPlan(
         budget=budget,
