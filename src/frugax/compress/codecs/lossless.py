@@ -91,18 +91,13 @@ def encode_parts(values: np.ndarray) -> Iterator[bytes]:
         yield _encode_part(bits[i : i + PART], floats=floats)
 
 
-def decode(
-    block: memoryview,
-    dtype: "np.dtype[Any]",
-    size: int,
-    into: np.ndarray | None = None,
-) -> np.ndarray:
+def decode(block: memoryview, dtype: "np.dtype[Any]", size: int) -> np.ndarray:
     """Return the flat array of `size` numbers that `encode` coded."""
     word = _word_bytes(dtype)
     count = size * (dtype.itemsize // word)
     # Allocate nothing before every part has shown bytes for its numbers.
     parts = list(_split(block, word, count))
-    values = np.empty(size, dtype) if into is None else into
+    values = np.empty(size, dtype)
     bits = values.view(f"<u{word}")
     for i, (layout, low, planes) in enumerate(parts):
         part = bits[i * PART : (i + 1) * PART]

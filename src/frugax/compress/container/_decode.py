@@ -21,42 +21,19 @@ from ._layout import FileContent, name_errors
 from ._metadata import Digest, Record, compute_digest
 
 
-def decode_tensor(
-    content: FileContent, record: Record, *, check_values: bool = True
-) -> np.ndarray:
-    """Decode one tensor; check every chunk, and the whole against its digest."""
-    # One chunk is decoded in place of a copy, unless it is stored: the values would be
-    # a view of the file.
-    if len(record.chunks) == 1 and record.codec != "stored":
-        (flat,) = iter_parts(content, record, check_values=check_values)
-        return flat.reshape(record.shape)
-    # Safe to allocate: a header that states far more than the file can hold was
-    # refused.
-    flat = np.empty(record.size, dtype_from_name(record.dtype))
-    for _ in iter_parts(content, record, flat, check_values=check_values):
-        pass
-    return flat.reshape(record.shape)
-
-
 def iter_parts(
-    content: FileContent,
-    record: Record,
-    into: np.ndarray | None = None,
-    *,
-    check_values: bool = True,
-) -> Iterator[np.ndarray]:
-    """Yield the flat values of a tensor chunk by chunk; only one is in memory.
+    content: FileContent, record: Record, *, check_values: bool = True
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the place and the flat values of each chunk; only one is in memory.
 
     The digest is compared after the last chunk, when all were yielded.
     """
     digest = Digest()
     with name_errors(f"tensor {record.name!r}"):
-        for at, size, block in _read_chunks(content, record):
-            place = None if into is None else into[at : at + size]
-            part = _decode_chunk(block, record, size, place)
+        for at, part in _decode_chunks(content, record):
             if check_values:
                 digest.update(part)
-            yield part
+            yield at, part
         if check_values:
             _compare_digest(digest.hexdigest(), record)
 
@@ -64,13 +41,13 @@ def iter_parts(
 def decode_tensors(
     content: FileContent, records: Sequence[Record], *, check_exact: bool = True
 ) -> Iterator[tuple[Record, np.ndarray]]:
-    """Decode many tensors as `decode_tensor` does, the small ones side by side."""
+    """Decode tensors, the small ones side by side, and compare each with its digest."""
     parts: list[tuple[Record, int]] = []
     blocks: list[grid.ParsedBlock] = []
     for record in records:
         form = record.form
         if form is None:
-            yield record, decode_tensor(content, record, check_values=check_exact)
+            yield record, _decode_exact(content, record, check_values=check_exact)
             continue
         with name_errors(f"tensor {record.name!r}"):
             for at, size, block in _read_chunks(content, record):
@@ -165,8 +142,7 @@ def decode_rows(
     first, last = start * row, stop * row
     flat = np.empty(last - first, dtype_from_name(record.dtype))
     with name_errors(f"tensor {record.name!r}"):
-        for at, size, block in _read_chunks(content, record, first, last):
-            part = _decode_chunk(block, record, size, None)
+        for at, part in _decode_chunks(content, record, first, last):
             low, high = max(first, at), min(last, at + part.size)
             flat[low - first : high - first] = part[low - at : high - at]
     return flat.reshape(stop - start, *record.shape[1:])
@@ -210,20 +186,36 @@ def _turn_back(values: np.ndarray, record: Record) -> np.ndarray:
     return grid.transpose(columns).reshape(-1)
 
 
-def _decode_chunk(
-    block: memoryview, record: Record, size: int, into: np.ndarray | None
+def _decode_exact(
+    content: FileContent, record: Record, *, check_values: bool
 ) -> np.ndarray:
-    dtype, step = dtype_from_name(record.dtype), record.step
-    if record.codec == "lossless":
-        return lossless.decode(block, dtype, size, into)
-    if step is None or record.form is None:  # stored
-        if len(block) != size * dtype.itemsize:
+    parts = iter_parts(content, record, check_values=check_values)
+    # One chunk is decoded in place of a copy, unless it is stored: the values would be
+    # a view of the file.
+    if len(record.chunks) == 1 and record.codec != "stored":
+        ((_, flat),) = parts
+        return flat.reshape(record.shape)
+    # Safe to allocate: a header that states far more than the file can hold was
+    # refused.
+    flat = np.empty(record.size, dtype_from_name(record.dtype))
+    for at, part in parts:
+        flat[at : at + part.size] = part
+    return flat.reshape(record.shape)
+
+
+def _decode_chunks(
+    content: FileContent, record: Record, first: int = 0, last: int | None = None
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield place and flat values of the chunks that have the numbers of a range."""
+    dtype = dtype_from_name(record.dtype)
+    for at, size, block in _read_chunks(content, record, first, last):
+        if record.codec == "lossless":
+            yield at, lossless.decode(block, dtype, size)
+        elif record.step is not None and record.form is not None:
+            values = grid.decode(block, record.step, dtype, size, record.form)
+            yield at, _turn_back(values, record)
+        elif len(block) == size * dtype.itemsize:
+            # A view of the file, which keeps its map open for as long as it lives.
+            yield at, np.frombuffer(block, dtype)
+        else:
             raise CorruptFileError("a stored chunk has the wrong length.")
-        # A view of the file, which keeps its map open for as long as the view lives.
-        values = np.frombuffer(block, dtype)
-    else:
-        values = _turn_back(grid.decode(block, step, dtype, size, record.form), record)
-    if into is None:
-        return values
-    into[:] = values
-    return into

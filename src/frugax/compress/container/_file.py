@@ -21,7 +21,6 @@ from ..codecs import BLOCK
 from ._decode import (
     decode_integers,
     decode_rows,
-    decode_tensor,
     decode_tensors,
     iter_parts,
     verify_chunks,
@@ -93,7 +92,8 @@ class CompressedFile(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         record = self.record(name)
         with name_errors(self.place):
-            return decode_tensor(self._content(), record)
+            ((_, array),) = decode_tensors(self._content(), [record])
+            return array
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._records)
@@ -118,11 +118,9 @@ class CompressedFile(Mapping[str, np.ndarray]):
             ValueError: the file is closed.
         """
         record = self.record(name)
-        start = 0
         with name_errors(self.place):
-            for part in iter_parts(self._content(), record):
+            for start, part in iter_parts(self._content(), record):
                 yield start, part
-                start += part.size
                 self._release()
 
     def integers(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
@@ -175,45 +173,6 @@ class CompressedFile(Mapping[str, np.ndarray]):
             )
         with name_errors(self.place):
             return decode_rows(self._content(), record, start, stop)
-
-    def to_jax(self, *, dtype: Any = None, sharding: Any = None) -> PyTree:
-        """Decode everything to JAX arrays, one tensor after the other.
-
-        Args:
-            dtype: of the float tensors, such as `jnp.bfloat16`; by default their own.
-            sharding: a device or `jax.sharding.Sharding` for all tensors, or a
-                function from a tensor's name to one.
-
-        Returns:
-            The tree that was saved. 64-bit weights lose half of their bits unless
-            `jax_enable_x64` is set.
-
-        Raises:
-            CorruptFileError: the file is damaged.
-            ValueError: the file is closed, or `dtype` is not of floats.
-        """
-        import jax
-        import jax.numpy as jnp
-
-        try:
-            wanted = jax.ShapeDtypeStruct((), np.float32 if dtype is None else dtype)
-            floats = jnp.issubdtype(wanted.dtype, jnp.floating)
-        except TypeError:  # not the name of a dtype
-            floats = False
-        if not floats:
-            raise ValueError(
-                f"to_jax: dtype={dtype!r} is not a type of floats, such as "
-                '"bfloat16": other weights would be cut off or refused.'
-            )
-        place = sharding if callable(sharding) else lambda _: sharding
-        arrays: dict[str, jax.Array] = {}
-        for name, array in self.decode_all():
-            # Cast before the copy, so that the device never holds the wider one.
-            if dtype is not None and jnp.issubdtype(array.dtype, jnp.floating):
-                array = array.astype(dtype)
-            arrays[name] = jax.device_put(array, place(name))
-        with name_errors(self.place):
-            return self._rebuild([arrays[name] for name in self._records])
 
     def packed(self) -> PyTree:
         """Decode everything to JAX arrays, but leave matrices packed.
