@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from frugax.budget import SizeBudget, Verdict, format_bytes
 from frugax.errors import ConfigError
+from frugax.fileio import make_folder, move_into_place
 
 from ._arguments import Arg, OutFile
 from ._consoles import say, show_progress
@@ -70,8 +71,8 @@ def compress(
     frugax compress Qwen3-8B/ --size 4bpw --to compressed-tensors
 
     Args:
-        files: .safetensors, .npz, or folders of .safetensors; such as Hugging Face's.
-            Each is compressed within the limits by itself.
+        files: .safetensors, .npz, or folders of .safetensors; such as Hugging Face's;
+            or checkpoints of Orbax. Each is compressed within the limits by itself.
         to: fxz, gguf, compressed-tensors, or a file's name; its ending says which, and
             a name without one is a folder of compressed-tensors. By default it is the
             same name with .fxz. In the other two, 4bpw are integers of 4 bits, and
@@ -166,7 +167,8 @@ def _round_one(file: Path, target: Path, budget: SizeBudget) -> bool:
     if asked is not None or budget.is_only_size:
         choices.reverse()
     # What stands there is replaced by weights within the limits, or not at all.
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".frugax-") as scratch:
+    beside = make_folder(target.parent)
+    with tempfile.TemporaryDirectory(dir=beside, prefix=".frugax-") as scratch:
         made = Path(scratch) / target.name
         for bits in choices:
             shutil.rmtree(made, ignore_errors=True)
@@ -187,12 +189,7 @@ def _round_one(file: Path, target: Path, budget: SizeBudget) -> bool:
         say(report.summary())
         if not is_kept:
             return False
-        if is_folder:
-            target.mkdir(exist_ok=True)
-            for part in sorted(made.iterdir()):
-                part.replace(target / part.name)
-        else:
-            made.replace(target)
+        move_into_place(made, target)
     _print_size(target)
     return report.quantised > 0
 

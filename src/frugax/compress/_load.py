@@ -1,4 +1,4 @@
-"""Load weights from `.safetensors`, `.npz` and `.fxz` files without running code."""
+"""Load weights from files and folders without running code."""
 
 import json
 import os
@@ -17,6 +17,7 @@ from frugax.trees import PyTree, is_array, named_leaves, replace_leaves
 from ._arguments import check_path
 from ._buckets import fetched, in_bucket
 from ._folder import count_siblings, find_shards, is_index, is_pickle, refuse_pickle
+from ._orbax import Checkpoint, find_checkpoint, read_checkpoint
 from .arrays import (
     DTYPE_NAMES,
     dtype_from_name,
@@ -118,12 +119,14 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
             `*.index.json`, each tensor is read from the file that the index names; of
             one without, `model.safetensors` or `diffusion_pytorch_model.safetensors` is
             read where it is there. What is left out is named in a warning; an index may
-            be given in the folder's place. Nothing in it is executed: `.npz` files with
-            pickled objects are refused.
+            be given in the folder's place. Or a folder of Orbax, with one checkpoint or
+            several, of which the newest is read. Nothing in it is executed: `.npz`
+            files with pickled objects are refused.
 
     Returns:
         The weights. Those of a `.safetensors` file cannot be written to, and are read
-        from it when they are used: leave it as it is until then.
+        from it when they are used: leave it as it is until then. A checkpoint of Orbax
+        is read whole, under the names of its tree.
 
     Raises:
         CorruptFileError: the file is damaged or cut off, or one of a folder is
@@ -183,6 +186,8 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
         with fetched(path) as local:
             return load_metadata(local)
     path = Path(path)
+    if _find_checkpoint(path) is not None:
+        return {}
     if path.is_dir() or is_index(path):
         every = [load_metadata(shard) for shard in find_shards(path).files]
         return {key: text for one in every for key, text in one.items()}
@@ -197,6 +202,14 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
 
 def _read_folder(place: Path) -> dict[str, np.ndarray]:
     """Read a folder, or the files of an index."""
+    if (checkpoint := _find_checkpoint(place)) is not None:
+        if checkpoint.older:
+            warnings.warn(
+                f"{place}: the newest checkpoint is read, {checkpoint.folder}, and not "
+                f"{', '.join(checkpoint.older)}. Name another to read it.",
+                stacklevel=3,
+            )
+        return read_checkpoint(checkpoint.folder)
     shards = find_shards(place)
     weights: dict[str, np.ndarray] = {}
     stale: list[str] = []
@@ -226,6 +239,13 @@ def _read_folder(place: Path) -> dict[str, np.ndarray]:
             stacklevel=3,
         )
     return weights
+
+
+def _find_checkpoint(place: Path) -> Checkpoint | None:
+    """Return the Orbax checkpoint that stands at a place, or in it."""
+    if not place.is_dir() or any(place.glob("*.safetensors")):
+        return None
+    return find_checkpoint(place)
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:

@@ -1,8 +1,9 @@
 """Write files atomically: a reader sees the old file or the new one, never half of it.
 
-Start at `write_whole`; `atomic_write` streams; `check_ownership` refuses to overwrite a
-file of another kind; `DiskCache` keeps values by key, and `cache_folder` says where;
-`abandon_in_children` keeps forked children from what is their parent's.
+Start at `write_whole`; `atomic_write` streams;
+`check_ownership` refuses to overwrite a file of another kind; `DiskCache` keeps values
+by key, and `cache_folder` says where; `abandon_in_children` keeps forked children from
+what is their parent's.
 """
 
 from ._atomic import (
@@ -15,6 +16,7 @@ from ._atomic import (
 from ._disk_cache import DiskCache, cache_folder
 from ._fork import abandon_in_children
 from ._lock import lock, unlock
+from ._orbax_messages import mute_orbax
 
 __all__ = [
     "DiskCache",
@@ -24,6 +26,7 @@ __all__ = [
     "check_ownership",
     "lock",
     "make_folder",
+    "mute_orbax",
     "unlock",
     "write_error_reason",
     "write_whole",

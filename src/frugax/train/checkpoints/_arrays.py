@@ -6,12 +6,8 @@ ever holds the whole of a sharded array.
 
 import contextlib
 import errno
-import functools
 import itertools
-import logging
-import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +18,7 @@ import numpy as np
 
 from frugax.budget import format_bytes
 from frugax.errors import CheckpointError, OutputError
-from frugax.fileio import write_error_reason
+from frugax.fileio import mute_orbax, write_error_reason
 
 from ..processes import shard_global
 from ..step import TrainState
@@ -160,7 +156,7 @@ def _open_orbax() -> Iterator[tuple[Any, Any]]:
         # Two saves may be under way, of the latest state and of the best one.
         barrier_sync_key_prefix=f"frugax{next(_saves)}"
     )
-    _mute_orbax()
+    mute_orbax()
     with contextlib.closing(
         ocp.AsyncCheckpointer(
             ocp.StandardCheckpointHandler(multiprocessing_options=options),
@@ -172,27 +168,6 @@ def _open_orbax() -> Iterator[tuple[Any, Any]]:
         )
     ) as checkpointer:
         yield ocp, checkpointer
-
-
-@functools.cache
-def _mute_orbax() -> None:
-    """Keep Orbax from printing what it raises; the caller gets one error instead.
-
-    For good, because threads of a write that failed go on after it is closed.
-    """
-    logging.getLogger("absl").addFilter(
-        lambda record: f"{os.sep}orbax{os.sep}" not in record.pathname
-    )
-    usual = sys.unraisablehook
-
-    def hook(found: Any) -> None:
-        # Python prints this for each of TensorStore's writes that ends after the first
-        # one has failed, since Orbax has closed its event loop by then.
-        is_late = found.object is None and isinstance(found.exc_value, RuntimeError)
-        if not (is_late and str(found.exc_value) == "Event loop is closed"):
-            usual(found)
-
-    sys.unraisablehook = hook
 
 
 def _pack(leaf: Any) -> Any:
