@@ -136,6 +136,12 @@ def test_the_limits_choose_the_bits(folder, compress, tmp_path, limits, bits):
     assert f" {codec} " in out
 
 
+@pytest.mark.parametrize("to", ["new/w.gguf", "new/folder"])
+def test_the_folder_above_is_made(folder, compress, tmp_path, to):
+    assert compress("--size", "8bpw", "--to", to)[0] == 0
+    assert [p.name for p in (tmp_path / "new").iterdir()] == [to.partition("/")[2]]
+
+
 @pytest.mark.parametrize("to", ["gguf", "compressed-tensors"])
 @pytest.mark.parametrize("limits", [("--size", "1KiB"), ("--rel-error", "1e-6")])
 def test_what_is_there_stays_where_nothing_is_within_the_limits(

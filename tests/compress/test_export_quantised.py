@@ -1,15 +1,17 @@
 """Files for other tools: GGUF and int8 `.safetensors`, with the error each costs."""
 
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from frugax import SizeBudget, compress
 from frugax.cli import main
 from frugax.compress._roles import ModelConfig, Role, find_roles
-from frugax.errors import UnsupportedFileError
+from frugax.errors import OutputError, UnsupportedFileError
 from gguf_file import read_gguf
 from refusals import refuses
 
@@ -312,6 +314,21 @@ def test_experts_are_rounded_one_by_one(tmp_path, kind, bits):
         for name, matrix in expected.items():
             decoded = found[f"{prefix}.{i}.{name}.weight"]
             assert error(decoded, matrix) < {4: 0.1, 8: 0.008}[bits]
+
+
+def test_a_folder_whose_tokeniser_has_no_room_is_not_there(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    model = tmp_path / "model"
+    model.mkdir()
+    save_file({"a.weight": np.ones((64, 64), "f4")}, model / "model.safetensors")
+    for name in ("config.json", "tokenizer.json"):
+        (model / name).write_text('{"model_type": "llama"}')
+    monkeypatch.setattr("shutil.copyfile", full)
+    with refuses(OutputError, tmp_path / "to"):
+        compress.export_quantised(model, tmp_path / "to")
+    assert os.listdir(tmp_path) == ["model"]
 
 
 def test_the_report_states_the_share_that_stays(tmp_path):

@@ -222,6 +222,27 @@ def test_weights_go_back_to_a_folder_of_shards(folder, tmp_path, monkeypatch):
     assert compress.load_weights(out).keys() == weights.keys()
 
 
+@pytest.mark.parametrize("at", [0, 2, 3])
+def test_a_folder_of_shards_that_is_interrupted_is_not_there(
+    folder, tmp_path, monkeypatch, at
+):
+    file, out = tmp_path / "w.fxz", tmp_path / "out"
+    compress.save(file, compress.load_weights(folder), EXACT)
+    monkeypatch.setattr("frugax.compress._export._SHARD_BYTES", 250)
+    before, shares = sorted(tmp_path.iterdir()), []
+
+    def stop(share, _):
+        shares.append(share)
+        if len(shares) > at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compress.export_safetensors(file, out, progress=stop)
+    assert sorted(tmp_path.iterdir()) == before
+    assert shares == sorted(shares)
+    assert shares[-1] < 1
+
+
 def test_weights_come_back_into_the_tree_of_the_caller(tmp_path):
     state = {
         "inner": State(jnp.arange(6.0).reshape(2, 3), np.int32(4)),

@@ -63,3 +63,30 @@ def test_a_folder_where_a_file_is_needed_is_named(tmp_path):
     with refuses(OutputError):
         fileio.write_whole(tmp_path / "x", b"data")
     assert os.listdir(tmp_path) == ["x"]
+
+
+def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
+    def write(text, error=None):
+        with fileio.atomic_folder(tmp_path / "new" / "folder") as folder:
+            (folder / "a").write_text(text)
+            if error is not None:
+                raise error
+            (folder / "b").write_text(text)
+
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    for error, raised in ((KeyboardInterrupt, KeyboardInterrupt), (full, OutputError)):
+        with pytest.raises(raised):
+            write("broken off", error)
+        assert os.listdir(tmp_path / "new") == []
+    write("first")
+    (tmp_path / "new" / "folder" / "mine").write_text("mine")
+    write("second")
+    assert os.listdir(tmp_path / "new") == ["folder"]
+    there = {p.name: p.read_text() for p in (tmp_path / "new" / "folder").iterdir()}
+    assert there == {"a": "second", "b": "second", "mine": "mine"}
+    fileio.write_whole(tmp_path / "file", b"")
+    with (
+        refuses(OutputError, tmp_path / "file"),
+        fileio.atomic_folder(tmp_path / "file") as folder,
+    ):
+        (folder / "a").write_text("")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from frugax.fileio import write_whole
+from frugax.fileio import atomic_folder, write_whole
 
 from ._export_layout import (
     Entry,
@@ -144,13 +144,7 @@ class CompressedTensors:
             CorruptFileError: the existing file is not a configuration.
             UnsupportedFileError: the file cannot hold a tensor.
         """
-        write_parts(self.file, parts, place)
-        if self.config.entries and self.source != self.folder:
-            for file in sorted(self.source.iterdir()):
-                if file.suffix in _COPIED and not is_index(file):
-                    shutil.copyfile(file, self.folder / file.name)
-        path = self.folder / "config.json"
-        config = ModelConfig.read(path).entries or self.config.entries
+        config = ModelConfig.read(self.folder).entries or self.config.entries
         weights = {
             "num_bits": self.bits,
             "type": "int",
@@ -190,7 +184,13 @@ class CompressedTensors:
             "ignore": kept,
         }
         whole = {**config, "quantization_config": entry}
-        write_whole(path, json.dumps(whole, indent=2) + "\n")
+        with atomic_folder(self.folder) as made:
+            write_parts(made / self.file.name, parts, place)
+            if self.config.entries and self.source != self.folder:
+                for file in sorted(self.source.iterdir()):
+                    if file.suffix in _COPIED and not is_index(file):
+                        shutil.copyfile(file, made / file.name)
+            write_whole(made / "config.json", json.dumps(whole, indent=2) + "\n")
 
 
 def _split_experts(entry: Entry, config: ModelConfig) -> Iterator[Item]:

@@ -3,13 +3,13 @@
 import json
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from frugax.errors import UnsupportedFileError
-from frugax.fileio import atomic_write, write_whole
+from frugax.fileio import atomic_folder, atomic_write, write_whole
 
 from ._arguments import MonotonicProgress, Progress, check_path, check_progress
 from ._export_layout import write_safetensors
@@ -48,30 +48,31 @@ def export_safetensors(
     """
     suffix = "" if not Path(to).suffix or Path(to).is_dir() else ".safetensors"
     with _open_source(file, to, suffix, progress) as compressed:
-        records = compressed.header.tensors
+        records, pieces = compressed.header.tensors, _Pieces(compressed, progress)
         if suffix:
-            _write_shard(compressed, records, Path(to), progress)
-            return
-        Path(to).mkdir(parents=True, exist_ok=True)
-        shards = _shard(records)
-        names = [
-            f"model-{i:05}-of-{len(shards):05}.safetensors"
-            for i in range(1, len(shards) + 1)
-        ]
-        if len(shards) == 1:
-            names = ["model.safetensors"]
-        for name, shard in zip(names, shards, strict=True):
-            _write_shard(compressed, shard, Path(to) / name, progress)
-        if len(shards) > 1:
-            index = {
-                "metadata": {"total_size": sum(record.nbytes for record in records)},
-                "weight_map": {
-                    record.name: name
-                    for name, shard in zip(names, shards, strict=True)
-                    for record in shard
-                },
-            }
-            write_whole(Path(to) / SHARD_INDEX, json.dumps(index, indent=2))
+            _write_shard(compressed, records, Path(to), pieces)
+        else:
+            shards = _shard(records)
+            names = [
+                f"model-{i:05}-of-{len(shards):05}.safetensors"
+                for i in range(1, len(shards) + 1)
+            ]
+            if len(shards) == 1:
+                names = ["model.safetensors"]
+            with atomic_folder(to) as folder:
+                for name, shard in zip(names, shards, strict=True):
+                    _write_shard(compressed, shard, folder / name, pieces)
+                if len(shards) > 1:
+                    index = _index_shards(dict(zip(names, shards, strict=True)))
+                    write_whole(folder / SHARD_INDEX, json.dumps(index, indent=2))
+        pieces.finish()
+
+
+def _index_shards(shards: Mapping[str, Sequence[Record]]) -> dict[str, object]:
+    """Return the index of files by the tensors in each."""
+    files = {record.name: name for name, shard in shards.items() for record in shard}
+    total = sum(record.nbytes for shard in shards.values() for record in shard)
+    return {"metadata": {"total_size": total}, "weight_map": files}
 
 
 def _shard(records: Sequence[Record]) -> list[list[Record]]:
@@ -88,18 +89,11 @@ def _shard(records: Sequence[Record]) -> list[list[Record]]:
 
 
 def _write_shard(
-    compressed: CompressedFile,
-    records: Sequence[Record],
-    to: Path,
-    progress: Progress | None,
+    compressed: CompressedFile, records: Sequence[Record], to: Path, pieces: "_Pieces"
 ) -> None:
     by_name = {record.name: record for record in records}
-
-    def decode(names: Sequence[str]) -> Iterator[Iterator[bytes]]:
-        ordered = [by_name[name] for name in names]
-        return (p for _, p in _decode_pieces(compressed, ordered, progress))
-
     entries = [(r.name, r.dtype, r.shape) for r in records]
+    decode = lambda names: (pieces.read(by_name[name]) for name in names)
     # The name of the file in errors is the one that was compressed.
     metadata = compressed.header.metadata
     write_safetensors(to, entries, decode, compressed.place, metadata)
@@ -119,7 +113,7 @@ def export_npz(
     """
     place = os.fspath(file)
     with _open_source(file, to, ".npz", progress) as compressed:
-        records = compressed.header.tensors
+        records, pieces = compressed.header.tensors, _Pieces(compressed, progress)
         for record in records:
             if dtype_from_name(record.dtype).kind == "V":  # read as void
                 raise UnsupportedFileError(
@@ -135,7 +129,7 @@ def export_npz(
                 )
         # Not `np.savez`, which takes no array named "file".
         with atomic_write(to) as out, zipfile.ZipFile(out, "w") as packed:
-            for record, pieces in _decode_pieces(compressed, records, progress):
+            for record in records:
                 dtype = dtype_from_name(record.dtype)
                 head = {
                     "descr": np.lib.format.dtype_to_descr(dtype),
@@ -147,7 +141,8 @@ def export_npz(
                 # 2 GiB.
                 with packed.open(name, "w", force_zip64=True) as member:
                     np.lib.format.write_array_header_1_0(member, head)
-                    member.writelines(pieces)
+                    member.writelines(pieces.read(record))
+        pieces.finish()
 
 
 def _open_source(
@@ -170,14 +165,22 @@ def _open_source(
     return open_file(file)
 
 
-def _decode_pieces(
-    file: CompressedFile, records: Sequence[Record], progress: Progress | None
-) -> Iterator[tuple[Record, Iterator[bytes]]]:
-    # Yield every tensor and its bytes piece by piece: use these before the next one.
-    report = MonotonicProgress(progress)
-    total, done = max(1, sum(record.nbytes for record in records)), 0
-    for record in records:
-        report(done / total, f"decoding {record.name or 'the array'}")
-        yield record, (part.tobytes() for _, part in file.parts(record.name))
-        done += record.nbytes
-    report.finish()
+class _Pieces:
+    """The tensors of a file as bytes, and the share of them that was read."""
+
+    def __init__(self, file: CompressedFile, progress: Progress | None) -> None:
+        self._file, self._report = file, MonotonicProgress(progress)
+        self._total = max(1, sum(record.nbytes for record in file.header.tensors))
+        self._done = 0
+
+    def read(self, record: Record) -> Iterator[bytes]:
+        """Yield the bytes of a tensor."""
+        what = f"decoding {record.name or 'the array'}"
+        self._report(self._done / self._total, what)
+        for _, part in self._file.parts(record.name):
+            yield part.tobytes()
+        self._done += record.nbytes
+
+    def finish(self) -> None:
+        """Report that all were read."""
+        self._report.finish()

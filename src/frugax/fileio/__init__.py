@@ -1,15 +1,17 @@
 """Write files atomically: a reader sees the old file or the new one, never half of it.
 
-Start at `write_whole`; `atomic_write` streams;
+Start at `write_whole`; `atomic_write` streams, `atomic_folder` writes several files;
 `check_ownership` refuses to overwrite a file of another kind; `DiskCache` keeps values
 by key, and `cache_folder` says where; `abandon_in_children` keeps forked children from
 what is their parent's.
 """
 
 from ._atomic import (
+    atomic_folder,
     atomic_write,
     check_ownership,
     make_folder,
+    move_into_place,
     write_error_reason,
     write_whole,
 )
@@ -21,11 +23,13 @@ from ._orbax_messages import mute_orbax
 __all__ = [
     "DiskCache",
     "abandon_in_children",
+    "atomic_folder",
     "atomic_write",
     "cache_folder",
     "check_ownership",
     "lock",
     "make_folder",
+    "move_into_place",
     "mute_orbax",
     "unlock",
     "write_error_reason",

@@ -95,6 +95,50 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary folder that becomes `path` when the block ends without error.
+
+    If the block raises, nothing is left of it. Where `path` is a folder already, the
+    files replace those of their names, and other files stay.
+
+    Args:
+        path: the folder to write; missing ones above it are created.
+
+    Yields:
+        The temporary folder, beside `path`.
+
+    Raises:
+        OutputError: the disk is full, permission is missing, or `path` is blocked.
+    """
+    target = Path(path)
+    beside = make_folder(target.parent)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".frugax-", dir=beside) as temporary:
+            made = Path(temporary) / "made"
+            made.mkdir()
+            yield made
+            move_into_place(made, target)
+    except OSError as e:
+        raise OutputError(write_error_reason(target, e)) from e
+
+
+def move_into_place(made: Path, target: Path) -> None:
+    """Move a file, or a folder's files, to where they are wanted, on the same disk.
+
+    Raises:
+        OutputError: something is in the way.
+    """
+    try:
+        if not (made.is_dir() and target.is_dir()):
+            made.replace(target)
+            return
+        for file in sorted(made.iterdir()):
+            file.replace(target / file.name)
+    except OSError as e:
+        raise OutputError(write_error_reason(target, e)) from e
+
+
 def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
     """Write a file atomically.
 
