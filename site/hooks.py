@@ -198,14 +198,12 @@ def packages() -> list[str]:
     """The packages with a page of reference."""
     source = ROOT / "src" / "frugax"
     found = sorted(path.parent.name for path in source.glob("*/__init__.py"))
-    # `models` exports every layer, too many for one page.
-    found.insert(found.index("models") + 1, "models.layers")
     return [package for package in found if package not in NO_REFERENCE]
 
 
 def exported_names(package: str) -> list[str]:
     """The names that a package exports, without importing it."""
-    folder = ROOT.joinpath("src", "frugax", *package.split("."))
+    folder = ROOT / "src" / "frugax" / package
     stub = folder / "__init__.pyi"
     if stub.is_file():
         tree = ast.parse(stub.read_text())
@@ -227,15 +225,14 @@ def exported_names(package: str) -> list[str]:
 
 def reference_page(package: str) -> str:
     """A page with every public name of a package."""
-    folder = package.replace(".", "/")
     summary = (
-        ast.get_docstring(ast.parse(read(f"src/frugax/{folder}/__init__.py"))) or ""
+        ast.get_docstring(ast.parse(read(f"src/frugax/{package}/__init__.py"))) or ""
     )
     names = exported_names(package)
     # The page about the package explains; this one is for looking things up.
-    guide, page = "", package.rpartition(".")[2]
-    if (DOCS / f"{page}.md").is_file():
-        guide = f"Guide: [{page}](../{page}.md)."
+    guide = ""
+    if (DOCS / f"{package}.md").is_file():
+        guide = f"Guide: [{package}](../{package}.md)."
     entries = "\n\n".join(f"::: frugax.{package}.{name}" for name in names)
     return f"# frugax.{package}\n\n{summary.splitlines()[0]} {guide}\n\n{entries}\n"
 

@@ -13,6 +13,7 @@ import pytest
 from frugax.causal import CampaignConfig
 from frugax.causal.campaign import CampaignSettings
 from frugax.cli import main
+from frugax.models import layers
 from frugax.run import Budgets, RunConfig, TrainConfig
 
 ROOT = Path(__file__).parent.parent
@@ -63,7 +64,7 @@ def test_the_reference_has_every_public_name(package):
     if package == "models" and importlib.util.find_spec("torch") is None:
         exported.add("TorchBackend")  # public beside torch only
     assert set(names) <= exported
-    # Names of JAX are left to its reference, and layers have a page of their own.
+    # Names of JAX are left to its reference, and layers are those of `layers`.
     assert package in {"jaxprs", "models"} or set(names) == exported
     page = hooks.reference_page(package)
     assert all(f"::: frugax.{package}.{name}\n" in page for name in names)
@@ -177,4 +178,4 @@ def test_the_page_of_layers_names_each_layer():
     page = (ROOT / "docs" / "layers.md").read_text()
     table = re.findall(r"^\| .* \| (.*) \|$", page, flags=re.M)
     named = re.findall(r"\b[A-Z]\w*", " ".join(table[1:]))
-    assert sorted(named) == sorted(hooks.exported_names("models.layers"))
+    assert sorted(named) == sorted(layers.__all__)
