@@ -191,6 +191,37 @@ def test_of_two_models_in_a_folder_one_is_read_and_the_other_named(
     assert {name: array.sum() for name, array in weights.items()} == {"w": 3}
 
 
+def test_weights_of_folders_within_are_named(tmp_path):
+    # As sentence-transformers and trainings have them.
+    for folder in ("", "2_Dense", "checkpoint-500"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        save_file({"w": np.ones(3)}, tmp_path / folder / "model.safetensors")
+    with warns(UserWarning, "2_Dense/", "checkpoint-500/"):
+        assert len(compress.load_weights(tmp_path)) == 1
+
+
+def test_an_adapter_beside_a_pickled_model_is_not_the_model(tmp_path):
+    (tmp_path / "pytorch_model-00001-of-00001.bin").write_bytes(b"PK")
+    (tmp_path / "training_args.bin").write_bytes(b"PK")
+    save_file({"w": np.ones(3)}, tmp_path / "adapter_model.safetensors")
+    with refuses(frugax.UnsupportedFileError, "pytorch_model-00001-of-00001.bin"):
+        compress.load_weights(tmp_path)
+    (tmp_path / "adapter_model.safetensors").rename(tmp_path / "model.safetensors")
+    assert len(compress.load_weights(tmp_path)) == 1
+
+
+def test_links_of_a_cache_are_followed(tmp_path):
+    (tmp_path / "blobs").mkdir()
+    save_file({"w": np.ones(3)}, tmp_path / "blobs" / "5f0b")
+    link = tmp_path / "snapshots" / "model.safetensors"
+    link.parent.mkdir()
+    link.symlink_to("../blobs/5f0b")
+    assert len(compress.load_weights(link.parent)) == 1
+    (tmp_path / "blobs" / "5f0b").unlink()  # as after an interrupted download
+    with refuses(frugax.CorruptFileError, link):
+        compress.load_weights(link.parent)
+
+
 @pytest.mark.parametrize("within", ["unet", "snapshots/5f0b", "a/b/c"])
 def test_a_folder_of_models_names_them(tmp_path, within):
     (tmp_path / within).mkdir(parents=True)

@@ -20,6 +20,9 @@ PAIRS = {
     "gptq": {"q_proj.qweight": integers("i4"), "q_proj.scales": FLOATS},
     "awq": {"l.0.fc.qweight": integers("i4"), "l.0.fc.scales": FLOATS},
     "bitsandbytes": {"up.weight": integers("u1"), "up.weight.absmax": FLOATS},
+    "bitsandbytes of 8 bits": {"up.weight": integers("i1"), "up.SCB": FLOATS},
+    "aqlm": {"up.codes": integers("i2"), "up.scales": FLOATS},
+    "vptq": {"up.indices": integers("u2"), "up.weight_scale": FLOATS},
     "compressed-tensors": {
         "up.weight_packed": integers("i4"),
         "up.weight_scale": FLOATS,

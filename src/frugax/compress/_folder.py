@@ -36,12 +36,12 @@ class Shards:
     Attributes:
         files: their paths.
         assigned: the file of each tensor by an index; None without an index.
-        unused: `.safetensors` files of the folder that are no part of the model.
+        unused: names of files and folders within, with weights that are no part of it.
     """
 
     files: tuple[Path, ...]
     assigned: Mapping[str, Path] | None = None
-    unused: tuple[Path, ...] = ()
+    unused: tuple[str, ...] = ()
 
 
 def is_index(path: Path) -> bool:
@@ -59,6 +59,21 @@ def find_shards(place: Path) -> Shards:
     folder = place if place.is_dir() else place.parent
     # Hidden ones are of the system: macOS puts ._model.safetensors beside a copy.
     there = sorted(folder.glob("[!.]*.safetensors"))
+    # Modules of sentence-transformers, and earlier checkpoints of a training.
+    within = {f"{file.parent.name}/" for file in folder.glob("[!.]*/*.safetensors")}
+
+    def shards(files: Iterable[Path], assigned: Mapping[str, Path] | None) -> Shards:
+        """Return the files of the model, and what is left out."""
+        files = tuple(files)
+        for file in files:
+            if not file.is_file():  # or a link, as in a cache of Hugging Face
+                why = "an index names this file" if assigned else "this is a link"
+                raise CorruptFileError(
+                    f"{file}: {why}, and it is not there: download it too."
+                )
+        unused = [file.name for file in there if file not in files]
+        return Shards(files, assigned, (*unused, *sorted(within)))
+
     indices = [place]
     if place.is_dir():
         found = sorted(filter(is_index, folder.glob("[!.]*.json")))
@@ -77,29 +92,24 @@ def find_shards(place: Path) -> Shards:
                 )
             by.setdefault(name, index)
     if assigned:
-        files = sorted(set(assigned.values()))
-        for file in files:
-            if not file.is_file():
-                raise CorruptFileError(
-                    f"{file}: an index names this file, and it is not there: download "
-                    "it too."
-                )
-        return Shards(tuple(files), assigned, tuple(f for f in there if f not in files))
+        return shards(sorted(set(assigned.values())), assigned)
     if not place.is_dir():
         raise UnsupportedFileError(f"{place}: this index names no .safetensors file.")
-    if not there:
-        pickles = [f for f in sorted(folder.iterdir()) if f.suffix in _PICKLES]
-        if pickles:
-            raise UnsupportedFileError(refuse_pickle(pickles[0]))
+    models = [file for file in there if file.name in _MODELS]
+    if models:
+        return shards(models[:1], None)
+    pickles = [f for f in sorted(folder.iterdir()) if is_pickle(f)]
+    # An adapter, say, beside a model that is a pickle is not that model.
+    whole = [file for file in pickles if file.name.startswith("pytorch_model")]
+    if not there or whole:
+        for file in whole or pickles:
+            raise UnsupportedFileError(refuse_pickle(file))
         raise UnsupportedFileError(
             f"{folder}: this folder has no .safetensors file"
             f"{_suggest_subfolders(folder)}."
         )
-    for file in there:
-        if file.name in _MODELS:
-            return Shards((file,), unused=tuple(f for f in there if f != file))
     _check_complete(there)
-    return Shards(tuple(there))
+    return shards(there, None)
 
 
 def _suggest_subfolders(folder: Path) -> str:

@@ -230,12 +230,13 @@ def _read_folder(place: Path) -> dict[str, np.ndarray]:
                 f"{shard}: an index names the tensor {name!r} in this file, "
                 "and it is not there: download both again."
             )
-    left_out = [*(file.name for file in shards.unused), *stale]
-    if left_out:
-        model = shards.files[0].name if shards.assigned is None else "in the index"
+    if left_out := [*shards.unused, *stale]:
+        model = "in the index"
+        if shards.assigned is None:
+            model = ", ".join(file.name for file in shards.files)
         warnings.warn(
             f"{place}: the model is {model}, so these are left out: "
-            f"{', '.join(left_out)}. Name a file to read it.",
+            f"{', '.join(left_out)}. Name one to read it.",
             stacklevel=3,
         )
     return weights

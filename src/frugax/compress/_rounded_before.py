@@ -3,18 +3,20 @@
 Files of quantised models hold integers beside the steps that they count in. The
 integers are random bits, which no codec shortens, so all of a budget would be met by
 rounding the steps, and with them every weight. Names of the pairs are those of AutoGPTQ
-and AutoAWQ (`qweight`, `scales`), bitsandbytes (`weight`, `weight.absmax`),
-compressed-tensors (`weight_packed`, `weight_scale`), float8 checkpoints (`weight`,
-`weight_scale_inv`) and MXFP4 (`gate_up_proj_blocks`, `gate_up_proj_scales`).
+and AutoAWQ (`qweight`, `scales`), bitsandbytes (`weight`, `weight.absmax` or `SCB`),
+AQLM (`codes`, `scales`), compressed-tensors (`weight_packed`, `weight_scale`), float8
+checkpoints (`weight`, `weight_scale_inv`) and MXFP4 (`gate_up_proj_blocks`,
+`gate_up_proj_scales`).
 """
 
 from collections.abc import Iterable, Iterator
 
 from frugax.errors import UnsupportedFileError
 
-_INTEGERS = ("int8", "uint8", "int32", "uint32", "int4", "uint4")
+# Not of 64 bits: those are indices, beside such scales as Swin's `logit_scale`.
+_INTEGERS = tuple(f"{u}int{bits}" for bits in (4, 8, 16, 32) for u in ("", "u"))
 _SMALL_FLOATS = ("float8", "float4")
-_STEPS = ("scale", "absmax")
+_STEPS = ("scale", "absmax", "scb")
 
 
 def refuse_rounded(tensors: Iterable[tuple[str, str, int]]) -> None:
