@@ -3,10 +3,12 @@
 import copy
 import functools
 import gc
+import inspect
 import pickle
 import threading
 import warnings
 import weakref
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -179,9 +181,47 @@ def test_the_methods_of_a_jitted_function_are_there():
     assert fx.measure.program(compiled).temp_bytes == step.plan.predicted
     assert step.trace(*shapes).out_info == plain.trace(*shapes).out_info
     assert step.eval_shape(*shapes) == plain.eval_shape(*shapes)
+    step(WEIGHTS, ROWS)
     step.clear_cache()
     assert step.plan is None
     assert isinstance(step, jax.stages.Wrapped)
+
+
+@pytest.mark.parametrize("memory", ["60%", None])
+def test_its_attributes_are_those_of_a_jitted_function(memory):
+    def scaled(w, x, *, size):
+        return size * jax.grad(loss)(w, x)
+
+    given = functools.partial(scaled, size=2.0)
+    ours: Any = fx.jit(given, memory=memory)
+    theirs: Any = jax.jit(given)
+    for rows in (512, 512, 256):
+        assert_same(ours(WEIGHTS, ROWS[:rows]), theirs(WEIGHTS, ROWS[:rows]))
+        assert ours._cache_size() == theirs._cache_size()
+    ours.clear_cache()
+    assert ours._cache_size() == 0
+    assert ours.__name__ == theirs.__name__
+    assert ours._fun is ours.__wrapped__ is theirs.__wrapped__
+    assert inspect.signature(ours) == inspect.signature(theirs)
+    names = [f.lower(WEIGHTS, ROWS).as_text().split()[1] for f in (ours, theirs)]
+    assert names[0] == names[1]
+
+
+class Doubled:
+    def __call__(self, x):
+        return 2 * x
+
+
+def test_a_report_names_the_function_and_its_line():
+    line = lambda code: f"{Path(__file__).name}:{code.co_firstlineno}"
+    partial = functools.partial(functools.partial(sgd, WEIGHTS))
+    for fun, name, code in (
+        (sgd, "sgd", sgd.__code__),
+        (partial, "sgd", sgd.__code__),
+        (Doubled(), "Doubled", Doubled.__call__.__code__),
+    ):
+        step = fx.jit(fun)
+        assert (step.record.name, step.record.place) == (name, line(code))
 
 
 def test_it_is_copied_and_pickled_as_a_jitted_function():

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
+from frugax.capture._jit import _open_ledger
 from frugax.train import CompileLedger
 from refusals import refuses
 
@@ -35,7 +36,16 @@ def test_a_ledger_counts_compiles_of_each_function_and_not_calls():
     assert ledger.functions["halve"] == 2 == ledger.compiles
 
 
-@pytest.mark.usefixtures("no_persistent_cache")
+@pytest.fixture
+def no_other_ledger():
+    """Close the ledger of `fx.jit`, which stays open from its first function on."""
+    ledger = _open_ledger()
+    ledger.__exit__()
+    yield
+    ledger.__enter__()
+
+
+@pytest.mark.usefixtures("no_persistent_cache", "no_other_ledger")
 def test_a_closed_ledger_counts_no_more_and_leaves_no_listener(monkeypatch):
     listeners = []
 

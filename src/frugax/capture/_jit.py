@@ -32,11 +32,11 @@ from frugax.jaxprs import (
 )
 from frugax.targets import find_target
 from frugax.train.compiles import (
+    CompileLedger,
     Signature,
     find_call_site,
     find_nearest_changes,
     is_user_file,
-    thread_compiles,
     warn_at_call_site,
 )
 
@@ -127,20 +127,21 @@ class PlannedFunction:
         needs_gradient: bool = True,
         on_step: Callable[[TracedStep], None] | None = None,
     ) -> None:
-        functools.update_wrapper(self, fun, updated=())
-        name = getattr(fun, "__name__", type(fun).__name__)
-        self.record = CallRecord(name, _find_place(fun))
+        # This one is a part of other programs, and traces as JAX does.
+        self._plain: Any = jax.jit(fun, **options)
+        # JAX gives a partial function the name of the whole one.
+        functools.update_wrapper(self, self._plain, updated=())
+        self.__wrapped__ = fun
+        self.record = CallRecord(*_find_source(fun))
         self.on_plan: Callable[[CallRecord], None] | None = None
         self.on_compile: Callable[[PlannedFunction], None] | None = None
         self._fun, self._budget, self._options = fun, budget, options
         self._needs_gradient, self._on_step = needs_gradient, on_step
-        # This one is a part of other programs, and traces as JAX does.
-        self._plain: Any = jax.jit(fun, **options)
         self._positions = static_positions(self._plain)
         self._names = static_names(self._plain)
         self._watched: _Program | None = None
         if budget is None and on_step is None:
-            traced = functools.wraps(fun)(lambda *a, **k: self._trace_into(a, k))
+            traced = self._named(lambda *a, **k: self._trace_into(a, k))
             self._watched = _Program(jax.jit(traced, **options))
         # Several threads may make the first call, such as the actors of a learner.
         self._lock = threading.RLock()
@@ -151,7 +152,7 @@ class PlannedFunction:
         self._unread: list[_Compiled] = []
         self._most_demanding: _Compiled | None = None
         self._has_compiled = False
-        self._compiled = thread_compiles()
+        self._ledger = _open_ledger()
         # Plans of programs that do not fit, by `Call.kind`.
         self._missed: dict[Hashable, list[JitPlan]] = {}
         self._signatures: list[Signature] = []
@@ -165,19 +166,19 @@ class PlannedFunction:
         program = self._latest if len(self._programs) == 1 else None
         if program is None:
             program = self._program_for(args, kwargs)
-        compiled = self._compiled.count
+        compiled = self._num_compiled()
         try:
             result = program.jitted(*args, **kwargs)
         except _OtherSignatureError:
             try:
                 program = self._program_for(args, kwargs)
-                compiled = self._compiled.count
+                compiled = self._num_compiled()
                 result = program.jitted(*args, **kwargs)
             except _OtherSignatureError:
                 # A setting of JAX that the key does not hold has changed.
                 result = self._plain(*args, **kwargs)
         # Without a new trace JAX compiles for arrays on other devices, for example.
-        is_compiled = self._compiled.count > compiled
+        is_compiled = self._num_compiled() > compiled
         if program.is_new or is_compiled:
             self._note_compile(began, program, args, kwargs, is_compiled=is_compiled)
         return result
@@ -219,6 +220,12 @@ class PlannedFunction:
         if self._latest is not None and not is_tracing():
             return self._program_for(args, kwargs).jitted.eval_shape(*args, **kwargs)
         return self._plain.eval_shape(*args, **kwargs)
+
+    def _cache_size(self) -> int:
+        """The number of programs for its calls, as of a jitted function."""
+        if self._watched is not None:
+            return self._watched.jitted._cache_size()
+        return len(self._programs)
 
     def clear_cache(self) -> None:
         """Forget all programs and their plans."""
@@ -298,6 +305,14 @@ class PlannedFunction:
         self._latest = program
         return program
 
+    def _named(self, fun: Callable[..., Any]) -> Callable[..., Any]:
+        """`fun` with the name and the signature that JAX gives the user's function."""
+        return functools.update_wrapper(fun, self._plain, updated=())
+
+    def _num_compiled(self) -> int:
+        """The number of programs that this thread has compiled, of any function."""
+        return self._ledger.threads.get(threading.get_ident(), 0)
+
     def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         static: list[tuple[int | str, Any]] = []
         dynamic = list(args)
@@ -314,7 +329,7 @@ class PlannedFunction:
     ) -> _Program:
         """Trace the function, the only time for these shapes, and plan the program."""
         # A new function: JAX must not find a trace without marks.
-        fresh = functools.wraps(self._fun)(lambda *a, **k: self._trace_into(a, k))
+        fresh = self._named(lambda *a, **k: self._trace_into(a, k))
         with mark_gradients() as marker:
             traced = jax.jit(fresh, **self._options).trace(*args, **kwargs)
         out_tree = jax.tree.structure(traced.out_info)
@@ -322,7 +337,7 @@ class PlannedFunction:
         key = call.key
 
         def build(chosen: Chosen) -> FlatProgram:
-            @functools.wraps(self._fun)
+            @self._named
             def replay(*args: Any, **kwargs: Any) -> Any:
                 given = self._split(args, kwargs)
                 if given.key != key:
@@ -523,12 +538,24 @@ class PlannedFunction:
             self._unread.clear()
 
 
-def _find_place(fun: Callable[..., Any]) -> str:
-    code = getattr(inspect.unwrap(fun), "__code__", None)
+@functools.cache
+def _open_ledger() -> CompileLedger:
+    """The ledger of all functions, which is not closed again."""
+    return CompileLedger().__enter__()
+
+
+def _find_source(fun: Callable[..., Any]) -> tuple[str, str]:
+    """The name of a function, and `file.py:line` of its source or of what jits it."""
+    fun = inspect.unwrap(fun)
+    while isinstance(fun, functools.partial):
+        fun = inspect.unwrap(fun.func)
+    name = getattr(fun, "__name__", type(fun).__name__)
+    # An object is called by a method of its class.
+    code = getattr(fun, "__code__", getattr(type(fun).__call__, "__code__", None))
     if code is None or not is_user_file(code.co_filename):
         # A library wraps the user's function in one of its own.
-        return find_call_site()
-    return f"{Path(code.co_filename).name}:{code.co_firstlineno}"
+        return name, find_call_site()
+    return name, f"{Path(code.co_filename).name}:{code.co_firstlineno}"
 
 
 def _is_of_nnx(x: Any) -> bool:

@@ -9,10 +9,7 @@ from ._call_site import (
     is_user_file as is_user_file,
     warn_at_call_site as warn_at_call_site,
 )
-from ._ledger import (
-    CompileLedger as CompileLedger,
-    thread_compiles as thread_compiles,
-)
+from ._ledger import CompileLedger as CompileLedger
 from ._signature import (
     Change as Change,
     Signature as Signature,

@@ -7,49 +7,53 @@ import sys
 import sysconfig
 import traceback
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 
-# Libraries whose frames may lie between the user's code and ours.
-_LIBRARIES = (
-    "beartype",
-    "blackjax",
-    "chex",
-    "diffrax",
-    "distrax",
-    "equinox",
-    "flax",
-    "frugax",
-    "haiku",
-    "jax",
-    "jaxlib",
-    "jaxtyping",
-    "jraph",
-    "lineax",
-    "numpy",
-    "numpyro",
-    "optax",
-    "optimistix",
-    "scipy",
-)
-_STANDARD = Path(sysconfig.get_path("stdlib"))
+_PYTHON, _SELF = "python", "frugax"
+# Folders of installed packages, and those of Python and of its launchers of programs.
+_INSTALLED = ("site-packages", "dist-packages")
+_FOLDERS = {
+    Path(sys.modules[_SELF].__file__ or "").parent: _SELF,
+    Path(sysconfig.get_path("stdlib")): _PYTHON,
+    Path(sysconfig.get_path("scripts")): _PYTHON,
+}
 # The frames that XLA quotes in its own error, where a callback raised one.
 _QUOTED_FRAME = re.compile(r'File "(.+)", line (\d+), in')
 
 
-@functools.lru_cache(maxsize=1024)
 def is_user_file(filename: str) -> bool:
-    """Return whether a file is neither Python's nor of one of the libraries above."""
-    # Generated checks, and Python's own import of a library that jits at its import.
-    if filename.startswith("<") and ("beartype" in filename or "importlib" in filename):
-        return False
-    parents = set(Path(filename).parents)
-    if _STANDARD in parents and "site-packages" not in Path(filename).parts:
-        return False
-    modules = [sys.modules.get(name) for name in _LIBRARIES]
-    files = [getattr(module, "__file__", None) for module in modules]
-    # By folder, because tracebacks know file names and no modules.
-    return parents.isdisjoint(Path(file).parent for file in files if file)
+    """Return whether a file is neither Python's nor that of an installed package."""
+    return not _library_of(filename)
+
+
+@functools.lru_cache(maxsize=1024)
+def _library_of(filename: str) -> str:
+    """Return the library that a file belongs to; "" for the user's own."""
+    # Generated checks, and what Python runs before the user's code and at its imports.
+    if filename.startswith("<") and ("beartype" in filename or "frozen" in filename):
+        return _PYTHON
+    path = Path(filename)
+    for folder in _INSTALLED:
+        if folder in path.parts:
+            return path.parts[path.parts.index(folder) + 1]
+    return next((name for at, name in _FOLDERS.items() if at in path.parents), "")
+
+
+def _find_program(filenames: Iterable[str]) -> str:
+    """Return the library whose lines are the user's; "" if the user's own file is here.
+
+    A program that is installed itself, such as one that `python -m` runs, is the
+    package that was entered first.
+
+    Args:
+        filenames: of all frames, the outermost first.
+    """
+    libraries = [_library_of(filename) for filename in filenames]
+    if "" in libraries:
+        return ""
+    return next((x for x in libraries if x not in (_PYTHON, _SELF)), "")
 
 
 def find_call_site() -> str:
@@ -76,14 +80,10 @@ def find_error_site(error: BaseException, *, installed: bool = True) -> str:
         found += _QUOTED_FRAME.findall(str(error))
     if isinstance(error, SyntaxError) and error.filename:  # the file never ran
         found.append((error.filename, error.lineno))
-    sites = [
-        (Path(filename), line)
-        for filename, line in reversed(found)
-        if is_user_file(filename)
-    ]
-    own = [site for site in sites if "site-packages" not in site[0].parts]
-    for path, line in own or (sites if installed else []):
-        return f"{path.name}:{line}"
+    program = _find_program(filename for filename, _ in found)
+    for filename, line in reversed(found):
+        if _library_of(filename) == program and (installed or not program):
+            return f"{Path(filename).name}:{line}"
     return "?"
 
 
@@ -95,7 +95,12 @@ def warn_at_call_site(text: str, category: type[Warning]) -> None:
 
 def _find_user_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
     """Return the innermost user frame from this one on, and its depth from 1."""
-    depth = 1
-    while frame is not None and not is_user_file(frame.f_code.co_filename):
-        frame, depth = frame.f_back, depth + 1
-    return frame, depth
+    frames: list[FrameType] = []
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    program = _find_program(f.f_code.co_filename for f in reversed(frames))
+    for depth, found in enumerate(frames, 1):
+        if _library_of(found.f_code.co_filename) == program:
+            return found, depth
+    return None, len(frames)

@@ -1,11 +1,9 @@
 """`CompileLedger`: count how often XLA compiles, and which function.
 
 JAX announces every compilation through `jax.monitoring`; a ledger counts while it is
-open. No listener is registered while no ledger is open and nobody has called
-`thread_compiles`.
+open. No listener is registered while no ledger is open.
 """
 
-import functools
 import threading
 from collections import Counter
 
@@ -27,6 +25,8 @@ class CompileLedger:
 
     Attributes:
         functions: programs requested from XLA by function name, cache hits included.
+        threads: the same by the identifier of the thread, which is the one that needs
+            the program.
         cache_hits: programs found in the persistent cache instead of compiled.
 
     Example:
@@ -40,6 +40,7 @@ class CompileLedger:
 
     def __init__(self) -> None:
         self.functions: Counter[str] = Counter()
+        self.threads: Counter[int] = Counter()
         self.cache_hits = 0
 
     @property
@@ -77,32 +78,10 @@ def _on_duration(event: str, duration_secs: float, **labels: str | int) -> None:
     with _lock:
         for ledger in _open_ledgers:
             ledger.functions[name] += 1
+            ledger.threads[threading.get_ident()] += 1
 
 
 def _on_event(event: str, **labels: str | int) -> None:
     with _lock:
         for ledger in _open_ledgers:
             ledger.cache_hits += event == _CACHE_HIT
-
-
-class ThreadCompiles(threading.local):
-    """Programs that the reading thread has requested from XLA.
-
-    A difference tells whether the calls in between have compiled: JAX compiles in the
-    thread that needs the program.
-    """
-
-    count = 0
-
-
-@functools.cache
-def thread_compiles() -> ThreadCompiles:
-    """Return the counts of all threads, which begin at the first call."""
-    found = ThreadCompiles()
-
-    def count(event: str, duration_secs: float, **labels: str | int) -> None:
-        del duration_secs, labels
-        found.count += event == _XLA_EVENT
-
-    jax.monitoring.register_event_duration_secs_listener(count)
-    return found
