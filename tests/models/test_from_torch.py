@@ -1,5 +1,7 @@
 """Torch modules as models: structure, weights, ties and buffers, on both libraries."""
 
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -226,6 +228,18 @@ FUNCTIONS = {
     "counts": lambda x: torch.histc(x, 5, -1, 2) + torch.histc(x, 5),
     "experts": _mix,
     "bags": _bags,
+    "pads that cut": lambda x: F.pad(x, [2, -1, 0, 0], "reflect")
+    + F.pad(x, [-1, 2, 0, 0], "circular") + F.pad(x, [2, -1, 0, 0], "replicate"),
+    "odds of bytes": lambda x: torch.logit((x > 0).to(torch.uint8) * 2),
+    "whole powers": lambda x: (x * 3).int() ** (x * 2).int(),
+    "wrapped": lambda x: (x * 99).to(torch.uint8) + (x * 99).to(torch.int8),
+    "scatters without axes": lambda x: torch.scatter_reduce(
+        x[0, 0, 0, 0].scatter(0, torch.tensor(0), x.mean(), reduce="add"),
+        0, torch.tensor(0), x.mean(), "sum",
+    ),
+    "places of whole maxima": lambda x: F.max_pool2d(
+        (x * 9).int(), 2, return_indices=True
+    )[1],
     "complex numbers": lambda x: torch.fft.fft(x * 2j + (1 - 0.5j)).real,
 }  # fmt: skip
 
@@ -293,6 +307,10 @@ KINKS = {
     "adaptive pool": lambda x: F.adaptive_max_pool2d(
         x.abs().clamp(max=2).reshape(1, 1, 2, 8), 2
     ),
+    "xlogy": lambda x: torch.xlogy(x.relu(), x.detach().relu()),
+    "power of 0": lambda x: x.abs() ** x.detach().relu(),
+    "logit": lambda x: torch.logit(x / 4, 0.25),
+    "direction": lambda x: torch.view_as_real(torch.sgn(torch.complex(x, x + 0.5))),
     "dilated pool": lambda x: F.max_pool1d(x.abs()[None], 2, 1, dilation=3),
 }
 
@@ -355,7 +373,8 @@ def test_a_setting_that_cannot_be_converted_is_named_with_its_source_line():
             return F.dropout(x, 0.5, training=True)
 
     net = nn.Sequential(nn.ReLU(), nn.Sequential(Drops()))
-    with refuses(UnsupportedModuleError, "1.0", __file__) as caught:
+    names = ("1.0", __file__, "training=self.training")
+    with refuses(UnsupportedModuleError, *names) as caught:
         from_torch(net, (torch.randn(1, 2),))
     line = Drops.forward.__code__.co_firstlineno + 1
     assert f"{__file__}:{line}" in str(caught.value)
@@ -391,6 +410,45 @@ def test_a_module_that_draws_is_refused_with_the_remedy(operation):
     name = operation.partition(".")[0]
     with refuses(UnsupportedModuleError, f"aten.{name}", __file__, "input"):
         from_torch(Function(DRAWS[operation]), (torch.randn(4, 4),))
+
+
+class Asks(nn.Module):
+    """Branches on values that no input reaches."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("is_ready", torch.tensor(True))
+        self.register_buffer("powers", torch.tensor([1, 2, 3]))
+        self.flags = torch.tensor([True, False, True])
+
+    def forward(self, x):
+        if not self.is_ready:
+            x = x + x.sum()
+        for flag in self.flags:
+            x = x * 2 if flag else x + 1
+        count = int(self.powers.sum() % 4)
+        if (self.powers > 2).any() and torch.equal(self.powers, self.powers.abs()):
+            x = x.repeat(1, count) * self.powers.tolist()[1]
+        return x * torch.ones(3).mean().item()
+
+
+def test_a_branch_on_a_buffer_is_the_one_that_its_value_takes():
+    module = Asks()
+    imported = from_torch(module, (torch.randn(2, 3),))
+    assert imported.certificate.max_error < 1e-6
+    assert imported.free_shapes["x"] == ("x_0", "x_1")
+    module.is_ready.fill_(False)
+    assert from_torch(module, (torch.randn(2, 3),)).certificate.max_error < 1e-6
+
+
+def test_a_branch_on_a_buffer_that_forward_changes_is_not_the_old_one():
+    class Counts(Asks):
+        def forward(self, x):
+            self.powers.add_(x.sum().long())
+            return x if self.powers[0] > 0 else -x
+
+    with refuses(UnsupportedModuleError, "data"):
+        from_torch(Counts(), (torch.randn(2, 3),))
 
 
 def test_the_module_is_left_as_it_was():
@@ -505,9 +563,35 @@ def test_a_module_that_float32_does_not_suit_says_so():
         from_torch(net, (torch.randn(2, 2),))
 
 
-def test_a_cast_that_the_backend_cannot_compute_is_refused():
-    with refuses(UnsupportedModuleError, "float64"):
-        from_torch(Function(lambda x: x.double() * 3), (torch.randn(2),))
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.double() * 3,
+        lambda x: x * torch.ones(2, dtype=torch.float64),
+        lambda x: x.cumsum(0, dtype=torch.float64).float(),
+    ],
+)
+def test_float64_in_a_module_of_float32_is_refused_with_the_remedy(function):
+    x = torch.randn(2)
+    with refuses(UnsupportedModuleError, "float64", "module.double()", __file__):
+        from_torch(Function(function), (x,))
+    assert from_torch(Function(function).double(), (x.double(),))
+
+
+def test_an_operation_that_its_function_does_not_take_is_named_with_its_place():
+    with refuses(UnsupportedModuleError, "aten.median", __file__):
+        from_torch(Function(lambda x: x.sum().median(0)[0]), (torch.randn(2),))
+
+
+def test_attributes_without_a_copy_are_shared():
+    net = nn.Sequential(nn.Linear(2, 2), Function(torch.tanh))
+    net[1].lock, net.rotate = threading.Lock(), staticmethod(torch.neg)
+    imported = from_torch(net.train(), (torch.randn(3, 2),))
+    assert imported.certificate.max_error < 1e-6
+    assert net.training
+    net.register_buffer("held", nn.Parameter(torch.ones(2)) * 2)
+    with refuses(UnsupportedModuleError, "copied"):
+        from_torch(net, (torch.randn(3, 2),))
 
 
 def test_a_cast_to_half_overflows_as_torchs():

@@ -75,7 +75,7 @@ _SAME: dict[str, Callable[..., Array]] = {
     "positive": lambda x: x,
     "square": jnp.square,
     "relu": jax.nn.relu,
-    "clone alias contiguous lift_fresh lift_fresh_copy view_as": lambda x: x,
+    "clone alias contiguous lift_fresh lift_fresh_copy": lambda x: x,
     "resolve_conj resolve_neg": lambda x: x,
     "detach detach_copy": lax.stop_gradient,
     "isfinite": jnp.isfinite,
@@ -114,6 +114,10 @@ aten("abs", "absolute")(
 def _sign(xp: Any, x: Array) -> Array:
     if x.dtype == bool:
         return x
+    if x.dtype.kind == "c":  # whose gradient jnp.sign takes to be 0
+        is_zero = x == 0
+        x = jnp.where(is_zero, 1, x)
+        return jnp.where(is_zero, 0, x / jnp.abs(x))
     return (
         jnp.where(jnp.isnan(x), 0, jnp.sign(x)) if is_floating(x.dtype) else jnp.sign(x)
     )
@@ -142,6 +146,11 @@ def _atan2(y: Array, x: Array) -> Array:
     return jnp.where(is_zero, lax.stop_gradient(angle), inside)
 
 
+def _xlogy(x: Array, y: Array) -> Array:
+    # Where it is 0 whatever `y` is, the gradient is 0 too.
+    return special.xlogy(x, jnp.where((x == 0) & (y <= 0), 1, y))
+
+
 _BINARY: dict[str, tuple[Callable[..., Array], bool]] = {
     "mul multiply": (jnp.multiply, False),
     "div true_divide divide": (jnp.true_divide, True),
@@ -156,7 +165,7 @@ _BINARY: dict[str, tuple[Callable[..., Array], bool]] = {
     "hypot": (jnp.hypot, True),
     "copysign": (jnp.copysign, True),
     "logaddexp": (jnp.logaddexp, True),
-    "xlogy special_xlogy": (special.xlogy, True),
+    "xlogy special_xlogy": (_xlogy, True),
     "eq": (jnp.equal, False),
     "ne not_equal": (jnp.not_equal, False),
     "lt less": (jnp.less, False),
@@ -227,7 +236,14 @@ def _pow(xp: Any, x: Any, exponent: Any) -> Array:
         return lax.integer_pow(as_array(xp, x, dtype), int(exponent))
     if is_number(exponent) and exponent == 0.5:
         return jnp.sqrt(as_array(xp, x, dtype))
-    return jnp.power(*same_dtype(xp, x, exponent, dtype=dtype))
+    x, y = same_dtype(xp, x, exponent, dtype=dtype)
+    if dtype.kind in "iu":
+        # A whole number to a negative power is 0, but for 1 and -1.
+        small = jnp.where(jnp.abs(x) == 1, x ** (y & 1), 0)
+        return jnp.where(y < 0, small, x ** jnp.maximum(y, 0))
+    # The inner where keeps NaN out of the gradient of 0 to the power of 0.
+    is_zero = (x == 0) & (y == 0)
+    return jnp.where(is_zero, 1, jnp.where(is_zero, 1, x) ** y)
 
 
 @aten("where")
@@ -276,6 +292,9 @@ def _type_as(xp: Any, x: Array, other: Array) -> Array:
 def _cast(xp: Any, x: Array, dtype: np.dtype) -> Array:
     if dtype.kind in "iu" and x.dtype.kind == "c":
         x = jnp.real(x)
+    # Numbers beyond the least integers wrap around, and JAX would clip them.
+    if dtype.kind in "iu" and dtype.itemsize < 4 and is_floating(x.dtype):
+        x = xp.cast(x, np.int32)
     # XLA leaves out a rounding to bfloat16 that a wider dtype follows, if it may.
     if dtype == jnp.bfloat16 and x.dtype in (np.float32, np.float64):
         x = lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
@@ -328,8 +347,10 @@ def _hardshrink(x: Array, lambd: Any = 0.5) -> Array:
     return jnp.where(jnp.abs(x) <= lambd, jnp.zeros((), x.dtype), x)
 
 
-def _logit(x: Array, eps: float | None = None) -> Array:
-    x = x if eps is None else jnp.clip(x, eps, 1 - eps)
+@aten("logit", "special_logit")
+def _logit(xp: Any, x: Array, eps: float | None = None) -> Array:
+    x = to_float(xp, x)
+    x = x if eps is None else _clamp(xp, x, eps, 1 - eps)
     return jnp.log(x) - jnp.log1p(-x)
 
 
@@ -355,7 +376,6 @@ _ACTIVATIONS: dict[str, Callable[..., Array]] = {
     ),
     "hardshrink": _hardshrink,
     "softshrink": lambda x, lambd=0.5: jnp.sign(x) * jax.nn.relu(jnp.abs(x) - lambd),
-    "logit special_logit": _logit,
 }
 _WIDE_ACTIVATIONS: dict[str, Callable[..., Array]] = {
     "gelu": lambda x, approximate="none": jax.nn.gelu(
@@ -391,8 +411,8 @@ def _threshold(xp: Any, x: Array, threshold: Any, value: Any) -> Array:
 def _dropout(xp: Any, x: Array, p: float, train: bool) -> Array:
     if train and p > 0:
         raise NotImplementedError(
-            "a dropout in training mode draws random numbers, which differ from "
-            "torch's; call module.eval(), or set its rate to 0"
+            "this dropout draws random numbers in evaluation mode as well; pass it "
+            "training=self.training, or a rate of 0"
         )
     return x
 

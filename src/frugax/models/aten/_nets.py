@@ -89,7 +89,9 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Array:
     if dropout_p > 0:
-        raise NotImplementedError("attention with a dropout: call module.eval()")
+        raise NotImplementedError(
+            "attention with a dropout in evaluation mode; pass it a rate of 0 there"
+        )
     if enable_gqa:
         times = query.shape[-3] // key.shape[-3]
         key, value = (jnp.repeat(v, times, -3) for v in (key, value))
@@ -263,7 +265,8 @@ def _add_max_pool(axes: int) -> None:
                 jnp.where(later, b, a) for a, b in zip(left, right, strict=True)
             )
 
-        start = (np.asarray(-np.inf, x.dtype), np.int32(2**31 - 1))
+        least = np.iinfo(x.dtype).min if x.dtype.kind in "iu" else -np.inf
+        start = (np.asarray(least, x.dtype), np.int32(2**31 - 1))
         both = (lax.stop_gradient(x), numbers)
         return lax.reduce_window(
             both, start, better, *windows, window_dilation=dilation
@@ -514,7 +517,9 @@ def _add_recurrence(name: str, step: Callable[..., Any]) -> None:
         batch_first: bool,
     ) -> Any:
         if train and dropout > 0 and num_layers > 1:
-            raise NotImplementedError("a dropout between layers: call module.eval()")
+            raise NotImplementedError(
+                "a dropout between layers in evaluation mode; pass it a rate of 0 there"
+            )
         states = hx if isinstance(hx, tuple) else (hx,)
         x = jnp.swapaxes(x, 0, 1) if batch_first else x
         sides = 1 + bool(bidirectional)

@@ -2,6 +2,7 @@
 
 # ruff: noqa: FBT001, FBT002 - the signatures are torch's own
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ _END = 2**31 - 1  # torch writes the largest int64 where there is no end
 # --- reordering -------------------------------------------------------------------
 
 
-@aten("view", "reshape", "_unsafe_view", "view_copy", "_reshape_copy", "reshape_as")
+@aten("view", "reshape", "_unsafe_view", "view_copy", "_reshape_copy")
 def _reshape(xp: Any, x: Array, shape: Any) -> Array:
     if not isinstance(shape, tuple):
         raise NotImplementedError("a view of the same bits as another dtype")
@@ -142,20 +143,6 @@ def _constant_pad(xp: Any, x: Array, pad: tuple[Any, ...], value: Any = 0) -> Ar
     return lax.pad(x, filling, [(*pair, 0) for pair in _pairs(x, pad)])
 
 
-def _add_padding(name: str, mode: str) -> None:
-    def compute(xp: Any, x: Array, padding: tuple[Any, ...]) -> Array:
-        pairs = _pairs(x, padding)
-        # Negative padding cuts off.
-        for axis, (low, high) in enumerate(pairs):
-            end = x.shape[axis] + min(high, 0)
-            x = lax.slice_in_dim(x, max(-low, 0), end, axis=axis)
-        return jnp.pad(x, [(max(a, 0), max(b, 0)) for a, b in pairs], mode=mode)
-
-    aten(*(f"{name}{n}d" for n in (1, 2, 3)))(compute)
-
-
-_add_padding("reflection_pad", "reflect")
-_add_padding("replication_pad", "edge")
 _PAD_MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
@@ -165,7 +152,17 @@ def _pad(
 ) -> Array:
     if mode == "constant":
         return _constant_pad(xp, x, pad, 0 if value is None else value)
-    return jnp.pad(x, _pairs(x, pad), mode=_PAD_MODES[mode])
+    pairs = _pairs(x, pad)
+    # Negative padding cuts off.
+    for axis, (low, high) in enumerate(pairs):
+        end = x.shape[axis] + min(high, 0)
+        x = lax.slice_in_dim(x, max(-low, 0), end, axis=axis)
+    positive = [(max(a, 0), max(b, 0)) for a, b in pairs]
+    return jnp.pad(x, positive, mode=_PAD_MODES[mode])
+
+
+for _name, _mode in (("reflection", "reflect"), ("replication", "replicate")):
+    aten(*(f"{_name}_pad{n}d" for n in (1, 2, 3)))(functools.partial(_pad, mode=_mode))
 
 
 @aten("unfold", "unfold_copy")
@@ -356,14 +353,26 @@ def _updates(xp: Any, x: Array, index: Array, src: Any) -> Array:
     return xp.cast(src[tuple(slice(0, n) for n in index.shape)], x.dtype)
 
 
+def _with_an_axis(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Let a function take tensors without axes, as if they had one of length 1."""
+
+    @functools.wraps(function)
+    def compute(xp: Any, x: Array, *args: Any, **named: Any) -> Array:
+        if x.ndim:
+            return function(xp, x, *args, **named)
+        one = [a if is_number(a) or isinstance(a, str) else a.reshape(1) for a in args]
+        return function(xp, x.reshape(1), *one, **named).reshape(())
+
+    return compute
+
+
 @aten("scatter")
+@_with_an_axis
 def _scatter(
     xp: Any, x: Array, dim: int, index: Array, src: Any = None, *, value: Any = None,
     reduce: str | None = None,
 ) -> Array:  # fmt: skip
     updates = _updates(xp, x, index, value if src is None else src)
-    if x.ndim == 0:
-        return updates
     place = x.at[_along(x, dim, index)]
     if reduce == "add":
         return place.add(updates)
@@ -371,11 +380,13 @@ def _scatter(
 
 
 @aten("scatter_add")
+@_with_an_axis
 def _scatter_add(xp: Any, x: Array, dim: int, index: Array, src: Array) -> Array:
     return x.at[_along(x, dim, index)].add(_updates(xp, x, index, src))
 
 
 @aten("scatter_reduce")
+@_with_an_axis
 def _scatter_reduce(
     xp: Any, x: Array, dim: int, index: Array, src: Array, reduce: str, *,
     include_self: bool = True,

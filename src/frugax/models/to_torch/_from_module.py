@@ -30,9 +30,9 @@ from frugax.models.graph import (
 )
 
 from ._dtypes import TO_NUMPY
-from ._equal_masks import EqualMasks
 from ._length_conditions import Condition, read_conditions
 from ._masked_rows import rewrite_masked_rows
+from ._traced_calls import TracedCalls
 from ._traced_nodes import CHECKS, first_line, place_of, place_of_error
 
 # From the name of an operation, specs of its tensors, arguments and named arguments to
@@ -158,7 +158,7 @@ def prepare(
     dtype = dtypes[0] if dtypes else torch.float32
     if torch.float64 in dtypes and dtype.itemsize > 2:
         dtype = torch.float64  # whose numbers float32 could not hold
-    module = copy.deepcopy(module)
+    module = _copy(module)
     module.eval()  # whose own result some modules, such as loralib's, forget to return
     if dtype.itemsize == 2:
         module, half, dtype = module.float(), dtype, torch.float32
@@ -179,6 +179,38 @@ def prepare(
     place = lambda item: order.index(item[0]) if item[0] in order else len(order)
     kwargs = dict(sorted(kwargs.items(), key=place))
     return TracedModule(module, own_args, kwargs, TO_NUMPY[dtype], half)
+
+
+def _copy(module: torch.nn.Module) -> torch.nn.Module:
+    """Copy a module; attributes that have no copy, such as locks, are shared.
+
+    Raises:
+        UnsupportedModuleError: it has no copy even so.
+    """
+    shared: dict[int, Any] = {}
+    try:
+        return copy.deepcopy(module)
+    except Exception:  # whatever an attribute of the user's raises
+        members = ("_modules", "_parameters", "_buffers")
+        for part in module.modules():
+            for name, value in vars(part).items():
+                if name not in members and not _has_copy(value):
+                    shared[id(value)] = value
+    try:
+        return copy.deepcopy(module, shared)
+    except Exception as e:
+        raise UnsupportedModuleError(
+            f"the module cannot be copied, and from_torch leaves your own as it is: "
+            f"{first_line(e)}."
+        ) from e
+
+
+def _has_copy(value: Any) -> bool:
+    try:
+        copy.deepcopy(value)
+    except Exception:  # the same
+        return False
+    return True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,7 +276,7 @@ def _export(traced: TracedModule, freedom: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about torch's own use of its own names
-            with EqualMasks():
+            with TracedCalls(traced.module):
                 exported = _trace(traced, shapes)
             # With them torch traces its checks of free lengths anew in each
             # decomposition, which takes minutes where windows cut an image.
@@ -538,7 +570,9 @@ class _Walk:
             return _MISSING
         try:
             return self._convert(node, name, args, named)
-        except (NotImplementedError, OverflowError, TypeError, ValueError) as e:
+        except (
+            ArithmeticError, LookupError, NotImplementedError, TypeError, ValueError,
+        ) as e:  # fmt: skip
             self._raise_missing()
             raise UnsupportedModuleError(
                 f"from_torch cannot convert {node.target} in {place_of(node)}: "
@@ -566,8 +600,22 @@ class _Walk:
             outputs = [pass_on(v) if isinstance(v, Connection) else v for v in outputs]
         return outputs
 
+    def _refuse_wide(self, node: Any) -> None:
+        """Refuse numbers of 64 bits in a module of fewer."""
+        if self.float_dtype == np.float64:
+            return
+        for value in pytree.tree_leaves(node.meta["val"]):
+            dtype = getattr(value, "dtype", None)
+            if dtype in (torch.float64, torch.complex128):
+                raise UnsupportedModuleError(
+                    f"{node.target} in {place_of(node)} is of {dtype}, and the module "
+                    f"of {self.float_dtype}: give from_torch module.double() and "
+                    "inputs in float64, or compute this in float32."
+                )
+
     def _convert(self, node: Any, name: str, args: Any, named: Any) -> Any:
         """The operation as a layer, whose results are those that torch traced."""
+        self._refuse_wide(node)
         if name.partition(".")[0] in _CASTS:
             # Where and how it is stored changes no number.
             dtype = node.meta["val"].dtype
