@@ -193,11 +193,52 @@ def test_arrays_whose_digits_float32_would_lose_are_refused():
     assert Samples.observed(["y"], values - 1e8).values[3, 0] == 3
 
 
-def test_a_file_that_is_missing_or_has_another_separator_is_refused_by_name(tmp_path):
-    path = tmp_path / "rows.csv"
-    with refuses(FileNotFoundError, "rows.csv"):
-        Samples.from_csv(path)
-    for text in ("dose;pain\n1,5;2,0\n", "dose;pain\n1;2\n"):
-        path.write_text(text)
-        with refuses(ValueError, "delimiter=';'", "','"):
-            Samples.from_csv(path)
+@pytest.mark.parametrize(
+    "content",
+    [
+        "x;y\n1;2\n",
+        "x\ty\r\n1\t2\r\n",
+        "x|y\n1|2",
+        "sep=;\r\nx;y\r\n1;2\r\n",
+        "\n;;\nx;y;\n1;2;\n",
+        '"x";y\n"1";"2"\n',
+        "x,y,,\n1,2,,\n",
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_tables_of_any_spreadsheet_are_read(tmp_path, content, encoding):
+    path = tmp_path / "lab.csv"
+    path.write_bytes(content.encode(encoding))
+    found = Samples.from_csv(path)
+    assert found.variables == ("x", "y")
+    assert found.values.tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (b"PK\x03\x04" + bytes(range(256)), "Excel"),
+        (b"PAR1" + bytes(range(256)), "Parquet"),
+        (b"\x1f\x8b" + bytes(range(256)), "gzip"),
+        (b"dose;pain\n1,5;2,0\n", "'1.5'"),
+        (b"date,pain\n2020-01-01,2\n2020-01-02,2\n", "dates"),
+    ],
+)
+def test_other_files_are_refused_with_what_they_are(tmp_path, content, named):
+    (tmp_path / "lab.csv").write_bytes(content)
+    with refuses(ValueError, "lab.csv", named):
+        Samples.from_csv(tmp_path / "lab.csv")
+
+
+def test_a_delimiter_that_the_file_does_not_have_is_refused(tmp_path):
+    path = tmp_path / "lab.csv"
+    path.write_text("x,y\n1,2\n")
+    with refuses(ValueError, "','", "';'"):
+        Samples.from_csv(path, delimiter=";")
+    path.write_text('"x;y",z\n1,2\n')
+    assert Samples.from_csv(path).variables == ("x;y", "z")
+
+
+def test_masked_values_are_missing():
+    x = np.ma.masked_greater(np.array([1.0, 2.0, 99.0]), 10)
+    assert np.isnan(Samples.from_frame({"x": x})["x"]).tolist() == [False, False, True]

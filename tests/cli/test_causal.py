@@ -427,7 +427,7 @@ def test_experiments_of_the_past_come_from_a_table(config, tmp_path):
     # As spreadsheets save where the comma is the decimal sign.
     past = tmp_path / "past.csv"
     past.write_text(past.read_text().replace(",", ";"))
-    config.write_text(text + "intervened: changed\ndelimiter: ';'\n")
+    config.write_text(text + "intervened: changed\n")
     short = ["--set", "campaign.budget.cost=1"]
     done = frugax("causal", "run", config, *short, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -419,7 +419,7 @@ class Campaign:
         *,
         intervened: str | Sequence[str] | None = None,
         units: Mapping[str, str] | None = None,
-        delimiter: str = ",",
+        delimiter: str | None = None,
     ) -> None:
         """Add rows of observations and of past experiments from a CSV file.
 
@@ -433,7 +433,7 @@ class Campaign:
             units: the unit in which this campaign has a variable, such as
                 `{"heat": "°C"}`: its column is converted if the file has another. Each
                 column that has a unit and that the campaign names must be listed.
-            delimiter: between the cells.
+            delimiter: between the cells; None to find it.
 
         Raises:
             OSError: the file cannot be read.

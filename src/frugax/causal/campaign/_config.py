@@ -20,8 +20,7 @@ from frugax.options import check_integer, check_number
 from ._config_from_table import config_from_table
 from ._settings import CampaignSettings
 
-# Between the cells of a table, by the ending of its name.
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_TABLES = (".csv", ".tsv")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +100,7 @@ class CampaignConfig:
             separated by commas; None if nothing was set in any row.
         units: units of variables in this campaign; columns of that file whose headers
             have others in brackets (`heat [K]`) are converted.
-        delimiter: between the cells of that file.
+        delimiter: between the cells of that file; None to find it.
         stop: whether to end as soon as the advice is to stop, with money left.
     """
 
@@ -111,7 +110,7 @@ class CampaignConfig:
     observations: int | str | None = None
     intervened: str | None = None
     units: dict[str, str] = dataclasses.field(default_factory=dict)
-    delimiter: str = ","
+    delimiter: str | None = None
     stop: bool = False
 
     def __post_init__(self) -> None:
@@ -134,7 +133,9 @@ class CampaignConfig:
                     f"{what} is about a column of the observations: name their "
                     "CSV file."
                 )
-        if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
+        if self.delimiter is not None and (
+            len(self.delimiter) != 1 or self.delimiter in '"\r\n'
+        ):
             raise ValueError(
                 f"delimiter must be one character, such as ';', got {self.delimiter!r}."
             )
@@ -177,8 +178,7 @@ def load_campaign_config(
         text = config_from_table(
             path,
             _find_override("campaign.target", overrides),
-            _find_override("delimiter", overrides)
-            or _DELIMITERS[Path(path).suffix.lower()],
+            _find_override("delimiter", overrides),
         )
     else:
         text = read_text(path)
@@ -187,7 +187,7 @@ def load_campaign_config(
 
 def is_table(path: str | os.PathLike[str]) -> bool:
     """Return whether a path is that of a table, and not of a config."""
-    return Path(path).suffix.lower() in _DELIMITERS
+    return Path(path).suffix.lower() in _TABLES
 
 
 def _find_override(key: str, overrides: Sequence[str]) -> str | None:

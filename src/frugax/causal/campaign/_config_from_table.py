@@ -27,14 +27,14 @@ _MOST_LEVELS = 12
 
 
 def config_from_table(
-    path: str | os.PathLike[str], target: str | None, delimiter: str = ","
+    path: str | os.PathLike[str], target: str | None, delimiter: str | None = None
 ) -> str:
     """Return the YAML of a campaign whose variables are the columns of a CSV file.
 
     Args:
         path: the file; its first line names the columns.
         target: the column of the target.
-        delimiter: between the cells of the file.
+        delimiter: between the cells of the file; None to find it.
 
     Raises:
         ConfigError: the file is no such table, it has no column of the target, or no
@@ -76,7 +76,6 @@ def config_from_table(
         "name": re.sub(r"[^\w.-]+|^[^a-zA-Z0-9]+", "", path.stem) or "campaign",
         "campaign": {"variables": variables, "target": target},
         "observations": str(path.resolve()),
-        "delimiter": delimiter,
     }
     return yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
 

@@ -51,7 +51,7 @@ def read_past_experiments(
     *,
     units: Mapping[str, str] | None = None,
     intervened: str | Sequence[str] | None = None,
-    delimiter: str = ",",
+    delimiter: str | None = None,
 ) -> Samples:
     """Read rows of observations and past experiments.
 

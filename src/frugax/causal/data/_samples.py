@@ -126,9 +126,9 @@ class Samples:
         intervened: Any = None,
         variables: Sequence[str] | None = None,
         levels: Mapping[str, Sequence[str]] | None = None,
-        delimiter: str = ",",
+        delimiter: str | None = None,
     ) -> "Samples":
-        """Read a UTF-8 text file whose first line names the columns.
+        """Read a text file, UTF-8 or UTF-16, whose first line names the columns.
 
         Args:
             path: the file. Empty cells, `NA` and `NaN` are missing values.
@@ -136,7 +136,7 @@ class Samples:
             variables: the columns to take; by default all but those that `intervened`
                 names.
             levels: see `from_frame`.
-            delimiter: between the cells.
+            delimiter: between the cells; None to find it.
 
         Raises:
             ValueError: the file is not such a table; the message names the line.

@@ -1,5 +1,6 @@
 """Parse data frames, dicts and CSV files for `Samples`; errors name column or line."""
 
+import codecs
 import csv
 import io
 import math
@@ -33,6 +34,17 @@ _INDEX = (
     "to_csv(index=False)."
 )
 _MAX_NAMES = 12  # of a column that may be a category
+_DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}(?:[ T].*)?")
+# Between cells, the likeliest first.
+_DELIMITERS = ",;\t|"
+_LONGEST_HEADER = 1_000_000
+# The first bytes of files that are no text.
+_OTHER_FILES = {
+    b"PK\x03\x04": "an Excel workbook or another archive",
+    b"\xd0\xcf\x11\xe0": "an Excel workbook",
+    b"PAR1": "a Parquet file",
+    b"\x1f\x8b": "compressed by gzip",
+}
 # Below this many float32 steps per standard deviation, rounding adds more than 1 %.
 FLOAT32_STEPS = 30
 
@@ -177,7 +189,7 @@ def _numbers(
         raise ValueError(f"{name!r} is not a column: it needs one value for each row.")
     # An array of numbers needs no loop over its cells in Python.
     if isinstance(column, np.ndarray) and column.dtype.kind in "biuf":
-        return column.astype(np.float64)
+        return np.ma.filled(column.astype(np.float64), np.nan)
     if isinstance(column, np.ndarray) and column.dtype.kind in "mM":
         raise ValueError(f"{name!r} holds dates or times: give them as numbers.")
     cells = _cells(column)
@@ -228,9 +240,11 @@ def suggest_number(text: str) -> str:
 
 def _suggest_levels(cells: Sequence[Any], name: str) -> str:
     """Suggest what to do with a column that has other text than numbers."""
-    if any(hasattr(cell, "isoformat") for cell in cells):
-        return "It holds dates or times: give them as numbers, or leave it out."
     names = list(dict.fromkeys(str(c).strip() for c in cells if not is_missing(c)))
+    if any(hasattr(cell, "isoformat") for cell in cells) or all(
+        map(_DATE.fullmatch, names)
+    ):
+        return "It holds dates or times: give them as numbers, or leave it out."
     if 1 < len(names) <= _MAX_NAMES and all(parse_number(n) is None for n in names):
         return (
             f"If its {len(names)} names have an order, state it, such as levels="
@@ -307,30 +321,36 @@ def _check_length(column: Sequence[Any] | np.ndarray, n: int, name: str) -> None
 
 
 def read_csv_columns(
-    path: str | os.PathLike[str], delimiter: str = ","
+    path: str | os.PathLike[str], delimiter: str | None = None
 ) -> dict[str, list[str]]:
-    """Read the columns of a UTF-8 file whose first line names them."""
+    """Read the columns of a text file whose first line names them."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:
         raise type(error)(
             f"{path}: {error.strerror or error}. Give the path of a CSV file."
         ) from error
+    for start, what in _OTHER_FILES.items():
+        if data.startswith(start):
+            raise ValueError(f"{path} is {what}: save its table as CSV.")
     try:
         # Excel begins UTF-8 files with a byte order mark, which would otherwise become
-        # part of the first column's name.
-        text = data.decode("utf-8-sig")
+        # part of the first column's name; its "Unicode text" is UTF-16.
+        marked = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        text = data.decode("utf-16" if marked else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path}: byte {error.start} is not UTF-8. Save the file as UTF-8."
+            f"{path}: byte {error.start} is not {error.encoding.upper()}. Save the "
+            "file as UTF-8."
         ) from error
     return parse_csv_columns(text, str(path), delimiter)
 
 
 def parse_csv_columns(
-    text: str, where: str, delimiter: str = ","
+    text: str, where: str, delimiter: str | None = None
 ) -> dict[str, list[str]]:
     """Parse columns of text cells; errors begin with `where` and name the line."""
+    text, delimiter = _find_delimiter(text, where, delimiter)
     # `newline=""` keeps line breaks inside quotes, and `strict` refuses quotes that are
     # never closed, which would swallow the rest of the file into one cell.
     reader = csv.reader(
@@ -348,26 +368,10 @@ def parse_csv_columns(
             if not names:
                 names = [name.strip() for name in row]
                 columns = [[] for _ in names]
-                # pandas names columns 0, 1, ... that have no name.
-                counted = [str(i) for i in range(len(names))]
-                are_numbers = all(
-                    not is_missing(n) and parse_number(n) is not None for n in names
-                )
-                if are_numbers and names != counted:
-                    raise ValueError(
-                        f"{where}, line 1: {', '.join(names):.200} are numbers: give "
-                        "the file a first line that names the columns."
-                    )
-                if not all(names) or len(set(names)) < len(names):
-                    hint = "" if names[0] else _INDEX
-                    raise ValueError(
-                        f"{where}, line 1: every column needs a name of its own, got "
-                        f"{names!r:.200}.{hint}"
-                    )
             elif len(row) != len(names):
                 raise ValueError(
                     f"{where}, line {reader.line_num}: {len(row)} cells, but the first "
-                    f"line names {len(names)} columns.{_hint(names, delimiter)}"
+                    f"line names {len(names)} columns."
                 )
             else:
                 for column, cell in zip(columns, row, strict=True):
@@ -376,17 +380,38 @@ def parse_csv_columns(
         raise ValueError(f"{where}, line {reader.line_num}: {error}.") from error
     if not names:
         raise ValueError(f"{where} is empty: its first line must name the columns.")
-    if hint := _hint(names, delimiter):
-        raise ValueError(f"{where}, line 1: one column, {names[0]!r:.200}.{hint}")
+    # Sheets end in columns that once held something.
+    while len(names) > 1 and not names[-1] and not "".join(columns[-1]).strip():
+        names.pop()
+        columns.pop()
+    # pandas names columns 0, 1, ... that have no name.
+    counted = [str(i) for i in range(len(names))]
+    are_numbers = all(not is_missing(n) and parse_number(n) is not None for n in names)
+    if are_numbers and names != counted:
+        raise ValueError(
+            f"{where}, line 1: {', '.join(names):.200} are numbers: give the file a "
+            "first line that names the columns."
+        )
+    if not all(names) or len(set(names)) < len(names):
+        hint = "" if names[0] else _INDEX
+        raise ValueError(
+            f"{where}, line 1: every column needs a name of its own, got "
+            f"{names!r:.200}.{hint}"
+        )
     return dict(zip(names, columns, strict=True))
 
 
-def _hint(names: list[str], delimiter: str) -> str:
-    """Return a hint if the first line seems to use another delimiter."""
-    other = next((c for c in ";\t|" if c in names[0] and c != delimiter), None)
-    if len(names) > 1 or other is None:
-        return ""
-    return (
-        f" Its names are separated by {other!r}, not {delimiter!r}: save it with "
-        f"{delimiter!r} between cells and decimal points, or pass delimiter={other!r}."
-    )
+def _find_delimiter(text: str, where: str, given: str | None) -> tuple[str, str]:
+    """Return the rows, and what separates the cells of the first, if not given."""
+    # A line by which programs tell Excel.
+    if stated := re.match(r"sep=(.)(?=[\r\n])", text, re.IGNORECASE):
+        return text[stated.end() :], given or stated[1]
+    bare = re.sub('"[^"]*"', "", text[:_LONGEST_HEADER]).lstrip("\r\n")
+    first = re.split(r"[\r\n]", bare)[0]
+    found = max(_DELIMITERS, key=first.count)
+    if given and given not in first and found in first:
+        raise ValueError(
+            f"{where}, line 1: its names are separated by {found!r}, not {given!r}: "
+            "leave delimiter out."
+        )
+    return text, given or found
