@@ -134,6 +134,28 @@ def test_codes_for_missing_values_are_named_once(code):
         assert said.count("v1 is") == 1
 
 
+def test_rows_that_follow_each_other_are_named():
+    values = chain()
+    walk = np.cumsum(values, 0)
+    assert "v0, v1, v2 change little" in oddities(walk)
+    # One column that drifts goes with none; a campaign's rows may be a sorted sweep.
+    assert oddities(np.where([True, False, False], walk, values)) == ""
+    ordered = table(values[np.argsort(values[:, 0])])
+    assert "change little" in " ".join(describe_oddities(ordered))
+    assert not describe_oddities(ordered, campaign=True)
+    numbered = np.concatenate([values, np.arange(300.0)[:, None]], axis=1)
+    assert "v3 goes up or down by 1" in oddities(numbered)
+
+
+def test_a_value_that_many_rows_share_is_named():
+    values = chain()
+    at_limit = np.random.default_rng(0).random(300) < 0.2
+    values[at_limit, 1] = 0
+    assert f"v1 is 0 in {at_limit.sum()} rows" in oddities(values)
+    counts = np.random.default_rng(0).poisson([0.3, 2.0, 50.0], (300, 3)) * 1.0
+    assert oddities(counts) == ""
+
+
 def test_values_that_were_set_are_not_slips():
     values = chain()
     intervened = np.zeros(values.shape, bool)

@@ -488,7 +488,6 @@ def _overrides(command):
         ("Yield", TABLE, "'Yield'"),
         ("y", "x,y\n1,2\n1,3\n", "'y'"),
         ("y", ",x,y\n0,1,2\n1,2,3\n", "index=False"),
-        ("y", "x;y\n1;2\n2;3\n", "';'"),
     ],
 )
 def test_a_table_that_begins_no_campaign_is_refused(tmp_path, target, table, named):

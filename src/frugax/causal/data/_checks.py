@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import scipy.linalg
+import scipy.stats
 from jaxtyping import Bool, Float
 
 from ._samples import Samples
@@ -30,6 +31,12 @@ _MIN_MISSING = 5
 # rounding of a table, where they determine it.
 _ROUNDED = 1e-3
 _MAX_LISTED = 3  # columns that others determine
+# Of the correlation of a column with its next row, in standard errors: a p-value of
+# 3e-5. One column alone may drift, as two are needed to go together by chance.
+_MAX_SERIAL, _MIN_SERIAL = 4.0, 10
+# Share of rows with a value that comes up several times as often as all others but one,
+# as both ends may be limits; a switch, or a count of rare events, has few values.
+_MIN_PILE, _PILE_FACTOR, _MIN_VALUES = 0.05, 5, 12
 # Whole numbers that stand for a missing value in many files: -999, 9999, ...
 _CODE = re.compile(r"-?9{2,}")
 
@@ -67,6 +74,14 @@ def describe_oddities(
         "missing value, write NaN in its place"
         for name, code, count in codes
     ]
+    found += [
+        f"{name} is {value:g} in {count} rows, far more often than any other value: "
+        "where that is a limit of what is measured, or another kind of row, causes of "
+        "its causes may look like causes"
+        for name, value, count in _list_piles(samples)
+        if (name, value, count) not in codes
+    ]
+    found += _describe_order(samples, campaign=campaign)
     found += _describe_copies(samples)
     return (*found, *_describe_missing(samples))
 
@@ -103,6 +118,57 @@ def _list_codes(samples: Samples) -> list[tuple[str, float, int]]:
                 apart = np.abs(others - end).min(initial=np.inf)
                 if np.ptp(others) < apart < np.inf:
                     found.append((name, float(end), count))
+    return found
+
+
+def _list_piles(samples: Samples) -> list[tuple[str, float, int]]:
+    """List values that many rows share, in columns of many values."""
+    found: list[tuple[str, float, int]] = []
+    for name in samples.variables:
+        seen = _seen(_natural(samples, name))
+        values, counts = np.unique(seen, return_counts=True)
+        if len(values) < _MIN_VALUES:
+            continue
+        pile, usual = int(np.argmax(counts)), np.sort(counts)[-3]
+        least = max(_MIN_MISSING, _MIN_PILE * len(seen), _PILE_FACTOR * usual)
+        if counts[pile] >= least:
+            found.append((name, float(values[pile]), int(counts[pile])))
+    return found
+
+
+def _describe_order(samples: Samples, *, campaign: bool) -> list[str]:
+    """Describe columns that number the rows, or that drift from row to row."""
+    rows = ~samples.intervened.any(1)
+    numbers, drifting, is_sorted = list[str](), list[str](), False
+    for name in samples.variables:
+        seen = _seen(samples[name][rows])
+        if len(seen) < _MIN_SERIAL or not np.ptp(seen):
+            continue
+        steps = np.diff(seen)
+        is_sorted |= bool((steps >= 0).all() or (steps <= 0).all())
+        if abs(steps[0]) == 1 and (steps == steps[0]).all():
+            numbers.append(name)
+            continue
+        # Of ranks: one wild value must neither hide the rest nor stand for it.
+        ranks = scipy.stats.rankdata(seen)
+        ranks -= ranks.mean()
+        serial = ranks[1:] @ ranks[:-1] / (ranks @ ranks)
+        if serial * np.sqrt(len(seen)) > _MAX_SERIAL:
+            drifting.append(name)
+    found: list[str] = []
+    if numbers:
+        found.append(
+            f"{', '.join(numbers):.200} goes up or down by 1 from row to row: if it "
+            "numbers the rows, or is their time, leave it out"
+        )
+    # A campaign's rows are often a sweep, sorted by what was varied.
+    if len(drifting) > 1 and not (campaign and is_sorted):
+        found.append(
+            f"{', '.join(drifting):.200} change little from row to row. Unless the "
+            "table was only sorted, its rows are not independent, and what drifts "
+            "looks like cause and effect: give differences from row to row, or rows "
+            "further apart"
+        )
     return found
 
 

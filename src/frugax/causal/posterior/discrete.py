@@ -13,13 +13,14 @@ References:
 
 import dataclasses
 import itertools
+import warnings
 from math import comb, exp, log
 
 import numpy as np
 import scipy.special
 from jaxtyping import Bool, Float, Int
 
-from frugax.causal.data import Samples
+from frugax.causal.data import Samples, describe_oddities
 from frugax.options import check_instance, check_integer, check_number
 
 from ._orders import sum_subsets
@@ -80,6 +81,9 @@ class DiscretePosterior:
         Raises:
             TypeError: `samples` are not `Samples`.
             ValueError: no row is complete.
+
+        Warns:
+            UserWarning: as for `Surrogate.edge_probabilities`.
         """
         check_instance("samples", samples, Samples, example="Samples.from_frame(frame)")
         values = samples.values.astype(np.float64)
@@ -87,6 +91,8 @@ class DiscretePosterior:
         if not whole.any():
             raise ValueError("no row has a value of every variable: drop columns.")
         levels = [to_levels(column) for column in values[whole].T]
+        for oddity in describe_oddities(samples):
+            warnings.warn(f"{oddity}.", UserWarning, stacklevel=2)
         tables = score_tables(
             levels,
             samples.intervened[whole],
