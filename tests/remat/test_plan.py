@@ -82,6 +82,17 @@ def test_a_large_budget_needs_no_recomputation(mlp):
     assert temp_bytes(remat.apply(loss, plan), params, x) == plain
 
 
+def test_a_compiler_without_the_options_for_quick_programs_is_planned_for(
+    mlp, monkeypatch
+):
+    # Experimental options of XLA go without notice.
+    quick = {"xla_backend_optimization_level": "0", "xla_cpu_no_such_option": True}
+    monkeypatch.setattr("frugax.remat._compile_search._QUICK", quick)
+    loss, params, x, plain = mlp
+    plan = plan_whole(loss, MemoryBudget(limit_bytes=plain // 2), (params, x))
+    assert plan.predicted <= plain // 2
+
+
 def test_a_frozen_network_inside_of_the_loss_is_planned():
     # Nothing but recomputation reads what it hands to the network that is trained.
     def net(layers, x):

@@ -5,6 +5,7 @@ they look for the program that needs the fewest bytes, wherever the model places
 """
 
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import (
@@ -52,12 +53,30 @@ _MAX_MORE, _MAX_NAMED, _MAX_MIXED = 1, 2, 3
 _WORTHWHILE = 0.004
 _MAYBE, _PERHAPS, _UNKNOWN = 1.04, 1.15, 1.6
 
-Options = tuple[tuple[str, str], ...]
+# Candidates are compiled to slow programs, in a third of the time on CPU, and the one
+# that is chosen once more as it will run. Level 0 leaves loops as they are. Without the
+# emitters that go through MLIR, XLA writes fused operations as it did before it had
+# them. The buffers are the same up to a few hundred bytes (golden table of `remat`).
+_QUICK: Mapping[str, bool | str] = {
+    "xla_backend_optimization_level": "0",
+    "xla_cpu_use_fusion_emitters": False,
+}
 
-# Level 0 halves the time of a compilation on CPU. The program is slow and its buffers
-# are the same (checked on a transformer and a U-Net), so candidates are measured with
-# it, and the chosen one is compiled once more as it will run.
-_QUICK: Options = (("xla_backend_optimization_level", "0"),)
+
+def _quick_options(platform: str) -> dict[str, bool | str]:
+    is_cpu = platform == "cpu"  # other compilers may not know its options
+    asked = {k: v for k, v in _QUICK.items() if is_cpu or not k.startswith("xla_cpu_")}
+    return {k: v for k, v in asked.items() if _is_known(k, v)}
+
+
+@functools.cache
+def _is_known(option: str, value: bool | str) -> bool:  # noqa: FBT001
+    """Whether this version of XLA has an option, which may be an experimental one."""
+    try:
+        jax.jit(lambda: 0).lower().compile(compiler_options={option: value})
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -144,7 +163,9 @@ class CompileBench:
         return time.monotonic() >= self.deadline
 
     def _compile(self, parts: PlanParts, *, is_quick: bool) -> Measurement:
-        options = _QUICK if is_quick else ()
+        options: dict[str, bool | str] = {}
+        if is_quick:
+            options = _quick_options(self.program.target.platform)
         try:
             if parts == PlanParts() and self.program.plain is not None:
                 compiled = self.program.plain

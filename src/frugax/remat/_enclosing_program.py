@@ -1,7 +1,7 @@
 """Compile the program whose memory is limited: a gradient, or a training step."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import jax
@@ -165,7 +165,7 @@ class CompiledCandidate:
 def compile_program(
     program: EnclosingProgram,
     grad: Callable[..., Any],
-    options: tuple[tuple[str, str], ...] = (),
+    options: Mapping[str, bool | str] | None = None,
 ) -> CompiledCandidate:
     """Compile `program` around `grad` with these compiler options, for its target."""
     target = program.target
@@ -175,5 +175,5 @@ def compile_program(
     # One trace serves both the count of products and the compilation.
     with target.tracing():
         traced = jitted.trace(*program.args)
-    executable = target.compile(traced, options=dict(options))
+    executable = target.compile(traced, options=options)
     return CompiledCandidate.of(jitted, traced, executable)

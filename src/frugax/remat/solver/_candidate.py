@@ -49,6 +49,11 @@ class Source:
     copied_flops: int = 0
     rows: RowChunks | None = None
 
+    @functools.cached_property
+    def plain_peak(self) -> int:
+        """Bytes held during the backward pass, by the model, if all is kept."""
+        return plain_peak(self.graph)
+
     def keep_all(
         self,
         loops: LoopChoices | None = None,
@@ -63,7 +68,7 @@ class Source:
             change: the bytes that they need beyond the loops as they are.
             is_uniform: as of `Candidate`.
         """
-        draft = DraftPlan((), max(plain_peak(self.graph) + change, 0), 0)
+        draft = DraftPlan((), max(self.plain_peak + change, 0), 0)
         return Candidate(self, loops or LoopChoices(), draft, is_uniform)
 
 
