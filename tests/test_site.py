@@ -121,12 +121,6 @@ def test_every_page_is_in_the_navigation():
     assert {"notebooks/1_first_plan.md", "results/remat.md"} <= placed
 
 
-def test_no_page_for_users_is_longer_than_1200_words():
-    pages = {p.name: len(p.read_text().split()) for p in (ROOT / "docs").rglob("*.md")}
-    del pages["maintainers.md"]  # for those who look one part up
-    assert {name: words for name, words in pages.items() if words > 1200} == {}
-
-
 def test_a_search_finds_guides_before_reference():
     boosts = [
         hooks.search_boost(place)
