@@ -164,7 +164,7 @@ class JitReport:
         programs: the number of programs that ran, each for other shapes.
         program: of these, the one that needs most of its limit.
         is_lowered: whether a program was lowered ahead of its calls, as by
-            `step.lower(...).compile()`: what is called then is not seen here.
+            `step.lower(...).compile()`: calls of its result are not seen here.
     """
 
     name: str

@@ -28,7 +28,7 @@ def plan_for_targets(
     """Print the answer for each target.
 
     Args:
-        subject: what is planned.
+        subject: the planned program.
         load: loads its program, and the budget where the options state none.
         options: the options.
 

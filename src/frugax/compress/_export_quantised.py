@@ -241,7 +241,7 @@ def _find_folder(
 
 
 def _find_tied_heads(entries: Sequence[Entry], config: ModelConfig) -> dict[str, str]:
-    """Return what heads are copies of, which files of the model leave out."""
+    """Return the originals of tied heads, which files of the model leave out."""
     if not config.has_tied_head():
         return {}
     roles = find_roles({e.name: e.shape for e in entries}, config)

@@ -3,7 +3,7 @@
 Start at `write_whole`; `atomic_write` streams, `atomic_folder` writes several files;
 `check_ownership` refuses to overwrite a file of another kind; `DiskCache` keeps values
 by key, and `cache_folder` says where; `abandon_in_children` keeps forked children from
-what is their parent's.
+the files of their parent.
 """
 
 from ._atomic import (

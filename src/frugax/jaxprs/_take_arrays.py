@@ -58,7 +58,7 @@ def take_arrays(
     """The same loss as a function of arrays.
 
     An argument that `jax.grad` takes stays as it is, and so does one that is itself no
-    tree. In others, what is not an array is closed over. Arrays of whole numbers in
+    tree. In others, all but arrays is closed over. Arrays of whole numbers in
     arguments that are differentiated, such as random keys, become one more argument. In
     the places of all these is None, and so the gradients have None there. An object of
     flax nnx becomes the `nnx.State` of its trained variables.
@@ -126,7 +126,7 @@ def _take_leaves(
     ]
     if all(is_whole):  # at each call of a gradient, so it has to be quick
         return LossOfArrays(loss, tuple(args), argnums, has_aux)
-    # None stands for what is taken out, so it has to count as a leaf.
+    # None stands for each array taken out, so it has to count as a leaf.
     leaves, tree = jax.tree.flatten(tuple(args), is_leaf=_is_none)
     fates: list[str] = []
     for n, arg in enumerate(args):

@@ -60,7 +60,7 @@ class CompiledModel:
     """What models have in common in every library: names, checks and files.
 
     Attributes:
-        program: what was compiled; its fields are attributes of the model too.
+        program: the compiled program; its fields are attributes of the model too.
         weights: the arrays that the layers own, by key.
     """
 

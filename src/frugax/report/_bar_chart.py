@@ -45,7 +45,7 @@ def bar_chart(
 
     Args:
         bars: the rows.
-        title: what the bars are.
+        title: the heading of the chart.
         unit: of the values, as in `frugax.budget.Spend`.
         is_wide: whether it fills a page.
         keys: the legend: colours by name.

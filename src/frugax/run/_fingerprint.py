@@ -63,7 +63,7 @@ class Change(NamedTuple):
     """A fingerprint that differs.
 
     Attributes:
-        text: what has changed, for people.
+        text: the change, for people.
         is_device_count: whether it is only the number of devices.
     """
 

@@ -106,7 +106,7 @@ class Run:
         """Run every node, and return the outputs by name.
 
         Raises:
-            ShapeError: a layer cannot take what it is given.
+            ShapeError: a layer cannot take its inputs.
         """
         dead_keys = find_dead_keys(self.graph)
         for i, node in enumerate(self.graph.nodes):

@@ -39,7 +39,7 @@ _SAVE_S = 60.0
 _JUDGE_S = 2.0
 # Small enough that an answer need not wait long for a part that is being read.
 _POLL_BYTES = 2**17
-# Of a run among others, and of one that is shown alone; the page says what it lacks.
+# Of a run among others, and of one that is shown alone; the page names the missing.
 _MAX_COLUMNS = 200
 _MAX_COLUMNS_ALONE = 5000
 _MAX_DAMAGES = 20
@@ -61,7 +61,7 @@ class RunStore:
     """
 
     def __init__(self, journal: Path, name: str) -> None:
-        """Take what is known of the journal from the cache."""
+        """Take the known facts of the journal from the cache."""
         self.journal = journal
         self.name = name
         self.index: JournalIndex | None = None
@@ -75,7 +75,7 @@ class RunStore:
         self._histograms: set[str] = set()
         self._clock: tuple[int, float] | None = None  # the last step and its time
         self._step_seconds: deque[float] = deque(maxlen=_RECENT_STEPS)
-        self._rewinds = 0  # by which a page knows that what it holds is void
+        self._rewinds = 0  # by which a page knows that its rows are void
         self._error = ""
         self._follower: Follower | None = None
         self._meta: dict[str, Any] = {}
