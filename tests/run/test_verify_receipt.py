@@ -79,7 +79,7 @@ def spend_of(data, name):
 
 def test_an_honest_receipt_is_confirmed(finished):
     found = verify_receipt(finished)
-    assert found.finding == "same", str(found)
+    assert found.finding == "same", found.table()
     same = {c.figure for c in found.checks if c.finding == "same"}
     assert {
         "spends.temp memory of one step.limit",
@@ -565,3 +565,28 @@ def test_a_run_with_a_larger_batch_later_is_verified(tmp_path):
     folder = RunFolder(tmp_path / "run")
     run(load_config(tmp_path / "own.yaml"), folder, config_folder=tmp_path)
     assert findings(folder.path, "differs", trust_code=True) == {}
+
+
+TIED = """
+import jax
+import numpy as np
+
+def task():
+    def init(key):
+        first, last = jax.random.normal(key, (2, 64, 64))
+        return {"a": first, "b": first, "c": last * 1e-2}
+    def loss(model, batch):
+        return ((batch @ (model["a"] + model["b"]) @ model["c"]) ** 2).mean()
+    return init, loss, [np.ones((8, 64), "f")]
+"""
+
+
+def test_matrices_that_are_equal_count_once(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "tied_task.py").write_text(TIED)
+    text = "{name: t, task: 'tied_task:task', train: {steps: 3}, budgets: {size: 6x}}"
+    (tmp_path / "t.yaml").write_text(text)
+    folder = RunFolder(tmp_path / "runs" / "t")
+    run(load_config(tmp_path / "t.yaml"), folder, config_folder=tmp_path)
+    found = verify_receipt(folder.path, trust_code=True)
+    assert found.finding == "same", found.table()

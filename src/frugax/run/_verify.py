@@ -523,7 +523,10 @@ def _derive_weights(
     found.add("model.summary", ready.checked.task.summary)
     found.add("model.weights", weights)
     found.add("model.original_bytes", trees.nbytes(tree))
-    found.add("evaluations.0", ready.checked.evaluator(state).values)
+    if ready.checked.task.evaluate is None:
+        found.add("evaluations", [])
+    else:
+        found.add("evaluations.0", ready.checked.evaluator(state).values)
     try:
         _derive_trained(found, folder, config, ready)
     except (FrugaxError, ValueError, OSError):
@@ -559,7 +562,8 @@ def _derive_trained(
     found.add("model.tensors", report.tensor_summary)
     found.add("model.before", before.values)
     found.add("model.noise", noises)
-    found.add(f"evaluations.{kept[1]}", before.values)
+    if ready.checked.task.evaluate is not None:
+        found.add(f"evaluations.{kept[1]}", before.values)
     if kept[0] != folder.checkpoints:  # the best state is one of an earlier step
         last = _restore(folder.checkpoints, ready)
         values = evaluate_model(bound, bound.whole(last)).values
@@ -606,19 +610,23 @@ def _measure_file(
         receipt=Receipt(()),
         tensors=rows,
         file_bytes=folder.model.stat().st_size,
-        original_bytes=trees.nbytes(tree),
-        rel_error=_relative_error(tree, decoded),
+        original_bytes=sum(r.nbytes for r in records if not r.tied),
+        rel_error=_relative_error(tree, decoded, {r.name for r in records if r.tied}),
         max_abs=max((row.max_abs for row in rows), default=0.0),
     )
 
 
-def _relative_error(original: PyTree, decoded: PyTree) -> float:
-    """Return ||decoded - original|| / ||original|| over all finite float arrays."""
+def _relative_error(original: PyTree, decoded: PyTree, tied: set[str]) -> float:
+    """Return ||decoded - original|| / ||original|| over all finite float arrays.
+
+    Those that the file ties to others count once, as there.
+    """
     error = energy = 0.0
-    for pair in zip(jax.tree.leaves(original), jax.tree.leaves(decoded), strict=True):
-        if not jnp.issubdtype(pair[0].dtype, jnp.floating):
+    named = trees.named_leaves(original)
+    for (name, leaf), other in zip(named, jax.tree.leaves(decoded), strict=True):
+        if name in tied or not jnp.issubdtype(leaf.dtype, jnp.floating):
             continue
-        a, b = (np.asarray(x, np.float64) for x in pair)
+        a, b = np.asarray(leaf, np.float64), np.asarray(other, np.float64)
         if np.isfinite(a).all():
             error, energy = error + ((a - b) ** 2).sum(), energy + (a**2).sum()
     return math.sqrt(error / energy) if error else 0.0
