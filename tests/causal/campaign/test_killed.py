@@ -8,7 +8,9 @@ import time
 import pytest
 
 from frugax import ExperimentBudget, causal
-from frugax.causal.campaign import Campaign
+from frugax.causal.campaign import Campaign, _file
+from frugax.errors import OutputError
+from refusals import refuses
 
 LIMIT = 4.0
 
@@ -72,3 +74,34 @@ def test_a_killed_campaign_keeps_every_answer(tmp_path):
         assert len(campaign.pending) <= 1
         assert campaign.spent + campaign.reserved <= LIMIT
     assert campaign.experiments, "no child had the time to ask"
+
+
+def test_two_that_save_at_once_do_not_lose_an_answer(tmp_path, monkeypatch):
+    path = tmp_path / "c"
+    begun = Campaign(
+        variables={"x": (-1.0, 1.0)},
+        target="y",
+        budget=ExperimentBudget(n=2),
+        num_posterior_samples=8,
+    )
+    begun.ask(2)
+    begun.save(path)
+    first, second = Campaign.load(path), Campaign.load(path)
+    first.tell(0, 1.0)
+    second.tell(1, 2.0)
+    write = _file.write_state
+
+    def save_in_between(path, state):
+        monkeypatch.undo()
+        with refuses(OutputError, path.name):
+            second.save(path)
+        write(path, state)
+
+    # The second saves between the check of the first and its write.
+    monkeypatch.setattr(_file, "write_state", save_in_between)
+    first.save(path)
+    assert [one.status for one in Campaign.load(path).experiments] == [
+        *("answered", "pending"),
+    ]
+    with refuses(OutputError, path.name):
+        second.save(path)  # read it again, and tell the answer again

@@ -31,15 +31,11 @@ _FORMAT = "frugax campaign"
 _VERSION = 1
 
 
-def lock_path(path: str | os.PathLike[str]) -> Path:
-    """Return the file to lock, beside a campaign's: every write replaces the latter."""
-    return Path(f"{os.fspath(path)}.lock")
-
-
 def hold_lock(path: str | os.PathLike[str]) -> io.FileIO:
     """Keep others from writing a campaign's file until the returned file is closed."""
-    # The system releases the lock when the process ends, `kill -9` included.
-    beside = lock_path(path)
+    # Every write replaces the campaign's file, so one beside it is locked. The system
+    # releases the lock when the process ends, `kill -9` included.
+    beside = Path(f"{os.fspath(path)}.lock")
     if not (folder := Path(path).parent).is_dir():
         raise OutputError(
             f"cannot write {os.fspath(path)}: there is no folder {folder}. Make it, or "
@@ -89,11 +85,12 @@ class KeptFile:
     def save(self, path: str | os.PathLike[str], state: CampaignState) -> None:
         """Write a state once, without keeping the file."""
         check_replaceable(path, state)
-        # Without a lock file nobody keeps the campaign, so saving makes none.
-        if self._keeps(path) or not lock_path(path).exists():
+        if self._keeps(path):
             write_state(path, state)
             return
         with hold_lock(path):
+            # Again, as another process may have written before the lock was held.
+            check_replaceable(path, state)
             write_state(path, state)
 
     def keep(
