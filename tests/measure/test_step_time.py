@@ -1,6 +1,8 @@
 """The operations of a compiled program, and the time that they should take."""
 
+import copy
 import json
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -125,6 +127,12 @@ def test_what_cannot_be_told_is_not_guessed():
     complex_ = shaped(64, 64, dtype=jnp.complex64)
     product = compile_for(jnp.dot, complex_, complex_)
     assert "c64" in measure.step_time(product, H100).problem
+    # The network between processes is no device's rate.
+    apart = copy.copy(Target.here())
+    object.__setattr__(apart, "num_hosts", 2)
+    product = compile_for(jnp.dot, shaped(64, 64), shaped(64, 64))
+    assert measure.step_time(product, apart).problem
+    assert not measure.step_time(product, Target.here()).problem
 
 
 def test_a_measured_time_is_judged_by_the_range():
@@ -197,7 +205,16 @@ def test_tests_do_not_measure_the_rates(monkeypatch):
     assert _measured_rates.measured_rates.__wrapped__() is not None
 
 
-def test_rates_are_measured_inside_of_a_mesh(monkeypatch):
+def test_rates_are_measured_inside_of_a_mesh_in_each_process(monkeypatch):
     monkeypatch.setattr(_measured_rates, "_SECONDS", 0.0)
+    # The first of all devices is another process's in all but one.
+    only = jax.devices()[3]
+    monkeypatch.setattr(jax, "local_devices", lambda **_: [only])
+    places: list[Any] = []
+    put = jax.device_put
+    monkeypatch.setattr(
+        jax, "device_put", lambda x, at: places.append(at) or put(x, at)
+    )
     with jax.set_mesh(jax.make_mesh((2,), ("d",))):
         assert _measured_rates._measure().products > 0
+    assert {*places} == {only}

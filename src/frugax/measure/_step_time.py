@@ -77,9 +77,12 @@ def step_time(
     Several devices of a processor are counted one after the other.
 
     Returns:
-        A range; without one the problem says why: a device without rates, a loop
-        without a count, an operation whose work is not known.
+        A range; without one the problem says why: a device without rates, processors of
+        several processes, a loop without a count, an operation whose work is not known.
     """
+    if target.platform == "cpu" and target.num_hosts > 1:
+        problem = "how fast its processes exchange numbers is not known"
+        return StepTime(problem=problem)
     rates = target.rates
     if rates is None:
         return StepTime(problem=f"the rates of {target.name} are not known")

@@ -7,7 +7,14 @@ import dataclasses
 import hashlib
 import json
 
-from frugax.budget import Receipt, Verdict, amount, from_plain, to_json, to_plain
+from frugax.budget import (
+    Receipt,
+    Verdict,
+    format_seconds,
+    from_plain,
+    to_json,
+    to_plain,
+)
 from frugax.measure import StepTime
 
 from ._config import RunConfig
@@ -67,9 +74,12 @@ class StepTimeFacts:
         return Verdict.KEPT if verdict is Verdict.KEPT else Verdict.CANNOT_TELL
 
     def __str__(self) -> str:
-        measured = amount(self.measured, "seconds")
-        text = f"{measured} measured, {self.predicted} predicted: {self.verdict}"
-        return f"{text} ({self.predicted.problem})" if self.predicted.problem else text
+        measured = "not measured, as too few were taken"
+        if self.measured is not None:
+            measured = f"{format_seconds(self.measured)} measured"
+        if self.predicted.problem:
+            return f"{measured}; not predicted: {self.predicted.problem}"
+        return f"{measured}; {self.predicted} predicted: {self.verdict}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,8 +51,9 @@ def measured_rates() -> CpuRates:
 
 
 def _measure(rounds: int = _ROUNDS) -> CpuRates:
-    # On one device, whatever mesh the caller has set.
-    with jax.set_mesh(jax.sharding.Mesh(np.array(jax.devices("cpu")[:1]), ("one",))):
+    # On one device of this process, whatever mesh the caller has set.
+    mesh = jax.sharding.Mesh([_device()], ("one",))
+    with jax.set_mesh(mesh):
         side, tiny = _ones(_SIDE, _SIDE), _ones(8, 8)
         square = _ones(3 * _SIDE // 2, 3 * _SIDE // 2)
         images, kernel = _ones(16, 32, 32, 32), _ones(3, 3, 32, 32)
@@ -82,6 +83,10 @@ def _measure(rounds: int = _ROUNDS) -> CpuRates:
         fresh_memory=4 * _FRESH / writing if writing > 0 else memory,
         start_seconds=seconds["starts"] / _STARTS,
     )
+
+
+def _device() -> jax.Device:
+    return jax.local_devices(backend="cpu")[0]
 
 
 def _ones(*shape: int) -> jax.Array:
@@ -126,7 +131,7 @@ def _fastest(rounds: int, **programs: tuple[Any, ...]) -> dict[str, float]:
     """Seconds of programs, each a function and its arguments, by name."""
     ready: dict[str, tuple[Any, Any]] = {}
     for name, (fn, *args) in programs.items():
-        placed = jax.device_put(args, jax.devices("cpu")[0])
+        placed = jax.device_put(args, _device())
         compiled = jax.jit(fn).lower(*placed).compile()
         jax.block_until_ready(compiled(*placed))
         ready[name] = compiled, placed
