@@ -207,6 +207,7 @@ NETS = {
         {
             "model.layers.0.mlp.gate.weight": ((4, 64), Role.ROUTER),
             "model.layers.0.mlp.chooser.weight": ((4, 64), Role.ROUTER),
+            "model.layers.0.self_attn.k_proj.weight": ((4, 64), Role.LINEAR),
             "model.layers.0.mlp.shared_expert_gate.weight": ((1, 64), Role.ROUTER),
             "model.layers.0.mlp.gate_proj.weight": ((96, 64), Role.LINEAR),
             "model.layers.0.mlp.experts.3.w1.weight": ((96, 64), Role.LINEAR),

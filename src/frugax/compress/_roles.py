@@ -161,7 +161,9 @@ def _find_role(
     is_gate = last in _ROUTERS or last.endswith("_gate")
     if "router" in within or (is_gate and _has_few_outputs(shape, config)):
         return Role.ROUTER
-    if shape[0] in config.experts and inner is not None:
+    # Other projections may have as many outputs as there are experts, such as 512.
+    is_counted = shape[0] in config.experts and "proj" not in _words(last)
+    if is_counted and inner is not None:
         return Role.ROUTER
     if inner is None and any(
         vocabulary <= length < vocabulary + 512  # rounded up
