@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 
 from frugax import MemoryBudget, remat
+from frugax.errors import InfeasibleBudgetError
 from frugax.jaxprs import take_arrays
 from refusals import refuses
 from tiers import mostly_thorough
@@ -234,3 +235,15 @@ def test_a_remembered_plan_serves_the_next_module(tmp_path):
 def test_structure_tells_losses_of_modules_apart():
     keys = {take_arrays(mean_square, (net, X)).key for net in (Net(), Net(1), Sowing())}
     assert len(keys) == 2
+
+
+def test_the_smallest_plan_of_a_refusal_changes_objects_too():
+    loss, make, how = CASES["module"]
+    ours, theirs = make(), make()
+    with refuses(InfeasibleBudgetError, "1,024") as caught:
+        remat.plan(loss, MemoryBudget("1KiB"), ours, cache=False, **how)
+    assert isinstance(caught.value.best, remat.RematPlan)
+    got = remat.apply(loss, caught.value.best)(*ours)
+    want = nnx.jit(nnx.value_and_grad(loss, **how))(*theirs)
+    assert_same(_joined(got), _joined(want), 1e-5)
+    assert_same_state(ours, theirs)

@@ -204,7 +204,13 @@ def plan(
         within_s,
         take,
     )
-    plan = recall(key, search.run, cache=cache, within_s=within_s)
+    # Of the loss as the caller wrote it, from which arrays may have been taken.
+    try:
+        plan = recall(key, search.run, cache=cache, within_s=within_s)
+    except InfeasibleBudgetError as e:
+        if isinstance(e.best, RematPlan):
+            e.best = dataclasses.replace(e.best, has_aux=has_aux)
+        raise
     return dataclasses.replace(plan, has_aux=has_aux)
 
 
