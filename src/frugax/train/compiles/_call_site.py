@@ -69,8 +69,8 @@ def find_error_site(error: BaseException, *, installed: bool = True) -> str:
 
     Args:
         error: the error.
-        installed: whether to take a frame of an installed package for the user's where
-            there is no other, such as that of an installed program.
+        installed: whether to name a frame of an installed program where the error came
+            through no file of the user's.
 
     Returns:
         Such as `file.py:12`; "?" if the user's code has no frame.
