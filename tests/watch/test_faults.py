@@ -55,7 +55,7 @@ def test_failing_sinks_do_not_affect_the_program_or_the_journal(tmp_path, most):
     sinks = [FaultySink(seed) for seed in range(3)]
     # One of them is dropped if a write hangs; the others wait for it.
     workers = [
-        SinkWorker(sink, hang_s=hang_s, rest_s=0.0)
+        SinkWorker(sink, hang_s=hang_s)
         for sink, hang_s in zip(sinks, (_HANG_S, 1e9, 1e9), strict=True)
     ]
     step = jax.jit(lambda x: (jnp.tanh(x @ x.T / 8) + jnp.roll(x, 1), jnp.sum(x)))

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -191,16 +190,14 @@ def test_a_busy_machine_is_not_the_cost_of_watching(journal):
     assert watcher.can_afford(0.0)
 
 
-@pytest.mark.parametrize("option", ["max_pending", "max_frames_per_s"])
-def test_a_slow_device_does_not_fill_the_memory(journal, option):
-    none: dict[str, Any] = {option: 0}
-    with refuses(ValueError, option):
-        watch.Watcher(journal, OverheadBudget("1%"), **none)
+def test_a_slow_device_does_not_fill_the_memory(journal):
+    with refuses(ValueError, "max_pending"):
+        watch.Watcher(journal, OverheadBudget("1%"), max_pending=0)
     watcher = watch.Watcher(journal, OverheadBudget(share=0.0), max_pending=10)
     for i in range(100):
         watcher.record(i, {"loss": jnp.float32(i)})
         assert watcher.pending <= 10
-    assert watcher.forced == 15  # at the 11th record, then at every sixth
+    # At the 11th record, then at every sixth.
     assert "15 collections were forced" in watcher.report().spends[0].source
 
 
@@ -210,11 +207,7 @@ def test_with_a_zero_budget_records_are_collected_at_the_end_only(journal):
         watcher.record(i, {"loss": float(i)})
     assert (watcher.written, watcher.latest) == (0, {})
     watcher.finish()
-    assert (watcher.written, watcher.latest, watcher.latest_step) == (
-        10,
-        {"loss": 9.0},
-        9,
-    )
+    assert (watcher.written, watcher.latest) == (10, {"loss": 9.0})
 
 
 def test_snapshots_are_affordable_once_the_time_is_earned(journal):

@@ -348,7 +348,7 @@ class Gone(Given):
 
 def test_a_program_of_callbacks_loses_no_summary_without_collections(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
-        watcher = taking(journal, "minimal", max_queue_bytes=200_000)
+        watcher = taking(journal, "minimal")
         threads = [
             threading.Thread(
                 target=lambda: [

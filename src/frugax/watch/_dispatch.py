@@ -60,7 +60,6 @@ class Dispatch:
         sinks: Sequence[Sink | SinkWorker],
         *,
         asynchronous: bool,
-        max_bytes: int,
     ) -> None:
         self.writer = JournalWriter(journal)
         self.journal = journal
@@ -68,14 +67,11 @@ class Dispatch:
         self._newest_since = 0.0
         self._asynchronous = asynchronous
         self._workers = [
-            sink
-            if isinstance(sink, SinkWorker)
-            else SinkWorker(sink, max_bytes=max_bytes)
-            for sink in sinks
+            sink if isinstance(sink, SinkWorker) else SinkWorker(sink) for sink in sinks
         ]
         # Handlers are users' functions: like sinks they may raise or hang.
         self._handler_sink = _HandlerSink()
-        self._handler_worker = SinkWorker(self._handler_sink, max_bytes=max_bytes)
+        self._handler_worker = SinkWorker(self._handler_sink)
 
     @property
     def cpu_s(self) -> float:

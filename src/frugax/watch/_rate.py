@@ -21,6 +21,8 @@ _STEPS_BETWEEN: dict[Level, int] = {
     "verbose": 5,
     "full": 1,
 }
+# Between two frames, below "full".
+_MIN_FRAME_GAP_S = 1 / 30
 _NO_KINDS: frozenset[Kind] = frozenset()
 _SUMMARIES: frozenset[Kind] = frozenset({"summary"})
 _ALL_KINDS: frozenset[Kind] = frozenset({"summary", "frame", "scalar"})
@@ -59,7 +61,6 @@ class Rate:
         limit: float,
         level: str = "standard",
         *,
-        max_frames_per_s: float = 30.0,
         records_all: bool = False,
         planned: tuple[int, int] | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -69,7 +70,6 @@ class Rate:
         self.records_all = records_all
         self.planned = planned
         self.factor = 1
-        self._min_frame_gap_s = 1.0 / max_frames_per_s
         self._next_frame = 0.0
         self._clock = clock
         self._cpu_s = 0.0
@@ -102,7 +102,7 @@ class Rate:
     @property
     def frame_gap_s(self) -> float:
         """Seconds between two frames, at least."""
-        return self._min_frame_gap_s * self.factor
+        return _MIN_FRAME_GAP_S * self.factor
 
     def due(self, step: int) -> int:
         """Return which records a program should make at this step.

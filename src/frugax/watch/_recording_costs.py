@@ -142,7 +142,7 @@ def _time_collection(
         Journal.create(Path(folder) / "journal", {}) as journal,
     ):
         collector = Collector(
-            Dispatch(journal, (), asynchronous=True, max_bytes=1),
+            Dispatch(journal, (), asynchronous=True),
             rate=Rate(1.0),
             max_entries=len(batch),
             clock=clock,

@@ -55,8 +55,6 @@ class Watcher(AbstractContextManager["Watcher"]):
         max_pending: int = 4096,
         level: str = "standard",
         sinks: Sequence[Sink | SinkWorker] = (),
-        max_frames_per_s: float = 30.0,
-        max_queue_bytes: int = 8 * 2**20,
         flight: FlightRecorder | None = None,
         alerts: Alerts | None = None,
         asynchronous: bool = True,
@@ -76,13 +74,12 @@ class Watcher(AbstractContextManager["Watcher"]):
             max_pending: most records that may wait; >= 1. Beyond it the caller waits.
             level: how many of the records of programs are kept. "off" keeps none,
                 "minimal" summaries, "standard" also numbers, and frames of every 10th
-                step at most, "verbose" of every 5th. Numbers are those of every step
-                that takes 5 ms or more; shorter steps are thinned evenly, and the last
-                is always kept. "full" keeps every step, with frames, whatever it costs.
+                step at most, "verbose" of every 5th, 30 a second. Numbers are those of
+                every step that takes 5 ms or more; shorter steps are thinned evenly,
+                and the last is always kept. "full" keeps every step, with frames,
+                whatever it costs.
             sinks: further consumers. Each has a thread of its own; pass a
                 `delivery.SinkWorker` to choose its limits.
-            max_frames_per_s: most frames per second below "full"; > 0.
-            max_queue_bytes: cap of the queue of one sink in bytes; > 0.
             flight: keeps the last records for when something goes wrong.
             alerts: bounds of numbers to watch for.
             asynchronous: False to wait after each record until the sinks have it.
@@ -98,8 +95,6 @@ class Watcher(AbstractContextManager["Watcher"]):
         _check_sinks(sinks)
         if max_pending < 1:
             raise ValueError(f"max_pending must be >= 1, got {max_pending}.")
-        if not max_frames_per_s > 0:
-            raise ValueError(f"max_frames_per_s must be > 0, got {max_frames_per_s}.")
         self.clock = clock
         planned = None
         if plan is not None:
@@ -107,7 +102,6 @@ class Watcher(AbstractContextManager["Watcher"]):
         self.rate = Rate(
             budget.share,
             level,
-            max_frames_per_s=max_frames_per_s,
             records_all=flight is not None,
             planned=planned,
             clock=clock,
@@ -123,9 +117,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._plan = plan
         self._monitor = monitor
         self._asynchronous = asynchronous
-        self._dispatch = Dispatch(
-            journal, sinks, asynchronous=asynchronous, max_bytes=max_queue_bytes
-        )
+        self._dispatch = Dispatch(journal, sinks, asynchronous=asynchronous)
         self.collector = Collector(
             self._dispatch,
             rate=self.rate,
@@ -203,11 +195,6 @@ class Watcher(AbstractContextManager["Watcher"]):
         }
 
     @property
-    def latest_step(self) -> int | None:
-        """The step of the last record collected; None before the first."""
-        return self.collector.latest_step
-
-    @property
     def recorded(self) -> int:
         """The number of records that came and were not refused."""
         return self.written + self.pending
@@ -221,16 +208,6 @@ class Watcher(AbstractContextManager["Watcher"]):
     def pending(self) -> int:
         """The number of records that wait to be collected."""
         return len(self.collector)
-
-    @property
-    def forced(self) -> int:
-        """The number of collections made because too many records waited."""
-        return self.collector.forced
-
-    @property
-    def flight(self) -> FlightRecorder | None:
-        """The flight recorder, if there is one."""
-        return self._flight
 
     @property
     def losses(self) -> Losses:
@@ -598,8 +575,8 @@ class Watcher(AbstractContextManager["Watcher"]):
             )
         if (every := self.record_every) > 1:
             notes.append(f"Of steps shorter than 5 ms every {every}th is kept.")
-        if self.forced:
-            notes.append(f"{self.forced} collections were forced.")
+        if self.collector.forced:
+            notes.append(f"{self.collector.forced} collections were forced.")
         notes.append(f"Records: {writer.losses}.")
         if writer.last_error:
             notes.append(f"Refused last: {writer.last_error}")
@@ -636,7 +613,7 @@ class Watcher(AbstractContextManager["Watcher"]):
 
     def _write_status(self, *, always: bool = False) -> None:
         """Write the state of watching now and then, or always."""
-        now, step = time.monotonic(), self.latest_step
+        now, step = time.monotonic(), self.collector.latest_step
         if step is None or step == self._status_step:
             return
         if now < self._next_status and not always:

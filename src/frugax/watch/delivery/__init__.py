@@ -5,7 +5,7 @@ on, memory stays below a cap, and `Losses` counts the lost records by reason.
 """
 
 from ._callback_stats import CallbackStats, CallbackTotals, callback_stats
-from ._event_queue import EventQueue, QueuedEvent, charge_bytes
+from ._event_queue import EventQueue, charge_bytes
 from ._interrupts import defer_interrupt
 from ._losses import KINDS, Losses, Tally, Why
 from ._runner import CallSkipped, Outcome, Runner, error_text, run_inline
@@ -19,7 +19,6 @@ __all__ = [
     "EventQueue",
     "Losses",
     "Outcome",
-    "QueuedEvent",
     "Runner",
     "SinkReport",
     "SinkWorker",

@@ -1,10 +1,10 @@
 """A sink's bounded priority queue: when full, it drops the least important records."""
 
-import dataclasses
+import itertools
 from collections import deque
 
 from ..sinks import Event, Kind
-from ._losses import KINDS, Losses
+from ._losses import KINDS, Losses, Why
 
 # Memory of an event besides its numbers: the event, its mapping and its place in the
 # queue; then the name, the box and the array of each value. Measured with tracemalloc,
@@ -18,25 +18,8 @@ def charge_bytes(event: Event) -> int:
     return event.bytes + _PER_EVENT_BYTES + _PER_VALUE_BYTES * len(event.values)
 
 
-@dataclasses.dataclass(slots=True, eq=False)
-class QueuedEvent:
-    """An event with its place in the queue.
-
-    Attributes:
-        event: the event.
-        order: its number in the order of arrival.
-        charge: bytes that it is charged for.
-        tries: how often a sink has failed to take it.
-    """
-
-    event: Event
-    order: int
-    charge: int
-    tries: int = 0
-
-
 class EventQueue:
-    """A priority queue of events within a byte cap.
+    """Events in the order of their arrival, within a byte cap.
 
     When it is full, the oldest event of the least important class is dropped. Events
     that were taken out count until they are released, because a sink that hangs holds
@@ -49,14 +32,15 @@ class EventQueue:
 
     def __init__(self, max_bytes: int, losses: Losses) -> None:
         self.max_bytes = max_bytes
-        self._losses = losses
-        self._queued: dict[Kind, deque[QueuedEvent]] = {kind: deque() for kind in KINDS}
         self.bytes_by_kind: dict[Kind, int] = dict.fromkeys(KINDS, 0)
+        self._losses = losses
+        self._next = itertools.count()
+        self._events: dict[int, Event] = {}  # by their number
+        self._numbers: dict[Kind, deque[int]] = {kind: deque() for kind in KINDS}
         self._out_bytes = 0
-        self._order = 0
 
     def __len__(self) -> int:
-        return sum(len(queued) for queued in self._queued.values())
+        return len(self._events)
 
     @property
     def bytes(self) -> int:
@@ -69,60 +53,47 @@ class EventQueue:
         if charge > self.max_bytes:
             self._losses.drop(event.kind, why="too large")
             return
-        kind = event.kind
         # Decided before anything is dropped: an event that would not fit even without
         # all less important ones must not cost those their place.
-        droppable = KINDS[KINDS.index(kind) :]
+        droppable = KINDS[KINDS.index(event.kind) :]
         room = self.max_bytes - self.bytes
-        if charge > room + sum(self.bytes_by_kind[other] for other in droppable):
-            self._losses.drop(kind, why="queue full")
+        if charge > room + sum(self.bytes_by_kind[kind] for kind in droppable):
+            self._losses.drop(event.kind, why="queue full")
             return
-        for other in reversed(droppable):
-            while self._queued[other] and self.bytes + charge > self.max_bytes:
-                self._drop_oldest(other)
-        self._order += 1
-        self._queued[kind].append(QueuedEvent(event, self._order, charge))
-        self.bytes_by_kind[kind] += charge
+        for kind in reversed(droppable):
+            while self._numbers[kind] and self.bytes + charge > self.max_bytes:
+                self._remove_oldest(kind)
+                self._losses.drop(kind, why="queue full")
+        number = next(self._next)
+        self._events[number] = event
+        self._numbers[event.kind].append(number)
+        self.bytes_by_kind[event.kind] += charge
 
-    def take(self, max_events: int) -> list[QueuedEvent]:
-        """Take out events, the most important classes first."""
-        taken: list[QueuedEvent] = []
+    def take(self, max_events: int) -> list[Event]:
+        """Take out the oldest events, of a quarter of the cap unless one is larger."""
+        taken: list[Event] = []
         taken_bytes = 0
-        for kind in KINDS:
-            queued = self._queued[kind]
-            while queued and len(taken) < max_events:
-                head = queued[0]
-                # An event that failed before goes alone: it may be the cause.
-                if taken and (head.tries or taken[-1].tries):
-                    break
-                if taken and taken_bytes + head.charge > self.max_bytes // 4:
-                    break
-                taken.append(queued.popleft())
-                taken_bytes += head.charge
-                self.bytes_by_kind[kind] -= head.charge
-        self._out_bytes += taken_bytes
-        return sorted(taken, key=lambda item: item.order)
+        for event in itertools.islice(self._events.values(), max_events):
+            taken_bytes += charge_bytes(event)
+            if taken and taken_bytes > self.max_bytes // 4:
+                break
+            taken.append(event)
+        for event in taken:
+            self._remove_oldest(event.kind)
+            self._out_bytes += charge_bytes(event)
+        return taken
 
-    def release(self, taken: list[QueuedEvent]) -> None:
+    def release(self, taken: list[Event]) -> None:
         """Stop counting events that were taken out."""
-        self._out_bytes -= sum(item.charge for item in taken)
+        self._out_bytes -= sum(map(charge_bytes, taken))
 
-    def put_back(self, taken: list[QueuedEvent]) -> None:
-        """Return events to the front of their classes; they have counted all along."""
-        self.release(taken)
-        for item in reversed(taken):
-            self._queued[item.event.kind].appendleft(item)
-            self.bytes_by_kind[item.event.kind] += item.charge
-
-    def clear(self) -> list[QueuedEvent]:
-        """Remove and return all events that wait."""
-        removed = [item for queued in self._queued.values() for item in queued]
+    def drop_all(self, *, why: Why) -> None:
+        """Lose all events that wait."""
         for kind in KINDS:
-            self._queued[kind].clear()
-            self.bytes_by_kind[kind] = 0
-        return removed
+            while self._numbers[kind]:
+                self._remove_oldest(kind)
+                self._losses.drop(kind, why=why)
 
-    def _drop_oldest(self, kind: Kind) -> None:
-        oldest = self._queued[kind].popleft()
-        self.bytes_by_kind[kind] -= oldest.charge
-        self._losses.drop(kind, why="queue full")
+    def _remove_oldest(self, kind: Kind) -> None:
+        event = self._events.pop(self._numbers[kind].popleft())
+        self.bytes_by_kind[kind] -= charge_bytes(event)

@@ -93,14 +93,6 @@ class Losses:
             dropped = self._dropped[kind]
             dropped[why] = dropped.get(why, 0) + count
 
-    def keep_late(self, kind: Kind, count: int = 1, *, why: Why) -> None:
-        """Count records that were dropped for `why` but have arrived after all."""
-        with self._lock:
-            # Corrected under one lock, so that a report never counts the record twice
-            # or not at all.
-            self._dropped[kind][why] -= count
-            self._kept[kind] += count
-
     def tally(self, kind: Kind) -> Tally:
         """Return the counts of one class."""
         with self._lock:
