@@ -153,19 +153,15 @@ def loop(step: Step, numbers: str, length: int, report: Report) -> Run:
     return lambda state: jax.lax.scan(one, state, None, length=length)
 
 
-class Asks:
+class Asks(watch.Watcher):
     """A watcher that wants the same of every call, and drops it."""
 
     def __init__(self, level: int) -> None:
-        self._level = level
+        super().__init__(None, OverheadBudget("100%"), level="full")
+        self.rate.records_all = True  # asked at each call
+        self.rate.due = lambda step: level
 
-    def due(self, step: int) -> int:
-        return self._level
-
-    def wants_frames(self) -> bool:
-        return self._level == 2
-
-    def ingest(self, step: int, probes: Any, records: Any) -> None:
+    def ingest(self, *record: Any) -> None:
         pass
 
 

@@ -103,7 +103,7 @@ def test_it_keeps_records_of_programs_at_every_level(tmp_path):
         watcher = watch.Watcher(
             journal, OverheadBudget("1%"), level="minimal", flight=recorder
         )
-        assert watcher.due(3) == 1
+        assert watcher.rate.due(3) == 1
         for step in range(6):
             watcher.ingest(step, {"norm": probe}, {"norm": jnp.float32(step)})
         watcher.finish()

@@ -21,20 +21,17 @@ from refusals import warns
 X = jnp.arange(4.0)
 
 
-class Taker:
-    """Keep all records; answer `due` with the stated levels."""
+class Taker(Watcher):
+    """Keep all records; programs record at the stated level."""
 
     def __init__(self, level=1):
-        self.level = level
+        super().__init__(None, OverheadBudget("100%"), level="full")
+        self.rate.records_all = True  # asked at each call
+        self.rate.due = lambda step: self.wanted
+        self.wanted = level
         self.got = []
 
-    def due(self, step):
-        return self.level
-
-    def wants_frames(self):
-        return self.level == 2
-
-    def ingest(self, step, probes, records):
+    def ingest(self, step, probes, records, schedule=None):
         assert list(probes) == list(records)
         self.got.append((step, records))
 
@@ -94,7 +91,7 @@ def test_levels_and_rates_do_not_recompile():
     watched = jit(fn, watcher=taker)
     watched(X)
     with Compiles() as compiles:
-        for taker.level in (0, 1, 2, 0, 2, 1):
+        for taker.wanted in (0, 1, 2, 0, 2, 1):
             for _ in range(3):
                 watched(X)
         assert compiles.count == 0
@@ -223,7 +220,7 @@ def test_the_function_is_traced_once_for_all_its_programs():
 
     taker = Taker()
     watched = jit(fn, watcher=taker)
-    for taker.level in (0, 1, 2):
+    for taker.wanted in (0, 1, 2):
         watched(X)
     assert len(traces) == 1
     watched(jnp.ones(5))
@@ -240,7 +237,7 @@ def test_options_of_jit_are_passed_on():
 
     options = {"static_argnums": 1, "donate_argnums": (0,), "static_argnames": "scale"}
     watched = jit(power, watcher=taker, **options)
-    for taker.level in (0, 1, 2, 2):
+    for taker.wanted in (0, 1, 2, 2):
         x = jnp.arange(4.0)
         np.testing.assert_array_equal(watched(x, 2, scale=3), 3 * jnp.arange(4.0) ** 2)
         assert x.is_deleted()
@@ -248,7 +245,7 @@ def test_options_of_jit_are_passed_on():
 
     device = jax.sharding.SingleDeviceSharding(jax.devices()[1])
     placed = jit(fn, watcher=taker, in_shardings=device, out_shardings=device)
-    for taker.level in (0, 1, 2):
+    for taker.wanted in (0, 1, 2):
         assert placed(X).sharding == device
 
     @jit(watcher=taker)
@@ -257,7 +254,7 @@ def test_options_of_jit_are_passed_on():
         return x
 
     assert decorated.__name__ == "decorated"
-    taker.level = 1
+    taker.wanted = 1
     decorated(X)
     assert list(taker.got[-1][1]) == ["d"]
 
@@ -356,24 +353,22 @@ def _record_all(x):
 
 _CACHED = """
     import jax, jax.monitoring, jax.numpy as jnp
-    from frugax.watch import jit
+    from frugax import OverheadBudget
+    from frugax.watch import Watcher, jit
     from frugax.watch.probes import record, frame
     events = []
     jax.monitoring.register_event_listener(lambda name, **_: events.append(name))
-    class Taker:
-        level = 2
-        def due(self, step): return self.level
-        def wants_frames(self): return self.level == 2
-        def ingest(self, step, probes, records): pass
+    watcher = Watcher(None, OverheadBudget("100%"), level="full")
+    watcher.rate.records_all = True  # asked at each call
     def f(x):
         record("sum", x.sum())
         frame("x", x)
         return jnp.tanh(x @ x)
-    f = jit(f, watcher=Taker())
+    f = jit(f, watcher=watcher)
     x = jnp.ones((8, 8))
     before = len(events)
     for level in (0, 1, 2):
-        Taker.level = level
+        watcher.rate.due = lambda step: level
         f(x)
     hits = sum(e.endswith("cache_hits") for e in events[before:])
     misses = sum(e.endswith("cache_misses") for e in events[before:])

@@ -238,16 +238,9 @@ def test_planning_runs_no_callback_and_keeps_donated_arguments():
         watch.probes.emit(probe, x[0, 0])
         return x + 1
 
-    class Consumer:
-        def wants_frames(self):
-            return False
-
-        def ingest(self, step, probes, records):
-            raise AssertionError("planned, not run")
-
     x, ticks = X + 0, itertools.count()
     plan = watch.plan(
-        watch.jit(program, watcher=Consumer(), donate_argnums=0),
+        watch.jit(program, donate_argnums=0),
         OverheadBudget("50%"),
         example_args=(x,),
         steps=1000,

@@ -9,7 +9,7 @@ import pytest
 
 from frugax import OverheadBudget
 from frugax.budget import Verdict
-from frugax.watch import jit, prove
+from frugax.watch import Watcher, jit, prove
 from frugax.watch.probes import record
 from refusals import refuses
 
@@ -18,12 +18,8 @@ pytestmark = pytest.mark.slow
 X = jnp.ones(4)
 
 
-class Taker:
-    def wants_frames(self):
-        return False
-
-    def ingest(self, step, probes, records):
-        pass
+def watcher():
+    return Watcher(None, OverheadBudget("100%"), level="full")
 
 
 class Machine:
@@ -32,7 +28,7 @@ class Machine:
     def __init__(self, *, watched, restless=0.0):
         self.now, self.restless = 0.0, restless
         self.random = random.Random(0)
-        self.fn = jit(self._watched, watcher=Taker())
+        self.fn = jit(self._watched, watcher=watcher())
         self._bare = self.fn.variants().bare
         bare: Any = self._timed(self._bare, 1e-3)
         bare.trace, bare.lower = self._bare.trace, self._bare.lower
@@ -95,7 +91,7 @@ def test_a_real_function_that_donates_is_measured_and_its_argument_kept():
 
     x = X + 0
     receipt = prove(
-        jit(step, watcher=Taker(), donate_argnums=0), x, seconds=0.05, chunk_s=1e-4
+        jit(step, watcher=watcher(), donate_argnums=0), x, seconds=0.05, chunk_s=1e-4
     )
     assert not x.is_deleted()
     assert len(receipt.spends) == 1

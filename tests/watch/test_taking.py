@@ -101,7 +101,7 @@ def test_a_level_reports_kept_and_left_out_records(
     probes = {"n": probe("n"), "g": probe("g", "frame"), "e": probe("e", "summary")}
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         watcher = taking(journal, level)
-        due = [watcher.due(step) for step in range(20)]
+        due = [watcher.rate.due(step) for step in range(20)]
         for i in range(20):
             x = jnp.float32(i)
             watcher.ingest(i, probes, {"n": x, "g": x, "e": x})

@@ -12,7 +12,7 @@ import time
 import types
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,7 +22,8 @@ from frugax.jaxprs import is_tracing
 from ._call_schedule import NEVER, CallSchedule, Program
 from ._callback_receiver import call_handler
 from ._current import changes, current
-from ._program_variants import BARE, LOUD, QUIET, ProgramVariants
+from ._program_variants import BARE, LOUD, ProgramVariants
+from ._watcher import Watcher
 from .probes import MaskedValues, NestedCall, Probe
 
 # More than the caches of a core hold, in float64.
@@ -30,35 +31,10 @@ _EVICTING = 1 << 20
 _TIMINGS = 64
 
 
-@runtime_checkable
-class RecordConsumer(Protocol):
-    """Consumer of a watched function's records; `Watcher` is one.
-
-    A member is optional: `due(step) -> int` returns 0 to record nothing in this step, 1
-    for numbers, 2 for frames as well.
-    """
-
-    def ingest(
-        self, step: int, probes: Mapping[str, Probe], records: Mapping[str, Any]
-    ) -> None:
-        """Accept the records of one call.
-
-        Args:
-            step: the number of calls before this one.
-            probes: the probes by name.
-            records: the records by name; reading a value waits for the device.
-        """
-        ...
-
-    def wants_frames(self) -> bool:
-        """Return whether a frame is affordable now."""
-        ...
-
-
 def jit(
     fn: Callable[..., Any] | None = None,
     *,
-    watcher: RecordConsumer | None = None,
+    watcher: Watcher | None = None,
     ahead: bool = True,
     **jit_options: Any,
 ) -> Any:
@@ -73,8 +49,8 @@ def jit(
 
     Args:
         fn: the function; without it, `jit` is a decorator with options.
-        watcher: consumer of the records; None for the `Watcher` that is current when
-            the function is called.
+        watcher: takes the records; None for the one that is current when the function
+            is called.
         ahead: compile every program after the first call, so that none is compiled
             later in the middle of the run. False to compile each when it is needed.
         jit_options: as for `jax.jit`: `static_argnums`, `donate_argnums` and so on.
@@ -83,29 +59,29 @@ def jit(
         A `WatchedFunction`, whose `probes` are known after the first call.
 
     Raises:
-        TypeError: `fn` is not callable.
+        TypeError: `fn` is not callable, or `watcher` is not a Watcher.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from frugax.watch.probes import record
-        >>> class Printer:
-        ...     def wants_frames(self):
-        ...         return False
-        ...     def ingest(self, step, probes, records):
-        ...         print(step, float(records["total"]))
-        >>> def double(x):
-        ...     record("total", x.sum())
+        >>> from frugax import OverheadBudget, watch
+        >>> @jit
+        ... def double(x):
+        ...     watch.record("total", x.sum())
         ...     return 2 * x
-        >>> watched = jit(double, watcher=Printer())
-        >>> _ = watched(watched(jnp.ones(3)))
-        0 3.0
-        1 6.0
+        >>> with watch.Watcher(None, OverheadBudget("1%")) as watcher:
+        ...     _ = double(double(jnp.ones(3)))
+        >>> watcher.latest
+        {'total': 6.0}
     """
     if fn is None:
         options: dict[str, Any] = {"watcher": watcher, "ahead": ahead, **jit_options}
         return lambda fn: jit(fn, **options)
     if not callable(fn):
         raise TypeError(f"watch.jit needs a function, got {fn!r}.")
+    if not isinstance(watcher, Watcher | None):
+        raise TypeError(
+            f"watcher must be a Watcher, such as run.watcher, got {watcher!r:.99}."
+        )
     return WatchedFunction(fn, ProgramVariants(fn, jit_options), watcher, ahead=ahead)
 
 
@@ -114,14 +90,14 @@ class WatchedFunction:
 
     Attributes:
         probes: its probes by name, known after the first call.
-        watcher: consumer of its records; None for the current watcher.
+        watcher: takes its records; None for the current watcher.
     """
 
     def __init__(
         self,
         fn: Callable[..., Any],
         variants: ProgramVariants,
-        watcher: RecordConsumer | None,
+        watcher: Watcher | None,
         *,
         ahead: bool,
     ) -> None:
@@ -183,25 +159,16 @@ class WatchedFunction:
         now_seen = changes[0]
         if not variants.is_traced:
             variants.trace(args, kwargs)
-        consumer: Any = current() if self.watcher is None else self.watcher
-        if consumer is None:
-            consumer = _NoWatcher(variants.probes)
-        schedule = self._schedule_of(consumer)
-        if schedule is None:
-            level = variants.reduce_level(_due_level(consumer, step))
-        else:
-            level = schedule.level_at(step)
+        watcher = current() if self.watcher is None else self.watcher
+        if watcher is None:
+            return self._run_unwatched(now_seen, args, kwargs)
+        schedule = self._schedule_of(watcher)
+        level = schedule.level_at(step)
         if level == BARE and not variants.records_always:
-            if schedule is None:
-                out = variants.bare(*args, **kwargs)
-            else:
-                out = schedule.call_bare(step, args, kwargs)
+            out = schedule.call_bare(step, args, kwargs)
         else:
             out, records = variants.call_level(level, *args, **kwargs)
-            if schedule is None:
-                consumer.ingest(step, records.probes, records)
-            else:
-                consumer.ingest(step, records.probes, records, schedule)
+            watcher.ingest(step, records.probes, records, schedule)
         if variants.is_new:
             # After the call: its own program has just been compiled, and the run waits
             # for the others once, here, and never in the middle.
@@ -209,26 +176,32 @@ class WatchedFunction:
             began = time.perf_counter()
             if self._compiles_ahead:
                 variants.compile(args, kwargs)
-            if schedule is not None:
-                consumer.compile_s += time.perf_counter() - began
-        if schedule is not None:
-            schedule.thinning.begin(step, consumer.clock())
-            until, program = schedule.rest(step)
-        else:
-            until = NEVER if isinstance(consumer, _NoWatcher) else 0
-            program = variants.call_bare
+            watcher.compile_s += time.perf_counter() - began
+        schedule.thinning.begin(step, watcher.clock())
+        until, program = schedule.rest(step)
         if not variants.records_always:
             self._ahead = until, now_seen, program
         return out
 
-    def _schedule_of(self, consumer: Any) -> CallSchedule | None:
-        if not hasattr(consumer, "schedule"):
-            return None
-        if consumer not in self._schedules:
-            self._schedules[consumer] = consumer.schedule(
+    def _run_unwatched(self, seen: int, args: Any, kwargs: Any) -> Any:
+        """Run without a watcher: handlers are called, and nothing is kept."""
+        variants = self._variants
+        if not any(probe.handler for probe in variants.probes.values()):
+            self._ahead = NEVER, seen, variants.call_bare
+            return variants.bare(*args, **kwargs)
+        out, records = variants.call_level(LOUD, *args, **kwargs)
+        for name, probe in records.probes.items():
+            if probe.handler is not None:
+                for value in _iterate_loops(records[name], records.rounds[name]):
+                    call_handler(probe, value)
+        return out
+
+    def _schedule_of(self, watcher: Watcher) -> CallSchedule:
+        if watcher not in self._schedules:
+            self._schedules[watcher] = watcher.schedule(
                 _added_seconds(), self._variants
             )
-        return self._schedules[consumer]
+        return self._schedules[watcher]
 
 
 @functools.cache
@@ -252,32 +225,6 @@ def _time_added(watched: WatchedFunction, evicting: int) -> float:
             taken[fn] = time.perf_counter() - started
         added.append(taken[watched] - taken[abs])
     return max(float(np.median(added)), 0.0)
-
-
-def _due_level(consumer: RecordConsumer, step: int) -> int:
-    due = getattr(consumer, "due", None)
-    if due is not None:
-        return int(due(step))
-    return LOUD if consumer.wants_frames() else QUIET
-
-
-class _NoWatcher:
-    """Consumer without a watcher: calls the handlers and keeps nothing."""
-
-    def __init__(self, probes: Mapping[str, Probe]) -> None:
-        self._has_handlers = any(p.handler is not None for p in probes.values())
-
-    def due(self, step: int) -> int:
-        return LOUD if self._has_handlers else BARE
-
-    def wants_frames(self) -> bool:
-        return self._has_handlers
-
-    def ingest(self, step: int, probes: Mapping[str, Probe], records: Any) -> None:
-        for name, probe in probes.items():
-            if probe.handler is not None:
-                for value in _iterate_loops(records[name], records.rounds[name]):
-                    call_handler(probe, value)
 
 
 def _iterate_loops(value: Any, loops: int) -> Any:

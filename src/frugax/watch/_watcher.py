@@ -469,14 +469,6 @@ class Watcher(AbstractContextManager["Watcher"]):
             self.collector.start()
         return schedule
 
-    def due(self, step: int) -> int:
-        """Return which records a program should make at this step; see `Rate.due`."""
-        return self.rate.due(step)
-
-    def wants_frames(self) -> bool:
-        """Return whether the level asks for a frame now; the next one comes later."""
-        return self.rate.wants_frames()
-
     def can_afford(self, seconds: float) -> bool:
         """Return whether these seconds can be spent now within the budget."""
         return self._account.can_afford(seconds)
