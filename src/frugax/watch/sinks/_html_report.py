@@ -271,7 +271,6 @@ def _film(name: str, film: Film, palette: Palette) -> Markup:
             class_="stage",
         ),
         element("div", play, slider, element("output"), class_="controls needs-script"),
-        element("canvas", class_="strip needs-script", aria_hidden="true"),
         _json_script("film-data", _pack_film(frames)),
         class_="film",
         tabindex=0,

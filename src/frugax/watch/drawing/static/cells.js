@@ -1,7 +1,7 @@
 // Arrays as coloured cells on a canvas, of the live page and of reports.
 
 /** A canvas with one pixel for each cell; `colour(x, y)` is [r, g, b], or null for none. */
-export function pixels(width, height, colour) {
+function pixels(width, height, colour) {
   const image = new ImageData(width, height);
   for (let y = 0, to = 0; y < height; y++) {
     for (let x = 0; x < width; x++, to += 4) {
@@ -20,18 +20,25 @@ export function pixels(width, height, colour) {
   return made;
 }
 
+/** The pen of a canvas of this size in CSS pixels, on which nothing is drawn yet. */
+export function clearedPen(canvas, width, height) {
+  const dense = window.devicePixelRatio || 1;
+  const [wide, high] = [width, height].map((length) => Math.max(1, Math.round(length * dense)));
+  if (canvas.width !== wide || canvas.height !== high) Object.assign(canvas, { width: wide, height: high });
+  const pen = canvas.getContext("2d");
+  pen.setTransform(dense, 0, 0, dense, 0, 0);
+  pen.clearRect(0, 0, width, height);
+  return pen;
+}
+
 /**
  * Draw cells of `scale` px. Besides their colour, functions of x and y may tell their text,
  * and whether they are missing, or have changed.
  */
 export function drawCells(canvas, width, height, scale, { colour, ground = "", hasLines = false, isMissing, text, hasChanged }) {
-  const dense = window.devicePixelRatio || 1;
-  canvas.width = Math.max(1, Math.round(width * scale * dense));
-  canvas.height = Math.max(1, Math.round(height * scale * dense));
   canvas.style.width = width * scale + "px";
   canvas.style.height = height * scale + "px";
-  const pen = canvas.getContext("2d");
-  pen.scale(dense, dense);
+  const pen = clearedPen(canvas, width * scale, height * scale);
   pen.fillStyle = ground;
   if (ground) pen.fillRect(0, 0, width * scale, height * scale);
   pen.imageSmoothingEnabled = scale < 1;

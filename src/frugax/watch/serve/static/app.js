@@ -123,14 +123,11 @@ class Page {
     const title = stream || (name.includes("/") ? name.slice(0, name.indexOf("/")) : "metrics");
     let group = [...find("charts").children].find((g) => g.dataset.name === title);
     if (!group) {
-      const shut = make("button", { text: "fold", kind: "ghost", type: "button", onclick: () => {
+      const shut = make("button", { text: "fold", kind: "ghost", type: "button", "aria-label": "Fold " + title, "aria-expanded": "true", onclick: () => {
         shut.setAttribute("aria-expanded", String(!group.classList.toggle("shut")));
         shut.textContent = group.classList.contains("shut") ? "unfold" : "fold";
       } });
-      shut.setAttribute("aria-label", "Fold " + title);
-      shut.setAttribute("aria-expanded", "true");
-      group = make("section", { kind: "group" }, make("h2", {}, title, shut), make("div", { kind: "charts" }));
-      group.dataset.name = title;
+      group = make("section", { kind: "group", "data-name": title }, make("h2", {}, title, shut), make("div", { kind: "charts" }));
       insert(find("charts"), group, title === "metrics" ? -1 : rankOf(stream, name));
     }
     insert(group.lastElementChild, chart.root, rankOf(stream, name));
@@ -275,17 +272,15 @@ class Page {
   }
 
   #row(run) {
-    const tick = make("input", { type: "checkbox", checked: run.on, onchange: () => { run.on = tick.checked; this.changed(); } });
-    tick.setAttribute("aria-label", "Show " + run.name);
-    tick.dataset.key = "show" + run.id;
+    const tick = make("input", { type: "checkbox", checked: run.on, "aria-label": "Show " + run.name, "data-key": "show" + run.id, onchange: () => { run.on = tick.checked; this.changed(); } });
     const line = make("span", { kind: "line" });
     line.style.background = run.colour;
     const facts = [WORDS[run.state], ...(run.verdict ? [run.verdict] : []), ...run.tags.map((t) => "#" + t), ...(run.notes ? [run.notes] : []), ...(/unreadable|died/.test(run.state) ? [run.why] : [])];
     const who = make("span", { kind: "who" }, make("a", { href: `?run=${run.id}`, text: run.name }), make("small", { text: facts.join(" · ") }));
-    const pin = make("button", { type: "button", kind: "ghost", text: "pin", onclick: () => { run.pinned = !run.pinned; this.changed(); } });
-    pin.setAttribute("aria-pressed", String(run.pinned));
-    pin.setAttribute("aria-label", "Pin " + run.name);
-    pin.dataset.key = "pin" + run.id;
+    const pin = make("button", {
+      type: "button", kind: "ghost", text: "pin", "aria-pressed": String(run.pinned), "aria-label": "Pin " + run.name, "data-key": "pin" + run.id,
+      onclick: () => { run.pinned = !run.pinned; this.changed(); },
+    });
     return make("li", { kind: (run.on ? "" : "off ") + (run.pinned ? "pinned" : "") }, tick, line, who, pin);
   }
 

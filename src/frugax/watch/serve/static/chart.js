@@ -1,5 +1,6 @@
 // One metric on one canvas: the lines of a run or of many, the band of the raw values, the
 // steps that are not finite, the limit, and the step whose frame is shown.
+import { clearedPen } from "./cells.js";
 import { STEP_SECONDS, css, duration, family, format, isBytes, last, make, number, place } from "./format.js";
 
 const PAD = { left: 62, right: 12, top: 8, bottom: 24 };
@@ -57,11 +58,7 @@ export class Chart {
     Object.assign(this, { page, stream, name });
     this.isOwn = hasOwnAxis(stream);
     this.title = (stream && stream !== "watch" ? stream + " · " : "") + (name === STEP_SECONDS ? "time per step" : name);
-    const button = (text, label, onclick) => {
-      const made = make("button", { text, kind: "ghost", type: "button", onclick });
-      made.setAttribute("aria-label", `${label} of ${this.title}`);
-      return made;
-    };
+    const button = (text, label, onclick) => make("button", { text, kind: "ghost", type: "button", onclick, "aria-label": `${label} of ${this.title}` });
     this.read = make("span", { kind: "read" });
     const log = button("log", "Logarithmic axis", () => {
       this.#log = !this.isLog;
@@ -71,9 +68,7 @@ export class Chart {
     log.setAttribute("aria-pressed", "false");
     const cap = make("div", { kind: "cap" }, make("h3", { text: this.title }), log,
       button("picture", "Picture", () => this.picture()), button("CSV", "CSV", () => this.csv()), this.read);
-    this.canvas = make("canvas", { kind: "plot" });
-    this.canvas.setAttribute("role", "img");
-    this.canvas.setAttribute("aria-label", this.title);
+    this.canvas = make("canvas", { kind: "plot", role: "img", "aria-label": this.title });
     this.root = make("div", { kind: "chart" }, cap, this.canvas);
     this.canvas.addEventListener("pointermove", (e) => {
       if (this.#drag) this.#drag[1] = e.offsetX;
@@ -161,16 +156,9 @@ export class Chart {
 
   draw() {
     const { canvas } = this;
-    const dense = window.devicePixelRatio || 1;
     const [width, height] = [canvas.clientWidth, canvas.clientHeight];
     if (!width || !this.isLoaded) return;
-    if (canvas.width !== Math.round(width * dense) || canvas.height !== Math.round(height * dense)) {
-      canvas.width = Math.round(width * dense);
-      canvas.height = Math.round(height * dense);
-    }
-    const pen = canvas.getContext("2d");
-    pen.setTransform(dense, 0, 0, dense, 0, 0);
-    pen.clearRect(0, 0, width, height);
+    const pen = clearedPen(canvas, width, height);
     const lines = this.lines();
     const [x0, x1, y0, y1] = this.#ends(lines);
     const [right, bottom] = [width - PAD.right, height - PAD.bottom];

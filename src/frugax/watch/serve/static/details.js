@@ -79,11 +79,7 @@ export class Details {
     put(find("journal"), `Journal: ${bytes(run.journal_bytes)}, ${number(main.records)} steps${run.closed ? ", closed" : ""}.`);
     const troubles = run.damage.map((text) => "Damage in the journal: " + text.replace(/\.?$/, "."));
     if (main.latest.loss === null) troubles.unshift(`The loss is not a number any more (step ${number(done)}).`);
-    this.#once("troubles", troubles, () => find("troubles").replaceChildren(...troubles.map((text) => {
-      const told = make("p", { text, kind: "notice bad" });
-      told.setAttribute("role", "alert");
-      return told;
-    })));
+    this.#once("troubles", troubles, () => find("troubles").replaceChildren(...troubles.map((text) => make("p", { text, kind: "notice bad", role: "alert" }))));
   }
 
   /** What was shown may be void: the run was rewound, or it is another one. */

@@ -5,12 +5,14 @@ export const find = (id) => document.getElementById(id);
 export const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 export const last = (list) => list[list.length - 1];
 
-/** An element; `text` and `kind` are its text and its class. */
+/** An element; `text` and `kind` are its text and its class, names with "-" attributes. */
 export function make(tag, { text, kind, ...rest } = {}, ...children) {
   const made = document.createElement(tag);
   if (text !== undefined) made.textContent = text;
   if (kind) made.className = kind;
-  Object.assign(made, rest);
+  for (const [name, value] of Object.entries(rest)) {
+    if (/-|^(role|scope)$/.test(name)) made.setAttribute(name, value); else made[name] = value;
+  }
   made.append(...children);
   return made;
 }

@@ -1,4 +1,5 @@
 // Histograms over time: a column of colours for each step, darker where values are more.
+import { clearedPen } from "./cells.js";
 import { ask, css, make, number } from "./format.js";
 
 const LEFT = 58;
@@ -35,9 +36,7 @@ export class Histograms {
   }
 
   #make(stream) {
-    const canvas = make("canvas", { kind: "plot" });
-    canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", "Histograms of " + stream);
+    const canvas = make("canvas", { kind: "plot", role: "img", "aria-label": "Histograms of " + stream });
     const root = make("div", { kind: "chart" }, make("div", { kind: "cap" }, make("h3", { text: stream + " · histogram" })), canvas);
     this.root.parentElement.hidden = false;
     this.root.append(root);
@@ -50,14 +49,9 @@ export class Histograms {
 function draw({ canvas, data, stream }) {
   const width = canvas.parentElement.clientWidth;
   if (!data?.steps.length || !width) return;
-  const dense = window.devicePixelRatio || 1;
   const height = canvas.clientHeight || 220;
   canvas.style.width = "100%";
-  canvas.width = Math.round(width * dense);
-  canvas.height = Math.round(height * dense);
-  const pen = canvas.getContext("2d");
-  pen.setTransform(dense, 0, 0, dense, 0, 0);
-  pen.clearRect(0, 0, width, height);
+  const pen = clearedPen(canvas, width, height);
   const { steps, counts } = data;
   const ends = steps.map((_, i) => [data.low[i] ?? 0, data.high[i] ?? 0]);
   let low = Math.min(...ends.map((e) => e[0]));

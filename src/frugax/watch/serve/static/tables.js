@@ -23,11 +23,8 @@ class Rows {
     this.body = make("tbody");
     this.headings = make("tr");
     this.older = make("button", { text: "Older ones", kind: "ghost older", type: "button", hidden: true, onclick: () => this.#more() });
-    const scroll = make("div", { kind: "scroll", tabIndex: 0 }, make("table", {}, make("thead", {}, this.headings), this.body));
-    scroll.setAttribute("role", "region");
-    scroll.setAttribute("aria-label", title);
-    this.root = make("section", {}, make("div", { kind: "head" }, make("h2", { text: title, id }), this.count), scroll, this.older);
-    this.root.setAttribute("aria-labelledby", id);
+    const scroll = make("div", { kind: "scroll", tabIndex: 0, role: "region", "aria-label": title }, make("table", {}, make("thead", {}, this.headings), this.body));
+    this.root = make("section", { "aria-labelledby": id }, make("div", { kind: "head" }, make("h2", { text: title, id }), this.count), scroll, this.older);
   }
 
   clear() {
@@ -120,9 +117,7 @@ export class Tables {
 }
 
 function heading(text, kind) {
-  const made = make("th", { text, kind });
-  made.setAttribute("scope", "col");
-  return made;
+  return make("th", { text, kind, scope: "col" });
 }
 
 function sentence(text) {
@@ -142,18 +137,12 @@ function pill(verdict) {
 function budgets(facts) {
   if (!facts.budgets.length) return [sentence(facts.finished ? "No budget was stated." : "This journal states no budget; a receipt follows at the end of a run.")];
   const parts = ["limit", "predicted", "measured"];
-  const cell = (b, part) => {
-    const made = make("td", { text: b[part + "_text"], kind: "n" });
-    made.dataset.label = part;
-    return made;
-  };
+  const cell = (b, part) => make("td", { text: b[part + "_text"], kind: "n", "data-label": part });
   const rows = facts.budgets.map((b) => make("tr", {},
     make("td", { text: b.name, title: b.source }), make("td", {}, pill(b.verdict)), ...parts.map((part) => cell(b, part))));
   const head = make("tr", {}, heading("budget"), heading("verdict"), ...parts.map((t) => heading(t, "n")));
-  const scroll = make("div", { kind: "scroll", tabIndex: 0 }, make("table", { kind: "stack" }, make("thead", {}, head), make("tbody", {}, ...rows)));
-  scroll.setAttribute("role", "region");
-  scroll.setAttribute("aria-label", "Budgets");
-  return [scroll];
+  const table = make("table", { kind: "stack" }, make("thead", {}, head), make("tbody", {}, ...rows));
+  return [make("div", { kind: "scroll", tabIndex: 0, role: "region", "aria-label": "Budgets" }, table)];
 }
 
 function memory({ memory: m }, ended) {

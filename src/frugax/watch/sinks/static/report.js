@@ -22,13 +22,12 @@ class Film {
   constructor(element, meta, codes) {
     Object.assign(this, { element, meta, codes });
     this.screen = element.querySelector(".screen");
-    this.strip = element.querySelector(".strip");
     this.out = element.querySelector("output");
     this.label = element.getAttribute("aria-label");
     const slider = element.querySelector("input[type=range]");
     const button = element.querySelector(".play");
     this.player = new Player(slider, button, {
-      show: () => { this.draw(); this.mark(); this.readCharts(); },
+      show: () => { this.draw(); this.readCharts(); },
       told: (isPlaying) => {
         button.textContent = isPlaying ? "❚❚" : "▶";
         button.setAttribute("aria-label", isPlaying ? "pause" : "play");
@@ -40,20 +39,7 @@ class Film {
     element.addEventListener("keydown", (event) => {
       if (event.target !== button || event.key !== " ") this.player.press(event);
     });
-    this.strip.addEventListener("pointerdown", (event) => this.drag(event));
-    this.strip.addEventListener("pointermove", (event) => {
-      if (event.buttons) this.drag(event);
-    });
-    if (meta.steps.length < 2) {
-      this.strip.hidden = true;
-      this.strip.style.display = "none";
-      button.disabled = slider.disabled = true;
-    }
-  }
-  drag(event) {
-    const box = this.strip.getBoundingClientRect();
-    const part = (event.clientX - box.left) / box.width;
-    this.player.go(Math.round(part * (this.meta.steps.length - 1)));
+    button.disabled = slider.disabled = meta.steps.length < 2;
   }
   readCharts() {
     const step = this.meta.steps[this.player.at];
@@ -101,49 +87,6 @@ class Film {
     this.screen.setAttribute("aria-label", this.label + ", step " + step + ", " + said);
     this.screen.title = said;
   }
-  tile() {
-    const count = this.meta.steps.length;
-    if (count < 2) return;
-    const dense = window.devicePixelRatio || 1;
-    const wide = this.element.clientWidth, high = 46;
-    const natural = high / this.meta.rows * this.meta.columns;
-    const each = Math.max(20, Math.min(natural, wide / 4));
-    const fit = Math.max(2, Math.min(count, Math.floor(wide / (each + 4))));
-    const sheet = document.createElement("canvas");
-    sheet.width = Math.round(wide * dense);
-    sheet.height = Math.round((high + 6) * dense);
-    const pen = sheet.getContext("2d");
-    pen.scale(dense, dense);
-    pen.imageSmoothingEnabled = false;
-    const gap = (wide - each) / (fit - 1);
-    const tall = Math.min(high, each * this.meta.rows / this.meta.columns);
-    for (let n = 0; n < fit; n++) {
-      const codes = this.frame(Math.round(n * (count - 1) / (fit - 1)));
-      const small = pixels(this.meta.columns, this.meta.rows, this.colours(codes));
-      pen.fillStyle = style("--pad");
-      pen.fillRect(n * gap, (high - tall) / 2, each, tall);
-      pen.drawImage(small, n * gap, (high - tall) / 2, each, tall);
-    }
-    this.sheet = sheet;
-    this.each = each;
-    this.mark();
-  }
-  mark() {
-    if (!this.sheet) return;
-    const dense = window.devicePixelRatio || 1;
-    this.strip.width = this.sheet.width;
-    this.strip.height = this.sheet.height;
-    this.strip.style.width = this.sheet.width / dense + "px";
-    this.strip.style.height = this.sheet.height / dense + "px";
-    const pen = this.strip.getContext("2d");
-    pen.drawImage(this.sheet, 0, 0);
-    pen.scale(dense, dense);
-    const part = this.player.at / (this.meta.steps.length - 1);
-    const x = part * (this.sheet.width / dense - this.each);
-    pen.fillStyle = style("--s0");
-    pen.fillRect(x, 49, this.each, 3);
-  }
-  whole() { this.tile(); this.draw(); }
 }
 
 (async () => {
@@ -152,7 +95,7 @@ class Film {
     const meta = JSON.parse(element.querySelector(".film-data").textContent);
     films.push(new Film(element, meta, await unpack(meta.data)));
   }
-  const all = () => films.forEach((film) => film.whole());
+  const all = () => films.forEach((film) => film.draw());
   all();
   if (!films.length) return;
   palette.addEventListener("change", all);
