@@ -30,10 +30,11 @@ _MIN_MISSING = 5
 # Share of a column's standard deviation that others may leave unexplained, by the
 # rounding of a table, where they determine it.
 _ROUNDED = 1e-3
-_MAX_LISTED = 3  # columns that others determine
+_MAX_LISTED = 3  # columns of one kind of oddity
 # Of the correlation of a column with its next row, in standard errors: a p-value of
-# 3e-5. One column alone may drift, as two are needed to go together by chance.
-_MAX_SERIAL, _MIN_SERIAL = 4.0, 10
+# 3e-5. One column alone may drift, as two are needed to go together by chance. And of
+# steps with the next step, which tells rows that follow each other from groups of rows.
+_MAX_SERIAL, _MAX_STEPS, _MIN_SERIAL = 4.0, 3.0, 10
 # Share of rows with a value that comes up several times as often as all others but one,
 # as both ends may be limits; a switch, or a count of rare events, has few values.
 _MIN_PILE, _PILE_FACTOR, _MIN_VALUES = 0.05, 5, 12
@@ -52,12 +53,14 @@ def describe_oddities(
         campaign: whether experiments will follow, which vary what is constant.
     """
     codes = _list_codes(samples)
-    found = [
-        f"{name} is {value:g} in row {row}, but {low:.4g} to {high:.4g} in nearly all "
-        "others"
-        for name, row, value, low, high in _list_slips(samples, before)
-        if value not in [code for other, code, _ in codes if other == name]
-    ]
+    found = _join(
+        [
+            f"{name} is {value:g} in row {row}, but {low:.4g} to {high:.4g} in nearly "
+            "all others"
+            for name, row, value, low, high in _list_slips(samples, before)
+            if value not in [code for other, code, _ in codes if other == name]
+        ]
+    )
     constant = [
         name
         for name in samples.variables
@@ -74,16 +77,25 @@ def describe_oddities(
         "missing value, write NaN in its place"
         for name, code, count in codes
     ]
-    found += [
-        f"{name} is {value:g} in {count} rows, far more often than any other value: "
-        "where that is a limit of what is measured, or another kind of row, causes of "
-        "its causes may look like causes"
-        for name, value, count in _list_piles(samples)
-        if (name, value, count) not in codes
-    ]
-    found += _describe_order(samples, campaign=campaign)
+    found += _join(
+        [
+            f"{name} is {value:g} in {count} rows"
+            for name, value, count in _list_piles(samples)
+            if (name, value, count) not in codes
+        ],
+        ", far more often than any other value: where that is a limit of what is "
+        "measured, or another kind of row, causes of its causes may look like causes",
+    )
+    found += _describe_order(samples)
     found += _describe_copies(samples)
     return (*found, *_describe_missing(samples))
+
+
+def _join(parts: list[str], conclusion: str = "") -> list[str]:
+    """Say the same of several columns at once."""
+    if (rest := len(parts) - _MAX_LISTED) > 0:
+        parts = [*parts[:_MAX_LISTED], f"and so on for {rest} more columns"]
+    return ["; ".join(parts) + conclusion] if parts else []
 
 
 def _list_slips(
@@ -122,7 +134,10 @@ def _list_codes(samples: Samples) -> list[tuple[str, float, int]]:
 
 
 def _list_piles(samples: Samples) -> list[tuple[str, float, int]]:
-    """List values that many rows share, in columns of many values."""
+    """List 0 and ends of columns that many rows share, where there are many values.
+
+    Another value may be the usual one: 40 hours of work, 12 years of school.
+    """
     found: list[tuple[str, float, int]] = []
     for name in samples.variables:
         seen = _seen(_natural(samples, name))
@@ -131,45 +146,63 @@ def _list_piles(samples: Samples) -> list[tuple[str, float, int]]:
             continue
         pile, usual = int(np.argmax(counts)), np.sort(counts)[-3]
         least = max(_MIN_MISSING, _MIN_PILE * len(seen), _PILE_FACTOR * usual)
-        if counts[pile] >= least:
+        if counts[pile] >= least and values[pile] in (0, values[0], values[-1]):
             found.append((name, float(values[pile]), int(counts[pile])))
     return found
 
 
-def _describe_order(samples: Samples, *, campaign: bool) -> list[str]:
+def _describe_order(samples: Samples) -> list[str]:
     """Describe columns that number the rows, or that drift from row to row."""
     rows = ~samples.intervened.any(1)
-    numbers, drifting, is_sorted = list[str](), list[str](), False
+    numbers, drifting, following = list[str](), list[str](), list[str]()
+    is_sorted = False
     for name in samples.variables:
         seen = _seen(samples[name][rows])
         if len(seen) < _MIN_SERIAL or not np.ptp(seen):
             continue
         steps = np.diff(seen)
-        is_sorted |= bool((steps >= 0).all() or (steps <= 0).all())
         if abs(steps[0]) == 1 and (steps == steps[0]).all():
             numbers.append(name)
             continue
+        if (steps >= 0).all() or (steps <= 0).all():
+            is_sorted = True
+            continue
         # Of ranks: one wild value must neither hide the rest nor stand for it.
         ranks = scipy.stats.rankdata(seen)
-        ranks -= ranks.mean()
-        serial = ranks[1:] @ ranks[:-1] / (ranks @ ranks)
-        if serial * np.sqrt(len(seen)) > _MAX_SERIAL:
-            drifting.append(name)
+        serial = _correlate_next(ranks - ranks.mean())
+        is_design = len(np.unique(seen)) < _MIN_VALUES
+        if is_design or serial * np.sqrt(len(seen)) <= _MAX_SERIAL:
+            continue
+        drifting.append(name)
+        # Steps between independent rows go back half of the way in the next step, also
+        # within groups of rows: by Bartlett's formula the standard error is this one.
+        back = _correlate_next(np.diff(ranks)) + 0.5
+        if back * np.sqrt(2 * len(steps)) > _MAX_STEPS:
+            following.append(name)
     found: list[str] = []
     if numbers:
         found.append(
             f"{', '.join(numbers):.200} goes up or down by 1 from row to row: if it "
             "numbers the rows, or is their time, leave it out"
         )
-    # A campaign's rows are often a sweep, sorted by what was varied.
-    if len(drifting) > 1 and not (campaign and is_sorted):
+    if len(following) > 1:
         found.append(
-            f"{', '.join(drifting):.200} change little from row to row. Unless the "
-            "table was only sorted, its rows are not independent, and what drifts "
-            "looks like cause and effect: give differences from row to row, or rows "
-            "further apart"
+            f"{', '.join(following):.200} change little from row to row: the rows are "
+            "not independent, and what drifts looks like cause and effect: give "
+            "differences from row to row, or rows further apart"
+        )
+    elif len(drifting) > 1 and not is_sorted:
+        found.append(
+            f"{', '.join(drifting):.200} change with the order of the rows. Where that "
+            "is a group or a time which no column holds, it may be their common cause: "
+            "give it as a column"
         )
     return found
+
+
+def _correlate_next(values: Float[np.ndarray, " n"]) -> float:
+    """Correlate values of mean 0 with the next ones."""
+    return float(values[1:] @ values[:-1] / (values @ values))
 
 
 def _natural(samples: Samples, name: str) -> Float[np.ndarray, " n"]:
@@ -179,7 +212,18 @@ def _natural(samples: Samples, name: str) -> Float[np.ndarray, " n"]:
 
 
 def find_wild(values: Float[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
-    """Find values that are so far from nearly all others that they may be slips."""
+    """Find values that are so far from nearly all others that they may be slips.
+
+    Incomes and counts have large values without any error: what has no negative value
+    must be far in logarithms, too.
+    """
+    wild = _find_far(values)
+    if wild.any() and not np.nanmin(values) < 0:
+        wild &= _find_far(np.log(values + values[values > 0].min(initial=np.inf)))
+    return wild
+
+
+def _find_far(values: Float[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
     known = np.isfinite(values)
     seen = values[known]
     if len(seen) <= _MIN_SEEN:
@@ -213,14 +257,21 @@ def _describe_copies(samples: Samples) -> list[str]:
     values, names = samples.values.astype(np.float64), samples.variables
     # Of switches and categories equal rows are expected, of measurements they are not.
     rows = np.isfinite(values).all(1) & ~samples.intervened.all(1)
-    kinds = [len(np.unique(values[rows, j])) for j in range(len(names))]
     num_rows = int(rows.sum())
     if num_rows < _MIN_TAIL:
         return []
-    if max(kinds) > num_rows / 4:
-        marked = np.concatenate([values[rows], samples.intervened[rows]], axis=1)
-        copies = num_rows - len(np.unique(marked, axis=0))
-        if copies:
+    marked = np.concatenate([values[rows], samples.intervened[rows]], axis=1)
+    codes = [np.unique(column, return_inverse=True)[1] for column in marked.T]
+    if max(code.max() for code in codes) >= num_rows / 4:
+        # Sums of random 64-bit numbers, one for each value: equal rows have equal sums.
+        rng = np.random.default_rng(0)
+        terms = [rng.integers(1 << 63, size=code.max() + 1)[code] for code in codes]
+        copies, *without = (
+            num_rows - len(np.unique(sum(terms) - each))
+            for each in (0, *terms[: len(names)])
+        )
+        # Rounded values coincide, and then far more would without one of the columns.
+        if copies and np.median(without) < 2 * copies:
             found.append(
                 f"{copies} of {num_rows} rows repeat another exactly: each counts as "
                 "one more observation, so leave copies out"
@@ -260,7 +311,7 @@ def _describe_missing(samples: Samples) -> list[str]:
         f"{rows.sum()} of {len(rows)} rows lack a value, most often of {lacking}: "
         "where such a variable is judged these rows are left out"
     ]
-    values = samples.values.astype(np.float64)
+    values, parts = samples.values.astype(np.float64), list[str]()
     for j, name in enumerate(samples.variables):
         if missing[:, j].sum() < _MIN_MISSING:
             continue
@@ -270,12 +321,14 @@ def _describe_missing(samples: Samples) -> list[str]:
             if i != j and _is_related(missing[:, j], values[:, i])
         ]
         if related:
-            found.append(
-                f"whether {name} is missing depends on {', '.join(related):.200}: the "
-                "rows that are left are not a random part, and may show relations that "
-                "the whole does not have"
+            parts.append(
+                f"whether {name} is missing depends on {', '.join(related):.200}"
             )
-    return found
+    return found + _join(
+        parts,
+        ": the rows that are left are not a random part, and may show relations that "
+        "the whole does not have",
+    )
 
 
 def _is_related(missing: Bool[np.ndarray, " n"], values: np.ndarray) -> bool:
