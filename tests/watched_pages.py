@@ -17,6 +17,28 @@ COMMAND = (
     "serve",
 )
 
+# What a finished run leaves beside its journal.
+RECEIPT = {
+    "verdict": "kept",
+    "spends": [
+        {
+            "name": "time spent watching",
+            "unit": "share",
+            "limit": 0.01,
+            "predicted": None,
+            "measured": 0.004,
+            "noise": 0.0,
+            "source": "self-measured",
+            "verdict": "kept",
+        }
+    ],
+    "memory": {"unplanned_bytes": 4096, "planned_bytes": 2048, "limit_bytes": 3000},
+    "evaluations": [[50, {"accuracy": 0.5}], [100, {"accuracy": 0.75}]],
+    "notes": [],
+    "environment": {"jax": "0.10.2"},
+    "stopped_because": "steps",
+}
+
 
 class Server:
     """`frugax watch serve` as a user starts it."""

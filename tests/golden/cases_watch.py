@@ -28,7 +28,7 @@ import numpy as np
 
 from frugax import OverheadBudget, watch
 from frugax.watch.journal import Follower, merge
-from watched_pages import Server, write_steps
+from watched_pages import RECEIPT, Server, write_steps
 
 from .table import Case, Cell
 
@@ -457,28 +457,6 @@ def _serving(folder: Path) -> Iterator[_Client]:
         client.close()
 
 
-_RECEIPT = {
-    "verdict": "kept",
-    "spends": [
-        {
-            "name": "time spent watching",
-            "unit": "share",
-            "limit": 0.01,
-            "predicted": None,
-            "measured": 0.004,
-            "noise": 0.0,
-            "source": "self-measured",
-            "verdict": "kept",
-        }
-    ],
-    "memory": {"unplanned_bytes": 4096, "planned_bytes": 2048, "limit_bytes": 3000},
-    "evaluations": [[50, {"accuracy": 0.5}], [100, {"accuracy": 0.75}]],
-    "notes": [],
-    "environment": {"jax": "0.10.2"},
-    "stopped_because": "steps",
-}
-
-
 def _serve_run() -> dict[str, Cell]:
     with _journal() as path:
         counts = np.arange(40, dtype=np.int32).reshape(5, 8)
@@ -493,7 +471,7 @@ def _serve_run() -> dict[str, Cell]:
             "name: small\ntrain: {steps: 100}\nbudgets: {overhead: {share: 0.01}}\n"
         )
         (path.parent / "config.yaml").write_text(config)
-        (path.parent / "receipt.json").write_text(json.dumps(_RECEIPT))
+        (path.parent / "receipt.json").write_text(json.dumps(RECEIPT))
         with _serving(path.parent) as client:
             is_read = lambda found: found["read"]
             state = client.get_json("/api/run?run=0", is_read)

@@ -128,7 +128,8 @@ def test_the_command(journal, tmp_path):
     again = frugax("watch", "export", journal, "--to", tmp_path / "a.npz")
     assert again.returncode == 2
     assert "--force" in again.stderr
-    assert frugax(*again_forced(journal, tmp_path)).returncode == 0
+    forced = frugax("watch", "export", run, "--to", tmp_path / "a.npz", "--force")
+    assert forced.returncode == 0
     unnamed = frugax("watch", "export", run, "--to", tmp_path / "a")
     assert unnamed.returncode == 2
     assert "--format" in unnamed.stderr
@@ -136,7 +137,3 @@ def test_the_command(journal, tmp_path):
     assert nothing.returncode == 2
     assert "no journal" in nothing.stderr
     assert "watch" in frugax("--help").stdout
-
-
-def again_forced(journal, folder):
-    return "watch", "export", journal, "--to", folder / "a.npz", "--force"

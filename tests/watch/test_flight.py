@@ -10,12 +10,6 @@ from frugax.watch.probes import Probe
 from refusals import refuses
 
 
-@pytest.fixture
-def journal(tmp_path):
-    with watch.Journal.create(tmp_path / "a", {}) as made:
-        yield made
-
-
 def flight_of(journal, path):
     journal.flush()
     return watch.read(path).streams["flight"]
@@ -44,7 +38,7 @@ def test_a_nan_writes_the_flight_record_up_to_it(journal, tmp_path):
         watcher.record(step, {"loss": loss})
     watcher.finish()
     assert "'loss' was not finite at step 7" in recorder.why
-    records = flight_of(journal, tmp_path / "a")
+    records = flight_of(journal, tmp_path / "journal")
     assert recorder.written == len(records) > 0
     assert 7 in records.steps
     last = list(records.steps).index(7)
@@ -92,7 +86,7 @@ def test_a_donated_or_reshaped_value_loses_only_itself(journal, tmp_path):
     gone.delete()
     assert recorder.write(journal, "asked") == 2
     assert (recorder.unreadable, recorder.refused) == (1, 1)
-    assert flight_of(journal, tmp_path / "a").steps.tolist() == [1, 4]
+    assert flight_of(journal, tmp_path / "journal").steps.tolist() == [1, 4]
 
 
 def test_it_keeps_records_of_programs_at_every_level(tmp_path):

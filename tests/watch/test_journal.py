@@ -2,7 +2,6 @@
 
 import errno
 import resource
-import signal
 import struct
 import tracemalloc
 import zlib
@@ -14,7 +13,6 @@ import pytest
 import zstandard
 from hypothesis import given, settings, strategies as st
 
-import forked
 from frugax import watch
 from frugax.errors import (
     CorruptFileError,
@@ -99,8 +97,9 @@ def test_a_value_that_is_not_a_number_is_refused_by_name(tmp_path):
             with refuses(ValueError, "name"):
                 journal.write(0, {name: 1.0})
         journal.write(5, {})
-        with refuses(ValueError, 5):
-            journal.write(5, {})
+        for step in (5, 2**63):
+            with refuses(ValueError, "step", step):
+                journal.write(step, {})
     assert list(watch.read(tmp_path / "a").steps) == [5]
 
 
@@ -174,24 +173,6 @@ def test_an_open_journal_can_be_read_but_not_strictly(tmp_path):
     with refuses(CorruptFileError, "strict"):
         watch.read(tmp_path / "a", strict=True)
     journal.close()
-
-
-def test_kill_9_loses_at_most_the_open_block(tmp_path):
-    code = (
-        "import os, signal, sys\n"
-        "from frugax.watch import Journal\n"
-        "journal = Journal.create(sys.argv[1], {})\n"
-        "for step in range(1000): journal.write(step, {'loss': float(step)})\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    path = tmp_path / "a"
-    ran = forked.python(code, path)
-    assert ran.returncode == -signal.SIGKILL
-    back = watch.read(path)
-    assert 1000 - 64 <= len(back) < 1000
-    assert [lost.size_bytes for lost in back.lost] == [0]  # declared, not known
-    assert not back.closed
-    np.testing.assert_array_equal(back["loss"], np.arange(len(back)))
 
 
 def write_all(journal, values):
@@ -290,13 +271,6 @@ def test_nothing_can_be_written_to_a_closed_journal(tmp_path):
         with refuses(ValueError, "closed"):
             late()
     assert list(watch.read(tmp_path / "a", strict=True).steps) == [1]
-
-
-def test_a_step_that_does_not_fit_is_refused(tmp_path):
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        with refuses(ValueError, "step"):
-            journal.write(2**63, {})
-        journal.write(1, {})
 
 
 def test_a_second_writer_is_refused_until_the_first_one_closes(tmp_path):

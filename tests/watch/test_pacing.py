@@ -18,6 +18,8 @@ from frugax.watch._thinning import Thinning
 from refusals import refuses
 from tiers import mostly_thorough
 
+from .watching import Clock
+
 
 def thinning(factor=1):
     rate = Rate(0.01)
@@ -73,15 +75,6 @@ def test_the_pace_rises_while_collecting_costs_too_much_and_falls_later():
     for second in range(20, 60):
         pace.collected(1e-6, float(second))
     assert pace.factor < factor  # it recovers when collecting is cheap again
-
-
-class Clock:
-    """Time that passes with each look."""
-
-    now = 0.0
-
-    def __call__(self):
-        return self.now
 
 
 class CostlyNumber:

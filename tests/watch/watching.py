@@ -1,4 +1,4 @@
-"""Clocks, numbers and records made by the tests of the watcher."""
+"""Clocks, records and events made by the tests of the watcher and of sinks."""
 
 import dataclasses
 from typing import Any
@@ -7,6 +7,7 @@ import numpy as np
 
 from frugax import OverheadBudget, watch
 from frugax.watch.probes import Probe
+from frugax.watch.sinks import Event
 
 
 @dataclasses.dataclass
@@ -17,25 +18,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-@dataclasses.dataclass
-class Metric:
-    """A number on an imagined device: reading it takes time on the clock."""
-
-    clock: Clock
-    value: float
-    seconds: float = 0.0
-    ready: bool = True
-    shape: tuple[int, ...] = ()
-    dtype: np.dtype = dataclasses.field(default=np.dtype(float))
-
-    def is_ready(self) -> bool:
-        return self.ready
-
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
-        self.clock.now += self.seconds
-        return np.asarray(self.value)
 
 
 class Listener:
@@ -55,6 +37,11 @@ class Listener:
 
 def probe(name: str, kind: Any = "scalar", example: Any = 1.0, handler: Any = None):
     return Probe.of(name, kind, handler, example)
+
+
+def event(kind: Any, stream: str, step: int, values: Any) -> Event:
+    """An event; numbers become arrays of shape ()."""
+    return Event(kind, stream, step, {k: np.asarray(v) for k, v in values.items()})
 
 
 class Given(dict):

@@ -5,31 +5,12 @@ import json
 import pytest
 
 from frugax.watch.journal import Journal
-from watched_pages import write_steps
+from watched_pages import RECEIPT, write_steps
 
-RECEIPT = {
-    "verdict": "kept",
-    "spends": [
-        {
-            "name": "time spent watching",
-            "unit": "share",
-            "limit": 0.01,
-            "predicted": None,
-            "measured": 0.004,
-            "noise": 0.0,
-            "source": "self-measured",
-            "verdict": "kept",
-        }
-    ],
-    "memory": {"unplanned_bytes": 4096, "planned_bytes": 2048, "limit_bytes": 3000},
-    "losses": {
-        "frame": {"given": 9, "kept": 6, "left_out": 0, "dropped": {"queue full": 3}}
-    },
-    "evaluations": [[50, {"accuracy": 0.5}], [100, {"accuracy": 0.75}]],
-    "notes": ["Training stopped early."],
-    "environment": {"jax": "0.10.2"},
-    "stopped_because": "steps",
-}
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -53,5 +34,7 @@ def finished(folder):
     """The same run, ended and with its receipt."""
     with Journal.append_to(folder / "journal"):
         pass
-    (folder / "receipt.json").write_text(json.dumps(RECEIPT))
+    frames = {"given": 9, "kept": 6, "left_out": 0, "dropped": {"queue full": 3}}
+    receipt = RECEIPT | {"losses": {"frame": frames}}
+    (folder / "receipt.json").write_text(json.dumps(receipt))
     return folder

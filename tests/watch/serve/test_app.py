@@ -12,11 +12,6 @@ httpx = pytest.importorskip("httpx")
 pytest.importorskip("starlette")
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def _serving(folder, work, *, token=None, host="127.0.0.1"):
     """What `work(client, runs)` gives, with the run read."""
     runs = RunCollection(folder)

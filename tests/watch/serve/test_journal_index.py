@@ -28,11 +28,6 @@ def collection_of(path):
     return runs
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @pytest.mark.parametrize(
     "seed",
     [*range(4), *(pytest.param(s, marks=pytest.mark.thorough) for s in range(4, 12))],

@@ -12,11 +12,6 @@ from frugax.watch.serve import RunCollection, RunStore
 from refusals import refuses
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def _read(journal, *, now=0.0):
     run = RunStore(journal, "name")
     run.open()

@@ -34,8 +34,7 @@ def write_run(folder, *, lr, n=500, hole=None, tags=()):
 
 
 @pytest.fixture
-def runs(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def runs(tmp_path):
     folder = tmp_path / "runs"
     write_run(folder / "slow", lr=0.1, tags=["night"])
     write_run(folder / "fast", lr=0.3, hole=250)

@@ -16,7 +16,6 @@ import pytest
 
 from frugax.errors import MissingExtraError
 from frugax.watch.sinks import (
-    Event,
     MLflow,
     Rerun,
     Sink,
@@ -25,14 +24,11 @@ from frugax.watch.sinks import (
 )
 from refusals import refuses
 
+from ..watching import event
+
 pytestmark = pytest.mark.slow
 
 GRID = np.array([[1, 2, 3], [4, 5, 6]])
-
-
-def event(kind, stream, step, values):
-    """An event; numbers become arrays of shape ()."""
-    return Event(kind, stream, step, {k: np.asarray(v) for k, v in values.items()})
 
 
 EVENTS = [

@@ -12,13 +12,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from frugax.errors import OutputError
-from frugax.watch.sinks import Event, JsonLines, Sink, SvgFiles, safe_file_name
+from frugax.watch.sinks import JsonLines, Sink, SvgFiles, safe_file_name
 from refusals import refuses
 
-
-def event(kind, stream, step, values):
-    """An event; numbers become arrays of shape ()."""
-    return Event(kind, stream, step, {k: np.asarray(v) for k, v in values.items()})
+from ..watching import event
 
 
 def frame(step, **values):

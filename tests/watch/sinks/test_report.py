@@ -15,18 +15,15 @@ import pytest
 from frugax.budget import Receipt, Spend
 from frugax.errors import OutputError
 from frugax.watch.drawing import PALETTES, Palette, hex_to_rgb
-from frugax.watch.sinks import Curve, Event, HtmlReport, Sink
+from frugax.watch.sinks import Curve, HtmlReport, Sink
 from refusals import refuses
+
+from ..watching import event
 
 pytestmark = pytest.mark.slow
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 NASTY = "</script><img src=x onerror=alert(1)>"
-
-
-def event(kind, stream, step, values):
-    """An event; numbers become arrays of shape ()."""
-    return Event(kind, stream, step, {k: np.asarray(v) for k, v in values.items()})
 
 
 def run():

@@ -10,8 +10,10 @@ from rich.console import Console
 
 from frugax.budget import Receipt, Spend
 from frugax.watch.drawing import log_grid_to_console
-from frugax.watch.sinks import Event, Sink, Terminal
+from frugax.watch.sinks import Sink, Terminal
 from refusals import refuses
+
+from ..watching import Clock, event
 
 
 def console(*, colour=True, width=80, height=40, encoding="utf-8"):
@@ -102,18 +104,6 @@ def test_a_title_can_neither_style_nor_steer_the_terminal(capfd):
 def test_measured_numbers_have_shades_without_colour(capfd):
     log_grid_to_console([[0.0, 0.5, 1.0, np.nan]])
     assert capfd.readouterr().out.splitlines() == ["  = @ ·", "1 × 4, 0 to 1, 1 masked"]
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-def event(kind, stream, step, values):
-    """An event; numbers become arrays of shape ()."""
-    return Event(kind, stream, step, {k: np.asarray(v) for k, v in values.items()})
 
 
 def step(number, **values):
