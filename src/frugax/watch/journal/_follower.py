@@ -1,54 +1,20 @@
 """`Follower`: tail a journal that another process writes, reading only what is new."""
 
-import dataclasses
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
-
-import numpy as np
-from jaxtyping import Int64
+from typing import Any
 
 from frugax.errors import CorruptFileError
 
-from ._scanner import WINDOW_BYTES, BlockScanner, LostRange, open_journal
-from .blocks import Block, decode_block
-from .packing import Column
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Appended:
-    """Records that were added.
-
-    Attributes:
-        stream: the stream that they belong to.
-        steps: their steps, strictly increasing.
-        columns: their values by name.
-        offset: where their block begins in the file.
-        size: its length in bytes.
-    """
-
-    stream: str
-    steps: Int64[np.ndarray, " n"]
-    columns: Mapping[str, Column]
-    offset: int
-    size: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Rewound:
-    """A stream was rewound: its records after a step have become void.
-
-    Attributes:
-        stream: the stream.
-        step: the last step that still counts.
-    """
-
-    stream: str
-    step: int
-
-
-Change: TypeAlias = Appended | Rewound | LostRange
+from ._scanner import (
+    WINDOW_BYTES,
+    Appended,
+    Change,
+    LostRange,
+    Scanner,
+    open_journal,
+)
+from .blocks import decode_block
 
 
 class Follower:
@@ -73,14 +39,13 @@ class Follower:
         """
         self.path = Path(path)
         with open_journal(self.path) as file:
-            self._scanner = BlockScanner(self.path, file)
+            self._scanner = Scanner(self.path, file)
             self._file = _identity(os.fstat(file.fileno()))
         self.meta: dict[str, Any] = self._scanner.meta
         self._size = self._scanner.end
         # Size and mtime of the file when it had been read to its end: while they stay
         # the same, `poll` costs one fstat.
         self._seen: tuple[int, int] | None = None
-        self._last_steps: dict[str, int] = {}
         self._lost: list[LostRange] = []
 
     @property
@@ -130,10 +95,12 @@ class Follower:
                 return []
             # The size was taken before the read: bytes that come in between belong to
             # the next call, whose comparison with `_seen` must notice them.
+            reached = self._scanner.end
             found = self._scanner.scan(file, self._size, window_bytes=max_bytes)
-            if not found or self._scanner.end == self._size:
+            if self._scanner.end in (reached, self._size):
                 self._seen = now
-        return [change for item in found for change in self._to_changes(item)]
+        self._lost += [change for change in found if isinstance(change, LostRange)]
+        return found
 
     def read_block(self, offset: int, size: int) -> Appended:
         """Read records again, from the place that `Appended` named; for any thread.
@@ -145,37 +112,7 @@ class Follower:
         with open_journal(self.path) as file:
             file.seek(offset)
             block = decode_block(file.read(size), 0, salt=self._scanner.salt)
-        return _to_appended(block, offset, size)
-
-    def _to_changes(self, item: Block | LostRange) -> list[Change]:
-        if isinstance(item, LostRange):
-            self._lost.append(item)
-            return [item]
-        if item.kind == "rewind":
-            others = item.head.get("others", {})
-            step = item.head["step"]
-            return [
-                change
-                for stream in self._last_steps
-                for change in self._rewind(stream, others.get(stream, step))
-            ]
-        if item.kind != "records":
-            return []
-        # The steps of a stream increase. If these do not, the rewind before them was
-        # lost to damage.
-        changes = self._rewind(item.stream, int(item.steps[0]) - 1)
-        self._last_steps[item.stream] = int(item.steps[-1])
-        return [*changes, _to_appended(item, item.end - item.size, item.size)]
-
-    def _rewind(self, stream: str, step: int) -> list[Change]:
-        if stream not in self._last_steps or self._last_steps[stream] <= step:
-            return []
-        self._last_steps[stream] = step
-        return [Rewound(stream, step)]
-
-
-def _to_appended(block: Block, offset: int, size: int) -> Appended:
-    return Appended(block.stream, block.steps, block.columns, offset, size)
+        return Appended(block.stream, block.steps, block.columns, offset, size)
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from frugax import fileio
 from frugax.errors import OutputError
 
 from ._open_block import Columns, OpenBlock, record_bytes
-from ._scanner import NOT_CLOSED, BlockScanner, LostRange, open_journal
+from ._scanner import NOT_CLOSED, LostRange, Rewound, Scanner, open_journal
 from ._validation import (
     as_numbers,
     as_step,
@@ -27,7 +27,7 @@ from ._validation import (
     check_names,
     check_size,
 )
-from .blocks import Block, encode_mark
+from .blocks import encode_mark
 from .framing import encode_header
 
 # Each stream costs an open block in memory and a name in the closing mark.
@@ -144,13 +144,18 @@ class Journal:
             # would look like an unfinished end, and be cut off.
             file = opened.enter_context(_open_locked(target))
             size = os.fstat(reader.fileno()).st_size
-            scanner = BlockScanner(target, reader)
-            while found := scanner.scan(reader, size):
-                for item in found:
-                    if isinstance(item, LostRange):
-                        lost.append(item)
-                    else:
-                        _advance(streams, item)
+            scanner = Scanner(target, reader)
+            for change in scanner.scan_all(reader, size):
+                if isinstance(change, LostRange):
+                    lost.append(change)
+                    continue
+                name = change.stream
+                stream = streams.setdefault(name, OpenBlock(name))
+                if isinstance(change, Rewound):
+                    stream.cut(change.step)
+                else:
+                    stream.last_step = int(change.steps[-1])
+                    stream.learn_kinds(change.columns)
             if damage := scanner.check_tail(reader, size):
                 lost.append(damage)
             elif not scanner.closed:
@@ -515,15 +520,3 @@ def _open_locked(path: Path) -> io.FileIO:
         file.close()
         raise
     return file
-
-
-def _advance(streams: dict[str, OpenBlock], block: Block) -> None:
-    """Replay a block that is in the file, to learn the state of each stream."""
-    if block.kind == "records":
-        stream = streams.setdefault(block.stream, OpenBlock(block.stream))
-        stream.last_step = int(block.steps[-1])
-        stream.learn_kinds(block.columns)
-    elif block.kind == "rewind":
-        others = block.head.get("others", {})
-        for stream in streams.values():
-            stream.cut(others.get(stream.name, block.head["step"]))

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ._follower import Appended, Follower
+from ._follower import Follower
+from ._scanner import Appended
 
 # Of one journal at a time; a block of 64 records is read whole.
 _READ_BYTES = 2**14

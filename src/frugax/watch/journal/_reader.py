@@ -1,6 +1,5 @@
 """`read`: return every intact record of a journal, and declare every damaged range."""
 
-import dataclasses
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -12,8 +11,14 @@ from jaxtyping import Int64, Shaped
 from frugax.errors import CorruptFileError
 
 from ._lock_state import is_held
-from ._scanner import NOT_CLOSED, BlockScanner, LostRange, open_journal
-from .blocks import Block
+from ._scanner import (
+    NOT_CLOSED,
+    Appended,
+    LostRange,
+    Rewound,
+    Scanner,
+    open_journal,
+)
 from .packing import Column
 
 
@@ -34,7 +39,7 @@ class Records:
 
     def __init__(
         self,
-        blocks: Sequence[Block],
+        blocks: Sequence[Appended],
         meta: dict[str, Any],
         lost: tuple[LostRange, ...],
         *,
@@ -169,16 +174,18 @@ def read(
     """
     with open_journal(path) as file:
         size = os.fstat(file.fileno()).st_size
-        scanner = BlockScanner(path, file)
-        blocks = _ValidBlocks()
+        scanner = Scanner(path, file)
+        blocks: dict[str, list[Appended]] = {}
         lost: list[LostRange] = []
-        while found := scanner.scan(file, size):
-            for item in found:
-                if isinstance(item, LostRange):
-                    lost.append(item)
-                # Marks such as rewinds concern all streams, and have no steps.
-                elif streams is None or item.stream in streams or not len(item.steps):
-                    blocks.add(item)
+        for change in scanner.scan_all(file, size):
+            if isinstance(change, LostRange):
+                lost.append(change)
+            elif streams is not None and change.stream not in streams:
+                continue
+            elif isinstance(change, Rewound):
+                _drop_after(blocks[change.stream], change.step)
+            else:
+                blocks.setdefault(change.stream, []).append(change)
         if tail := scanner.check_tail(file, size):
             lost.append(tail)
     if strict and lost:
@@ -199,7 +206,7 @@ def read(
             "Read without strict to get the records that are there."
         )
     build = lambda name, **more: Records(
-        blocks.of_stream(name),
+        blocks.get(name, []),
         scanner.meta,
         tuple(lost),
         closed=closed,
@@ -214,38 +221,9 @@ def read(
     return build("", streams=others)
 
 
-class _ValidBlocks:
-    """The blocks of each stream that no rewind has made void."""
-
-    def __init__(self) -> None:
-        self._blocks: dict[str, list[Block]] = {}
-
-    def of_stream(self, stream: str) -> list[Block]:
-        return self._blocks.get(stream, [])
-
-    def add(self, block: Block) -> None:
-        """Add the next block in the order of the file."""
-        if block.kind == "rewind":
-            others = block.head.get("others", {})
-            for stream in self._blocks:
-                self._drop_after(stream, others.get(stream, block.head["step"]))
-        elif block.kind == "records":
-            # The steps of a stream increase. If these do not, the rewind before them
-            # was lost to damage.
-            blocks = self._blocks.setdefault(block.stream, [])
-            self._drop_after(block.stream, int(block.steps[0]) - 1)
-            blocks.append(block)
-
-    def _drop_after(self, stream: str, step: int) -> None:
-        blocks = self._blocks[stream]
-        while blocks and blocks[-1].steps[-1] > step:
-            last = blocks.pop()
-            n = int(np.searchsorted(last.steps, step, side="right"))
-            if n:
-                columns = {
-                    name: column.head(n)
-                    for name, column in last.columns.items()
-                    if column.present[:n].any()
-                }
-                steps = last.steps[:n]
-                blocks.append(dataclasses.replace(last, steps=steps, columns=columns))
+def _drop_after(blocks: list[Appended], step: int) -> None:
+    """Drop the records after a step."""
+    while blocks and blocks[-1].steps[-1] > step:
+        last = blocks.pop()
+        if last.steps[0] <= step:
+            blocks.append(last.until(step))

@@ -1,14 +1,19 @@
-"""Find the intact blocks of a journal file, and the ranges between that are lost."""
+"""Find the records of a journal file, what makes them void, and the ranges lost."""
 
 import dataclasses
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
+
+import numpy as np
+from jaxtyping import Int64
 
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
 from .blocks import MARK, Block, decode_block
 from .framing import MAGIC, MAX_META_BYTES, decode_header
+from .packing import Column
 
 NOT_CLOSED = "it was not closed: records of the last second may be missing"
 
@@ -36,8 +41,55 @@ class LostRange:
     reason: str
 
 
-class BlockScanner:
-    """Finds the intact blocks of a journal and counts the records between them.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Appended:
+    """Records that were added.
+
+    Attributes:
+        stream: the stream that they belong to.
+        steps: their steps, strictly increasing.
+        columns: their values by name.
+        offset: where their block begins in the file.
+        size: its length in bytes.
+    """
+
+    stream: str
+    steps: Int64[np.ndarray, " n"]
+    columns: Mapping[str, Column]
+    offset: int
+    size: int
+
+    def until(self, step: int) -> "Appended":
+        """Return the records up to a step."""
+        n = int(np.searchsorted(self.steps, step, side="right"))
+        if n == len(self.steps):
+            return self
+        columns = {
+            name: column.head(n)
+            for name, column in self.columns.items()
+            if column.present[:n].any()
+        }
+        return dataclasses.replace(self, steps=self.steps[:n], columns=columns)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rewound:
+    """A stream was rewound: its records after a step have become void.
+
+    Attributes:
+        stream: the stream.
+        step: the last step that still counts.
+    """
+
+    stream: str
+    step: int
+
+
+Change: TypeAlias = Appended | Rewound | LostRange
+
+
+class Scanner:
+    """Reads the changes of a journal, and counts the records that are missing.
 
     Attributes:
         meta: the `meta` of `Journal.create`.
@@ -66,25 +118,35 @@ class BlockScanner:
         self.counts: dict[str, int] = {}
         self.missing: dict[str, int] = {}
         self.closed = False
+        self._last_steps: dict[str, int] = {}
 
     def scan(
         self, file: BinaryIO, size: int, *, window_bytes: int = WINDOW_BYTES
-    ) -> list[Block | LostRange]:
-        """Scan one window up to its last intact block; empty at the end of the file.
+    ) -> list[Change]:
+        """Scan one window up to its last intact block; `end` stays at the file's end.
 
         Bytes after that block are not judged: they may be a block that is just being
         written.
         """
         while True:
-            file.seek(self.end)
-            data = file.read(max(0, min(window_bytes, size - self.end)))
-            # A growing file is read up to `size` only, as the caller found it.
-            if (found := self._scan_window(data)) or self.end + len(data) >= size:
-                return found
-            if len(data) < window_bytes:  # the file was cut while it was read
+            reached = self.end
+            file.seek(reached)
+            data = file.read(max(0, min(window_bytes, size - reached)))
+            found = self._scan_window(data)
+            # A growing file is read up to `size` only, as the caller found it; it may
+            # be cut while it is read.
+            is_last = reached + len(data) >= size or len(data) < window_bytes
+            if is_last or self.end > reached:
                 return found
             # The window ended inside a large block or a large damage.
             window_bytes *= 2
+
+    def scan_all(self, file: BinaryIO, size: int) -> Iterator[Change]:
+        """Yield all changes up to the last intact block."""
+        reached = -1
+        while self.end > reached:
+            reached = self.end
+            yield from self.scan(file, size)
 
     def check_tail(self, file: BinaryIO, size: int) -> LostRange | None:
         """Return the bytes after the last intact block, if there are any."""
@@ -97,8 +159,8 @@ class BlockScanner:
             return LostRange(self.end, size - self.end, None, str(e.args[0]))
         return None
 
-    def _scan_window(self, data: bytes) -> list[Block | LostRange]:
-        found: list[Block | LostRange] = []
+    def _scan_window(self, data: bytes) -> list[Change]:
+        found: list[Change] = []
         base, end, at, damage = self.end, 0, 0, ""
         while at < len(data):
             try:
@@ -116,20 +178,43 @@ class BlockScanner:
                 reason = damage or "records are missing"
                 records = missing if missing >= 0 else None
                 found.append(LostRange(base + end, at - end, records, reason))
-            if block.kind == "dropped":
-                cut_bytes = block.head["bytes"]
-                reason = "cut off after a crash" if cut_bytes else NOT_CLOSED
-                found.append(LostRange(base + at, cut_bytes, None, reason))
-            size = block.end - at
+            found += self._changes_of(block, base + at, block.end - at)
             end = at = block.end
-            # From here on its place in the file counts, and not that in the window.
-            found.append(dataclasses.replace(block, end=base + end, size=size))
             self._count_records(block)
             damage = ""
         # The next scan begins here again, so that a damage at the end of this window is
         # judged together with the block that follows it.
         self.end = base + end
         return found
+
+    def _changes_of(self, block: Block, offset: int, size: int) -> list[Change]:
+        head = block.head
+        match block.kind:
+            case "dropped":
+                cut_bytes = head["bytes"]
+                reason = "cut off after a crash" if cut_bytes else NOT_CLOSED
+                return [LostRange(offset, cut_bytes, None, reason)]
+            case "rewind":
+                others, step = head.get("others", {}), head["step"]
+                return [
+                    change
+                    for stream in self._last_steps
+                    for change in self._rewind(stream, others.get(stream, step))
+                ]
+            case "records":
+                # The steps of a stream increase. If these do not, the rewind before
+                # them was lost to damage.
+                steps, stream = block.steps, block.stream
+                changes = self._rewind(stream, int(steps[0]) - 1)
+                self._last_steps[stream] = int(steps[-1])
+                return [*changes, Appended(stream, steps, block.columns, offset, size)]
+        return []
+
+    def _rewind(self, stream: str, step: int) -> list[Change]:
+        if self._last_steps.get(stream, step) <= step:
+            return []
+        self._last_steps[stream] = step
+        return [Rewound(stream, step)]
 
     # Each block carries how many records came before it, in the file and in its
     # stream. Lost records are therefore counted although nothing of them is left.

@@ -81,14 +81,12 @@ class Block:
         end: the offset of the first byte after the block.
         steps: the steps of a block of kind "records"; else empty.
         columns: the columns of a block of kind "records", by name; else empty.
-        size: its length in bytes; 0 if it was not found by a scan.
     """
 
     head: dict[str, Any]
     end: int
     steps: Int64[np.ndarray, " n"]
     columns: dict[str, Column]
-    size: int = 0
 
     @property
     def kind(self) -> str:

@@ -4,7 +4,6 @@ The index knows where each block of the file is, and which steps and arrays it h
 about 50 bytes for 64 records. A block is read and unpacked when somebody asks for it.
 """
 
-import dataclasses
 import threading
 from array import array
 from bisect import bisect_left, bisect_right
@@ -307,11 +306,7 @@ class _StreamIndex:
                 block = self._last_read = self._read_block(offset, size)
             except (OSError, CorruptFileError) as e:
                 raise LookupError("the journal has been replaced or removed.") from e
-        count = int(np.searchsorted(block.steps, self.lasts[at], side="right"))
-        if count == len(block.steps):
-            return block
-        columns = {name: column.head(count) for name, column in block.columns.items()}
-        return dataclasses.replace(block, steps=block.steps[:count], columns=columns)
+        return block.until(self.lasts[at])
 
     def count_before(self, step: int) -> int:
         """How many records come before a step."""
