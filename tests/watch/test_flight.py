@@ -113,7 +113,6 @@ def test_it_keeps_records_of_programs_at_every_level(tmp_path):
     [
         ({"max_records": 0}, "max_records"),
         ({"max_bytes": 0}, "max_bytes"),
-        ({"stream": ""}, "name"),
     ],
 )
 def test_numbers_out_of_range_are_refused(given, named):

@@ -12,59 +12,7 @@ from frugax import InfeasibleBudgetError, OverheadBudget, watch
 from frugax.watch._plan import choose_rates
 from refusals import refuses
 
-seconds = st.floats(1e-6, 10.0)
 X = jnp.ones((8, 8))
-
-
-def interval(share, **given):
-    return watch.collection_interval(OverheadBudget(share=share), **given)
-
-
-@settings(deadline=None)
-@given(st.floats(0, 1), seconds, seconds, st.integers(1, 10**9), st.floats(0, 1e-3))
-def test_the_interval_keeps_the_budget_and_a_smaller_one_does_not(
-    share, step, drain, n, record
-):
-    predict = lambda every: (-(-n // every) * drain + n * record) / (n * step)
-    given = {"step_seconds": step, "drain_seconds": drain, "record_seconds": record}
-    if predict(n) > share:  # one drain, at the end, is the least there is
-        with pytest.raises(InfeasibleBudgetError) as caught:
-            interval(share, steps=n, **given)
-        assert caught.value.needed == predict(n)
-        return
-    every = interval(share, steps=n, **given)
-    assert 1 <= every <= n
-    assert predict(every) <= share
-    if every > 1:
-        assert predict(every - 1) > share
-
-
-@settings(deadline=None)
-@given(seconds, seconds, st.integers(1, 10**6))
-def test_an_interval_exists_at_the_needed_share_and_not_below(step, drain, n):
-    given = {"step_seconds": step, "drain_seconds": drain, "steps": n}
-    with pytest.raises(InfeasibleBudgetError) as caught:
-        interval(0.0, **given)
-    needed = caught.value.needed
-    assume(1e-9 < needed <= 1)
-    assert -(-n // interval(needed, **given)) == 1
-    with refuses(InfeasibleBudgetError, "steps"):
-        interval(needed * (1 - 1e-9), **given)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"steps": 0},
-        {"step_seconds": 0.0},
-        {"drain_seconds": float("nan")},
-        {"record_seconds": -1.0},
-    ],
-)
-def test_a_number_out_of_its_range_is_named(wrong):
-    right = {"step_seconds": 1.0, "drain_seconds": 1.0, "steps": 10}
-    with refuses(ValueError, *wrong):
-        interval(0.5, **(right | wrong))
 
 
 KINDS = ("summaries", "numbers", "frames")

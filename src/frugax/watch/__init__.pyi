@@ -21,7 +21,6 @@ from ._jit import (
     jit as jit,
 )
 from ._plan import (
-    collection_interval as collection_interval,
     plan as plan,
 )
 from ._prove import (

@@ -28,14 +28,12 @@ class Alerts:
         bounds: Mapping[str, tuple[float | None, float | None]] | None = None,
         *,
         path: str | os.PathLike[str] | None = None,
-        finite: bool = True,
     ) -> None:
         """Watch for numbers outside of their bounds.
 
         Args:
             bounds: the least and the largest value by name; None for no bound.
             path: a file to which each alert is appended as a line; None for none.
-            finite: whether NaN and infinity are alerts, in every number.
 
         Raises:
             ValueError: a lower bound is above its upper bound.
@@ -49,7 +47,6 @@ class Alerts:
                 raise ValueError(f"the bounds of {name!r} are ({low}, {high}).")
             self._bounds[name] = lowest, highest
         self._path = None if path is None else Path(path)
-        self._finite = finite
         self._known: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
 
@@ -63,7 +60,7 @@ class Alerts:
         for name, column in columns.items():
             if column.dtype.kind not in "biuf":
                 continue
-            if self._finite and not np.isfinite(column).all():
+            if not np.isfinite(column).all():
                 self._add(name, "finite", f"{name} is not finite at step {step}")
             if name not in self._bounds:
                 continue

@@ -18,6 +18,8 @@ from frugax.errors import OutputError
 from .delivery import error_text
 from .journal import Journal
 
+_STREAM = "flight"
+
 
 class FlightRecorder:
     """Keeps the last records on the device and writes them when something goes wrong.
@@ -28,7 +30,6 @@ class FlightRecorder:
     again for `max_records` records, it is ready for the next time.
 
     Attributes:
-        stream: the stream that it writes to.
         why: the cause of the last writing; empty before the first.
         written: records that it has written.
         unreadable: records that it could not read, because they had been donated or
@@ -37,31 +38,20 @@ class FlightRecorder:
         last_error: text of the last error while reading or writing.
     """
 
-    def __init__(
-        self,
-        max_records: int = 64,
-        *,
-        max_bytes: int = 64 * 2**20,
-        stream: str = "flight",
-    ) -> None:
+    def __init__(self, max_records: int = 64, *, max_bytes: int = 64 * 2**20) -> None:
         """Keep nothing yet.
 
         Args:
             max_records: most records to keep; >= 1.
             max_bytes: most bytes that they may hold; the oldest go first; > 0.
-            stream: the stream of the journal that they are written to.
 
         Raises:
-            ValueError: a number is out of its range, or the stream is that of the
-                training steps.
+            ValueError: a number is out of its range.
         """
         if max_records < 1:
             raise ValueError(f"max_records must be >= 1, got {max_records}.")
         if not max_bytes > 0:
             raise ValueError(f"max_bytes must be > 0, got {max_bytes}.")
-        if not stream:
-            raise ValueError('stream must have a name: "" is for the training steps.')
-        self.stream = stream
         self.why = ""
         self.written = 0
         self.unreadable = 0
@@ -152,12 +142,12 @@ class FlightRecorder:
                 self.unreadable += 1
                 self.last_error = error_text(e)
                 continue
-            last = journal.last_step_of(self.stream)
+            last = journal.last_step_of(_STREAM)
             # Steps of a stream must increase, and an earlier failure may have written
             # these steps already.
             at = step if last is None else max(step, last + 1)
             try:
-                journal.write(at, columns, self.stream)
+                journal.write(at, columns, _STREAM)
             except (OutputError, TypeError, ValueError) as e:
                 self.refused += 1
                 self.last_error = error_text(e)

@@ -19,8 +19,6 @@ from frugax.options import check_integer
 from ._recording_costs import measure_costs
 from ._watch_plan import WatchPlan
 
-_UNIT = "of the running time (as a share)"
-
 
 def plan(
     fn: Callable[..., Any],
@@ -73,7 +71,7 @@ def choose_rates(draft: WatchPlan) -> WatchPlan:
             "recording the summaries and collecting them during the run",
             needed=draft.predicted,
             limit=budget.share,
-            unit=_UNIT,
+            unit="of the running time (as a share)",
             hint="run more steps, or record fewer summaries.",
         )
     for i, planned in enumerate(draft.records):
@@ -93,77 +91,6 @@ def choose_rates(draft: WatchPlan) -> WatchPlan:
         if every <= steps and fits(with_rate := _set_rate(draft, i, every)):
             draft = with_rate
     return draft
-
-
-def collection_interval(
-    budget: OverheadBudget,
-    *,
-    step_seconds: float,
-    drain_seconds: float,
-    steps: int,
-    record_seconds: float = 0.0,
-) -> int:
-    """Return the smallest number of steps between drains that keeps the budget.
-
-    Args:
-        budget: the share of the running time that watching may add.
-        step_seconds: seconds of one step without watching; > 0.
-        drain_seconds: seconds of one drain, besides its records; > 0.
-        steps: steps of the run; >= 1.
-        record_seconds: seconds that each record adds, collected or not; >= 0. The
-            default suits metrics that leave the program stacked, many steps per array.
-
-    Raises:
-        InfeasibleBudgetError: one drain at the end costs more than the budget. If
-            `needed` is above 1 the run is too short for any budget.
-        TypeError: `budget` is not an OverheadBudget.
-        ValueError: a number is out of its range.
-
-    Example:
-        >>> collection_interval(OverheadBudget("1%"), step_seconds=0.01,
-        ...                     drain_seconds=0.0003, steps=10_000)
-        4
-    """
-    check_budget(budget, OverheadBudget)
-    check_integer("steps", steps)
-    for name, value in (
-        ("step_seconds", step_seconds),
-        ("drain_seconds", drain_seconds),
-    ):
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} must be > 0 and finite, got {value}.")
-    if not 0 <= record_seconds < math.inf:
-        raise ValueError(f"record_seconds must be >= 0, got {record_seconds}.")
-
-    def share(interval: int) -> float:
-        drains = -(-steps // interval)
-        spent = drains * drain_seconds + steps * record_seconds
-        return spent / (steps * step_seconds)
-
-    if share(steps) > budget.share:
-        raise InfeasibleBudgetError(
-            "one collection of the records, at the end of the run,",
-            needed=share(steps),
-            limit=budget.share,
-            unit=_UNIT,
-            hint="run more steps.",
-        )
-    return _smallest(lambda interval: share(interval) <= budget.share, steps)
-
-
-def _smallest(fits: Callable[[int], bool], largest: int) -> int:
-    """Return the smallest number that fits, given that `largest` does.
-
-    Bisection: fewer drains never cost more, rounding included.
-    """
-    low, high = 0, largest  # invariant: `low` does not fit, `high` does
-    while high - low > 1:
-        middle = (low + high) // 2
-        if fits(middle):
-            high = middle
-        else:
-            low = middle
-    return high
 
 
 def _set_rate(draft: WatchPlan, i: int, every: int) -> WatchPlan:

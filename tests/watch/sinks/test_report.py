@@ -16,7 +16,6 @@ from frugax.budget import Receipt, Spend
 from frugax.errors import OutputError
 from frugax.watch.drawing import PALETTES, Palette, hex_to_rgb
 from frugax.watch.sinks import Curve, HtmlReport, Sink
-from refusals import refuses
 
 from ..watching import event
 
@@ -137,24 +136,10 @@ def test_an_empty_run_has_a_page_too(tmp_path):
     assert "0 records" in (tmp_path / "a.html").read_text()
 
 
-def test_the_report_can_be_written_during_the_run(tmp_path):
-    now = [0.0]
-    sink = HtmlReport(tmp_path / "a.html", interval_s=10.0, clock=lambda: now[0])
-    for second in (5.0, 9.0):
-        now[0] = second
-        sink.write([event("scalar", "", int(second), {"loss": 1.0})])
-    assert not (tmp_path / "a.html").exists()
-    now[0] = 11.0
-    sink.write([event("scalar", "", 11, {"loss": 1.0})])
-    assert "3 records" in (tmp_path / "a.html").read_text()
-
-
 def test_a_page_that_cannot_be_written_is_an_output_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError):
         HtmlReport(tmp_path / "file" / "report.html").close()
-    with refuses(ValueError, "interval_s"):
-        HtmlReport(tmp_path / "a.html", interval_s=0.0)
 
 
 def opened(path, folder, *more):

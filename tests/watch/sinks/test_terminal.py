@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from frugax.budget import Receipt, Spend
 from frugax.watch.drawing import log_grid_to_console
 from frugax.watch.sinks import Sink, Terminal
 from refusals import refuses
@@ -181,18 +180,6 @@ def test_a_grid_taller_than_the_terminal_is_thinned_to_fit():
     block = plain(written(out))
     assert block[block.rindex("╭") :].count("\n") <= 16
     assert "▀" in block
-
-
-def test_the_receipt_is_printed_at_the_end():
-    out = console(colour=False, width=200)
-    sink = Terminal(console=out)
-    sink.write([step(1, loss=1.0)])
-    sink.receipt = Receipt(
-        (Spend(name="overhead", unit="share", limit=0.01, measured=0.002, source="x"),)
-    )
-    sink.close()
-    sink.close()
-    assert written(out).count("overhead") == 1
 
 
 def test_an_invalid_interval_is_refused():

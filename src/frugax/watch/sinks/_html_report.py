@@ -5,7 +5,7 @@ import importlib.resources
 import os
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -74,9 +74,7 @@ class HtmlReport:
         *,
         title: str = "",
         palette: Palette = "arc",
-        interval_s: float | None = None,
         max_bytes: int = 32 * 2**20,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare the report; `close` writes the file.
 
@@ -84,17 +82,12 @@ class HtmlReport:
             path: the file; missing folders are created.
             title: the heading of the page; by default the name of the file.
             palette: the palette at first; readers may choose another on the page.
-            interval_s: also write the page during the run, at most once in this many
-                seconds. Each time takes tens of milliseconds of a CPU core.
             max_bytes: the size of all frames together, as they are kept in memory.
-            clock: monotonic seconds.
 
         Raises:
-            ValueError: `path` is a folder, `interval_s` is not positive, `max_bytes`
-                is below 1, or the palette is unknown.
+            ValueError: `path` is a folder, `max_bytes` is below 1, or the palette is
+                unknown.
         """
-        if interval_s is not None and not interval_s > 0:
-            raise ValueError(f"interval_s must be > 0, got {interval_s}.")
         if max_bytes < 1:
             raise ValueError(f"max_bytes must be >= 1, got {max_bytes}.")
         if Path(path).is_dir():
@@ -106,21 +99,13 @@ class HtmlReport:
         self._path = Path(path)
         self._title = title or self._path.stem
         self._palette: Palette = check_palette(palette)
-        self._interval_s = interval_s
-        self._clock = clock
-        self._start = self._written_at = clock()
+        self._began = time.monotonic()
         self._data = ReportData(max_bytes)
 
     def write(self, events: Sequence[Event]) -> None:
-        """Take the records.
-
-        Raises:
-            OutputError: it was time to write the page, and that failed.
-        """
+        """Take the records."""
         for event in events:
             self._data.add(event)
-        if self._interval_s and self._clock() - self._written_at >= self._interval_s:
-            self._save()
 
     def close(self) -> None:
         """Write the page.
@@ -128,13 +113,7 @@ class HtmlReport:
         Raises:
             OutputError: the page cannot be written; an earlier page stays intact.
         """
-        self._save()
-
-    def _save(self) -> None:
-        # Set before the page is written: a disk that fails is tried again after the
-        # interval and not at every record.
-        self._written_at = self._clock()
-        seconds = self._written_at - self._start
+        seconds = time.monotonic() - self._began
         data = self._data
         spends = self.receipt.spends if self.receipt else ()
         budgets = receipt_table(spends) if spends else Markup()

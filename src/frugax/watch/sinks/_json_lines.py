@@ -29,18 +29,16 @@ class JsonLines:
 
     name = "json lines"
 
-    def __init__(self, path: str | os.PathLike[str], *, frames: bool = True) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         """Open the file for appending.
 
         Args:
             path: the file; missing folders are created.
-            frames: whether to write frames, which make long lines.
 
         Raises:
             OutputError: the file cannot be opened.
         """
         self._path = Path(path)
-        self._frames = frames
         make_folder(self._path.parent)
         try:
             # In append mode every write goes to the end, also with several writers.
@@ -63,9 +61,8 @@ class JsonLines:
         """
         if self._file.closed:
             raise ValueError(f"{self._path} is closed: open a new sink to write.")
-        chosen = [e for e in events if self._frames or e.kind != "frame"]
         # One write for the batch, so that lines of several writers are not interleaved.
-        data = memoryview(b"".join(_encode_line(event) for event in chosen))
+        data = memoryview(b"".join(_encode_line(event) for event in events))
         start = self._file.seek(0, os.SEEK_END)
         try:
             while data:

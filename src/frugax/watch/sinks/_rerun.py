@@ -24,17 +24,12 @@ class Rerun:
     name = "rerun"
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        application: str = "frugax",
-        palette: Palette = "arc",
+        self, path: str | os.PathLike[str], *, palette: Palette = "arc"
     ) -> None:
         """Begin a recording without any network connection.
 
         Args:
             path: the file; missing folders are created.
-            application: the name under which Rerun remembers the layout of its window.
             palette: the palette, as in `grid_svg`.
 
         Raises:
@@ -46,7 +41,7 @@ class Rerun:
         self._rerun = import_extra("rerun", package="rerun-sdk", extra="rerun")
         self._path = Path(path)
         make_folder(self._path.parent)
-        self._recording = self._rerun.RecordingStream(application)
+        self._recording = self._rerun.RecordingStream("frugax")
         self._recording.save(self._path)
         colours = hex_to_rgb(PALETTES[self._palette]).tolist()
         # Names and colours of the classes of all segmentation images below "/".

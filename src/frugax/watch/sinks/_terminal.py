@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
-from frugax.budget import Receipt, format_share
+from frugax.budget import format_share
 
 from ..drawing import (
     Palette,
@@ -39,7 +39,6 @@ class Terminal:
 
     Attributes:
         name: the name in the receipt.
-        receipt: if set before `close`, printed there.
     """
 
     name = "terminal"
@@ -71,7 +70,6 @@ class Terminal:
             interval_s = 0.25 if self._is_live else 10.0
         if not interval_s >= 0:
             raise ValueError(f"interval_s must be >= 0, got {interval_s}.")
-        self.receipt: Receipt | None = None
         self._palette: Palette = check_palette(palette)
         self._interval_s = interval_s
         self._clock = clock
@@ -94,15 +92,12 @@ class Terminal:
             self._show(now)
 
     def close(self) -> None:
-        """Show the last state, which stays, and the receipt if there is one."""
+        """Show the last state, which stays."""
         if self._is_stale:
             self._show(self._clock())
         if self._live is not None:
             self._live.stop()
             self._live = None
-        if self.receipt is not None:
-            self._console.print(Text(str(self.receipt)), soft_wrap=True)
-            self.receipt = None
 
     def _keep(self, event: Event) -> None:
         if event.stream == STATUS_STREAM:
