@@ -1,5 +1,8 @@
-"""Faults that a seed injects into callbacks and sinks."""
+"""Faults that a seed injects into callbacks and sinks, and full disks."""
 
+import contextlib
+import resource
+import signal
 import time
 
 import numpy as np
@@ -39,3 +42,16 @@ class Faults:
     @property
     def count(self):
         return sum(self.done.values()) - self.done["none"]
+
+
+@contextlib.contextmanager
+def full_disk(size):
+    """No file grows beyond this size, as on a disk that is full."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)

@@ -4,7 +4,6 @@ A few hundred faults are injected; `make thorough` injects 10,000.
 """
 
 import contextlib
-import resource
 import time
 from typing import Any
 
@@ -13,10 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fault_injection import Faults
+from fault_injection import Faults, full_disk
 from frugax import OverheadBudget, watch
 from frugax.watch.delivery import KINDS, SinkWorker
 from frugax.watch.probes import Probe
+
+from .watching import Given, finished
 
 pytestmark = pytest.mark.slow
 
@@ -105,14 +106,10 @@ def test_a_full_disk_never_raises_in_the_program_and_losses_are_reported(tmp_pat
     watcher = watch.Watcher(
         journal, OverheadBudget("100%"), level="full", max_pending=50
     )
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
-    try:
+    with full_disk(100_000):
         for i in range(400):
             watcher.ingest(i, probes, {"end": ends[i], "grid": grids[i]})
             assert watcher.pending <= 50
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "could not be written" in watcher.report().spends[0].source
     watcher.finish()
     journal.close()
@@ -132,23 +129,15 @@ def test_a_full_disk_never_raises_in_the_program_and_losses_are_reported(tmp_pat
 @pytest.mark.parametrize(
     "many", [20_000, pytest.param(1_000_000, marks=pytest.mark.thorough)]
 )
-def test_no_summary_is_lost_and_each_is_the_right_one(tmp_path, many):
+def test_no_summary_is_lost_and_each_is_the_right_one(journal, many):
     each = 1000
     probes = {"end": probe("end", "summary", 1)}
-
-    class Records(dict):
-        def __init__(self, values, axes):
-            super().__init__(values)
-            self.axes = axes
-
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        watcher = watch.Watcher(journal, OverheadBudget("1%"), level="minimal")
-        for i in range(many // each):
-            numbers = jnp.arange(i * each, (i + 1) * each)
-            watcher.ingest(i, probes, Records({"end": numbers}, {"end": ("steps",)}))
-        watcher.finish()
-        tally = watcher.losses.tally("summary")
-        assert (tally.given, tally.kept, tally.lost) == (many, many, 0)
-    ends = watch.read(tmp_path / "a", strict=True).streams["end"]
+    watcher = watch.Watcher(journal, OverheadBudget("1%"), level="minimal")
+    for i in range(many // each):
+        numbers = jnp.arange(i * each, (i + 1) * each)
+        watcher.ingest(i, probes, Given({"end": numbers}, {"end": ("steps",)}))
+    ends = finished(watcher, journal).streams["end"]
+    tally = watcher.losses.tally("summary")
+    assert (tally.given, tally.kept, tally.lost) == (many, many, 0)
     np.testing.assert_array_equal(ends["end"], np.arange(many))
     np.testing.assert_array_equal(ends.steps, np.arange(many))

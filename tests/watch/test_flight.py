@@ -9,6 +9,8 @@ from frugax.watch import FlightRecorder
 from frugax.watch.probes import Probe
 from refusals import refuses
 
+from .watching import finished
+
 
 def flight_of(journal, path):
     journal.flush()
@@ -89,23 +91,22 @@ def test_a_donated_or_reshaped_value_loses_only_itself(journal, tmp_path):
     assert flight_of(journal, tmp_path / "journal").steps.tolist() == [1, 4]
 
 
-def test_it_keeps_records_of_programs_at_every_level(tmp_path):
+def test_it_keeps_records_of_programs_at_every_level(journal):
     recorder = FlightRecorder(4)
 
     probe = Probe.of("norm", "scalar", None, 1.0)
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        watcher = watch.Watcher(
-            journal, OverheadBudget("1%"), level="minimal", flight=recorder
-        )
-        assert watcher.rate.due(3) == 1
-        for step in range(6):
-            watcher.ingest(step, {"norm": probe}, {"norm": jnp.float32(step)})
-        watcher.finish()
-        assert watcher.losses.tally("scalar").left_out == 6
-        assert recorder.write(journal, "asked") == 4
-    streams = watch.read(tmp_path / "a").streams
-    assert streams["flight"]["norm"].tolist() == [2, 3, 4, 5]
-    assert "norm" not in watch.read(tmp_path / "a").names
+    watcher = watch.Watcher(
+        journal, OverheadBudget("1%"), level="minimal", flight=recorder
+    )
+    assert watcher.rate.due(3) == 1
+    for step in range(6):
+        watcher.ingest(step, {"norm": probe}, {"norm": jnp.float32(step)})
+    watcher.finish()
+    assert watcher.losses.tally("scalar").left_out == 6
+    assert recorder.write(journal, "asked") == 4
+    back = finished(watcher, journal)
+    assert back.streams["flight"]["norm"].tolist() == [2, 3, 4, 5]
+    assert "norm" not in back.names
 
 
 @pytest.mark.parametrize(

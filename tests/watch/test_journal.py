@@ -1,7 +1,6 @@
 """A journal returns the written records, or reports the missing ones."""
 
 import errno
-import resource
 import struct
 import tracemalloc
 import zlib
@@ -13,6 +12,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings, strategies as st
 
+from fault_injection import full_disk
 from frugax import watch
 from frugax.errors import (
     CorruptFileError,
@@ -185,16 +185,11 @@ def write_all(journal, values):
 def test_a_full_disk_is_reported_and_loses_no_record(tmp_path):
     path = tmp_path / "a"
     journal = watch.Journal.create(path, {})
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     rng = np.random.default_rng(0)  # noise does not pack, so the limit is soon met
     values = rng.random(1000)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))
-    try:
-        with refuses(OutputError):
-            write_all(journal, values)
-        assert path.stat().st_size < 3000
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with full_disk(3000), refuses(OutputError):
+        write_all(journal, values)
+    assert path.stat().st_size < 3000
     write_all(journal, values)
     journal.close()
     np.testing.assert_array_equal(watch.read(path, strict=True)["x"], values)

@@ -18,7 +18,7 @@ from frugax.watch._thinning import Thinning
 from refusals import refuses
 from tiers import mostly_thorough
 
-from .watching import Clock
+from .watching import Clock, finished
 
 
 def thinning(factor=1):
@@ -109,13 +109,10 @@ def journal_steps(watcher, path):
     ],
 )
 def test_the_last_call_is_kept_and_of_long_steps_each(
-    tmp_path, level, how, calls, seconds
+    journal, level, how, calls, seconds
 ):
     # Short steps for long enough that they are thinned; long ones for longer than that.
-    with (
-        watch.Journal.create(tmp_path / "a", {}) as journal,
-        watch.Watcher(journal, OverheadBudget("1%"), level=level) as watcher,
-    ):
+    with watch.Watcher(journal, OverheadBudget("1%"), level=level) as watcher:
 
         def count(x):
             if how != "record":
@@ -137,7 +134,7 @@ def test_the_last_call_is_kept_and_of_long_steps_each(
                 time.sleep(seconds)
         assert float(x[0]) == calls
         (spend,) = watcher.report().spends
-    back = watch.read(tmp_path / "a", strict=True)
+    back = finished(watcher, journal)
     np.testing.assert_array_equal(back["x"], back.steps)
     assert back.steps[-1] == calls - 1
     if level == "full" or seconds or calls < 30:
@@ -146,23 +143,21 @@ def test_the_last_call_is_kept_and_of_long_steps_each(
     assert watcher.losses.tally("scalar").lost == 0
 
 
-def test_thinning_is_even_from_the_first_row_and_said(tmp_path):
+def test_thinning_is_even_from_the_first_row_and_said(journal):
     """A clock on which each step takes 1 ms, however busy the machine is."""
     clock = Clock()
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        watcher = watch.Watcher(journal, OverheadBudget("1%"), clock=clock)
-        for step in range(0, 3000, 3):  # steps of the caller are not calls
-            clock.now += 1e-3
-            watcher.record(step, {"x": 1.0})
-            if step == 1500:
-                watcher.collector.tick()
-        watcher.finish()
-        (spend,) = watcher.report().spends
-    steps = watch.read(tmp_path / "a").steps
-    assert set(np.diff(steps[:-1])) == {3 * 8}
-    assert steps[-1] == 2997
+    watcher = watch.Watcher(journal, OverheadBudget("1%"), clock=clock)
+    for step in range(0, 3000, 3):  # steps of the caller are not calls
+        clock.now += 1e-3
+        watcher.record(step, {"x": 1.0})
+        if step == 1500:
+            watcher.collector.tick()
+    back = finished(watcher, journal)
+    (spend,) = watcher.report().spends
+    assert set(np.diff(back.steps[:-1])) == {3 * 8}
+    assert back.steps[-1] == 2997
     assert " 8th " in spend.source
-    assert watch.read(tmp_path / "a").streams["watch"]["stride"][-1] == 8
+    assert back.streams["watch"]["stride"][-1] == 8
     tally = watcher.losses.tally("scalar")
     assert (tally.given, tally.waiting) == (1000, 0)
 

@@ -1,7 +1,6 @@
 """Records of programs are filed by class and level, and passed to sinks."""
 
 import json
-import resource
 import subprocess
 import sys
 import threading
@@ -11,16 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fault_injection import full_disk
 from frugax import OverheadBudget, watch
 from frugax.errors import OutputError
 from frugax.watch._series import MetricSeries, StepMetrics
 from frugax.watch.probes import LastValues, MaskedValues, PackedRecords
 from refusals import refuses
 
-from .watching import Clock, Given, Listener, probe, taking
+from .watching import Clock, Given, Listener, finished, probe, taking
 
 
-def test_records_of_a_program_are_filed_by_class(tmp_path):
+def test_records_of_a_program_are_filed_by_class(journal):
     probes = {
         "norm": probe("norm"),
         "parts": probe("parts", example={"a": 1.0, "b": 1.0}),
@@ -28,22 +28,21 @@ def test_records_of_a_program_are_filed_by_class(tmp_path):
         "end": probe("end", "summary", {"reward": 1.0, "solved": True}),
         "lanes": probe("lanes"),
     }
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        with taking(journal) as watcher:
-            for i in range(5):
-                values = {
-                    "norm": jnp.float32(i),
-                    "parts": {"a": jnp.float32(1), "b": jnp.float32(2)},
-                    "grid": jnp.full((2, 2), i, jnp.int8),
-                    "end": {"reward": jnp.float32(i), "solved": jnp.bool_(i % 2)},
-                    "lanes": jnp.arange(3.0) + i,
-                }
-                watcher.ingest(i, probes, Given(values))
-        assert watcher.latest["norm"] == 4
-        assert str(watcher.losses) == (
-            "0 of 5 summaries lost; 0 of 10 scalars lost; 0 of 5 frames lost"
-        )
-    back = watch.read(tmp_path / "a", strict=True)
+    with taking(journal) as watcher:
+        for i in range(5):
+            values = {
+                "norm": jnp.float32(i),
+                "parts": {"a": jnp.float32(1), "b": jnp.float32(2)},
+                "grid": jnp.full((2, 2), i, jnp.int8),
+                "end": {"reward": jnp.float32(i), "solved": jnp.bool_(i % 2)},
+                "lanes": jnp.arange(3.0) + i,
+            }
+            watcher.ingest(i, probes, Given(values))
+    back = finished(watcher, journal)
+    assert watcher.latest["norm"] == 4
+    assert str(watcher.losses) == (
+        "0 of 5 summaries lost; 0 of 10 scalars lost; 0 of 5 frames lost"
+    )
     assert back["norm"].tolist() == [0, 1, 2, 3, 4]
     assert set(back.names) == {"norm", "parts/a", "parts/b"}
     assert back.streams["grid"]["grid"][3].tolist() == [[3, 3], [3, 3]]
@@ -51,33 +50,29 @@ def test_records_of_a_program_are_filed_by_class(tmp_path):
     assert back.streams["lanes"]["lanes"][1].tolist() == [1, 2, 3]
 
 
-def test_rounds_of_a_loop_become_steps_of_their_own(tmp_path):
+def test_rounds_of_a_loop_become_steps_of_their_own(journal):
     probes = {"h": probe("h"), "some": probe("some")}
     present = np.array([True, False, False, True])
     axes = {"h": ("steps",), "some": ("steps", "lanes")}
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        watcher = taking(journal)
-        for i in range(3):
-            h = np.arange(4.0) + 10 * i
-            some = MaskedValues(np.stack([h, h], 1), present)
-            watcher.ingest(i, probes, Given({"h": h, "some": some}, axes))
-        watcher.finish()
-    back = watch.read(tmp_path / "a", strict=True).streams
+    watcher = taking(journal)
+    for i in range(3):
+        h = np.arange(4.0) + 10 * i
+        some = MaskedValues(np.stack([h, h], 1), present)
+        watcher.ingest(i, probes, Given({"h": h, "some": some}, axes))
+    back = finished(watcher, journal).streams
     assert back["h"]["h"].tolist() == [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23]
     assert back["h"].steps.tolist() == list(range(12))
     assert back["some"]["some"][:, 0].tolist() == [0, 3, 10, 13, 20, 23]
 
 
-def test_values_of_untaken_branches_are_not_recorded(tmp_path):
+def test_values_of_untaken_branches_are_not_recorded(journal):
     probes = {"a": probe("a"), "b": probe("b"), "c": probe("c")}
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        watcher = taking(journal)
-        for i in range(4):
-            a = MaskedValues(np.float32(i), np.bool_(i % 2))
-            b = LastValues(np.float32(i), np.uint32(i))
-            watcher.ingest(i, probes, {"a": a, "b": b, "c": np.float32(i)})
-        watcher.finish()
-    back = watch.read(tmp_path / "a", strict=True)
+    watcher = taking(journal)
+    for i in range(4):
+        a = MaskedValues(np.float32(i), np.bool_(i % 2))
+        b = LastValues(np.float32(i), np.uint32(i))
+        watcher.ingest(i, probes, {"a": a, "b": b, "c": np.float32(i)})
+    back = finished(watcher, journal)
     assert back["a"].tolist() == [1, 3]
     assert back.steps_with("a").tolist() == [1, 3]
     assert back["b"].tolist() == [1, 2, 3]
@@ -96,35 +91,31 @@ def test_values_of_untaken_branches_are_not_recorded(tmp_path):
     ],
 )
 def test_a_level_reports_kept_and_left_out_records(
-    tmp_path, level, scalars, frames, summaries
+    journal, level, scalars, frames, summaries
 ):
     probes = {"n": probe("n"), "g": probe("g", "frame"), "e": probe("e", "summary")}
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        watcher = taking(journal, level)
-        due = [watcher.rate.due(step) for step in range(20)]
-        for i in range(20):
-            x = jnp.float32(i)
-            watcher.ingest(i, probes, {"n": x, "g": x, "e": x})
-        watcher.finish()
-        kept = {k: t.kept for k, t in watcher.losses.tallies.items()}
-        assert kept == {"summary": summaries, "scalar": scalars, "frame": frames}
-        left = {k: t.left_out for k, t in watcher.losses.tallies.items()}
-        assert all(kept[kind] + left[kind] == 20 for kind in kept)
-        assert sum(n > 0 for n in due) == scalars
-    back = watch.read(tmp_path / "a", strict=True)
+    watcher = taking(journal, level)
+    due = [watcher.rate.due(step) for step in range(20)]
+    for i in range(20):
+        x = jnp.float32(i)
+        watcher.ingest(i, probes, {"n": x, "g": x, "e": x})
+    back = finished(watcher, journal)
+    kept = {k: t.kept for k, t in watcher.losses.tallies.items()}
+    assert kept == {"summary": summaries, "scalar": scalars, "frame": frames}
+    left = {k: t.left_out for k, t in watcher.losses.tallies.items()}
+    assert all(kept[kind] + left[kind] == 20 for kind in kept)
+    assert sum(n > 0 for n in due) == scalars
     assert len(back) == scalars
 
 
-def test_numbers_of_the_same_step_from_both_sides_are_one_record(tmp_path):
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        watcher = taking(journal)
-        for i in range(10):
-            watcher.ingest(i, {"norm": probe("norm")}, {"norm": jnp.float32(i)})
-            watcher.record(i, {"loss": jnp.float32(-i)})
-        watcher.finish()
-        assert watcher.losses.tally("scalar").given == 20
-        assert watcher.losses.tally("scalar").kept == 20
-    back = watch.read(tmp_path / "a", strict=True)
+def test_numbers_of_the_same_step_from_both_sides_are_one_record(journal):
+    watcher = taking(journal)
+    for i in range(10):
+        watcher.ingest(i, {"norm": probe("norm")}, {"norm": jnp.float32(i)})
+        watcher.record(i, {"loss": jnp.float32(-i)})
+    back = finished(watcher, journal)
+    assert watcher.losses.tally("scalar").given == 20
+    assert watcher.losses.tally("scalar").kept == 20
     assert len(back) == 10
     assert back["norm"].tolist() == list(range(10))
     assert back["loss"].tolist() == [-i for i in range(10)]
@@ -133,26 +124,24 @@ def test_numbers_of_the_same_step_from_both_sides_are_one_record(tmp_path):
 @pytest.mark.parametrize("level", ["standard", "full"])
 @pytest.mark.parametrize("pause", ["none", "written", "flushed"])
 def test_training_and_validation_numbers_of_a_step_are_one_record(
-    tmp_path, level, pause
+    journal, level, pause
 ):
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        watcher = taking(journal, level)
-        journal.write(7, {"episode": 1.0}, "other")
-        for i in range(12):
-            watcher.record(i, {"loss": jnp.float32(-i), "lr": 0.1})
-            if not i % 4:
-                if pause != "none":
-                    watcher.collect()
-                if pause == "flushed":
-                    journal.flush()
+    watcher = taking(journal, level)
+    journal.write(7, {"episode": 1.0}, "other")
+    for i in range(12):
+        watcher.record(i, {"loss": jnp.float32(-i), "lr": 0.1})
+        if not i % 4:
+            if pause != "none":
+                watcher.collect()
+            if pause == "flushed":
+                journal.flush()
+            watcher.record(i, {"val/loss": i})
+            watcher.record(i, {"val/acc": 0.5})
+            with refuses(ValueError, "val/loss", i):
                 watcher.record(i, {"val/loss": i})
-                watcher.record(i, {"val/acc": 0.5})
-                with refuses(ValueError, "val/loss", i):
-                    watcher.record(i, {"val/loss": i})
-        watcher.finish()
-        tally = watcher.losses.tally("scalar")
-        assert (tally.given, tally.kept, tally.waiting) == (18, 18, 0)
-    back = watch.read(tmp_path / "a", strict=True)
+    back = finished(watcher, journal)
+    tally = watcher.losses.tally("scalar")
+    assert (tally.given, tally.kept, tally.waiting) == (18, 18, 0)
     assert back.steps.tolist() == [*range(12)]
     assert back["loss"].tolist() == [-i for i in range(12)]
     assert back.steps_with("val/loss").tolist() == [0, 4, 8]
@@ -162,19 +151,17 @@ def test_training_and_validation_numbers_of_a_step_are_one_record(
     assert back.lost == ()
 
 
-def test_thinned_steps_keep_every_validation_and_the_training_of_its_step(tmp_path):
+def test_thinned_steps_keep_every_validation_and_the_training_of_its_step(journal):
     clock = Clock()
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        watcher = watch.Watcher(journal, OverheadBudget("1%"), clock=clock)
-        for i in range(4000):
-            clock.now += 1e-3
-            watcher.record(i, {"loss": float(i)})
-            if not i % 99:
-                watcher.record(i, {"val": float(i)})
-            if i == 1000:
-                watcher.collector.tick()
-        watcher.finish()
-    back = watch.read(tmp_path / "a", strict=True)
+    watcher = watch.Watcher(journal, OverheadBudget("1%"), clock=clock)
+    for i in range(4000):
+        clock.now += 1e-3
+        watcher.record(i, {"loss": float(i)})
+        if not i % 99:
+            watcher.record(i, {"val": float(i)})
+        if i == 1000:
+            watcher.collector.tick()
+    back = finished(watcher, journal)
     checks = {*range(0, 4000, 99)}
     assert set(back.steps_with("val").tolist()) == checks
     late = [i for i in checks if i > 1000]
@@ -195,12 +182,9 @@ def test_the_step_of_a_validation_is_kept_however_late_it_is_thinned(tmp_path):
         assert collector._thin([validation]) == [training, validation]
 
 
-def test_ready_numbers_do_not_overtake_those_of_a_slow_program(tmp_path, monkeypatch):
+def test_ready_numbers_do_not_overtake_those_of_a_slow_program(journal, monkeypatch):
     clock = Clock()
-    with (
-        watch.Journal.create(tmp_path / "a", {}) as journal,
-        taking(journal, clock=clock) as watcher,
-    ):
+    with taking(journal, clock=clock) as watcher:
         watcher.collector.has_started = True  # no thread: collected below
         step = watch.jit(lambda x: watch.record("n", x) or x + 1)
         monkeypatch.setattr(PackedRecords, "is_ready", lambda records: False)
@@ -211,35 +195,31 @@ def test_ready_numbers_do_not_overtake_those_of_a_slow_program(tmp_path, monkeyp
         clock.now += 1.0
         watcher.collector.tick()
         monkeypatch.undo()
-    back = watch.read(tmp_path / "a", strict=True)
+    back = finished(watcher, journal)
     assert back.steps.tolist() == back["n"].tolist() == back["host"].tolist()
 
 
-def test_short_calls_leave_out_numbers_and_no_summary(tmp_path):
+def test_short_calls_leave_out_numbers_and_no_summary(journal):
     def fn(x):
         watch.summarise("end", x)
         watch.record("n", x)
         return x + 1
 
-    with (
-        watch.Journal.create(tmp_path / "a", {}) as journal,
-        taking(journal, "standard") as watcher,
-    ):
+    with taking(journal, "standard") as watcher:
         step, x = watch.jit(fn), jnp.zeros(())
         for _ in range(20):
             x = step(x)
             watcher._schedules[0].thinning.found = 8
-    back = watch.read(tmp_path / "a", strict=True).streams["end"]
+    back = finished(watcher, journal).streams["end"]
     assert back["end"].tolist() == [*range(20)]
 
 
-def test_the_state_of_watching_agrees_with_the_receipt(tmp_path):
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        with taking(journal, "standard") as watcher:
-            for i in range(200):
-                watcher.record(i, {"loss": float(i)})
-        spend = watcher.report().spends[0]
-    status = watch.read(tmp_path / "a", strict=True).streams["watch"]
+def test_the_state_of_watching_agrees_with_the_receipt(journal):
+    with taking(journal, "standard") as watcher:
+        for i in range(200):
+            watcher.record(i, {"loss": float(i)})
+    status = finished(watcher, journal).streams["watch"]
+    spend = watcher.report().spends[0]
     # Counted, as too few stretches were compared; a comparison could be negative.
     assert spend.measured is not None
     assert 0 < status["overhead_low"][-1] < status["overhead"][-1]
@@ -293,15 +273,13 @@ def test_functions_on_the_host_are_called_with_each_row(journal):
     assert got == [0, 1, 2, 3, 4]
 
 
-def test_arrays_of_a_new_shape_get_a_stream_of_their_own(tmp_path):
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        watcher = taking(journal)
-        probes = {"g": probe("g", "frame")}
-        for i, size in enumerate([2, 3, 2]):  # a stream's frames have one shape
-            watcher.ingest(i, probes, {"g": np.full(size, i)})
-        watcher.finish()
-        assert watcher.losses.tally("frame").lost == 0
-    back = watch.read(tmp_path / "a", strict=True).streams
+def test_arrays_of_a_new_shape_get_a_stream_of_their_own(journal):
+    watcher = taking(journal)
+    probes = {"g": probe("g", "frame")}
+    for i, size in enumerate([2, 3, 2]):  # a stream's frames have one shape
+        watcher.ingest(i, probes, {"g": np.full(size, i)})
+    back = finished(watcher, journal).streams
+    assert watcher.losses.tally("frame").lost == 0
     assert back["g"]["g"][:, 0].tolist() == [0, 2]
     (other,) = back.keys() - {"g", "watch"}
     assert back[other]["g"].tolist() == [[1, 1, 1]]
@@ -368,68 +346,60 @@ def test_a_program_of_callbacks_loses_no_summary_without_collections(tmp_path):
     assert len(watch.read(tmp_path / "a", strict=True).streams["s"]) == 2000
 
 
-def test_a_callback_that_finds_no_room_loses_its_record_and_counts_it(tmp_path):
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        watcher = taking(journal, max_pending=2)
-        holds, release = threading.Event(), threading.Event()
+def test_a_callback_that_finds_no_room_loses_its_record_and_counts_it(journal):
+    watcher = taking(journal, max_pending=2)
+    holds, release = threading.Event(), threading.Event()
 
-        def hold():
-            with watcher.collector._owner:  # as if it were collecting
-                holds.set()
-                release.wait()
+    def hold():
+        with watcher.collector._owner:  # as if it were collecting
+            holds.set()
+            release.wait()
 
-        thread = threading.Thread(target=hold)
-        thread.start()
-        holds.wait()
-        for i in range(5):
-            watcher.ingest_callback("frame", "s", {"x": np.full(3, i)})
-        release.set()
-        thread.join()
-        watcher.finish()
-        tally = watcher.losses.tally("frame")
-        assert (tally.given, tally.kept) == (5, 3)
-        assert dict(tally.dropped) == {"queue full": 2}
-        assert watcher.pending == 0
-    rows = watch.read(tmp_path / "a", strict=True).streams["s"]["x"]
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holds.wait()
+    for i in range(5):
+        watcher.ingest_callback("frame", "s", {"x": np.full(3, i)})
+    release.set()
+    thread.join()
+    rows = finished(watcher, journal).streams["s"]["x"]
+    tally = watcher.losses.tally("frame")
+    assert (tally.given, tally.kept) == (5, 3)
+    assert dict(tally.dropped) == {"queue full": 2}
+    assert watcher.pending == 0
     assert rows[:, 0].tolist() == [0, 1, 2]
 
 
-def test_steps_of_a_shorter_loop_continue_after_the_longer_one(tmp_path):
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        watcher = taking(journal)
-        for i, length in enumerate([4, 2, 3]):
-            given = Given({"h": np.arange(float(length))}, {"h": ("steps",)})
-            watcher.ingest(i, {"h": probe("h")}, given)
-        watcher.finish()
-    back = watch.read(tmp_path / "a", strict=True).streams["h"]
+def test_steps_of_a_shorter_loop_continue_after_the_longer_one(journal):
+    watcher = taking(journal)
+    for i, length in enumerate([4, 2, 3]):
+        given = Given({"h": np.arange(float(length))}, {"h": ("steps",)})
+        watcher.ingest(i, {"h": probe("h")}, given)
+    back = finished(watcher, journal).streams["h"]
     assert back["h"].tolist() == [0, 1, 2, 3, 0, 1, 0, 1, 2]
     assert back.steps.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8]
 
 
-def test_late_records_are_kept_without_blocking_the_caller(tmp_path):
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        watcher = taking(journal)
-        for i in (0, 2, 1, 3):
-            watcher.ingest(i, {"t": probe("t")}, Given({"t": jnp.float32(i)}))
-        watcher.collect()
-        watcher.record(3, {"own": 1.0})  # the program is ahead: at 4
-        watcher.record(4, {"own": 2.0})
-        watcher.finish()
-        assert watcher.losses.tally("scalar").kept == 6
-    back = watch.read(tmp_path / "a", strict=True)
+def test_late_records_are_kept_without_blocking_the_caller(journal):
+    watcher = taking(journal)
+    for i in (0, 2, 1, 3):
+        watcher.ingest(i, {"t": probe("t")}, Given({"t": jnp.float32(i)}))
+    watcher.collect()
+    watcher.record(3, {"own": 1.0})  # the program is ahead: at 4
+    watcher.record(4, {"own": 2.0})
+    back = finished(watcher, journal)
+    assert watcher.losses.tally("scalar").kept == 6
     assert back["t"].tolist() == [0, 2, 1, 3]
     assert back["own"].tolist() == [1.0, 2.0]
 
 
-def test_waiting_records_keep_the_level_at_which_they_were_made(tmp_path):
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        watcher = watch.Watcher(journal, OverheadBudget(share=0.0), level="full")
-        for i in range(20):
-            if i == 10:
-                watcher.level = "minimal"
-            watcher.ingest(i, {"t": probe("t")}, Given({"t": jnp.float32(i)}))
-        watcher.finish()
-    back = watch.read(tmp_path / "a", strict=True)
+def test_waiting_records_keep_the_level_at_which_they_were_made(journal):
+    watcher = watch.Watcher(journal, OverheadBudget(share=0.0), level="full")
+    for i in range(20):
+        if i == 10:
+            watcher.level = "minimal"
+        watcher.ingest(i, {"t": probe("t")}, Given({"t": jnp.float32(i)}))
+    back = finished(watcher, journal)
     assert back["t"].tolist() == [*range(10)]
 
 
@@ -716,18 +686,14 @@ run.record(0, {{"a": 1.0}})
 
 
 def test_a_full_disk_ends_no_program(tmp_path, capsys):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        with watch.run(tmp_path / "first", level="full") as run:
-            step = run.jit(lambda x: watch.record("x", x) or x + 1)
-            x = jnp.zeros(())
-            resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-            for i in range(5):
-                x = step(x)
-                run.record(i, {"half": i / 2})
-        assert float(x) == 5
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    run = watch.run(tmp_path / "first", level="full")
+    with full_disk(100), run:
+        step = run.jit(lambda x: watch.record("x", x) or x + 1)
+        x = jnp.zeros(())
+        for i in range(5):
+            x = step(x)
+            run.record(i, {"half": i / 2})
+    assert float(x) == 5
     assert run.exit_code == 3
     said = capsys.readouterr().err
     assert "this run is not whole: cannot write" in said

@@ -1,6 +1,5 @@
 """The watcher drops nothing that it should keep."""
 
-import resource
 import subprocess
 import sys
 
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fault_injection import full_disk
 from frugax import OverheadBudget, watch
 from frugax.errors import OutputError
 from refusals import refuses
@@ -21,10 +21,8 @@ def test_a_full_disk_loses_no_record_and_raises_in_the_caller(tmp_path, capfd):
     journal = watch.Journal.create(path, {})
     watcher = watch.Watcher(journal, OverheadBudget("100%"), level="full")
     values = np.random.default_rng(0).random(500)  # noise does not pack
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     failures = 0
-    try:
+    with full_disk(1000):
         for i, value in enumerate(values):
             try:
                 watcher.record(i, {"x": value})
@@ -37,8 +35,6 @@ def test_a_full_disk_loses_no_record_and_raises_in_the_caller(tmp_path, capfd):
             watcher.collect()
         (spend,) = watcher.report().spends
         assert "records are not in it" in spend.problems  # not "0 lost" and no more
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert failures
     assert "Records wait in memory" in capfd.readouterr().err
     watcher.finish()

@@ -54,3 +54,10 @@ class Given(dict):
 
 def taking(journal, level="full", **options):
     return watch.Watcher(journal, OverheadBudget("100%"), level=level, **options)
+
+
+def finished(watcher, journal):
+    """The records of a journal whose watcher has collected all of them."""
+    watcher.finish()
+    journal.close()
+    return watch.read(journal._path, strict=True)

@@ -2,8 +2,6 @@
 
 import json
 import os
-import resource
-import signal
 import xml.etree.ElementTree as ET
 
 import ml_dtypes
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from fault_injection import full_disk
 from frugax.errors import OutputError
 from frugax.watch.sinks import JsonLines, Sink, SvgFiles, safe_file_name
 from refusals import refuses
@@ -75,15 +74,8 @@ def test_a_full_disk_removes_the_half_written_line_and_is_reported(tmp_path):
     sink = JsonLines(path)
     sink.write([event("scalar", "", 0, {"x": np.zeros(10)})])
     whole = path.read_bytes()
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 50, before[1]))
-        with refuses(OutputError, "write"):
-            sink.write([event("scalar", "", 1, {"x": np.zeros(1000)})])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, old)
+    with full_disk(len(whole) + 50), refuses(OutputError, "write"):
+        sink.write([event("scalar", "", 1, {"x": np.zeros(1000)})])
     assert path.read_bytes() == whole
     sink.write([event("scalar", "", 2, {})])  # there is space again
     sink.close()
