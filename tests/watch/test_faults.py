@@ -68,7 +68,7 @@ def test_failing_sinks_do_not_affect_the_program_or_the_journal(tmp_path, most):
         while sum(sink.faults.count for sink in sinks) < most:
             x, total = step(x)
             given = {"norm": total, "grid": x, "end": total}
-            watcher.ingest(n, probes, given)
+            watcher.ingest(n, Given(probes, given))
             n += 1
             if n % 10 == 0:  # so that writes are many, not few and long
                 time.sleep(0.001)
@@ -108,7 +108,8 @@ def test_a_full_disk_never_raises_in_the_program_and_losses_are_reported(tmp_pat
     )
     with full_disk(100_000):
         for i in range(400):
-            watcher.ingest(i, probes, {"end": ends[i], "grid": grids[i]})
+            given = Given(probes, {"end": ends[i], "grid": grids[i]})
+            watcher.ingest(i, given)
             assert watcher.pending <= 50
     assert "could not be written" in watcher.report().spends[0].source
     watcher.finish()
@@ -135,7 +136,7 @@ def test_no_summary_is_lost_and_each_is_the_right_one(journal, many):
     watcher = watch.Watcher(journal, OverheadBudget("1%"), level="minimal")
     for i in range(many // each):
         numbers = jnp.arange(i * each, (i + 1) * each)
-        watcher.ingest(i, probes, Given({"end": numbers}, {"end": ("steps",)}))
+        watcher.ingest(i, Given(probes, {"end": numbers}, {"end": ("steps",)}))
     ends = finished(watcher, journal).streams["end"]
     tally = watcher.losses.tally("summary")
     assert (tally.given, tally.kept, tally.lost) == (many, many, 0)

@@ -9,7 +9,7 @@ from frugax.watch import FlightRecorder
 from frugax.watch.probes import Probe
 from refusals import refuses
 
-from .watching import finished
+from .watching import Given, finished
 
 
 def flight_of(journal, path):
@@ -100,7 +100,7 @@ def test_it_keeps_records_of_programs_at_every_level(journal):
     )
     assert watcher.rate.due(3) == 1
     for step in range(6):
-        watcher.ingest(step, {"norm": probe}, {"norm": jnp.float32(step)})
+        watcher.ingest(step, Given({"norm": probe}, {"norm": jnp.float32(step)}))
     watcher.finish()
     assert watcher.losses.tally("scalar").left_out == 6
     assert recorder.write(journal, "asked") == 4

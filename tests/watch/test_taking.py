@@ -37,7 +37,7 @@ def test_records_of_a_program_are_filed_by_class(journal):
                 "end": {"reward": jnp.float32(i), "solved": jnp.bool_(i % 2)},
                 "lanes": jnp.arange(3.0) + i,
             }
-            watcher.ingest(i, probes, Given(values))
+            watcher.ingest(i, Given(probes, values))
     back = finished(watcher, journal)
     assert watcher.latest["norm"] == 4
     assert str(watcher.losses) == (
@@ -58,7 +58,7 @@ def test_rounds_of_a_loop_become_steps_of_their_own(journal):
     for i in range(3):
         h = np.arange(4.0) + 10 * i
         some = MaskedValues(np.stack([h, h], 1), present)
-        watcher.ingest(i, probes, Given({"h": h, "some": some}, axes))
+        watcher.ingest(i, Given(probes, {"h": h, "some": some}, axes))
     back = finished(watcher, journal).streams
     assert back["h"]["h"].tolist() == [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23]
     assert back["h"].steps.tolist() == list(range(12))
@@ -71,7 +71,7 @@ def test_values_of_untaken_branches_are_not_recorded(journal):
     for i in range(4):
         a = MaskedValues(np.float32(i), np.bool_(i % 2))
         b = LastValues(np.float32(i), np.uint32(i))
-        watcher.ingest(i, probes, {"a": a, "b": b, "c": np.float32(i)})
+        watcher.ingest(i, Given(probes, {"a": a, "b": b, "c": np.float32(i)}))
     back = finished(watcher, journal)
     assert back["a"].tolist() == [1, 3]
     assert back.steps_with("a").tolist() == [1, 3]
@@ -98,7 +98,7 @@ def test_a_level_reports_kept_and_left_out_records(
     due = [watcher.rate.due(step) for step in range(20)]
     for i in range(20):
         x = jnp.float32(i)
-        watcher.ingest(i, probes, {"n": x, "g": x, "e": x})
+        watcher.ingest(i, Given(probes, {"n": x, "g": x, "e": x}))
     back = finished(watcher, journal)
     kept = {k: t.kept for k, t in watcher.losses.tallies.items()}
     assert kept == {"summary": summaries, "scalar": scalars, "frame": frames}
@@ -111,7 +111,8 @@ def test_a_level_reports_kept_and_left_out_records(
 def test_numbers_of_the_same_step_from_both_sides_are_one_record(journal):
     watcher = taking(journal)
     for i in range(10):
-        watcher.ingest(i, {"norm": probe("norm")}, {"norm": jnp.float32(i)})
+        norm = Given({"norm": probe("norm")}, {"norm": jnp.float32(i)})
+        watcher.ingest(i, norm)
         watcher.record(i, {"loss": jnp.float32(-i)})
     back = finished(watcher, journal)
     assert watcher.losses.tally("scalar").given == 20
@@ -233,7 +234,7 @@ def test_sinks_get_the_records_of_the_journal_and_the_status(tmp_path):
             for i in range(3):
                 watcher.record(i, {"loss": jnp.float32(i)})
             probes, axes = {"h": probe("h")}, {"h": ("steps",)}
-            watcher.ingest(0, probes, Given({"h": np.arange(10_000.0)}, axes))
+            watcher.ingest(0, Given(probes, {"h": np.arange(10_000.0)}, axes))
         assert "listener: working, 0 of" in watcher.report().spends[0].source
     assert sink.closed
     losses = [e for e in sink.got if e.stream == ""]
@@ -242,7 +243,8 @@ def test_sinks_get_the_records_of_the_journal_and_the_status(tmp_path):
     assert len(rounds) == 64  # of 10,000: the journal has them all
     assert rounds[-1] == 9999
     status = [e for e in sink.got if e.stream == "watch"]
-    assert {"stride", "budget", "overhead", "dropped.frame"} <= set(status[-1].values)
+    told = {"stride", "budget", "overhead", "dropped.frame"}
+    assert told <= set(status[-1].values)
     back = watch.read(tmp_path / "a", strict=True).streams
     assert len(back["h"]) == 10_000
     assert back["watch"]["kept_scalar"][-1] == 10_003
@@ -266,8 +268,8 @@ def test_functions_on_the_host_are_called_with_each_row(journal):
 
     watcher = taking(journal, "off")  # no question of how much is watched
     probes = {"look": probe("look", "call", handler=look)}
-    given = Given({"look": np.arange(5.0)}, {"look": ("steps",)})
-    watcher.ingest(0, probes, given)
+    given = Given(probes, {"look": np.arange(5.0)}, {"look": ("steps",)})
+    watcher.ingest(0, given)
     watcher.close()
     assert done.wait(10.0)
     assert got == [0, 1, 2, 3, 4]
@@ -277,7 +279,7 @@ def test_arrays_of_a_new_shape_get_a_stream_of_their_own(journal):
     watcher = taking(journal)
     probes = {"g": probe("g", "frame")}
     for i, size in enumerate([2, 3, 2]):  # a stream's frames have one shape
-        watcher.ingest(i, probes, {"g": np.full(size, i)})
+        watcher.ingest(i, Given(probes, {"g": np.full(size, i)}))
     back = finished(watcher, journal).streams
     assert watcher.losses.tally("frame").lost == 0
     assert back["g"]["g"][:, 0].tolist() == [0, 2]
@@ -293,7 +295,8 @@ def test_a_value_that_cannot_be_stored_loses_only_itself_and_is_reported(
         probes = {"good": probe("good"), "large": probe("large")}
         for i in range(5):
             large = np.uint64(2**63)  # beyond int64
-            watcher.ingest(i, probes, {"good": np.float32(i), "large": large})
+            values = {"good": np.float32(i), "large": large}
+            watcher.ingest(i, Given(probes, values))
         watcher.finish()
         (spend,) = watcher.report().spends
     assert "'large' must fit in int64" in spend.source
@@ -303,8 +306,8 @@ def test_a_value_that_cannot_be_stored_loses_only_itself_and_is_reported(
 
 def test_a_program_that_failed_is_its_callers_affair(journal):
     watcher = taking(journal)
-    watcher.ingest(0, {"x": probe("x", "frame")}, Gone())
-    watcher.ingest(1, {"x": probe("x", "frame")}, {"x": np.zeros(2)})
+    watcher.ingest(0, Gone())
+    watcher.ingest(1, Given({"x": probe("x", "frame")}, {"x": np.zeros(2)}))
     watcher.finish()
     tally = watcher.losses.tally("frame")
     assert (tally.kept, tally.lost, tally.waiting) == (1, 1, 0)
@@ -315,10 +318,7 @@ class Gone(Given):
     """Records of a program that failed."""
 
     def __init__(self):
-        super().__init__({"x": None})
-
-    def is_ready(self):
-        return True
+        super().__init__({"x": probe("x", "frame")}, {})
 
     def fetch(self):
         raise RuntimeError("the device is gone")
@@ -373,8 +373,8 @@ def test_a_callback_that_finds_no_room_loses_its_record_and_counts_it(journal):
 def test_steps_of_a_shorter_loop_continue_after_the_longer_one(journal):
     watcher = taking(journal)
     for i, length in enumerate([4, 2, 3]):
-        given = Given({"h": np.arange(float(length))}, {"h": ("steps",)})
-        watcher.ingest(i, {"h": probe("h")}, given)
+        h = {"h": np.arange(float(length))}
+        watcher.ingest(i, Given({"h": probe("h")}, h, {"h": ("steps",)}))
     back = finished(watcher, journal).streams["h"]
     assert back["h"].tolist() == [0, 1, 2, 3, 0, 1, 0, 1, 2]
     assert back.steps.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8]
@@ -383,7 +383,7 @@ def test_steps_of_a_shorter_loop_continue_after_the_longer_one(journal):
 def test_late_records_are_kept_without_blocking_the_caller(journal):
     watcher = taking(journal)
     for i in (0, 2, 1, 3):
-        watcher.ingest(i, {"t": probe("t")}, Given({"t": jnp.float32(i)}))
+        watcher.ingest(i, Given({"t": probe("t")}, {"t": jnp.float32(i)}))
     watcher.collect()
     watcher.record(3, {"own": 1.0})  # the program is ahead: at 4
     watcher.record(4, {"own": 2.0})
@@ -398,7 +398,7 @@ def test_waiting_records_keep_the_level_at_which_they_were_made(journal):
     for i in range(20):
         if i == 10:
             watcher.level = "minimal"
-        watcher.ingest(i, {"t": probe("t")}, Given({"t": jnp.float32(i)}))
+        watcher.ingest(i, Given({"t": probe("t")}, {"t": jnp.float32(i)}))
     back = finished(watcher, journal)
     assert back["t"].tolist() == [*range(10)]
 

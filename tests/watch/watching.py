@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import jax
 import numpy as np
 
 from frugax import OverheadBudget, watch
@@ -44,12 +45,19 @@ def event(kind: Any, stream: str, step: int, values: Any) -> Event:
     return Event(kind, stream, step, {k: np.asarray(v) for k, v in values.items()})
 
 
-class Given(dict):
-    """The records of a program: values by name, and the meaning of their first axes."""
+class Given:
+    """The records of a program by name, and the meaning of their first axes."""
 
-    def __init__(self, values, axes=None):
-        super().__init__(values)
-        self.axes = axes or {}
+    nbytes = 0
+
+    def __init__(self, probes, values, axes=None):
+        self.probes, self.values, self.axes = probes, values, axes or {}
+
+    def is_ready(self):
+        return True
+
+    def fetch(self):
+        return jax.device_get(self.values)
 
 
 def taking(journal, level="full", **options):

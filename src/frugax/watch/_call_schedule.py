@@ -118,7 +118,7 @@ class CallSchedule(Series):
         self, number: int, records: PackedRecords, kinds: frozenset[Kind]
     ) -> ProgramRecords:
         step = self.first_step + number
-        return ProgramRecords(step, records.probes, records, kinds, self)
+        return ProgramRecords(step, records, kinds, self)
 
     def keep_last(self) -> None:
         """Queue the records of the last call if it was thinned out or ran bare."""

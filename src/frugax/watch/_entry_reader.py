@@ -93,7 +93,7 @@ class EntryReader:
         try:
             fetched = entry.rows()
         except Exception as e:
-            for probe in entry.probes.values():
+            for probe in entry.records.probes.values():
                 self._writer.losses.give(class_of(probe))
                 self._writer.refuse(class_of(probe), 1, e)
             return

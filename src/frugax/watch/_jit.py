@@ -168,7 +168,7 @@ class WatchedFunction:
             out = schedule.call_bare(step, args, kwargs)
         else:
             out, records = variants.call_level(level, *args, **kwargs)
-            watcher.ingest(step, records.probes, records, schedule)
+            watcher.ingest(step, records, schedule)
         if variants.is_new:
             # After the call: its own program has just been compiled, and the run waits
             # for the others once, here, and never in the middle.
@@ -190,10 +190,9 @@ class WatchedFunction:
             self._ahead = NEVER, seen, variants.call_bare
             return variants.bare(*args, **kwargs)
         out, records = variants.call_level(LOUD, *args, **kwargs)
-        for name, probe in records.probes.items():
-            if probe.handler is not None:
-                for value in _iterate_loops(records[name], records.rounds[name]):
-                    call_handler(probe, value)
+        for name, value in records.fetch().items():
+            for one in _iterate_loops(value, records.rounds[name]):
+                call_handler(records.probes[name], one)
         return out
 
     def _schedule_of(self, watcher: Watcher) -> CallSchedule:

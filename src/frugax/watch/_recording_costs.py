@@ -133,10 +133,11 @@ def _time_collection(
     drain has the records of one call, and is flushed.
     """
     # The handler of a "call" probe is not called: planning must have no side effects.
-    probes = {
-        name: dataclasses.replace(one, handler=None)
-        for name, one in batch[0].probes.items()
-    }
+    layout = tuple(
+        dataclasses.replace(one, probe=dataclasses.replace(one.probe, handler=None))
+        for one in batch[0].layout
+    )
+    batch = [dataclasses.replace(records, layout=layout) for records in batch]
     with (
         tempfile.TemporaryDirectory() as folder,
         Journal.create(Path(folder) / "journal", {}) as journal,
@@ -151,8 +152,7 @@ def _time_collection(
 
         def collect(first: int, entries: Sequence[Any]) -> float:
             for step, records in enumerate(entries, first):
-                entry = ProgramRecords(step, probes, records, frozenset(CLASSES))
-                collector.add(entry)
+                collector.add(ProgramRecords(step, records, frozenset(CLASSES)))
             started = clock()
             collector.collect()
             return clock() - started

@@ -1,16 +1,13 @@
 """`Series`: the calls of one function, or of `record` with the same names."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, TypeAlias
-
-import jax
 
 from ._metrics import is_leaf_ready
 from ._rate import Rate
 from ._row_batch import RowBatch, make_rows
 from ._thinning import Thinning
-from .probes import Probe
+from .probes import PackedRecords
 from .sinks import Kind
 
 
@@ -73,7 +70,6 @@ class ProgramRecords:
 
     Attributes:
         step: the number of the call; in a resumed run after the steps before.
-        probes: the probes by the names of the records.
         records: the records as the program returned them.
         wanted_kinds: the classes that the level asked for at the time of the call.
         series: the calls of its function; None if nothing thins them.
@@ -82,8 +78,7 @@ class ProgramRecords:
     """
 
     step: int
-    probes: Mapping[str, Probe]
-    records: Any
+    records: PackedRecords
     # Kept from the time of the call: the level may have changed since.
     wanted_kinds: frozenset[Kind]
     series: Series | None = None
@@ -97,24 +92,16 @@ class ProgramRecords:
 
     def is_ready(self) -> bool:
         """Whether the device has finished them."""
-        if hasattr(self.records, "is_ready"):
-            return self.records.is_ready()
-        return all(map(is_leaf_ready, jax.tree.leaves(dict(self.records))))
+        return self.records.is_ready()
 
     def arrays(self) -> Any:
         """The arrays that must be finished before they can be read."""
-        if hasattr(self.records, "fetch"):
-            return self.records
-        return dict(self.records)
+        return self.records
 
     def rows(self) -> list[RowBatch]:
         """Wait for the records and return them as rows."""
-        records: Any = self.records
-        if hasattr(records, "fetch"):
-            values = records.fetch()
-        else:
-            values = {name: jax.device_get(records[name]) for name in self.probes}
-        return make_rows(self.step, self.probes, values, getattr(records, "axes", {}))
+        records = self.records
+        return make_rows(self.step, records.probes, records.fetch(), records.axes)
 
 
 @dataclasses.dataclass(slots=True, eq=False)

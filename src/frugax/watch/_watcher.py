@@ -30,7 +30,7 @@ from ._series import MetricSeries, ProgramRecords, StepMetrics
 from ._watch_plan import WatchPlan
 from .delivery import Losses, SinkWorker, callback_stats
 from .journal import RECORDS_PER_BLOCK, Journal, as_step, check_names
-from .probes import Probe
+from .probes import PackedRecords
 from .sinks import Kind, Sink
 
 # Between two status rows, for a page that a person follows.
@@ -142,8 +142,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._series: dict[tuple[str, ...], MetricSeries] = {}
         # Those of which not every call is kept: names may be made up without end.
         self._thinned: dict[MetricSeries, None] = {}
-        self._next_status = 0.0
-        self._status_step: int | None = None
+        self._status: tuple[int, float] | None = None  # step and time of the last
         self._parent_id: int | None = None  # of a forked child
         close_at_exit(self)
         abandon_in_children(self)
@@ -370,11 +369,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._dispatch.writer.refuse("scalar", 1, error)
 
     def ingest(
-        self,
-        step: int,
-        probes: Mapping[str, Probe],
-        records: Any,
-        schedule: CallSchedule | None = None,
+        self, step: int, records: PackedRecords, schedule: CallSchedule | None = None
     ) -> None:
         """Accept the records of one call; returns at once.
 
@@ -383,11 +378,7 @@ class Watcher(AbstractContextManager["Watcher"]):
 
         Args:
             step: the number of the call, increasing.
-            probes: the probes by the names of the records.
-            records: a mapping of the records, still on the device. It may have
-                `is_ready()`, which returns whether reading would not wait, `fetch()`,
-                which returns NumPy arrays, and `axes`, the meaning of the leading axes
-                of each record, such as "steps" of a loop.
+            records: the records, still on the device.
             schedule: the function that was called, whose rate may leave the records
                 out; None to keep them.
         """
@@ -398,15 +389,13 @@ class Watcher(AbstractContextManager["Watcher"]):
         wanted = self.rate.wanted_kinds
         self._account.touch(self.clock())
         # User callbacks run regardless of the level.
-        if not any(
-            probe.kind in wanted or probe.kind == "call" for probe in probes.values()
-        ):
-            for probe in probes.values():
+        probes = records.probes.values()
+        if not any(probe.kind in wanted or probe.kind == "call" for probe in probes):
+            for probe in probes:
                 self._dispatch.writer.leave_out(class_of(probe))
             return
         if schedule is None:
-            nbytes = getattr(records, "nbytes", 0)
-            entry = ProgramRecords(step, probes, records, wanted, nbytes=nbytes)
+            entry = ProgramRecords(step, records, wanted, nbytes=records.nbytes)
             self.collector.add(entry)
         else:
             schedule.keep(step, records, wanted)
@@ -606,14 +595,18 @@ class Watcher(AbstractContextManager["Watcher"]):
     def _write_status(self, *, always: bool = False) -> None:
         """Write the state of watching now and then, or always."""
         now, step = time.monotonic(), self.collector.latest_step
-        if step is None or step == self._status_step:
+        if step is None:
             return
-        if now < self._next_status and not always:
-            return
-        self._next_status, self._status_step = now + _STATUS_INTERVAL_S, step
+        values: dict[str, float] = {}
+        if self._status is not None:
+            last_step, last = self._status
+            if step == last_step or (now - last < _STATUS_INTERVAL_S and not always):
+                return
+            if step > last_step:
+                values["seconds per step"] = (now - last) / (step - last_step)
+        self._status = step, now
         # The share that the receipt would state now; left out while it is unknown.
         _, share, noise = self._account.describe()
-        values: dict[str, float] = {}
         if share is not None:
             values["overhead"] = share
             values |= {"overhead_low": share - noise, "overhead_high": share + noise}

@@ -82,7 +82,8 @@ def test_a_short_stretch_of_a_long_curve_is_exact(tmp_path):
     with Journal.create(tmp_path / "journal", {"started": 1e9}) as journal:
         # A metric of that name is not the clock.
         journal.write_many(steps, {"loss": values, "seconds": values})
-        journal.write_many(steps, {"time": 1e9 + steps / 8}, "watch")
+        clock = {"time": 1e9 + steps / 8, "seconds per step": np.full(50_000, 0.125)}
+        journal.write_many(steps, clock, "watch")
     runs = collection_of(tmp_path)
     ((told,),) = ([one["0"]] for one in runs.curves([("", "loss")], max_points=400))
     assert 200 <= len(told["x"]) <= 400

@@ -55,9 +55,9 @@ def test_tables_texts_and_system_metrics_have_their_own_panels(browser, tmp_path
     steps = np.arange(100)
     with Journal.create(tmp_path / "journal", {}) as journal:
         journal.write_many(steps, {"loss": np.ones(100)})
-        times = 1.8e9 + 0.25 * steps[::4]
-        strides = np.full(25, 16.0)
-        journal.write_many(steps[::4], {"time": times, "stride": strides}, "watch")
+        status = {"time": 1.8e9 + 0.25 * steps[::4], "stride": np.full(25, 16.0)}
+        status["seconds per step"] = np.full(25, 0.25)
+        journal.write_many(steps[::4], status, "watch")
         rows = {"index": np.tile([3, 1], (5, 1)), "loss": np.tile([0.5, 0.25], (5, 1))}
         journal.write_many(steps[:5], rows, "worst")
         memory = {"peak memory of the process, bytes": np.full(4, 2.0**28)}

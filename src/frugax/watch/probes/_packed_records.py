@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -56,11 +56,8 @@ class _Entry:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(eq=False)
-class PackedRecords(Mapping[str, Any]):
+class PackedRecords:
     """The results of the probes of one call, by name.
-
-    Iterating over the names is free. Reading a value waits for the device and copies
-    all values to the host, once.
 
     Attributes:
         words: all small values, as u32; None without any.
@@ -100,13 +97,8 @@ class PackedRecords(Mapping[str, Any]):
         """Whether the device has computed all values."""
         return all(x.is_ready() for x in self._outputs())
 
-    def copy_to_host_async(self) -> None:
-        """Start copying to the host, so that `fetch` waits less."""
-        for x in self._outputs():
-            x.copy_to_host_async()
-
     def fetch(self) -> dict[str, Any]:
-        """Return all values as NumPy arrays that the caller owns, as `collect` does."""
+        """Wait for the values; return copies as NumPy arrays, as `collect` does."""
         words = None
         if self.words is not None:
             # A copy: on CPU `np.asarray` is a view of JAX's buffer and would keep it
@@ -124,21 +116,6 @@ class PackedRecords(Mapping[str, Any]):
                 ProbeResult(entry.probe, entry.mark_kind, mark, values, entry.axes)
             )
         return found
-
-    @functools.cached_property
-    def _fetched(self) -> dict[str, Any]:
-        return self.fetch()
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self.probes:
-            raise KeyError(name)
-        return self._fetched[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.probes)
-
-    def __len__(self) -> int:
-        return len(self.layout)
 
     def _outputs(self) -> list[Any]:
         if self.words is None:

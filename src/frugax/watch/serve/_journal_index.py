@@ -18,10 +18,6 @@ from frugax.errors import CorruptFileError
 
 from ..journal import Appended, Change, Column, Rewound
 
-# The clock of a run is the status of watching, about once a second. The seconds of each
-# step are derived from it, as a further column of that stream.
-CLOCK = "watch", "time"
-STEP_SECONDS = "seconds per step"
 # Columns of a table of records.
 _MAX_COLUMNS = 32
 # Records that are read for one curve of a short stretch: a tenth of a second.
@@ -152,9 +148,6 @@ class JournalIndex:
 
         None if there are too many records between, or the column is unknown.
         """
-        is_derived = (stream, column) == (CLOCK[0], STEP_SECONDS)
-        if is_derived:
-            column = CLOCK[1]
         with self._lock:
             found = self._streams.get(stream)
             if found is None or column not in found.is_integer:
@@ -174,8 +167,6 @@ class JournalIndex:
                     steps.append(block.steps[one.present])
                     values.append(np.asarray(one.values, np.float64))
         x, y = np.concatenate(steps), np.concatenate(values)
-        if is_derived:
-            x, y = step_seconds(x, y)
         first = max(int(np.searchsorted(x, low, side="left")) - 1, 0)
         last = int(np.searchsorted(x, high, side="right")) + 1
         return x[first:last], y[first:last]
@@ -360,16 +351,6 @@ class _StreamIndex:
             "latest": latest,
             "frames": frames,
         }
-
-
-def step_seconds(
-    steps: Int64[np.ndarray, " n"], clock: Float[np.ndarray, " n"]
-) -> tuple[Int64[np.ndarray, " m"], Float[np.ndarray, " m"]]:
-    """Derive the seconds of each step from a column of times."""
-    seconds = np.diff(clock) / np.diff(steps)
-    # The clock of a run that continues after a crash may start before the last value.
-    is_known = seconds >= 0
-    return steps[1:][is_known], seconds[is_known]
 
 
 def to_json_number(value: float | None) -> float | None:

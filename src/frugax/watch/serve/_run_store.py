@@ -22,13 +22,7 @@ from frugax.fileio import cache_folder, write_whole
 
 from ..journal import Appended, Follower, Rewound, is_held
 from ._curve_summary import BUCKET, CurveSummary, to_points
-from ._journal_index import (
-    CLOCK,
-    STEP_SECONDS,
-    JournalIndex,
-    step_seconds,
-    to_json_number,
-)
+from ._journal_index import JournalIndex, to_json_number
 from ._liveness import judge
 from ._run_folder import read_config, read_facts
 
@@ -48,6 +42,9 @@ _RECENT_GAPS = 32
 _RECENT_STEPS = 400
 
 _Key = tuple[str, str]  # stream and column
+# The clock of a run and its pace, of the status that watching writes once a second.
+_CLOCK: _Key = "watch", "time"
+_PACE: _Key = "watch", "seconds per step"
 
 
 class RunStore:
@@ -73,7 +70,6 @@ class RunStore:
         self._fresh: dict[_Key, CurveSummary] = {}
         self._left_out: set[_Key] = set()
         self._histograms: set[str] = set()
-        self._clock: tuple[int, float] | None = None  # the last step and its time
         self._step_seconds: deque[float] = deque(maxlen=_RECENT_STEPS)
         self._rewinds = 0  # by which a page knows that its rows are void
         self._error = ""
@@ -176,7 +172,7 @@ class RunStore:
         self._follower = Follower(self.journal)
         self._meta = self._follower.meta
         self._facts_stamp = [None]  # its config may be in there alone
-        self._fresh, self._clock = {}, None
+        self._fresh = {}
         self._rewinds += 1
         if self.index is not None:
             self.index = JournalIndex(self._read_block)
@@ -189,8 +185,6 @@ class RunStore:
     def _apply(self, change: Any) -> None:
         if isinstance(change, Rewound):
             self._rewinds += 1
-            if change.stream == CLOCK[0]:
-                self._clock = None
             for (stream, _), curve in self._fresh.items():
                 if stream == change.stream:
                     curve.rewind(change.step)
@@ -203,8 +197,8 @@ class RunStore:
                 steps = change.steps[column.present]
                 values = np.asarray(column.values, np.float64)
                 self._extend((change.stream, name), steps, values)
-                if (change.stream, name) == CLOCK:
-                    self._extend_step_seconds(steps, values)
+                if (change.stream, name) == _PACE:
+                    self._step_seconds.extend(values.tolist())
         if self.index is not None:
             self.index.apply(change)
 
@@ -219,18 +213,6 @@ class RunStore:
             self._left_out.discard(key)
             self._fresh[key] = CurveSummary()
         self._fresh[key].extend(steps, values)
-
-    def _extend_step_seconds(
-        self, steps: Int64[np.ndarray, " n"], clock: Float[np.ndarray, " n"]
-    ) -> None:
-        if not len(steps):
-            return
-        before, self._clock = self._clock, (int(steps[-1]), float(clock[-1]))
-        if before is not None:
-            steps, clock = np.append(before[0], steps), np.append(before[1], clock)
-        at, seconds = step_seconds(steps, clock)
-        self._extend((CLOCK[0], STEP_SECONDS), at, seconds)
-        self._step_seconds.extend(seconds[-_RECENT_STEPS:].tolist())
 
     def _note_growth(self, grown_at: float) -> None:
         # The longest of the recent gaps tells a slow run from a dead one.
@@ -369,7 +351,7 @@ class RunStore:
         self, *, since_start: bool
     ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]] | None:
         """Return steps and the seconds at which they were made; None if not known."""
-        curve = self._curves.get(CLOCK)
+        curve = self._curves.get(_CLOCK)
         if curve is None:
             return None
         buckets = curve.buckets
