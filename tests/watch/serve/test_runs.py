@@ -26,7 +26,11 @@ def write_run(folder, *, lr, n=500, hole=None, tags=()):
     }
     with watch.Journal.create(folder / "journal", meta) as journal:
         journal.write_many(steps, {"loss": loss, "val/loss": loss + 1})
-        journal.write_many(steps[::50], {"time": 1000.0 + steps[::50] / 10}, "watch")
+        status = {
+            "time": 1000.0 + steps[::50] / 10,
+            "seconds per step": np.full(10, 0.1),
+        }
+        journal.write_many(steps[::50], status, "watch")
         counts = np.tile(np.arange(8, dtype=np.int32), (10, 1))
         edges = {"low": np.full(10, -1.0), "high": np.full(10, 1.0)}
         journal.write_many(steps[::50], {"counts": counts, **edges}, "weights")
