@@ -34,7 +34,5 @@ def finished(folder):
     """The same run, ended and with its receipt."""
     with Journal.append_to(folder / "journal"):
         pass
-    frames = {"given": 9, "kept": 6, "left_out": 0, "dropped": {"queue full": 3}}
-    receipt = RECEIPT | {"losses": {"frame": frames}}
-    (folder / "receipt.json").write_text(json.dumps(receipt))
+    (folder / "receipt.json").write_text(json.dumps(RECEIPT))
     return folder

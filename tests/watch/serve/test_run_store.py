@@ -75,7 +75,6 @@ def test_a_receipt_means_that_it_has_ended(finished):
     facts = state["facts"]
     assert facts["budgets"][0]["measured_text"] == "0.4%"
     assert facts["budgets"][0]["verdict"] == "kept"
-    assert facts["losses"]["frame"]["dropped"] == {"queue full": 3}
     assert facts["evaluations"] == {"accuracy": {"x": [50, 100], "y": [0.5, 0.75]}}
     assert facts["missing"] == []
 

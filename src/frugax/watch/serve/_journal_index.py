@@ -7,7 +7,6 @@ about 50 bytes for 64 records. A block is read and unpacked when somebody asks f
 import threading
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,9 +21,6 @@ from ..journal import Appended, Change, Column, Rewound
 _MAX_COLUMNS = 32
 # Records that are read for one curve of a short stretch: a tenth of a second.
 _MAX_RECORDS = 32_768
-# Unpacked arrays to keep, for a slider that moves back and forth.
-_MAX_UNPACKED = 8
-_MAX_UNPACKED_BYTES = 8 * 2**20
 # Blocks that are searched for the newest value of a column after a rewind.
 _MAX_SEARCHED = 16
 
@@ -42,8 +38,8 @@ class JournalIndex:
         # One thread appends while others answer requests.
         self._lock = threading.RLock()
         self._streams: dict[str, _StreamIndex] = {"": _StreamIndex(read_block)}
-        # Least recently used arrays come first.
-        self._unpacked: OrderedDict[tuple[int, str, int], np.ndarray] = OrderedDict()
+        # The arrays of a block, for a slider that moves through them.
+        self._unpacked: tuple[object, np.ndarray] = None, np.empty(0)
 
     def apply(self, change: Change) -> None:
         """Apply the next change of the journal."""
@@ -174,14 +170,9 @@ class JournalIndex:
     def _unpack(self, block: Appended, name: str) -> np.ndarray:
         column = block.columns[name]
         key = block.offset, name, len(column)
-        values = self._unpacked.pop(key, None)
-        if values is None:
-            values = column.values
-        if values.nbytes <= _MAX_UNPACKED_BYTES:
-            self._unpacked[key] = values
-            if len(self._unpacked) > _MAX_UNPACKED:
-                self._unpacked.popitem(last=False)
-        return values
+        if self._unpacked[0] != key:
+            self._unpacked = key, column.values
+        return self._unpacked[1]
 
 
 class _ArrayColumn:

@@ -41,7 +41,6 @@ def read_facts(folder: Path | None, meta: dict[str, Any]) -> dict[str, Any]:
         "budgets": budgets,
         "verdict": receipt.get("verdict"),
         "memory": _part(receipt, "memory"),
-        "losses": _part(receipt, "losses") or _part(receipt, "records"),
         "evaluations": _evaluations(receipt),
         "notes": [n for n in _items(receipt, "notes") if isinstance(n, str)],
         "environment": _part(receipt, "environment"),

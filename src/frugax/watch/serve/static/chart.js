@@ -367,7 +367,7 @@ export class Chart {
 export function chartOf(run, stream, column, isAlone) {
   // Of a histogram they are its edges, which its own picture shows.
   if (/^(low|high|not_finite)$/.test(column) && run.histograms.includes(stream)) return "";
-  if (stream === "watch" && (!/overhead$|bytes|seconds per step/.test(column) || /limit/.test(column))) return "";
+  if (stream === "watch" && column !== "overhead" && column !== STEP_SECONDS) return "";
   return isAlone ? family(column) : column;
 }
 

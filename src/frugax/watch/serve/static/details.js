@@ -119,15 +119,10 @@ export class Details {
   #limits() {
     const { facts, streams } = this.#run;
     const watch = streams.watch?.latest ?? {};
-    const of = (unit) => facts.budgets.find((b) => b.unit === unit)?.limit;
     this.page.limits = {};
     this.page.stride = watch.stride ?? 1;
     const share = facts.budgets.find((b) => b.unit === "share" && /watching/.test(b.name))?.limit;
     if (watch.budget ?? share) this.page.limits["watch/overhead"] = watch.budget ?? share;
-    for (const name of ["host", "device"]) {
-      const limit = watch[name + "_limit_bytes"] ?? (name === "device" ? of("bytes") : undefined);
-      if (limit) this.page.limits[`watch/${name}_bytes`] = limit;
-    }
   }
 
   #tiles(main) {
@@ -157,12 +152,11 @@ export class Details {
     // Without a plan: the fullest device, or the process.
     const system = Object.entries(streams.system?.latest ?? {}).filter(([name]) => name.endsWith(" memory, bytes"));
     const seen = system.length ? Math.max(...system.map(([, value]) => value)) : streams.system?.latest["peak memory of the process, bytes"];
-    const used = watch.device_bytes ?? watch.host_bytes ?? memory?.planned_bytes ?? seen ?? null;
-    const most = watch.device_limit_bytes ?? watch.host_limit_bytes ?? memory?.limit_bytes ?? null;
+    const used = memory?.planned_bytes ?? seen ?? null;
+    const most = memory?.limit_bytes ?? null;
     add("memory", used === null ? null : bytes(used), most === null ? (used === null ? "not measured" : seen === used && !system.length ? "of the process, at most" : "no budget stated") : `of ${bytes(most)}`, used === null || !most ? null : used / most);
-    const lost = losses(facts, streams);
-    const sum = (t) => Object.values(t?.dropped ?? {}).reduce((a, b) => a + b, 0);
-    add("records lost", lost === null ? null : number(Object.values(lost).reduce((n, t) => n + sum(t), 0)), lost === null ? "no ledger here" : Object.entries(lost).map(([kind, t]) => `${kind} ${number(sum(t))}`).join(", "));
+    const lost = losses(streams);
+    add("records lost", lost && number(lost.reduce((sum, [, , n]) => sum + n, 0)), lost ? lost.map(([kind, , n]) => `${kind} ${number(n)}`).join(", ") : "no ledger here");
     this.#once("tiles", list, () => find("tiles").replaceChildren(...list.map(([name, value, note, bar]) => make("div", { kind: "tile" },
       make("span", { text: name }), make("b", { text: value ?? "not known", kind: value === null ? "none" : "" }),
       ...(bar === null ? [] : [meter(bar, bar > 1 ? "over" : "")]), make("small", { text: note })))));

@@ -155,28 +155,18 @@ function memory({ memory: m }, ended) {
   return [bars];
 }
 
-/** The newest running counts of the stream "watch", or else what the receipt says. */
-export function losses(facts, streams) {
-  if (facts.losses) return facts.losses;
-  const latest = streams.watch?.latest ?? {};
-  const found = {};
-  for (const kind of ["summary", "scalar", "frame"]) {
-    const [dropped, kept] = [latest["dropped_" + kind], latest["kept_" + kind]];
-    if (dropped !== undefined || kept !== undefined) found[kind] = { dropped: { any: dropped ?? 0 }, kept: kept ?? 0, given: (dropped ?? 0) + (kept ?? 0) };
-  }
-  return Object.keys(found).length ? found : null;
+/** The newest counts of kept and lost records by class; null where nobody counts. */
+export function losses({ watch }) {
+  const latest = watch?.latest ?? {};
+  const kinds = ["summary", "scalar", "frame"].filter((kind) => "kept_" + kind in latest);
+  return kinds.length ? kinds.map((kind) => [kind, latest["kept_" + kind], latest["dropped_" + kind]]) : null;
 }
 
 function lossTable(found) {
-  if (!found) return [sentence("Neither journal nor receipt says. The journal itself drops nothing: what is written here is all that was recorded.")];
-  const rows = Object.entries(found).map(([kind, t]) => {
-    const reasons = Object.entries(t.dropped ?? {}).filter(([, n]) => n);
-    const lost = reasons.reduce((sum, [, n]) => sum + n, 0);
-    const why = reasons.filter(([w]) => w !== "any").map(([w, n]) => `${w} ${n.toLocaleString("en")}`).join(", ");
-    return make("tr", {}, make("td", { text: kind }), make("td", { text: number(t.given ?? 0), kind: "n" }), make("td", { text: number(t.kept ?? 0), kind: "n" }),
-      make("td", { text: number(lost), kind: lost ? "n broken" : "n" }), make("td", { text: why || "–" }));
-  });
-  const head = make("tr", {}, heading("class"), ...["given", "kept", "lost"].map((t) => heading(t, "n")), heading("why"));
+  if (!found) return [sentence("The journal does not say. It drops nothing itself: what is written here is all that was recorded.")];
+  const rows = found.map(([kind, kept, lost]) => make("tr", {}, make("td", { text: kind }), make("td", { text: number(kept + lost), kind: "n" }),
+    make("td", { text: number(kept), kind: "n" }), make("td", { text: number(lost), kind: lost ? "n broken" : "n" })));
+  const head = make("tr", {}, heading("class"), ...["given", "kept", "lost"].map((t) => heading(t, "n")));
   return [make("div", { kind: "scroll" }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)))];
 }
 
@@ -185,7 +175,7 @@ export function showFacts({ facts, streams, state }) {
   find("budgets").replaceChildren(...budgets(facts));
   find("verdict").replaceChildren(...(facts.verdict ? [pill(facts.verdict)] : []));
   find("memory").replaceChildren(...memory(facts, state !== "running"));
-  find("losses").replaceChildren(...lossTable(losses(facts, streams)));
+  find("losses").replaceChildren(...lossTable(losses(streams)));
   const notes = [...facts.notes, ...facts.missing];
   find("notes").replaceChildren(...notes.map((text) => make("li", { text })));
   const rows = Object.entries(facts.environment ?? {}).map(([name, text]) => make("div", {}, make("dt", { text: name }), make("dd", { text: String(text) })));
