@@ -305,7 +305,31 @@ def by_pullback_of_an_array(w, x):
         return {"a": x, "b": x.sum()}
 
     out, pull = jax.vjp(outputs, w, x)
-    return out["b"], pull({"a": jnp.ones_like(x) * 0.5, "b": jnp.float32(2.0)})
+    return out["b"], pull({"a": jnp.ones_like(x) * 0.5, "b": jnp.ones_like(out["b"])})
+
+
+def for_seeds(w, x):
+    # The weights have rows from the second pass over the loop on.
+    def train(rate):
+        step = lambda w, _: (w - rate * jax.grad(loss)(w, x), None)
+        return lax.scan(step, w, None, length=2)[0]
+
+    return jax.vmap(train)(jnp.array([0.1, 0.2]))
+
+
+def for_nested_seeds(w, x):
+    one = lambda w: jax.value_and_grad(loss)(w, x)
+    grad = jax.vmap(jax.vmap(one, in_axes=2, out_axes=(0, 1)))
+    return grad(jnp.stack([jnp.stack([w, -w], 2), jnp.stack([2 * w, w], 2)]))
+
+
+def for_replicas(w, x):
+    def one(w, x):
+        grad = jax.grad(lambda w: lax.psum(loss(w, x), "replicas"))(w)
+        return lax.pmean(grad, "replicas")
+
+    rows = jnp.stack([w, 2 * w]), x.reshape(2, -1, 64)
+    return jax.vmap(one, axis_name="replicas")(*rows)
 
 
 @pytest.mark.parametrize(
@@ -319,12 +343,37 @@ def by_pullback_of_an_array(w, x):
             with_aux,
             by_pullback,
             by_pullback_of_an_array,
+            for_seeds,
+            for_nested_seeds,
+            for_replicas,
         ],
-        in_ci=lambda fun: fun in (in_scan, by_pullback),
+        in_ci=lambda fun: fun in (in_scan, by_pullback, for_seeds),
     ),
 )
 def test_a_gradient_is_found_and_planned(fun):
     assert len(assert_planned(fun, WEIGHTS, ROWS).plan.gradients) == 1
+
+
+@pytest.mark.parametrize(
+    "cotangent", [1.0, jnp.ones((1, 64)), jnp.ones((512, 64), jnp.int32)]
+)
+def test_a_cotangent_of_another_type_is_refused_as_by_jax_jit(cotangent):
+    def pulled(w, x):
+        _, pull = jax.vjp(lambda w: jnp.tanh(x @ w), w)
+        return pull(cotangent)
+
+    for jit in (jax.jit, functools.partial(fx.jit, memory="60%")):
+        with refuses(ValueError, "float32[512,64]"):
+            jit(pulled)(WEIGHTS, ROWS)
+
+
+def test_a_pullback_in_64_bits_keeps_them():
+    with jax.enable_x64(True):
+        w, x = (jnp.asarray(a, jnp.float64) for a in (WEIGHTS, ROWS))
+        found = fx.jit(by_pullback_of_an_array, memory="60%")(w, x)
+        expected = jax.jit(by_pullback_of_an_array)(w, x)
+        for a, b in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
 def test_the_gradients_of_two_nets_are_planned_for_one_program():
@@ -544,14 +593,6 @@ def mapped_later(w, x):
     return jax.vmap(step, (None, 0))(w, x.reshape(2, -1, 64))
 
 
-def trained_for_seeds(w, x):
-    def train(w):
-        step = lambda w, _: (w - jax.grad(loss)(w, x), None)
-        return lax.scan(step, w, None, length=2)[0]
-
-    return jax.vmap(train)(jnp.stack([w, 2 * w]))
-
-
 def differentiated_later(w, x):
     step = jax.jit(lambda w: w - jax.grad(loss)(w, x))
     return jax.grad(lambda w: loss(step(w), x))(w), jax.jvp(step, (w,), (w,))
@@ -567,7 +608,6 @@ def differentiated_later(w, x):
         pulled_by_its_value,
         summed_over_a_name,
         mapped_later,
-        trained_for_seeds,
         pytest.param(differentiated_later, marks=pytest.mark.thorough),
     ],
 )
@@ -584,7 +624,7 @@ def test_a_gradient_of_another_kind_keeps_its_results(fun):
     [
         (pulled_twice, "2 times"),
         (pulled_by_its_value, "results"),
-        *((fun, "jax.vmap") for fun in (per_example, mapped_later, trained_for_seeds)),
+        *((fun, "jax.vmap") for fun in (per_example, mapped_later)),
     ],
 )
 def test_a_warning_names_what_is_not_planned(fun, cause):

@@ -5,7 +5,8 @@
 writes two operations of our own in place of what JAX would write: the forward pass with
 its residuals, and, where the pullback is called, the backward pass. Their parameters
 hold the traced function, so that another program for both can take their place later.
-Left alone they lower to what JAX would have written.
+Left alone they lower to what JAX would have written. Mapped by `jax.vmap`, they become
+those of all rows.
 """
 
 import contextlib
@@ -17,12 +18,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching
 
 from frugax.jaxprs import (
     ClosedJaxpr,
-    Primitive,
     close,
+    has_explicit_axes,
     intercept_vjp,
     is_staging,
     jaxpr_as_fun,
@@ -30,76 +31,24 @@ from frugax.jaxprs import (
 )
 from frugax.train.compiles import find_call_site
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class MarkedGradient:
-    """One function that is differentiated.
-
-    Attributes:
-        function: the traced function of its constants and its flat arguments; it
-            returns its flat results, then the auxiliary ones.
-        num_consts: the number of leading inputs that are not differentiated.
-        num_outputs: the number of leading results that are differentiated.
-        forward: the inputs of `function` to its results and the residuals.
-        backward: the residuals and the cotangents to the gradients.
-        source: `file.py:line` of the user's code that took the gradient.
-    """
-
-    function: ClosedJaxpr
-    num_consts: int
-    num_outputs: int
-    forward: ClosedJaxpr
-    backward: ClosedJaxpr
-    source: str
-
-    @property
-    def num_results(self) -> int:
-        """The number of results of `function`."""
-        return len(self.function.jaxpr.outvars)
-
-    @property
-    def residual_bytes(self) -> int:
-        """Bytes that the forward pass hands to the backward pass."""
-        residuals = self.forward.out_avals[self.num_results :]
-        return sum(x.size * x.dtype.itemsize for x in residuals if hasattr(x, "dtype"))
-
+from ._batched_gradient import BatchedGradient, map_rows
+from ._marked_gradient import MarkedGradient, gradient_p
 
 # Part of the keys of JAX's caches: a jitted function that is called both inside and
 # outside of a marked trace is traced for each, and once more inside of a loss.
 _is_marking = jax.make_user_context(False)
 
-# Parameters: `gradient`, a MarkedGradient; `call`, the jaxpr that it stands for; and
-# `is_forward`.
-gradient_p = Primitive("marked_gradient")
-gradient_p.multiple_results = True
-
-
-@gradient_p.def_effectful_abstract_eval
-def _abstract(*_: Any, call: ClosedJaxpr, **__: Any) -> tuple[list[Any], Any]:
-    return list(call.out_avals), call.effects
-
-
-def _inline(*operands: Any, call: ClosedJaxpr, **_: Any) -> list[Any]:
-    return jaxpr_as_fun(call)(*operands)
-
-
-_INSIDE = "is inside of jax.vmap or of another derivative, where nothing is planned"
+_INSIDE = "is inside of another derivative, where nothing is planned"
 _local = threading.local()
-
-
-def _note_inlined(gradient: MarkedGradient) -> None:
-    """Note a gradient in a loop that is transformed after its body was traced."""
-    marker: GradientMarker | None = getattr(_local, "marker", None)
-    line = f"the gradient at {gradient.source} {_INSIDE}"
-    if marker is not None and line not in marker.unmarked:
-        marker.unmarked.append(line)
 
 
 # Under a transformation the operation becomes the program that it stands for.
 def _jvp(
     primals: Any, tangents: Any, call: ClosedJaxpr, gradient: MarkedGradient, **_: Any
 ) -> Any:
-    _note_inlined(gradient)
+    marker: GradientMarker | None = getattr(_local, "marker", None)
+    if marker is not None:
+        marker.note(gradient.source, _INSIDE)
 
     def instantiate(primal: Any, tangent: Any) -> Any:
         if isinstance(tangent, ad.Zero):
@@ -113,26 +62,25 @@ def _jvp(
 def _batch(
     axis: Any,
     operands: Sequence[Any],
-    dims: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
     call: ClosedJaxpr,
     gradient: MarkedGradient,
-    **_: Any,
+    is_forward: bool,
 ) -> Any:
-    _note_inlined(gradient)
-    mapped = jax.vmap(
-        jaxpr_as_fun(call),
-        in_axes=tuple(dims),
-        axis_name=axis.name if axis.name is not None else None,
-        axis_size=axis.size,
-        spmd_axis_name=axis.spmd_name,
-    )
-    outs = mapped(*operands)
+    """Mark the gradients of all rows as one, if each row has weights of its own."""
+    marker: GradientMarker | None = getattr(_local, "marker", None)
+    if marker is not None and is_forward:
+        marker.batch(gradient, axis, dims)
+    batched = marker.batched.get(gradient) if marker is not None else None
+    if batched is not None:
+        return batched.bind(operands, dims, is_forward=is_forward)
+    outs = map_rows(call, axis, dims)(*operands)
     return outs, [0] * len(outs)
 
 
 ad.primitive_jvps[gradient_p] = _jvp
 batching.fancy_primitive_batchers[gradient_p] = _batch
-mlir.register_lowering(gradient_p, mlir.lower_fun(_inline, multiple_results=True))
 
 
 @dataclasses.dataclass(eq=False)
@@ -141,9 +89,14 @@ class GradientMarker:
 
     Attributes:
         unmarked: lines of gradients that stay as JAX writes them, with the reason.
+        batched: the gradients of all rows of a `jax.vmap`, for that of one row.
     """
 
     unmarked: list[str] = dataclasses.field(default_factory=list)
+    batched: "dict[MarkedGradient, BatchedGradient | None]" = dataclasses.field(
+        default_factory=dict
+    )
+    _notes: dict[MarkedGradient, str] = dataclasses.field(default_factory=dict)
     _depth: int = 0
 
     def vjp(self, vjp: Any, fun: Any, *primals: Any, has_aux: bool = False) -> Any:
@@ -153,7 +106,7 @@ class GradientMarker:
         if self._depth or not leaves:
             return vjp(fun, *primals, has_aux=has_aux)
         if reason := _why_unmarked(leaves):
-            self.unmarked.append(f"the gradient at {find_call_site()} {reason}")
+            self.note(find_call_site(), reason)
             return vjp(fun, *primals, has_aux=has_aux)
         result = _Result(has_aux)
 
@@ -169,9 +122,7 @@ class GradientMarker:
             vjp, function, consts, leaves, result.num_outputs
         )
         if not all(map(_is_real, traced.out_avals[: result.num_outputs])):
-            self.unmarked.append(
-                f"the gradient at {source} is one of results that are not real numbers"
-            )
+            self.note(source, "is one of results that are not real numbers")
             with self._inside():
                 outs, pull, aux = differentiate.plainly(consts, leaves)
             return result.rebuild(
@@ -189,10 +140,37 @@ class GradientMarker:
 
         def pullback(cotangents: Any) -> Any:
             inputs = [*residuals, *result.split(cotangents)]
+            outputs = function.out_avals[: result.num_outputs]
+            for given, out in zip(inputs[len(residuals) :], outputs, strict=True):
+                _check_cotangent(given, out)
             grads = gradient_p.bind(*inputs, call=backward, is_forward=False, **mark)
             return in_tree.unflatten(grads)
 
         return result.rebuild(outs[: gradient.num_results], pullback)
+
+    def batch(
+        self, gradient: MarkedGradient, axis: Any, dims: Sequence[int | None]
+    ) -> None:
+        """Make the gradients of all rows of a `jax.vmap`; note it if that cannot be."""
+        inputs = [dim is not None for dim in dims]
+        reason = ""
+        if not all(inputs[gradient.num_consts :]):
+            reason = "is one for each row of jax.vmap, of weights that the rows share"
+        elif any(has_explicit_axes(x) for x in gradient.forward.in_avals):
+            reason = "is inside of jax.vmap, over a mesh of explicit axes"
+        # A loop is mapped until the rows in it are known, and the last time counts.
+        self.unmarked = [x for x in self.unmarked if x is not self._notes.get(gradient)]
+        self.batched[gradient] = None
+        if reason:
+            self._notes[gradient] = self.note(gradient.source, reason)
+        else:
+            self.batched[gradient] = BatchedGradient.of(gradient, axis, inputs)
+
+    def note(self, source: str, reason: str) -> str:
+        """Note that the gradient of a line stays as JAX writes it."""
+        line = f"the gradient at {source} {reason}"
+        self.unmarked.append(line)
+        return line
 
     @contextlib.contextmanager
     def _inside(self) -> Iterator[None]:
@@ -262,6 +240,17 @@ class _Result:
 
 
 _TRACED = object()
+
+
+def _check_cotangent(given: Any, out: Any) -> None:
+    """Refuse another shape or dtype than that of the result, as JAX does."""
+    aval = jax.typeof(given)
+    if (aval.shape, aval.dtype) != (out.shape, out.dtype):
+        raise ValueError(
+            "unexpected JAX type (e.g. shape/dtype) for argument to VJP function: got "
+            f"{aval.str_short()}, but expected {out.str_short()} because the "
+            "corresponding output of the differentiated function had that type"
+        )
 
 
 def _why_unmarked(leaves: Sequence[Any]) -> str:

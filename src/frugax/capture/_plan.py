@@ -13,7 +13,7 @@ from frugax.errors import InfeasibleBudgetError
 from frugax.jaxprs import digest, shape_of
 from frugax.targets import CompiledAnswer, find_caveat, find_target
 
-from ._gradients import MarkedGradient
+from ._marked_gradient import MarkedGradient
 from ._staged import GradientSite, StagedProgram, ValueAndGrad
 
 Chosen = Mapping[MarkedGradient, ValueAndGrad]
@@ -310,7 +310,4 @@ def _site_shapes(
         return shape_of(atom)
 
     consts, leaves = site.split(list(map(shape, site.forward.invars)))
-    cotangents = [
-        jax.ShapeDtypeStruct(ct.aval.shape, "float32") for ct in site.cotangents
-    ]
-    return leaves, (consts, [] if site.is_unit else cotangents)
+    return leaves, (consts, site.cotangent_shapes)

@@ -21,7 +21,7 @@ from frugax.jaxprs import (
     variables,
 )
 
-from ._gradients import MarkedGradient, gradient_p
+from ._marked_gradient import MarkedGradient, gradient_p
 
 # Called as `jax.value_and_grad(loss, has_aux=True)` of `GradientSite.loss` is.
 ValueAndGrad = Callable[..., Any]
@@ -71,10 +71,26 @@ class GradientSite:
             return outs[0], results
         # The gradient of a product with the cotangents is their pullback.
         products = [
-            jnp.sum(out.astype(jnp.float32) * jax.lax.stop_gradient(ct))
+            jnp.sum(out.astype(ct.dtype) * jax.lax.stop_gradient(ct))
             for out, ct in zip(outs, cotangents, strict=True)
         ]
         return functools.reduce(jnp.add, products), results
+
+    @property
+    def cotangent_shapes(self) -> list[Any]:
+        """Of the cotangents that `loss` takes."""
+        if self.is_unit:
+            return []
+        return [
+            jax.ShapeDtypeStruct(ct.aval.shape, self._sum_dtype)
+            for ct in self.cotangents
+        ]
+
+    @property
+    def _sum_dtype(self) -> Any:
+        """The dtype of a sum of products with the cotangents: 64 bits if one has."""
+        is_long = any(ct.aval.dtype.itemsize > 4 for ct in self.cotangents)
+        return jnp.float64 if is_long else jnp.float32
 
     def split(self, values: Sequence[Any]) -> tuple[Any, Any]:
         """Constants and arguments, from the operands of the forward pass."""
@@ -86,7 +102,7 @@ class GradientSite:
     ) -> tuple[list[Any], list[Any]]:
         """The results and the gradients by `grad`."""
         consts, leaves = self.split(operands)
-        wide = [jnp.asarray(ct, jnp.float32) for ct in cotangents]
+        wide = [jnp.asarray(ct, self._sum_dtype) for ct in cotangents]
         (_, results), grads = grad(leaves, (consts, [] if self.is_unit else wide))
         return list(results), list(grads)
 

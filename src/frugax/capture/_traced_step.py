@@ -18,7 +18,7 @@ from frugax.jaxprs import (
 from frugax.targets import Target
 
 from ._call import Call, FlatProgram
-from ._gradients import MarkedGradient
+from ._marked_gradient import MarkedGradient
 from ._plan import Chosen
 from ._staged import StagedProgram
 from ._unknown_arrays import UnknownArray

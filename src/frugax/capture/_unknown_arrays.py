@@ -8,11 +8,10 @@ from jax.core import Tracer
 
 from frugax.jaxprs import (
     ClosedJaxpr,
-    Jaxpr,
-    Literal,
     Primitive,
     TopLevelTrace,
     close,
+    find_dependent,
     jaxpr_as_fun,
     remove_dead_code,
 )
@@ -157,7 +156,7 @@ class ShapesOfLargeArrays(TopLevelTrace):
 
         Such as the number of the step beside the weights.
         """
-        tainted = _find_dependent(closed.jaxpr, is_unknown)
+        tainted = find_dependent(closed.jaxpr, is_unknown)
         used = [
             not bad and _bytes(aval) <= self._large_bytes
             for bad, aval in zip(tainted, closed.out_avals, strict=True)
@@ -174,16 +173,6 @@ class ShapesOfLargeArrays(TopLevelTrace):
 def _bytes(aval: Any) -> int:
     dtype = getattr(aval, "dtype", None)
     return 0 if dtype is None else aval.size * dtype.itemsize
-
-
-def _find_dependent(jaxpr: Jaxpr, is_unknown: Sequence[bool]) -> list[bool]:
-    """Which results depend on an unknown argument."""
-    unknown = {v for v, bad in zip(jaxpr.invars, is_unknown, strict=True) if bad}
-    is_bad = lambda v: not isinstance(v, Literal) and v in unknown
-    for eqn in jaxpr.eqns:
-        if any(map(is_bad, eqn.invars)):
-            unknown.update(eqn.outvars)
-    return [is_bad(v) for v in jaxpr.outvars]
 
 
 def _find_places(

@@ -26,6 +26,7 @@ from ._graph import (
     MARKS as MARKS,
     Graph as Graph,
     bytes_of as bytes_of,
+    find_dependent as find_dependent,
     flatten as flatten,
     has_explicit_axes as has_explicit_axes,
     shape_of as shape_of,

@@ -234,6 +234,21 @@ def _bytes(shape: tuple[int, ...], dtype: Any) -> int:
     return math.prod(shape) * dtype.itemsize
 
 
+def find_dependent(jaxpr: Jaxpr, given: Sequence[bool]) -> list[bool]:
+    """Which results of a program depend on some of its inputs.
+
+    Args:
+        jaxpr: the program.
+        given: for each input, whether it is one of them.
+    """
+    found = {v for v, is_given in zip(jaxpr.invars, given, strict=True) if is_given}
+    depends = lambda v: not isinstance(v, Literal) and v in found
+    for eqn in jaxpr.eqns:
+        if any(map(depends, eqn.invars)):
+            found.update(eqn.outvars)
+    return [depends(v) for v in jaxpr.outvars]
+
+
 def shape_of(var: Any) -> jax.ShapeDtypeStruct:
     """The shape and type of one variable."""
     # The place on a mesh of explicit axes belongs to the type and, inside of

@@ -21,6 +21,7 @@ from jax._src.core import (  # noqa: PLC2701 - no public names tell the trace
     trace_ctx,
     trace_state_clean,
 )
+from jax._src.interpreters.batching import BatchTrace, BatchTracer  # noqa: PLC2701
 from jax._src.interpreters.partial_eval import DynamicJaxprTrace  # noqa: PLC2701
 from jax.extend.core import (
     ClosedJaxpr,
@@ -173,8 +174,14 @@ def keep_clients() -> None:
 
 
 def is_staging() -> bool:
-    """Whether operations are now written into a traced program, not transformed."""
-    return isinstance(trace_ctx.trace, DynamicJaxprTrace)
+    """Whether operations are now written into a traced program, perhaps for rows.
+
+    Not where they are differentiated.
+    """
+    trace = trace_ctx.trace
+    while isinstance(trace, BatchTrace):
+        trace = trace.parent_trace
+    return isinstance(trace, DynamicJaxprTrace)
 
 
 _interception = threading.local()
@@ -232,8 +239,7 @@ def hide_frames(path: str) -> None:
 
 def is_vmapped(value: Any) -> bool:
     """Whether a value stands for a whole axis of values, inside of `jax.vmap`."""
-    # The class has no public name.
-    return type(value).__name__ == "BatchTracer"
+    return isinstance(value, BatchTracer)
 
 
 def fresh_var(aval: Any) -> Var:

@@ -1,0 +1,136 @@
+"""`BatchedGradient`: the gradients of all rows of a `jax.vmap` as one operation."""
+
+import dataclasses
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from frugax.jaxprs import ClosedJaxpr, find_dependent, jaxpr_as_fun
+
+from ._marked_gradient import MarkedGradient, gradient_p
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BatchedGradient:
+    """The gradients of all rows of a `jax.vmap`, each for weights of its own.
+
+    Attributes:
+        gradient: of all rows, which come first in each array; those that all rows share
+            are not repeated.
+        size: the number of rows.
+        inputs: for each operand of the forward pass, whether it has rows.
+        outputs: the same for its results and the residuals.
+    """
+
+    gradient: MarkedGradient
+    size: int
+    inputs: Sequence[bool]
+    outputs: Sequence[bool]
+
+    @classmethod
+    def of(
+        cls, gradient: MarkedGradient, axis: Any, inputs: Sequence[bool]
+    ) -> "BatchedGradient":
+        """Those of a gradient that is mapped.
+
+        Args:
+            gradient: of one row.
+            axis: the mapped axis.
+            inputs: for each operand of the forward pass, whether it has rows.
+        """
+        function, forward = gradient.function, gradient.forward
+        results, count = gradient.num_results, gradient.num_outputs
+        outputs = _find_mapped(forward, inputs)
+        outputs[:results] = map(
+            operator.or_, outputs[:results], _find_mapped(function, inputs)
+        )
+        outputs[:count] = [True] * count
+        over = functools.partial(_trace_rows, axis=axis)
+        mapped = dataclasses.replace(
+            gradient,
+            function=over(function, inputs, outputs[:results]),
+            forward=over(forward, inputs, outputs),
+            backward=over(
+                gradient.backward,
+                [*outputs[results:], *[True] * count],
+                [True] * len(gradient.backward.out_avals),
+            ),
+        )
+        return cls(mapped, axis.size, inputs, outputs)
+
+    def bind(
+        self, operands: Sequence[Any], dims: Sequence[int | None], *, is_forward: bool
+    ) -> tuple[list[Any], list[int | None]]:
+        """The operation of all rows, and where its results have them."""
+        gradient = self.gradient
+        call, inputs, outputs = gradient.forward, self.inputs, self.outputs
+        if not is_forward:
+            call = gradient.backward
+            residuals = outputs[gradient.num_results :]
+            inputs = [*residuals, *[True] * gradient.num_outputs]
+            outputs = [True] * len(call.out_avals)
+        rows = [
+            self._put_first(x, dim) if has_rows else x
+            for x, dim, has_rows in zip(operands, dims, inputs, strict=True)
+        ]
+        outs = gradient_p.bind(
+            *rows, call=call, gradient=gradient, is_forward=is_forward
+        )
+        return outs, [0 if has_rows else None for has_rows in outputs]
+
+    def _put_first(self, x: Any, dim: int | None) -> Any:
+        if dim is None:
+            return jnp.broadcast_to(x, (self.size, *jnp.shape(x)))
+        return jnp.moveaxis(x, dim, 0)
+
+
+def _find_mapped(closed: ClosedJaxpr, inputs: Sequence[bool]) -> list[bool]:
+    # An operation that names the axis may make rows of anything.
+    if closed.effects:
+        return [True] * len(closed.out_avals)
+    return find_dependent(closed.jaxpr, inputs)
+
+
+def _trace_rows(
+    closed: ClosedJaxpr, inputs: Sequence[bool], outputs: Sequence[bool], *, axis: Any
+) -> ClosedJaxpr:
+    """A program of all rows, which come first where there are any."""
+    shapes = [
+        jax.ShapeDtypeStruct(
+            (axis.size, *x.shape) if has_rows else x.shape,
+            x.dtype,
+            weak_type=getattr(x, "weak_type", False),
+        )
+        for x, has_rows in zip(closed.in_avals, inputs, strict=True)
+    ]
+    place = lambda rows: [0 if has_rows else None for has_rows in rows]
+    run = map_rows(closed, axis, place(inputs), place(outputs))
+    return jax.make_jaxpr(run)(*shapes)
+
+
+def map_rows(
+    closed: ClosedJaxpr,
+    axis: Any,
+    dims: Sequence[int | None],
+    out_dims: "Sequence[int | None] | int" = 0,
+) -> Callable[..., list[Any]]:
+    """A program of all rows of a mapped axis.
+
+    Args:
+        closed: the program of one row.
+        axis: the mapped axis.
+        dims: where each operand has its rows; None for one that all rows share.
+        out_dims: where each result has them.
+    """
+    return jax.vmap(
+        jaxpr_as_fun(closed),
+        in_axes=tuple(dims),
+        out_axes=out_dims if isinstance(out_dims, int) else list(out_dims),
+        axis_name=axis.name if axis.name is not None else None,
+        axis_size=axis.size,
+        spmd_axis_name=axis.spmd_name,
+    )
