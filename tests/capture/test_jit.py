@@ -544,6 +544,29 @@ def test_equinox_modules_are_trained_as_by_filter_jit():
     assert jitted._cached.plan.gradients
 
 
+@jax.tree_util.register_pytree_node_class
+class Weights:
+    """A net whose class accepts only arrays."""
+
+    def __init__(self, w):
+        self.w = jnp.asarray(w)
+
+    def tree_flatten(self):
+        return (self.w,), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+
+
+def test_a_class_that_accepts_only_arrays_is_planned():
+    def step(net, x):
+        grads = jax.grad(lambda net: loss(net.w, x))(net)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, net, grads)
+
+    assert_planned(step, Weights(WEIGHTS), ROWS)
+
+
 @pytest.mark.parametrize("kind", ["Auto", "Explicit"])
 def test_arrays_on_several_devices_keep_their_places(kind):
     kinds = (jax.sharding.AxisType[kind],)

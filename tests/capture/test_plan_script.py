@@ -241,6 +241,21 @@ def test_a_sharded_step_keeps_its_sharding_on_other_devices():
     assert row.unplanned_bytes < one.unplanned_bytes
 
 
+@jax.tree_util.register_pytree_node_class
+class Scaled:
+    """Weights, in a class that computes whenever JAX puts them together."""
+
+    def __init__(self, w, scale):
+        self.w, self.scale = w, scale
+
+    def tree_flatten(self):
+        return (self.w,), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(jnp.asarray(children[0]), 1 + jnp.zeros(()))
+
+
 @pytest.mark.parametrize(
     ("kind", "targets"),
     [(AxisType.Auto, ("cpu", "h100x4")), (AxisType.Explicit, ("cpu",))],
@@ -252,7 +267,8 @@ def test_a_script_may_set_a_mesh(kind, targets):
         w = jax.jit(lambda: jnp.ones(LARGE))()
         x = jax.device_put(jnp.ones((512, 64)), PartitionSpec("data"))
         assert isinstance(w, UnknownArray)
-        step = find_step(jax.grad(lambda w, x: jnp.mean(jnp.tanh(x @ w) ** 2)), w, x)
+        mean = lambda net, x: jnp.mean(jnp.tanh(x @ net.w) ** 2)
+        step = find_step(jax.grad(mean), Scaled(w, 1.0), x)
         assert step.num_devices == 4
         with ShapesOfLargeArrays.suspended():
             for target in targets:

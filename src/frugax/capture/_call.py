@@ -2,10 +2,13 @@
 
 import dataclasses
 import functools
-from collections.abc import Hashable, Sequence
+import itertools
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
+
+from frugax.jaxprs import without_objects
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,6 +44,18 @@ class Call:
         A committed array keeps its place.
         """
         return dataclasses.replace(self, leaves=list(map(_shape, self.leaves)))
+
+    def by_argument(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """These values, one for each leaf, as a list for each argument.
+
+        No object of a user's class is made, whose `tree_unflatten` may compute.
+        """
+        rest = iter(values)
+        take = lambda tree: list(itertools.islice(rest, tree.num_leaves))
+        args, kwargs = self.tree.children()
+        _, names = kwargs.node_data()
+        positional = list(map(take, args.children()))
+        return positional, dict(zip(names, map(take, kwargs.children()), strict=True))
 
     def rebuild(self, leaves: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a call with these leaves and the same static arguments."""
@@ -78,18 +93,23 @@ def _shape(leaf: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class FlatProgram:
-    """A jitted program as a function of flat arguments."""
+class CalledProgram:
+    """A jitted function, and the arguments of the call that it was made for."""
 
     jitted: Any
     call: Call
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
 
     def __call__(self, *leaves: Any) -> Any:
-        """Call the program."""
+        """Call the function with these flat arguments."""
         args, kwargs = self.call.rebuild(leaves)
         return self.jitted(*args, **kwargs)
 
-    def trace(self, *leaves: Any) -> Any:
-        """Trace the program, as the result of `jax.jit` does."""
-        args, kwargs = self.call.rebuild(leaves)
-        return self.jitted.trace(*args, **kwargs)
+    def trace(self, *_: Any) -> Any:
+        """Trace the function for its own call, whose flat arguments are the given ones.
+
+        They are not put together from shapes: the `tree_unflatten` of a user's class
+        may accept nothing else than arrays.
+        """
+        return without_objects(self.jitted.trace(*self.args, **self.kwargs))

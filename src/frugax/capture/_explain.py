@@ -30,7 +30,7 @@ class Donation:
 
         Args:
             names: for each flat argument, the name of the one that it belongs to.
-            traced: the result of `jax.jit(f).trace(*args)`.
+            traced: what `CalledProgram.trace` returns.
         """
         leaves = jax.tree.leaves(traced.args_info)
         given = leaves[len(leaves) - len(names) :]

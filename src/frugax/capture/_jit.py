@@ -40,7 +40,7 @@ from frugax.train.compiles import (
     warn_at_call_site,
 )
 
-from ._call import Call, FlatProgram
+from ._call import Call, CalledProgram
 from ._explain import Donation, ProgramExplanation
 from ._gradients import mark_gradients
 from ._plan import Chosen, JitPlan, describe_error, plan_program
@@ -332,11 +332,11 @@ class PlannedFunction:
         fresh = self._named(lambda *a, **k: self._trace_into(a, k))
         with mark_gradients() as marker:
             traced = jax.jit(fresh, **self._options).trace(*args, **kwargs)
-        out_tree = jax.tree.structure(traced.out_info)
+        out_tree = traced.out_tree
         staged = StagedProgram.of(close_over(traced), marker.unmarked)
         key = call.key
 
-        def build(chosen: Chosen) -> FlatProgram:
+        def build(chosen: Chosen) -> CalledProgram:
             @self._named
             def replay(*args: Any, **kwargs: Any) -> Any:
                 given = self._split(args, kwargs)
@@ -344,7 +344,8 @@ class PlannedFunction:
                     raise _OtherSignatureError
                 return out_tree.unflatten(staged.run(chosen, given.leaves))
 
-            return FlatProgram(jax.jit(replay, **self._options), call)
+            jitted = jax.jit(replay, **self._options)
+            return CalledProgram(jitted, call, args, kwargs)
 
         call = call.of_shapes()
         shapes = call.leaves
@@ -396,7 +397,7 @@ class PlannedFunction:
         record = ProgramRecord(plan=found.plan, step_time=step_time)
         return _Program(found.jitted.jitted, record)
 
-    def _leave(self, plain: FlatProgram, reasons: Sequence[str]) -> _Program:
+    def _leave(self, plain: CalledProgram, reasons: Sequence[str]) -> _Program:
         """The program as it is; a warning gives the reasons, if there are any."""
         self._warn(reasons)
         record = ProgramRecord(unplanned=tuple(reasons))
@@ -449,13 +450,13 @@ class PlannedFunction:
     def _name_leaves(self, call: Call) -> list[str]:
         """For each traced leaf, the name of the argument that it belongs to."""
         names = list(self._signature.parameters) if self._signature else []
-        args, kwargs = call.tree.unflatten(call.leaves)
+        args, kwargs = call.by_argument(call.leaves)
         found: list[str] = []
-        for i, value in enumerate(args):
+        for i, leaves in enumerate(args):
             name = names[i] if i < len(names) else f"args[{i}]"
-            found += [name] * len(jax.tree.leaves(value))
-        for name in sorted(kwargs):
-            found += [name] * len(jax.tree.leaves(kwargs[name]))
+            found += [name] * len(leaves)
+        for name, leaves in kwargs.items():
+            found += [name] * len(leaves)
         return found
 
     def _note_compile(
@@ -477,7 +478,7 @@ class PlannedFunction:
             }:
                 cause = _DEFINED_AGAIN  # those of one line of a script share a record
             self.record.add(Compile(cause=cause, place=place, seconds=seconds))
-            self._unread.append(self._find_compiled(program, self._split(args, kwargs)))
+            self._unread.append(self._find_compiled(program, args, kwargs))
             program.is_new = False
             self._has_compiled = True
             if self.on_compile is not None:
@@ -507,11 +508,15 @@ class PlannedFunction:
         self._signatures.append(new)
         return cause
 
-    def _find_compiled(self, program: _Program, call: Call) -> _Compiled:
+    def _find_compiled(
+        self, program: _Program, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> _Compiled:
         """A program that has just run: later the settings of JAX may be others."""
-        call = call.of_shapes()  # the arrays themselves may be large
+        # The arrays themselves may be large. Of those that were donated, JAX knows the
+        # shapes.
+        call = self._split(args, kwargs).of_shapes()
         try:
-            traced = FlatProgram(program.jitted, call).trace(*call.leaves)
+            traced = CalledProgram(program.jitted, call, args, kwargs).trace()
             # JAX finds the program that has run: nothing is compiled.
             compiled = traced.lower().compile()
         except Exception as e:

@@ -14,10 +14,11 @@ from frugax.jaxprs import (
     Jaxpr,
     argument_shardings,
     result_shardings,
+    without_objects,
 )
 from frugax.targets import Target
 
-from ._call import Call, FlatProgram
+from ._call import Call, CalledProgram
 from ._marked_gradient import MarkedGradient
 from ._plan import Chosen
 from ._staged import StagedProgram
@@ -34,6 +35,7 @@ class TracedStep:
         staged: its program, with the gradients marked.
         call: its arguments; those that lie somewhere by choice have a sharding.
         arguments: for each of them, the name of the parameter that it belongs to.
+        paths: for each of them, its place in that parameter, such as "['w']".
         signature: of the function; None if it has none.
         donated: for each of them, whether it is donated.
         result_places: shardings of the results; None where the compiler chooses.
@@ -45,24 +47,32 @@ class TracedStep:
     staged: StagedProgram
     call: Call
     arguments: Sequence[str]
+    paths: Sequence[str]
     signature: inspect.Signature | None
     donated: Sequence[bool]
     result_places: Sequence[Any]
     closed_over: Sequence[Any] = ()
 
     @classmethod
-    def of(cls, traced: Any, call: Call, **known: Any) -> "TracedStep":
+    def of(
+        cls, traced: Any, call: Call, arguments: Sequence[str], **known: Any
+    ) -> "TracedStep":
         """The step that `jax.jit(f).trace(*args)` returns.
 
         Args:
             traced: its result.
             call: the arguments, as shapes.
-            known: `name`, `place`, `staged`, `arguments` and `signature`.
+            arguments: for each of them, the name of the parameter that it belongs to.
+            known: `name`, `place`, `staged` and `signature`.
         """
         places = map(_put, call.leaves, argument_shardings(traced))
+        names = traced.jaxpr.jaxpr.debug_info.arg_names
+        infos = jax.tree.leaves(without_objects(traced).args_info)
         return cls(
             call=dataclasses.replace(call, leaves=list(places)),
-            donated=[x.donated for x in jax.tree.leaves(traced.args_info)],
+            arguments=arguments,
+            paths=list(map(str.removeprefix, names, arguments)),
+            donated=[x.donated for x in infos],
             result_places=result_shardings(traced),
             **known,
         )
@@ -106,14 +116,17 @@ class TracedStep:
             result_places=results,
         )
 
-    def build(self, chosen: Chosen) -> FlatProgram:
+    def build(self, chosen: Chosen) -> CalledProgram:
         """The jitted program with some gradients replaced."""
 
         def run(closed_over: Sequence[Any], *args: Any, **kwargs: Any) -> list[Any]:
             leaves = jax.tree.leaves((args, kwargs))
             return self.staged.run(chosen, [*closed_over, *leaves])
 
-        args, kwargs = self.call.tree.unflatten(self.call.leaves)
+        given, named = self.call.by_argument(self.call.leaves)
+        paths, named_paths = self.call.by_argument(self.paths)
+        args = list(map(_Argument, given, paths))
+        kwargs = {k: _Argument(x, named_paths[k]) for k, x in named.items()}
         run.__name__ = self.name
         if self.signature is not None:
             # The compiler names the arguments by it.
@@ -126,16 +139,33 @@ class TracedStep:
             ]
             signed: Any = run
             signed.__signature__ = inspect.Signature([first, *known])
-        donated, donated_by_name = self.call.tree.unflatten(self.donated)
-        is_donated = lambda arg: any(jax.tree.leaves(arg))
+        donated, donated_by_name = self.call.by_argument(self.donated)
         options: dict[str, Any] = {
-            "donate_argnums": [i for i, x in enumerate(donated, 1) if is_donated(x)],
-            "donate_argnames": [k for k, x in donated_by_name.items() if is_donated(x)],
+            "donate_argnums": [i for i, x in enumerate(donated, 1) if any(x)],
+            "donate_argnames": [k for k, x in donated_by_name.items() if any(x)],
         }
         if any(place is not None for place in self.result_places):
             options["out_shardings"] = list(self.result_places)
-        leaves, tree = jax.tree.flatten(((tuple(self.closed_over), *args), kwargs))
-        return FlatProgram(jax.jit(run, **options), Call(leaves, tree, ()))
+        args = [tuple(self.closed_over), *args]
+        leaves, tree = jax.tree.flatten((tuple(args), kwargs))
+        call = Call(leaves, tree, ())
+        return CalledProgram(jax.jit(run, **options), call, args, kwargs)
+
+
+@jax.tree_util.register_pytree_with_keys_class
+@dataclasses.dataclass(frozen=True)
+class _Argument:
+    """The arrays of an argument, without the objects of the user's that hold them."""
+
+    leaves: Sequence[Any]
+    paths: Sequence[str]
+
+    def tree_flatten_with_keys(self) -> tuple[list[tuple[str, Any]], tuple[str, ...]]:
+        return list(zip(self.paths, self.leaves, strict=True)), tuple(self.paths)
+
+    @classmethod
+    def tree_unflatten(cls, paths: Sequence[str], leaves: Sequence[Any]) -> "_Argument":
+        return cls(leaves, paths)
 
 
 def _is_array(leaf: Any) -> bool:

@@ -1,6 +1,7 @@
 """The only module that imports `jax._src` or `jax.extend`: re-exports and wrappers."""
 
 import contextlib
+import copy
 import ctypes
 import functools
 import threading
@@ -65,6 +66,7 @@ __all__ = [
     "static_positions",
     "user_context",
     "varying_axes",
+    "without_objects",
 ]
 
 
@@ -286,6 +288,18 @@ def result_shardings(traced: Any) -> tuple[Any, ...]:
     found = traced._params["out_shardings"]
     is_known = lambda s: isinstance(s, jax.sharding.Sharding)
     return tuple(s if is_known(s) else None for s in found)
+
+
+def without_objects(traced: Any) -> Any:
+    """A traced function whose arguments and results are lists of arrays.
+
+    JAX describes them in objects of the user's classes otherwise, whose
+    `tree_unflatten` may compute something and accept only arrays.
+    """
+    flat, structure = copy.copy(traced), jax.tree.structure
+    flat._in_tree = structure((list(range(traced._in_tree.num_leaves)), {}))
+    flat.out_tree = structure(list(range(traced.out_tree.num_leaves)))
+    return flat
 
 
 def varying_axes(value: Any) -> frozenset[str]:
