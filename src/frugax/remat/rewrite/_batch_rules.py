@@ -576,14 +576,21 @@ _OF_SEVERAL: dict[
 
 
 def bind(eqn: JaxprEqn, arrays: Sequence[Any], **changed: Any) -> list[Any]:
-    """Run an operation on these arrays, with some parameters changed."""
+    """Run an operation on these arrays, with some parameters changed.
+
+    Raises:
+        MixesBatchError: the shapes do not belong together, as those of some parts.
+    """
     if changed:
         eqn = eqn.replace(params=eqn.params | changed)
     params = eqn.primitive.get_bind_params(eqn.params)
     if isinstance(params, tuple):
         subfuns, params = params
         arrays = [*subfuns, *arrays]
-    outs = eqn.primitive.bind(*arrays, **params)
+    try:
+        outs = eqn.primitive.bind(*arrays, **params)
+    except (TypeError, ValueError) as e:
+        raise MixesBatchError(f"{eqn.primitive.name} takes no parts: {e}") from e
     return list(outs) if eqn.primitive.multiple_results else [outs]
 
 
