@@ -4,8 +4,6 @@ import functools
 import time
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from ._journal_writer import JournalWriter
 from ._row_batch import RowBatch, merge_steps
 from .delivery import (
@@ -17,12 +15,11 @@ from .delivery import (
 )
 from .journal import Journal
 from .probes import Probe
-from .sinks import Event, Sink
+from .sinks import STATUS_STREAM, Event, Sink
 
 # A loop of 10,000 rounds must not become 10,000 events: each sink gets at most this
 # many rows of one batch. The journal gets all of them.
 _MAX_EVENTS_PER_BATCH = 64
-_STATUS_STREAM = "watch"
 
 
 class _HandlerSink:
@@ -124,19 +121,15 @@ class Dispatch:
         """Write the overhead and the losses so far to the journal and the sinks."""
         tallies = self.writer.losses.tallies
         columns = dict(values)
-        event_values = {name: np.asarray(value) for name, value in values.items()}
         # In every status, zeros included, so that the live page can tell "nothing lost"
         # from "not known".
         for kind in KINDS:
             columns[f"kept_{kind}"] = tallies[kind].kept
             columns[f"dropped_{kind}"] = tallies[kind].lost
             columns[f"waiting_{kind}"] = tallies[kind].waiting
-            event_values[f"given.{kind}"] = np.asarray(tallies[kind].given)
-            event_values[f"dropped.{kind}"] = np.asarray(tallies[kind].lost)
-        self.writer.write([RowBatch.single(None, _STATUS_STREAM, step, columns)])
-        if self._workers:
-            event = Event("summary", _STATUS_STREAM, step, event_values)
-            self._feed(self._workers, [event])
+        row = RowBatch.single(None, STATUS_STREAM, step, columns)
+        self.writer.write([row])
+        self._feed(self._workers, row.to_events("summary"))
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until sinks and handlers have their events; see `SinkWorker.flush`."""
