@@ -85,6 +85,18 @@ def test_the_page_is_self_contained_and_escapes_all_values(page):
     assert text.count("<script>") == 1
 
 
+@pytest.mark.parametrize(
+    ("ends", "kind"),
+    [((0.004, 0.006), "kept"), ((0.004, 0.02), "cannot"), ((0.02, 0.03), "broken")],
+)
+def test_an_overhead_is_coloured_as_a_receipt_would_judge_it(tmp_path, ends, kind):
+    sink, (low, high) = HtmlReport(tmp_path / "a.html"), ends
+    status = {"budget": 0.01, "overhead": (low + high) / 2, "overhead_high": high}
+    sink.write([event("summary", "watch", 1, status)])
+    sink.close()
+    assert f'<b class="{kind}">' in (tmp_path / "a.html").read_text()
+
+
 def films(page):
     texts = re.findall(r'class="film-data">(.*?)</script>', page.read_text())
     return [json.loads(text) for text in texts]

@@ -7,6 +7,8 @@ from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkabl
 import numpy as np
 from jaxtyping import Shaped
 
+from frugax.budget import Spend, SpendName
+
 from ..drawing import Picture, make_pictures
 
 Kind: TypeAlias = Literal["summary", "scalar", "frame"]
@@ -14,7 +16,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 PlainValue: TypeAlias = float | int | bool | str
 
 # The stream that reports on watching itself: `overhead` and `budget` as shares of the
-# running time, and the counts `kept_KIND` and `dropped_KIND` for each kind.
+# running time, from `overhead_low` to `overhead_high`, and the counts `kept_KIND` and
+# `dropped_KIND` for each kind.
 STATUS_STREAM = "watch"
 
 
@@ -138,6 +141,21 @@ def _is_real(value: np.ndarray) -> bool:
         return True
     # NumPy reports bfloat16 and float8 as raw bytes ("V") that cast to float32.
     return value.dtype.kind == "V" and np.can_cast(value.dtype, np.float32)
+
+
+def overhead_spend(status: Mapping[str, float]) -> Spend | None:
+    """Return the time spent watching as a receipt judges it; None if not known yet."""
+    if "overhead" not in status:
+        return None
+    spent = status["overhead"]
+    return Spend(
+        name=SpendName.WATCHING,
+        unit="share",
+        limit=status["budget"],
+        measured=spent,
+        noise=status.get("overhead_high", spent) - spent,
+        source="",
+    )
 
 
 def loss_counts(status: Mapping[str, float]) -> dict[Kind, tuple[int, int]]:

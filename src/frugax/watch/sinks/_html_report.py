@@ -37,7 +37,7 @@ from ..drawing import (
     picture_svg,
     ramp,
 )
-from ._event import Event, PlainValue, loss_counts
+from ._event import Event, PlainValue, loss_counts, overhead_spend
 from ._report_data import Film, ReportData, SummaryTable
 
 _STATIC = importlib.resources.files("frugax.watch.sinks") / "static"
@@ -153,13 +153,9 @@ def _heading(
         if name in data.curves:
             last = data.curves[name].points()[1][-1]
             add_tile(f"{name}, at the end", f"{last:.4g}")
-    if "overhead" in data.status:
-        label, kind = "overhead", ""
-        spent, limit = data.status["overhead"], data.status.get("budget")
-        if limit is not None:
-            label += f" of {format_share(limit)}"
-            kind = "kept" if spent <= limit else "broken"
-        add_tile(label, format_share(spent), kind)
+    if spend := overhead_spend(data.status):
+        label, kind = f"overhead of {format_share(spend.limit)}", str(spend.verdict)
+        add_tile(label, format_share(spend.measured or 0.0), kind.split()[0])
     # A lost summary breaks a guarantee; lost scalars and frames are allowed.
     if losses := loss_counts(data.status):
         dropped = {kind: n for kind, (_, n) in losses.items() if n}

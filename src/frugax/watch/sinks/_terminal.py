@@ -5,14 +5,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
-from frugax.budget import format_share
+from frugax.budget import Verdict, format_share
 
 from ..drawing import (
     Palette,
@@ -21,13 +20,25 @@ from ..drawing import (
     escape_controls,
     picture_cells,
 )
-from ._event import STATUS_STREAM, Event, event_numbers, event_pictures, loss_counts
+from ._event import (
+    STATUS_STREAM,
+    Event,
+    event_numbers,
+    event_pictures,
+    loss_counts,
+    overhead_spend,
+)
 
 # Speed is averaged over this window, so that it follows changes but does not jump.
 _WINDOW_S = 10.0
 # More figures or frames would not fit on a terminal of 24 lines.
 _MAX_FIGURES = 12
 _MAX_FRAMES = 3
+_STYLES = {
+    Verdict.KEPT: "green",
+    Verdict.CANNOT_TELL: "",
+    Verdict.BROKEN: "bold red",
+}
 _PLURALS = {"summary": "summaries", "scalar": "scalars", "frame": "frames"}
 
 
@@ -161,14 +172,10 @@ class Terminal:
         return dict(list((first | self._figures).items())[:_MAX_FIGURES])
 
     def _status_texts(self) -> Iterator[Text]:
-        if "overhead" in self._status:
-            spent, limit = self._status["overhead"], self._status.get("budget", np.nan)
-            text = f"overhead {format_share(spent)}"
-            style = ""
-            if not np.isnan(limit):
-                text += f" of {format_share(limit)}"
-                style = "green" if spent <= limit else "bold red"
-            yield Text(text, style=style)
+        if spend := overhead_spend(self._status):
+            text = f"overhead {format_share(self._status['overhead'])}"
+            style = _STYLES[spend.verdict]
+            yield Text(f"{text} of {format_share(spend.limit)}", style=style)
         losses = loss_counts(self._status)
         dropped = {kind: n for kind, (_, n) in losses.items() if n}
         if dropped:
