@@ -14,27 +14,27 @@ import pytest
 from frugax import OverheadBudget, watch
 from frugax.budget import Verdict
 from frugax.watch._rate import Rate
-from frugax.watch._thinning import Thinning
+from frugax.watch._series import Series
 from refusals import refuses
 from tiers import mostly_thorough
 
 from .watching import Clock, finished
 
 
-def thinning(factor=1):
+def thinning(factor=1, gap_s=0.0):
     rate = Rate(0.01)
     rate.factor = factor
-    return Thinning(rate)
+    return type("Gapped", (Series,), {"gap_s": gap_s})(rate)
 
 
-def finish_calls(rate, *, call_s, seconds, first=0, now=0.0, **options):
+def finish_calls(rate, *, call_s, seconds, first=0, now=0.0):
     """Let calls end one after the other, looked at every 0.4 s; return the last."""
     rate.begin(first, now)
     done, end = first, now + seconds
     while now < end:
         now += 0.4
         done = first + int((now - (end - seconds)) / call_s)
-        rate.measure(done, now, **options)
+        rate.measure(done, now)
     return done, now
 
 
@@ -60,9 +60,9 @@ def test_a_pause_changes_no_stride_and_longer_steps_do():
 
 
 def test_the_cost_of_collecting_thins_short_steps_only():
-    short, long = thinning(factor=4), thinning(factor=4)
-    finish_calls(short, call_s=1e-3, seconds=2.0, gap_s=0.06)
-    finish_calls(long, call_s=6e-3, seconds=2.0, gap_s=0.06)
+    short, long = (thinning(factor=4, gap_s=0.06) for _ in range(2))
+    finish_calls(short, call_s=1e-3, seconds=2.0)
+    finish_calls(long, call_s=6e-3, seconds=2.0)
     assert (short.stride, long.stride) == (256, 1)
 
 
@@ -324,12 +324,12 @@ def test_costly_recording_of_short_calls_runs_bare_in_between(
     variants.trace((jnp.ones(3),), {})
     variants._extra_work = extra_work
     schedule = watcher.schedule((0.0, 0.0), variants)
-    schedule.thinning.call_s = call_s
-    finish_calls(schedule.thinning, call_s=call_s, seconds=1.0, gap_s=schedule.gap_s)
-    assert schedule.thinning.stride == stride
+    schedule.call_s = call_s
+    finish_calls(schedule, call_s=call_s, seconds=1.0)
+    assert schedule.stride == stride
     assert schedule.switches is (stride > 2)
     watcher.level = "full"
-    assert (schedule.thinning.stride, schedule.switches) == (1, False)
+    assert (schedule.stride, schedule.switches) == (1, False)
 
 
 def test_the_last_call_is_kept_though_the_stride_grows_after_it(journal, tmp_path):
@@ -342,7 +342,7 @@ def test_the_last_call_is_kept_though_the_stride_grows_after_it(journal, tmp_pat
     for step in range(6):
         schedule.keep(step, records, watcher.rate.wanted_kinds)
     schedule.keep_last()
-    schedule.thinning.found = 64
+    schedule.found = 64
     watcher.collector.collect()
     assert journal_steps(watcher, tmp_path / "journal") == [0, 5]
 

@@ -13,7 +13,8 @@ import pytest
 from fault_injection import full_disk
 from frugax import OverheadBudget, watch
 from frugax.errors import OutputError
-from frugax.watch._series import MetricSeries, StepMetrics
+from frugax.watch._entries import StepMetrics
+from frugax.watch._series import MetricSeries
 from frugax.watch.probes import LastValues, MaskedValues, PackedRecords
 from refusals import refuses
 
@@ -175,7 +176,7 @@ def test_the_step_of_a_validation_is_kept_however_late_it_is_thinned(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         watcher = watch.Watcher(journal, OverheadBudget("1%"))
         collector, series = watcher.collector, MetricSeries(watcher.rate)
-        series.thinning.found = 16
+        series.found = 16
         training = StepMetrics(8, {"loss": 1.0}, 8, series)
         validation = StepMetrics(8, {"val": 1.0})
         assert collector._thin([training, validation]) == [training, validation]
@@ -210,7 +211,7 @@ def test_short_calls_leave_out_numbers_and_no_summary(journal):
         step, x = watch.jit(fn), jnp.zeros(())
         for _ in range(20):
             x = step(x)
-            watcher._schedules[0].thinning.found = 8
+            watcher._schedules[0].found = 8
     back = finished(watcher, journal).streams["end"]
     assert back["end"].tolist() == [*range(20)]
 

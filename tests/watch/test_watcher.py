@@ -110,7 +110,7 @@ def test_metrics_that_are_thinned_out_do_not_change_and_a_bad_step_loses_itself(
     watcher = watch.Watcher(journal, OverheadBudget("1%"))
     for step, name in enumerate("abab"):  # the second of each is thinned out
         watcher.record(step, {name: 0.0})
-        watcher._series[name,].thinning.found = 1 << 14
+        watcher._series[name,].found = 1 << 14
     watcher.record(bad, {"a": 1.0})
     watcher.record(8, metrics := {"b": 2.0})
     metrics.clear()

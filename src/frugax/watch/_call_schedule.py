@@ -6,10 +6,10 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
+from ._entries import Entry, ProgramRecords
 from ._program_variants import BARE, QUIET, SWITCH_S, ProgramVariants
 from ._rate import Rate
-from ._series import Entry, ProgramRecords, Series
-from ._thinning import LONG_STEP_S
+from ._series import LONG_STEP_S, Series
 from .probes import PackedRecords
 from .sinks import Kind
 
@@ -46,7 +46,6 @@ class CallSchedule(Series):
         self.gate_s = gate_s
         self.variants = variants
         self._queue = queue
-        self._rate = rate
         # Step and arguments of the newest call that ran bare.
         self._bare_call: tuple[int, tuple[Any, ...], dict[str, Any]] | None = None
 
@@ -57,7 +56,7 @@ class CallSchedule(Series):
         Where recording takes too much of a short call, and the arguments of the last
         call stay valid: its records are made from them in the end.
         """
-        variants, call_s = self.variants, self.thinning.call_s
+        variants, call_s = self.variants, self.call_s
         if call_s is None or call_s >= LONG_STEP_S or self._rate.keeps_all:
             return False
         if self._rate.records_all or not self._rate.every:
@@ -78,10 +77,10 @@ class CallSchedule(Series):
     @property
     def recording_s(self) -> float:
         """Estimate the seconds that its programs have spent on making records."""
-        call_s = self.thinning.call_s or 0.0
+        call_s = self.call_s or 0.0
         each_s = self.variants.recording_s(call_s)
         if self.switches:
-            each_s = (SWITCH_S + each_s) / self.thinning.stride
+            each_s = (SWITCH_S + each_s) / self.stride
         if self._rate.planned is not None:
             every = next(filter(None, self._rate.planned), 0)
             return self.calls / every * each_s if every else 0.0
@@ -91,7 +90,7 @@ class CallSchedule(Series):
         """Return which program a call runs: `BARE`, `QUIET` or `LOUD`."""
         self.calls = max(self.calls, step + 1)
         level = self._rate.due(step)
-        if level == QUIET and self.switches and step % self.thinning.stride:
+        if level == QUIET and self.switches and step % self.stride:
             level = BARE
         return self.variants.reduce_level(level)
 
@@ -105,7 +104,7 @@ class CallSchedule(Series):
         self._bare_call = None
         # Summaries and calls may not be lost, and frames have a rate of their own.
         is_thinned = all(probe.kind == "scalar" for probe in records.probes.values())
-        if is_thinned and step % self.thinning.stride:
+        if is_thinned and step % self.stride:
             self.skipped = step, records, kinds
             return
         entry = self._entry(step, records, kinds)
@@ -141,7 +140,7 @@ class CallSchedule(Series):
 
     def rest(self, step: int) -> tuple[int, Program]:
         """Return which call asks next, and what runs until then."""
-        rate, variants, stride = self._rate, self.variants, self.thinning.stride
+        rate, variants, stride = self._rate, self.variants, self.stride
         if rate.records_all or rate.planned is not None or variants.records_always:
             return 0, variants.call_bare
         if not rate.every:
@@ -150,7 +149,7 @@ class CallSchedule(Series):
         if variants.has_frames and rate.keeps_all:
             return 0, variants.call_bare
         if variants.has_frames:
-            gap = rate.frame_gap_s / max(self.thinning.call_s or np.inf, 1e-9)
+            gap = rate.frame_gap_s / max(self.call_s or np.inf, 1e-9)
             every = rate.every
             last = min(last, step - step % every + every * max(1, round(gap / every)))
         if not variants.has_numbers:
@@ -172,7 +171,7 @@ class CallSchedule(Series):
         """
         recording, queue = self.variants.recording, self._queue
         make_entry = self._entry
-        stride, kinds = self.thinning.stride, self._rate.wanted_kinds
+        stride, kinds = self.stride, self._rate.wanted_kinds
         self._bare_call = None
 
         def call(step: int, args: Any, kwargs: Any) -> Any:

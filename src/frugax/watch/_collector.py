@@ -18,11 +18,12 @@ from frugax.errors import OutputError
 
 from ._alerts import Alerts
 from ._dispatch import Dispatch
+from ._entries import Entry, ProgramRecords, StepMetrics, stride_of
 from ._entry_reader import EntryReader
 from ._flight_recorder import FlightRecorder
 from ._rate import Rate
 from ._row_batch import RowBatch
-from ._series import Entry, ProgramRecords, Series, StepMetrics, stride_of
+from ._series import Series
 
 # Between two looks at the queue, and between two collections: each finds its code cold,
 # and costs some hundred microseconds whatever it carries.
@@ -163,7 +164,7 @@ class Collector:
         # First rows wait until the rate is known, so that a curve is even from its
         # beginning.
         waiting = {entry.series for entry in tuple(self._entries)}
-        if any(s is not None and s.thinning.is_early(self._clock()) for s in waiting):
+        if any(s is not None and s.is_early(self._clock()) for s in waiting):
             return
         self._last_tick = now
         if self._owner.acquire(timeout=_TICK_S):
@@ -268,8 +269,7 @@ class Collector:
         """
         newest = {e.series: e.number for e in taken if e.series is not None}
         moved = [
-            series.thinning.measure(number, self._clock(), gap_s=series.gap_s)
-            for series, number in newest.items()
+            series.measure(number, self._clock()) for series, number in newest.items()
         ]
         if any(moved):
             self.changed()

@@ -9,10 +9,11 @@ import numpy as np
 
 from ._alerts import Alerts
 from ._dispatch import Dispatch
+from ._entries import Entry, ProgramRecords, StepMetrics
 from ._flight_recorder import FlightRecorder
 from ._metrics import read_metric
 from ._row_batch import RowBatch, class_of, number_columns
-from ._series import Entry, ProgramRecords, Series, StepMetrics
+from ._series import Series
 from .probes import PackedRecords
 
 # Vectors that are stacked on an accelerator before they are copied: one transfer.

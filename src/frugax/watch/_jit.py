@@ -177,7 +177,7 @@ class WatchedFunction:
             if self._compiles_ahead:
                 variants.compile(args, kwargs)
             watcher.compile_s += time.perf_counter() - began
-        schedule.thinning.begin(step, watcher.clock())
+        schedule.begin(step, watcher.clock())
         until, program = schedule.rest(step)
         if not variants.records_always:
             self._ahead = until, now_seen, program

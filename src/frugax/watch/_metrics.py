@@ -32,8 +32,7 @@ def read_metric(name: str, step: int, value: Any) -> np.ndarray:
         array = np.asarray(value)
     # A program fails with whatever its backend raises.
     except Exception as e:
-        deleted = getattr(value, "is_deleted", None)
-        if deleted is not None and deleted():
+        if is_deleted(value):
             raise ValueError(
                 f"{name!r} of step {step} was donated or deleted before it was read: "
                 "copy it, or do not donate it."
@@ -50,8 +49,11 @@ def read_metric(name: str, step: int, value: Any) -> np.ndarray:
 def is_leaf_ready(value: Any) -> bool:
     """Whether a value can be read without waiting."""
     ready = getattr(value, "is_ready", None)  # plain numbers have no such method
-    if ready is None:
-        return True
+    # That of a deleted array raises; reading it reports the error by name.
+    return ready is None or is_deleted(value) or ready()
+
+
+def is_deleted(value: Any) -> bool:
+    """Whether a value was donated or deleted on its device."""
     deleted = getattr(value, "is_deleted", None)
-    # `is_ready` of a deleted array raises; reading it reports the error by name.
-    return (deleted is not None and deleted()) or ready()
+    return deleted is not None and deleted()

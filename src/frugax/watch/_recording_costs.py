@@ -16,9 +16,9 @@ from frugax.measure import copy_args, time_interleaved
 
 from ._collector import Collector
 from ._dispatch import Dispatch
+from ._entries import ProgramRecords
 from ._program_variants import BARE, LOUD, QUIET, ProgramVariants, variants_of
 from ._rate import Rate
-from ._series import ProgramRecords
 from ._watch_plan import KINDS, PlannedRecords, WatchPlan
 from .delivery import KINDS as CLASSES
 from .journal import Journal

@@ -1,37 +1,86 @@
 """`Series`: the calls of one function, or of `record` with the same names."""
 
-import dataclasses
-from typing import Any, TypeAlias
+import math
+from collections import deque
+from typing import Any
 
-from ._metrics import is_leaf_ready
 from ._rate import Rate
-from ._row_batch import RowBatch, make_rows
-from ._thinning import Thinning
-from .probes import PackedRecords
-from .sinks import Kind
+
+# A step of this length or longer is always kept: its record costs less than 1% of it.
+# Of shorter steps as many are kept as there would be of this length.
+LONG_STEP_S = 5e-3
+# Shorter stretches are not measured: a queue of calls before the device hides them.
+_WINDOW_S = 0.25
+# A pause, for an evaluation for example, looks like long steps: so many windows in a
+# row must show it before more steps are kept.
+_WINDOWS = 3
+_MAX_STRIDE = 2**14
 
 
 class Series:
-    """Calls that are thinned by one stride.
+    """Calls of which every `stride`-th is kept, a power of two, by the time between.
+
+    The time is that of calls that the device has finished, not of calls that were made:
+    a loop may be tens of steps ahead of its device.
 
     Attributes:
-        thinning: which calls are kept.
         calls: calls so far.
         first_step: the step of the first call of a program.
         skipped: what the newest call left, if it was thinned out; else None.
+        found: the stride that the time between calls asks for.
+        call_s: seconds between two calls; None until it has been measured.
     """
 
     def __init__(self, rate: Rate, first_step: int = 0) -> None:
-        """Count calls from 0."""
-        self.thinning = Thinning(rate)
+        """Count calls from 0, and keep each at first."""
         self.calls = 0
         self.first_step = first_step
         self.skipped: Any = None
+        self.found = 1
+        self.call_s: float | None = None
+        self._rate = rate
+        self._mark: tuple[int, float] | None = None
+        self._recent: deque[float] = deque(maxlen=_WINDOWS)
 
     @property
     def gap_s(self) -> float:
-        """The least time between two kept calls."""
+        """The least time between two kept calls, of short steps."""
         return 0.0
+
+    @property
+    def stride(self) -> int:
+        """Every `stride`-th call is kept, and always the last."""
+        return 1 if self._rate.keeps_all else self.found
+
+    def begin(self, number: int, now: float) -> None:
+        """Measure from this call on, the first that compiles nothing."""
+        if self._mark is None:
+            self._mark = number, now
+
+    def is_early(self, now: float) -> bool:
+        """Whether the first calls are so recent that nothing has been measured."""
+        return self.call_s is None and (
+            self._mark is None or now - self._mark[1] < _WINDOW_S
+        )
+
+    def measure(self, number: int, now: float) -> bool:
+        """Adapt the stride to a call that is finished by now; says whether it moved."""
+        if self._mark is None or now - self._mark[1] < _WINDOW_S:
+            return False
+        first, began = self._mark
+        self.call_s = (now - began) / max(number - first, 1)
+        self._recent.append(self.call_s)
+        if number > first:
+            self._mark = number, now
+        before = self.found
+        shortest = min(self._recent)
+        self.found = 1
+        if shortest < LONG_STEP_S:
+            calls = (
+                max(LONG_STEP_S, self.gap_s) / max(shortest, 1e-9) * self._rate.factor
+            )
+            self.found = min(2 ** math.ceil(math.log2(calls)), _MAX_STRIDE)
+        return self.found != before
 
 
 class MetricSeries(Series):
@@ -50,91 +99,8 @@ class MetricSeries(Series):
     def count(self, now: float) -> bool:
         """Count a call; returns whether it is thinned out."""
         number = self.calls
-        self.thinning.begin(number, now)
+        self.begin(number, now)
         self.calls = self.counted = number + 1
-        stride = self.thinning.stride
+        stride = self.stride
         self.next_look = number - number % stride + stride
         return number % stride > 0
-
-
-def stride_of(entry: "Entry") -> int:
-    """Return the stride at which entries like this one are kept."""
-    if entry.series is None or entry.is_pinned:
-        return 1
-    return entry.series.thinning.stride
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class ProgramRecords:
-    """The records of one call of a program, on the device.
-
-    Attributes:
-        step: the number of the call; in a resumed run after the steps before.
-        records: the records as the program returned them.
-        wanted_kinds: the classes that the level asked for at the time of the call.
-        series: the calls of its function; None if nothing thins them.
-        is_pinned: whether it is kept whatever the stride.
-        nbytes: bytes that count for the cap of what may wait.
-    """
-
-    step: int
-    records: PackedRecords
-    # Kept from the time of the call: the level may have changed since.
-    wanted_kinds: frozenset[Kind]
-    series: Series | None = None
-    is_pinned: bool = False
-    nbytes: int = 0
-
-    @property
-    def number(self) -> int:
-        """How many calls there were before."""
-        return self.step if self.series is None else self.step - self.series.first_step
-
-    def is_ready(self) -> bool:
-        """Whether the device has finished them."""
-        return self.records.is_ready()
-
-    def arrays(self) -> Any:
-        """The arrays that must be finished before they can be read."""
-        return self.records
-
-    def rows(self) -> list[RowBatch]:
-        """Wait for the records and return them as rows."""
-        records = self.records
-        return make_rows(self.step, records.probes, records.fetch(), records.axes)
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class StepMetrics:
-    """The metrics of one step, as `Watcher.record` got them.
-
-    Attributes:
-        step: the training step.
-        values: the metrics by name.
-        number: how many calls of `record` with these names there were before.
-        series: the calls with the same names; None if nothing thins them.
-        is_pinned: whether it is kept whatever the stride.
-    """
-
-    step: int
-    values: dict[str, Any]
-    number: int = 0
-    series: Series | None = None
-    is_pinned: bool = False
-    nbytes = 0
-
-    def is_ready(self) -> bool:
-        """Whether the device has finished them."""
-        return all(map(is_leaf_ready, self.values.values()))
-
-    def arrays(self) -> Any:
-        """The arrays that must be finished before they can be read."""
-        return {n: v for n, v in self.values.items() if not _is_deleted(v)}
-
-
-Entry: TypeAlias = ProgramRecords | StepMetrics
-
-
-def _is_deleted(value: Any) -> bool:
-    deleted = getattr(value, "is_deleted", None)
-    return deleted is not None and deleted()

@@ -20,13 +20,14 @@ from ._call_schedule import NEVER, CallSchedule
 from ._collector import Collector
 from ._current import announce_change, close_at_exit, enter, leave
 from ._dispatch import Dispatch
+from ._entries import ProgramRecords, StepMetrics
 from ._flight_recorder import FlightRecorder
 from ._metrics import check_metric
 from ._overhead_account import OverheadAccount
 from ._program_variants import ProgramVariants
 from ._rate import Level, Rate
 from ._row_batch import RowBatch, class_of
-from ._series import MetricSeries, ProgramRecords, StepMetrics
+from ._series import MetricSeries
 from ._watch_plan import WatchPlan
 from .delivery import Losses, SinkWorker, callback_stats
 from .journal import RECORDS_PER_BLOCK, Journal, as_step, check_names
@@ -179,7 +180,7 @@ class Watcher(AbstractContextManager["Watcher"]):
     def record_every(self) -> int:
         """Calls between two whose numbers are kept now, the most of all functions."""
         owners = (*self._schedules, *tuple(self._series.values()))
-        return max((one.thinning.stride for one in owners), default=1)
+        return max((one.stride for one in owners), default=1)
 
     def _change_rates(self) -> None:
         for series in tuple(self._thinned):
@@ -260,14 +261,14 @@ class Watcher(AbstractContextManager["Watcher"]):
         now = self.clock()
         self._account.touch(now)
         is_thinned_out = series.count(now)
-        if series.thinning.stride > 1:
+        if series.stride > 1:
             self._thinned[series] = None
         if is_thinned_out:
             series.skipped = step, dict(metrics)
             series.skips += 1
         else:
             self._add(step, metrics, series, may_be_thinned=not self.rate.keeps_all)
-            if series.thinning.stride == 1:
+            if series.stride == 1:
                 self._thinned.pop(series, None)
                 # Numbers of an evaluation: those of its step must not be missing.
                 self._keep_skipped(before=step)
