@@ -1,5 +1,6 @@
 """A server for a page, and a journal that does all that it may do."""
 
+import contextlib
 import os
 import re
 import signal
@@ -64,6 +65,21 @@ class Server:
         self.process.send_signal(number)
         rest, _ = self.process.communicate(timeout=60)
         return self.process.returncode, self.said + rest
+
+
+@contextlib.contextmanager
+def shown(browser, *args):
+    """A server whose page a browser shows, and which ends cleanly."""
+    server = Server(*args, "--port", 0)
+    browser.complaints.clear()
+    browser.size(1280, 900)
+    browser.open(f"http://127.0.0.1:{server.port}{server.path}")
+    try:
+        yield server
+    finally:
+        browser.open("about:blank")
+        status, said = server.leave()
+    assert status == 0, said
 
 
 def write_random(journal, rng):

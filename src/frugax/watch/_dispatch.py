@@ -126,7 +126,6 @@ class Dispatch:
         for kind in KINDS:
             columns[f"kept_{kind}"] = tallies[kind].kept
             columns[f"dropped_{kind}"] = tallies[kind].lost
-            columns[f"waiting_{kind}"] = tallies[kind].waiting
         row = RowBatch.single(None, STATUS_STREAM, step, columns)
         self.writer.write([row])
         self._feed(self._workers, row.to_events("summary"))

@@ -83,14 +83,6 @@ class OverheadAccount:
         allowed = self._collector.limit * elapsed
         return allowed >= inside_s + self._collector.cpu_s + seconds
 
-    @property
-    def collecting_share(self) -> float:
-        """Processor time of collecting and of the sinks, per second of the run."""
-        elapsed = self._elapsed_s()
-        if elapsed <= 0:
-            return 0.0
-        return (self._collector.cpu_s + self._dispatch.cpu_s) / elapsed
-
     def describe(self) -> _Described:
         """Return notes on the count, the share and its half-width.
 
@@ -107,7 +99,8 @@ class OverheadAccount:
             for i in (0, 1)
         )
         programs = sum(s.recording_s for s in self._schedules) / elapsed
-        collecting = self.collecting_share
+        # Processor time of collecting and of the sinks.
+        collecting = (self._collector.cpu_s + self._dispatch.cpu_s) / elapsed
         least = (warm_s + inside_s) / elapsed
         most = (cold_s + inside_s) / elapsed + collecting + programs
         note = (

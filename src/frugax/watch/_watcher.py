@@ -613,7 +613,6 @@ class Watcher(AbstractContextManager["Watcher"]):
             values |= {"overhead_low": share - noise, "overhead_high": share + noise}
         values |= {
             "budget": self._limit,
-            "collecting": self._account.collecting_share,
             "stride": float(self.record_every),
             # By it a page can place steps on the clock.
             "time": time.time(),

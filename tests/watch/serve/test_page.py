@@ -5,7 +5,7 @@ import pytest
 
 from chromium import BROWSER, chromium
 from frugax.watch.journal import Journal
-from watched_pages import Server, write_steps
+from watched_pages import Server, shown, write_steps
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
@@ -37,18 +37,12 @@ def browser():
 
 
 @pytest.fixture
-def opened(browser, folder):
+def page(browser, folder):
     """The browser with the page of an unfinished run open."""
-    server = Server(folder, "--port", 0)
-    browser.complaints.clear()
-    browser.size(1280, 900)
-    browser.open(f"http://127.0.0.1:{server.port}/")
-    browser.wait_for(DRAWN)
-    browser.wait_for(f"{STEP} === 'step 100'")
-    yield browser, server
-    browser.open("about:blank")
-    status, said = server.leave()
-    assert status == 0, said
+    with shown(browser, folder):
+        browser.wait_for(DRAWN)
+        browser.wait_for(f"{STEP} === 'step 100'")
+        yield browser
 
 
 def test_tables_texts_and_system_metrics_have_their_own_panels(browser, tmp_path):
@@ -62,11 +56,7 @@ def test_tables_texts_and_system_metrics_have_their_own_panels(browser, tmp_path
         journal.write_many(steps[:5], rows, "worst")
         memory = {"peak memory of the process, bytes": np.full(4, 2.0**28)}
         journal.write_many(np.array([0, 5, 10, 15]), memory, "system")
-    server = Server(tmp_path / "journal", "--port", 0)
-    try:
-        browser.complaints.clear()
-        browser.size(1280, 900)
-        browser.open(f"http://127.0.0.1:{server.port}/")
+    with shown(browser, tmp_path / "journal"):
         cells = (
             "[...document.querySelectorAll('#frame-table tr')].map((r) => r.innerText)"
         )
@@ -79,14 +69,9 @@ def test_tables_texts_and_system_metrics_have_their_own_panels(browser, tmp_path
         browser.wait_for(f"{caption}.includes('every 16th step')")
         assert "0.25 s" in browser.run(tiles) or "250 ms" in browser.run(tiles)
         assert browser.complaints == []
-        browser.open("about:blank")
-    finally:
-        status, said = server.leave()
-        assert status == 0, said
 
 
-def test_charts_and_frames_are_drawn_without_a_complaint(opened):
-    page, _ = opened
+def test_charts_and_frames_are_drawn_without_a_complaint(page):
     assert page.run("document.querySelector('#title').textContent") == "small"
     assert page.run("document.querySelector('#alive').className") in (
         "pill running",
@@ -103,8 +88,7 @@ def test_charts_and_frames_are_drawn_without_a_complaint(opened):
     assert page.complaints == []
 
 
-def test_frames_are_moved_through_by_keys(opened):
-    page, _ = opened
+def test_frames_are_moved_through_by_keys(page):
     page.run("document.querySelector('#scrub').focus()")
 
     def after(key, step, **held):
@@ -128,8 +112,7 @@ def test_frames_are_moved_through_by_keys(opened):
     assert page.complaints == []
 
 
-def test_new_records_are_shown_without_a_reload(opened, folder):
-    page, _ = opened
+def test_new_records_are_shown_without_a_reload(page, folder):
     page.run("window.mine = true")
     with Journal.append_to(folder / "journal") as journal:
         write_steps(journal, 101, 140)
@@ -167,8 +150,7 @@ def test_it_continues_when_the_server_comes_back(browser, folder):
 
 
 @pytest.mark.thorough
-def test_a_stretch_that_is_dragged_over_is_shown_finer(opened):
-    page, _ = opened
+def test_a_stretch_that_is_dragged_over_is_shown_finer(page):
     box = page.run(
         "(() => { const b = document.querySelector('.plot').getBoundingClientRect();"
         " return [b.left, b.top, b.width, b.height]; })()"
@@ -204,8 +186,7 @@ def test_a_stretch_that_is_dragged_over_is_shown_finer(opened):
         ),
     ],
 )
-def test_it_fits_the_width_and_the_scheme(opened, width, scheme):
-    page, _ = opened
+def test_it_fits_the_width_and_the_scheme(page, width, scheme):
     page.size(width, 800)
     page.prefer(prefers_color_scheme=scheme)
     page.run("new Promise((done) => setTimeout(done, 200))")
@@ -216,8 +197,7 @@ def test_it_fits_the_width_and_the_scheme(opened, width, scheme):
 
 
 @pytest.mark.thorough
-def test_reduced_motion_disables_animations(opened):
-    page, _ = opened
+def test_reduced_motion_disables_animations(page):
     page.run("document.querySelector('#alive').className = 'pill running'")
     moving = "getComputedStyle(document.querySelector('#alive i')).animationName"
     page.prefer(prefers_reduced_motion="no-preference")
@@ -226,8 +206,7 @@ def test_reduced_motion_disables_animations(opened):
     assert page.run(moving) == "none"
 
 
-def test_everything_that_can_be_pressed_has_a_name(opened):
-    page, _ = opened
+def test_everything_that_can_be_pressed_has_a_name(page):
     nameless = page.run(
         "[...document.querySelectorAll('button, select, input, [role=img]')]"
         ".filter((e) => !(e.getAttribute('aria-label') || e.textContent.trim()"
@@ -236,8 +215,7 @@ def test_everything_that_can_be_pressed_has_a_name(opened):
     assert nameless == []
 
 
-def test_the_policy_is_in_force(opened):
-    page, _ = opened
+def test_the_policy_is_in_force(page):
     page.run(
         "new Promise((done) => { addEventListener('securitypolicyviolation', done);"
         " const s = document.createElement('style'); s.textContent = 'b{}';"
@@ -248,14 +226,8 @@ def test_the_policy_is_in_force(opened):
 
 @pytest.mark.thorough
 def test_the_token_leaves_the_address(browser, folder):
-    server = Server(folder, "--port", 0, "--token")
-    browser.complaints.clear()
-    try:
-        browser.open(f"http://127.0.0.1:{server.port}{server.path}")
+    with shown(browser, folder, "--token"):
         browser.wait_for(DRAWN)
         assert browser.run("location.search") == ""
         assert browser.run("document.cookie") == ""  # scripts cannot read it
         assert browser.complaints == []
-    finally:
-        browser.open("about:blank")
-        server.leave()

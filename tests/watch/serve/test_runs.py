@@ -9,7 +9,7 @@ from chromium import BROWSER, chromium
 from frugax import watch
 from frugax.watch.serve import RunCollection
 from refusals import refuses
-from watched_pages import Server
+from watched_pages import shown
 
 
 def write_run(folder, *, lr, n=500, hole=None, tags=()):
@@ -155,75 +155,63 @@ def test_few_runs_are_open_at_a_time(runs):
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no chromium here")
 def test_the_page_compares_runs_in_a_browser(runs):
-    server = Server(runs, "--port", 0)
-    try:
-        with chromium() as page:
-            page.size(1280, 900)
-            page.open(f"http://127.0.0.1:{server.port}/")
-            page.wait_for("performance.getEntriesByName('first-chart').length")
-            page.wait_for(
-                "document.querySelector('#alive-word').textContent == 'all ended'"
-            )
-            assert page.run("document.querySelectorAll('#runs li').length") == 3
-            groups = (
-                "[...document.querySelectorAll('.group')].map((g) => g.dataset.name)"
-            )
-            assert page.run(groups) == ["metrics", "val", "watch"]
-            # lr differs, the optimiser does not.
-            settings = "document.querySelector('#config tbody').innerText"
-            assert page.run(settings).split() == ["lr", "0.3", "0.2", "0.1"]
-            page.run("document.querySelector('#runs input').click()")
-            shown = "document.querySelector('#count').textContent"
-            page.wait_for(f"{shown} === '2 of 3 shown'")
-            type_in = (
-                "(() => { const s = document.querySelector('#search');"
-                " s.value = 'night'; s.dispatchEvent(new Event('input')); })()"
-            )
-            page.run(type_in)
-            page.wait_for(f"{shown} === '1 of 3 shown'")
-            page.run("document.querySelector('#runs button').click()")
-            assert page.run("document.querySelectorAll('.pinned').length") == 1
-            drawn = "document.querySelector('.chart canvas').toDataURL()"
-            raw = page.run(drawn)
-            page.run(
-                "(() => { const s = document.querySelector('#smooth');"
-                " s.value = 0.9; s.dispatchEvent(new Event('input')); })()"
-            )
-            assert page.run("document.querySelector('#smooth-is').textContent") == "0.9"
-            assert page.run(drawn) != raw
-            # What the two buttons of a chart save, caught on its way to the disk.
-            page.run(
-                "(() => { window.saved = []; const make = URL.createObjectURL;"
-                " URL.createObjectURL = (b) => { saved.push(b); return make(b); };"
-                " HTMLAnchorElement.prototype.click = function () {"
-                " saved.push(this.download); }; })()"
-            )
-            for button in ("CSV", "Picture"):
-                label = f'[aria-label="{button} of loss"]'
-                page.run(f"document.querySelector('{label}').click()")
-            page.wait_for("saved.length === 4")
-            assert page.run("[saved[1], saved[3]]") == ["loss.csv", "loss.png"]
-            rows = page.run("saved[0].text()").splitlines()
-            assert rows[0] == "run,step,mean,low,high"
-            assert {row.split(",")[0] for row in rows[1:]} == {"slow"}  # the one shown
-            values = np.array([row.split(",")[1:3] for row in rows[1:]], float)
-            assert np.allclose(values[:, 1], np.exp(-values[:, 0] / 500), atol=0.01)
-            size = page.run(
-                "createImageBitmap(saved[2]).then((p) => [p.width, p.height])"
-            )
-            assert size[0] > 200
-            assert size[1] > 100
-            page.size(400, 800)
-            page.run("new Promise((done) => setTimeout(done, 200))")
-            assert page.run("document.documentElement.scrollWidth") <= 400
-            page.open(f"http://127.0.0.1:{server.port}/?run=0&step=250")
-            page.wait_for(
-                "document.querySelector('#frame-step')?.textContent == 'step 250'"
-            )
-            page.wait_for("document.querySelectorAll('#histograms canvas').length == 1")
-            assert page.complaints == []
-            page.open("about:blank")
-    finally:
-        status, said = server.leave()
-        assert status == 0, said
+    with chromium() as page, shown(page, runs) as server:
+        page.wait_for("performance.getEntriesByName('first-chart').length")
+        page.wait_for(
+            "document.querySelector('#alive-word').textContent == 'all ended'"
+        )
+        assert page.run("document.querySelectorAll('#runs li').length") == 3
+        groups = "[...document.querySelectorAll('.group')].map((g) => g.dataset.name)"
+        assert page.run(groups) == ["metrics", "val", "watch"]
+        # lr differs, the optimiser does not.
+        settings = "document.querySelector('#config tbody').innerText"
+        assert page.run(settings).split() == ["lr", "0.3", "0.2", "0.1"]
+        page.run("document.querySelector('#runs input').click()")
+        told = "document.querySelector('#count').textContent"
+        page.wait_for(f"{told} === '2 of 3 shown'")
+        type_in = (
+            "(() => { const s = document.querySelector('#search');"
+            " s.value = 'night'; s.dispatchEvent(new Event('input')); })()"
+        )
+        page.run(type_in)
+        page.wait_for(f"{told} === '1 of 3 shown'")
+        page.run("document.querySelector('#runs button').click()")
+        assert page.run("document.querySelectorAll('.pinned').length") == 1
+        drawn = "document.querySelector('.chart canvas').toDataURL()"
+        raw = page.run(drawn)
+        page.run(
+            "(() => { const s = document.querySelector('#smooth');"
+            " s.value = 0.9; s.dispatchEvent(new Event('input')); })()"
+        )
+        assert page.run("document.querySelector('#smooth-is').textContent") == "0.9"
+        assert page.run(drawn) != raw
+        # What the two buttons of a chart save, caught on its way to the disk.
+        page.run(
+            "(() => { window.saved = []; const make = URL.createObjectURL;"
+            " URL.createObjectURL = (b) => { saved.push(b); return make(b); };"
+            " HTMLAnchorElement.prototype.click = function () {"
+            " saved.push(this.download); }; })()"
+        )
+        for button in ("CSV", "Picture"):
+            label = f'[aria-label="{button} of loss"]'
+            page.run(f"document.querySelector('{label}').click()")
+        page.wait_for("saved.length === 4")
+        assert page.run("[saved[1], saved[3]]") == ["loss.csv", "loss.png"]
+        rows = page.run("saved[0].text()").splitlines()
+        assert rows[0] == "run,step,mean,low,high"
+        assert {row.split(",")[0] for row in rows[1:]} == {"slow"}  # the one shown
+        values = np.array([row.split(",")[1:3] for row in rows[1:]], float)
+        assert np.allclose(values[:, 1], np.exp(-values[:, 0] / 500), atol=0.01)
+        size = page.run("createImageBitmap(saved[2]).then((p) => [p.width, p.height])")
+        assert size[0] > 200
+        assert size[1] > 100
+        page.size(400, 800)
+        page.run("new Promise((done) => setTimeout(done, 200))")
+        assert page.run("document.documentElement.scrollWidth") <= 400
+        page.open(f"http://127.0.0.1:{server.port}/?run=0&step=250")
+        page.wait_for(
+            "document.querySelector('#frame-step')?.textContent == 'step 250'"
+        )
+        page.wait_for("document.querySelectorAll('#histograms canvas').length == 1")
+        assert page.complaints == []
     assert os.environ["XDG_CACHE_HOME"]  # not the user's own
