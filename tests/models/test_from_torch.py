@@ -240,6 +240,9 @@ FUNCTIONS = {
     "places of whole maxima": lambda x: F.max_pool2d(
         (x * 9).int(), 2, return_indices=True
     )[1],
+    "distances": lambda x: torch.cdist(x, x[..., :3, :])
+    + torch.cdist(x, x[:1, :, 1:4], p=1.0),
+    "where of bytes": lambda x: torch.where((x > 0).to(torch.uint8), x, 0.0),
     "complex numbers": lambda x: torch.fft.fft(x * 2j + (1 - 0.5j)).real,
 }  # fmt: skip
 
@@ -380,17 +383,70 @@ def test_a_setting_that_cannot_be_converted_is_named_with_its_source_line():
     assert f"{__file__}:{line}" in str(caught.value)
 
 
-def test_a_module_that_torch_cannot_trace_is_reported_by_name():
-    class Branches(nn.Module):
-        def forward(self, x):
-            return x if x.sum() > 0 else -x
-
-    line = Branches.forward.__code__.co_firstlineno + 1
-    with refuses(UnsupportedModuleError, "torch.export", f"{__file__}:{line}"):
-        from_torch(Branches(), (torch.ones(2),))
+def _branch(x):
+    return x if x.sum() > 0 else -x
 
 
-def test_an_assertion_about_values_and_a_train_without_a_result_are_no_obstacle():
+def _branch_twice(x):
+    if x.max().item() > 1:  # its peak, which has no gradient
+        x = x / x.max().item()
+    if torch.equal(x, x.abs()) or 7.0 in x:
+        return x.sqrt() * (2 if x.sum() > 4 else 1)
+    return x * (3 if x.sum() > 4 else 1)
+
+
+def _assert(x):
+    assert (x.abs() < 100).all()
+    torch.distributions.Normal(x, x.exp())
+    if not torch.isfinite(x).all():
+        raise ValueError
+    return x * 2
+
+
+def _fill(x):
+    grid = torch.arange(0, torch.tensor([1.0, 3.0])[1].item())
+    grid[-1] = 5
+    grid.add_(1)
+    for at in grid:
+        if at > 2:
+            x = x + at
+    return x
+
+
+@pytest.mark.parametrize("function", [_branch, _branch_twice, _assert, _fill])
+def test_a_module_takes_the_way_that_data_say(function):
+    imported = from_torch(Function(function), (torch.randn(4, 3),))
+    compiled = ml.compile(imported.model, ml.JaxBackend())
+    for number in range(6):
+        x = (2 * torch.randn(3, 2) + 2 * (number % 3)).requires_grad_()
+        x = x.abs().detach().requires_grad_() if number % 2 else x
+        y = function(x)
+        y.sum().backward()
+        data = {"x": x.detach().numpy()}
+        outputs, pull = jax.vjp(lambda d: compiled.evaluate(imported.params, d), data)
+        (gradient,) = pull({"output": jnp.ones((3, 2))})
+        np.testing.assert_allclose(outputs["output"], y.detach(), 1e-6)
+        np.testing.assert_allclose(gradient["x"], x.grad, 1e-5)
+
+
+def _shrink(x):
+    while x.sum() > 1:
+        x = x / 2
+    return x
+
+
+@pytest.mark.parametrize(
+    "function",
+    [_shrink, lambda x: x if x.sum() > 0 else x[0], lambda x: x[: int(x[0, 0])]],
+)
+def test_a_module_that_asks_for_numbers_of_data_is_refused_with_its_line(function):
+    line = function.__code__.co_firstlineno
+    line += function is _shrink
+    with refuses(UnsupportedModuleError, f"{__file__}:{line}"):
+        from_torch(Function(function), (torch.ones(2, 2),))
+
+
+def test_an_assertion_of_a_module_and_a_train_without_a_result_are_no_obstacle():
     from asserting_module import Asserts  # here, since it needs torch
 
     imported = from_torch(Asserts(), (torch.randn(2, 3),))
@@ -447,8 +503,10 @@ def test_a_branch_on_a_buffer_that_forward_changes_is_not_the_old_one():
             self.powers.add_(x.sum().long())
             return x if self.powers[0] > 0 else -x
 
-    with refuses(UnsupportedModuleError, "data"):
-        from_torch(Counts(), (torch.randn(2, 3),))
+    imported = from_torch(Counts(), (torch.ones(2, 3),))
+    compiled = ml.compile(imported.model, ml.JaxBackend())
+    data = {"x": np.full((2, 3), -2, np.float32)}
+    assert compiled.evaluate(imported.params, data)["output"].max() == 2
 
 
 def test_the_module_is_left_as_it_was():

@@ -50,6 +50,17 @@ def _write_in_each(x, m):
     return rows.sum(0)
 
 
+def _scatter(rows, places):
+    start, at = torch.full((3, 4), 0.5), places[:, None].expand(-1, 4)
+    kinds = ("sum", "amax", "amin")
+    found = [
+        start.scatter_reduce(0, at, rows, kind, include_self=own)
+        for kind in kinds
+        for own in (True, False)
+    ]
+    return torch.stack(found)
+
+
 FUNCTIONS = {
     "sum": lambda x, m: x[m].sum() + x.masked_select(m[..., None]).sum(),
     "mean": lambda x, m: x[m].mean(0) + x[m, 1].mean(),
@@ -81,6 +92,7 @@ FUNCTIONS = {
         + x[m, (x[m][:, 0] > 0).long()].sum()
     ),
     "norms": lambda x, m: F.normalize(x[m], dim=-1).sum(0) + x[m].any(),
+    "scatters": lambda x, m: _scatter(x[m], (x[m][:, 0] > 0).long()),
     "columns": lambda x, m: x[:, m[0]].prod(1),
 }
 

@@ -139,15 +139,16 @@ def _convert(
     traced: Any, freedom: str, random_samples: int, tolerance: float
 ) -> ImportedModule:
     from .to_jax import JaxBackend
-    from .to_torch import convert_module
+    from .to_torch import convert_module, export_module
 
     backend = JaxBackend(dtype=traced.float_dtype)
-    converted = convert_module(traced, freedom, _inference(backend))
+    exported, infer = export_module(traced, freedom), _inference(backend)
+    converted = convert_module(exported, traced, infer)
     _refuse_state(traced)
     compiled = _compile(converted, backend)
     # torch traces as if no free length were 1, which Python may ask for.
     if not _agrees_on_ones(traced, compiled, converted, tolerance):
-        converted = convert_module(traced, freedom, _inference(backend), 2)
+        converted = convert_module(exported, traced, infer, 2)
         compiled = _compile(converted, backend)
     certificate = _compare(traced, compiled, converted, random_samples)
     if not certificate.max_error <= tolerance:

@@ -57,8 +57,8 @@ def _add_reduction(names: str, function: Callable[..., Array]) -> None:
 
 _add_reduction("amax max", jnp.max)
 _add_reduction("amin min", jnp.min)
-_add_reduction("any", jnp.any)
-_add_reduction("all", jnp.all)
+_add_reduction("any _is_any_true", jnp.any)
+_add_reduction("all _is_all_true", jnp.all)
 
 
 @aten("aminmax")
@@ -196,6 +196,11 @@ def _vector_norm(
     root = jnp.where(is_zero, 1, total)
     root = jnp.sqrt(root) if ord == 2 else root ** (1 / ord)
     return jnp.where(is_zero, 0, root)
+
+
+@aten("_cdist_forward")
+def _distances(xp: Any, x1: Array, x2: Array, p: float, compute_mode: Any) -> Array:
+    return _vector_norm(xp, x1[..., :, None, :] - x2[..., None, :, :], p, -1)
 
 
 # --- order ------------------------------------------------------------------------

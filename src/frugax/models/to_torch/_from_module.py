@@ -1,216 +1,19 @@
-"""Convert a torch module's exported graph to a model of ATen's operations."""
+"""Convert the programs of a torch module to a model of ATen's operations."""
 
-import contextlib
-import copy
 import dataclasses
-import functools
-import inspect
-import operator
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch._decomp import decomposition_table  # noqa: PLC2701 - it has no public name
-from torch.export.graph_signature import OutputKind
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.utils import _pytree as pytree  # noqa: PLC2701 - the same
 
 from frugax.errors import UnsupportedModuleError
-from frugax.models.aten import find_function
-from frugax.models.graph import (
-    Connection,
-    IOKey,
-    LayerOutput,
-    Model,
-    as_connection,
-    describe_lengths,
-    op,
-)
+from frugax.models.graph import Connection, IOKey, LayerOutput, Model, op
 
-from ._dtypes import TO_NUMPY
-from ._length_conditions import Condition, read_conditions
-from ._masked_rows import rewrite_masked_rows
-from ._traced_calls import TracedCalls
-from ._traced_nodes import CHECKS, first_line, place_of, place_of_error
-
-# From the name of an operation, specs of its tensors, arguments and named arguments to
-# the specs of its results, as the library computes them that will run the model.
-Inference = Callable[..., Sequence[tuple[tuple[int, ...], np.dtype]]]
-
-# How much of the shapes of inputs stays free, from most to least.
-FREEDOMS = ("all axes", "first axis", "none")
-
-
-@dataclasses.dataclass(frozen=True)
-class TracedModule:
-    """A module on its way to a model: its copy, and what its forward was given.
-
-    Attributes:
-        module: a copy, in float32 if it has 16 bits.
-        args: the positional arguments of its forward.
-        kwargs: the others.
-        float_dtype: the dtype of its numbers.
-        half: the dtype that it had, if that has 16 bits.
-    """
-
-    module: torch.nn.Module
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    float_dtype: np.dtype
-    half: torch.dtype | None = None
-
-    @property
-    def tensors(self) -> list[torch.Tensor]:
-        """The tensors among the arguments, in the order of torch.export's inputs."""
-        leaves = pytree.tree_leaves((self.args, self.kwargs))
-        return [v for v in leaves if isinstance(v, torch.Tensor)]
-
-    @functools.cached_property
-    def arrays(self) -> list[np.ndarray]:
-        """The values of these tensors."""
-        return [to_numpy(t) for t in self.tensors]
-
-    def run(self, values: Sequence[np.ndarray], calls: int = 1) -> list[np.ndarray]:
-        """The outputs of the last of some calls for other values of these tensors."""
-        # A forward may change its buffers in place.
-        buffers = {name: b.clone() for name, b in self.module.named_buffers()}
-        # The fast path of torch's attention gives NaN where all keys are masked, and
-        # that which torch.export follows gives 0.
-        fast = torch.backends.mha.get_fastpath_enabled()
-        outputs: list[Any] = []
-        torch.backends.mha.set_fastpath_enabled(False)
-        try:
-            with torch.no_grad():
-                for _ in range(calls):
-                    args, kwargs = self._replace_tensors(values)
-                    outputs = pytree.tree_leaves(self.module(*args, **kwargs))
-            return [to_numpy(t) for t in outputs if torch.is_tensor(t)]
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast)
-            with torch.no_grad():
-                for name, buffer in self.module.named_buffers():
-                    buffer.copy_(buffers[name])
-
-    def run_example(self, calls: int = 1) -> list[np.ndarray]:
-        """The outputs of the last of some calls for the example.
-
-        Raises:
-            UnsupportedModuleError: the module raises.
-        """
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of the module, about its own use
-                return self.run(self.arrays, calls)
-        except Exception as e:  # whatever the user's module raises
-            cast = ""
-            if self.half is not None:
-                cast = f" in float32, which takes the place of {self.half}"
-            raise UnsupportedModuleError(
-                f"the module does not run on the example inputs{cast}"
-                f"{place_of_error(e)}: {first_line(e)}"
-            ) from e
-
-    def find_own_backwards(self) -> list[str]:
-        """The names of `torch.autograd.Function`s that outputs are computed by."""
-        args, kwargs = self._replace_tensors(self.arrays)
-        try:
-            with torch.enable_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of the module, about its own use
-                outputs = pytree.tree_leaves(self.module(*args, **kwargs))
-        except Exception:  # whatever a module raises that has no gradient
-            return []
-        stack: list[Any] = [v.grad_fn for v in outputs if torch.is_tensor(v)]
-        seen: set[Any] = {None}
-        while stack:
-            node = stack.pop()
-            if node not in seen:
-                seen.add(node)
-                stack += [before for before, _ in node.next_functions]
-        functions = {type(node) for node in seen}
-        own = torch.autograd.function.BackwardCFunction
-        return sorted(
-            f.__name__.removesuffix("Backward") for f in functions if issubclass(f, own)
-        )
-
-    def _replace_tensors(self, values: Sequence[np.ndarray]) -> tuple[Any, Any]:
-        """The arguments with other values, which a forward may change in place."""
-        rest = iter(zip(values, self.tensors, strict=True))
-
-        def replace(leaf: Any) -> Any:
-            if not isinstance(leaf, torch.Tensor):
-                return leaf
-            value, old = next(rest)
-            return torch.tensor(value, dtype=old.dtype)
-
-        return pytree.tree_map(replace, (self.args, self.kwargs))
-
-
-def prepare(
-    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> TracedModule:
-    """Copy a module and its arguments; numbers of 16 bits become float32."""
-    numbers = [*module.parameters(), *module.buffers()]
-    leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
-    numbers += [v for v in leaves if isinstance(v, torch.Tensor)]
-    dtypes = [t.dtype for t in numbers if t.is_floating_point()]
-    dtype = dtypes[0] if dtypes else torch.float32
-    if torch.float64 in dtypes and dtype.itemsize > 2:
-        dtype = torch.float64  # whose numbers float32 could not hold
-    module = _copy(module)
-    module.eval()  # whose own result some modules, such as loralib's, forget to return
-    if dtype.itemsize == 2:
-        module, half, dtype = module.float(), dtype, torch.float32
-    else:
-        half = None
-
-    def own(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        # Each a tensor of its own: torch.export takes equal ones for one input.
-        leaf = leaf.detach().clone()
-        return leaf.float() if leaf.dtype == half else leaf
-
-    own_args: tuple[Any, ...]
-    own_args, kwargs = pytree.tree_map(own, (tuple(args), dict(kwargs)))
-    # torch.export lists inputs in the order of the signature.
-    order = list(inspect.signature(module.forward).parameters)
-    place = lambda item: order.index(item[0]) if item[0] in order else len(order)
-    kwargs = dict(sorted(kwargs.items(), key=place))
-    return TracedModule(module, own_args, kwargs, TO_NUMPY[dtype], half)
-
-
-def _copy(module: torch.nn.Module) -> torch.nn.Module:
-    """Copy a module; attributes that have no copy, such as locks, are shared.
-
-    Raises:
-        UnsupportedModuleError: it has no copy even so.
-    """
-    shared: dict[int, Any] = {}
-    try:
-        return copy.deepcopy(module)
-    except Exception:  # whatever an attribute of the user's raises
-        members = ("_modules", "_parameters", "_buffers")
-        for part in module.modules():
-            for name, value in vars(part).items():
-                if name not in members and not _has_copy(value):
-                    shared[id(value)] = value
-    try:
-        return copy.deepcopy(module, shared)
-    except Exception as e:
-        raise UnsupportedModuleError(
-            f"the module cannot be copied, and from_torch leaves your own as it is: "
-            f"{first_line(e)}."
-        ) from e
-
-
-def _has_copy(value: Any) -> bool:
-    try:
-        copy.deepcopy(value)
-    except Exception:  # the same
-        return False
-    return True
+from ._dtypes import to_numpy
+from ._export import Branch, Program
+from ._traced_module import TracedModule
+from ._walk import Gates, Inference, Walk, choose
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,604 +40,123 @@ class ConvertedModule:
 
 
 def convert_module(
-    traced: TracedModule, freedom: str, infer: Inference, least_length: int = 1
+    exported: Program | Branch,
+    traced: TracedModule,
+    infer: Inference,
+    least_length: int = 1,
 ) -> ConvertedModule:
     """Convert a module to a model.
 
     Args:
+        exported: its programs.
         traced: the module.
-        freedom: one of `FREEDOMS`.
         infer: computes the specs of the results of an operation.
         least_length: the least length that a free one may have.
 
     Raises:
-        UnsupportedModuleError: torch cannot trace it, or it has operations without a
-            conversion.
+        UnsupportedModuleError: it has operations without a conversion.
     """
-    exported = _export(traced, freedom)
-    has_masked_rows = rewrite_masked_rows(exported.graph_module)
-    walk = _Walk(exported, traced, infer)
-    model = walk.convert(least_length)
-    inputs = dict(zip(walk.inputs, traced.arrays, strict=True))
-    params = {name: to_numpy(walk.params[name]) for name in walk.used_params}
-    unused = tuple(name for name in walk.params if name not in params)
-    shapes: Any = {name: key.known_shape for name, key in walk.inputs.items()}
+    found = _Conversion(traced, infer, least_length).convert(exported)
+    if not found.outputs:
+        raise UnsupportedModuleError("the module returns no tensor.")
+    connections = [op("identity")(wire) for wire in found.outputs]
+    # An input that no output needs is an input nevertheless.
+    read = _read_keys(connections)
+    ignored = [key for key in found.inputs.values() if key.name not in read]
+    if ignored:
+        pass_on = op("aten", function="alias.default", arguments=("@0",))
+        connections[0] = pass_on(connections[0], *ignored)
+    # JAX sorts the keys of a dictionary, so that numbers need equally many digits.
+    digits = len(str(len(connections) - 1))
+    labels = [f"output{i:0{digits}}" for i in range(len(connections))]
+    labels = ["output"] if len(connections) == 1 else labels
+    results: Any = dict(zip(labels, connections, strict=True))
+    shapes: Any = {name: key.known_shape for name, key in found.inputs.items()}
     return ConvertedModule(
-        model, params, inputs, unused, shapes, has_masked_rows, bool(walk.conditions)
+        Model.create(**results),
+        {name: to_numpy(t) for name, t in found.params.items() if name in read},
+        dict(zip(found.inputs, traced.arrays, strict=True)),
+        tuple(name for name in found.params if name not in read),
+        shapes,
+        found.has_masked_rows,
+        found.has_conditions,
     )
 
 
-# --- tracing ----------------------------------------------------------------------
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """A program, or a choice between programs, as connections.
+
+    Attributes:
+        outputs: those of the module.
+        specs: their shapes in the example and dtypes.
+        inputs: the inputs by name.
+        params: the parameters by name, whether outputs need them or not.
+        has_masked_rows: whether it selects rows by a mask.
+        has_conditions: whether it refuses some values of its free lengths.
+    """
+
+    outputs: list[Any]
+    specs: list[Any]
+    inputs: dict[str, IOKey]
+    params: dict[str, torch.Tensor]
+    has_masked_rows: bool
+    has_conditions: bool
 
 
-def _export(traced: TracedModule, freedom: str) -> Any:
-    args, kwargs = traced.args, traced.kwargs
-    shapes = None
-    if freedom != "none":
-        free = pytree.tree_map(lambda leaf: _dynamic(leaf, freedom), (args, kwargs))
-        shapes = _by_argument(traced, *free)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about torch's own use of its own names
-            with TracedCalls(traced.module):
-                exported = _trace(traced, shapes)
-            # With them torch traces its checks of free lengths anew in each
-            # decomposition, which takes minutes where windows cut an image.
-            exported.example_inputs = None
-            return _decompose(exported)
-    except Exception as e:
-        traced.run_example()
-        remedy = ""
-        if isinstance(e, GuardOnDataDependentSymNode):
-            remedy = ". It asks for a number that depends on data: use torch.where"
-        raise UnsupportedModuleError(
-            f"torch.export cannot trace this module{place_of_error(e)}: "
-            f"{first_line(e)}{remedy}."
-        ) from e
+@dataclasses.dataclass(frozen=True)
+class _Conversion:
+    """What all programs of a module are converted with."""
 
+    traced: TracedModule
+    infer: Inference
+    least_length: int
 
-def _trace(traced: TracedModule, shapes: Any) -> Any:
-    export = functools.partial(
-        torch.export.export,
-        traced.module,
-        traced.args,
-        traced.kwargs,
-        dynamic_shapes=shapes,
-    )
-    try:
-        return export()
-    except GuardOnDataDependentSymNode:
-        # Python asks for a value, such as that of an assertion: reading the source, as
-        # torch can too, leaves assertions in the program.
-        with contextlib.suppress(Exception):
-            return export(strict=True)
-        raise
-
-
-def _by_argument(traced: TracedModule, args: Any, kwargs: Any) -> tuple[Any, ...]:
-    """The shapes of each argument of `forward`, in the order of its signature."""
-    signature = inspect.signature(traced.module.forward)
-    return tuple(signature.bind(*args, **kwargs).arguments.values())
-
-
-def _dynamic(leaf: Any, freedom: str) -> Any:
-    if not isinstance(leaf, torch.Tensor) or leaf.ndim == 0:
-        return None
-    free, fixed = torch.export.Dim.AUTO, torch.export.Dim.STATIC
-    return {
-        # torch fixes lengths of 0 and 1, with a warning.
-        axis: free if length > 1 and (freedom == "all axes" or axis == 0) else fixed
-        for axis, length in enumerate(leaf.shape)
-    }
-
-
-def _decompose(exported: Any) -> Any:
-    """Let torch write operations that the table lacks by others, as far as it can."""
-    core = torch.export.default_decompositions()
-    known = {**decomposition_table, **{k: core[k] for k in core}}
-    return exported.run_decompositions(
-        {
-            k: write
-            for k, write in known.items()
-            # Draws are refused, by the name that the module gives them.
-            if _table_name(k) is None and not str(k).startswith(_DRAWS)
-        }
-    )
-
-
-_DRAWS = ("aten.rand", "aten.bernoulli", "aten.normal")
-
-
-# Operations of other packages that are one of ATen's.
-_ALIASES = {"transformers::grouped_mm_fallback": "_grouped_mm.default"}
-
-
-def _table_name(target: Any) -> str | None:
-    """The name of an operation in the table; None if the table does not have it."""
-    if not isinstance(target, torch._ops.OpOverload):
-        return None
-    if target._schema.name in _ALIASES:
-        return _ALIASES[target._schema.name]
-    if target.namespace != "aten":
-        return None
-    name = target._schema.name.partition("::")[2]
-    name = f"{name}.{target._overloadname}"
-    if find_function(name) is None:
-        return None
-    return name
-
-
-# --- the walk ---------------------------------------------------------------------
-
-_LENGTH_ARITHMETIC = (
-    operator.add,
-    operator.sub,
-    operator.mul,
-    operator.floordiv,
-    operator.mod,
-    operator.neg,
-)
-_CASTS = ("to", "_to_copy")
-
-
-class _Walk:
-    """Values of the nodes of an exported program: connections, tensors and numbers."""
-
-    def __init__(self, exported: Any, traced: TracedModule, infer: Inference) -> None:
-        self.exported, self.infer = exported, infer
-        self.float_dtype = traced.float_dtype
-        self.inputs: dict[str, IOKey] = {}
-        self.params: dict[str, torch.Tensor] = {}
-        self.used_params: dict[str, None] = {}
-        self.keys: dict[str, IOKey] = {}
-        # Names of free lengths and where they are read, by torch's symbol.
-        self.free: dict[Any, str] = {}
-        self.free_lengths: dict[Any, Connection] = {}
-        self.conditions: tuple[Condition, ...] = ()
-        # One tensor under several names is one weight.
-        self.tied: dict[int, str] = {}
-        module = traced.module
-        self.tensors = {
-            **dict(module.named_parameters(remove_duplicate=False)),
-            **dict(module.named_buffers(remove_duplicate=False)),
-            **exported.constants,
-        }
-        self.missing: dict[str, str] = {}
-        # What torch traced, by the id of a connection.
-        self.traced: dict[int, torch.Tensor] = {}
-        self.lengths: dict[int, int] = {}
-        self.alive: list[Connection] = []
-        self.constants: dict[int, tuple[torch.Tensor, Any]] = {}
-
-    def convert(self, least_length: int) -> Model:
-        signature = self.exported.graph_signature
-        weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-        weights |= signature.inputs_to_lifted_tensor_constants
-        values: dict[Any, Any] = {}
-        for node in self.exported.graph.nodes:
-            if node.op != "placeholder":
-                continue
-            if node.name in weights:
-                name = weights[node.name]
-                is_trained = node.name in signature.inputs_to_parameters
-                values[node] = self._weight(name, is_trained=is_trained)
-            elif isinstance(node.meta.get("val"), torch.Tensor):
-                values[node] = self._input(node)
-            else:
-                values[node] = node.meta.get("val")
-        self.conditions = self._read_conditions(values, least_length)
-        for node, value in values.items():
-            if self.conditions and any(value is key for key in self.inputs.values()):
-                check = op(
-                    "aten", function="alias.default", arguments=("@0",),
-                    conditions=self.conditions,
-                )  # fmt: skip
-                values[node] = check(value)
-            self._note(values[node], node.meta.get("val"))
-        outputs = self._run(self.exported.graph_module, values)
-        self._raise_missing()
-        nodes = self.exported.graph.output_node().args[0]
-        kept = [
-            (node, value)
-            for spec, node, value in zip(
-                signature.output_specs, nodes, outputs, strict=True
-            )
-            if spec.kind == OutputKind.USER_OUTPUT and _is_tensor(node)
-        ]
-        if not kept:
-            raise UnsupportedModuleError("the module returns no tensor.")
-        connections = [op("identity")(self._as_wire(value)) for _, value in kept]
-        # An input that no output needs is an input nevertheless.
-        read = _read_keys(connections)
-        ignored = [key for key in self.inputs.values() if key.name not in read]
-        if ignored:
-            pass_on = op("aten", function="alias.default", arguments=("@0",))
-            connections[0] = pass_on(connections[0], *ignored)
-        self.used_params = {k: None for k in self.params if k in read}
-        # JAX sorts the keys of a dictionary, so that numbers need equally many digits.
-        digits = len(str(len(kept) - 1))
-        labels = [f"output{i:0{digits}}" for i in range(len(kept))]
-        labels = ["output"] if len(kept) == 1 else labels
-        results: Any = dict(zip(labels, connections, strict=True))
-        return Model.create(**results)
-
-    # --- values from outside --------------------------------------------------------
-
-    def _input(self, node: Any) -> IOKey:
-        value, name = node.meta["val"], node.name
-        taken = (*self.exported.graph_signature.parameters, *self.inputs)
-        while name in taken:  # as that of a parameter
-            name += "_input"
-        if value.is_complex():
-            raise UnsupportedModuleError(
-                f"the input {name!r} is complex; give its two parts, as of "
-                "torch.view_as_real."
-            )
-        stated = self._dtype_text(value.dtype).removeprefix("dtype:")
-        dtype = {"int": "int32", "float": None}.get(stated, stated)
-        shape = tuple(
-            length if isinstance(length, int) else self._free_name(name, i, length)
-            for i, length in enumerate(value.shape)
+    def convert(self, exported: Program | Branch, gates: Gates = ()) -> _Part:
+        if isinstance(exported, Branch):
+            return self._choose(exported, gates)
+        walk, found = self._walk(exported, gates)
+        found = found[: len(found) - len(exported.questions)]
+        return _Part(
+            [wire for _, wire in found],
+            [walk.spec(value) for value, _ in found],
+            walk.inputs,
+            walk.params,
+            exported.has_masked_rows,
+            bool(walk.conditions),
         )
-        key = self.inputs[name] = IOKey(name, shape, dtype)
-        for i, length in enumerate(value.shape):
-            if isinstance(shape[i], str):
-                self.free_lengths.setdefault(length.node.expr, op("size", axis=i)(key))
-        return key
 
-    def _read_conditions(
-        self, nodes: Iterable[Any], least_length: int
-    ) -> tuple[Condition, ...]:
-        """What must hold of free lengths, so that the model is the module."""
-        least = tuple(
-            (length, ">=", least_length, f"{self.free[symbol]} >= {least_length}")
-            for symbol, length in self.free_lengths.items()
-            if least_length > 1
+    def _walk(self, program: Program, gates: Gates) -> tuple[Walk, list[Any]]:
+        walk = Walk(program.exported, self.traced, self.infer, gates)
+        return walk, walk.outputs(self.least_length)
+
+    def _choose(self, branch: Branch, gates: Gates) -> _Part:
+        """Both ways, of whose results that is taken which the data say."""
+        first = branch.yes
+        while isinstance(first, Branch):
+            first = first.yes
+        _, found = self._walk(first, ())
+        condition = found[branch.number - len(first.questions)][1]
+        # Gradients of the other way are cut off: 0 of them times infinity would be NaN.
+        yes = self.convert(branch.yes, (*gates, (condition, True)))
+        no = self.convert(branch.no, (*gates, (condition, False)))
+        problem = f"forward branches on data{branch.place}, and its two ways have other"
+        if yes.specs != no.specs:
+            raise UnsupportedModuleError(
+                f"{problem} outputs, {yes.specs} and {no.specs}: use torch.where."
+            )
+        shapes = [{k: v.known_shape for k, v in p.inputs.items()} for p in (yes, no)]
+        if shapes[0] != shapes[1]:
+            raise UnsupportedModuleError(f"{problem} free lengths: {shapes}.")
+        pairs = zip(yes.outputs, no.outputs, strict=True)
+        return _Part(
+            [choose(condition, *pair) for pair in pairs],
+            yes.specs,
+            yes.inputs,
+            {**yes.params, **no.params},
+            yes.has_masked_rows or no.has_masked_rows,
+            yes.has_conditions or no.has_conditions,
         )
-        for node in nodes:
-            for length in getattr(node.meta.get("val"), "shape", ()):
-                if isinstance(length, torch.SymInt):
-                    env = length.node.shape_env
-                    return least + read_conditions(env, self.free_lengths, self.free)
-        return least
-
-    def _free_name(self, name: str, axis: int, length: Any) -> Any:
-        symbol = length.node.expr
-        if symbol.is_Integer:  # torch fixed it after it had named it
-            return int(symbol)
-        if not symbol.is_Symbol:
-            # It follows from others, such as twice as many; torch checks it.
-            raise UnsupportedModuleError(f"{name!r} has a length of {symbol}.")
-        return self.free.setdefault(symbol, f"{name}_{axis}")
-
-    def _weight(self, name: str, *, is_trained: bool) -> Any:
-        tensor = self.tensors[name]
-        if not is_trained:
-            return tensor.detach()
-        name = self.tied.setdefault(id(tensor), name)
-        if tensor.is_complex():
-            # As its real and imaginary parts, on a last axis.
-            numbers = torch.view_as_real(tensor.detach().resolve_conj())
-            return _JOIN(self._parameter(name, numbers))
-        return self._parameter(name, tensor)
-
-    def _parameter(self, name: str, tensor: torch.Tensor) -> IOKey:
-        self.params[name] = tensor
-        key = IOKey(name, tuple(tensor.shape), trainable=True)
-        return self.keys.setdefault(name, key)
-
-    # --- nodes ----------------------------------------------------------------------
-
-    def _run(self, module: torch.fx.GraphModule, values: dict[Any, Any]) -> list[Any]:
-        """The outputs of a graph, whose placeholders have values."""
-        for node in module.graph.nodes:
-            if node.op == "get_attr":
-                values[node] = _attribute(module, node.target)
-            elif node.op == "call_function":
-                values[node] = self._call(node, values)
-                self._note(values[node], node.meta.get("val"))
-            elif node.op == "output":
-                outputs = node.args[0]
-                return [
-                    values[n] if isinstance(n, torch.fx.Node) else n for n in outputs
-                ]
-        raise AssertionError("a graph has an output")
-
-    def _call(self, node: Any, values: Mapping[Any, Any]) -> Any:
-        known = lambda v: values[v] if isinstance(v, torch.fx.Node) else v
-        args = torch.fx.map_arg(node.args, known)
-        named = torch.fx.map_arg(node.kwargs, known)
-        held = [args, named]
-        if _holds(held, _Missing):
-            return _MISSING
-        if node.target is operator.getitem and isinstance(args[0], (list, tuple)):
-            return args[0][args[1]]
-        if str(node.target) in _SUBMODULES:
-            return self._inline(node, args)
-        is_aten = isinstance(node.target, torch._ops.OpOverload)
-        packet = node.target._schema.name.partition("::")[2] if is_aten else ""
-        if packet in CHECKS:
-            return None
-        # What no input and no parameter reaches is computed here and now.
-        if not _holds(held, Connection):
-            return self._compute(node, args, named)
-        if packet == "sym_size":
-            return op("size", axis=args[1])(args[0])
-        if node.target in _LENGTH_ARITHMETIC:
-            return node.target(*args)
-        name = _table_name(node.target)
-        if name is None and _draws(node):
-            raise _refuse_draws(node)
-        if name is None:
-            self.missing.setdefault(str(node.target), place_of(node))
-            return _MISSING
-        try:
-            return self._convert(node, name, args, named)
-        except (
-            ArithmeticError, LookupError, NotImplementedError, TypeError, ValueError,
-        ) as e:  # fmt: skip
-            self._raise_missing()
-            raise UnsupportedModuleError(
-                f"from_torch cannot convert {node.target} in {place_of(node)}: "
-                f"{first_line(e)}. Replace this layer, or build this part of the "
-                "model in frugax."
-            ) from e
-
-    def _compute(self, node: Any, args: Any, named: Any) -> Any:
-        if _draws(node) and not _is_off_dropout(node):
-            raise _refuse_draws(node)
-        return node.target(*args, **named)
-
-    def _inline(self, node: Any, args: Any) -> Any:
-        """Run the body of a region, such as one without gradients, as if outside."""
-        at = next(i for i, a in enumerate(args) if isinstance(a, torch.fx.GraphModule))
-        flags, body, given = args[:at], args[at], args[at + 1 :]
-        if "autocast" in str(node.target) and flags[2]:
-            raise UnsupportedModuleError(
-                f"torch.autocast in {place_of(node)}: cast the module beforehand."
-            )
-        places = [n for n in body.graph.nodes if n.op == "placeholder"]
-        outputs = self._run(body, dict(zip(places, given, strict=True)))
-        if "grad" in str(node.target) and not flags[0]:
-            pass_on = op("aten", function="detach.default", arguments=("@0",))
-            outputs = [pass_on(v) if isinstance(v, Connection) else v for v in outputs]
-        return outputs
-
-    def _refuse_wide(self, node: Any) -> None:
-        """Refuse numbers of 64 bits in a module of fewer."""
-        if self.float_dtype == np.float64:
-            return
-        for value in pytree.tree_leaves(node.meta["val"]):
-            dtype = getattr(value, "dtype", None)
-            if dtype in (torch.float64, torch.complex128):
-                raise UnsupportedModuleError(
-                    f"{node.target} in {place_of(node)} is of {dtype}, and the module "
-                    f"of {self.float_dtype}: give from_torch module.double() and "
-                    "inputs in float64, or compute this in float32."
-                )
-
-    def _convert(self, node: Any, name: str, args: Any, named: Any) -> Any:
-        """The operation as a layer, whose results are those that torch traced."""
-        self._refuse_wide(node)
-        if name.partition(".")[0] in _CASTS:
-            # Where and how it is stored changes no number.
-            dtype = node.meta["val"].dtype
-            name, args, named = "_to_copy.default", args[:1], {"dtype": dtype}
-        elif name.startswith("as_strided") and not _fills_memory(node.args[0]):
-            raise NotImplementedError("strides over a part or another order of memory")
-        tensors: list[Any] = []
-        lengths: list[Connection] = []
-
-        def describe(value: Any) -> Any:
-            if isinstance(value, complex):
-                dtype = np.result_type(self.float_dtype, np.complex64)
-                value = torch.from_numpy(np.array(value, dtype))
-            if isinstance(value, torch.Tensor) or (
-                isinstance(value, Connection) and id(value) not in self.lengths
-            ):
-                value = self._as_wire(value)
-                place = next((i for i, t in enumerate(tensors) if t is value), None)
-                if place is None:
-                    place = len(tensors)
-                    tensors.append(value)
-                return f"@{place}"
-            if isinstance(value, Connection):
-                lengths.append(value)
-                return value
-            if isinstance(value, torch.dtype):
-                return self._dtype_text(value)
-            if isinstance(value, (list, tuple)):
-                return tuple(map(describe, value))
-            if value is None or isinstance(value, (bool, int, float, str)):
-                return value
-            raise TypeError(f"an argument of the kind {type(value).__name__}")
-
-        arguments = tuple(map(describe, args))
-        keywords = tuple(
-            (key, describe(value))
-            for key, value in named.items()
-            if key not in _STORAGE_ARGUMENTS
-        )
-        traced = node.meta["val"]
-        if not tensors:  # a new tensor, whose dtype torch may take from its settings
-            keywords = (
-                *(p for p in keywords if p[0] != "dtype"),
-                ("dtype", self._dtype_text(traced.dtype)),
-            )
-        many = isinstance(traced, (list, tuple))
-        self._check(node, name, tensors, arguments, keywords)
-        layer = op(
-            "aten", function=name, arguments=arguments, named=keywords,
-            results=len(traced) if many else 1,
-        )  # fmt: skip
-        # A new tensor reads the array of which it takes a length.
-        wires = tensors or _sources(lengths)
-        results = layer(*wires)
-        if many:
-            return list(results) if isinstance(results, tuple) else [results]
-        return results
-
-    def _check(
-        self,
-        node: Any,
-        name: str,
-        tensors: Sequence[Any],
-        arguments: Any,
-        keywords: Any,
-    ) -> None:
-        """Compare shapes and dtypes of the results that are read with torch's."""
-        specs = [self._spec(t) for t in tensors]
-        fill = lambda v: self._fill_lengths(v)
-        found = self.infer(name, specs, fill(arguments), fill(keywords))
-        traced = node.meta["val"]
-        if not isinstance(traced, (list, tuple)):
-            traced, read = [traced], {0}
-        else:
-            read = {u.args[1] for u in node.users if u.target is operator.getitem}
-        for i in sorted(read):
-            wanted = self._spec(traced[i])
-            shape, dtype = found[i]
-            if (shape, _INT if dtype == np.int64 else dtype) != wanted:
-                raise ValueError(
-                    f"JAX's result is {_format(found[i])}, torch's {_format(wanted)}"
-                )
-
-    def _spec(self, value: Any) -> tuple[tuple[int, ...], np.dtype]:
-        """Shape and dtype of a value in the example, in the model's dtypes."""
-        if isinstance(value, Connection):
-            value = self.traced[id(value)]
-        shape = tuple(map(_hint, value.shape))
-        dtype = TO_NUMPY[value.dtype]
-        return shape, _INT if dtype == np.int64 else dtype
-
-    def _fill_lengths(self, value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(self._fill_lengths, value))
-        return self.lengths.get(id(value), value)
-
-    def _note(self, value: Any, traced: Any) -> None:
-        """Remember what torch traced of a connection."""
-        if isinstance(traced, (list, tuple)) and isinstance(value, (list, tuple)):
-            for one, other in zip(value, traced, strict=False):
-                self._note(one, other)
-        if not isinstance(value, Connection):
-            return
-        if isinstance(traced, torch.SymInt):
-            self.lengths[id(value)] = _hint(traced)
-        elif isinstance(traced, torch.Tensor):
-            self.traced[id(value)] = traced
-        self.alive.append(value)  # an id may be used again
-
-    def _dtype_text(self, dtype: torch.dtype) -> str:
-        """A dtype as an argument: `"float"` where the backend decides how wide."""
-        known = TO_NUMPY.get(dtype)
-        if known is None:
-            raise TypeError(f"the dtype {dtype}")
-        if known == self.float_dtype:
-            return "dtype:float"
-        if known == np.int64:
-            return "dtype:int"
-        if known == np.result_type(self.float_dtype, np.complex64):
-            return "dtype:complex"
-        return f"dtype:{known.name}"
-
-    def _as_wire(self, value: Any) -> Any:
-        """A tensor as a constant, which of complex numbers is made of two."""
-        if not isinstance(value, torch.Tensor):
-            return value
-        before = self.constants.get(id(value))
-        if before is not None:
-            return before[1]
-        if value.is_complex():
-            parts = to_numpy(torch.view_as_real(value.resolve_conj()))
-            wire = _JOIN(parts)
-        else:
-            wire = as_connection(to_numpy(value))
-        self.constants[id(value)] = (value, wire)
-        self._note(wire, value)
-        return wire
-
-    def _raise_missing(self) -> None:
-        if self.missing:
-            listed = "; ".join(f"{op} in {at}" for op, at in self.missing.items())
-            raise UnsupportedModuleError(
-                f"from_torch has no conversion for {listed}: replace these layers, or "
-                "build this part of the model in frugax."
-            )
-
-
-def _sources(lengths: Sequence[Connection]) -> list[Connection]:
-    """The arrays that lengths are taken from."""
-    ports: dict[str, Connection] = {}
-    for length in lengths:
-        describe_lengths(length, ports)
-    return list(ports.values())
-
-
-class _Missing:
-    """The value of an operation that the table lacks."""
-
-
-_MISSING = _Missing()
-# Complex numbers of their two parts.
-_JOIN = op("aten", function="view_as_complex.default", arguments=("@0",))
-_INT = np.dtype(np.int32)
-_SUBMODULES = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
-# Arguments that say where and how a result is stored, and change no number.
-_STORAGE_ARGUMENTS = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
-
-
-def _is_tensor(node: Any) -> bool:
-    meta = getattr(node, "meta", {})  # an output may be a number
-    return isinstance(meta.get("val"), torch.Tensor)
-
-
-def _fills_memory(node: Any) -> bool:
-    """Whether a tensor lies in memory from its start, in the order of its axes."""
-    value = node.meta["val"]
-    return bool(value.is_contiguous()) and int(value.storage_offset()) == 0
-
-
-def _holds(value: Any, kind: type) -> bool:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return any(_holds(v, kind) for v in value)
-    return isinstance(value, kind)
-
-
-def _hint(length: Any) -> int:
-    """A length in the example."""
-    if isinstance(length, int):
-        return length
-    hint = length.node.hint
-    if hint is None:
-        raise NotImplementedError("a shape that depends on data")
-    return int(hint)
-
-
-def _attribute(module: torch.fx.GraphModule, path: str) -> Any:
-    value: Any = module
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value
-
-
-def _draws(node: Any) -> bool:
-    """Whether an operation draws random numbers, or could."""
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-
-
-def _refuse_draws(node: Any) -> UnsupportedModuleError:
-    return UnsupportedModuleError(
-        f"{node.target} in {place_of(node)} draws random numbers, which from_torch "
-        "does not convert: let forward take them as an input."
-    )
-
-
-def _is_off_dropout(node: Any) -> bool:
-    """Whether it is a dropout that lets everything pass."""
-    return "dropout" in node.target._schema.name and not all(node.args[1:3])
 
 
 def _read_keys(connections: Sequence[Connection]) -> set[str]:
@@ -850,24 +172,3 @@ def _read_keys(connections: Sequence[Connection]) -> set[str]:
             seen.add(id(wire.call))
             stack += wire.call.wires.values()
     return names
-
-
-def _format(spec: tuple[tuple[int, ...], np.dtype]) -> str:
-    return f"{spec[1].name}{list(spec[0])}"
-
-
-def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """A tensor as an array; of integers with 64 bits the array has 32."""
-    tensor = tensor.detach().cpu()
-    if tensor.dtype == torch.bfloat16:
-        tensor = tensor.float()
-    array = np.array(tensor.resolve_conj().resolve_neg().numpy())
-    if array.dtype != np.int64:
-        return array
-    # The largest numbers are bounds that nothing reaches.
-    least, most = np.iinfo(np.int32).min, np.iinfo(np.int32).max
-    ends = np.iinfo(np.int64)
-    array = np.where(array == ends.max, most, np.where(array == ends.min, least, array))
-    if array.size and not (array.min() >= least and array.max() <= most):
-        raise OverflowError(f"the integer {np.abs(array).max()} needs 64 bits.")
-    return array.astype(np.int32)

@@ -203,6 +203,8 @@ class _Rewriting:
         if name in ("index_add", "scatter_add") and not self.axes[args["self"]]:
             source = args["source" if name == "index_add" else "src"]
             return self._copy({source: self._fill(source, 0)})
+        if name == "scatter_reduce" and not self.axes[args["self"]]:
+            return self._scatter(args)
         if name in ("nll_loss_forward", "nll_loss2d_forward"):
             target = args["target"]
             return self._copy({target: self._fill(target, args["ignore_index"])})
@@ -235,6 +237,19 @@ class _Rewriting:
             }
             return self._copy(filled)
         raise self._refuse("mixes rows that a mask selects")
+
+    def _scatter(self, args: dict[str, Any]) -> Node:
+        """Rows that are not selected go where the first one goes, and change nothing."""
+        neutral = {"sum": 0, "prod": 1, "amax": "least", "amin": "most"}
+        if args["reduce"] not in neutral:
+            raise self._refuse(
+                f"takes the {args['reduce']} of rows that a mask selects"
+            )
+        source = args["src"]
+        result = self._copy({source: self._fill(source, neutral[args["reduce"]])})
+        # Without a selected row there is no first one.
+        some = self._call(_aten.any.default, self._valid(source))
+        return self._call(_aten.where.self, some, result, self._new(args["self"]))
 
     def _refuse(self, problem: str, remedy: str = _REMEDY) -> UnsupportedModuleError:
         return UnsupportedModuleError(

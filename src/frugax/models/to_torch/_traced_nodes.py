@@ -2,6 +2,7 @@
 
 import re
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import torch
 
 import frugax
 
+_OWN = tuple(f"{Path(m.__file__).parent}/" for m in (torch, frugax) if m.__file__)
+_CHECKED = str(Path(torch.distributions.__file__).parent)
 # Operations that check a program and compute nothing.
 CHECKS = (
     "_assert_async", "_assert_scalar", "_assert_tensor_metadata",
@@ -41,12 +44,24 @@ def place_of(node: torch.fx.Node) -> str:
 
 def place_of_error(error: BaseException) -> str:
     """The last source line of others that an error came through."""
-    own = tuple(str(Path(m.__file__).parent) for m in (torch, frugax) if m.__file__)
-    frames = traceback.extract_tb(error.__traceback__)
+    return place_of_frames(traceback.extract_tb(error.__traceback__))
+
+
+def place_of_frames(frames: Sequence[traceback.FrameSummary]) -> str:
+    """The innermost source line that is neither torch's nor frugax's; or nothing."""
     for frame in reversed(frames):
-        if Path(frame.filename).is_file() and not frame.filename.startswith(own):
+        if Path(frame.filename).is_file() and not frame.filename.startswith(_OWN):
             return f" at {frame.filename}:{frame.lineno}"
     return ""
+
+
+def is_raised_by_others(error: BaseException) -> bool:
+    """Whether code raised it that is neither torch's nor frugax's, such as an assert.
+
+    Checks of distributions' arguments count as such.
+    """
+    *_, last = traceback.extract_tb(error.__traceback__)
+    return not last.filename.startswith(_OWN) or last.filename.startswith(_CHECKED)
 
 
 def first_line(error: BaseException) -> str:

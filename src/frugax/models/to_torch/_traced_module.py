@@ -1,0 +1,188 @@
+"""A torch module on its way to a model, and what it computes."""
+
+import copy
+import dataclasses
+import functools
+import inspect
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree  # noqa: PLC2701 - it has no public name
+
+from frugax.errors import UnsupportedModuleError
+
+from ._dtypes import TO_NUMPY, to_numpy
+from ._traced_nodes import first_line, place_of_error
+
+
+@dataclasses.dataclass(frozen=True)
+class TracedModule:
+    """A module on its way to a model: its copy, and what its forward was given.
+
+    Attributes:
+        module: a copy, in float32 if it has 16 bits.
+        args: the positional arguments of its forward.
+        kwargs: the others.
+        float_dtype: the dtype of its numbers.
+        half: the dtype that it had, if that has 16 bits.
+    """
+
+    module: torch.nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    float_dtype: np.dtype
+    half: torch.dtype | None = None
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors among the arguments, in the order of torch.export's inputs."""
+        leaves = pytree.tree_leaves((self.args, self.kwargs))
+        return [v for v in leaves if isinstance(v, torch.Tensor)]
+
+    @functools.cached_property
+    def arrays(self) -> list[np.ndarray]:
+        """The values of these tensors."""
+        return [to_numpy(t) for t in self.tensors]
+
+    def run(self, values: Sequence[np.ndarray], calls: int = 1) -> list[np.ndarray]:
+        """The outputs of the last of some calls for other values of these tensors."""
+        # A forward may change its buffers in place.
+        buffers = {name: b.clone() for name, b in self.module.named_buffers()}
+        # The fast path of torch's attention gives NaN where all keys are masked, and
+        # that which torch.export follows gives 0.
+        fast = torch.backends.mha.get_fastpath_enabled()
+        outputs: list[Any] = []
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            with torch.no_grad():
+                for _ in range(calls):
+                    args, kwargs = self._replace_tensors(values)
+                    outputs = pytree.tree_leaves(self.module(*args, **kwargs))
+            return [to_numpy(t) for t in outputs if torch.is_tensor(t)]
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
+            with torch.no_grad():
+                for name, buffer in self.module.named_buffers():
+                    buffer.copy_(buffers[name])
+
+    def run_example(self, calls: int = 1) -> list[np.ndarray]:
+        """The outputs of the last of some calls for the example.
+
+        Raises:
+            UnsupportedModuleError: the module raises.
+        """
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of the module, about its own use
+                return self.run(self.arrays, calls)
+        except Exception as e:  # whatever the user's module raises
+            cast = ""
+            if self.half is not None:
+                cast = f" in float32, which takes the place of {self.half}"
+            raise UnsupportedModuleError(
+                f"the module does not run on the example inputs{cast}"
+                f"{place_of_error(e)}: {first_line(e)}"
+            ) from e
+
+    def find_own_backwards(self) -> list[str]:
+        """The names of `torch.autograd.Function`s that outputs are computed by."""
+        args, kwargs = self._replace_tensors(self.arrays)
+        try:
+            with torch.enable_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of the module, about its own use
+                outputs = pytree.tree_leaves(self.module(*args, **kwargs))
+        except Exception:  # whatever a module raises that has no gradient
+            return []
+        stack: list[Any] = [v.grad_fn for v in outputs if torch.is_tensor(v)]
+        seen: set[Any] = {None}
+        while stack:
+            node = stack.pop()
+            if node not in seen:
+                seen.add(node)
+                stack += [before for before, _ in node.next_functions]
+        functions = {type(node) for node in seen}
+        own = torch.autograd.function.BackwardCFunction
+        return sorted(
+            f.__name__.removesuffix("Backward") for f in functions if issubclass(f, own)
+        )
+
+    def _replace_tensors(self, values: Sequence[np.ndarray]) -> tuple[Any, Any]:
+        """The arguments with other values, which a forward may change in place."""
+        rest = iter(zip(values, self.tensors, strict=True))
+
+        def replace(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return leaf
+            value, old = next(rest)
+            return torch.tensor(value, dtype=old.dtype)
+
+        return pytree.tree_map(replace, (self.args, self.kwargs))
+
+
+def prepare(
+    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> TracedModule:
+    """Copy a module and its arguments; numbers of 16 bits become float32."""
+    numbers = [*module.parameters(), *module.buffers()]
+    leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
+    numbers += [v for v in leaves if isinstance(v, torch.Tensor)]
+    dtypes = [t.dtype for t in numbers if t.is_floating_point()]
+    dtype = dtypes[0] if dtypes else torch.float32
+    if torch.float64 in dtypes and dtype.itemsize > 2:
+        dtype = torch.float64  # whose numbers float32 could not hold
+    module = _copy(module)
+    module.eval()  # whose own result some modules, such as loralib's, forget to return
+    if dtype.itemsize == 2:
+        module, half, dtype = module.float(), dtype, torch.float32
+    else:
+        half = None
+
+    def own(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        # Each a tensor of its own: torch.export takes equal ones for one input.
+        leaf = leaf.detach().clone()
+        return leaf.float() if leaf.dtype == half else leaf
+
+    own_args: tuple[Any, ...]
+    own_args, kwargs = pytree.tree_map(own, (tuple(args), dict(kwargs)))
+    # torch.export lists inputs in the order of the signature.
+    order = list(inspect.signature(module.forward).parameters)
+    place = lambda item: order.index(item[0]) if item[0] in order else len(order)
+    kwargs = dict(sorted(kwargs.items(), key=place))
+    return TracedModule(module, own_args, kwargs, TO_NUMPY[dtype], half)
+
+
+def _copy(module: torch.nn.Module) -> torch.nn.Module:
+    """Copy a module; attributes that have no copy, such as locks, are shared.
+
+    Raises:
+        UnsupportedModuleError: it has no copy even so.
+    """
+    shared: dict[int, Any] = {}
+    try:
+        return copy.deepcopy(module)
+    except Exception:  # whatever an attribute of the user's raises
+        members = ("_modules", "_parameters", "_buffers")
+        for part in module.modules():
+            for name, value in vars(part).items():
+                if name not in members and not _has_copy(value):
+                    shared[id(value)] = value
+    try:
+        return copy.deepcopy(module, shared)
+    except Exception as e:
+        raise UnsupportedModuleError(
+            f"the module cannot be copied, and from_torch leaves your own as it is: "
+            f"{first_line(e)}."
+        ) from e
+
+
+def _has_copy(value: Any) -> bool:
+    try:
+        copy.deepcopy(value)
+    except Exception:  # the same
+        return False
+    return True
