@@ -1,8 +1,10 @@
-"""Faults that a seed injects into callbacks and sinks, and full disks."""
+"""Faults that a seed injects into callbacks and sinks, full disks, and threads."""
 
 import contextlib
 import resource
 import signal
+import sys
+import threading
 import time
 
 import numpy as np
@@ -55,3 +57,17 @@ def full_disk(size):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
+
+
+def at_once(call, *, threads=4):
+    """Call a function in threads that change as often as they can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        workers = [threading.Thread(target=call) for _ in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    finally:
+        sys.setswitchinterval(interval)

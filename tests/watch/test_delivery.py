@@ -1,6 +1,5 @@
 """With every fault of a sink, memory keeps its cap and losses are reported."""
 
-import sys
 import threading
 import time
 import tracemalloc
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from fault_injection import at_once
 from frugax.watch.delivery import (
     KINDS,
     EventQueue,
@@ -310,21 +310,7 @@ def test_the_queue_keeps_to_its_cap_and_drops_the_least_important(moves):
 
 def test_threads_may_put_at_the_same_time():
     outlet = SinkWorker(sink := Sink(), max_bytes=64 << 20)
-    switch = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        threads = [
-            threading.Thread(
-                target=lambda: [outlet.put([event("summary", i)]) for i in range(300)]
-            )
-            for _ in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(switch)
+    at_once(lambda: [outlet.put([event("summary", i)]) for i in range(300)])
     assert outlet.close()
     assert len(sink.got) == 1200
     assert outlet.losses.tally("summary").kept == 1200

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import threading
 
 import jax
 import jax.monitoring
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fault_injection import at_once
 from frugax import OverheadBudget
 from frugax.watch import Journal, Watcher, jit, probes, read
 from frugax.watch.probes import collect, frame, record, summarise
@@ -146,16 +146,7 @@ def test_threads_that_call_at_once_are_steps_of_their_own():
         for _ in range(100):
             watched(X)
 
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=calls) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(before)
+    at_once(calls)
     assert sorted(step for step, _ in taker.got) == [*range(401)]
 
 

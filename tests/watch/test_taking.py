@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fault_injection import full_disk
+from fault_injection import at_once, full_disk
 from frugax import OverheadBudget, watch
 from frugax.errors import OutputError
 from frugax.watch._entries import StepMetrics
@@ -324,26 +324,14 @@ class Gone(Given):
         raise RuntimeError("the device is gone")
 
 
-def test_a_program_of_callbacks_loses_no_summary_without_collections(tmp_path):
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        watcher = taking(journal, "minimal")
-        threads = [
-            threading.Thread(
-                target=lambda: [
-                    watcher.ingest_callback("summary", "s", {"x": np.ones(3)})
-                    for _ in range(500)
-                ]
-            )
-            for _ in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        watcher.finish()
-        tally = watcher.losses.tally("summary")
-        assert (tally.given, tally.kept, tally.lost) == (2000, 2000, 0)
-    assert len(watch.read(tmp_path / "a", strict=True).streams["s"]) == 2000
+def test_a_program_of_callbacks_loses_no_summary_without_collections(journal):
+    watcher = taking(journal, "minimal")
+    x = {"x": np.ones(3)}
+    at_once(lambda: [watcher.ingest_callback("summary", "s", x) for _ in range(500)])
+    back = finished(watcher, journal)
+    tally = watcher.losses.tally("summary")
+    assert (tally.given, tally.kept, tally.lost) == (2000, 2000, 0)
+    assert len(back.streams["s"]) == 2000
 
 
 def test_a_callback_that_finds_no_room_loses_its_record_and_counts_it(journal):

@@ -1,14 +1,15 @@
 """The cache keeps to its limit and evicts what was used longest ago."""
 
+import itertools
 import math
 import sys
-import threading
 
 import numpy as np
 import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from fault_injection import at_once
 from frugax.compat.visualization import VisualizationCache
 from refusals import refuses
 
@@ -57,8 +58,10 @@ def test_many_threads_leave_it_in_order():
     cache = VisualizationCache(max_memory_mb=0.05)
     wrong = []
 
-    def work(seed):
-        rng = np.random.default_rng(seed)
+    seeds = itertools.count()
+
+    def work():
+        rng = np.random.default_rng(next(seeds))
         for _ in range(150):
             key = int(rng.integers(8))
             match rng.integers(4):
@@ -71,16 +74,7 @@ def test_many_threads_leave_it_in_order():
                     if value is not None and value[0] != key:
                         wrong.append((key, value[0]))
 
-    threads = [threading.Thread(target=work, args=(s,)) for s in range(6)]
-    old = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(old)
+    at_once(work, threads=6)
     assert not wrong
     kept = [value for key in "01234567" if (value := cache.get(key)) is not None]
     assert cache.nbytes == sum(v.nbytes + HEADER for v in kept) <= 50 * KB

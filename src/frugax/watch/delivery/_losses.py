@@ -2,9 +2,10 @@
 
 import dataclasses
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from ..sinks import Kind
 
@@ -16,6 +17,7 @@ Why: TypeAlias = Literal[
     "closed",
     "refused",
 ]
+_REASONS: tuple[Why, ...] = get_args(Why)
 # Most important first. When room is short, records are dropped from the end.
 KINDS: tuple[Kind, ...] = ("summary", "scalar", "frame")
 _PLURALS = {"summary": "summaries", "scalar": "scalars", "frame": "frames"}
@@ -67,44 +69,40 @@ class Losses:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._given: dict[Kind, int] = dict.fromkeys(KINDS, 0)
-        self._kept: dict[Kind, int] = dict.fromkeys(KINDS, 0)
-        self._left_out: dict[Kind, int] = dict.fromkeys(KINDS, 0)
-        self._dropped: dict[Kind, dict[Why, int]] = {kind: {} for kind in KINDS}
+        # By class, and by what became of them: a reason for those that are lost.
+        self._counts: dict[Kind, Counter[str]] = {kind: Counter() for kind in KINDS}
 
     def give(self, kind: Kind, count: int = 1) -> None:
         """Count records that came."""
-        with self._lock:
-            self._given[kind] += count
+        self._add(kind, "given", count)
 
     def keep(self, kind: Kind, count: int = 1) -> None:
         """Count records that arrived."""
-        with self._lock:
-            self._kept[kind] += count
+        self._add(kind, "kept", count)
 
     def leave_out(self, kind: Kind, count: int = 1) -> None:
         """Count records that nobody asked for; these are not lost."""
-        with self._lock:
-            self._left_out[kind] += count
+        self._add(kind, "left out", count)
 
     def drop(self, kind: Kind, count: int = 1, *, why: Why) -> None:
         """Count lost records."""
+        self._add(kind, why, count)
+
+    def _add(self, kind: Kind, what: str, count: int) -> None:
         with self._lock:
-            dropped = self._dropped[kind]
-            dropped[why] = dropped.get(why, 0) + count
+            self._counts[kind][what] += count
 
     def tally(self, kind: Kind) -> Tally:
         """Return the counts of one class."""
         with self._lock:
-            dropped: dict[Why, int] = {
-                why: n for why, n in self._dropped[kind].items() if n
-            }
-            return Tally(
-                self._given[kind],
-                self._kept[kind],
-                self._left_out[kind],
-                MappingProxyType(dropped),
-            )
+            counts = self._counts[kind].copy()
+        dropped: dict[Why, int] = {why: counts[why] for why in _REASONS if counts[why]}
+        return Tally(
+            counts["given"],
+            counts["kept"],
+            counts["left out"],
+            MappingProxyType(dropped),
+        )
 
     @property
     def tallies(self) -> dict[Kind, Tally]:

@@ -34,10 +34,6 @@ _MEDIA_TYPES = {
     "css": "text/css; charset=utf-8",
     "svg": "image/svg+xml",
 }
-_STATIC_FILES = (
-    "app.css", "app.js", "chart.js", "details.js", "favicon.svg", "format.js",
-    "frames.js", "histogram.js", "index.html", "paint.js", "tables.js",
-)  # fmt: skip
 # Limits of one answer: a request must not be able to make the server encode the whole
 # journal.
 _MAX_ROWS = 500
@@ -192,7 +188,7 @@ class _Answers:
 def _read_files() -> dict[str, bytes]:
     """Read all files at the start: a request only selects one by its exact name."""
     folder = importlib.resources.files("frugax.watch.serve").joinpath("static")
-    files = {name: folder.joinpath(name).read_bytes() for name in _STATIC_FILES}
+    files = {file.name: file.read_bytes() for file in folder.iterdir()}
     files |= {name: text.encode() for name, text in FRAME_MODULES.items()}
     # The colours of every page of frugax, light and dark.
     files["app.css"] = page_theme().encode() + files["app.css"]

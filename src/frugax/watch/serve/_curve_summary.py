@@ -50,9 +50,8 @@ class CurveSummary:
     def restore(cls, buckets: Shaped[np.ndarray, " n"], size: int) -> "CurveSummary":
         """Make a summary again from its buckets."""
         summary = cls()
-        summary._buckets, summary.size = buckets, size
-        summary.points = int(buckets["count"].sum() + buckets["holes"].sum())
-        summary.last = _newest_mean(buckets)
+        summary.size = size
+        summary._take(buckets)
         return summary
 
     @property
@@ -93,10 +92,16 @@ class CurveSummary:
         buckets = self.buckets
         buckets = buckets[buckets["first"] <= step].copy()
         buckets["last"] = np.minimum(buckets["last"], step)
-        self._buckets = buckets
         self._steps, self._values, self._waiting = [], [], 0
+        self._take(buckets)
+
+    def _take(self, buckets: Shaped[np.ndarray, " n"]) -> None:
+        self._buckets = buckets
         self.points = int(buckets["count"].sum() + buckets["holes"].sum())
-        self.last = _newest_mean(buckets)
+        finite = buckets[buckets["count"] > 0]
+        self.last = None
+        if len(finite):
+            self.last = float(finite["sum"][-1] / finite["count"][-1])
 
     def _fold(self) -> None:
         """Move whole buckets of the points that wait to the others."""
@@ -114,11 +119,6 @@ class CurveSummary:
         while len(self._buckets) > MAX_BUCKETS:
             self._buckets = merge_pairs(self._buckets)
             self.size *= 2
-
-
-def _newest_mean(buckets: Shaped[np.ndarray, " n"]) -> float | None:
-    finite = buckets[buckets["count"] > 0]
-    return float(finite["sum"][-1] / finite["count"][-1]) if len(finite) else None
 
 
 def merge_pairs(buckets: Shaped[np.ndarray, " n"]) -> Shaped[np.ndarray, " m"]:

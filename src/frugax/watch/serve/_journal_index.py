@@ -109,10 +109,8 @@ class JournalIndex:
                 raise LookupError(
                     f"there is no frame {number}: 0 to {arrays.count - 1} are held."
                 )
-            block, at = found.locate(column, number)
-            record = int(np.flatnonzero(block.columns[column].present)[at])
-            values = self._unpack(block, column)[at]
-            return number, int(block.steps[record]), values
+            block, record, at = found.locate(column, number)
+            return number, int(block.steps[record]), self._unpack(block, column)[at]
 
     def histogram(self, stream: str, count: int) -> dict[str, Any]:
         """Return at most `count` histograms of a stream, evenly spaced, for JSON.
@@ -128,8 +126,7 @@ class JournalIndex:
                 name: [] for name in ("steps", "counts", "low", "high")
             }
             for number in chosen.tolist():
-                block, at = found.locate("counts", number)
-                record = int(np.flatnonzero(block.columns["counts"].present)[at])
+                block, record, at = found.locate("counts", number)
                 told["steps"].append(int(block.steps[record]))
                 told["counts"].append(self._unpack(block, "counts")[at].tolist())
                 row = _row(block, ("low", "high"), record)
@@ -313,11 +310,13 @@ class _StreamIndex:
             inside = int(block.columns[column].present[:records].sum())
         return max(arrays.start_of(at) + inside - 1, 0)
 
-    def locate(self, column: str, number: int) -> tuple[Appended, int]:
-        """Return the block of an array, and its number among those of the block."""
+    def locate(self, column: str, number: int) -> tuple[Appended, int, int]:
+        """Return the block of an array, its record there, and its number there."""
         arrays = self.arrays[column]
         at = bisect_right(arrays.ends, number)
-        return self.read(at), number - arrays.start_of(at)
+        block, inside = self.read(at), number - arrays.start_of(at)
+        record = int(np.flatnonzero(block.columns[column].present)[inside])
+        return block, record, inside
 
     def outline(self) -> dict[str, Any]:
         frames = {
