@@ -109,7 +109,7 @@ class JournalWriter:
         kept = {
             name: column
             for name, column in rows.columns.items()
-            if Journal.check_column(name, column, is_named=is_named) is None
+            if Journal.takes_column(name, column, is_named=is_named)
         }
         if kept and len(kept) < len(rows.columns):
             count = 0

@@ -18,15 +18,7 @@ from frugax.errors import OutputError
 
 from ._open_block import Columns, OpenBlock, record_bytes
 from ._scanner import NOT_CLOSED, LostRange, Rewound, Scanner, open_journal
-from ._validation import (
-    as_numbers,
-    as_step,
-    as_steps,
-    check_dtype,
-    check_name,
-    check_names,
-    check_size,
-)
+from ._validation import as_step, as_steps, check_name, check_names
 from .blocks import encode_mark
 from .framing import encode_header
 
@@ -311,8 +303,8 @@ class Journal:
         self._write_blocks()
 
     @staticmethod
-    def check_column(name: object, column: Any, *, is_named: bool) -> str | None:
-        """Return why a column of records cannot be stored; None if it can.
+    def takes_column(name: str, column: np.ndarray, *, is_named: bool) -> bool:
+        """Return whether a column of records can be stored.
 
         Args:
             name: the name of the column.
@@ -320,17 +312,12 @@ class Journal:
             is_named: whether it is for a named stream, which takes arrays too.
         """
         try:
-            check_name(name, "a name")
-            if column.ndim == 1:
-                as_numbers(str(name), column)
-            elif not is_named:
-                return f"{name!r} must be one number for each step."
-            else:
-                check_dtype(str(name), column.dtype)
-                check_size(str(name), column.shape[1:], column.dtype.itemsize)
-        except (TypeError, ValueError) as e:
-            return str(e)
-        return None
+            check_names([name])
+            block = OpenBlock("named" if is_named else "")
+            block.convert_columns({name: column}, len(column))
+        except (TypeError, ValueError):
+            return False
+        return True
 
     @_locked
     def flush(self) -> None:
