@@ -1,13 +1,15 @@
 """`models.load`: read a saved model and weights without running code; compile it."""
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from frugax.budget import from_plain
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
 from ._compile import compile
@@ -15,16 +17,15 @@ from .graph import Spec
 from .serialization import (
     CONSTANT_PREFIX,
     DTYPES,
-    KEY_OPTIONS,
     MAX_JSON_BYTES,
     METADATA_KEY,
     VERSION,
+    ArrayConstant,
+    NumberConstant,
     assign_weights,
-    check_type,
     constant_from_json,
     layer_from_dict,
     read_safetensors,
-    require_fields,
 )
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def load(
     tensors = read_safetensors(path)
     description = _read_description(tensors.metadata, path)
     try:
-        model = layer_from_dict(description["model"])
+        model = layer_from_dict(description.model)
         how = _options(description, tensors.arrays) | options
     except (TypeError, ValueError) as e:
         raise UnsupportedFileError(f"{os.fspath(path)}: {e}") from e
@@ -105,7 +106,7 @@ def load(
         compiled,
         arrays,
         os.fspath(path),
-        keep=description["dtype"] == backend.dtype.name,
+        keep=description.dtype == backend.dtype.name,
         cast=cast,
         allow_non_finite=allow_non_finite,
     )
@@ -114,30 +115,25 @@ def load(
 
 def _read_description(
     metadata: Mapping[str, str], path: str | os.PathLike[str]
-) -> dict[str, Any]:
+) -> "_Description":
     where = Path(path)
     if METADATA_KEY not in metadata:
         raise UnsupportedFileError(
             f"{where}: it holds arrays but no model; describe and compile the model "
             "yourself and use load_state_dict."
         )
-    text = metadata[METADATA_KEY]
     try:
-        description = require_fields(_parse_json(text), "", {"version"}, others=True)
-        check_type(description["version"], int, "version")
-    except (TypeError, ValueError, RecursionError) as e:  # JSON may nest without limit
+        plain = _parse_json(metadata[METADATA_KEY])
+        version = from_plain(int, plain["version"], at="version")
+        # A newer version may have other fields.
+        description = from_plain(_Description, plain) if version <= VERSION else None
+    except (TypeError, ValueError, LookupError, RecursionError) as e:
         raise CorruptFileError(f"{where}: its description is damaged: {e}") from e
-    if description["version"] > VERSION:
+    if description is None:
         raise UnsupportedFileError(
-            f"{where}: it is of version {description['version']}; this frugax reads "
-            f"up to {VERSION}: update frugax."
+            f"{where}: it is of version {version}; this frugax reads up to "
+            f"{VERSION}: update frugax."
         )
-    try:
-        require_fields(
-            description, "", {"version", "model", "dtype", "compile", "constants"}
-        )
-    except (TypeError, ValueError) as e:
-        raise CorruptFileError(f"{where}: its description is damaged: {e}") from e
     return description
 
 
@@ -147,39 +143,49 @@ def _parse_json(text: str) -> Any:
     return json.loads(text)
 
 
-def _options(description: dict[str, Any], arrays: Mapping[str, Any]) -> dict[str, Any]:
-    how = require_fields(
-        description["compile"], "compile", {"shapes", "inference", *KEY_OPTIONS}
-    )
-    check_type(how["inference"], bool, "compile.inference")
-    options: dict[str, Any] = {"inference": how["inference"]}
-    for name in KEY_OPTIONS:
-        value = how[name]
-        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-            raise TypeError(f"compile.{name}: a list of texts is needed.")
-        options[name] = tuple(value)
+@dataclasses.dataclass(frozen=True)
+class _Stated:
+    shape: tuple[int | str | None, ...]
+    dtype: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _CompileOptions:
+    """The arguments of `compile` in a file."""
+
+    shapes: Mapping[str, _Stated]
+    inference: bool
+    data_keys: tuple[str, ...]
+    discard_keys: tuple[str, ...]
+    trainable_keys: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Description:
+    version: int
+    model: Any
+    dtype: str
+    compile: _CompileOptions
+    # Of arrays None: they are among the weights.
+    constants: Mapping[str, NumberConstant | ArrayConstant | None]
+
+
+def _options(given: _Description, arrays: Mapping[str, Any]) -> dict[str, Any]:
     shapes: dict[str, Any] = {}
-    given = require_fields(how["shapes"], "compile.shapes", set(), others=True)
-    for key, stated in given.items():
-        at = f"compile.shapes.{key}"
-        require_fields(stated, at, {"shape", "dtype"})
-        if not isinstance(stated["shape"], list):
-            raise TypeError(f"{at}: this is not a shape: {stated!r:.60}.")
-        shape, dtype = tuple(stated["shape"]), stated["dtype"]
-        check_type(shape, tuple[int | str | None, ...], f"{at}.shape")
-        names: Any = (None, *DTYPES)
-        check_type(dtype, Literal[names], f"{at}.dtype")  # pyrefly: ignore[invalid-literal]
-        shapes[key] = shape
-        if dtype is not None:
-            shapes[key] = Spec(shape, DTYPES[dtype])
+    for key, stated in given.compile.shapes.items():
+        shapes[key] = stated.shape
+        if stated.dtype is not None:
+            if stated.dtype not in DTYPES:
+                at = f"compile.shapes.{key}.dtype"
+                raise ValueError(f"{at}: there is no dtype {stated.dtype!r:.60}.")
+            shapes[key] = Spec(stated.shape, DTYPES[stated.dtype])
     constants: dict[str, Any] = {}
-    for key, value in require_fields(
-        description["constants"], "constants", set(), others=True
-    ).items():
+    for key, value in given.constants.items():
         if value is None:
             if CONSTANT_PREFIX + key not in arrays:
                 raise ValueError(f"constants.{key}: its array is not in the file.")
             constants[key] = np.array(arrays[CONSTANT_PREFIX + key])
         else:
             constants[key] = constant_from_json(value, f"constants.{key}").value
-    return {**options, "shapes": shapes, "constant_keys": constants}
+    own = {"shapes": shapes, "constant_keys": constants}
+    return {**vars(given.compile), **own}

@@ -16,27 +16,31 @@ from ._from_dict import layer_from_dict
 from ._safetensors import SafetensorsFile, read_safetensors, write_safetensors
 from ._save import (
     CONSTANT_PREFIX,
-    KEY_OPTIONS,
     MAX_JSON_BYTES,
     METADATA_KEY,
     VERSION,
     save,
 )
 from ._to_dict import layer_to_dict
-from ._values import DTYPES, check_type, constant_from_json, require_fields
+from ._values import (
+    DTYPES,
+    ArrayConstant,
+    NumberConstant,
+    constant_from_json,
+)
 
 __all__ = [
     "CONSTANT_PREFIX",
     "DTYPES",
-    "KEY_OPTIONS",
     "MAX_JSON_BYTES",
     "METADATA_KEY",
     "VERSION",
+    "ArrayConstant",
     "CompiledWeights",
     "ExportedModel",
+    "NumberConstant",
     "SafetensorsFile",
     "assign_weights",
-    "check_type",
     "constant_from_json",
     "expected_weights",
     "export",
@@ -45,7 +49,6 @@ __all__ = [
     "layer_to_dict",
     "load_exported",
     "read_safetensors",
-    "require_fields",
     "save",
     "weights_by_block",
     "write_safetensors",

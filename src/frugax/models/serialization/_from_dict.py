@@ -5,9 +5,10 @@ so your own layers must be imported before a file that uses them is read.
 """
 
 import dataclasses
-import difflib
+from collections.abc import Mapping
 from typing import Any
 
+from frugax.budget import from_plain, suggest
 from frugax.errors import UnsupportedFileError
 from frugax.models.graph import (
     LAYERS,
@@ -27,6 +28,8 @@ from frugax.models.graph import (
 from ._to_dict import FORMAT, VERSION
 from ._values import (
     MAX_DEPTH,
+    ArrayConstant,
+    NumberConstant,
     check_size,
     check_type,
     constant_from_json,
@@ -34,9 +37,72 @@ from ._values import (
     join_place,
     place_prefix,
     reject_layer,
-    require_fields,
     value_from_json,
 )
+
+# --- what a file holds, for `from_plain` ------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _File:
+    format: str
+    version: int
+    layer: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class _Key:
+    key: str
+    shape: tuple[int | str | None, ...] | None = None
+    dtype: str | None = None
+    expose: bool = False
+    trainable: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class _Result:
+    call: int
+    port: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Weight:
+    call: int
+    weight: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    layer: Any
+    wires: Mapping[str, _Key | _Result | _Weight | NumberConstant | ArrayConstant]
+    names: Mapping[str, _Key]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Model:
+    kind: str
+    calls: tuple[_Call, ...]
+    named: Mapping[str, _Result]
+    exposed: tuple[str, ...]
+    last: _Result | None
+    name: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _SameModel:
+    kind: str
+    model: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Op:
+    kind: str
+    op: str
+    attributes: Mapping[str, Any]
+    name: str | None = None
+
+
+# --- layers -----------------------------------------------------------------------
 
 
 def layer_from_dict(data: Any) -> Layer:
@@ -55,18 +121,16 @@ def layer_from_dict(data: Any) -> Layer:
     # First of all, without recursion: the walk below recurses and would overflow
     # Python's stack on a hostile file.
     check_size(data)
-    # Other fields are allowed until the version is known: a newer one may have more,
-    # and its reader deserves the error about the version.
-    require_fields(data, "", {"format", "version"}, others=True)
-    if data["format"] != FORMAT or type(data["version"]) is not int:
-        raise ValueError(f"this is not a {FORMAT}: format is {data['format']!r:.40}.")
-    if data["version"] > VERSION:
+    # A newer version may have other fields: its reader deserves an error about that.
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise ValueError(f"this is not a {FORMAT}: its format is not {FORMAT!r}.")
+    version = from_plain(int, data.get("version"), at="version")
+    if version > VERSION:
         raise UnsupportedFileError(
-            f"the model is of version {data['version']}; this frugax reads up to "
-            f"{VERSION}: update frugax."
+            f"the model is of version {version}; this frugax reads up to {VERSION}: "
+            "update frugax."
         )
-    require_fields(data, "", {"format", "version", "layer"})
-    return _LayerReader().layer(data["layer"], "")
+    return _LayerReader().layer(from_plain(_File, data).layer, "")
 
 
 class _LayerReader:
@@ -87,8 +151,7 @@ class _LayerReader:
 
     def _build(self, data: Any, place: str) -> Layer:
         """Build a layer at any depth."""
-        kind = require_fields(data, place, {"kind"}, others=True)["kind"]
-        check_type(data.get("name"), str | None, join_place(place, "name"))
+        kind = data.get("kind") if isinstance(data, dict) else None
         if kind == "Model":
             return self.model(data, place)
         if kind == "same":
@@ -101,33 +164,25 @@ class _LayerReader:
         # Base classes are in the registry but are not layers of a file: an op or a
         # model has a form of its own.
         if cls in (Layer, Primitive, Composite, OpLayer) or issubclass(cls, Model):
-            close = difflib.get_close_matches(str(kind), LAYERS, n=2)
-            hint = ""
-            if close:
-                hint = f" Did you mean {' or '.join(close)}?"
             raise ValueError(
-                f"{place_prefix(place)}there is no layer {kind!r:.60}.{hint} If it "
-                "is your own, import its module first."
+                f"{place_prefix(place)}there is no layer {kind!r:.60}."
+                f"{suggest(kind, LAYERS)} If it is your own, import its module first."
             )
-        fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
         # Fields with defaults may be missing, so that a layer can gain a setting
         # without a new version of the format.
-        needed = {
-            name
-            for name, f in fields.items()
-            if f.default is dataclasses.MISSING
-            and f.default_factory is dataclasses.MISSING
-        }
-        require_fields(data, place, {"kind", *needed}, optional=set(fields))
+        fields = [f.name for f in dataclasses.fields(cls) if f.init]
         hints = field_types(cls, place)
         settings = {}
         for key, value in data.items():
-            if key != "kind":
-                where = join_place(place, key)
-                settings[key] = value_from_json(value, where, self.layer)
-                # Checked by the annotations, since dataclasses do not check anything: a
-                # text as a dimension would fail much later, inside JAX.
-                check_type(settings[key], hints[key], where)
+            if key == "kind":
+                continue
+            where = join_place(place, key)
+            if key not in fields:
+                raise ValueError(f"{where}: unknown key.{suggest(key, fields)}")
+            settings[key] = value_from_json(value, where, self.layer)
+            # Checked by the annotations, since dataclasses do not check anything: a
+            # text as a dimension would fail much later, inside JAX.
+            check_type(settings[key], hints[key], where)
         try:
             # A layer's own checks run in its __post_init__.
             return cls(**settings)
@@ -136,10 +191,8 @@ class _LayerReader:
 
     def same(self, data: dict[str, Any], place: str) -> Model:
         """The model with a number that was built before."""
-        number = require_fields(data, place, {"kind", "model"})["model"]
-        model = None
-        # By exact type: True would be model 1, and -1 the last one.
-        if type(number) is int and 0 <= number < len(self.models):
+        number, model = from_plain(_SameModel, data, at=place).model, None
+        if 0 <= number < len(self.models):
             model = self.models[number]
         if model is None:
             at = join_place(place, "model")
@@ -152,57 +205,50 @@ class _LayerReader:
         # the writer counted.
         number = len(self.models)
         self.models.append(None)
-        needed = {"kind", "calls", "named", "exposed", "last"}
-        require_fields(data, place, needed, optional={"name"})
-        model = Model(name=data.get("name"))
+        given = from_plain(_Model, data, at=place)
+        model = Model(name=given.name)
         calls: list[LayerCall] = []
-        for i, given in enumerate(_list(data["calls"], join_place(place, "calls"))):
-            at = join_place(place, f"calls[{i}]")
-            require_fields(given, at, {"layer", "wires", "names"})
-            layer = self.layer(given["layer"], f"{at}.layer")
+        for i, call in enumerate(given.calls):
+            layer = self.layer(call.layer, join_place(place, f"calls[{i}].layer"))
             calls.append(LayerCall(layer, {}, {}, by_name=True, owner=model))
         # All layers are built before any wire, as a wire may lead to a later call.
         wiring = _CallReader(calls, place)
-        for i, given in enumerate(data["calls"]):
-            wires = wiring.wires(i, given["wires"])
-            names = wiring.names(i, given["names"])
+        for i, call in enumerate(given.calls):
+            wires, names = wiring.wires(i, call), wiring.names(i, call)
             # In place: a circle of layers is legal here, so wires of other calls may
             # refer to this one before its own wires are known.
             calls[i].wires = wires
             calls[i].names = names
         where = join_place(place, "named")
-        named = require_fields(data["named"], where, set(), others=True)
-        results = {k: wiring.result(v, f"{where}.{k}") for k, v in named.items()}
-        exposed = _list(data["exposed"], join_place(place, "exposed"))
-        for key in exposed:
-            _check_known(key, set(named), join_place(place, "exposed"))
-        last = data["last"]
-        if last is not None:
-            last = wiring.result(last, join_place(place, "last"))
+        results = {k: wiring.result(v, f"{where}.{k}") for k, v in given.named.items()}
+        for key in given.exposed:
+            _check_known(key, set(given.named), join_place(place, "exposed"))
+        last = None
+        if given.last is not None:
+            last = wiring.result(given.last, join_place(place, "last"))
         try:
             _fill(model, calls, results)
         except ValueError as e:
             raise ValueError(f"{place_prefix(place)}{e}") from e
-        model._exposed.update(dict.fromkeys(exposed))
+        model._exposed.update(dict.fromkeys(given.exposed))
         model._last = last
         self.models[number] = model
         return model
 
 
 def _op(data: dict[str, Any], place: str) -> Layer:
-    require_fields(data, place, {"kind", "op", "attributes"}, optional={"name"})
-    check_type(data["op"], str, join_place(place, "op"))
+    given = from_plain(_Op, data, at=place)
     where = join_place(place, "attributes")
-    given = require_fields(data["attributes"], where, set(), others=True)
     # `op` takes the layer's name by this keyword, so an attribute of that name would be
     # read as one.
-    if "name" in given:
+    if "name" in given.attributes:
         raise ValueError(f"{where}: an op has no attribute 'name'.")
     plain = {
-        k: value_from_json(v, f"{where}.{k}", reject_layer) for k, v in given.items()
+        k: value_from_json(v, f"{where}.{k}", reject_layer)
+        for k, v in given.attributes.items()
     }
     try:
-        return op(data["op"], name=data.get("name"), **plain)
+        return op(given.op, name=given.name, **plain)
     except (TypeError, ValueError) as e:
         raise ValueError(f"{place_prefix(place)}{e}") from e
 
@@ -234,73 +280,55 @@ class _CallReader:
                 at = join_place(place, f"calls[{i}]")
                 raise ValueError(f"{at}.layer: {e}") from e
 
-    def wires(self, i: int, data: Any) -> dict[str, Connection]:
+    def wires(self, i: int, call: _Call) -> dict[str, Connection]:
         """The connection at each input port of a call."""
         at, layer = join_place(self.place, f"calls[{i}].wires"), self.calls[i].layer
-        require_fields(data, at, set(layer.required), others=True)
-        for port in data:
+        for port in call.wires:
             _check_known(port, {*layer.inputs, *layer.optional}, at)
-        return {p: self.connection(d, f"{at}.{p}") for p, d in data.items()}
+        for port in layer.required:
+            if port not in call.wires:
+                raise ValueError(f"{at}: {port!r} is missing.")
+        return {p: self.connection(w, f"{at}.{p}") for p, w in call.wires.items()}
 
-    def names(self, i: int, data: Any) -> dict[str, IOKey]:
+    def names(self, i: int, call: _Call) -> dict[str, IOKey]:
         """The names of the outputs of a call."""
         at = join_place(self.place, f"calls[{i}].names")
-        for port in require_fields(data, at, set(), others=True):
+        for port in call.names:
             _check_known(port, self.outputs[i], at)
-        return {p: _key(d, f"{at}.{p}") for p, d in data.items()}
+        return {p: _key(k, f"{at}.{p}") for p, k in call.names.items()}
 
-    def connection(self, data: Any, at: str) -> Connection:
+    def connection(self, wire: Any, at: str) -> Connection:
         """A wire: a key, a result, a weight or a constant."""
-        require_fields(data, at, set(), others=True)
-        if "key" in data:
-            return _key(data, at)
-        if "weight" in data:
-            require_fields(data, at, {"call", "weight"})
-            check_type(data["weight"], str, f"{at}.weight")
-            return WeightRef(self.calls[self.number(data, at)], data["weight"])
-        if "call" in data:
-            return self.result(data, at)
-        return constant_from_json(data, at)
+        match wire:
+            case _Key():
+                return _key(wire, at)
+            case _Weight():
+                return WeightRef(self.call(wire.call, at), wire.weight)
+            case _Result():
+                return self.result(wire, at)
+        return constant_from_json(wire, at)
 
-    def result(self, data: Any, at: str) -> LayerOutput:
+    def result(self, wire: _Result, at: str) -> LayerOutput:
         """The output of a call at a port."""
-        require_fields(data, at, {"call", "port"})
-        number = self.number(data, at)
-        _check_known(data["port"], self.outputs[number], f"{at}.port")
-        return LayerOutput(self.calls[number], data["port"])
+        call = self.call(wire.call, at)
+        _check_known(wire.port, self.outputs[wire.call], f"{at}.port")
+        return LayerOutput(call, wire.port)
 
-    def number(self, data: dict[str, Any], at: str) -> int:
-        """The number of a call."""
-        number = data["call"]
-        if type(number) is not int or not 0 <= number < len(self.calls):
+    def call(self, number: int, at: str) -> LayerCall:
+        """The call with a number."""
+        if not 0 <= number < len(self.calls):
             raise ValueError(f"{at}.call: there is no call {number!r:.40}.")
-        return number
+        return self.calls[number]
 
 
-def _key(data: Any, place: str) -> IOKey:
-    optional = {"shape", "dtype", "expose", "trainable"}
-    require_fields(data, place, {"key"}, optional=optional)
-    shape = value_from_json(data.get("shape"), f"{place}.shape", reject_layer)
-    dtype, expose = data.get("dtype"), data.get("expose", False)
-    check_type(data["key"], str, f"{place}.key")
-    check_type(shape, tuple[int | str | None, ...] | None, f"{place}.shape")
-    check_type(dtype, str | None, f"{place}.dtype")
-    check_type(expose, bool, f"{place}.expose")
-    trainable = data.get("trainable", False)
-    check_type(trainable, bool, f"{place}.trainable")
+def _key(key: _Key, place: str) -> IOKey:
     try:
-        return IOKey(data["key"], shape, dtype, expose, trainable=trainable)
+        return IOKey(key.key, key.shape, key.dtype, key.expose, trainable=key.trainable)
     except (TypeError, ValueError) as e:
         raise ValueError(f"{place}: {e}") from e
 
 
-def _check_known(name: Any, known: set[str], place: str) -> None:
-    if not isinstance(name, str) or name not in known:
+def _check_known(name: str, known: set[str], place: str) -> None:
+    if name not in known:
         names = ", ".join(sorted(known)[:12]) or "none"
         raise ValueError(f"{place}: there is no {name!r:.60}; there are: {names}.")
-
-
-def _list(data: Any, place: str) -> list[Any]:
-    if not isinstance(data, list):
-        raise TypeError(f"{place}: a list is needed, got {data!r:.60}.")
-    return data

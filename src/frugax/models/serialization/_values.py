@@ -7,7 +7,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -100,30 +100,6 @@ def field_types(cls: type, place: str) -> Mapping[str, Any]:
             f"{place_prefix(place)}the annotations of {cls.__name__} cannot be "
             f"read: {e}."
         ) from e
-
-
-def require_fields(
-    data: Any,
-    place: str,
-    needed: Set[str],
-    *,
-    optional: Set[str] = frozenset(),
-    others: bool = False,
-) -> dict[str, Any]:
-    """Check that `data` is a JSON object with these fields, and return it."""
-    if not isinstance(data, dict):
-        raise TypeError(f"{place_prefix(place)}an object is needed, got {data!r:.60}.")
-    missing = sorted(needed - set(data))
-    if missing:
-        raise ValueError(f"{place_prefix(place)}{missing[0]!r} is missing.")
-    unknown = sorted(map(str, set(data) - needed - optional))
-    if unknown and not others:
-        known = ", ".join(sorted(needed | optional))
-        raise ValueError(
-            f"{join_place(place, unknown[0])}: there is no such entry; there are: "
-            f"{known}."
-        )
-    return data
 
 
 def check_size(data: Any) -> None:
@@ -226,25 +202,34 @@ def constant_to_json(value: Any, place: str) -> dict[str, Any]:
     }
 
 
-def constant_from_json(data: dict[str, Any], place: str) -> Constant:
-    """Read a number or array that `constant_to_json` wrote."""
-    if set(data) == {"value"}:
-        value = value_from_json(data["value"], place, reject_layer)
+@dataclasses.dataclass(frozen=True)
+class NumberConstant:
+    """A number in a file."""
+
+    value: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayConstant:
+    """An array in a file: base64 of its bytes, its dtype and its shape."""
+
+    array: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def constant_from_json(data: NumberConstant | ArrayConstant, place: str) -> Constant:
+    """The number or array that `constant_to_json` wrote."""
+    if isinstance(data, NumberConstant):
+        value = value_from_json(data.value, place, reject_layer)
         if not matches_type(value, bool | int | float):
             raise TypeError(f"{place}.value: a number is needed, got {value!r:.60}.")
         return Constant(value)
-    shape = value_from_json(data.get("shape"), place, reject_layer)
-    if (
-        set(data) != {"array", "dtype", "shape"}
-        or not isinstance(data["dtype"], str)
-        or data["dtype"] not in DTYPES
-        or not matches_type(shape, tuple[int, ...])
-        or not isinstance(data["array"], str)
-    ):
-        raise ValueError(f"{place}: this is not a constant: {data!r:.80}.")
-    dtype = DTYPES[data["dtype"]]
+    dtype, shape = DTYPES.get(data.dtype), data.shape
+    if dtype is None:
+        raise ValueError(f"{place}.dtype: there is no dtype {data.dtype!r:.60}.")
     try:
-        content = base64.b64decode(data["array"], validate=True)
+        content = base64.b64decode(data.array, validate=True)
     except binascii.Error as e:
         raise ValueError(f"{place}.array: damaged base64: {e}.") from e
     # Two negative lengths would have a positive product.

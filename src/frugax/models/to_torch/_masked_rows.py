@@ -239,12 +239,10 @@ class _Rewriting:
         raise self._refuse("mixes rows that a mask selects")
 
     def _scatter(self, args: dict[str, Any]) -> Node:
-        """Rows that are not selected go where the first one goes, and change nothing."""
+        """Rows that are not selected go where the first one goes, without an effect."""
         neutral = {"sum": 0, "prod": 1, "amax": "least", "amin": "most"}
         if args["reduce"] not in neutral:
-            raise self._refuse(
-                f"takes the {args['reduce']} of rows that a mask selects"
-            )
+            raise self._refuse("takes a mean of rows that a mask selects")
         source = args["src"]
         result = self._copy({source: self._fill(source, neutral[args["reduce"]])})
         # Without a selected row there is no first one.
