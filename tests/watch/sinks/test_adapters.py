@@ -175,6 +175,21 @@ def test_wandb(tmp_path):
     assert (runs[0].project, runs[0].display_name) == ("p", "r")
 
 
+def test_metrics_whose_names_a_tool_changes_stay_apart(tmp_path):
+    pytest.importorskip("wandb")
+    pytest.importorskip("mlflow")
+    values = {"step": 1.0, "step.1": 2.0, "a:b": 3.0, "a?b": 4.0}
+    for sink in (WandB(tmp_path), MLflow(tmp_path / "runs")):
+        sink.write([event("scalar", "", 10, values)])
+        sink.close()
+    (path,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    (row,) = [r.history.item for r in wandb_records(path) if r.HasField("history")]
+    told = {float(i.value_json) for i in row if "timestamp" not in str(i)}
+    assert {10.0, 1.0, 2.0, 3.0, 4.0} <= told
+    files = (tmp_path / "runs").glob("*/*/metrics/*")
+    assert {float(f.read_text().split()[1]) for f in files} == {1.0, 2.0, 3.0, 4.0}
+
+
 def test_mlflow(tmp_path):
     mlflow = pytest.importorskip("mlflow")
     address = mlflow.get_tracking_uri()

@@ -1,7 +1,7 @@
 """`Event`, a record as sinks receive it, and `Sink`, the protocol of all sinks."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 import numpy as np
@@ -119,12 +119,20 @@ def event_pictures(event: Event) -> dict[str, Picture]:
     return {tag(event.stream, name): picture for name, picture in pictures.items()}
 
 
+def number_name(name: str, taken: Container[str]) -> str:
+    """Return a name with a number behind it if it is taken."""
+    free, number = name, 0
+    while free in taken:
+        number += 1
+        free = f"{name}.{number}"
+    return free
+
+
 def add_step(row: Mapping[str, Any], event: Event) -> dict[str, Any]:
     """Add the step of a record; a metric that is called "step" itself gets a number."""
     count = tag(event.stream, "step")
-    numbered = {
-        f"{name}.1" if name == count else name: value for name, value in row.items()
-    }
+    free = number_name(count, row)
+    numbered = {free if name == count else name: value for name, value in row.items()}
     return {**numbered, count: event.step}
 
 

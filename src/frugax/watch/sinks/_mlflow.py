@@ -12,7 +12,7 @@ from urllib.request import url2pathname
 from frugax.fileio import make_folder, write_whole
 
 from ..drawing import Palette, check_palette, picture_png
-from ._event import Event, event_numbers, event_pictures
+from ._event import Event, event_numbers, event_pictures, number_name
 from ._extras import default_environment, import_extra
 from ._svg_files import safe_file_name
 
@@ -81,6 +81,7 @@ class MLflow:
         self._artifacts = Path(url2pathname(urlparse(info.artifact_uri).path))
         for key, value in (params or {}).items():
             self._client.log_param(self._id, key, value)
+        self._names: dict[str, str] = {}  # in MLflow, of each metric
         self._closed = False
 
     def write(self, events: Sequence[Event]) -> None:
@@ -91,7 +92,7 @@ class MLflow:
         """
         now = int(time.time() * 1000)
         metrics = [
-            self._entities.Metric(_FORBIDDEN.sub("_", key), value, now, event.step)
+            self._entities.Metric(self._name(key), value, now, event.step)
             for event in events
             for key, value in event_numbers(event).items()
         ]
@@ -103,6 +104,12 @@ class MLflow:
                 folder = self._artifacts / "frames" / safe_file_name(key)
                 image = picture_png(picture, self._palette)
                 write_whole(folder / f"step_{event.step:06d}.png", image)
+
+    def _name(self, key: str) -> str:
+        if key not in self._names:
+            clean = _FORBIDDEN.sub("_", key)
+            self._names[key] = number_name(clean, self._names.values())
+        return self._names[key]
 
     def close(self) -> None:
         """Mark the run as finished."""
