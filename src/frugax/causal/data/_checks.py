@@ -266,12 +266,10 @@ def _describe_copies(samples: Samples) -> list[str]:
         # Sums of random 64-bit numbers, one for each value: equal rows have equal sums.
         rng = np.random.default_rng(0)
         terms = [rng.integers(1 << 63, size=code.max() + 1)[code] for code in codes]
-        copies, *without = (
-            num_rows - len(np.unique(sum(terms) - each))
-            for each in (0, *terms[: len(names)])
-        )
+        count = lambda sums: num_rows - len(np.unique(sums))
+        copies, parts = count(sum(terms)), terms[: len(names)]
         # Rounded values coincide, and then far more would without one of the columns.
-        if copies and np.median(without) < 2 * copies:
+        if copies and np.median([count(sum(terms) - p) for p in parts]) < 2 * copies:
             found.append(
                 f"{copies} of {num_rows} rows repeat another exactly: each counts as "
                 "one more observation, so leave copies out"
