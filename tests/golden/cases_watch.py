@@ -14,10 +14,10 @@ the reason why a run counts as closed.
 import contextlib
 import csv
 import hashlib
-import http.client
 import json
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -415,28 +415,14 @@ def _rewind() -> dict[str, Cell]:
 # --- pages ----------------------------------------------------------------------------
 
 
-class _Client:
-    """A server for a folder as a user starts it, and requests to it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._server = Server(folder, "--port", 0)
+class _Client(Server):
+    """A server as a user starts it, and requests to it."""
 
     def get(self, path: str) -> bytes:
-        """Return the body of an answer.
-
-        Raises:
-            LookupError: the server refuses the request.
-        """
-        connection = http.client.HTTPConnection(
-            "127.0.0.1", self._server.port, timeout=60
-        )
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        body = answer.read()
-        connection.close()
-        if answer.status != 200:
-            raise LookupError(f"{path}: status {answer.status}")
-        return body
+        """Return the body of an answer."""
+        address = f"http://127.0.0.1:{self.port}{path}"
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            return answer.read()
 
     def get_json(self, path: str, is_ready: Callable[[Any], bool] = bool) -> Any:
         """Return an answer of JSON, asked again until the server has read the files."""
@@ -444,17 +430,14 @@ class _Client:
             time.sleep(0.05)
         return found
 
-    def close(self) -> None:
-        self._server.leave()
-
 
 @contextlib.contextmanager
 def _serving(folder: Path) -> Iterator[_Client]:
-    client = _Client(folder)
+    client = _Client(folder, "--port", 0)
     try:
         yield client
     finally:
-        client.close()
+        client.leave()
 
 
 def _serve_run() -> dict[str, Cell]:

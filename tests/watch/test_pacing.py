@@ -94,11 +94,6 @@ class CostlyNumber:
         return np.asarray(1.0)
 
 
-def journal_steps(watcher, path):
-    watcher.finish()
-    return watch.read(path).steps.tolist()
-
-
 @pytest.mark.parametrize(
     ("level", "how", "calls", "seconds"),
     [
@@ -270,21 +265,20 @@ def test_rows_are_in_the_file_soon_and_kill_9_loses_a_second_at_most(tmp_path, s
 
 @pytest.mark.parametrize(("step_s", "thinned"), [(1e-3, True), (10.0, False)])
 def test_a_record_that_costs_a_tenth_of_a_step_thins_short_steps(
-    tmp_path, step_s, thinned
+    journal, step_s, thinned
 ):
     clock = Clock()
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        watcher = watch.Watcher(journal, OverheadBudget("1%"), clock=clock)
-        watcher.collector.has_started = True  # no thread: collected below
-        costly = CostlyNumber(clock, seconds=step_s / 10)
-        for step in range(40_000 if thinned else 400):
-            clock.now += step_s
-            watcher.record(step, {"x": costly})
-            if not step % max(int(0.5 / step_s), 1):
-                watcher.collector._last_tick = 0.0
-                watcher.collector.tick()
-        steps = journal_steps(watcher, tmp_path / "a")
-        (spend,) = watcher.report().spends
+    watcher = watch.Watcher(journal, OverheadBudget("1%"), clock=clock)
+    watcher.collector.has_started = True  # no thread: collected below
+    costly = CostlyNumber(clock, seconds=step_s / 10)
+    for step in range(40_000 if thinned else 400):
+        clock.now += step_s
+        watcher.record(step, {"x": costly})
+        if not step % max(int(0.5 / step_s), 1):
+            watcher.collector._last_tick = 0.0
+            watcher.collector.tick()
+    steps = finished(watcher, journal).steps.tolist()
+    (spend,) = watcher.report().spends
     assert steps[-1] in (39_999, 399)
     if thinned:
         assert watcher.record_every >= 32
@@ -332,7 +326,7 @@ def test_costly_recording_of_short_calls_runs_bare_in_between(
     assert (schedule.stride, schedule.switches) == (1, False)
 
 
-def test_the_last_call_is_kept_though_the_stride_grows_after_it(journal, tmp_path):
+def test_the_last_call_is_kept_though_the_stride_grows_after_it(journal):
     watcher = watch.Watcher(journal, OverheadBudget("1%"))
     watcher.collector.has_started = True  # no thread: taken below
     variants = watch.jit(lambda x: watch.record("x", x.sum()) or x).variants()
@@ -344,21 +338,19 @@ def test_the_last_call_is_kept_though_the_stride_grows_after_it(journal, tmp_pat
     schedule.keep_last()
     schedule.found = 64
     watcher.collector.collect()
-    assert journal_steps(watcher, tmp_path / "journal") == [0, 5]
+    assert finished(watcher, journal).steps.tolist() == [0, 5]
 
 
-def test_a_short_run_that_records_by_hand_is_decided_by_the_time_that_was_counted(
-    tmp_path,
-):
+@pytest.mark.parametrize(
+    ("seconds", "verdict"), [(0.0, Verdict.KEPT), (0.5, Verdict.BROKEN)]
+)
+def test_a_run_that_records_by_hand_is_judged_by_the_time_counted(seconds, verdict):
     """Nothing but the calls costs anything."""
-    for seconds, verdict in ((0.0, Verdict.KEPT), (0.5, Verdict.BROKEN)):
-        clock = Clock()
-        with watch.Journal.create(tmp_path / f"{seconds}", {}) as journal:
-            watcher = watch.Watcher(journal, OverheadBudget("1%"), clock=clock)
-            for step in range(100):
-                clock.now += 10.0
-                watcher.record(step, {"x": CostlyNumber(clock, seconds)})
-            (spend,) = watcher.report().spends
-            watcher.finish()
-        assert spend.verdict is verdict
-        assert "calls of the watcher took" in spend.source
+    clock = Clock()
+    watcher = watch.Watcher(None, OverheadBudget("1%"), clock=clock)
+    for step in range(100):
+        clock.now += 10.0
+        watcher.record(step, {"x": CostlyNumber(clock, seconds)})
+    (spend,) = watcher.report().spends
+    assert spend.verdict is verdict
+    assert "calls of the watcher took" in spend.source

@@ -256,7 +256,10 @@ class Watcher(AbstractContextManager["Watcher"]):
                 f"metrics must be numbers by name, such as {{'loss': loss}}, got "
                 f"{metrics!r:.99}."
             )
-        series = self._series.get(tuple(metrics)) or self._begin_series(metrics)
+        names = tuple(metrics)
+        series = self._series.get(names)
+        if series is None:
+            series = self._series.setdefault(names, MetricSeries(self.rate))
         self._count_skipped(series)
         now = self.clock()
         self._account.touch(now)
@@ -285,9 +288,6 @@ class Watcher(AbstractContextManager["Watcher"]):
         self.collector.reader.raise_refused()
         if not self._asynchronous:
             self.collect()
-
-    def _begin_series(self, metrics: Mapping[str, Any]) -> MetricSeries:
-        return self._series.setdefault(tuple(metrics), MetricSeries(self.rate))
 
     def _add(
         self,

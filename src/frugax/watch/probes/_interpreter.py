@@ -112,10 +112,8 @@ class Interpreter:
         name = eqn.primitive.name
         if eqn.primitive is watch_p:
             return self._probe(eqn, args)
-        if name in CALLS:
-            return self.run(eqn.params[CALLS[name]], args)
-        if name in RULES:
-            return self.run(eqn.params[RULES[name]], args)
+        if body := CALLS.get(name) or RULES.get(name):
+            return self.run(eqn.params[body], args)
         return _REBUILDERS[name](self, eqn, args)
 
     def _probe(self, eqn: JaxprEqn, args: list[Any]) -> _Outs:

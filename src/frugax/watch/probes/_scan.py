@@ -16,7 +16,7 @@ from jax import lax
 from frugax.options import check_integer
 
 from ._bundle import Bundle
-from ._collect import TracedFunction, trace_function
+from ._collect import trace_function
 from ._primitive import TIED, bind
 from ._results import ProbeResult, name_results, to_value
 
@@ -87,8 +87,9 @@ def scan(
     bundle = Bundle()
 
     def step_without_frames(carry: Any, x: Any) -> Any:
-        traced = _without_frames(trace_function(step, (carry, x), {}))
-        (carry, y), results = traced.run()
+        traced = trace_function(step, (carry, x), {})
+        numbers = traced.keep(lambda probe: probe.kind != "frame")
+        (carry, y), results = numbers.run()
         return carry, (y, bundle.pack(results))
 
     inner_scan = functools.partial(
@@ -155,10 +156,6 @@ def _return_results(
             )
     records = {name: to_value(r) for name, r in name_results(results).items()}
     return jax.tree.unflatten(tree, leaves), records
-
-
-def _without_frames(traced: TracedFunction) -> TracedFunction:
-    return traced.keep(lambda probe: probe.kind != "frame")
 
 
 def _scan_length(xs: Any, length: int | None) -> int:
