@@ -171,6 +171,7 @@ def test_with_execute_values_of_large_arrays_are_there(tmp_path):
     [
         (["plan", "missing.py"], "missing.py"),
         (["plan", "train.py", "--search", "batch"], "--search"),
+        (["plan", "train.py", "--steps", "3"], "follow --"),
         (["plan", "train.py", "--budget", "0%"], "budget"),
         (["plan", "train.py", "--target", "h1000"], "h1000"),
         (["plan", "train.py", "--price", "h100=2.5"], "--price"),
@@ -196,6 +197,13 @@ def test_a_step_has_one_answer_for_the_devices_here_and_as_jax_jit_compiles_it()
     assert row.predicted == measure.program(compiled).bytes_of("total")
     assert peak is not None
     assert "params[0]" in {h.name for h in peak.held}
+
+
+def test_a_share_of_the_temporaries_leaves_out_arguments_and_results():
+    params, x = [jnp.ones((64, 64))] * 8, jnp.ones((256, 64))
+    row, _ = answer(find_step(sgd, params, x), Target("cpu"), "30%")
+    assert row.predicted < row.budget.limit_bytes < 2 * 8 * 64 * 64 * 4
+    assert (row.fits, row.lower_bound) == (True, None)
 
 
 def test_a_step_that_takes_a_mutable_array_is_planned_for_the_devices_here():

@@ -2,9 +2,12 @@
 
 import glob
 import importlib.metadata
+import importlib.util
 import os
+import pkgutil
 import sys
 import types
+from collections.abc import Set
 from typing import Any
 
 # Plug-ins that look for a device of their own as JAX starts, and where Linux has it;
@@ -17,13 +20,14 @@ _DEVICES = {
 
 
 def hide_absent_plugins() -> None:
-    """Start JAX on the CPU and without its plug-ins, if no accelerator is here.
+    """Start JAX on the CPU and without its plug-ins, if no device of one is here.
 
     Otherwise JAX prints the traceback of each plug-in without its device, such as those
     that belong to the compilers of targets. What the user has set wins, and with
     TF_CPP_MIN_LOG_LEVEL=0, which asks for all log lines, nothing is hidden.
     """
-    if _may_have_accelerator():
+    plugins = _find_plugins()
+    if not plugins or _may_have_device(plugins):
         return
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
@@ -38,12 +42,19 @@ def hide_absent_plugins() -> None:
         hidden.setdefault(f"jax_cuda{version}_plugin", None)
 
 
-def _may_have_accelerator() -> bool:
-    """Whether one of JAX's plug-ins may find a device here; True where unknown."""
-    if sys.platform != "linux":
-        return True
-    found = importlib.metadata.entry_points(group="jax_plugins")
-    plugins = {plugin.name for plugin in found} | {"libtpu"}
-    if plugins - _DEVICES.keys():
+def _find_plugins() -> set[str]:
+    """The names of JAX's plug-ins that are installed, found as JAX finds them."""
+    found = {p.name for p in importlib.metadata.entry_points(group="jax_plugins")}
+    if importlib.util.find_spec("libtpu") is not None:
+        found.add("libtpu")
+    if (package := importlib.util.find_spec("jax_plugins")) is not None:
+        folders = package.submodule_search_locations
+        found |= {module.name for module in pkgutil.iter_modules(folders)}
+    return found
+
+
+def _may_have_device(plugins: Set[str]) -> bool:
+    """Whether one of these plug-ins may find a device here; True where unknown."""
+    if sys.platform != "linux" or plugins - _DEVICES.keys():
         return True
     return any(glob.glob(path) for name in plugins for path in _DEVICES[name])

@@ -129,6 +129,8 @@ class _ScriptPlanner:
         trace: TracebackType | None,
     ) -> None:
         """Report an error that ends the script; one of an unknown value in one line."""
+        if issubclass(kind, KeyboardInterrupt):
+            return  # the command says so
         place, what = find_error_site(error), "a value that is not known here"
         if self._settings["execute"] or not isinstance(error, _UNKNOWN):
             sys.__excepthook__(kind, error, trace)
@@ -228,7 +230,7 @@ def _answer(
     fixed = None
     if found.compiled is not None:
         costs = measure.program(found.compiled)
-        fixed = costs.total_bytes - costs.temp_bytes
+        fixed = costs.bytes_of(plan.budget.kind) - costs.temp_bytes
     is_hopeless = fixed is not None and fixed > plan.budget.usable_bytes
     row = fit.FitRow(
         target=target.name,

@@ -5,12 +5,14 @@ signals, `sys.argv` and `__main__` are those of `python script.py`. Python finds
 `sitecustomize` first, as with `opentelemetry-instrument`.
 """
 
+import atexit
 import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -28,18 +30,17 @@ def run_script(
     *,
     start: str,
     settings: Mapping[str, Any],
-    hide_plugins: bool = False,
 ) -> NoReturn:
     """Become `python command`, and call a function once the script has imported JAX.
 
     Args:
         command: the script and its arguments, or -m, a module and its arguments.
         start: the function, as "module:name"; it is called with the settings.
-        settings: what it needs, as JSON can hold it.
-        hide_plugins: whether JAX starts without the plug-ins of devices that are not
-            here, see `hide_absent_plugins`.
+        settings: what it needs, as JSON can hold it; with `memory` or `receipt` given,
+            a note says that the script has not imported JAX.
     """
-    settings = {**settings, "hide_plugins": hide_plugins}
+    is_asked = any(settings[name] is not None for name in ("memory", "receipt"))
+    settings = {**settings, "needs_jax": is_asked}
     sys.stdout.flush()
     sys.stderr.flush()
     environment = _environment(command, start, settings)
@@ -55,7 +56,7 @@ def call_script(
 ) -> int:
     """Run `python command` as `run_script` does, as a child process.
 
-    Its stdout goes to this process's stderr, and plug-ins are hidden.
+    Its stdout goes to this process's stderr.
 
     Args:
         command: as for `run_script`.
@@ -66,7 +67,7 @@ def call_script(
     Returns:
         Its exit status.
     """
-    settings = {**settings, "hide_plugins": True}
+    settings = {**settings, "needs_jax": False}
     environment = _environment(command, start, settings) | dict(variables)
     sys.stderr.flush()
     return subprocess.run(
@@ -92,14 +93,36 @@ def _environment(
 def start_in_script(text: str) -> None:
     """Wait for the import of JAX, then call the function that `run_script` names."""
     settings = json.loads(text)
-    if settings.pop("hide_plugins"):
-        hide_absent_plugins()
+    atexit.register(_end_as_interrupted)
+    if settings.pop("needs_jax"):
+        atexit.register(_tell_without_jax)
+    hide_absent_plugins()
     module, _, name = settings.pop("start").partition(":")
 
     def start() -> None:
         getattr(importlib.import_module(module), name)(settings)
 
     sys.meta_path.insert(0, _AfterImport("jax", start))
+
+
+def _end_as_interrupted() -> None:
+    """End by the signal of Ctrl-C after all else, as Python does.
+
+    A compiler's thread may go on, and the end of the interpreter would crash in it.
+    """
+    if getattr(sys, "last_type", None) is KeyboardInterrupt:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def _tell_without_jax() -> None:
+    if "jax" not in sys.modules:
+        sys.stderr.write(
+            "frugax: the script did not import JAX, so nothing was limited or watched, "
+            "and there is no receipt\n"
+        )
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):

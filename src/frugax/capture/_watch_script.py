@@ -36,6 +36,7 @@ from ._report import CallRecord, JitReport
 _MAX_LISTED, _MAX_COMPILES = 12, 5
 # Share of the largest program's bytes from which on the arrays of a program are listed.
 _LARGE_SHARE = 0.1
+_NOT_LIMITED = "-"
 
 
 def watch_script(settings: dict[str, Any]) -> None:
@@ -174,14 +175,20 @@ def describe(
     """
     title = f"frugax: receipt of {' '.join(command)}"
     if not reports:
-        return f"{title}: it called no jitted function"
+        none = "it called no function of jax.jit"
+        if budget is not None:
+            none += ", so nothing was limited (jax.pmap is not planned)"
+        return f"{title}: {none}"
     listed = reports[:_MAX_LISTED]
     timed = any(r.program.step_time is not None for r in listed)
     head = ["function", "calls", "each", *["predicted"] * timed]
     head += ["compiles", "memory", "plain", "verdict"]
     rows, notes = [], [] if budget is None else [f"limit: {budget}"]
     if timed:
-        notes.append("each: from one call to the next; predicted: one run, on its own")
+        notes.append(
+            "each: from one call to the next, which need not wait for its results; "
+            "predicted: one run, on its own"
+        )
     for r in listed:
         plan, needed = r.program.plan, r.program.bytes
         rows.append(
@@ -209,6 +216,8 @@ def describe(
             notes += [f"{r.name} {c}" for c in r.compiles[:_MAX_COMPILES]]
             if (more := len(r.compiles) - _MAX_COMPILES) > 0:
                 notes.append(f"{r.name} was compiled {amount(more, 'more times')}")
+    if budget is not None and any(row[-1] == _NOT_LIMITED for row in rows):
+        notes.append(f"{_NOT_LIMITED}: takes no gradient, so nothing limits it")
     if (more := len(reports) - _MAX_LISTED) > 0:
         notes.append(f"called, too: {amount(more, 'more functions')}")
     return "\n".join([title, table(head, rows), *notes])
@@ -219,7 +228,7 @@ def _verdict(report: JitReport) -> str:
         return report.receipt.spends[0].verdict.value
     if report.program.plan is not None:
         return Verdict.CANNOT_TELL.value
-    return "not planned" if report.program.unplanned else "-"
+    return "not planned" if report.program.unplanned else _NOT_LIMITED
 
 
 def describe_memory(

@@ -55,6 +55,8 @@ def parse(
         wrong = next((word for word in unknown if word.startswith("-")), unknown[0])
         options = [name for argument in arguments for name in argument.names]
         hint = suggest(wrong.partition("=")[0], options)
+        if any(a.metavar.startswith("--") for a in arguments) and not foreign:
+            hint += " Those of a script follow --."
         parser.error(f"unknown argument {wrong!r}.{hint}".rstrip("."))
     values = {place: x for place, x in vars(found).items() if x is not None}
     if foreign:

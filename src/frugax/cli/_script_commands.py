@@ -11,14 +11,14 @@ from ._consoles import print_note
 
 # The options of `exec` that take a value; the first word that is neither an option nor
 # such a value is the script.
-_WITH_VALUE = ("--memory", "--receipt")
+_WITH_VALUE = ("--memory", "--budget", "--receipt")
 
 
 def exec_(
     command: Annotated[tuple[str, ...], Arg("SCRIPT ...")],
     /,
     *,
-    memory: Annotated[str | None, Arg("SIZE")] = None,
+    memory: Annotated[str | None, Arg("SIZE", ("--budget",))] = None,
     watch: bool = False,
     receipt: OutFile = None,
 ) -> int:
@@ -58,6 +58,7 @@ def exec_(
         _check_script(command[0])
     stated = {
         "--memory": memory is not None,
+        "--budget": memory is not None,
         "--receipt": receipt is not None,
         "--watch": watch,
     }
@@ -120,7 +121,6 @@ def explain(
             "explain": True,
             "receipt": None if receipt is None else str(receipt.absolute()),
         },
-        hide_plugins=True,
     )
 
 
@@ -189,7 +189,7 @@ def _tell_own_options_of_script(command: Sequence[str], stated: Set[str]) -> Non
         if name not in (*_WITH_VALUE, "--watch") or name in stated:
             continue
         value = value or (arguments[i + 1] if i + 1 < len(arguments) else "")
-        if name == "--memory" and not _is_budget(value):
+        if name in ("--memory", "--budget") and not _is_budget(value):
             continue  # the script has such an option of its own
         print_note(
             f"{argument} is given to {script}: an option of frugax exec comes before "

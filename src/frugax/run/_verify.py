@@ -116,12 +116,19 @@ def verify_receipt(
     """
     if path.is_dir():
         path /= "receipt.json"
+    data: Any = None
     try:
         text = path.read_text()
-        data: Any = _read_strictly(text)
+        data = _read_strictly(text)
         receipt = Receipt.from_json(text)
     except (OSError, ValueError, RecursionError) as e:
-        raise ConfigError(f"{path}: cannot be read as a receipt: {e}") from e
+        cause = str(e)
+        if isinstance(data, dict) and "functions" in data:
+            cause = (
+                "it is one of frugax exec, which measured a script as it ran: to "
+                "compare, run the script again"
+            )
+        raise ConfigError(f"{path}: cannot be read as a receipt: {cause}") from e
     if isinstance(data.get("config"), dict) and not (
         isinstance(data.get("model"), dict) and isinstance(data.get("memory"), dict)
     ):
