@@ -11,13 +11,12 @@ from hypothesis import given, settings, strategies as st
 
 from fault_injection import at_once
 from frugax.watch.delivery import (
-    KINDS,
     EventQueue,
     Losses,
     SinkWorker,
     charge_bytes,
 )
-from frugax.watch.sinks import Event
+from frugax.watch.sinks import KINDS, Event
 from refusals import refuses
 
 

@@ -14,8 +14,9 @@ import pytest
 
 from fault_injection import Faults, full_disk
 from frugax import OverheadBudget, watch
-from frugax.watch.delivery import KINDS, SinkWorker
+from frugax.watch.delivery import SinkWorker
 from frugax.watch.probes import Probe
+from frugax.watch.sinks import KINDS
 
 from .watching import Given, finished
 

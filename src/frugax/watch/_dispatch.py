@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from ._journal_writer import JournalWriter
 from ._row_batch import RowBatch, merge_steps
 from .delivery import (
-    KINDS,
     SinkReport,
     SinkWorker,
     callback_stats,
@@ -15,7 +14,7 @@ from .delivery import (
 )
 from .journal import Journal
 from .probes import Probe
-from .sinks import STATUS_STREAM, Event, Sink
+from .sinks import KINDS, STATUS_STREAM, Event, Sink
 
 # A loop of 10,000 rounds must not become 10,000 events: each sink gets at most this
 # many rows of one batch. The journal gets all of them.

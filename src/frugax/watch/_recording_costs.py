@@ -20,8 +20,8 @@ from ._entries import ProgramRecords
 from ._program_variants import BARE, LOUD, QUIET, ProgramVariants, variants_of
 from ._rate import Rate
 from ._watch_plan import KINDS, PlannedRecords, WatchPlan
-from .delivery import KINDS as CLASSES
 from .journal import Journal
+from .sinks import KINDS as CLASSES
 
 # Calls whose records are read in one timed batch, as a drain reads many at a time.
 _READ_BATCH = 64

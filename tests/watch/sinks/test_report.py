@@ -114,6 +114,10 @@ def test_films_hold_every_frame_cell_for_cell(page):
     assert hidden["sizes"][0] == [3, 3]
 
 
+def test_lost_records_are_named(page):
+    assert '<b class="cannot">2 frames</b><span>records lost</span>' in page.read_text()
+
+
 def test_without_a_script_the_last_frame_is_a_drawing(page):
     stills = re.findall(r"<noscript>(<svg.*?</svg>)", page.read_text(), re.DOTALL)
     assert len(stills) == 3

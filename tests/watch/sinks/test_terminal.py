@@ -132,7 +132,7 @@ def test_without_a_terminal_plain_lines_are_printed_at_intervals():
     assert len(lines) == 11
     assert lines[0] == "step 0  loss 1  norm 2"
     assert lines[-1] == (
-        "step 990  loss 0.01  norm 2  10 steps/s  overhead 2% of 1%  dropped 3 frames"
+        "step 990  loss 0.01  norm 2  10 steps/s  overhead 2% of 1%  lost 3 frames"
     )
 
 
@@ -152,7 +152,7 @@ def test_on_a_terminal_one_block_stays_and_shows_the_newest_grid():
         "step 2",
         "1 steps/s",
         "2% of 1%",
-        "dropped 3",
+        "lost 3",
         "loss 1",
         "grid, step",
     ):

@@ -7,12 +7,11 @@ on, memory stays below a cap, and `Losses` counts the lost records by reason.
 from ._callback_stats import CallbackStats, CallbackTotals, callback_stats
 from ._event_queue import EventQueue, charge_bytes
 from ._interrupts import defer_interrupt
-from ._losses import KINDS, Losses, Tally, Why
+from ._losses import Losses, Tally, Why
 from ._runner import CallSkipped, Outcome, Runner, error_text, run_inline
 from ._sink_worker import SinkReport, SinkWorker
 
 __all__ = [
-    "KINDS",
     "CallSkipped",
     "CallbackStats",
     "CallbackTotals",

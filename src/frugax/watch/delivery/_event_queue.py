@@ -3,8 +3,8 @@
 import itertools
 from collections import deque
 
-from ..sinks import Event, Kind
-from ._losses import KINDS, Losses, Why
+from ..sinks import KINDS, Event, Kind
+from ._losses import Losses, Why
 
 # Memory of an event besides its numbers: the event, its mapping and its place in the
 # queue; then the name, the box and the array of each value. Measured with tracemalloc,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, TypeAlias, get_args
 
-from ..sinks import Kind
+from ..sinks import KINDS, PLURALS, Kind
 
 Why: TypeAlias = Literal[
     "too large",
@@ -18,9 +18,6 @@ Why: TypeAlias = Literal[
     "refused",
 ]
 _REASONS: tuple[Why, ...] = get_args(Why)
-# Most important first. When room is short, records are dropped from the end.
-KINDS: tuple[Kind, ...] = ("summary", "scalar", "frame")
-_PLURALS = {"summary": "summaries", "scalar": "scalars", "frame": "frames"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,7 +48,7 @@ class Tally:
 
     def describe(self, kind: Kind) -> str:
         """Describe the counts, such as `3 of 40 frames lost (queue full 3)`."""
-        text = f"{self.lost:,} of {self.given:,} {_PLURALS[kind]} lost"
+        text = f"{self.lost:,} of {self.given:,} {PLURALS[kind]} lost"
         details = [f"{why} {count:,}" for why, count in self.dropped.items()]
         if self.waiting:
             details.append(f"{self.waiting:,} wait")

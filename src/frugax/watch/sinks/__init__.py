@@ -4,7 +4,7 @@ Every sink receives `Event`s, and may fail without harm to the program; `Sink` i
 protocol. Start at `Terminal` or `HtmlReport`. Guide: docs/watch_pictures.md.
 """
 
-from ._event import STATUS_STREAM, Event, Kind, Sink
+from ._event import KINDS, PLURALS, STATUS_STREAM, Event, Kind, Sink
 from ._html_report import HtmlReport
 from ._json_lines import JsonLines
 from ._mlflow import MLflow
@@ -17,6 +17,8 @@ from ._trackio import Trackio
 from ._wandb import WandB
 
 __all__ = [
+    "KINDS",
+    "PLURALS",
     "STATUS_STREAM",
     "Curve",
     "Event",

@@ -11,8 +11,10 @@ from frugax.budget import Spend, SpendName
 
 from ..drawing import Picture, make_pictures
 
+# Most important first. When room is short, records are dropped from the end.
 Kind: TypeAlias = Literal["summary", "scalar", "frame"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+PLURALS = {"summary": "summaries", "scalar": "scalars", "frame": "frames"}
 PlainValue: TypeAlias = float | int | bool | str
 
 # The stream that reports on watching itself: `overhead` and `budget` as shares of the
@@ -166,10 +168,9 @@ def overhead_spend(status: Mapping[str, float]) -> Spend | None:
     )
 
 
-def loss_counts(status: Mapping[str, float]) -> dict[Kind, tuple[int, int]]:
-    """Return the records kept and dropped so far, by kind."""
-    return {
-        kind: (int(status.get(f"kept_{kind}", 0)), int(status[f"dropped_{kind}"]))
-        for kind in KINDS
-        if f"dropped_{kind}" in status
-    }
+def lost_text(status: Mapping[str, float]) -> str:
+    """Name the records lost so far, such as `3 frames`; empty where none is."""
+    counts = {kind: int(status.get(f"dropped_{kind}", 0)) for kind in KINDS}
+    return ", ".join(
+        f"{n:,} {kind if n == 1 else PLURALS[kind]}" for kind, n in counts.items() if n
+    )

@@ -37,7 +37,7 @@ from ..drawing import (
     picture_svg,
     ramp,
 )
-from ._event import Event, PlainValue, loss_counts, overhead_spend
+from ._event import Event, PlainValue, lost_text, overhead_spend
 from ._report_data import Film, ReportData, SummaryTable
 
 _STATIC = importlib.resources.files("frugax.watch.sinks") / "static"
@@ -123,7 +123,6 @@ class HtmlReport:
             _section("Frames", _films(data.films, self._palette)),
             _section("Curves", _charts(data)),
             [_section(name, _table(table)) for name, table in data.tables.items()],
-            _section("Records given and dropped", _losses(data.status)),
         )
         title = f"{self._title} - frugax"
         # Whole or not at all, since a reader may reload the page while it is written.
@@ -157,14 +156,11 @@ def _heading(
         label, kind = f"overhead of {format_share(spend.limit)}", str(spend.verdict)
         add_tile(label, format_share(spend.measured or 0.0), kind.split()[0])
     # A lost summary breaks a guarantee; lost scalars and frames are allowed.
-    if losses := loss_counts(data.status):
-        dropped = {kind: n for kind, (_, n) in losses.items() if n}
-        kind = "kept"
-        if "summary" in dropped:
-            kind = "broken"
-        elif dropped:
-            kind = "cannot"
-        add_tile("records dropped", f"{sum(dropped.values()):,}", kind)
+    if data.status:
+        lost, kind = lost_text(data.status), "kept"
+        if lost:
+            kind = "broken" if data.status.get("dropped_summary") else "cannot"
+        add_tile("records lost", lost or "0", kind)
     add_tile("time", format_seconds(seconds))
     count = f"{data.records:,} records watched by frugax."
     return fragment(
@@ -172,11 +168,6 @@ def _heading(
         element("p", count, class_="sub"),
         element("div", tiles, class_="tiles"),
     )
-
-
-def _row(tag: str, texts: Sequence[str], numbers: Sequence[str]) -> Markup:
-    cells = [element(tag, text) for text in texts]
-    return element("tr", cells, [element(tag, text, class_="n") for text in numbers])
 
 
 def _films(films: Mapping[str, Film], palette: Palette) -> Markup:
@@ -358,18 +349,6 @@ def _cell(value: PlainValue | None) -> Markup:
             return element("td", f"{value:.4g}", class_="n", data_v=repr(value))
         case _:
             return element("td", value, class_="n", data_v="")
-
-
-def _losses(status: Mapping[str, float]) -> Markup:
-    losses = loss_counts(status)
-    if not losses:
-        return Markup()
-    rows = [
-        _row("td", (kind,), (f"{kept + n:,}", f"{kept:,}", f"{n:,}"))
-        for kind, (kept, n) in losses.items()
-    ]
-    head = _row("th", ("class",), ("given", "kept", "dropped"))
-    return element("table", head, rows)
 
 
 def _json_script(kind: str, data: object) -> Markup:

@@ -25,7 +25,7 @@ from ._event import (
     Event,
     event_numbers,
     event_pictures,
-    loss_counts,
+    lost_text,
     overhead_spend,
 )
 
@@ -39,7 +39,6 @@ _STYLES = {
     Verdict.CANNOT_TELL: "",
     Verdict.BROKEN: "bold red",
 }
-_PLURALS = {"summary": "summaries", "scalar": "scalars", "frame": "frames"}
 
 
 class Terminal:
@@ -176,15 +175,9 @@ class Terminal:
             text = f"overhead {format_share(self._status['overhead'])}"
             style = _STYLES[spend.verdict]
             yield Text(f"{text} of {format_share(spend.limit)}", style=style)
-        losses = loss_counts(self._status)
-        dropped = {kind: n for kind, (_, n) in losses.items() if n}
-        if dropped:
-            counts = [
-                f"{n:,} {kind if n == 1 else _PLURALS[kind]}"
-                for kind, n in dropped.items()
-            ]
-            style = "bold red" if "summary" in dropped else "yellow"
-            yield Text(f"dropped {', '.join(counts)}", style=style)
+        if lost := lost_text(self._status):
+            is_summary = self._status.get("dropped_summary")
+            yield Text(f"lost {lost}", style="bold red" if is_summary else "yellow")
 
     def _pictures(self) -> Iterator[tuple[int, str, Picture]]:
         for event in self._frames.values():
