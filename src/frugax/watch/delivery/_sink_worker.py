@@ -42,7 +42,6 @@ class SinkReport:
         tallies: counts of its records, by class.
         failures: writes that raised.
         last_error: text of the last error; empty if there was none.
-        cpu_s: CPU seconds of the writes that have ended.
     """
 
     name: str
@@ -50,7 +49,6 @@ class SinkReport:
     tallies: Mapping[Kind, Tally]
     failures: int
     last_error: str
-    cpu_s: float
 
     @property
     def has_problems(self) -> bool:
@@ -77,6 +75,7 @@ class SinkWorker:
     Attributes:
         sink: the sink.
         losses: counts of its records.
+        cpu_s: CPU seconds of the writes that have ended.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class SinkWorker:
         self._is_dropped = False
         self._failures = 0
         self._last_error = ""
-        self._cpu_s = 0.0
+        self.cpu_s = 0.0
         self._is_closing = False
         self._is_shut = False  # no event is accepted any more
         self._sink_closed = False  # the sink's own `close` has returned
@@ -129,11 +128,6 @@ class SinkWorker:
         """Bytes of events that wait or that the sink holds, as counted for the cap."""
         with self._changed:
             return self._queue.bytes
-
-    @property
-    def cpu_s(self) -> float:
-        """CPU seconds of the writes that have ended."""
-        return self._cpu_s
 
     def put(self, events: Iterable[Event]) -> None:
         """Queue events. Returns at once, whatever the sink does.
@@ -194,7 +188,6 @@ class SinkWorker:
                 tallies=self.losses.tallies,
                 failures=self._failures,
                 last_error=self._last_error,
-                cpu_s=self._cpu_s,
             )
 
     def _wait_until(self, is_done: Callable[[], bool], deadline: float) -> bool:
@@ -299,7 +292,7 @@ class SinkWorker:
         outcome = run_inline(call)
         with self._changed:
             self._call_began = None
-            self._cpu_s += time.thread_time() - before
+            self.cpu_s += time.thread_time() - before
             if outcome.error:
                 self._failures += 1
                 self._last_error = outcome.error
