@@ -69,3 +69,8 @@ def finished(watcher, journal):
     watcher.finish()
     journal.close()
     return watch.read(journal._path, strict=True)
+
+
+def kept(watcher):
+    """How many numbers have been collected."""
+    return watcher.losses.tally("scalar").kept

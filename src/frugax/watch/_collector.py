@@ -68,7 +68,7 @@ class Collector:
     ) -> None:
         """Start no thread before the first entry."""
         self.latest_step: int | None = None
-        self._passed_on = self.forced = 0
+        self.forced = 0
         self.cpu_s = 0.0
         self.changed: Callable[[], None] = lambda: None
         self.caller_s: Callable[[], float] = lambda: 0.0
@@ -120,11 +120,6 @@ class Collector:
     def limit(self) -> float:
         """The budget, a share of the running time."""
         return self._rate.limit
-
-    @property
-    def written(self) -> int:
-        """Entries that were passed on."""
-        return max(self._passed_on - self._count_rows(), 0)
 
     @property
     def is_over_limit(self) -> bool:
@@ -221,7 +216,6 @@ class Collector:
         with self._queue_lock:
             self._rows.append(rows)
             self._bytes += rows.nbytes
-            self._passed_on += 1
         if not self.has_started:
             self.start()
 
@@ -308,7 +302,6 @@ class Collector:
     ) -> None:
         """Pass entries on; rows that cannot be written stay in `_rows`."""
         before = time.thread_time()
-        self._passed_on += len(taken)
         try:
             rows = self.reader.read(taken)
         finally:

@@ -25,7 +25,6 @@ class EntryReader:
 
     Attributes:
         latest: the last numbers read, by name.
-        refused: metrics of a step that could not be read.
     """
 
     def __init__(
@@ -36,7 +35,6 @@ class EntryReader:
         alerts: Alerts | None,
     ) -> None:
         self.latest: dict[str, np.ndarray] = {}
-        self.refused = 0
         self._dispatch = dispatch
         self._writer = dispatch.writer
         self._flight = flight
@@ -132,7 +130,6 @@ class EntryReader:
         self._fetched.append(rows)
 
     def _refuse(self, error: ValueError) -> None:
-        self.refused += 1
         self._refusal = self._refusal or error
         self._writer.refuse("scalar", 1, error)
 

@@ -195,16 +195,6 @@ class Watcher(AbstractContextManager["Watcher"]):
         }
 
     @property
-    def recorded(self) -> int:
-        """The number of records that came and were not refused."""
-        return self.written + self.pending
-
-    @property
-    def written(self) -> int:
-        """The number of records that have been collected."""
-        return self.collector.written - self.collector.reader.refused
-
-    @property
     def pending(self) -> int:
         """The number of records that wait to be collected."""
         return len(self.collector)
