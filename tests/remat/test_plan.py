@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import pkgutil
 import re
 import sys
 
@@ -222,6 +223,24 @@ def test_at_needed_a_plan_is_found_and_a_nearer_limit_needs_no_more(kind):
 def plan_share(mlp, share, **how):
     loss, params, x, _ = mlp
     return remat.plan(loss, MemoryBudget.share(share), (params, x), cache=False, **how)
+
+
+def test_needed_is_what_the_smallest_program_needs_as_it_will_run(monkeypatch):
+    place = "frugax.remat._compile_search.CompileBench._compile"
+    compile_once = pkgutil.resolve_name(place)
+
+    def need_more_where_quick(self, parts, *, is_quick):
+        found = compile_once(self, parts, is_quick=is_quick)
+        return dataclasses.replace(found, bytes=found.bytes + 64 * is_quick)
+
+    monkeypatch.setattr(place, need_more_where_quick)
+    loss, params, x = residual_mlp(depth=2)
+    with refuses(InfeasibleBudgetError) as caught:
+        plan_share((loss, params, x, None), 0.1)
+    needed = int(caught.value.needed)
+    assert caught.value.best.predicted == needed
+    again = remat.plan(loss, MemoryBudget(limit_bytes=needed), (params, x), cache=False)
+    assert again.predicted == needed
 
 
 def test_a_hopeless_budget_is_refused_after_few_compilations():
