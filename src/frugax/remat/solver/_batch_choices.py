@@ -32,7 +32,7 @@ _MAX_REPEATED = 0.05
 _LEAST_IN_ROWS = 0.3
 _CLEARLY_MORE = 1.5
 # Numbers of chunks of rows that are tried.
-_ROW_CHUNKS = (4, 16, 64)
+_ROW_CHUNKS = (16, 64)
 # More numbers of chunks than this give no finer steps between limits.
 _MAX_COUNTS = 12
 # A step of a loop costs a device microseconds, and XLA minutes to compile where there

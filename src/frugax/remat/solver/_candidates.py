@@ -42,6 +42,9 @@ from ._segment_costs import plain_peak
 # with loops. Each level of groups within groups of a scan's iterations is one.
 _MAX_FORWARD_PASSES = 2.0
 _MAX_LOOP_PASSES = 4.0
+# Choices for the loops of a loss save at least this share of its peak one by one: finer
+# steps than those between limits would be modelled for nothing.
+_STEP = 0.01
 # Chunks of the batch that cost at most this share of the forward pass are tried before
 # anything is modelled.
 _CHEAP_CHUNKS = 0.03
@@ -161,7 +164,7 @@ def _list_drafts(source: Source, block_size: int | None) -> list[Candidate]:
 
     def make() -> list[tuple[LoopChoices, DraftPlan]]:
         found: list[tuple[LoopChoices, DraftPlan]] = []
-        for loops in list_loop_choices(body):
+        for loops in list_loop_choices(body, _STEP * source.plain_peak):
             rewritten = rewrite_loops(body, loops.body_plans, dict(loops.scratch_bytes))
             found += [(loops, d) for d in draft_plans(rewritten, block_size)[1]]
         return found

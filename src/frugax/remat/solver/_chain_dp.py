@@ -123,13 +123,16 @@ class _SegmentOption:
     """One way to treat the operations up to the cut with index `stop`.
 
     It keeps `stored` slots from the forward to the backward pass, of which the segment
-    itself computes `own`.
+    itself computes `own`. Its own backward pass needs `held` slots, and costs `flops`:
+    in the last mode, as many as the best nested plan with these slots or more.
     """
 
     stop: int
     mode: Mode
     stored: int
     own: int
+    held: int
+    flops: Any
 
 
 class _ChainTables:
@@ -165,18 +168,8 @@ class _ChainTables:
         # of billions.
         self._whole = np.full(shape, np.inf, np.float32)
         self._inner = self._whole.copy()
-        # The number of the first segment's option, from 1, for reading the plan back.
-        # int16 holds the options of a start, at most cuts times modes: the tables are
-        # the largest arrays of the planner.
-        self._whole_choice = np.zeros(shape, np.int16)
-        self._inner_choice = np.zeros(shape, np.int16)
-        # To allocate these for each option takes longer than to compute them.
-        size = shape[1] * shape[2]
-        self._buffers = (
-            np.empty(size, np.float32),
-            np.empty(size, bool),
-            np.empty(size, np.int16),
-        )
+        # To allocate it for each option takes longer than to compute it.
+        self._total = np.empty(shape[1] * shape[2], np.float32)
         self._options: list[list[_SegmentOption]] = [[] for _ in range(n)]
         self._whole[range(n), range(n)] = 0.0
         # Starts fall and stops rise, so that `whole[u, ...]` of every later cut and the
@@ -215,49 +208,54 @@ class _ChainTables:
                 if any(all(map(operator.le, f, figures)) for f in seen):
                     continue  # another mode needs no more of anything
                 seen.append(figures)
-            self._options[s].append(_SegmentOption(t, mode, stored, own))
+            option = _SegmentOption(t, mode, stored, own, held, flops)
+            self._options[s].append(option)
             # Feng & Huang 2018 and Kusumoto et al. 2019 choose cuts of a graph in this
             # way. The second table adds recomputation within recomputation (Beaumont et
             # al. 2020).
-            whole = self._whole, self._whole_choice
-            inner = self._inner, self._inner_choice
-            self._improve(*whole, s, t, stored, held, flops)
-            self._improve(*inner, s, t + is_last, own, held, flops)
+            self._improve(self._whole[s], option, stored, t)
+            self._improve(self._inner[s], option, own, t + is_last)
 
     def _improve(
         self,
-        table: Float[np.ndarray, "cuts cuts slots"],
-        choices: np.ndarray,
-        s: int,
-        first: int,
+        table: Float[np.ndarray, "cuts slots"],
+        option: _SegmentOption,
         stored: int,
-        held: int,
-        flops: Any,
+        first: int,
     ) -> None:
-        """Put the latest option of s before the plans that follow it, if that wins.
+        """Put an option before the plans that follow it, where that costs less.
 
         The segment's own backward pass must fit into the slots that are free at its
-        turn: it needs `held` of them, and costs `flops` with these or more.
+        turn.
         """
-        room = _NUM_SLOTS + 1 - stored
+        held, room = option.held, _NUM_SLOTS + 1 - stored
         if held >= room:
             return
+        flops = option.flops
         if np.ndim(flops):
             flops = flops[: room - held]
-        u = self._options[s][-1].stop
-        rest = self._whole[u, first:, held:room]
-        place = s, slice(first, None), slice(stored + held, None)
-        best, choice = table[place], choices[place]
-        total, is_better, number = (
-            a[: rest.size].reshape(rest.shape) for a in self._buffers
-        )
+        rest = self._whole[option.stop, first:, held:room]
+        best = table[first:, stored + held :]
+        total = self._total[: rest.size].reshape(rest.shape)
         np.add(flops, rest, out=total)
-        np.less(total, best, out=is_better)
         np.minimum(best, total, out=best)
-        # Numbers rise, so that the largest is the latest: this takes a fifth of the
-        # time of a masked copy.
-        np.multiply(is_better, np.int16(len(self._options[s])), out=number)
-        np.maximum(choice, number, out=choice)
+
+    def _find_option(
+        self, s: int, t: int, slots: int, *, inner: bool
+    ) -> _SegmentOption:
+        """The first option from s whose plans to t cost the fewest flops."""
+        least = (self._inner if inner else self._whole)[s, t, slots]
+        for option in self._options[s]:
+            left = slots - (option.own if inner else option.stored)
+            is_whole = inner and option.mode == self._last_mode and option.stop == t
+            if option.stop > t or left < option.held or is_whole:
+                continue
+            flops = option.flops
+            if np.ndim(flops):
+                flops = flops[left - option.held]
+            if np.float32(flops) + self._whole[option.stop, t, left] == least:
+                return option
+        raise AssertionError("no option has the cost of the table")
 
     def cheapest(self, limit: float) -> tuple[SegmentChoice, ...] | None:
         """The plan with the fewest flops within this many bytes, or None."""
@@ -271,12 +269,8 @@ class _ChainTables:
         self, s: int, t: int, slots: int, *, inner: bool
     ) -> Iterator[SegmentChoice]:
         while s < t:
-            if inner:
-                option = self._options[s][self._inner_choice[s, t, slots] - 1]
-                slots -= option.own
-            else:
-                option = self._options[s][self._whole_choice[s, t, slots] - 1]
-                slots -= option.stored
+            option = self._find_option(s, t, slots, inner=inner)
+            slots -= option.own if inner else option.stored
             nested: tuple[SegmentChoice, ...] = ()
             if option.mode == self._last_mode:
                 nested = _join_kept(self._read(s, option.stop, slots, inner=True))

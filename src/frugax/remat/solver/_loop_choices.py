@@ -97,8 +97,10 @@ class _BodyStrategy:
     flops: int
 
 
-def list_loop_choices(body: RematGraph) -> list[LoopChoices]:
+def list_loop_choices(body: RematGraph, step_bytes: float = 0) -> list[LoopChoices]:
     """Choices for all scans and conds together, by rising flops, the plain one first.
+
+    Each saves at least `step_bytes` more than the one before, but for the last.
 
     Each step moves one scan or cond to its next choice, the one that costs the fewest
     flops for each byte it saves: the greedy method for multiple-choice knapsacks (Sinha
@@ -111,6 +113,7 @@ def list_loop_choices(body: RematGraph) -> list[LoopChoices]:
     menus = [m for m in menus if len(m) > 1]
     at = [0] * len(menus)
     found = [LoopChoices()]
+    least = sum(m[0].bytes for m in menus)
 
     def price(k: int) -> float:
         now, new = menus[k][at[k]], menus[k][at[k] + 1]
@@ -119,6 +122,11 @@ def list_loop_choices(body: RematGraph) -> list[LoopChoices]:
 
     while unfinished := [k for k in range(len(menus)) if at[k] + 1 < len(menus[k])]:
         at[min(unfinished, key=price)] += 1
+        held = sum(m[n].bytes for m, n in zip(menus, at, strict=True))
+        is_last = all(at[k] + 1 == len(menus[k]) for k in range(len(menus)))
+        if held > least - step_bytes and not is_last:
+            continue
+        least = held
         taken = [m[n] for m, n in zip(menus, at, strict=True) if n]
         scratch = [(c.plan.operation, c.scratch_bytes) for c in taken if c.plan]
         found.append(
