@@ -243,6 +243,7 @@ FUNCTIONS = {
     "distances": lambda x: torch.cdist(x, x[..., :3, :])
     + torch.cdist(x, x[:1, :, 1:4], p=1.0),
     "where of bytes": lambda x: torch.where((x > 0).to(torch.uint8), x, 0.0),
+    "all but a diagonal": lambda x: x[0, 0, :5, :5][~torch.eye(5).bool()].view(5, 4),
     "complex numbers": lambda x: torch.fft.fft(x * 2j + (1 - 0.5j)).real,
 }  # fmt: skip
 
@@ -427,6 +428,18 @@ def test_a_module_takes_the_way_that_data_say(function):
         (gradient,) = pull({"output": jnp.ones((3, 2))})
         np.testing.assert_allclose(outputs["output"], y.detach(), 1e-6)
         np.testing.assert_allclose(gradient["x"], x.grad, 1e-5)
+
+
+def test_what_forward_stores_is_gone_before_it_is_traced_again():
+    class Caches(nn.Module):
+        ones = None
+
+        def forward(self, x):
+            if self.ones is None:
+                self.ones = x.new_ones(1)
+            return self.ones * (x if x.sum() > 0 else -x)
+
+    assert from_torch(Caches(), (torch.randn(2, 3),)).certificate.max_error == 0
 
 
 def _shrink(x):

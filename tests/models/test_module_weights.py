@@ -14,6 +14,7 @@ from frugax.models import (
     BatchNorm,
     Conv2D,
     ConvTranspose2D,
+    Dropout,
     Flatten,
     GroupNorm,
     GRUCell,
@@ -225,8 +226,16 @@ def test_a_setting_that_differs_from_an_equinox_module_is_named():
         with refuses(UnsupportedModuleError, *named):
             load_equinox(layer, module, shape)
     compiled = ml.compile(ours, BACKEND, shapes={"input": (2, 8)})
-    with refuses(UnsupportedModuleError, "relu"):
-        from_equinox(compiled, mlp, {"layers.{i}": "linear_{i}"})
+    linear = lambda *sizes: nn.Linear(*sizes, key=key)
+    wrapped = nn.Sequential([linear(8, 6), nn.Lambda(jax.nn.gelu), linear(6, 2)])
+    final = nn.MLP(8, 2, 6, 1, final_activation=jax.nn.sigmoid, key=key)
+    for module, names, named in (
+        (mlp, {"layers.{i}": "linear_{i}"}, "gelu"),
+        (final, {"layers.{i}": "linear_{i}"}, "sigmoid"),
+        (wrapped, {"layers.0": "linear_0", "layers.2": "linear_1"}, "gelu"),
+    ):
+        with refuses(UnsupportedModuleError, "relu", named):
+            from_equinox(compiled, module, names)
 
 
 def test_a_setting_that_is_equal_is_loaded():
@@ -251,3 +260,21 @@ def test_a_setting_that_differs_from_a_flax_module_is_named():
     with refuses(UnsupportedModuleError, "stride", 2):
         from_flax(compiled, nnx.Conv(3, 4, (3, 3), strides=2, rngs=rngs))
     from_flax(compiled, nnx.Conv(3, 4, (3, 3), rngs=rngs))
+    compiled = ml.compile(Conv2D(4, padding=1), BACKEND, shapes={"input": (2, 8, 8, 3)})
+    for settings, named in (
+        ({"padding": "CIRCULAR"}, "CIRCULAR"),
+        ({"mask": np.zeros((3, 3, 3, 4), "f4")}, "mask"),
+        ({"dtype": jax.numpy.bfloat16}, "bfloat16"),
+    ):
+        with refuses(UnsupportedModuleError, named):
+            from_flax(compiled, nnx.Conv(3, 4, (3, 3), **settings, rngs=rngs))
+    net = Model(Linear(4), Relu(), Dropout(0.5), Linear(2))
+    compiled = ml.compile(net, BACKEND, shapes={"input": (2, 3)})
+    linear = lambda *sizes: nnx.Linear(*sizes, rngs=rngs)
+    drop = nnx.Dropout(0.5, rngs=rngs)
+    names = {"layers.0": "linear_0", "layers.3": "linear_1"}
+    module = nnx.Sequential(linear(3, 4), nnx.relu, drop, linear(4, 2))
+    from_flax(compiled, module, names)
+    with refuses(UnsupportedModuleError, "gelu", "relu"):
+        module = nnx.Sequential(linear(3, 4), nnx.gelu, drop, linear(4, 2))
+        from_flax(compiled, module, names)

@@ -5,6 +5,7 @@ give other numbers.
 """
 
 import dataclasses
+import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ _ABSENT = {
     "transpose_kernel": False,
     "reduction_axes": -1,
     "feature_axes": -1,
+    "mask": None,
 }
 # flax's own, where nothing but the weights is at hand.
 _FLAX_EPSILON = {"batch_norm": 1e-5}
@@ -77,13 +79,14 @@ def readers_of(graph: ModelGraph, place: str = "") -> dict[str, list[OpNode]]:
 
 
 def compare_settings(
-    theirs: Mapping[str, Any], node: OpNode, kernel: Sequence[int] = ()
+    theirs: Mapping[str, Any], node: OpNode, dtype: np.dtype, kernel: Sequence[int] = ()
 ) -> list[str]:
     """How the settings of a module differ from those of the op that has its weights.
 
     Args:
         theirs: the settings of the module.
         node: the op.
+        dtype: in which the model computes.
         kernel: the lengths of its window, if it is a convolution.
     """
     ours, problems = dict(node.attrs), []
@@ -99,10 +102,14 @@ def compare_settings(
             same = _is_same(name, value, own, theirs, ours, kernel)
             if not same:
                 problems.append(f"{name} {own!r} where the module has {value!r}")
+    stated = theirs.get("dtype")
+    if stated is not None and np.dtype(stated) != dtype:
+        problems.append(f"dtype {dtype} where the module computes in {stated}")
     for name, only in _ABSENT.items():
         value = theirs.get(name, only)
         if value is not None and not _equal(value, only):
-            problems.append(f"no {name}, which is {value!r} in the module")
+            shown = " ".join(repr(value).split())
+            problems.append(f"no {name}, which is {shown:.60} in the module")
     return problems
 
 
@@ -121,6 +128,8 @@ def _is_same(
         is_text = (isinstance(value, str), isinstance(own, str))
         if all(is_text):
             return value.lower() == own.lower()
+        if isinstance(value, str) and value.lower() not in ("same", "valid"):
+            return False  # such as circular, which ours are not
         is_same = "same" in (str(value).lower(), str(own).lower())
         if is_same and (stride != 1).any():
             return False  # it depends on the length of the input
@@ -164,31 +173,55 @@ def compare_heads(
     return []
 
 
-_ACTIVATIONS = (
-    *("relu", "gelu", "silu", "tanh", "sigmoid", "elu", "selu", "celu", "softplus"),
-    *("leaky_relu", "mish", "relu6", "hard_swish", "hard_sigmoid", "hard_tanh"),
-    *("log_sigmoid", "softsign"),
-)
-
-
-def compare_activation(
+def compare_activations(
     graph: ModelGraph, layer: str, theirs: Mapping[str, Any]
 ) -> list[str]:
-    """Whether the activation of an MLP is among those at a place, by its values."""
-    function = theirs.get("activation")
-    own = [n for n in _within(graph, layer) if n.op in _ACTIVATIONS]
-    if not callable(function) or not own:
-        return []
-    x = np.linspace(-4, 4, 33, dtype=np.float32)
+    """Whether the functions that a module holds are among the ops at a place."""
+    nodes = list(_within(graph, layer))
+    own: list[Any] = [n for n in nodes if len(n.inputs) == 1]
+    made = [_values(functools.partial(_apply, node)) for node in own]
+    if any(n.op in _RECURRENT for n in nodes):
+        made += [np.tanh(_SAMPLE), 1 / (1 + np.exp(-_SAMPLE))]
+    problems: list[str] = []
+    for function in _functions(theirs):
+        wanted = _values(function)
+        if wanted is None or any(_is_close(wanted, v) for v in (_SAMPLE, *made)):
+            continue
+        name = getattr(function, "__name__", repr(function))
+        names = ", ".join(dict.fromkeys(n.op for n in own)) or "none"
+        problems.append(f"no {name}, which the module applies; it has: {names}")
+    return problems
+
+
+_SAMPLE = np.linspace(-4, 4, 33, dtype=np.float32)
+_RECURRENT = ("rnn", "lstm", "gru", "rnn_cell", "lstm_cell", "gru_cell")
+
+
+def _functions(settings: Mapping[str, Any]) -> Iterator[Any]:
+    """The functions among settings: in sequences, and in modules around one, too."""
+    for value in settings.values():
+        for item in value if isinstance(value, Sequence) else (value,):
+            if type(item).__name__ == "Lambda":  # equinox's
+                item = item.fn
+            has_name = hasattr(item, "__name__") and not isinstance(item, type)
+            if callable(item) and (has_name or isinstance(item, functools.partial)):
+                yield item
+
+
+def _values(function: Any) -> np.ndarray | None:
+    """The values of a function of each number; None if it is of another kind."""
     try:
-        wanted = np.asarray(function(x))
-    except Exception:  # one with weights of its own, which are compared as such
-        return []
-    for node in own:
-        if np.allclose(_apply(node, x), wanted, rtol=1e-5, atol=1e-5):
-            return []
-    names = ", ".join(dict.fromkeys(n.op for n in own))
-    return [f"the activation {names}, which differs from the module's"]
+        values = np.asarray(function(_SAMPLE))
+    except Exception:  # one that takes other arguments or has weights of its own
+        return None
+    is_alike = values.shape == _SAMPLE.shape and values.dtype.kind == "f"
+    return values if is_alike else None
+
+
+def _is_close(left: np.ndarray, right: np.ndarray | None) -> bool:
+    if right is None:
+        return False
+    return np.allclose(left, right, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
 def _apply(node: OpNode, x: np.ndarray) -> np.ndarray:
@@ -196,7 +229,7 @@ def _apply(node: OpNode, x: np.ndarray) -> np.ndarray:
 
     from .to_jax import JaxNamespace
 
-    return np.asarray(OPS[node.op](JaxNamespace(), jnp.asarray(x), **dict(node.attrs)))
+    return OPS[node.op](JaxNamespace(), jnp.asarray(x), **dict(node.attrs))
 
 
 def _within(graph: ModelGraph, layer: str) -> Iterator[OpNode]:
@@ -225,7 +258,7 @@ def dropout_rates(root: Any) -> set[float]:
         if id(value) in seen or hasattr(value, "shape"):
             continue
         seen.add(id(value))
-        if isinstance(value, (list, tuple)):
+        if isinstance(value, Sequence) and not isinstance(value, str):
             stack += value
         elif isinstance(value, Mapping):
             stack += value.values()

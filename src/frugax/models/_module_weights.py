@@ -10,7 +10,7 @@ from frugax.errors import MissingExtraError, ShapeError, UnsupportedModuleError
 
 from ._compiled_model import CompiledModel
 from ._module_settings import (
-    compare_activation,
+    compare_activations,
     compare_dropouts,
     compare_heads,
     compare_settings,
@@ -248,7 +248,7 @@ def _check_settings(
     epsilon: float | None = None,
 ) -> None:
     """Refuse a module whose settings are at hand and differ from the model's."""
-    graph = compiled.graph
+    graph, dtype = compiled.graph, compiled.backend.dtype
     readers = readers_of(graph)
     problems: dict[str, None] = {}
     seen: set[Any] = set()
@@ -263,7 +263,7 @@ def _check_settings(
                 *_, (_, module) = modules_of(root, path)
                 theirs = read_settings(module)
             if path[-1] in _WEIGHTS:
-                for problem in compare_settings(theirs, node, kernel):
+                for problem in compare_settings(theirs, node, dtype, kernel):
                     problems[f"{owner} has {problem}"] = None
         if root is None:
             continue
@@ -276,9 +276,10 @@ def _check_settings(
             seen.add((place, outer))
             theirs = read_settings(module)
             found = compare_heads(graph, outer, theirs)
-            found += compare_activation(graph, outer, theirs)
+            found += compare_activations(graph, outer, theirs)
             for problem in found:
-                problems[f"the model has {problem} at {'.'.join(place)!r}"] = None
+                at = f" at {'.'.join(place)!r}" if place else ""
+                problems[f"the model has {problem}{at}"] = None
     if root is not None:
         for problem in compare_dropouts(graph, dropout_rates(root)):
             problems[f"the model has {problem}"] = None
@@ -365,6 +366,8 @@ def _read_nnx(module: Any) -> Mapping[str, Any]:
 
 def _stack_gates(leaves: Leaves) -> Leaves:
     """The layers of gates, such as `ii` and `hf`, as the arrays of one cell."""
+    # `if` is no name in Python, so nnx writes `if_`.
+    leaves = {tuple("if" if p == "if_" else p for p in k): v for k, v in leaves.items()}
     found = dict(leaves)
     cells = {path[:-2] for path in leaves if len(path) > 1 and path[-2][:1] == "h"}
     for cell in cells:

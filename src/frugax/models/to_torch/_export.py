@@ -1,10 +1,11 @@
 """Trace a module by torch.export, once for each way that data may take through it."""
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -107,12 +108,12 @@ def _export(
             outputs = forward(*args, **kwargs)
         return outputs, [q.condition for q in calls.questions.values()]
 
-    module.forward = asking
     problem: Exception | None = None
     exported: Any = None
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _attributes_stay(module):
             warnings.simplefilter("ignore")  # about torch's own use of its own names
+            module.forward = asking
             exported = torch.export.export(
                 module, traced.args, traced.kwargs, dynamic_shapes=shapes
             )
@@ -124,8 +125,6 @@ def _export(
         raise
     except Exception as e:
         problem = e
-    finally:
-        del module.forward
     questions = tuple(calls.questions.values())
     if problem is None:
         has_masked_rows = rewrite_masked_rows(exported.graph_module)
@@ -134,6 +133,18 @@ def _export(
         return problem, questions
     traced.run_example()
     raise UnsupportedModuleError(_describe(problem, questions)) from problem
+
+
+@contextlib.contextmanager
+def _attributes_stay(module: torch.nn.Module) -> Iterator[None]:
+    """Undo what a forward that is traced stores in its module."""
+    before = [(part, dict(vars(part))) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, attributes in before:
+            vars(part).clear()
+            vars(part).update(attributes)
 
 
 def _describe(error: Exception, questions: Sequence[Question] = ()) -> str:

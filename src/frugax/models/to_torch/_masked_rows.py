@@ -3,8 +3,9 @@
 torch.export gives the rows of `x[mask]` a length without a value, an unbacked symbol.
 Here such an axis is as long as the mask: an operation that treats each row alike runs
 on all of them, a reduction leaves out those that are not selected, and a write keeps
-the old value there. A row that is not selected holds a copy of the first one that is,
-so that it has no value and no gradient that a selected row could not have.
+the old value there. A row that is not selected holds a copy of the last one that is, so
+that it has no value and no gradient that a selected row could not have, and what is
+written twice is what was written last.
 """
 
 import dataclasses
@@ -39,7 +40,7 @@ _MOMENTS = ("mean", "var", "std", "var_mean", "std_mean")
 # row along any axis. Lengths in their arguments are those of the result.
 _ROWWISE_NAMES = """
 permute transpose t unsqueeze squeeze expand expand_as broadcast_tensors movedim stack
-clone alias detach contiguous to _to_copy type_as copy dropout embedding
+clone alias detach contiguous to _to_copy type_as copy dropout embedding floor_divide
 lift_fresh_copy prelu log_sigmoid hardswish repeat sym_size zeros ones full zeros_like
 ones_like full_like new_zeros new_ones new_full
 """
@@ -125,12 +126,12 @@ class _Selection:
     Attributes:
         origin: equal for selections of equal rows in an equal order.
         mask: a node of the new graph, with one axis.
-        first: the place of the first selected row, an array of one number.
+        last: the place of the last selected row, an array of one number.
     """
 
     origin: Any
     mask: Node
-    first: Node
+    last: Node
 
 
 class _Rewriting:
@@ -239,13 +240,13 @@ class _Rewriting:
         raise self._refuse("mixes rows that a mask selects")
 
     def _scatter(self, args: dict[str, Any]) -> Node:
-        """Rows that are not selected go where the first one goes, without an effect."""
+        """Rows that are not selected go where the last one goes, without an effect."""
         neutral = {"sum": 0, "prod": 1, "amax": "least", "amin": "most"}
         if args["reduce"] not in neutral:
             raise self._refuse("takes a mean of rows that a mask selects")
         source = args["src"]
         result = self._copy({source: self._fill(source, neutral[args["reduce"]])})
-        # Without a selected row there is no first one.
+        # Without a selected row there is no last one.
         some = self._call(_aten.any.default, self._valid(source))
         return self._call(_aten.where.self, some, result, self._new(args["self"]))
 
@@ -328,9 +329,10 @@ class _Rewriting:
         known = self.selections.get(length)
         if known is None:
             whole = self._call(_aten._to_copy.default, mask, dtype=torch.int32)
-            first = self._call(_aten.argmax.default, whole)
-            first = self._call(_aten.unsqueeze.default, first, 0)
-            known = self.selections[length] = _Selection(origin, mask, first)
+            count = self._call(_aten.cumsum.default, whole, 0)
+            last = self._call(_aten.argmax.default, count)
+            last = self._call(_aten.unsqueeze.default, last, 0)
+            known = self.selections[length] = _Selection(origin, mask, last)
         elif known.origin != origin:
             raise self._refuse("takes two masks that must have equally many entries")
         return known
@@ -380,10 +382,10 @@ class _Rewriting:
             value = _extreme(new.meta["val"].dtype, value)
         return self._call(_aten.masked_fill.Scalar, new, invalid, value)
 
-    def _repeat_first(self, x: Node, selection: _Selection, axis: int) -> Node:
-        """Put the first selected row in place of those that are not selected."""
+    def _repeat_last(self, x: Node, selection: _Selection, axis: int) -> Node:
+        """Put the last selected row in place of those that are not selected."""
         mask = self._spread(selection.mask, axis, x.meta["val"].ndim)
-        row = self._call(_aten.index_select.default, x, axis, selection.first)
+        row = self._call(_aten.index_select.default, x, axis, selection.last)
         return self._call(_aten.where.self, mask, x, row)
 
     def _length(self, x: Node, axis: int) -> Any:
@@ -414,7 +416,7 @@ class _Rewriting:
         length = self.axes[self.node][axis]
         selection = self._select_by(length, mask)
         rows = self._flatten(self._new(x), axis, mask.meta["val"].ndim)
-        return self._repeat_first(rows, selection, axis)
+        return self._repeat_last(rows, selection, axis)
 
     def _masked_select(self, x: Node, mask: Node) -> Node:
         """The entries of `x` where a mask is true, which is broadcast with it."""
@@ -423,7 +425,7 @@ class _Rewriting:
         rank = new[0].meta["val"].ndim
         rows, flat = (self._flatten(v, 0, rank) for v in new)
         selection = self._select(self.axes[self.node][0], flat, (x, mask))
-        return self._repeat_first(rows, selection, 0)
+        return self._repeat_last(rows, selection, 0)
 
     def _places(self, mask: Node) -> tuple[Node, ...]:
         """The indices along each axis of a mask where it is true."""
@@ -436,7 +438,7 @@ class _Rewriting:
             numbers = self._spread(numbers, axis, rank)
             numbers = self._call(_aten.expand_as.default, numbers, new)
             numbers = self._flatten(numbers, 0, rank)
-            places.append(self._repeat_first(numbers, selection, 0))
+            places.append(self._repeat_last(numbers, selection, 0))
         return tuple(places)
 
     def _number_rows(self, args: dict[str, Any]) -> Node:
@@ -545,13 +547,13 @@ class _Rewriting:
         new = list(self._new(indices))
         for i, own in zip(places, selected, strict=True):
             if own:
-                new[i] = self._repeat_first(new[i], selection, 0)
+                new[i] = self._repeat_last(new[i], selection, 0)
         kept = self._call(_aten.index.Tensor, new_x, new)
         rank = kept.meta["val"].ndim
         rows = self._new(values)
         if self.axes[values]:
             own = axis + values.meta["val"].ndim - rank
-            rows = self._repeat_first(rows, selection, own)
+            rows = self._repeat_last(rows, selection, own)
         if args["accumulate"]:
             mask = self._spread(selection.mask, axis, rank)
             rows = self._call(_aten.where.ScalarOther, mask, rows, 0)

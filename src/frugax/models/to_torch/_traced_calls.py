@@ -24,6 +24,7 @@ _SELECTIONS = {
     torch.Tensor.__getitem__, torch.Tensor.__setitem__, torch.masked_select,
     torch.Tensor.masked_select, torch.nonzero, torch.Tensor.nonzero, torch.where,
 }  # fmt: skip
+_INDEXING = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
 _COMPARISONS = {torch.equal, torch.Tensor.equal}
 _YES_OR_NO = {torch.Tensor.__bool__, torch.is_nonzero, torch.Tensor.is_nonzero}
 # What gives Python a value.
@@ -93,6 +94,8 @@ class TracedCalls(TorchFunctionMode):
         if func in _SELECTIONS:
             if func is torch.where and args and args[0].dtype == torch.uint8:
                 args = args[0].bool(), *args[1:]  # which torch does not trace
+            if func in _INDEXING:
+                args = args[0], self._index_by_places(args[1]), *args[2:]
             args, kwargs = pytree.tree_map(self._first_equal, (args, kwargs))
         text = func, *map(self._describe, pytree.tree_leaves((args, kwargs)))
         call = self._numbers.setdefault(text, len(self._numbers))
@@ -126,6 +129,20 @@ class TracedCalls(TorchFunctionMode):
         call = self._describe(value)
         first = self._masks.setdefault(call, value)
         return first if self._describe(first) == call else value
+
+    def _index_by_places(self, index: Any) -> Any:
+        """An index with places for masks that have a value, as of a diagonal."""
+        places: list[Any] = []
+        for item in index if isinstance(index, tuple) else (index,):
+            is_mask = isinstance(item, torch.Tensor) and item.dtype == torch.bool
+            value = self._value(item) if is_mask else None
+            if value is None or not value.ndim:
+                places.append(item)
+                continue
+            with torch._C.DisableTorchFunction(), _disable_current_modes():
+                found = [p.tolist() for p in value.nonzero(as_tuple=True)]
+            places += [torch.tensor(p, dtype=torch.int64) for p in found]
+        return tuple(places)
 
     # --- values ---------------------------------------------------------------------
 
