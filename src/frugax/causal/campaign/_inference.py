@@ -43,7 +43,8 @@ from .preparation import (
 # Proposals for each sample that is kept by importance resampling.
 _PROPOSALS = 8
 # Without observations the variance of the outcomes is noise and effects together; these
-# are the shares of their standard deviation that may be noise.
+# are the shares of their standard deviation that may be noise. With 1 alone the means
+# of the tests' chain are off by 1.1 instead of 0.1 after eight numbers.
 _NOISE_FRACS = (1.0, 0.3, 0.1)
 # Draws of the process that knows no graph.
 _NUM_FREE = 96
