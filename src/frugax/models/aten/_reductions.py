@@ -50,7 +50,9 @@ def _count_nonzero(xp: Any, x: Array, dim: Any = None) -> Array:
 
 def _add_reduction(names: str, function: Callable[..., Array]) -> None:
     def compute(xp: Any, x: Array, dim: Any = None, keepdim: bool = False) -> Array:
-        return function(x, _keep(x, dim), keepdims=keepdim)
+        result = function(x, _keep(x, dim), keepdims=keepdim)
+        # Bytes were torch's booleans once: `any` and `all` of them are bytes.
+        return xp.cast(result, np.uint8) if x.dtype == np.uint8 else result
 
     aten(*names.split())(compute)
 
