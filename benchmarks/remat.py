@@ -8,8 +8,8 @@ PyTorch's `activation_memory_budget` at the same shares, on two of the nets. `by
 plans in the bytes of what an engineer writes by hand: one `jax.checkpoint` around each
 block, a scan over parts of a batch, loops that checkpoint themselves. `policies`: one
 `jax.checkpoint` around each block with each stock policy, `--target h100` for the
-compiler of another device. `depth`: processor time of planning. `convolutions`:
-gradients of convolutions in loops by `remat.fast_convolutions`.
+compiler of another device. `depth`, `libraries`: processor time of planning.
+`convolutions`: gradients of convolutions in loops by `remat.fast_convolutions`.
 
 Bytes are XLA's temporary bytes, flops those of the traced program; both are the same
 each time. On CPU checkpoints by hand are compiled with XLA's barriers kept
@@ -36,6 +36,7 @@ from benchmarks.harness import (
     Part,
     Row,
     choose,
+    cpu_seconds,
     install,
     run,
     say,
@@ -43,9 +44,10 @@ from benchmarks.harness import (
 )
 from benchmarks.remat_nets import NETS, normal
 from jax import lax
+from tests.golden.library_losses import LOSSES
 
 from frugax import InfeasibleBudgetError, MemoryBudget, measure, remat
-from frugax.jaxprs import flops
+from frugax.jaxprs import flops, take_arrays
 from frugax.targets import Target
 
 SHARES = (0.75, 0.5, 0.35, 0.25)
@@ -601,6 +603,39 @@ def plan_deep(given: argparse.Namespace) -> Figures:
     return found
 
 
+def plan_libraries(given: argparse.Namespace) -> Figures:
+    """The same for losses that go through other libraries, at two shares each."""
+    found: Figures = {}
+    for name in choose(LOSSES, given, quick=1):
+        loss, args = LOSSES[name]()
+        taken = take_arrays(loss, args, 0, has_aux=False)
+        grad = jax.value_and_grad(taken.loss, taken.argnums, has_aux=taken.has_aux)
+
+        def compile_plain(grad: Loss = grad, args: Any = taken.args) -> None:
+            jax.clear_caches()
+            jax.jit(lambda *a: grad(*a)).lower(*args).compile()
+
+        compile_plain()  # the first one imports modules and fills JAX's own caches
+        plain = min(cpu_seconds(compile_plain) for _ in range(2))
+        for share in (0.5, 0.25):
+            jax.clear_caches()
+            met, started = True, time.process_time()
+            try:
+                plan = remat.plan(loss, MemoryBudget.share(share), args, cache=False)
+            except InfeasibleBudgetError as e:
+                met, plan = False, e.best
+            assert isinstance(plan, remat.RematPlan)
+            seconds = time.process_time() - started
+            found[f"{name} within {share}"] = {
+                "met": met,
+                "plain_s": plain,
+                "planning_s": seconds,
+                "ratio": seconds / plain,
+                "compiles": plan.compiles,
+            }
+    return found
+
+
 # Layout, stride, groups and dtype of four equal layers in a scan or written out.
 CONVOLUTIONS: dict[str, dict[str, Any]] = {
     "scan, 3x3, NHWC": {},
@@ -686,6 +721,7 @@ PARTS = {
         minutes=(20, 3),
     ),
     "depth": Part(measure=plan_deep),
+    "libraries": Part(measure=plan_libraries),
     "convolutions": time_cases(time_convolutions, compares=False),
 }
 
