@@ -579,6 +579,41 @@ def test_arrays_on_several_devices_keep_their_places(kind):
     assert step(w, x)[0].sharding.is_equivalent_to(everywhere, 2)
 
 
+def over_devices(w, x, *, check_vma):
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def body(w, rows):
+        value, grad = jax.value_and_grad(loss)(w, rows)
+        if not check_vma:  # otherwise JAX adds up the gradients of shared weights
+            grad = lax.psum(grad, "data")
+        return w - 0.1 * grad, lax.pmean(value, "data")
+
+    step = lambda w, x: lax.scan(body, w, x.reshape(2, -1, 64))
+    spec = jax.P("data")
+    specs: Any = {"in_specs": (jax.P(), spec), "out_specs": (jax.P(), jax.P())}
+    return jax.shard_map(step, mesh=mesh, check_vma=check_vma, **specs)(w, x)
+
+
+@pytest.mark.parametrize(
+    "check_vma", mostly_thorough([True, False], in_ci=lambda check: check)
+)
+def test_a_gradient_inside_of_shard_map_is_planned(check_vma):
+    rows = jnp.tile(ROWS, (4, 1))
+    step = functools.partial(over_devices, check_vma=check_vma)
+    assert len(assert_planned(step, WEIGHTS, rows).plan.gradients) == 1
+
+
+def exchanged_in_the_loss(w, x):
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def step(w, x):
+        return jax.grad(lambda w: lax.pmean(loss(w, x), "data"))(w)
+
+    return jax.shard_map(
+        step, mesh=mesh, in_specs=(jax.P(), jax.P("data")), out_specs=jax.P()
+    )(w, x)
+
+
 # --- what stays as it is ------------------------------------------------------------
 
 
@@ -631,6 +666,7 @@ def differentiated_later(w, x):
         pulled_by_its_value,
         summed_over_a_name,
         mapped_later,
+        exchanged_in_the_loss,
         pytest.param(differentiated_later, marks=pytest.mark.thorough),
     ],
 )
@@ -648,6 +684,7 @@ def test_a_gradient_of_another_kind_keeps_its_results(fun):
         (pulled_twice, "2 times"),
         (pulled_by_its_value, "results"),
         *((fun, "jax.vmap") for fun in (per_example, mapped_later)),
+        (exchanged_in_the_loss, "shard_map"),
     ],
 )
 def test_a_warning_names_what_is_not_planned(fun, cause):

@@ -249,6 +249,27 @@ def test_a_sharded_step_keeps_its_sharding_on_other_devices():
     assert row.unplanned_bytes < one.unplanned_bytes
 
 
+def test_a_shard_map_is_compiled_for_other_devices():
+    mesh = Mesh(jax.devices()[:4], "data")
+
+    def step(params, x):
+        params, value = sgd(params, x)
+        return params, jax.lax.pmean(value, "data")
+
+    rows = PartitionSpec("data")
+    specs: Any = {"in_specs": (PartitionSpec(), rows), "out_specs": PartitionSpec()}
+    mapped = jax.shard_map(step, mesh=mesh, **specs)
+    params, x = [jnp.ones((64, 64))] * 2, jnp.ones((512, 64))
+    row, _ = answer(find_step(mapped, params, x), Target("h100x4"), "1GiB")
+    assert not row.problem
+    assert row.fits
+    assert row.moved_bytes > 0
+    whole, _ = answer(find_step(sgd, params, x), Target("h100"), "1GiB")
+    assert row.device_flops == pytest.approx(whole.device_flops / 4, rel=0.1)
+    row, _ = answer(find_step(mapped, params, x), Target("h100x4"), "10%")
+    assert_names(row.caveat, "shard_map", "devices here only")
+
+
 @jax.tree_util.register_pytree_node_class
 class Scaled:
     """Weights, in a class that computes whenever JAX puts them together."""

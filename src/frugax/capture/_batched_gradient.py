@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from frugax.jaxprs import ClosedJaxpr, find_dependent, jaxpr_as_fun
+from frugax.jaxprs import ClosedJaxpr, find_dependent, jaxpr_as_fun, names_axes
 
 from ._marked_gradient import MarkedGradient, gradient_p
 
@@ -90,7 +90,7 @@ class BatchedGradient:
 
 def _find_mapped(closed: ClosedJaxpr, inputs: Sequence[bool]) -> list[bool]:
     # An operation that names the axis may make rows of anything.
-    if closed.effects:
+    if names_axes(closed):
         return [True] * len(closed.out_avals)
     return find_dependent(closed.jaxpr, inputs)
 

@@ -305,6 +305,8 @@ def _site_shapes(
     known = dict(zip(staged.traced.jaxpr.invars, shapes, strict=True))
 
     def shape(atom: Any) -> Any:
+        if site.is_mapped:  # it is planned outside of its shard_map
+            return jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
         if site.depth == 0 and not hasattr(atom, "val") and atom in known:
             return known[atom]
         return shape_of(atom)

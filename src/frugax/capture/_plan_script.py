@@ -220,7 +220,7 @@ def _answer(
     plan = found.plan
     with target.tracing():
         traced = found.jitted.trace(*placed.shapes)
-    devices = step.num_devices
+    devices = placed.num_devices
     caveats = [target.describe_caveats(*found.caveats)]
     if devices < target.num_devices:
         caveats.append(

@@ -17,8 +17,10 @@ from frugax.jaxprs import (
     close,
     jaxpr_as_fun,
     jaxprs_in_params,
+    names_axes,
     shape_of,
     variables,
+    without_marks,
 )
 
 from ._marked_gradient import MarkedGradient, gradient_p
@@ -36,12 +38,14 @@ class GradientSite:
         forward: the operation of the forward pass.
         backward: that of the backward pass.
         depth: the number of loops, branches and calls around it.
+        is_mapped: whether a `shard_map` is around it.
     """
 
     gradient: MarkedGradient
     forward: JaxprEqn
     backward: JaxprEqn
     depth: int
+    is_mapped: bool = False
 
     @functools.cached_property
     def cotangents(self) -> list[Any]:
@@ -65,7 +69,11 @@ class GradientSite:
             rest: the constants and the cotangents.
         """
         consts, cotangents = rest
-        results = jaxpr_as_fun(self.gradient.function)(*consts, *leaves)
+        function = jaxpr_as_fun(self.gradient.function)
+        if self.is_mapped and not jax.sharding.get_abstract_mesh().manual_axes:
+            # The planner calls it outside of its `shard_map`.
+            function = without_marks(self.gradient.function)
+        results = function(*consts, *leaves)
         outs = results[: self.gradient.num_outputs]
         if self.is_unit:
             return outs[0], results
@@ -135,6 +143,20 @@ class StagedProgram:
         sites.sort(key=lambda s: -s.gradient.residual_bytes)
         return cls(traced, tuple(sites), tuple(dict.fromkeys(unplanned)))
 
+    def without_mapped(self) -> "StagedProgram":
+        """The same, in which gradients inside of a `shard_map` are left alone."""
+        reasons = [
+            f"the gradient at {s.gradient.source} is inside of shard_map, and planned "
+            "for the devices here only"
+            for s in self.sites
+            if s.is_mapped
+        ]
+        return dataclasses.replace(
+            self,
+            sites=tuple(s for s in self.sites if not s.is_mapped),
+            unplanned=(*self.unplanned, *reasons),
+        )
+
     def run(
         self, chosen: Mapping[MarkedGradient, ValueAndGrad], inputs: Sequence[Any]
     ) -> list[Any]:
@@ -179,6 +201,19 @@ def _find_sites(
     sites += [s.site for s in steps if s.site is not None]
     for eqn in jaxpr.eqns:
         if _is_marked(eqn):
+            continue
+        if _is_marked_shard_map(eqn):
+            inside: list[GradientSite] = []
+            _find_sites(eqn.params["jaxpr"], depth + 1, inside, unplanned)
+            for site in inside:
+                if names_axes(site.gradient.function):
+                    # It is planned for one device, on its own.
+                    unplanned.append(
+                        f"the loss at {site.gradient.source} is inside of shard_map, "
+                        "and its devices exchange numbers in it"
+                    )
+                else:
+                    sites.append(dataclasses.replace(site, is_mapped=True))
             continue
         for value in eqn.params.values():
             for part in value if isinstance(value, tuple | list) else (value,):
@@ -298,10 +333,32 @@ def _evaluate(
                 flush()
                 outs = jaxpr_as_fun(eqn.params["call"])(*read(eqn.invars))
                 env.update(zip(eqn.outvars, outs, strict=True))
+            elif chosen and _is_marked_shard_map(eqn):
+                flush()
+                outs = _evaluate_shard_map(eqn, read(eqn.invars), chosen)
+                env.update(zip(eqn.outvars, outs, strict=True))
             else:
                 pending.append(_replace_inside(eqn, chosen))
     flush()
     return read(jaxpr.outvars)
+
+
+def _is_marked_shard_map(eqn: JaxprEqn) -> bool:
+    return eqn.primitive.name == "shard_map" and _has_marks(eqn.params["jaxpr"])
+
+
+def _evaluate_shard_map(
+    eqn: JaxprEqn,
+    inputs: Sequence[Any],
+    chosen: Mapping[MarkedGradient, ValueAndGrad],
+) -> Sequence[Any]:
+    body, options = eqn.params["jaxpr"], ("mesh", "in_specs", "out_specs", "check_vma")
+    run = jax.shard_map(
+        lambda *values: tuple(_evaluate(body, (), values, chosen)),
+        axis_names=set(eqn.params["newly_manual_axes"]),
+        **{name: eqn.params[name] for name in options},
+    )
+    return run(*inputs)
 
 
 def _function_of(

@@ -6,13 +6,24 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import numpy as np
+from jax.sharding import (
+    AbstractMesh,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    use_abstract_mesh,
+)
 
 from frugax.errors import ConfigError
 from frugax.jaxprs import (
     ClosedJaxpr,
     Jaxpr,
+    JaxprEqn,
+    Literal,
+    Var,
     argument_shardings,
+    fresh_var,
     result_shardings,
     without_objects,
 )
@@ -102,15 +113,24 @@ class TracedStep:
                 "devices here only"
             )
         program, unknown = _with_unknown_inputs(self.staged.traced)
-        placed = list(target.place([*unknown, *self.shapes]))
+        shapes: list[Any] = [*unknown, *self.shapes]
         results: Sequence[Any] = self.result_places
         if not target.is_here:
             moved = _MovedProgram(target)
             program = moved.move(program)
             results = [None if r is None else moved.move(r) for r in results]
+            if moved.mesh is not None:
+                # What lies nowhere by choice goes where the program divides it.
+                everywhere = NamedSharding(moved.mesh, PartitionSpec())
+                shapes = [
+                    _put(x, everywhere) if getattr(x, "sharding", None) is None else x
+                    for x in shapes
+                ]
+        placed = list(target.place(shapes))
+        staged = StagedProgram.of(program, self.staged.unplanned)
         return dataclasses.replace(
             self,
-            staged=StagedProgram.of(program, self.staged.unplanned),
+            staged=staged if target.is_here else staged.without_mapped(),
             closed_over=placed[: len(unknown)],
             call=dataclasses.replace(self.call, leaves=placed[len(unknown) :]),
             result_places=results,
@@ -203,18 +223,23 @@ class _MovedProgram:
 
     def __init__(self, target: Target) -> None:
         self._target = target
+        self.mesh: Mesh | None = None  # that of a `shard_map`, on the target
+        one = Mesh(target.devices[:1], "one")
+        self._device: Any = one.abstract_mesh.abstract_device
         self._gradients: dict[MarkedGradient, MarkedGradient] = {}
+        self._variables: dict[Var, Var] = {}
 
     def move(self, value: Any) -> Any:
         """The same program, or parameter of an operation, on the target."""
         if isinstance(value, ClosedJaxpr):
             return ClosedJaxpr(self.move(value.jaxpr), value.consts)
         if isinstance(value, Jaxpr):
-            eqns = [
-                e.replace(params={k: self.move(v) for k, v in e.params.items()})
-                for e in value.eqns
-            ]
-            return value.replace(eqns=eqns)
+            return value.replace(
+                constvars=list(map(self._move_atom, value.constvars)),
+                invars=list(map(self._move_atom, value.invars)),
+                eqns=list(map(self._move_operation, value.eqns)),
+                outvars=list(map(self._move_atom, value.outvars)),
+            )
         if isinstance(value, MarkedGradient):
             if value not in self._gradients:
                 names = ("function", "forward", "backward")
@@ -223,13 +248,46 @@ class _MovedProgram:
             return self._gradients[value]
         if type(value) is tuple:  # a named tuple is a value of another kind
             return tuple(map(self.move, value))
+        if isinstance(value, AbstractMesh):
+            return value if value.empty else value.update(abstract_device=self._device)
         if isinstance(value, Mesh):
             if value.empty:
                 return value
             moved: Any = self._target.move(NamedSharding(value, PartitionSpec()))
+            self.mesh = moved.mesh
             return moved.mesh
+        if isinstance(value, NamedSharding) and isinstance(value.mesh, AbstractMesh):
+            return NamedSharding(self.move(value.mesh), value.spec)
         if isinstance(value, jax.sharding.Sharding):
             return self._target.move(value)
         if isinstance(value, jax.Device):
             return self._target.devices[0]
         return value
+
+    def _move_operation(self, eqn: JaxprEqn) -> JaxprEqn:
+        params = {name: self.move(value) for name, value in eqn.params.items()}
+        context: Any = eqn.ctx
+        # It remembers the mesh that was set where it was traced.
+        if not context.cur_abstract_mesh.empty:
+            mesh = self.move(context.cur_abstract_mesh)
+            with context.manager, use_abstract_mesh(mesh):
+                context = type(context)()
+        return eqn.replace(
+            invars=list(map(self._move_atom, eqn.invars)),
+            outvars=list(map(self._move_atom, eqn.outvars)),
+            params=params,
+            ctx=context,
+        )
+
+    def _move_atom(self, atom: Any) -> Any:
+        """The same variable or number; in a `shard_map` its type has the mesh."""
+        sharding = getattr(atom.aval, "sharding", None)
+        if sharding is None or sharding.mesh.empty:
+            return atom
+        place = NamedSharding(self.move(sharding.mesh), sharding.spec)
+        aval = atom.aval.update(sharding=place)
+        if isinstance(atom, Literal):
+            return Literal(np.asarray(atom.val), aval)
+        if atom not in self._variables:
+            self._variables[atom] = fresh_var(aval)
+        return self._variables[atom]

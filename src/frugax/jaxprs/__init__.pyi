@@ -32,6 +32,7 @@ from ._graph import (
     shape_of as shape_of,
     trace as trace,
     variables as variables,
+    without_marks as without_marks,
 )
 from ._jax_internals import (
     ClosedJaxpr as ClosedJaxpr,
@@ -45,6 +46,7 @@ from ._jax_internals import (
     close as close,
     close_over as close_over,
     debug_effect as debug_effect,
+    fresh_var as fresh_var,
     hide_frames as hide_frames,
     hides_frames_below as hides_frames_below,
     intercept_vjp as intercept_vjp,
@@ -54,6 +56,7 @@ from ._jax_internals import (
     jaxpr_as_fun as jaxpr_as_fun,
     jaxprs_in_params as jaxprs_in_params,
     keep_clients as keep_clients,
+    names_axes as names_axes,
     new_source_info as new_source_info,
     remove_dead_code as remove_dead_code,
     result_shardings as result_shardings,

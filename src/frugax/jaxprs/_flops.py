@@ -73,7 +73,7 @@ def flops(jaxpr: Jaxpr) -> int:
 
     One multiplication and one addition count as two. A `scan` counts as often as it
     iterates; a `while` loop, whose trip count is unknown, counts once. Of a `cond` the
-    most expensive branch counts.
+    most expensive branch counts, and of a `shard_map` the work of all devices.
 
     Args:
         jaxpr: a traced program: `jax.make_jaxpr(f)(*args).jaxpr`.
@@ -95,6 +95,10 @@ def flops_of(eqn: JaxprEqn) -> int:
         return max(flops(b.jaxpr) for b in eqn.params["branches"])
     if name == "scan":
         return eqn.params["length"] * flops(eqn.params["jaxpr"].jaxpr)
+    if name == "shard_map":
+        sizes = dict(eqn.params["mesh"].shape)
+        copies = math.prod(sizes[a] for a in eqn.params["newly_manual_axes"])
+        return copies * flops(eqn.params["jaxpr"])
     if name == "dot_general":
         return _dot(eqn)
     if name in _CONVOLUTIONS:

@@ -16,6 +16,7 @@ from jax._src import (  # noqa: PLC2701 - `grad` looks up `vjp`; see `keep_clien
     xla_bridge,
 )
 from jax._src.core import (  # noqa: PLC2701 - no public names tell the trace
+    NamedAxisEffect,
     Trace,
     eval_trace,
     set_current_trace,
@@ -59,6 +60,7 @@ __all__ = [
     "jaxpr_as_fun",
     "jaxprs_in_params",
     "keep_clients",
+    "names_axes",
     "new_source_info",
     "remove_dead_code",
     "result_shardings",
@@ -237,6 +239,11 @@ def hide_frames(path: str) -> None:
     JAX_TRACEBACK_FILTERING=off shows them.
     """
     traceback_util.register_exclusion(path)
+
+
+def names_axes(closed: ClosedJaxpr) -> bool:
+    """Whether values of other devices, or of other rows of `jax.vmap`, are read."""
+    return any(isinstance(e, NamedAxisEffect) for e in closed.effects)
 
 
 def is_vmapped(value: Any) -> bool:

@@ -7,7 +7,6 @@ gradients of inputs that all devices share, as it does without a plan.
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -56,20 +55,12 @@ class ShardBody:
 def find_shard_map(body: RematGraph) -> int | None:
     """The number of the `shard_map` that does most of the loss's work, or None."""
     eqns = [body.graph.eqns[i] for i in body.graph.numbered]
-    work = list(map(_work, eqns))
+    work = list(map(flops_of, eqns))
     most = max(range(len(eqns)), key=work.__getitem__, default=None)
     if most is None or eqns[most].primitive.name != "shard_map" or eqns[most].effects:
         return None
     is_active = any(v in body.active for v in eqns[most].outvars)
     return most if is_active and work[most] >= _LARGE_SHARE * sum(work) else None
-
-
-def _work(eqn: JaxprEqn) -> int:
-    """Flops on all devices together."""
-    if eqn.primitive.name != "shard_map":
-        return flops_of(eqn)
-    sizes = dict(eqn.params["mesh"].shape)
-    return math.prod(sizes[a] for a in eqn.params["newly_manual_axes"]) * flops_of(eqn)
 
 
 def prepare_shard_body(body: RematGraph, operation: int) -> ShardBody:
