@@ -8,6 +8,7 @@ from frugax.causal.posterior import (
     Domain,
     Outcomes,
     Points,
+    fit_discrepancy,
     fit_mechanism,
     log_evidence,
     predict_means,
@@ -234,6 +235,7 @@ def test_a_wild_outcome_gives_finite_numbers(wild):
     outcomes.mean[1] = wild
     domain = Domain(np.zeros(1), np.ones(1))
     predictions = np.random.default_rng(0).standard_normal((8, 1)) * np.full(3, wild)
+    assert np.isfinite(fit_discrepancy(predictions, outcomes, domain, 1.0).size)
     logs, each = sample_log_likelihoods(predictions, outcomes, domain, 1.0)
     assert not np.isnan(logs).any()
     assert np.isfinite([one.size for one in each]).all()

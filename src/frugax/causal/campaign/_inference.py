@@ -10,11 +10,13 @@ from jaxtyping import Bool, Float, Int
 from frugax.causal.data import Samples
 from frugax.causal.policy import Outlook
 from frugax.causal.posterior import (
+    Discrepancy,
     Domain,
     Outcomes,
     Points,
     PosteriorEnsemble,
     add_discrepancy,
+    fit_discrepancy,
     importance_resample,
     predict_means,
     rbf_kernel,
@@ -64,7 +66,7 @@ class Inference:
     levers: tuple[str, ...]
     ensemble: PosteriorEnsemble
     outlook: Outlook
-    discrepancy: float  # that of the best sample from the experiments
+    discrepancy: Discrepancy
     scale: float  # standard deviation of the target
     row_std: float  # that in rows of one experiment
     imputed: dict[str, float]  # values that count in rows that lack them
@@ -87,15 +89,21 @@ class _Predictor:
         domain: Domain,
         scale: float,
         rng: np.random.Generator,
+        *,
+        individual: bool,
     ) -> None:
         """Compare the samples with the experiments."""
         self._ensemble, self._outputs, self._rng = ensemble, outputs, rng
         self._outcomes, self._domain = outcomes, domain
         self._seed = int(rng.integers(1 << 30))
         self.at_experiments = self.predict(outcomes.points)[:, :, 0]
-        self.each = sample_log_likelihoods(
-            self.at_experiments, outcomes, domain, scale
-        )[1]
+        residual_args = self.at_experiments, outcomes, domain, scale
+        self.discrepancy = fit_discrepancy(*residual_args)
+        self._each: Sequence[Discrepancy]
+        if individual:
+            self._each = sample_log_likelihoods(*residual_args)[1]
+        else:
+            self._each = [self.discrepancy] * len(ensemble.samples)
 
     def predict(self, points: Points) -> _Predictions:
         """Predict all outputs in each sample."""
@@ -113,7 +121,7 @@ class _Predictor:
             self.at_experiments,
             self._outcomes,
             self._domain,
-            self.each,
+            self._each,
             self._rng,
         )
 
@@ -235,7 +243,8 @@ def infer(
         outcomes = dataclasses.replace(outcomes, error=share * outcomes.error)
 
     def compare(rng: np.random.Generator) -> _Predictor:
-        return _Predictor(ensemble, outputs, outcomes, domain, scale, rng)
+        args = ensemble, outputs, outcomes, domain, scale, rng
+        return _Predictor(*args, individual=bool(incomplete))
 
     predictor = compare(rng)
     scales = [estimate_scale(values[:, v], observed) for v in outputs]
@@ -351,7 +360,7 @@ def infer(
         levers=levers,
         ensemble=ensemble,
         outlook=outlook,
-        discrepancy=min(one.size for one in predictor.each),
+        discrepancy=predictor.discrepancy,
         scale=scale,
         row_std=row_std,
         imputed=imputed,

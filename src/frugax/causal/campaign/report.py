@@ -290,7 +290,7 @@ def _render_graph(campaign: Campaign) -> Markup:
     ]
     if rows:
         parts.append(_render_table(("cause", "effect", "#probability"), rows))
-    frac = inference.discrepancy / inference.scale
+    frac = inference.discrepancy.size / inference.scale
     if frac > _MIN_DISCREPANCY_FRAC:
         parts.append(
             _render_note(

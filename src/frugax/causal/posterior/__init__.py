@@ -8,7 +8,11 @@ variables of a few values: `DiscretePosterior`. Guide: docs/causal_campaign.md.
 from ._action_process import ActionProcess, ActionSpace
 from ._basis import Domain
 from ._conditioning import importance_resample, sample_log_likelihoods
-from ._discrepancy import Discrepancy, add_discrepancy
+from ._discrepancy import (
+    Discrepancy,
+    add_discrepancy,
+    fit_discrepancy,
+)
 from ._ensemble import PosteriorEnsemble, sample_posterior
 from ._evidence import NOISE_SCALE, log_evidence, tempering_power
 from ._mechanism import fit_mechanism
@@ -38,6 +42,7 @@ __all__ = [
     "add_discrepancy",
     "adjacency",
     "count_topological_orders",
+    "fit_discrepancy",
     "fit_mechanism",
     "importance_resample",
     "log_evidence",

@@ -1,9 +1,9 @@
-"""Model discrepancy: a Gaussian process for the error of a posterior sample.
+"""Model discrepancy: a Gaussian process for the error that posterior samples share.
 
-All samples may be wrong: about a cause that nobody measured, or a bend that the columns
-cannot represent. Their spread then says nothing of the error, but the experiments do.
-To the predictions of each a smooth discrepancy is added, a Gaussian process as large as
-the experiments call for (`sample_log_likelihoods`).
+All samples may be wrong in the same way: about a cause that nobody measured, or a bend
+that the columns cannot represent. Their spread then says nothing of the error, but the
+experiments do. To each prediction a smooth discrepancy is added, a Gaussian process as
+large as the experiments call for.
 
 References:
     Kennedy & O'Hagan 2001, J. Royal Statistical Society B 63:425-464 (discrepancy);
@@ -21,6 +21,10 @@ from jaxtyping import Float
 from ._basis import Domain
 from ._points import Outcomes, Points, rbf_kernel
 
+# Where answers give the target alone, the mean regret of the golden campaign
+# `classic 1` is 0.41 with it and 1.46 without. Where they give every variable, its size
+# was 0 throughout in the seven of thirteen campaigns `1` that were run without it.
+_SIZES = (0.0, 0.05, 0.15, 0.4, 1.0)  # in standard deviations of the target
 LENGTHS = (0.25, 0.6)  # in half-widths of a range
 
 
@@ -30,6 +34,37 @@ class Discrepancy:
 
     size: float  # standard deviation, in the target's unit
     length: float  # in half-widths of a range
+
+
+def fit_discrepancy(
+    predictions: Float[np.ndarray, "samples experiments"],
+    outcomes: Outcomes,
+    domain: Domain,
+    scale: float,
+) -> Discrepancy:
+    """Find the discrepancy under which the outcomes are likeliest."""
+    best, found = -np.inf, Discrepancy(0.0, LENGTHS[0])
+    if predictions.shape[1] < 2:
+        # One outcome cannot tell a discrepancy from the spread of the samples.
+        return found
+    spread = predictions - predictions.mean(0)
+    shared = spread.T @ spread / len(predictions)
+    # A wild answer makes the samples differ by as much as 1e38, and rounding alone then
+    # exceeds the rest of the diagonal.
+    rounding = 1e-12 * np.diag(shared).max()
+    shared += np.diag(outcomes.error**2 + (1e-3 * scale) ** 2 + rounding)
+    gap = outcomes.mean - predictions.mean(0)
+    for size in _SIZES:
+        for length in LENGTHS if size else LENGTHS[:1]:
+            among = rbf_kernel(outcomes.points, outcomes.points, domain, length)
+            root = np.linalg.cholesky(shared + (size * scale) ** 2 * among)
+            half = np.linalg.solve(root, gap)
+            score = -0.5 * half @ half - np.log(np.diag(root)).sum()
+            # Prior odds: half for no discrepancy, the rest shared by all others.
+            score -= np.log(2 * len(LENGTHS) * len(_SIZES)) if size else np.log(2)
+            if score > best:
+                best, found = score, Discrepancy(size * scale, length)
+    return found
 
 
 def add_discrepancy(
