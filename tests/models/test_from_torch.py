@@ -1,5 +1,6 @@
 """Torch modules as models: structure, weights, ties and buffers, on both libraries."""
 
+import math
 import threading
 
 import jax
@@ -406,6 +407,7 @@ def _assert(x):
 
 
 def _fill(x):
+    x = x * torch.FloatTensor([2.0]).to(x.device)
     grid = torch.arange(0, torch.tensor([1.0, 3.0])[1].item())
     grid[-1] = 5
     grid.add_(1)
@@ -806,6 +808,9 @@ BRANCHES = {
     "one batch": (lambda x: x * 3 if x.shape[0] == 4 else x, (5, 2), (3, 2), (4, 2)),
     "both": (
         lambda x: x if x.shape[0] < 2 * x.shape[1] + 1 else -x, (4, 5), (3, 2), (5, 2)
+    ),
+    "chunks": (
+        lambda x: x if math.ceil(x.shape[0] / 4) == 1 else x * 2, (3, 2), (4, 2), (5, 2)
     ),
     "single": (lambda x: x.sum(0) if x.shape[0] == 1 else x, (2, 3), (4, 3), (1, 3)),
 }  # fmt: skip

@@ -13,7 +13,9 @@ from typing import Any
 import sympy
 import torch
 from torch.utils._sympy.functions import (  # noqa: PLC2701 - it has no public name
+    CeilToInt,
     FloorDiv,
+    IntTrueDiv,
     Mod,
     PythonMod,
 )
@@ -74,6 +76,10 @@ def _compute(term: Any, lengths: Mapping[Any, Connection], text: str) -> Any:
         return int(term)
     if term in lengths:
         return lengths[term]
+    if isinstance(term, CeilToInt) and isinstance(term.args[0], IntTrueDiv):
+        above, below = (_compute(part, lengths, text) for part in term.args[0].args)
+        if isinstance(below, int):  # as of chunks of so many rows
+            return (above + (below - 1)) // below
     parts = [_compute(part, lengths, text) for part in term.args]
     if isinstance(term, (sympy.Add, sympy.Mul)):
         join = operator.add if isinstance(term, sympy.Add) else operator.mul

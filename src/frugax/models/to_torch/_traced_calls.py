@@ -229,7 +229,9 @@ class TracedCalls(TorchFunctionMode):
 
 
 def _evaluate(func: Any, args: Any, kwargs: Any) -> Sequence[Any] | None:
-    """The results of a call on values; None if it draws random numbers."""
+    """The results of a call on values; None if it draws random numbers or has none."""
+    if torch._C._meta_in_tls_dispatch_include():  # where torch makes no values at all
+        return None
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         state = torch.get_rng_state()
         result = func(*args, **kwargs)
