@@ -267,6 +267,8 @@ def _split(xp: Any, x: Array, split_size: Any, dim: int = 0) -> Any:
     if isinstance(split_size, tuple):
         return _split_sizes(xp, x, split_size, dim)
     length = x.shape[dim]
+    if not isinstance(split_size, int) and split_size == length:  # a free length
+        return (x,)
     starts = range(0, length, split_size) or [0]
     sizes = [min(split_size, length - s) for s in starts]
     return _split_sizes(xp, x, sizes, dim)

@@ -47,7 +47,9 @@ def read_conditions(
     for guard in shape_env.guards:
         # Those of torch's operations are about layouts in memory, or are errors that
         # JAX raises as well.
-        if _is_of_torch(guard.sloc.framework_loc):
+        # Division is of Python's numbers, such as of a number of chunks.
+        is_own = guard.expr.has(IntTrueDiv)
+        if _is_of_torch(guard.sloc.framework_loc) and not is_own:
             continue
         known = shape_env.replace(guard.expr)
         for part in sympy.And.make_args(known):
