@@ -22,8 +22,11 @@ from frugax.capture import (
     UnknownValueError,
     answer,
 )
-from frugax.targets import Target
+from frugax.targets import Target, installed_compilers
 from refusals import assert_names, refuses
+
+GPU = next(c for c in installed_compilers() if c.platform == "gpu")
+needs_gpu_compiler = pytest.mark.skipif(bool(GPU.problem), reason=GPU.problem)
 
 FRUGAX = [sys.executable, "-m", "frugax.cli"]
 LARGE = (64, 64)  # with this limit
@@ -225,6 +228,7 @@ def test_the_advice_names_arguments_that_could_be_donated():
     assert "donate" not in row.caveat
 
 
+@needs_gpu_compiler
 def test_a_sharded_step_keeps_its_sharding_on_other_devices():
     mesh = Mesh(jax.devices()[:4], "data")
     rows = NamedSharding(mesh, PartitionSpec("data"))
@@ -249,6 +253,7 @@ def test_a_sharded_step_keeps_its_sharding_on_other_devices():
     assert row.unplanned_bytes < one.unplanned_bytes
 
 
+@needs_gpu_compiler
 def test_a_shard_map_is_compiled_for_other_devices():
     mesh = Mesh(jax.devices()[:4], "data")
 
@@ -285,6 +290,7 @@ class Scaled:
         return cls(jnp.asarray(children[0]), 1 + jnp.zeros(()))
 
 
+@needs_gpu_compiler
 @pytest.mark.parametrize(
     ("kind", "targets"),
     [(AxisType.Auto, ("cpu", "h100x4")), (AxisType.Explicit, ("cpu",))],

@@ -204,7 +204,8 @@ def _find_sites(
             continue
         if _is_marked_shard_map(eqn):
             inside: list[GradientSite] = []
-            _find_sites(eqn.params["jaxpr"], depth + 1, inside, unplanned)
+            (body,) = jaxprs_in_params(eqn.params)
+            _find_sites(body, depth + 1, inside, unplanned)
             for site in inside:
                 if names_axes(site.gradient.function):
                     # It is planned for one device, on its own.
@@ -333,7 +334,10 @@ def _evaluate(
                 flush()
                 outs = jaxpr_as_fun(eqn.params["call"])(*read(eqn.invars))
                 env.update(zip(eqn.outvars, outs, strict=True))
-            elif chosen and _is_marked_shard_map(eqn):
+            elif _is_marked_shard_map(eqn):
+                if not chosen:
+                    pending.append(eqn)
+                    continue
                 flush()
                 outs = _evaluate_shard_map(eqn, read(eqn.invars), chosen)
                 env.update(zip(eqn.outvars, outs, strict=True))
@@ -344,7 +348,9 @@ def _evaluate(
 
 
 def _is_marked_shard_map(eqn: JaxprEqn) -> bool:
-    return eqn.primitive.name == "shard_map" and _has_marks(eqn.params["jaxpr"])
+    if eqn.primitive.name != "shard_map":
+        return False
+    return any(map(_has_marks, jaxprs_in_params(eqn.params)))
 
 
 def _evaluate_shard_map(
@@ -352,7 +358,9 @@ def _evaluate_shard_map(
     inputs: Sequence[Any],
     chosen: Mapping[MarkedGradient, ValueAndGrad],
 ) -> Sequence[Any]:
-    body, options = eqn.params["jaxpr"], ("mesh", "in_specs", "out_specs", "check_vma")
+    # Its body closes over nothing; JAX 0.12 wraps it all the same.
+    (body,) = jaxprs_in_params(eqn.params)
+    options = ("mesh", "in_specs", "out_specs", "check_vma")
     run = jax.shard_map(
         lambda *values: tuple(_evaluate(body, (), values, chosen)),
         axis_names=set(eqn.params["newly_manual_axes"]),

@@ -122,10 +122,6 @@ class ShapesOfLargeArrays(TopLevelTrace):
         super().__init__()
         self._large_bytes = large_bytes
 
-    def stage_value(self, val: Any) -> Any:
-        """The value as an array."""
-        return val if isinstance(val, jax.Array) else jax.numpy.asarray(val)
-
     def process_primitive(
         self, primitive: Primitive, args: Sequence[Any], params: Any, /
     ) -> Any:

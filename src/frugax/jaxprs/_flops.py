@@ -98,7 +98,7 @@ def flops_of(eqn: JaxprEqn) -> int:
     if name == "shard_map":
         sizes = dict(eqn.params["mesh"].shape)
         copies = math.prod(sizes[a] for a in eqn.params["newly_manual_axes"])
-        return copies * flops(eqn.params["jaxpr"])
+        return copies * sum(map(flops, _bodies(eqn)))
     if name == "dot_general":
         return _dot(eqn)
     if name in _CONVOLUTIONS:

@@ -124,6 +124,10 @@ class TopLevelTrace(Trace):
         """Run one operation as JAX does."""
         return eval_trace.process_primitive(primitive, args, params)
 
+    def stage_value(self, val: Any) -> Any:
+        """The value as an array."""
+        return val if isinstance(val, jax.Array) else eval_trace.stage_value(val)
+
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
         """Run the operations of this thread by this trace, inside of the block."""
