@@ -205,6 +205,7 @@ def test_a_step_has_one_answer_for_the_devices_here_and_as_jax_jit_compiles_it()
 def test_a_share_of_the_temporaries_leaves_out_arguments_and_results():
     params, x = [jnp.ones((64, 64))] * 8, jnp.ones((256, 64))
     row, _ = answer(find_step(sgd, params, x), Target("cpu"), "30%")
+    assert row.budget is not None
     assert row.predicted < row.budget.limit_bytes < 2 * 8 * 64 * 64 * 4
     assert (row.fits, row.lower_bound) == (True, None)
 

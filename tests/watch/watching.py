@@ -45,7 +45,7 @@ def event(kind: Any, stream: str, step: int, values: Any) -> Event:
     return Event(kind, stream, step, {k: np.asarray(v) for k, v in values.items()})
 
 
-class Given:
+class _Given:
     """The records of a program by name, and the meaning of their first axes."""
 
     nbytes = 0
@@ -58,6 +58,9 @@ class Given:
 
     def fetch(self):
         return jax.device_get(self.values)
+
+
+Given: Any = _Given  # it passes for `PackedRecords`
 
 
 def taking(journal, level="full", **options):
