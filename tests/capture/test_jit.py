@@ -629,6 +629,10 @@ def jacobian(w, x):
     return jax.jacrev(lambda w: jnp.tanh(x[:3] @ w).sum(1))(w)
 
 
+def jacobian_of_rows(w, x):
+    return jax.vmap(jax.jacrev(lambda row: jnp.tanh(row @ w)[:3]))(x[:5])
+
+
 def pulled_twice(w, x):
     value, pull = jax.vjp(lambda w: loss(w, x), w)
     return pull(value), pull(2 * value)
@@ -662,6 +666,7 @@ def differentiated_later(w, x):
         per_example,
         hessian_product,
         jacobian,
+        jacobian_of_rows,
         pulled_twice,
         pulled_by_its_value,
         summed_over_a_name,

@@ -62,6 +62,15 @@ class BatchedGradient:
         )
         return cls(mapped, axis.size, inputs, outputs)
 
+    def suits(self, axis: Any, dims: Sequence[int | None]) -> bool:
+        """Whether a backward pass is mapped as its forward pass was.
+
+        The pullback of one row may be mapped itself, as `jax.jacrev` does.
+        """
+        residuals = self.outputs[self.gradient.num_results :]
+        found = [dim is not None for dim in dims[: len(residuals)]]
+        return axis.size == self.size and found == [*residuals]
+
     def bind(
         self, operands: Sequence[Any], dims: Sequence[int | None], *, is_forward: bool
     ) -> tuple[list[Any], list[int | None]]:

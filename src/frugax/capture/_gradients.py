@@ -73,7 +73,7 @@ def _batch(
     if marker is not None and is_forward:
         marker.batch(gradient, axis, dims)
     batched = marker.batched.get(gradient) if marker is not None else None
-    if batched is not None:
+    if batched is not None and (is_forward or batched.suits(axis, dims)):
         return batched.bind(operands, dims, is_forward=is_forward)
     outs = map_rows(call, axis, dims)(*operands)
     return outs, [0] * len(outs)
