@@ -614,6 +614,13 @@ def exchanged_in_the_loss(w, x):
     )(w, x)
 
 
+def rows_on_devices(w, x):
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    each = lambda w, x: jax.vmap(lambda w: jax.grad(loss)(w, x))(w)
+    specs: Any = {"in_specs": (jax.P("data"), jax.P()), "out_specs": jax.P("data")}
+    return jax.shard_map(each, mesh=mesh, **specs)(jnp.stack([w, 2 * w]), x)
+
+
 # --- what stays as it is ------------------------------------------------------------
 
 
@@ -672,6 +679,7 @@ def differentiated_later(w, x):
         summed_over_a_name,
         mapped_later,
         exchanged_in_the_loss,
+        rows_on_devices,
         pytest.param(differentiated_later, marks=pytest.mark.thorough),
     ],
 )
@@ -690,6 +698,7 @@ def test_a_gradient_of_another_kind_keeps_its_results(fun):
         (pulled_by_its_value, "results"),
         *((fun, "jax.vmap") for fun in (per_example, mapped_later)),
         (exchanged_in_the_loss, "shard_map"),
+        (rows_on_devices, "shard_map"),
     ],
 )
 def test_a_warning_names_what_is_not_planned(fun, cause):
