@@ -706,6 +706,16 @@ def test_a_warning_names_what_is_not_planned(fun, cause):
         fx.jit(fun, memory="60%")(WEIGHTS, ROWS)
 
 
+def test_where_marks_fail_the_function_runs_as_it_is(monkeypatch):
+    def fail(*_, **__):
+        raise TypeError("no marks here")
+
+    monkeypatch.setattr("frugax.capture._gradients.gradient_p.bind", fail)
+    with warns(UnplannedWarning, "sgd", "no marks here"):
+        found = fx.jit(sgd, memory="60%")(WEIGHTS, ROWS)
+    assert_same(found, jax.jit(sgd)(WEIGHTS, ROWS))
+
+
 def test_a_function_without_a_gradient_runs_and_warns():
     def double(x):
         return 2 * x

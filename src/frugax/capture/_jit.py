@@ -330,8 +330,20 @@ class PlannedFunction:
         """Trace the function, the only time for these shapes, and plan the program."""
         # A new function: JAX must not find a trace without marks.
         fresh = self._named(lambda *a, **k: self._trace_into(a, k))
+        traced: Any = None
+        problem = ""
         with mark_gradients() as marker:
-            traced = jax.jit(fresh, **self._options).trace(*args, **kwargs)
+            try:
+                traced = jax.jit(fresh, **self._options).trace(*args, **kwargs)
+            except Exception as e:  # of the user's function, or of our marks in it
+                if self._on_step is not None:
+                    raise
+                problem = describe_error(e)
+        if problem:
+            # One of the user's function comes again, without this one around it.
+            self._plain.trace(*args, **kwargs)
+            self._warn([problem])
+            return _Program(self._plain, ProgramRecord(unplanned=(problem,)))
         out_tree = traced.out_tree
         staged = StagedProgram.of(close_over(traced), marker.unmarked)
         key = call.key
