@@ -44,7 +44,6 @@ def test_text_can_be_read_on_both_grounds(name):
         "report/static/page.css",
         "report/static/plot.css",
         "watch/serve/static/app.css",
-        "watch/sinks/static/report.css",
     ],
 )
 def test_pages_use_the_palette_and_define_no_colour_of_their_own(path):

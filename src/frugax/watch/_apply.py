@@ -6,13 +6,13 @@ from typing import Any
 
 from frugax.budget import Receipt
 
+from ._event import Sink
 from ._jit import WatchedFunction
 from ._program_variants import ProgramVariants
 from ._watch_plan import WatchPlan
 from ._watcher import Watcher
 from .delivery import SinkWorker
 from .journal import Journal
-from .sinks import Sink
 
 
 class WatchedProgram(WatchedFunction, AbstractContextManager["WatchedProgram"]):

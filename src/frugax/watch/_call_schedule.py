@@ -7,11 +7,11 @@ import jax
 import numpy as np
 
 from ._entries import Entry, ProgramRecords
+from ._event import Kind
 from ._program_variants import BARE, QUIET, SWITCH_S, ProgramVariants
 from ._rate import Rate
 from ._series import LONG_STEP_S, Series
 from .probes import PackedRecords
-from .sinks import Kind
 
 # A call that no run reaches.
 NEVER = 1 << 62

@@ -22,7 +22,7 @@ from ._entries import Entry, ProgramRecords, StepMetrics, stride_of
 from ._entry_reader import EntryReader
 from ._flight_recorder import FlightRecorder
 from ._rate import Rate
-from ._row_batch import RowBatch
+from ._rows import Rows
 from ._series import Series
 
 # Between two looks at the queue, and between two collections: each finds its code cold,
@@ -83,7 +83,7 @@ class Collector:
         self.reader = EntryReader(dispatch, flight=flight, alerts=alerts)
         self._entries: deque[Entry] = deque()
         self._bytes = 0
-        self._rows: deque[RowBatch] = deque()  # records of callbacks
+        self._rows: deque[Rows] = deque()  # records of callbacks
         self._callback_steps: dict[str, int] = {}  # the last, by stream
         self._make_locks()
         self._last_tick = 0.0
@@ -196,7 +196,7 @@ class Collector:
             self._callback_steps[stream] = step
         return step
 
-    def add_from_callback(self, rows: RowBatch, *, may_wait: bool) -> None:
+    def add_from_callback(self, rows: Rows, *, may_wait: bool) -> None:
         """Accept a record that a program called back with; for any thread.
 
         Where there is no room it is written here, or lost: the thread that collects may
@@ -322,7 +322,7 @@ class Collector:
             self._rate.collected(spent, self._clock())
             self.latest_step = taken[-1].step
 
-    def _take_rows(self) -> list[RowBatch]:
+    def _take_rows(self) -> list[Rows]:
         """Take the records of callbacks."""
         rows = [self._rows.popleft() for _ in range(len(self._rows))]
         with self._queue_lock:

@@ -4,8 +4,9 @@ import functools
 import time
 from collections.abc import Mapping, Sequence
 
+from ._event import KINDS, STATUS_STREAM, Event, Sink
 from ._journal_writer import JournalWriter
-from ._row_batch import RowBatch, merge_steps
+from ._rows import Rows, merge_steps
 from .delivery import (
     SinkReport,
     SinkWorker,
@@ -14,7 +15,6 @@ from .delivery import (
 )
 from .journal import Journal
 from .probes import Probe
-from .sinks import KINDS, STATUS_STREAM, Event, Sink
 
 # A loop of 10,000 rounds must not become 10,000 events: each sink gets at most this
 # many rows of one batch. The journal gets all of them.
@@ -59,7 +59,7 @@ class Dispatch:
     ) -> None:
         self.writer = JournalWriter(journal)
         self.journal = journal
-        self._newest: RowBatch | None = None  # of training steps
+        self._newest: Rows | None = None  # of training steps
         self._newest_since = 0.0
         self._asynchronous = asynchronous
         self._workers = [
@@ -74,7 +74,7 @@ class Dispatch:
         """CPU seconds that sinks and handlers have taken."""
         return sum(worker.cpu_s for worker in (*self._workers, self._handler_worker))
 
-    def dispatch(self, batches: Sequence[RowBatch]) -> None:
+    def dispatch(self, batches: Sequence[Rows]) -> None:
         """Pass on rows; the newest training step waits for more numbers of the same.
 
         Raises:
@@ -88,7 +88,7 @@ class Dispatch:
             passed = [*whole, *passed]
         self._pass_on(passed)
 
-    def _pass_on(self, batches: Sequence[RowBatch]) -> None:
+    def _pass_on(self, batches: Sequence[Rows]) -> None:
         batches = [rows for rows in batches if len(rows)]
         for rows in batches:
             if rows.kind is not None and self._workers:
@@ -125,7 +125,7 @@ class Dispatch:
         for kind in KINDS:
             columns[f"kept_{kind}"] = tallies[kind].kept
             columns[f"dropped_{kind}"] = tallies[kind].lost
-        row = RowBatch.single(None, STATUS_STREAM, step, columns)
+        row = Rows.single(None, STATUS_STREAM, step, columns)
         self.writer.write([row])
         self._feed(self._workers, row.to_events("summary"))
 

@@ -3,11 +3,12 @@
 import dataclasses
 from typing import Any, TypeAlias
 
+from ._event import Kind
 from ._metrics import is_deleted, is_leaf_ready
-from ._row_batch import RowBatch, make_rows
+from ._program_rows import make_rows
+from ._rows import Rows
 from ._series import Series
 from .probes import PackedRecords
-from .sinks import Kind
 
 
 def stride_of(entry: "Entry") -> int:
@@ -51,7 +52,7 @@ class ProgramRecords:
         """The arrays that must be finished before they can be read."""
         return self.records
 
-    def rows(self) -> list[RowBatch]:
+    def rows(self) -> list[Rows]:
         """Wait for the records and return them as rows."""
         records = self.records
         return make_rows(self.step, records.probes, records.fetch(), records.axes)

@@ -12,7 +12,8 @@ from ._dispatch import Dispatch
 from ._entries import Entry, ProgramRecords, StepMetrics
 from ._flight_recorder import FlightRecorder
 from ._metrics import read_metric
-from ._row_batch import RowBatch, class_of, number_columns
+from ._program_rows import class_of, number_columns
+from ._rows import Rows
 from ._series import Series
 from .probes import PackedRecords
 
@@ -39,10 +40,10 @@ class EntryReader:
         self._writer = dispatch.writer
         self._flight = flight
         self._alerts = alerts
-        self._fetched: list[RowBatch] = []
+        self._fetched: list[Rows] = []
         self._refusal: ValueError | None = None
 
-    def read(self, entries: Sequence[Entry]) -> list[RowBatch]:
+    def read(self, entries: Sequence[Entry]) -> list[Rows]:
         """Read entries, and return their rows."""
         groups: dict[Series | None, list[Any]] = {}
         for entry in entries:
@@ -83,7 +84,7 @@ class EntryReader:
             return
         steps = np.array([entry.step for entry in entries], np.int64)
         values = {label: read(words) for label, read in columns.items()}
-        rows = RowBatch("scalar", "", steps, values)
+        rows = Rows("scalar", "", steps, values)
         self._writer.losses.give("scalar", len(rows))
         self._note_numbers(rows)
         self._fetched.append(rows)
@@ -125,7 +126,7 @@ class EntryReader:
         if not read:
             return
         columns = {name: np.array([v[name] for v in read]) for name in read[0]}
-        rows = RowBatch("scalar", "", np.array(steps), columns, source="caller")
+        rows = Rows("scalar", "", np.array(steps), columns, source="caller")
         self._note_numbers(rows)
         self._fetched.append(rows)
 
@@ -133,7 +134,7 @@ class EntryReader:
         self._refusal = self._refusal or error
         self._writer.refuse("scalar", 1, error)
 
-    def _note_numbers(self, rows: RowBatch) -> None:
+    def _note_numbers(self, rows: Rows) -> None:
         if rows.stream == "" and len(rows):
             self.latest = {name: c[-1] for name, c in rows.columns.items()}
         if self._alerts is not None and len(rows):

@@ -11,10 +11,10 @@ import numpy as np
 
 from frugax.errors import OutputError
 
-from ._row_batch import RowBatch
+from ._event import Kind
+from ._rows import Rows
 from .delivery import Losses, Why, error_text
 from .journal import Journal
-from .sinks import Kind
 
 
 class JournalWriter:
@@ -33,10 +33,10 @@ class JournalWriter:
         self.last_error = ""
         self.failure: OutputError | None = None
         self.last_step: int | None = None
-        self.waiting: deque[RowBatch] = deque()
+        self.waiting: deque[Rows] = deque()
         self._journal = journal
-        self._begun: RowBatch | None = None  # the first that waits, with final steps
-        self._last_row: RowBatch | None = None  # of training steps
+        self._begun: Rows | None = None  # the first that waits, with final steps
+        self._last_row: Rows | None = None  # of training steps
         self._kinds: dict[str, dict[str, Any]] = {}  # dtypes and shapes by stream
         self._announced: set[str] = set()
 
@@ -66,7 +66,7 @@ class JournalWriter:
         self.failure = error
         self._announce("failure", f"{error} Records wait in memory")
 
-    def write(self, batches: Iterable[RowBatch] = ()) -> None:
+    def write(self, batches: Iterable[Rows] = ()) -> None:
         """Write rows, after those that wait.
 
         Raises:
@@ -103,7 +103,7 @@ class JournalWriter:
         if rows.kind is not None:
             self.losses.keep(rows.kind, len(rows) + rows.more_records)
 
-    def _refuse_columns(self, rows: RowBatch, error: Exception) -> None:
+    def _refuse_columns(self, rows: Rows, error: Exception) -> None:
         """Leave out the columns that cannot be stored; without any other, the rows."""
         is_named = bool(rows.stream)
         kept = {
@@ -120,7 +120,7 @@ class JournalWriter:
         if rows.kind is not None:
             self.refuse(rows.kind, count, error)
 
-    def _append(self, journal: Journal, rows: RowBatch) -> None:
+    def _append(self, journal: Journal, rows: Rows) -> None:
         """Write rows; their steps are shifted where the stream is ahead of them."""
         stream = self._stream_for(rows)
         if rows is not self._begun:
@@ -137,7 +137,7 @@ class JournalWriter:
             if len(rows):
                 self._last_row = rows.select(slice(-1, None))
 
-    def _count_taken(self, rows: RowBatch) -> int:
+    def _count_taken(self, rows: Rows) -> int:
         """Count the rows that the journal has from a write that did not end well.
 
         The disk was full, or Ctrl-C came: the next try must not write them twice.
@@ -147,7 +147,7 @@ class JournalWriter:
         last = self._journal.last_step_of(self._stream_for(rows))
         return 0 if last is None else int(np.searchsorted(rows.steps, last, "right"))
 
-    def _extend_last(self, journal: Journal, row: RowBatch) -> bool:
+    def _extend_last(self, journal: Journal, row: Rows) -> bool:
         """Add numbers to the record of their step, if that was the last one written."""
         last = self._last_row
         if last is None or not len(row) or row.steps[0] != last.steps[0]:
@@ -160,7 +160,7 @@ class JournalWriter:
         self._last_row = dataclasses.replace(last, columns=whole)
         return True
 
-    def _stream_for(self, rows: RowBatch) -> str:
+    def _stream_for(self, rows: Rows) -> str:
         """Return the stream of these rows; arrays of a new shape get one of their own.
 
         All arrays of a stream have one shape and dtype.

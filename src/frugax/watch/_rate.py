@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import jax
 
-from .sinks import Kind
+from ._event import Kind
 
 Level: TypeAlias = Literal["off", "minimal", "standard", "verbose", "full"]
 

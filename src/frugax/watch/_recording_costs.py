@@ -17,11 +17,11 @@ from frugax.measure import copy_args, time_interleaved
 from ._collector import Collector
 from ._dispatch import Dispatch
 from ._entries import ProgramRecords
+from ._event import KINDS as CLASSES
 from ._program_variants import BARE, LOUD, QUIET, ProgramVariants, variants_of
 from ._rate import Rate
 from ._watch_plan import KINDS, PlannedRecords, WatchPlan
 from .journal import Journal
-from .sinks import KINDS as CLASSES
 
 # Calls whose records are read in one timed batch, as a drain reads many at a time.
 _READ_BATCH = 64

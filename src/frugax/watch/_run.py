@@ -20,12 +20,12 @@ from frugax.errors import OutputError
 
 from ._alerts import EXIT_ALERT, Alerts
 from ._current import close_at_exit
+from ._event import Sink
 from ._gpu import GpuDriver
 from ._jit import jit
 from ._watcher import Watcher
 from .delivery import SinkWorker
 from .journal import Journal
-from .sinks import Sink
 
 _SYSTEM_STREAM = "system"
 # Seconds between two looks at the processor and the memory.

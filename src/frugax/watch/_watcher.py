@@ -21,18 +21,19 @@ from ._collector import Collector
 from ._current import announce_change, close_at_exit, enter, leave
 from ._dispatch import Dispatch
 from ._entries import ProgramRecords, StepMetrics
+from ._event import Kind, Sink
 from ._flight_recorder import FlightRecorder
 from ._metrics import check_metric
 from ._overhead_account import OverheadAccount
+from ._program_rows import class_of
 from ._program_variants import ProgramVariants
 from ._rate import Level, Rate
-from ._row_batch import RowBatch, class_of
+from ._rows import Rows
 from ._series import MetricSeries
 from ._watch_plan import WatchPlan
 from .delivery import Losses, SinkWorker, callback_stats
 from .journal import RECORDS_PER_BLOCK, Journal, as_step, check_names
 from .probes import PackedRecords
-from .sinks import Kind, Sink
 
 # Between two status rows, for a page that a person follows.
 _STATUS_INTERVAL_S = 1.0
@@ -423,7 +424,7 @@ class Watcher(AbstractContextManager["Watcher"]):
             self._dispatch.writer.leave_out(kind)
             return
         self._account.touch(self.clock())
-        row = RowBatch.single(kind, stream, step, values, source="callback")
+        row = Rows.single(kind, stream, step, values, source="callback")
         # No summary may be lost.
         self.collector.add_from_callback(row, may_wait=kind == "summary")
         # The thread collects about twice a second, which is too rarely for a program

@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import math
 
 import numpy as np
 import pytest
 
+from frugax.watch.journal import Journal
 from frugax.watch.serve import RunCollection, own_host_names, page_app
 
 httpx = pytest.importorskip("httpx")
@@ -152,8 +154,6 @@ def test_a_script_may_send_the_token_as_a_header(folder):
 
 
 def test_a_page_is_told_news_alone(folder):
-    from frugax.watch.journal import Journal
-
     async def work(client, runs):
         first = (await client.get("/api/run?run=0&known=-1")).json()
         ask = f"/api/run?run=0&known={first['changes']}"
@@ -195,6 +195,18 @@ def test_a_frame_is_sent_as_numbers(folder):
     assert (4 + length) % 8 == 0
     sent = np.frombuffer(answer.content[4 + length :], about["dtype"])
     assert sent.reshape(about["shape"])[0].tolist() == [5, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("shape", [(6, 3), (2, 4, 5), (4, 5, 3), (7,)])
+def test_a_frame_of_any_shape_is_sent_whole(folder, shape):
+    frames = np.arange(2 * math.prod(shape), dtype=np.int16).reshape(2, *shape)
+    with Journal.append_to(folder / "journal") as journal:
+        journal.write_many([1, 2], {"g": frames}, "shapes")
+    answer = _get(folder, "/api/frame?run=0&stream=shapes&column=g&number=1")
+    end = 4 + int.from_bytes(answer.content[:4], "little")
+    about = json.loads(answer.content[4:end])
+    sent = np.frombuffer(answer.content[end:], about["dtype"])
+    np.testing.assert_array_equal(sent.reshape(about["shape"]), frames[1])
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import itertools
 from collections import deque
 
-from ..sinks import KINDS, Event, Kind
+from .._event import KINDS, Event, Kind
 from ._losses import Losses, Why
 
 # Memory of an event besides its numbers: the event, its mapping and its place in the

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, TypeAlias, get_args
 
-from ..sinks import KINDS, PLURALS, Kind
+from .._event import KINDS, PLURALS, Kind
 
 Why: TypeAlias = Literal[
     "too large",

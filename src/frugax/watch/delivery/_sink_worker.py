@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 
 from frugax.fileio import abandon_in_children
 
-from ..sinks import Event, Kind, Sink
+from .._event import Event, Kind, Sink
 from ._event_queue import EventQueue
 from ._losses import Losses, Tally
 from ._runner import error_text, run_inline

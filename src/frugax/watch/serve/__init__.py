@@ -8,6 +8,7 @@ from ._app import page_app
 from ._curve_summary import MAX_BUCKETS, CurveSummary, to_points
 from ._guard import is_loopback, own_host_names
 from ._journal_index import JournalIndex
+from ._page_files import page_in_one_file
 from ._run_collection import RunCollection
 from ._run_store import RunStore
 from ._server import DEFAULT_PORT, serve
@@ -22,6 +23,7 @@ __all__ = [
     "is_loopback",
     "own_host_names",
     "page_app",
+    "page_in_one_file",
     "serve",
     "to_points",
 ]

@@ -7,21 +7,16 @@ reach beyond the runs that are shown.
 
 import asyncio
 import contextlib
-import importlib.resources
-import json
 import math
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from jaxtyping import Shaped
-
 from frugax.budget import to_json
 from frugax.errors import MissingExtraError
-from frugax.report import page_theme
 
-from ..drawing import FRAME_MODULES
+from ._frame_bytes import encode_frame
 from ._guard import AccessGuard, App
+from ._page_files import page_files
 from ._run_collection import RunCollection
 
 if TYPE_CHECKING:
@@ -39,7 +34,6 @@ _MEDIA_TYPES = {
 _MAX_ROWS = 500
 _MAX_POINTS = 10_000
 _MAX_CURVES = 100
-_MAX_PIXELS = 2**21  # of larger frames every n-th row and column is sent
 _POLL_S = 0.5
 # Answers to keep until something changes, for pages that ask the same.
 _MAX_ANSWERS = 200
@@ -59,7 +53,7 @@ def page_app(runs: RunCollection, *, token: str | None, hosts: frozenset[str]) -
             'the live page needs Starlette: pip install "frugax[serve]".'
         ) from e
     answers = _Answers(runs)
-    files = _read_files()
+    files = page_files()
 
     async def page(_: "Request") -> "Response":
         return _respond(files["index.html"], _MEDIA_TYPES["html"])
@@ -117,7 +111,7 @@ def page_app(runs: RunCollection, *, token: str | None, hosts: frozenset[str]) -
         }
         column = request.query_params.get("column", "")
         find = lambda: runs.index(run).frame(_stream(request), column, **place)
-        body = _encode_frame(*await asyncio.to_thread(find))
+        body = encode_frame(*await asyncio.to_thread(find))
         return _respond(body, "application/octet-stream")
 
     async def report_error(_: "Request", error: Exception) -> "Response":
@@ -185,16 +179,6 @@ class _Answers:
         return _respond(await asyncio.shield(self._made[question]))
 
 
-def _read_files() -> dict[str, bytes]:
-    """Read all files at the start: a request only selects one by its exact name."""
-    folder = importlib.resources.files("frugax.watch.serve").joinpath("static")
-    files = {file.name: file.read_bytes() for file in folder.iterdir()}
-    files |= {name: text.encode() for name, text in FRAME_MODULES.items()}
-    # The colours of every page of frugax, light and dark.
-    files["app.css"] = page_theme().encode() + files["app.css"]
-    return files
-
-
 def _respond(
     body: str | bytes, kind: str = "application/json", status: int = 200
 ) -> "Response":
@@ -244,40 +228,3 @@ def _parse_int(
     if not low <= number <= high:
         raise ValueError(f"{name} must be from {low} to {high}, got {number}.")
     return number
-
-
-# One header and raw numbers instead of JSON: a browser reads a frame of a million
-# numbers into a typed array without parsing it.
-def _encode_frame(number: int, step: int, array: Shaped[np.ndarray, "..."]) -> bytes:
-    """Encode a frame: its JSON header, padded to 8 bytes, then its numbers."""
-    shape = list(array.shape)
-    every = 1
-    if array.ndim >= 2:
-        while array[..., ::every, ::every].size > _MAX_PIXELS:
-            every += 1
-        if array.shape[-1] > 4:
-            array = array[..., ::every, ::every]
-        else:  # the last axis may hold colour channels
-            array = array[..., ::every, ::every, :]
-    kind = array.dtype.kind
-    if kind == "b":
-        array = array.astype(np.uint8)
-    elif array.dtype.itemsize == 8 or kind not in "iuf" or array.dtype == np.float16:
-        # JavaScript has no typed arrays for these that charts can use.
-        array = array.astype(np.float32)
-    about = {
-        "number": number,
-        "step": step,
-        "shape": list(array.shape),
-        "of": shape,
-        "every": every,
-        "dtype": array.dtype.newbyteorder("<").str,
-        "bool": kind == "b",
-        "whole": kind in "iub",
-    }
-    head = json.dumps(about).encode()
-    # JavaScript views an ArrayBuffer as a typed array only at a multiple of the item
-    # size; 8 suits all of them.
-    head += b" " * (-(len(head) + 4) % 8)
-    data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
-    return len(head).to_bytes(4, "little") + head + data

@@ -57,7 +57,7 @@ class RunStore:
         state: whether it is alive, and why.
     """
 
-    def __init__(self, journal: Path, name: str) -> None:
+    def __init__(self, journal: Path, name: str, *, is_cached: bool = True) -> None:
         """Take the known facts of the journal from the cache."""
         self.journal = journal
         self.name = name
@@ -84,7 +84,9 @@ class RunStore:
         self._facts: dict[str, Any] = {}
         self._config: dict[str, str] = {}
         self._facts_stamp: list[Any] = [None]
-        self._restore()
+        self._is_cached = is_cached
+        if is_cached:
+            self._restore()
         self._refresh_facts()
         self.state = self._judge(time.time())
         self._next_judgement = 0.0
@@ -163,7 +165,8 @@ class RunStore:
         if not more:
             self._stamp = stamp
             # A run that goes on grows all the time.
-            if self._closed or time.monotonic() >= self._next_save:
+            is_due = self._closed or time.monotonic() >= self._next_save
+            if self._is_cached and is_due:
                 self._next_save = time.monotonic() + _SAVE_S
                 self._save()
         return True, more

@@ -4,11 +4,10 @@ Every sink receives `Event`s, and may fail without harm to the program; `Sink` i
 protocol. Start at `Terminal` or `HtmlReport`. Guide: docs/watch_pictures.md.
 """
 
-from ._event import KINDS, PLURALS, STATUS_STREAM, Event, Kind, Sink
+from .._event import KINDS, PLURALS, STATUS_STREAM, Event, Kind, Sink
 from ._html_report import HtmlReport
 from ._json_lines import JsonLines
 from ._mlflow import MLflow
-from ._report_data import Curve
 from ._rerun import Rerun
 from ._svg_files import SvgFiles, safe_file_name
 from ._tensorboard import TensorBoard
@@ -20,7 +19,6 @@ __all__ = [
     "KINDS",
     "PLURALS",
     "STATUS_STREAM",
-    "Curve",
     "Event",
     "HtmlReport",
     "JsonLines",

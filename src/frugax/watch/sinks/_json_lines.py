@@ -12,7 +12,7 @@ import numpy as np
 from frugax.errors import OutputError
 from frugax.fileio import make_folder, write_error_reason
 
-from ._event import Event
+from .._event import Event
 
 
 class JsonLines:

@@ -11,8 +11,8 @@ from urllib.request import url2pathname
 
 from frugax.fileio import make_folder, write_whole
 
+from .._event import Event, event_numbers, event_pictures, number_name
 from ..drawing import Palette, check_palette, picture_png
-from ._event import Event, event_numbers, event_pictures, number_name
 from ._extras import default_environment, import_extra
 from ._svg_files import safe_file_name
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from frugax.fileio import make_folder
 
+from .._event import Event, event_numbers, event_pictures
 from ..drawing import PALETTES, Palette, Picture, check_palette, hex_to_rgb
-from ._event import Event, event_numbers, event_pictures
 from ._extras import import_extra
 
 

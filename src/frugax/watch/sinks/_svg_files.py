@@ -8,8 +8,8 @@ from pathlib import Path
 
 from frugax.fileio import make_folder, write_whole
 
+from .._event import Event, to_plain
 from ..drawing import Palette, check_palette, make_pictures, picture_svg, step_svg
-from ._event import Event, to_plain
 
 _STEP_NAMES = {"before", "after", "mask"}
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")

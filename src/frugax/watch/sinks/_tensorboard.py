@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from frugax.errors import OutputError
 from frugax.fileio import make_folder, write_error_reason
 
+from .._event import Event, event_numbers, event_pictures
 from ..drawing import Palette, check_palette, picture_png
-from ._event import Event, event_numbers, event_pictures
 from ._extras import default_environment, import_extra
 
 # File names of the format count seconds, in which two sinks may begin.

@@ -13,20 +13,20 @@ from rich.text import Text
 
 from frugax.budget import Verdict, format_share
 
-from ..drawing import (
-    Palette,
-    Picture,
-    check_palette,
-    escape_controls,
-    picture_cells,
-)
-from ._event import (
+from .._event import (
     STATUS_STREAM,
     Event,
     event_numbers,
     event_pictures,
     lost_text,
     overhead_spend,
+)
+from ..drawing import (
+    Palette,
+    Picture,
+    check_palette,
+    escape_controls,
+    picture_cells,
 )
 
 # Speed is averaged over this window, so that it follows changes but does not jump.

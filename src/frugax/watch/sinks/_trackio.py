@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .._event import Event, add_step, event_numbers, event_pictures
 from ..drawing import Palette, check_palette
-from ._event import Event, add_step, event_numbers, event_pictures
 from ._extras import default_environment, import_extra
 
 # Set while Trackio is imported: by default the library that it uses counts its users.

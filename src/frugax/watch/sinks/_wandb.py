@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Literal
 
 from frugax.fileio import make_folder
 
+from .._event import Event, add_step, event_numbers, event_pictures, tag
 from ..drawing import Palette, check_palette
-from ._event import Event, add_step, event_numbers, event_pictures, tag
 from ._extras import default_environment, import_extra
 
 # Set while W&B is imported and starts: by default it reports errors to its makers.

@@ -1,7 +1,8 @@
 // The page: asks for news, and shows the curves of one run or of many.
 import { Chart, chartOf, rankOf } from "./chart.js";
 import { Details, WORDS } from "./details.js";
-import { ask, find, make, put } from "./format.js";
+import { ask } from "./ask.js";
+import { find, make, put } from "./format.js";
 
 const ASK_MS = 1000;
 const MOST_SETTINGS = 12; // runs side by side in the table of settings

@@ -77,10 +77,3 @@ export function place(axis, value, span) {
 export function family(column) {
   return column.replace(/^(train|training|val|valid|validation|test|eval)[/_.]/, "") || column;
 }
-
-/** An answer of the server; an error has its words. */
-export async function ask(path, query) {
-  const answer = await fetch(`api/${path}?${new URLSearchParams(query)}`);
-  if (!answer.ok) throw new Error((await answer.json()).error);
-  return answer;
-}

@@ -1,5 +1,6 @@
 // Frames in time: one at a time on a canvas, moved through by hand, keys or play.
-import { ask, find, format, make, number, put } from "./format.js";
+import { ask } from "./ask.js";
+import { find, format, make, number, put } from "./format.js";
 import { paint, unpack } from "./paint.js";
 import { Player } from "./player.js";
 
@@ -11,6 +12,7 @@ export class Frames {
   #follows = true; // stays at the newest
   #cache = new Map();
   #shown = null;
+  #before = null; // the frame before it, if what changed is asked for
   #wanted = null; // the number asked for while another is under way
   #busy = false;
 
@@ -30,6 +32,9 @@ export class Frames {
     this.player = player;
     const buttons = { "to-first": () => 0, back: () => player.at - 1, on: () => player.at + 1, "to-last": () => Infinity };
     for (const [id, to] of Object.entries(buttons)) find(id).onclick = () => { player.pause(); player.go(to()); };
+    find("palette").value = document.documentElement.dataset.palette ?? "arc";
+    for (const id of ["palette", "numbers"]) find(id).onchange = () => this.#paint();
+    find("changes").onchange = () => this.#show(player.at);
     find("frames-pick").onchange = (e) => this.#pick(e.target.value);
     document.addEventListener("keydown", (e) => this.#key(e));
     find("frame").addEventListener("pointermove", (e) => this.#point(e));
@@ -124,6 +129,7 @@ export class Frames {
         const wanted = this.#wanted;
         this.#wanted = null;
         const frame = await this.#fetch(wanted);
+        this.#before = find("changes").checked && wanted > 0 ? await this.#fetch(wanted - 1) : null;
         if (frame) { this.#shown = frame; this.#paint(); this.#label(); }
       }
     } catch (error) {
@@ -135,7 +141,7 @@ export class Frames {
   }
 
   async #fetch(number) {
-    const { stream, column, columns } = this.#about();
+    const { stream, column, columns, hasMask } = this.#about();
     const key = this.#picked + "/" + number;
     if (this.#cache.has(key)) {
       const held = this.#cache.get(key);
@@ -145,6 +151,7 @@ export class Frames {
     }
     const get = async (column) => unpack(await (await ask("frame", { run: this.page.alone.id, stream, column, number })).arrayBuffer());
     const frame = await get(column);
+    if (hasMask) frame.mask = (await get("mask")).values;
     if (columns) frame.table = await Promise.all(columns.map(async (name) => [name, (await get(name)).values]));
     this.#cache.set(key, frame);
     const most = Math.max(2, Math.min(HELD, Math.floor(8e6 / (frame.values.byteLength + 1))));
@@ -180,7 +187,8 @@ export class Frames {
       return;
     }
     const room = Math.max(80, Math.min(canvas.parentElement.clientWidth - 22, 420));
-    this.painted = paint(canvas, this.#shown, room);
+    const choices = { palette: find("palette").value, hasNumbers: find("numbers").checked, before: this.#before };
+    this.painted = paint(canvas, this.#shown, room, choices);
     const { labels, low, high, colours, isPicture } = this.painted;
     const parts = labels.map(({ value, colour }) => {
       const swatch = make("i");
@@ -188,7 +196,7 @@ export class Frames {
       return make("span", {}, swatch, this.#shown.bool ? (value ? "true" : "false") : String(value));
     });
     if (colours && !isPicture) {
-      const strip = make("canvas", { width: 256, height: 1 });
+      const strip = make("canvas", { width: colours.length, height: 1 });
       const pen = strip.getContext("2d");
       colours.forEach((c, i) => { pen.fillStyle = `rgb(${c.join(",")})`; pen.fillRect(i, 0, 1, 1); });
       parts.push(number(low), strip, number(high));
@@ -197,11 +205,11 @@ export class Frames {
   }
 
   #label() {
-    const { column, columns, count } = this.#about();
+    const { column, columns, count, seen = count } = this.#about();
     const frame = this.#shown;
     if (!frame) return;
     put(find("frame-step"), "step " + frame.step.toLocaleString("en"));
-    put(find("frame-number"), `frame ${(frame.number + 1).toLocaleString("en")} of ${count.toLocaleString("en")}`);
+    put(find("frame-number"), `frame ${(frame.number + 1).toLocaleString("en")} of ${count.toLocaleString("en")}${seen > count ? `, of ${seen.toLocaleString("en")} that were recorded` : ""}`);
     const cell = columns ? "row" : "cell";
     const size = (frame.of.length ? frame.of : [1]).join(" × ");
     const every = frame.every > 1 ? `, every ${frame.every}th ${cell} shown` : "";
@@ -237,10 +245,11 @@ export class Frames {
 
 /** The frames of a stream; columns of one length are one table. */
 function listed(frames) {
-  const all = Object.entries(frames);
-  const [first] = all;
+  const { mask, ...others } = frames;
+  const all = Object.entries(Object.keys(others).length ? others : frames);
+  const [first = []] = all;
   const isTable = all.length > 1 && all.every(([, f]) => f.shape.length === 1 && f.shape[0] === first[1].shape[0] && f.count === first[1].count);
-  return isTable ? [[first[0], { ...first[1], columns: all.map(([name]) => name) }]] : all;
+  return isTable ? [[first[0], { ...first[1], columns: all.map(([name]) => name) }]] : all.map(([name, about]) => [name, { ...about, hasMask: mask?.count === about.count }]);
 }
 
 function tableOf(columns) {

@@ -1,6 +1,7 @@
 // Histograms over time: a column of colours for each step, darker where values are more.
 import { clearedPen } from "./cells.js";
-import { ask, css, make, number } from "./format.js";
+import { ask } from "./ask.js";
+import { css, make, number } from "./format.js";
 
 const LEFT = 58;
 const BOTTOM = 22;

@@ -1,14 +1,9 @@
 // Numbers to pixels: small whole numbers by a fixed palette, all others by a ramp.
 import { drawCells } from "./cells.js";
+import { PALETTES, RAMP } from "./palettes.js";
 
-// The colours of ARC tasks, 0 to 9, then a few more for larger labels.
-const PALETTE = [
-  [17, 17, 17], [30, 147, 255], [249, 60, 49], [79, 204, 48], [255, 220, 0],
-  [153, 153, 153], [229, 58, 163], [255, 133, 27], [135, 216, 241], [146, 18, 49],
-  [99, 102, 241], [20, 184, 166], [163, 230, 53], [244, 114, 182], [120, 113, 108], [255, 255, 255],
-];
-// Viridis at five places; between them colours are mixed.
-const RAMP = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
+// Of labels above 9, after the ten colours of a palette.
+const MORE = [[99, 102, 241], [20, 184, 166], [163, 230, 53], [244, 114, 182], [120, 113, 108], [255, 255, 255]];
 const NOT_A_NUMBER = [214, 40, 160];
 const ARRAYS = {
   "|u1": Uint8Array, "|i1": Int8Array, "<u2": Uint16Array, "<i2": Int16Array,
@@ -39,15 +34,12 @@ function layout(frame) {
   return { colour: 0, h, w, tiles, across };
 }
 
-function ramp(share) {
-  const at = Math.min(Math.max(share, 0), 1) * (RAMP.length - 1);
-  const low = Math.min(Math.floor(at), RAMP.length - 2);
-  return RAMP[low].map((c, i) => Math.round(c + (RAMP[low + 1][i] - c) * (at - low)));
-}
-
-/** Draw a frame; gives back what its colours mean and a reader of single cells. */
-export function paint(canvas, frame, room) {
-  const { values } = frame;
+/**
+ * Draw a frame; gives back what its colours mean and a reader of single cells. Cells that
+ * differ from those of the frame `before` are framed.
+ */
+export function paint(canvas, frame, room, { palette, hasNumbers, before }) {
+  const { values, mask } = frame;
   const plan = layout(frame);
   const gap = plan.tiles > 1 ? 1 : 0;
   const width = plan.across * (plan.w + gap) - gap;
@@ -55,8 +47,8 @@ export function paint(canvas, frame, room) {
   let low = Infinity;
   let high = -Infinity;
   for (const v of values) if (Number.isFinite(v)) { if (v < low) low = v; if (v > high) high = v; }
-  const labels = !plan.colour && frame.whole && low >= 0 && high < PALETTE.length;
-  const colours = labels ? null : Array.from({ length: 256 }, (_, i) => ramp(i / 255));
+  const table = [...PALETTES[palette], ...MORE];
+  const labels = !plan.colour && frame.whole && low >= -1 && high < table.length;
   const bright = plan.colour && !frame.whole && high <= 1 ? 255 : 1;
   const span = high - low || 1;
   /** The place of a cell among the values, or -1 between two pictures. */
@@ -67,29 +59,42 @@ export function paint(canvas, frame, room) {
     const isInside = cx >= 0 && cy >= 0 && cx < plan.w && cy < plan.h && tile < plan.tiles;
     return isInside ? (tile * plan.h + cy) * plan.w + cx : -1;
   };
+  const each = plan.colour || 1;
+  // Masked cells, and -1 among labels: padding.
+  const isHidden = (at) => (mask && !mask[at % mask.length]) || (labels && values[at] < 0);
   const colour = (x, y) => {
     const at = gap ? placeOf(x, y) : y * plan.w + x;
-    if (at < 0) return null;
+    if (at < 0 || isHidden(at)) return null;
     if (plan.colour) return [0, 1, 2].map((c) => values[at * plan.colour + c] * bright);
     if (!Number.isFinite(values[at])) return NOT_A_NUMBER;
-    return labels ? PALETTE[values[at]] : colours[Math.round(((values[at] - low) / span) * 255)];
+    return labels ? table[values[at]] : RAMP[Math.round(((values[at] - low) / span) * (RAMP.length - 1))];
   };
   // Whole pixels for each cell, so that grids stay even.
   const fits = Math.min(room / width, room / height);
   const scale = fits >= 1 ? Math.floor(fits) : fits;
-  drawCells(canvas, width, height, scale, { colour, hasLines: labels });
-  const seen = labels ? [...new Set(values)].sort((a, b) => a - b) : [];
+  const isComparable = before?.values.length === values.length;
+  drawCells(canvas, width, height, scale, {
+    colour,
+    hasLines: labels || Boolean(mask),
+    isMissing: (x, y) => { const at = placeOf(x, y); return at >= 0 && isHidden(at); },
+    text: hasNumbers && !plan.colour && ((x, y) => { const v = values[placeOf(x, y)]; return labels ? String(v) : v.toPrecision(2); }),
+    hasChanged: isComparable && ((x, y) => {
+      const at = placeOf(x, y) * each;
+      for (let i = at; at >= 0 && i < at + each; i++) if (values[i] !== before.values[i]) return true;
+      return false;
+    }),
+  });
+  const seen = labels ? [...new Set(values)].filter((v) => v >= 0).sort((a, b) => a - b) : [];
   return {
-    labels: seen.map((value) => ({ value, colour: `rgb(${PALETTE[value].join(",")})` })),
+    labels: seen.map((value) => ({ value, colour: `rgb(${table[value].join(",")})` })),
     low, high,
     isPicture: plan.colour > 0,
-    colours: plan.colour || labels ? null : colours,
+    colours: plan.colour || labels ? null : RAMP,
     cell(px, py) {
       const at = placeOf(Math.floor(px / scale), Math.floor(py / scale));
       if (at < 0) return null;
       const [tile, inside] = [Math.floor(at / (plan.h * plan.w)), at % (plan.h * plan.w)];
-      const of = plan.colour || 1;
-      return { x: inside % plan.w, y: Math.floor(inside / plan.w), tile: plan.tiles > 1 ? tile : null, values: [...values.slice(at * of, at * of + of)] };
+      return { x: inside % plan.w, y: Math.floor(inside / plan.w), tile: plan.tiles > 1 ? tile : null, values: [...values.slice(at * each, (at + 1) * each)] };
     },
   };
 }

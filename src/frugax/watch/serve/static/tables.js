@@ -1,5 +1,6 @@
 // Tables: episodes and other summaries, budgets, memory, and what was lost.
-import { ask, bytes, find, make, number } from "./format.js";
+import { ask } from "./ask.js";
+import { bytes, find, make, number } from "./format.js";
 
 const PAGE = 50;
 
@@ -73,19 +74,37 @@ class Rows {
 
   #head(columns) {
     if (this.headings.cells.length === columns.length + 1) return;
-    const cells = columns.map((c) => heading(c.replaceAll("_", " "), "n"));
-    this.headings.replaceChildren(heading("step", "n"), ...cells);
+    const cells = ["step", ...columns].map((name, i) => {
+      const sort = make("button", { text: name.replaceAll("_", " "), kind: "sort", type: "button", onclick: () => this.#sort(i) });
+      return make("th", { kind: "n", scope: "col" }, sort);
+    });
+    this.headings.replaceChildren(...cells);
     this.clear();
   }
 
+  /** Sort the rows that are here by a column, or the other way round. */
+  #sort(i) {
+    const heads = [...this.headings.cells];
+    const isFalling = heads[i].getAttribute("aria-sort") !== "descending";
+    for (const head of heads) head.removeAttribute("aria-sort");
+    heads[i].setAttribute("aria-sort", isFalling ? "descending" : "ascending");
+    const value = (row) => Number(row.cells[i].dataset.value ?? NaN);
+    const sorted = [...this.body.rows].sort((a, b) => {
+      const [x, y] = [value(a), value(b)];
+      if (isNaN(x) || isNaN(y)) return isNaN(x) - isNaN(y);
+      return isFalling ? y - x : x - y;
+    });
+    this.body.replaceChildren(...sorted);
+  }
+
   #row(step, row, { columns, whole }) {
-    return make("tr", {}, make("td", { text: step.toLocaleString("en"), kind: "n" }), ...columns.map((column) => {
+    return make("tr", {}, make("td", { text: step.toLocaleString("en"), kind: "n", "data-value": step }), ...columns.map((column) => {
       if (!(column in row)) return make("td", { text: "–", kind: "n" });
       const value = row[column];
       if (/^(success|solved|done|truncated)$/.test(column) && whole.includes(column)) {
-        return make("td", { text: value ? "yes" : "no", kind: value ? "n yes" : "n no" });
+        return make("td", { text: value ? "yes" : "no", kind: value ? "n yes" : "n no", "data-value": value });
       }
-      return make("td", { text: number(value), kind: "n" });
+      return make("td", { text: number(value), kind: "n", "data-value": value ?? NaN });
     }));
   }
 }

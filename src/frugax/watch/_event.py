@@ -9,7 +9,7 @@ from jaxtyping import Shaped
 
 from frugax.budget import Spend, SpendName
 
-from ..drawing import Picture, make_pictures
+from .drawing import Picture, make_pictures
 
 # Most important first. When room is short, records are dropped from the end.
 Kind: TypeAlias = Literal["summary", "scalar", "frame"]
