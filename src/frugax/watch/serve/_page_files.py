@@ -113,7 +113,7 @@ def _pack_answers(store: RunStore, note: str, max_frame_bytes: int) -> str:
     """Return deflated JSON, with its length before it and the frames behind it."""
     index = store.index
     assert index is not None  # the run has been opened
-    run = {"changes": 1, **store.describe(0), **store.details()}
+    run: dict[str, Any] = {"changes": 1, **store.describe(0), **store.details()}
     # What is missing beside a journal, and whether it is alive, is for a live page.
     run |= {"folder": note, "state": "finished", "why": ""}
     run["facts"]["missing"] = []
