@@ -146,7 +146,7 @@ def test_thinning_is_even_from_the_first_row_and_said(journal):
         clock.now += 1e-3
         watcher.record(step, {"x": 1.0})
         if step == 1500:
-            watcher.collector.tick()
+            watcher.recorder.tick()
     back = finished(watcher, journal)
     (spend,) = watcher.report().spends
     assert set(np.diff(back.steps[:-1])) == {3 * 8}
@@ -269,14 +269,14 @@ def test_a_record_that_costs_a_tenth_of_a_step_thins_short_steps(
 ):
     clock = Clock()
     watcher = watch.Watcher(journal, OverheadBudget("1%"), clock=clock)
-    watcher.collector.has_started = True  # no thread: collected below
+    watcher.recorder.has_started = True  # no thread: collected below
     costly = CostlyNumber(clock, seconds=step_s / 10)
     for step in range(40_000 if thinned else 400):
         clock.now += step_s
         watcher.record(step, {"x": costly})
         if not step % max(int(0.5 / step_s), 1):
-            watcher.collector._last_tick = 0.0
-            watcher.collector.tick()
+            watcher.recorder._last_tick = 0.0
+            watcher.recorder.tick()
     steps = finished(watcher, journal).steps.tolist()
     (spend,) = watcher.report().spends
     assert steps[-1] in (39_999, 399)
@@ -328,7 +328,7 @@ def test_costly_recording_of_short_calls_runs_bare_in_between(
 
 def test_the_last_call_is_kept_though_the_stride_grows_after_it(journal):
     watcher = watch.Watcher(journal, OverheadBudget("1%"))
-    watcher.collector.has_started = True  # no thread: taken below
+    watcher.recorder.has_started = True  # no thread: taken below
     variants = watch.jit(lambda x: watch.record("x", x.sum()) or x).variants()
     variants.trace((jnp.ones(3),), {})
     schedule = watcher.schedule((0.0, 0.0), variants)
@@ -337,7 +337,7 @@ def test_the_last_call_is_kept_though_the_stride_grows_after_it(journal):
         schedule.keep(step, records, watcher.rate.wanted_kinds)
     schedule.keep_last()
     schedule.found = 64
-    watcher.collector.collect()
+    watcher.recorder.collect()
     assert finished(watcher, journal).steps.tolist() == [0, 5]
 
 

@@ -162,7 +162,7 @@ def test_thinned_steps_keep_every_validation_and_the_training_of_its_step(journa
         if not i % 99:
             watcher.record(i, {"val": float(i)})
         if i == 1000:
-            watcher.collector.tick()
+            watcher.recorder.tick()
     back = finished(watcher, journal)
     checks = {*range(0, 4000, 99)}
     assert set(back.steps_with("val").tolist()) == checks
@@ -175,19 +175,19 @@ def test_thinned_steps_keep_every_validation_and_the_training_of_its_step(journa
 def test_the_step_of_a_validation_is_kept_however_late_it_is_thinned(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         watcher = watch.Watcher(journal, OverheadBudget("1%"))
-        collector, series = watcher.collector, MetricSeries(watcher.rate)
+        recorder, series = watcher.recorder, MetricSeries(watcher.rate)
         series.found = 16
         training = StepMetrics(8, {"loss": 1.0}, 8, series)
         validation = StepMetrics(8, {"val": 1.0})
-        assert collector._thin([training, validation]) == [training, validation]
-        assert collector._thin([training]) == []
-        assert collector._thin([validation]) == [training, validation]
+        assert recorder._thin([training, validation]) == [training, validation]
+        assert recorder._thin([training]) == []
+        assert recorder._thin([validation]) == [training, validation]
 
 
 def test_ready_numbers_do_not_overtake_those_of_a_slow_program(journal, monkeypatch):
     clock = Clock()
     with taking(journal, clock=clock) as watcher:
-        watcher.collector.has_started = True  # no thread: collected below
+        watcher.recorder.has_started = True  # no thread: collected below
         step = watch.jit(lambda x: watch.record("n", x) or x + 1)
         monkeypatch.setattr(PackedRecords, "is_ready", lambda records: False)
         x = jnp.zeros(())
@@ -195,7 +195,7 @@ def test_ready_numbers_do_not_overtake_those_of_a_slow_program(journal, monkeypa
             x = step(x)
             watcher.record(i, {"host": i})
         clock.now += 1.0
-        watcher.collector.tick()
+        watcher.recorder.tick()
         monkeypatch.undo()
     back = finished(watcher, journal)
     assert back.steps.tolist() == back["n"].tolist() == back["host"].tolist()
@@ -211,7 +211,7 @@ def test_short_calls_leave_out_numbers_and_no_summary(journal):
         step, x = watch.jit(fn), jnp.zeros(())
         for _ in range(20):
             x = step(x)
-            watcher._schedules[0].found = 8
+            watcher.recorder.schedules[0].found = 8
     back = finished(watcher, journal).streams["end"]
     assert back["end"].tolist() == [*range(20)]
 
@@ -339,7 +339,7 @@ def test_a_callback_that_finds_no_room_loses_its_record_and_counts_it(journal):
     holds, release = threading.Event(), threading.Event()
 
     def hold():
-        with watcher.collector._owner:  # as if it were collecting
+        with watcher.recorder._owner:  # as if it were collecting
             holds.set()
             release.wait()
 

@@ -13,7 +13,7 @@ from frugax import OverheadBudget, watch
 from frugax.errors import OutputError
 from refusals import refuses
 
-from .watching import kept, taking
+from .watching import Given, finished, kept, probe, taking
 
 
 def test_a_full_disk_loses_no_record_and_raises_in_the_caller(tmp_path, capfd):
@@ -224,6 +224,37 @@ def test_an_interrupt_in_the_middle_of_a_drain_doubles_no_record(journal, monkey
     watcher.finish()
     assert kept(watcher) == 5
     assert journal.last_step == 4
+
+
+class InterruptedNumber:
+    """A number on a slow device: Ctrl-C comes while it is read for the first time."""
+
+    dtype, shape = np.dtype(float), ()
+    is_interrupted = False
+
+    def is_ready(self):
+        return False  # for the thread of the watcher
+
+    def __array__(self, dtype=None, copy=None):
+        if not self.is_interrupted:
+            self.is_interrupted = True
+            raise KeyboardInterrupt
+        return np.asarray(2.0)
+
+
+def test_an_interrupt_while_the_device_is_read_loses_no_record(journal):
+    watcher = watch.Watcher(journal, OverheadBudget(share=0.0))
+    slow = InterruptedNumber()
+    for i in range(5):
+        watcher.record(i, {"x": slow if i == 2 else 2.0})
+        watcher.ingest(i, Given({"y": probe("y")}, {"y": np.float32(i)}))
+    with pytest.raises(KeyboardInterrupt):
+        watcher.finish()
+    back = finished(watcher, journal)
+    assert back["x"].tolist() == [2.0] * 5
+    assert back["y"].tolist() == [*range(5)]
+    tally = watcher.losses.tally("scalar")
+    assert (tally.given, tally.kept) == (10, 10)
 
 
 def test_a_deleted_metric_loses_only_its_own_record(journal):

@@ -1,21 +1,23 @@
 """What waits to be collected: records of a program's call, and metrics of a step."""
 
 import dataclasses
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
+import jax
+import numpy as np
+
 from ._event import Kind
-from ._metrics import is_deleted, is_leaf_ready
-from ._program_rows import make_rows
+from ._journal_writer import JournalWriter
+from ._metrics import is_deleted, is_leaf_ready, read_metric
+from ._program_rows import class_of, make_rows, number_columns
 from ._rows import Rows
 from ._series import Series
 from .probes import PackedRecords
 
-
-def stride_of(entry: "Entry") -> int:
-    """Return the stride at which entries like this one are kept."""
-    if entry.series is None or entry.is_pinned:
-        return 1
-    return entry.series.stride
+# Vectors that are stacked on an accelerator before they are copied: one transfer.
+_STACKED = 64
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -52,11 +54,6 @@ class ProgramRecords:
         """The arrays that must be finished before they can be read."""
         return self.records
 
-    def rows(self) -> list[Rows]:
-        """Wait for the records and return them as rows."""
-        records = self.records
-        return make_rows(self.step, records.probes, records.fetch(), records.axes)
-
 
 @dataclasses.dataclass(slots=True, eq=False)
 class StepMetrics:
@@ -87,3 +84,145 @@ class StepMetrics:
 
 
 Entry: TypeAlias = ProgramRecords | StepMetrics
+
+
+def is_kept(entry: Entry) -> bool:
+    """Whether the stride of its series, as it is now, keeps an entry."""
+    if entry.series is None or entry.is_pinned:
+        return True
+    return not entry.number % entry.series.stride
+
+
+def split_entries(entries: Iterable[Entry]) -> list[list[Entry]]:
+    """Split entries into those that are read at once, as columns."""
+    groups: dict[Series | None, list[Any]] = {}
+    for entry in entries:
+        groups.setdefault(entry.series, []).append(entry)
+    units: list[list[Entry]] = []
+    for group in groups.values():
+        if isinstance(group[0], StepMetrics):  # with the same names
+            units.append(group)
+            continue
+        for _, same in itertools.groupby(group, _kind_of):
+            alike = list(same)
+            has_columns = _columns_of(alike[0]) is not None
+            units += [alike] if has_columns else [[entry] for entry in alike]
+    return units
+
+
+def read_entries(
+    unit: Sequence[Entry], ledger: JournalWriter
+) -> tuple[list[Rows], ValueError | None]:
+    """Read the entries of one unit, which waits for the device.
+
+    Args:
+        unit: of `split_entries`.
+        ledger: counts what is given, left out, and cannot be read. An interrupt while
+            this waits leaves it as it was.
+
+    Returns:
+        The rows, and why the first metrics of `Watcher.record` that could not be read
+        could not.
+    """
+    first = unit[0]
+    if isinstance(first, StepMetrics):
+        return _read_metrics(unit, ledger)
+    columns = _columns_of(first)
+    if columns is None:
+        return _read_call(first, ledger), None
+    try:
+        words = _stack_words([entry.records.words for entry in unit])
+    # The program failed with whatever its backend or a callback in it raises: one by
+    # one, so that only its own record is lost.
+    except Exception:
+        return [rows for one in unit for rows in _read_call(one, ledger)], None
+    steps = np.array([entry.step for entry in unit], np.int64)
+    values = {label: read(words) for label, read in columns.items()}
+    ledger.losses.give("scalar", len(unit))
+    return [Rows("scalar", "", steps, values)], None
+
+
+def _kind_of(entry: ProgramRecords) -> Any:
+    return getattr(entry.records, "layout", None), entry.wanted_kinds
+
+
+def _columns_of(entry: Any) -> Any:
+    """Return readers of the columns of records that are single numbers, or None."""
+    is_packed = isinstance(entry.records, PackedRecords)
+    if is_packed and "scalar" in entry.wanted_kinds:
+        return number_columns(entry.records.layout)
+    return None
+
+
+def _read_call(entry: Any, ledger: JournalWriter) -> list[Rows]:
+    records = entry.records
+    try:
+        made = make_rows(entry.step, records.probes, records.fetch(), records.axes)
+    except Exception as e:
+        for probe in records.probes.values():
+            ledger.losses.give(class_of(probe))
+            ledger.refuse(class_of(probe), 1, e)
+        return []
+    kept = []
+    for rows in made:
+        if rows.kind is None or rows.kind in entry.wanted_kinds:
+            kept.append(rows)
+            if rows.kind is not None:
+                ledger.losses.give(rows.kind, len(rows))
+        else:
+            ledger.leave_out(rows.kind, len(rows))
+    return kept
+
+
+def _read_metrics(
+    entries: Sequence[Any], ledger: JournalWriter
+) -> tuple[list[Rows], ValueError | None]:
+    refusals: list[ValueError] = []
+    steps: list[int] = []
+    read: list[dict[str, np.ndarray]] = []
+    for entry in entries:
+        try:
+            values = {
+                name: read_metric(name, entry.step, value)
+                for name, value in entry.values.items()
+            }
+        except ValueError as e:  # raised to the caller once the others are written
+            refusals.append(e)
+            continue
+        steps.append(entry.step)
+        read.append(values)
+    ledger.losses.give("scalar", len(entries))
+    for refusal in refusals:
+        ledger.refuse("scalar", 1, refusal)
+    made = []
+    if read:
+        columns = {name: np.array([v[name] for v in read]) for name in read[0]}
+        made = [Rows("scalar", "", np.array(steps), columns, source="caller")]
+    return made, next(iter(refusals), None)
+
+
+def _stack_words(words: list[Any]) -> np.ndarray:
+    """Return vectors of the device as one matrix on the host."""
+    if len(words) >= _STACKED and _is_on_accelerator(words[0]):
+        # Each transfer has a latency of its own: stack on the device first.
+        parts = [
+            _stack(words[i : i + _STACKED]) for i in range(0, len(words), _STACKED)
+        ]
+        for part in parts:
+            part.copy_to_host_async()
+        return np.concatenate(list(map(np.asarray, parts)))[: len(words)]
+    return np.stack([np.asarray(vector) for vector in words])
+
+
+def _stack(words: list[Any]) -> Any:
+    # Always the same number of vectors, so that this compiles once for each length.
+    return _stack_on_device(words + [words[-1]] * (_STACKED - len(words)))
+
+
+@jax.jit
+def _stack_on_device(words: list[Any]) -> Any:
+    return jax.numpy.stack(words)
+
+
+def _is_on_accelerator(array: Any) -> bool:
+    return next(iter(array.devices())).platform != "cpu"

@@ -7,11 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from frugax.budget import format_share
 
 from ._call_schedule import CallSchedule
-from ._collector import Collector
-from ._dispatch import Dispatch
-
-# Notes on a measurement, the share of time that was added, and its half-width.
-_Described = tuple[list[str], float | None, float]
 
 
 class OverheadAccount:
@@ -22,33 +17,18 @@ class OverheadAccount:
     and blocks, which may wait for a disk, by the clock less that wait.
 
     Attributes:
-        record_s: processor seconds spent in `Watcher.record`.
+        call_clock: the clock of calls: that of the run, unless it is the usual one.
+        record_s: seconds spent in `Watcher.record`.
+        collecting_s: processor seconds of collecting.
     """
 
-    def __init__(
-        self,
-        clock: Callable[[], float],
-        *,
-        schedules: Sequence[CallSchedule],
-        collector: Collector,
-        dispatch: Dispatch,
-    ) -> None:
-        """Count from the first `touch`.
-
-        Args:
-            clock: in seconds. Any but `time.perf_counter` measures calls as well.
-            schedules: the watched functions; may grow.
-            collector: tells the processor time of collecting.
-            dispatch: tells the processor time of the sinks.
-        """
-        self.record_s = 0.0
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Count from the first `touch`, by a clock in seconds."""
+        self.record_s = self.collecting_s = 0.0
         self._clock = clock
         is_usual = clock is time.perf_counter
         self.call_clock = time.thread_time if is_usual else clock
         self._held_up_s = _held_up_s if is_usual else lambda: 0.0
-        self._schedules = schedules
-        self._collector = collector
-        self._dispatch = dispatch
         self._started: float | None = None
         self._last_call = 0.0
         self._inside_s = 0.0  # in `count_block`
@@ -74,51 +54,61 @@ class OverheadAccount:
                 spent = self._clock() - entered - (self._held_up_s() - held_up)
                 self._inside_s += max(spent, 0.0)
 
-    def can_afford(self, seconds: float) -> bool:
-        """Return whether these seconds can be spent now within the budget."""
+    @contextlib.contextmanager
+    def count_collecting(self) -> Iterator[None]:
+        """Count the processor time of a `with` block as time of collecting."""
+        before = time.thread_time()
+        try:
+            yield
+        finally:
+            self.collecting_s += time.thread_time() - before
+
+    def can_afford(self, seconds: float, limit: float) -> bool:
+        """Return whether these seconds can be spent now within a share of the time."""
         if self._started is None:
             return False
         inside_s = self._inside_s + self.record_s
         elapsed = self._clock() - self._started - inside_s
-        allowed = self._collector.limit * elapsed
-        return allowed >= inside_s + self._collector.cpu_s + seconds
+        return limit * elapsed >= inside_s + self.collecting_s + seconds
 
-    def describe(self) -> _Described:
-        """Return notes on the count, the share and its half-width.
+    def describe(
+        self, schedules: Sequence[CallSchedule], sinks_s: float
+    ) -> tuple[str, float | None, float]:
+        """Describe the count, and return the share of the time and its half-width.
 
         The least is what the calls of the watcher took: nothing ran beside them. The
         most adds the threads, which delay the program by at most the processor time
         that they take, and what the recording programs are estimated to take longer.
+
+        Args:
+            schedules: the watched functions.
+            sinks_s: processor seconds that the sinks took.
         """
-        elapsed = self._elapsed_s()
+        elapsed = 0.0
+        if self._started is not None:
+            elapsed = self._last_call - self._started
         if elapsed <= 0:
-            return ["nothing is measured yet"], None, 0.0
+            return "nothing is measured yet", None, 0.0
         inside_s = self._inside_s + self.record_s
         warm_s, cold_s = (
-            sum(schedule.gate_s[i] * schedule.calls for schedule in self._schedules)
+            sum(schedule.gate_s[i] * schedule.calls for schedule in schedules)
             for i in (0, 1)
         )
-        programs = sum(s.recording_s for s in self._schedules) / elapsed
-        # Processor time of collecting and of the sinks.
-        collecting = (self._collector.cpu_s + self._dispatch.cpu_s) / elapsed
+        programs = sum(s.recording_s for s in schedules) / elapsed
+        collecting = (self.collecting_s + sinks_s) / elapsed
         least = (warm_s + inside_s) / elapsed
         most = (cold_s + inside_s) / elapsed + collecting + programs
         note = (
             f"calls of the watcher took {format_share(least)} of the time, collecting "
             f"{format_share(collecting)} of a processor"
         )
-        if self._schedules:
+        if schedules:
             note += (
                 f", and the programs that record at most {format_share(programs)} "
                 "more by estimate"
             )
         note += ": the share is between, effects on caches aside."
-        return [note], (least + most) / 2, (most - least) / 2
-
-    def _elapsed_s(self) -> float:
-        if self._started is None:
-            return 0.0
-        return self._last_call - self._started
+        return note, (least + most) / 2, (most - least) / 2
 
 
 def _held_up_s() -> float:

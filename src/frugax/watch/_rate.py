@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import jax
 
@@ -52,6 +52,7 @@ class Rate:
         factor: record every `factor`-th of the steps that would be recorded otherwise.
         level: the level.
         every: steps between two frames, at least; 0 for no frames and no numbers.
+        series: the calls that are thinned: of each function, and of `Watcher.record`.
         planned: calls between two that record numbers, and between two that record
             frames, 0 for never; None where the level says it.
     """
@@ -70,6 +71,7 @@ class Rate:
         self.records_all = records_all
         self.planned = planned
         self.factor = 1
+        self.series: list[Any] = []  # of `Series`
         self._next_frame = 0.0
         self._clock = clock
         self._cpu_s = 0.0
@@ -77,8 +79,15 @@ class Rate:
         self._lock = threading.Lock()
         self.set_level(level)
 
+    @property
+    def stride(self) -> int:
+        """Calls between two whose numbers are kept now, the most of all series."""
+        return max((one.stride for one in tuple(self.series)), default=1)
+
     def set_level(self, level: str) -> None:
         """Change the level."""
+        for one in tuple(self.series):
+            one.next_look = 0
         for known, every in _STEPS_BETWEEN.items():
             if level == known:
                 self.level: Level = known

@@ -14,12 +14,11 @@ import numpy as np
 from frugax.budget import OverheadBudget
 from frugax.measure import copy_args, time_interleaved
 
-from ._collector import Collector
-from ._dispatch import Dispatch
 from ._entries import ProgramRecords
 from ._event import KINDS as CLASSES
 from ._program_variants import BARE, LOUD, QUIET, ProgramVariants, variants_of
 from ._rate import Rate
+from ._recorder import Recorder
 from ._watch_plan import KINDS, PlannedRecords, WatchPlan
 from .journal import Journal
 
@@ -142,19 +141,14 @@ def _time_collection(
         tempfile.TemporaryDirectory() as folder,
         Journal.create(Path(folder) / "journal", {}) as journal,
     ):
-        collector = Collector(
-            Dispatch(journal, (), asynchronous=True),
-            rate=Rate(1.0),
-            max_entries=len(batch),
-            clock=clock,
-        )
-        collector.has_started = True  # no thread: its work is timed here
+        recorder = Recorder(journal, rate=Rate(1.0), clock=clock)
+        recorder.has_started = True  # no thread: its work is timed here
 
         def collect(first: int, entries: Sequence[Any]) -> float:
             for step, records in enumerate(entries, first):
-                collector.add(ProgramRecords(step, records, frozenset(CLASSES)))
+                recorder.add(ProgramRecords(step, records, frozenset(CLASSES)))
             started = clock()
-            collector.collect()
+            recorder.collect()
             return clock() - started
 
         # The first one imports and fills caches, which a run does once.

@@ -27,6 +27,7 @@ class Series:
         calls: calls so far.
         first_step: the step of the first call of a program.
         skipped: what the newest call left, if it was thinned out; else None.
+        next_look: calls before this one only remember what they were given.
         found: the stride that the time between calls asks for.
         call_s: seconds between two calls; None until it has been measured.
     """
@@ -36,8 +37,10 @@ class Series:
         self.calls = 0
         self.first_step = first_step
         self.skipped: Any = None
+        self.next_look = 0
         self.found = 1
         self.call_s: float | None = None
+        rate.series.append(self)
         self._rate = rate
         self._mark: tuple[int, float] | None = None
         self._recent: deque[float] = deque(maxlen=_WINDOWS)
@@ -80,21 +83,23 @@ class Series:
                 max(LONG_STEP_S, self.gap_s) / max(shortest, 1e-9) * self._rate.factor
             )
             self.found = min(2 ** math.ceil(math.log2(calls)), _MAX_STRIDE)
-        return self.found != before
+        if self.found == before:
+            return False
+        self.next_look = 0
+        return True
 
 
 class MetricSeries(Series):
     """The calls of `Watcher.record` with the same names.
 
     Attributes:
-        next_look: calls before this one only remember their step and metrics.
         counted: calls so far whose cost and thinning have been counted.
         skips: calls that were thinned out since the last record.
     """
 
     def __init__(self, rate: Rate) -> None:
         super().__init__(rate)
-        self.next_look = self.counted = self.skips = 0
+        self.counted = self.skips = 0
 
     def count(self, now: float) -> bool:
         """Count a call; returns whether it is thinned out."""

@@ -12,8 +12,8 @@ from frugax.budget import (
     table,
 )
 
-from ._collector import MIN_GAP_S
 from ._program_variants import NEVER, level_by_kind
+from ._recorder import MIN_GAP_S
 from .probes import Probe
 
 # By the level of the program that makes them.

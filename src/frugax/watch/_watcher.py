@@ -17,26 +17,20 @@ from frugax.fileio import abandon_in_children
 
 from ._alerts import Alerts
 from ._call_schedule import NEVER, CallSchedule
-from ._collector import Collector
 from ._current import announce_change, close_at_exit, enter, leave
-from ._dispatch import Dispatch
 from ._entries import ProgramRecords, StepMetrics
 from ._event import Kind, Sink
 from ._flight_recorder import FlightRecorder
 from ._metrics import check_metric
-from ._overhead_account import OverheadAccount
 from ._program_rows import class_of
 from ._program_variants import ProgramVariants
 from ._rate import Level, Rate
-from ._rows import Rows
+from ._recorder import Recorder
 from ._series import MetricSeries
 from ._watch_plan import WatchPlan
 from .delivery import Losses, SinkWorker, callback_stats
-from .journal import RECORDS_PER_BLOCK, Journal, as_step, check_names
+from .journal import Journal, as_step, check_names
 from .probes import PackedRecords
-
-# Between two status rows, for a page that a person follows.
-_STATUS_INTERVAL_S = 1.0
 
 
 class Watcher(AbstractContextManager["Watcher"]):
@@ -109,7 +103,6 @@ class Watcher(AbstractContextManager["Watcher"]):
             clock=clock,
         )
         self.compile_s = 0.0
-        self._limit = budget.share
         self._journal = journal
         last = None if journal is None else journal.last_step
         # Programs count their own calls: those of a resumed run come after its steps.
@@ -119,32 +112,24 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._plan = plan
         self._monitor = monitor
         self._asynchronous = asynchronous
-        self._dispatch = Dispatch(journal, sinks, asynchronous=asynchronous)
-        self.collector = Collector(
-            self._dispatch,
+        self.recorder = Recorder(
+            journal,
+            sinks,
             rate=self.rate,
-            max_entries=max_pending,
             clock=clock,
+            max_entries=max_pending,
             flight=flight,
             alerts=alerts,
+            asynchronous=asynchronous,
         )
-        self.collector.changed = self._change_rates
-        self.collector.caller_s = lambda: self._account.record_s
-        self.collector.write_status = self._write_status
-        self._schedules: list[CallSchedule] = []
-        self._account = OverheadAccount(
-            clock,
-            schedules=self._schedules,
-            collector=self.collector,
-            dispatch=self._dispatch,
-        )
+        self._account = self.recorder.account
+        self._writer = self.recorder.writer
         self._last_recorded: int | None = None
         self._last_names: set[str] = set()  # of that step
         # By the names of the metrics: those of a validation come at their own rate.
         self._series: dict[tuple[str, ...], MetricSeries] = {}
         # Those of which not every call is kept: names may be made up without end.
         self._thinned: dict[MetricSeries, None] = {}
-        self._status: tuple[int, float] | None = None  # step and time of the last
         self._parent_id: int | None = None  # of a forked child
         close_at_exit(self)
         abandon_in_children(self)
@@ -160,7 +145,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._series.clear()
         self._thinned.clear()
         self._journal = None
-        self.collector.abandon()
+        self.recorder.abandon()
 
     @property
     def is_abandoned(self) -> bool:
@@ -175,35 +160,27 @@ class Watcher(AbstractContextManager["Watcher"]):
     @level.setter
     def level(self, level: str) -> None:
         self.rate.set_level(level)
-        self._change_rates()
+        announce_change()
 
     @property
     def record_every(self) -> int:
         """Calls between two whose numbers are kept now, the most of all functions."""
-        owners = (*self._schedules, *tuple(self._series.values()))
-        return max((one.stride for one in owners), default=1)
-
-    def _change_rates(self) -> None:
-        for series in tuple(self._thinned):
-            series.next_look = 0
-        announce_change()
+        return self.rate.stride
 
     @property
     def latest(self) -> dict[str, float]:
         """The last numbers collected, by name; for a progress bar."""
-        return {
-            name: value.item() for name, value in self.collector.reader.latest.items()
-        }
+        return {name: value.item() for name, value in self.recorder.latest.items()}
 
     @property
     def pending(self) -> int:
         """The number of records that wait to be collected."""
-        return len(self.collector)
+        return len(self.recorder)
 
     @property
     def losses(self) -> Losses:
         """Counts of the records by class: given, kept, left out and lost."""
-        return self._dispatch.writer.losses
+        return self._writer.losses
 
     def record(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Record the metrics of one step; returns at once.
@@ -265,18 +242,18 @@ class Watcher(AbstractContextManager["Watcher"]):
             if series.stride == 1:
                 self._thinned.pop(series, None)
                 # Numbers of an evaluation: those of its step must not be missing.
-                self._keep_skipped(before=step)
+                self._keep_skipped(at=step)
         self._account.record_s += self._account.call_clock() - entered
         if is_thinned_out:
             return
-        failure = self._dispatch.writer.failure
-        if self.collector.is_over_limit:
-            self._make_room()
+        failure = self._writer.failure
+        if self.recorder.is_over_limit:
+            self.recorder.make_room()
         elif failure is not None:
-            self._dispatch.writer.failure = None
-            self.collector.wake()
+            self._writer.failure = None
+            self.recorder.wake()
             raise failure
-        self.collector.reader.raise_refused()
+        self.recorder.raise_refused()
         if not self._asynchronous:
             self.collect()
 
@@ -311,11 +288,11 @@ class Watcher(AbstractContextManager["Watcher"]):
         kept = {name: check_metric(name, value) for name, value in metrics.items()}
         self._last_recorded, self._last_names = int(step), names
         if series.skips:
-            self._dispatch.writer.leave_out("scalar", series.skips)
+            self._writer.leave_out("scalar", series.skips)
         series.skipped, series.skips = None, 0
         number = series.calls - 1
         entry = StepMetrics(int(step), kept, number, series, not may_be_thinned)
-        self.collector.add(entry)
+        self.recorder.add(entry)
 
     def _count_skipped(self, series: MetricSeries) -> None:
         """Count the calls of `record` that did no more than remember."""
@@ -325,40 +302,35 @@ class Watcher(AbstractContextManager["Watcher"]):
             series.counted += skipped
             self._account.record_s += skipped * _skip_seconds()
 
-    def _keep_skipped(self, *, before: int | None = None) -> None:
-        """Keep the newest metrics although they were thinned out.
+    def _keep_skipped(self, *, at: int | None = None) -> None:
+        """Keep the newest metrics, or those of a step, although they were thinned out.
 
         A checkpoint and the end of a run need the record of their own step.
         """
-        waiting: list[tuple[int, MetricSeries]] = []
         for series in tuple(self._thinned):
             self._count_skipped(series)
-            if series.skipped is None or (
-                before is not None and series.skipped[0] != before
-            ):
-                continue
-            try:
-                waiting.append((as_step(series.skipped[0]), series))
-            except (TypeError, ValueError) as e:
-                series.skips -= 1
-                self._refuse_skipped(series, e)
-        for step, series in sorted(waiting, key=lambda one: one[0]):
-            if before is None:
+        found = [
+            series
+            for series in tuple(self._thinned)
+            if series.skipped is not None and at in (None, series.skipped[0])
+        ]
+        for series in sorted(found, key=_skipped_step):
+            if at is None:
                 series.next_look = 0
-            if self._last_recorded is not None and step < self._last_recorded:
-                continue
             entered = self._account.call_clock()
+            last, (step, metrics) = self._last_recorded, series.skipped
             series.skips -= 1
             try:
-                self._add(step, series.skipped[1], series, may_be_thinned=False)
+                if last is not None and as_step(step) < last:
+                    series.skips += 1  # it stays left out
+                    continue
+                self._add(step, metrics, series, may_be_thinned=False)
+            # Nobody has looked at them before.
             except (TypeError, ValueError) as e:
-                self._refuse_skipped(series, e)
+                series.skipped = None
+                self._writer.losses.give("scalar")
+                self._writer.refuse("scalar", 1, e)
             self._account.record_s += self._account.call_clock() - entered
-
-    def _refuse_skipped(self, series: MetricSeries, error: Exception) -> None:
-        series.skipped = None
-        self._dispatch.writer.losses.give("scalar")
-        self._dispatch.writer.refuse("scalar", 1, error)
 
     def ingest(
         self, step: int, records: PackedRecords, schedule: CallSchedule | None = None
@@ -384,20 +356,15 @@ class Watcher(AbstractContextManager["Watcher"]):
         probes = records.probes.values()
         if not any(probe.kind in wanted or probe.kind == "call" for probe in probes):
             for probe in probes:
-                self._dispatch.writer.leave_out(class_of(probe))
+                self._writer.leave_out(class_of(probe))
             return
         if schedule is None:
             entry = ProgramRecords(step, records, wanted, nbytes=records.nbytes)
-            self.collector.add(entry)
+            self.recorder.add(entry)
         else:
             schedule.keep(step, records, wanted)
-        if self.collector.is_over_limit:
-            try:
-                self._make_room()
-            # A ValueError concerns metrics that `record` accepted earlier.
-            except (OutputError, ValueError) as e:
-                self._dispatch.writer.note_failure(e)
-                self.collector.shed()
+        if self.recorder.is_over_limit:
+            self.recorder.make_room_for_programs()
         if not self._asynchronous:
             with contextlib.suppress(OutputError, ValueError):
                 self.collect()
@@ -416,21 +383,14 @@ class Watcher(AbstractContextManager["Watcher"]):
         """
         if self._parent_id is not None:
             return
-        step = self.collector.next_callback_step(stream)
         is_wanted = kind in self.rate.wanted_kinds
         if is_wanted and kind == "frame":
             is_wanted = self.rate.wants_frames()
         if not is_wanted:
-            self._dispatch.writer.leave_out(kind)
+            self._writer.leave_out(kind)
             return
         self._account.touch(self.clock())
-        row = Rows.single(kind, stream, step, values, source="callback")
-        # No summary may be lost.
-        self.collector.add_from_callback(row, may_wait=kind == "summary")
-        # The thread collects about twice a second, which is too rarely for a program
-        # that calls back in every round of a loop.
-        if not self._asynchronous or self.collector.waiting_rows >= RECORDS_PER_BLOCK:
-            self.collector.write_rows(0.0)
+        self.recorder.add_from_callback(kind, stream, values)
 
     def schedule(
         self, gate_s: tuple[float, float], variants: ProgramVariants
@@ -442,17 +402,19 @@ class Watcher(AbstractContextManager["Watcher"]):
                 program, with warm and with cold caches.
             variants: the programs of the function.
         """
-        add, first_step = self.collector.add, self._first_step
-        schedule = CallSchedule(self.rate, gate_s, variants, add, first_step)
+        recorder = self.recorder
+        schedule = CallSchedule(
+            self.rate, gate_s, variants, recorder.add, self._first_step
+        )
         self._account.touch(self.clock())
-        self._schedules.append(schedule)
-        if not self.collector.has_started:
-            self.collector.start()
+        recorder.schedules.append(schedule)
+        if not recorder.has_started:
+            recorder.start()
         return schedule
 
     def can_afford(self, seconds: float) -> bool:
         """Return whether these seconds can be spent now within the budget."""
-        return self._account.can_afford(seconds)
+        return self._account.can_afford(seconds, self.rate.limit)
 
     def overhead(self) -> AbstractContextManager[None]:
         """Count the time of a `with` block as time spent on watching."""
@@ -473,7 +435,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         if self._parent_id is not None:
             return
         self._collect_all()
-        self.collector.reader.raise_refused()
+        self.recorder.raise_refused()
 
     def finish(self, timeout_s: float = 5.0) -> None:
         """Collect all pending records, flush the journal, and wait for the sinks.
@@ -491,11 +453,11 @@ class Watcher(AbstractContextManager["Watcher"]):
             return
         self._collect_all()
         with self.overhead():
-            self._write_status(always=True)
+            self.recorder.write_status(always=True)
             if self._journal is not None:
                 self._journal.flush()
-            self._dispatch.flush(timeout_s)
-        self.collector.reader.raise_refused()
+            self.recorder.feeds.flush(timeout_s)
+        self.recorder.raise_refused()
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Finish, and close the sinks; the journal stays open. Twice is harmless.
@@ -508,9 +470,9 @@ class Watcher(AbstractContextManager["Watcher"]):
             if self._journal is None or not self._journal.closed or self.pending:
                 self.finish(timeout_s)
         finally:
-            self.collector.closed = True
-            self.collector.wake()
-            self._dispatch.close(timeout_s)
+            self.recorder.closed = True
+            self.recorder.wake()
+            self.recorder.feeds.close(timeout_s)
 
     def __enter__(self) -> "Watcher":
         enter(self)
@@ -539,8 +501,9 @@ class Watcher(AbstractContextManager["Watcher"]):
         """Report the cost of watching up to the last call, beside the budget."""
         for series in tuple(self._thinned):
             self._count_skipped(series)
-        writer = self._dispatch.writer
-        notes, measured, noise = self._account.describe()
+        writer = self._writer
+        note, measured, noise = self.recorder.describe_overhead()
+        notes = [note]
         if self.compile_s:
             notes.append(
                 f"Compiling the programs took {self.compile_s:.1f} s, once and not "
@@ -548,8 +511,8 @@ class Watcher(AbstractContextManager["Watcher"]):
             )
         if (every := self.record_every) > 1:
             notes.append(f"Of steps shorter than 5 ms every {every}th is kept.")
-        if self.collector.forced:
-            notes.append(f"{self.collector.forced} collections were forced.")
+        if self.recorder.forced:
+            notes.append(f"{self.recorder.forced} collections were forced.")
         notes.append(f"Records: {writer.losses}.")
         if writer.last_error:
             notes.append(f"Refused last: {writer.last_error}")
@@ -564,7 +527,7 @@ class Watcher(AbstractContextManager["Watcher"]):
             problems.append(f"{lost:,} records are lost: {writer.losses}.")
         if self._alerts is not None:
             problems += self._alerts.messages
-        reports = self._dispatch.reports()
+        reports = self.recorder.feeds.reports()
         # Problems are shown whatever `monitor` is.
         problems += [f"{report}." for report in reports if report.has_problems]
         notes += problems
@@ -575,7 +538,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         spend = Spend(
             name=SpendName.WATCHING,
             unit="share",
-            limit=self._limit,
+            limit=self.rate.limit,
             predicted=None if self._plan is None else self._plan.predicted,
             measured=measured,
             noise=noise,
@@ -584,60 +547,21 @@ class Watcher(AbstractContextManager["Watcher"]):
         )
         return Receipt((spend,))
 
-    def _write_status(self, *, always: bool = False) -> None:
-        """Write the state of watching now and then, or always."""
-        now, step = time.monotonic(), self.collector.latest_step
-        if step is None:
-            return
-        values: dict[str, float] = {}
-        if self._status is not None:
-            last_step, last = self._status
-            if step == last_step or (now - last < _STATUS_INTERVAL_S and not always):
-                return
-            if step > last_step:
-                values["seconds per step"] = (now - last) / (step - last_step)
-        self._status = step, now
-        # The share that the receipt would state now; left out while it is unknown.
-        _, share, noise = self._account.describe()
-        if share is not None:
-            values["overhead"] = share
-            values |= {"overhead_low": share - noise, "overhead_high": share + noise}
-        values |= {
-            "budget": self._limit,
-            "stride": float(self.record_every),
-            # By it a page can place steps on the clock.
-            "time": time.time(),
-        }
-        self._dispatch.dispatch_status(step, values)
-
-    def _make_room(self) -> None:
-        with self.overhead():
-            try:
-                self.collector.make_room()
-            except OutputError as e:
-                self._dispatch.writer.note_failure(e)
-                raise
-
     def _collect_all(self) -> None:
         self._check_open()
         self._keep_skipped()
-        for schedule in self._schedules:
+        for schedule in self.recorder.schedules:
             schedule.keep_last()
         # Not inside `overhead`: the program needs that time with or without a watcher.
-        self.collector.wait_for_device()
-        writer = self._dispatch.writer
+        self.recorder.wait_for_device()
         with self.overhead():
-            writer.failure = None
-            try:
-                self.collector.collect()
-            except OutputError as e:
-                writer.note_failure(e)
-                raise
+            self._writer.failure = None
+            self.recorder.collect()
 
     def _check_open(self) -> None:
         if self._journal is None or not self._journal.closed:
             return
-        failure = self._dispatch.writer.failure
+        failure = self._writer.failure
         if failure is not None:
             raise OutputError(
                 f"{failure.args[0]} The journal has been closed since, with "
@@ -651,14 +575,19 @@ class Watcher(AbstractContextManager["Watcher"]):
     def _previous_step(self) -> int | None:
         """Return the step that the step of the next `record` must exceed."""
         in_journal = None if self._journal is None else self._journal.last_step
-        if self._last_recorded is not None or (
-            in_journal == self._dispatch.writer.last_step
-        ):
+        if self._last_recorded is not None or (in_journal == self._writer.last_step):
             # Written here for a program that counts its own calls: not a reason to
             # refuse a lower step of the caller.
             in_journal = None
         known = [s for s in (self._last_recorded, in_journal) if s is not None]
         return max(known, default=None)
+
+
+def _skipped_step(series: MetricSeries) -> int:
+    try:
+        return as_step(series.skipped[0])
+    except (TypeError, ValueError):  # refused when it is kept
+        return -(2**63)
 
 
 @functools.cache
