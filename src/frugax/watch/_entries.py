@@ -93,12 +93,12 @@ def is_kept(entry: Entry) -> bool:
     return not entry.number % entry.series.stride
 
 
-def split_entries(entries: Iterable[Entry]) -> list[list[Entry]]:
+def split_entries(entries: Iterable[Entry]) -> list[list[Any]]:
     """Split entries into those that are read at once, as columns."""
     groups: dict[Series | None, list[Any]] = {}
     for entry in entries:
         groups.setdefault(entry.series, []).append(entry)
-    units: list[list[Entry]] = []
+    units: list[list[Any]] = []
     for group in groups.values():
         if isinstance(group[0], StepMetrics):  # with the same names
             units.append(group)
@@ -111,7 +111,7 @@ def split_entries(entries: Iterable[Entry]) -> list[list[Entry]]:
 
 
 def read_entries(
-    unit: Sequence[Entry], ledger: JournalWriter
+    unit: Sequence[Any], ledger: JournalWriter
 ) -> tuple[list[Rows], ValueError | None]:
     """Read the entries of one unit, which waits for the device.
 
