@@ -96,19 +96,16 @@ class Decoder:
         weights = self.weights()
         tokens = jax.ShapeDtypeStruct((self.batch, self.sequence), jnp.int32)
 
-        def make(value_and_grad: Any) -> Any:
-            def step(weights: Any, state: Any, tokens: Any) -> Any:
-                value, grads = value_and_grad(self.loss)(weights, tokens)
-                updates, state = optimizer.update(grads, state, weights)
-                return optax.apply_updates(weights, updates), state, value
-
-            return step
+        def step(weights: Any, state: Any, tokens: Any) -> Any:
+            value, grads = jax.value_and_grad(self.loss)(weights, tokens)
+            updates, state = optimizer.update(grads, state, weights)
+            return optax.apply_updates(weights, updates), state, value
 
         spread = lambda x: P(*[None] * (x.ndim - 1), "data") if x.ndim > 1 else P()
         state = jax.eval_shape(optimizer.init, weights)
         specs = (jax.tree.map(spread, weights), jax.tree.map(spread, state), P("data"))
         return fit.Workload.of(
-            make, (weights, state, tokens), specs=specs, donate_argnums=(0, 1)
+            step, (weights, state, tokens), specs=specs, donate_argnums=(0, 1)
         )
 
 

@@ -6,8 +6,8 @@ Nothing is run, and neither device is needed:
     frugax plan examples/plan_llama.py:make --target h100x8 --why
     frugax plan examples/plan_llama.py:small --target h100,l4,rtx-4090
 
-`make` describes a whole training step with Adam, as shapes: no array exists. The step
-gets `value_and_grad` as an argument, so that frugax can plan the gradient inside it.
+`make` describes a whole training step with Adam, as shapes: no array exists. frugax
+plans the gradient inside of it.
 """
 
 from typing import Any
@@ -70,18 +70,14 @@ def describe(
     split = lambda x: P(*[None] * (x.ndim - 1), "data") if x.ndim > 1 else P()
     specs = (jax.tree.map(split, weights), jax.tree.map(split, state), P("data"))
     args = (weights, state, tokens)
-    return fit.Workload.of(make_step, args, specs=specs, donate_argnums=(0, 1))
+    return fit.Workload.of(step, args, specs=specs, donate_argnums=(0, 1))
 
 
-def make_step(value_and_grad: Any) -> Any:
-    """A step of Adam whose gradient can be planned."""
-
-    def step(weights: Any, state: Any, tokens: Any) -> Any:
-        value, grads = value_and_grad(loss)(weights, tokens)
-        updates, state = OPTIMIZER.update(grads, state, weights)
-        return optax.apply_updates(weights, updates), state, value
-
-    return step
+def step(weights: Any, state: Any, tokens: Any) -> Any:
+    """A step of Adam."""
+    value, grads = jax.value_and_grad(loss)(weights, tokens)
+    updates, state = OPTIMIZER.update(grads, state, weights)
+    return optax.apply_updates(weights, updates), state, value
 
 
 def loss(weights: Any, tokens: Any) -> Any:

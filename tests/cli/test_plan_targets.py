@@ -31,10 +31,10 @@ def vector():
     return (lambda w, x: jnp.mean((x @ w) ** 2, -1)), (f32(8, 8), f32(16, 8))
 
 
-def other_name():
-    def make(gradient):
-        return lambda ws, x: gradient(loss)(ws, x)
-    return make, SHAPES
+def step():
+    def train(ws, x):
+        return jax.tree.map(lambda w, g: w - g, ws, jax.grad(loss)(ws, x))
+    return train, SHAPES
 
 
 def integers():
@@ -141,16 +141,19 @@ def test_a_config_states_its_own_budget(tmp_path, stated, option, fits):
     assert ("does not fit" in done.stdout) is not fits
 
 
-def test_a_program_without_a_plan_is_reported_as_such(plan):
-    code, out, _ = plan(":vector", "--budget", "1MiB")
+def test_the_gradient_of_a_step_is_planned(plan):
+    code, out, _ = plan(":step", "--budget", "80%", "--why")
     assert code == 0
-    assert "measured as a step, without planning a gradient" in out
+    assert re.search(r"fits (at|in)", out)
+    assert "saved for backward" in out
+    code, out, _ = plan(":vector", "--budget", "1%")
+    assert code == 1
+    assert "it takes no gradient" in out
 
 
 @pytest.mark.parametrize(
     ("function", "options", "message"),
     [
-        ("other_name", (), "name its first parameter value_and_grad"),
         ("integers", (), "int32.*no gradient"),
         ("closure", (), r"the program raised TypeError at mine.py:\d+: .*PjitFunction"),
         ("raises", (), r"the function raised ZeroDivisionError at mine.py:\d+"),

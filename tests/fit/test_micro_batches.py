@@ -34,14 +34,6 @@ def dropped(ws, x, key):
     return loss(ws, x * mask), {"kept": mask.mean()}
 
 
-def make_step(value_and_grad):
-    def step(ws, x, key):
-        (value, _), grads = value_and_grad(dropped, has_aux=True)(ws, x, key)
-        return jax.tree.map(jnp.subtract, ws, grads), value
-
-    return step
-
-
 def plan(fn, args, **options):
     return fx.plan(fn, args, "1MiB", target=ONE, **{"micro_batches": 4, **options})
 
@@ -84,13 +76,6 @@ def test_each_part_has_its_own_random_key(argument):
     parts = [differentiate(W, X[i::4], k) for i, k in enumerate(keys)]
     mean = lambda *found: sum(found) / 4
     close(((value, metrics), grads), jax.tree.map(mean, *parts))
-
-
-def test_a_step_divides_the_argument_that_is_the_batch():
-    args = (W, X, KEY)
-    step = fit.apply(make_step, plan(make_step, args, batch_argnum=1))
-    (value, _), grads = fit.apply(dropped, plan(dropped, args, batch_argnum=1))(*args)
-    close(step(*args), (jax.tree.map(jnp.subtract, W, grads), value))
 
 
 def test_the_rows_of_a_training_step_are_those_of_a_loss():
@@ -143,15 +128,6 @@ def test_what_cannot_be_divided_is_refused_with_what_to_do():
         plan(of_module, (Net(0.5), X))
 
 
-def test_a_step_whose_loss_has_the_rows_in_two_arguments_is_refused():
-    def split(value_and_grad):
-        two = lambda ws, x, y: ((loss(ws, x) - y) ** 2).mean()
-        return lambda ws, b: value_and_grad(two)(ws, b["x"], b["y"])
-
-    with refuses(ConfigError, "1 and 2", 64):
-        plan(split, (W, {"x": X, "y": X[:, 0]}))
-
-
 def test_an_argument_that_is_not_the_batch_is_refused():
     with refuses(ConfigError, 0, "batch_argnum"):
         plan(lambda w: (w @ w).mean(), (W[0],))
@@ -176,11 +152,3 @@ def test_a_training_step_is_planned_with_its_state():
     for args in ((W, X), (X,), (X, step.init_shapes(W))):
         with refuses(ConfigError, "step.init_shapes(model)"):
             plan(step, args)
-
-
-def test_a_step_that_calls_value_and_grad_with_all_arguments_is_told_how():
-    def step(value_and_grad):
-        return lambda ws, x: value_and_grad(loss, ws, x)
-
-    with refuses(ConfigError, "value_and_grad(loss)(weights, batch)"):
-        plan(step, (W, X))

@@ -35,13 +35,10 @@ def trained(model):
     return eqx.filter(model, lambda x: eqx.is_array(x) or hasattr(x, "dtype"))
 
 
-def eqx_step(value_and_grad):
-    def step(model, state, x):
-        value, grads = value_and_grad(eqx_loss)(model, x)
-        updates, state = OPTIMIZER.update(grads, state, trained(model))
-        return eqx.apply_updates(model, updates), state, value
-
-    return step
+def eqx_step(model, state, x):
+    value, grads = eqx.filter_value_and_grad(eqx_loss)(model, x)
+    updates, state = OPTIMIZER.update(grads, state, trained(model))
+    return eqx.apply_updates(model, updates), state, value
 
 
 def mlp():
@@ -75,13 +72,10 @@ def nnx_loss(model, x):
     return jnp.mean(model(x) ** 2)
 
 
-def nnx_step(value_and_grad):
-    def step(model, optimizer, x):
-        value, grads = value_and_grad(nnx_loss)(model, x)
-        optimizer.update(model, grads)
-        return value
-
-    return step
+def nnx_step(model, optimizer, x):
+    value, grads = nnx.value_and_grad(nnx_loss)(model, x)
+    optimizer.update(model, grads)
+    return value
 
 
 def nnx_objects():
@@ -107,8 +101,8 @@ CASES = {
     "donated", [pytest.param((), marks=pytest.mark.thorough), (0, 1)]
 )
 def test_a_whole_step_of_modules_is_planned(case, donated):
-    make_step, args = CASES[case]()
-    workload = fit.Workload.of(make_step, args, donate_argnums=donated)
+    step, args = CASES[case]()
+    workload = fit.Workload.of(step, args, donate_argnums=donated)
     plain = fx.plan(workload, (), "1GiB", target=ONE).rows[0]
     assert plain.fits
     limit = fx.MemoryBudget(limit_bytes=int(0.97 * plain.predicted), kind="total")
@@ -121,9 +115,9 @@ def test_a_whole_step_of_modules_is_planned(case, donated):
     "case", mostly_thorough(CASES, in_ci=lambda case: case == "numbers")
 )
 def test_donated_modules_take_the_place_of_the_new_ones(case):
-    make_step, args = CASES[case]()
+    step, args = CASES[case]()
     sizes = [
-        fx.plan(fit.Workload.of(make_step, args, **how), (), target=ONE).predicted
+        fx.plan(fit.Workload.of(step, args, **how), (), target=ONE).predicted
         for how in ({}, {"donate_argnums": (0, 1)})
     ]
     weights = sum(x.size * 4 for x in jax.tree.leaves(args[0]) if hasattr(x, "size"))
@@ -131,49 +125,30 @@ def test_donated_modules_take_the_place_of_the_new_ones(case):
     assert sizes[0] - sizes[1] >= 1.9 * weights
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_step_that_makes_its_own_gradient_is_measured(case):
-    make_step, args = CASES[case]()
-    own = nnx.value_and_grad if case == "nnx" else eqx.filter_value_and_grad
-    plan = fx.plan(make_step(own), args, target=ONE)
-    assert plan.rows[0].fits
-    assert "without planning a gradient" in plan.rows[0].caveat
-
-
 def test_a_batch_of_modules_can_be_divided_and_sharded():
-    make_step, args = eqx_case(with_numbers)
-    workload = fit.Workload.of(make_step, args)
+    step, args = eqx_case(with_numbers)
+    workload = fit.Workload.of(step, args)
     assert workload.with_rows(128).rows == 128
     eight = Target.of_devices(jax.devices())
-    plan = fit.search(workload, eight, "1GiB", over=("batch",), micro_batches=(1, 2))
-    assert {row.micro_batches for row in plan.rows} == {1, 2}
+    plan = fit.search(workload, eight, "1GiB", over=("layout",))
+    assert {row.layout for row in plan.rows} == {"data", "fully-sharded", "tensor"}
+    with refuses(ConfigError, "TrainStep"):
+        fit.search(workload, eight, "1GiB", over=("batch",))
 
 
 def test_the_plan_of_a_step_is_applied_to_real_modules():
-    make_step, args = eqx_case(mlp)
-    workload = fit.Workload.of(make_step, args)
+    step, args = eqx_case(mlp)
+    workload = fit.Workload.of(step, args)
     plain = fx.plan(workload, (), "1GiB", target=ONE).rows[0]
     limit = fx.MemoryBudget(limit_bytes=int(0.97 * plain.predicted), kind="total")
-    step = fit.apply(make_step, fx.plan(workload, (), limit, target=ONE))
+    plan = fx.plan(workload, (), limit, target=ONE)
+    with fx.planned(memory=plan.budget):
+        planned = eqx.filter_jit(step)
     model, x = mlp(), jax.random.normal(KEY, X.shape)
     state = OPTIMIZER.init(trained(model))
-    new, _, value = eqx.filter_jit(step)(model, state, x)
-    expected, _, of_all = eqx.filter_jit(eqx_step(eqx.filter_value_and_grad))(
-        model, state, x
-    )
+    new, _, value = planned(model, state, x)
+    expected, _, of_all = eqx.filter_jit(step)(model, state, x)
     assert float(value) == pytest.approx(float(of_all), rel=1e-6)
     for a, b in zip(*map(jax.tree.leaves, (new, expected)), strict=True):
         if eqx.is_array(a):
             np.testing.assert_allclose(a, b, atol=1e-6)
-
-
-def test_value_and_grad_takes_the_loss():
-    def make_step(value_and_grad):
-        def step(model, x):
-            return value_and_grad(model, x)
-
-        return step
-
-    model = eqx.filter_eval_shape(mlp)
-    with refuses(ConfigError, "value_and_grad(loss)"):
-        fx.plan(make_step, (model, X), target=ONE)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
@@ -56,6 +57,18 @@ class Call:
         _, names = kwargs.node_data()
         positional = list(map(take, args.children()))
         return positional, dict(zip(names, map(take, kwargs.children()), strict=True))
+
+    def name_leaves(self, signature: inspect.Signature | None) -> list[str]:
+        """For each leaf, the name of the parameter that it belongs to."""
+        names = list(signature.parameters) if signature else []
+        args, kwargs = self.by_argument(self.leaves)
+        found: list[str] = []
+        for i, leaves in enumerate(args):
+            name = names[i] if i < len(names) else f"args[{i}]"
+            found += [name] * len(leaves)
+        for name, leaves in kwargs.items():
+            found += [name] * len(leaves)
+        return found
 
     def rebuild(self, leaves: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a call with these leaves and the same static arguments."""

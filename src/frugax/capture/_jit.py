@@ -36,17 +36,17 @@ from frugax.train.compiles import (
     Signature,
     find_call_site,
     find_nearest_changes,
-    is_user_file,
     warn_at_call_site,
 )
 
 from ._call import Call, CalledProgram
-from ._explain import Donation, ProgramExplanation
+from ._donation import Donation
+from ._explain import ProgramExplanation
 from ._gradients import mark_gradients
 from ._plan import Chosen, JitPlan, describe_error, plan_program
 from ._report import CallRecord, Compile, JitReport, ProgramRecord
 from ._staged import StagedProgram
-from ._traced_step import TracedStep
+from ._traced_step import TracedStep, find_signature, find_source
 
 Memory = MemoryBudget | MemoryShare | str | None
 
@@ -132,7 +132,7 @@ class PlannedFunction:
         # JAX gives a partial function the name of the whole one.
         functools.update_wrapper(self, self._plain, updated=())
         self.__wrapped__ = fun
-        self.record = CallRecord(*_find_source(fun))
+        self.record = CallRecord(*find_source(fun))
         self.on_plan: Callable[[CallRecord], None] | None = None
         self.on_compile: Callable[[PlannedFunction], None] | None = None
         self._fun, self._budget, self._options = fun, budget, options
@@ -275,7 +275,9 @@ class PlannedFunction:
         return ProgramExplanation(
             report=report,
             peak=peak,
-            donation=Donation.of(self._name_leaves(program.call), program.traced),
+            donation=Donation.of(
+                program.call.name_leaves(self._signature), program.traced
+            ),
         )
 
     # --- planning -----------------------------------------------------------------
@@ -369,7 +371,6 @@ class PlannedFunction:
                     name=self.record.name,
                     place=self.record.place,
                     staged=staged,
-                    arguments=self._name_leaves(call),
                     signature=self._signature,
                 )
             )
@@ -454,22 +455,7 @@ class PlannedFunction:
 
     @property
     def _signature(self) -> inspect.Signature | None:
-        try:
-            return inspect.signature(self._fun)
-        except (TypeError, ValueError):  # a builtin without a signature
-            return None
-
-    def _name_leaves(self, call: Call) -> list[str]:
-        """For each traced leaf, the name of the argument that it belongs to."""
-        names = list(self._signature.parameters) if self._signature else []
-        args, kwargs = call.by_argument(call.leaves)
-        found: list[str] = []
-        for i, leaves in enumerate(args):
-            name = names[i] if i < len(names) else f"args[{i}]"
-            found += [name] * len(leaves)
-        for name, leaves in kwargs.items():
-            found += [name] * len(leaves)
-        return found
+        return find_signature(self._fun)
 
     def _note_compile(
         self,
@@ -559,20 +545,6 @@ class PlannedFunction:
 def _open_ledger() -> CompileLedger:
     """The ledger of all functions, which is not closed again."""
     return CompileLedger().__enter__()
-
-
-def _find_source(fun: Callable[..., Any]) -> tuple[str, str]:
-    """The name of a function, and `file.py:line` of its source or of what jits it."""
-    fun = inspect.unwrap(fun)
-    while isinstance(fun, functools.partial):
-        fun = inspect.unwrap(fun.func)
-    name = getattr(fun, "__name__", type(fun).__name__)
-    # An object is called by a method of its class.
-    code = getattr(fun, "__code__", getattr(type(fun).__call__, "__code__", None))
-    if code is None or not is_user_file(code.co_filename):
-        # A library wraps the user's function in one of its own.
-        return name, find_call_site()
-    return name, f"{Path(code.co_filename).name}:{code.co_firstlineno}"
 
 
 def _is_of_nnx(x: Any) -> bool:

@@ -10,7 +10,7 @@ import jax
 from frugax import measure, remat
 from frugax.budget import MemoryBudget, MemoryShare, Plan, format_bytes, format_seconds
 from frugax.errors import InfeasibleBudgetError
-from frugax.jaxprs import digest, shape_of
+from frugax.jaxprs import digest, shape_of, variables
 from frugax.targets import CompiledAnswer, find_caveat, find_target
 
 from ._marked_gradient import MarkedGradient
@@ -301,15 +301,26 @@ def _group(sites: Sequence[GradientSite]) -> list[list[GradientSite]]:
 def _site_shapes(
     site: GradientSite, staged: StagedProgram, shapes: Sequence[Any]
 ) -> tuple[Any, Any]:
-    """Shapes of the arguments of `GradientSite.loss`, with the known shardings."""
+    """Shapes of the arguments of `GradientSite.loss`, with their shardings if known."""
     known = dict(zip(staged.traced.jaxpr.invars, shapes, strict=True))
+    operands = site.forward.invars
+    # Of an array that the program computes, the compiler chooses the sharding. If that
+    # may be the batch, it would seem to lie on one device: no sharding is given at all.
+    places = [getattr(x, "sharding", None) for x in shapes]
+    devices = max((p.num_devices for p in places if p is not None), default=1)
+    consts, _ = site.split(operands)
+    is_known = site.depth == 0 and all(
+        x in known
+        for x in variables(consts)
+        if getattr(x.aval, "size", 0) >= 2 * devices
+    )
 
     def shape(atom: Any) -> Any:
         if site.is_mapped:  # it is planned outside of its shard_map
             return jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
-        if site.depth == 0 and not hasattr(atom, "val") and atom in known:
+        if is_known and not hasattr(atom, "val") and atom in known:
             return known[atom]
         return shape_of(atom)
 
-    consts, leaves = site.split(list(map(shape, site.forward.invars)))
+    consts, leaves = site.split(list(map(shape, operands)))
     return leaves, (consts, site.cotangent_shapes)

@@ -1,8 +1,10 @@
 """`TracedStep`: a jitted function that takes a gradient, for devices here or absent."""
 
 import dataclasses
+import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,15 +25,18 @@ from frugax.jaxprs import (
     Literal,
     Var,
     argument_shardings,
+    close_over,
     fresh_var,
     result_shardings,
     without_objects,
 )
 from frugax.targets import Target
+from frugax.train.compiles import find_call_site, is_user_file
 
 from ._call import Call, CalledProgram
+from ._gradients import mark_gradients
 from ._marked_gradient import MarkedGradient
-from ._plan import Chosen
+from ._plan import Chosen, describe_error
 from ._staged import StagedProgram
 from ._unknown_arrays import UnknownArray
 
@@ -65,17 +70,60 @@ class TracedStep:
     closed_over: Sequence[Any] = ()
 
     @classmethod
+    def trace(
+        cls,
+        fun: Callable[..., Any],
+        args: Sequence[Any],
+        *,
+        donate_argnums: Sequence[int] = (),
+    ) -> "TracedStep":
+        """Trace a function of arrays, and find the gradients that it takes.
+
+        Args:
+            fun: the function.
+            args: the shapes of its arguments.
+            donate_argnums: as for `jax.jit`.
+        """
+        leaves, tree = jax.tree.flatten((tuple(args), {}))
+        name, place = find_source(fun)
+        # A new function: JAX must not find a trace without marks.
+        fresh = functools.wraps(fun)(lambda *args: fun(*args))
+        jitted = jax.jit(fresh, donate_argnums=tuple(donate_argnums))
+        traced: Any
+        try:
+            with mark_gradients() as marker:
+                traced = jitted.trace(*args)
+            unmarked = list(marker.unmarked)
+        except Exception as e:  # of the user's function, or of our marks in it
+            traced = jitted.trace(*args)
+            unmarked = [describe_error(e)]
+        return cls.of(
+            traced,
+            Call(leaves, tree, ()),
+            name=name,
+            place=place,
+            staged=StagedProgram.of(close_over(traced), unmarked),
+            signature=find_signature(fun),
+        )
+
+    @classmethod
     def of(
-        cls, traced: Any, call: Call, arguments: Sequence[str], **known: Any
+        cls,
+        traced: Any,
+        call: Call,
+        *,
+        signature: inspect.Signature | None,
+        **known: Any,
     ) -> "TracedStep":
         """The step that `jax.jit(f).trace(*args)` returns.
 
         Args:
             traced: its result.
             call: the arguments, as shapes.
-            arguments: for each of them, the name of the parameter that it belongs to.
-            known: `name`, `place`, `staged` and `signature`.
+            signature: of the function; None if it has none.
+            known: `name`, `place` and `staged`.
         """
+        arguments = call.name_leaves(signature)
         places = map(_put, call.leaves, argument_shardings(traced))
         names = traced.jaxpr.jaxpr.debug_info.arg_names
         infos = jax.tree.leaves(without_objects(traced).args_info)
@@ -85,6 +133,7 @@ class TracedStep:
             paths=list(map(str.removeprefix, names, arguments)),
             donated=[x.donated for x in infos],
             result_places=result_shardings(traced),
+            signature=signature,
             **known,
         )
 
@@ -170,6 +219,28 @@ class TracedStep:
         leaves, tree = jax.tree.flatten((tuple(args), kwargs))
         call = Call(leaves, tree, ())
         return CalledProgram(jax.jit(run, **options), call, args, kwargs)
+
+
+def find_source(fun: Callable[..., Any]) -> tuple[str, str]:
+    """The name of a function, and `file.py:line` of its source or of what jits it."""
+    fun = inspect.unwrap(fun)
+    while isinstance(fun, functools.partial):
+        fun = inspect.unwrap(fun.func)
+    name = getattr(fun, "__name__", type(fun).__name__)
+    # An object is called by a method of its class.
+    code = getattr(fun, "__code__", getattr(type(fun).__call__, "__code__", None))
+    if code is None or not is_user_file(code.co_filename):
+        # A library wraps the user's function in one of its own.
+        return name, find_call_site()
+    return name, f"{Path(code.co_filename).name}:{code.co_firstlineno}"
+
+
+def find_signature(fun: Callable[..., Any]) -> inspect.Signature | None:
+    """The signature of a function; None for a builtin that has none."""
+    try:
+        return inspect.signature(fun)
+    except (TypeError, ValueError):
+        return None
 
 
 @jax.tree_util.register_pytree_with_keys_class

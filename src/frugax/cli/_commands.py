@@ -262,9 +262,8 @@ def plan(
     A function is called without arguments. It returns (loss, example_args), or a
     dict of the arguments of frugax.remat.plan: loss, example_args, argnums, has_aux,
     within, block_size. Shapes (jax.ShapeDtypeStruct) can stand in for arrays. With
-    --target it may also return (make_step, args), where make_step(value_and_grad)
-    returns a training step, or a dict with fn, args, specs, axes and more
-    (docs/targets.md).
+    --target it may also return (step, args), or a dict with fn, args, specs, axes and
+    more (docs/targets.md).
 
     Args:
         subject: what to plan; a script, a function by its module's name or file, or the

@@ -15,7 +15,7 @@ from ._plan_for_targets import show_plan
 from ._plan_options import PlanOptions
 
 if TYPE_CHECKING:
-    from frugax.capture import ScriptPlan
+    from frugax.fit import ScriptPlan
     from frugax.targets import Target
 
 
@@ -69,7 +69,8 @@ def _run(
     count: int | None,
 ) -> "ScriptPlan":
     """Run the script once for targets with this number of devices; None: those here."""
-    from frugax.capture import ScriptPlan, call_script
+    from frugax.capture import call_script
+    from frugax.fit import ScriptPlan
 
     variables: dict[str, str] = {}
     if count is not None:
@@ -78,7 +79,7 @@ def _run(
         answer = Path(folder) / "answer.json"
         status = call_script(
             command,
-            start="frugax.capture:plan_in_script",
+            start="frugax.fit:plan_in_script",
             settings={
                 **settings,
                 "targets": [t.name if count is not None else "here" for t in targets],

@@ -3,20 +3,23 @@ from ._batch import (
     BatchAnswer as BatchAnswer,
     find_largest_batch as find_largest_batch,
 )
-from ._donation import (
-    describe_donation as describe_donation,
-    find_donatable as find_donatable,
+from ._fit_plan import (
+    FitPlan as FitPlan,
+    FitRow as FitRow,
 )
 from ._picture import draw_memory as draw_memory
 from ._plan import (
     DEFAULT_BUDGET as DEFAULT_BUDGET,
     Budget as Budget,
-    FitPlan as FitPlan,
-    FitRow as FitRow,
     compare as compare,
     plan as plan,
     price_of as price_of,
     show_why as show_why,
+)
+from ._plan_script import (
+    ScriptPlan as ScriptPlan,
+    answer as answer,
+    plan_in_script as plan_in_script,
 )
 from ._search import (
     cost as cost,

@@ -7,12 +7,13 @@ from typing import Any
 import jax
 
 from frugax import remat
+from frugax.capture import jit
 from frugax.targets import Target
 from frugax.train import TrainStep
 
 from ._micro_batches import AccumulatedGrad
 from ._plan import FitPlan
-from ._workload import Workload, takes_value_and_grad
+from ._workload import Workload
 
 
 def apply(
@@ -22,16 +23,17 @@ def apply(
     devices: Sequence[Any] | None = None,
     **options: Any,
 ) -> Any:
-    """The planned gradient of a loss, or the step with its gradient planned.
+    """The planned gradient of a loss, or the step with its gradients planned.
 
-    A `TrainStep` is made anew with the layout, micro-batches and budget that were
-    chosen; `step.report()` then holds its bytes against that budget. A gradient over
+    A step becomes `fx.jit(step, memory=...)` with the budget of the plan. A `TrainStep`
+    is made anew with the layout, micro-batches and budget that were chosen. Of both,
+    `report()` holds the bytes against that budget. A gradient over
     several micro-batches is that of the whole batch if the loss is a mean over its
     rows: the first call outside of `jit` warns where it is not.
 
     Args:
-        fn: the loss, the function of `value_and_grad` or the `TrainStep` that the plan
-            was made for, or its workload.
+        fn: the loss, the step or the `TrainStep` that the plan was made for, or its
+            workload.
         plan: the result of `plan` or `search`.
         devices: the devices of a `TrainStep`; by default all devices of every process.
         options: as for `remat.apply`.
@@ -52,24 +54,16 @@ def apply(
         )
         here = Target.of_devices(list(jax.devices() if devices is None else devices))
         return variant.step_on(here, row.budget)
-    if chosen is None:
-        return function
-    how = {"batch_argnum": row.batch_argnum, "parts": row.micro_batches}
-    if not takes_value_and_grad(function):
-        if row.micro_batches > 1:
-            return AccumulatedGrad(function, chosen, **how, **options)
-        return remat.apply(function, chosen, **options)
-
-    def planned(
-        loss: Callable[..., Any],
-        argnums: int | tuple[int, ...] = 0,
-        *,
-        has_aux: bool = False,
-    ) -> Callable[..., Any]:
-        of_loss = dataclasses.replace(chosen, has_aux=has_aux)
-        if row.micro_batches == 1:
-            return remat.apply(loss, of_loss, **options)
-        of_loss = dataclasses.replace(of_loss, argnums=argnums)
-        return AccumulatedGrad(loss, of_loss, **how, **options)
-
-    return function(planned)
+    if row.is_step:
+        donated = fn.donate_argnums if isinstance(fn, Workload) else ()
+        return jit(function, memory=row.budget, donate_argnums=donated)
+    assert chosen is not None  # of a loss
+    if row.micro_batches > 1:
+        return AccumulatedGrad(
+            function,
+            chosen,
+            batch_argnum=row.batch_argnum,
+            parts=row.micro_batches,
+            **options,
+        )
+    return remat.apply(function, chosen, **options)

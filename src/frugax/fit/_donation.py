@@ -1,13 +1,8 @@
-"""Find arguments of a step that its results could take the place of, if donated."""
-
-import collections
-import math
-from collections.abc import Collection, Mapping
-from typing import Any
+"""Advise which arguments of a step to donate."""
 
 import jax
 
-from frugax.budget import format_bytes
+from frugax.capture import describe_donation, find_donatable
 from frugax.targets import Target
 
 from ._workload import Workload
@@ -34,52 +29,3 @@ def advise_donation(workload: Workload, target: Target) -> str:
     arguments = {str(i): arg for i, arg in enumerate(placed) if i != batch}
     donated = list(map(str, workload.donate_argnums))
     return describe_donation(find_donatable(arguments, donated, results))
-
-
-def find_donatable(
-    arguments: Mapping[str, Any], donated: Collection[str], results: Any
-) -> dict[str, int]:
-    """Find the bytes of arguments whose place results could take, if donated.
-
-    The program needs less by at most these bytes: what it held in the results' place
-    while it ran, such as gradients, may become temporaries.
-
-    Args:
-        arguments: the arrays or shapes of each argument, by its name.
-        donated: the names of those that are donated; results take their place first.
-        results: the shapes of the results.
-
-    Returns:
-        The bytes on one device for each argument that has some.
-    """
-    free = collections.Counter(map(_kind, jax.tree.leaves(results)))
-    saved: dict[str, int] = {}
-    for name in dict.fromkeys([*donated, *arguments]):
-        nbytes = 0
-        for leaf in jax.tree.leaves(arguments.get(name)):
-            if hasattr(leaf, "shape") and free[_kind(leaf)]:
-                free[_kind(leaf)] -= 1
-                nbytes += _shard_bytes(leaf)
-        if nbytes and name not in donated:
-            saved[name] = nbytes
-    return saved
-
-
-def describe_donation(saved: Mapping[str, int]) -> str:
-    """Say which arguments to donate; "" if there are none."""
-    if not saved:
-        return ""
-    names = ", ".join(sorted(saved))
-    plural = "s" * (len(saved) > 1)
-    nbytes = format_bytes(sum(saved.values()))
-    return f"donate argument{plural} {names}: results can take the place of {nbytes}"
-
-
-def _kind(leaf: Any) -> tuple[Any, ...]:
-    return tuple(leaf.shape), str(leaf.dtype)
-
-
-def _shard_bytes(leaf: Any) -> int:
-    sharding = getattr(leaf, "sharding", None)
-    shape = leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
-    return math.prod(shape) * getattr(leaf.dtype, "itemsize", 0)

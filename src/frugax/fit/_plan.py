@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 import jax
 
@@ -12,24 +12,20 @@ from frugax import measure, remat
 from frugax.budget import (
     MemoryBudget,
     MemoryShare,
-    Plan,
-    format_bytes,
-    format_share,
     read_memory_budget,
-    table,
 )
 from frugax.errors import (
     CompilerRefusedError,
-    ConfigError,
     FrugaxError,
     InfeasibleBudgetError,
 )
 from frugax.jaxprs import flops
-from frugax.remat import RematPlan
 from frugax.targets import CompiledAnswer, Target, find_caveat
 from frugax.train.distributed import LayoutKind
 
 from ._donation import advise_donation
+from ._fit_plan import FitPlan, FitRow
+from ._plan_step import StepAnswer, answer_step
 from ._workload import Workload
 
 # The most bytes on one device, as `read_memory_budget` reads it.
@@ -40,176 +36,6 @@ Budget: TypeAlias = MemoryBudget | MemoryShare | str
 DEFAULT_BUDGET = MemoryBudget.share("90%", device="device")
 # Share of recomputed flops above which chunks of the batch are compared.
 _DEAR_SHARE = 0.1
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class FitRow:
-    """The answer for one target.
-
-    Attributes:
-        target: its name.
-        budget: the limit on one device; None where it is a share of a program that
-            cannot be compiled.
-        fits: whether the program, planned if that was needed, keeps to it.
-        predicted: bytes of one device, by the target's compiler; where nothing fits,
-            the least that was found.
-        unplanned_bytes: bytes without a plan.
-        extra_share: recomputed flops as a share of those without a plan.
-        device_flops: flops of one device, counted on the traced program.
-        moved_bytes: bytes of the collectives of one device.
-        layout: where arrays lie; "" if the program says so itself.
-        micro_batches: parts of the batch whose gradients are accumulated.
-        batch_argnum: the argument of the loss that they divide.
-        seconds: time to find the answer.
-        step_time: the predicted time of one run; None where nothing fits.
-        price: cost of an hour on all devices; None if unknown.
-        caveat: how a real device may differ, and the parts that were not planned.
-        remat: the plan of the backward pass; None if there is nothing to plan.
-        problem: why there is no answer; "" if there is one.
-        is_refused: whether the problem is a refusal of the target's compiler.
-        lower_bound: bytes of arguments and results, where they alone exceed the budget.
-    """
-
-    target: str
-    budget: MemoryBudget | None
-    fits: bool
-    predicted: int
-    unplanned_bytes: int
-    extra_share: float = 0.0
-    device_flops: float = 0.0
-    moved_bytes: int = 0
-    layout: LayoutKind | Literal[""] = ""
-    micro_batches: int = 1
-    batch_argnum: int = -1
-    # Another search for the same answer takes another time.
-    seconds: float = dataclasses.field(default=0.0, compare=False)
-    # On a processor it depends on rates that are measured.
-    step_time: measure.StepTime | None = dataclasses.field(default=None, compare=False)
-    price: float | None = None
-    caveat: str = ""
-    remat: RematPlan | None = None
-    problem: str = ""
-    is_refused: bool = False
-    lower_bound: int | None = None
-
-    def to_error(self, subject: str) -> FrugaxError:
-        """The problem as an error about this subject."""
-        kind = CompilerRefusedError if self.is_refused else ConfigError
-        return kind(f"{subject}: {self.problem}")
-
-    @property
-    def job_price(self) -> tuple[float, float] | None:
-        """The least and the most that a thousand steps cost; None if unknown."""
-        time = self.step_time
-        if self.price is None or time is None or time.problem:
-            return None
-        hours = 1000 / 3600
-        return self.price * hours * time.low, self.price * hours * time.high
-
-    @property
-    def answer(self) -> str:
-        """The answer in a few words."""
-        if self.problem:
-            return f"cannot tell: {self.problem}"
-        if self.lower_bound is not None:
-            fixed = format_bytes(self.lower_bound)
-            return f"does not fit, arguments and results alone are {fixed}"
-        if not self.fits:
-            return f"does not fit, needs {format_bytes(self.predicted)}"
-        chunks = ""
-        if self.remat is not None and self.remat.batch is not None:
-            chunks = f" in {self.remat.batch.count} chunks"
-        if self.extra_share > 0:
-            return f"fits at +{format_share(self.extra_share)} flops{chunks}"
-        return f"fits{chunks}"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class FitPlan(Plan):
-    """The answers for all targets; `chosen` is the first that fits.
-
-    Attributes:
-        rows: one for each target, or for each layout that was tried.
-    """
-
-    rows: tuple[FitRow, ...]
-
-    @property
-    def chosen(self) -> FitRow | None:
-        """The row that fits with the cheapest job, else the cheapest hour or first.
-
-        Jobs are compared by the middle of their prices, where all of them are known.
-        """
-        fitting = [r for r in self.rows if r.fits]
-        jobs = [sum(job) for r in fitting if (job := r.job_price) is not None]
-        if jobs and len(jobs) == len(fitting):
-            return fitting[jobs.index(min(jobs))]
-        return min(fitting, key=lambda r: r.price or 0.0, default=None)
-
-    @property
-    def budget(self) -> MemoryBudget | None:
-        """The limit of the chosen row."""
-        return (self.chosen or self.rows[0]).budget
-
-    @property
-    def predicted(self) -> int:
-        """Bytes of one device of the chosen row."""
-        return (self.chosen or self.rows[0]).predicted
-
-    @property
-    def remat(self) -> RematPlan | None:
-        """The plan of the backward pass in the chosen row."""
-        return (self.chosen or self.rows[0]).remat
-
-    def __str__(self) -> str:
-        is_total = any(r.budget.kind == "total" for r in self.rows if r.budget)
-        kind = "total" if is_total else "temp"
-        head = ["target", "budget", f"plain {kind}", f"planned {kind}", "answer"]
-        head += ["flops", "moved"]
-        wide = any(r.layout or r.micro_batches > 1 for r in self.rows)
-        priced = any(r.price is not None for r in self.rows)
-        timed = any(r.step_time is not None for r in self.rows)
-        head += ["step"] * timed + ["layout"] * wide
-        head += ["price/h", "1000 steps"] * priced
-        rows = []
-        for r in self.rows:
-            row = [r.target, format_bytes(r.budget.usable_bytes) if r.budget else "-"]
-            known = not r.problem
-            row += [format_bytes(r.unplanned_bytes) if known else "-"]
-            answer = r.answer
-            if priced and r is self.chosen:
-                answer += ", chosen"
-            row += [format_bytes(r.predicted) if known else "-", answer]
-            counted = r.device_flops > 0
-            row += [f"{r.device_flops:.3g}" if counted else "-"]
-            row += [format_bytes(r.moved_bytes) if counted else "-"]
-            if timed:
-                row.append("-" if r.step_time is None else str(r.step_time))
-            if wide:
-                count = r.micro_batches
-                many = "es" * (count > 1)
-                row.append(f"{r.layout or '-'}, {count} micro-batch{many}")
-            if priced:
-                row.append("-" if r.price is None else f"{r.price:.2f}")
-                job = r.job_price
-                row.append("-" if job is None else f"{job[0]:.3g} to {job[1]:.3g}")
-            rows.append(row)
-        notes = {f"{r.target}: {r.caveat}" for r in self.rows if r.caveat}
-        notes |= {
-            f"{r.target}: the time of a step cannot be told: {r.step_time.problem}"
-            for r in self.rows
-            if r.step_time is not None and r.step_time.problem
-        }
-        parts = "arguments, results and temporaries" if is_total else "temporaries"
-        words = (
-            f"bytes of one device, and its flops; {kind}: {parts}; plain: as written, "
-            "planned: with this plan, moved: between devices"
-        )
-        if timed:
-            words += "; step: its time, predicted"
-        if priced:
-            words += "; chosen: the cheapest job that fits"
-        return "\n".join([table(head, rows), words, *sorted(notes)])
 
 
 def plan(
@@ -223,12 +49,11 @@ def plan(
     """Plan a loss or a training step for a target, which need not be here.
 
     Nothing is run: the target's own compiler states the bytes of one device. A loss is
-    planned as its gradient. A function whose first parameter is `value_and_grad` must
-    return a step; the gradient that it makes with it is planned. Any other step is
-    only measured.
+    planned as its gradient; of a step, the gradients that it takes are, as `fx.jit`
+    plans them.
 
     Args:
-        fn: a loss, a step, or a function of `value_and_grad` that returns a step.
+        fn: a loss or a step.
         args: a tuple of arguments; arrays or `jax.ShapeDtypeStruct`.
         budget: the most bytes on one device, as a `MemoryBudget` or a text: "70GiB"
             of arguments, results and temporaries; "50%" of the temporaries that the
@@ -258,13 +83,20 @@ def plan(
     chosen = Target(target) if isinstance(target, str) else target
     caveats: list[str] = []
     limit = to_budget(budget, workload, chosen, caveats)
+    find_peak = functools.partial(show_why, workload, chosen)
     try:
-        return FitPlan(rows=(_answer(workload, chosen, limit, caveats),))
+        if not workload.is_step:
+            return FitPlan(rows=(_answer(workload, chosen, limit, caveats),))
+        answer = _answer_step(workload, chosen, limit)
+        if answer.row.fits:
+            return FitPlan(rows=(answer.row,))
+        find_peak = lambda _: answer.find_peak(chosen)
+        _refuse(answer, chosen)
     except InfeasibleBudgetError as e:
         best = e.best if isinstance(e.best, remat.RematPlan) else None
         donation = advise_donation(workload, chosen)
         remedies = f"{donation}; or {e.hint}" if donation else e.hint
-        e.hint = f"{remedies} {_largest(workload, chosen, best)}".strip()
+        e.hint = f"{remedies} {_describe_peak(find_peak, best)}".strip()
         raise
 
 
@@ -312,7 +144,13 @@ def try_target(
     caveats: list[str] = []
     try:
         limit = shared["budget"] = to_budget(budget, workload, target, caveats)
-        return _answer(workload, target, limit, caveats, plans=plans)
+        if not workload.is_step:
+            return _answer(workload, target, limit, caveats, plans=plans)
+        row = _answer_step(workload, target, limit, plans=plans).row
+        if row.fits:
+            return row
+        parts = filter(None, (advise_donation(workload, target), row.caveat))
+        return dataclasses.replace(row, caveat="; ".join(parts))
     except InfeasibleBudgetError as e:
         best = e.best
         found = isinstance(best, remat.RematPlan)
@@ -395,91 +233,109 @@ def _answer(
     started = time.perf_counter()
     devices = target.num_devices
     placed = workload.place(target)
-    plan_found: remat.RematPlan | None = None
-    batch_argnum = -1
-    if workload.can_be_planned:
-        part, program = workload.enclose(target)
-        batch_argnum = part.batch_argnum
-        plan_part = functools.partial(
-            remat.plan,
-            part.loss,
-            # A limit that every program meets: the plan recomputes nothing.
-            limit if plans else dataclasses.replace(limit, limit_bytes=2**62),
-            part.args,
-            argnums=part.argnums,
-            has_aux=part.has_aux,
-            within=program,
-        )
-        plan_found = plan_part()
-        # Chunks of the batch use the device less well, so they must save a good deal.
-        # Over several devices, each chunk would gather weights and add gradients again.
-        is_dear = plan_found.extra_share > _DEAR_SHARE and devices == 1
-        if is_dear and plan_found.batch is None:
-            chunked = plan_part(divide_batch="first")
-            if chunked.extra_share < plan_found.extra_share / 2:
-                plan_found = chunked
-        # As `apply` takes it: for the loss that the caller wrote.
-        plan_found = dataclasses.replace(
-            plan_found, budget=limit, has_aux=workload.has_aux
-        )
-        planned = part.apply(plan_found)
-        fn = program.build_around(planned)
-        compiled = _compile(target, fn, program.args, workload.donate_argnums)
-        unplanned, extra = plan_found.unplanned_bytes, plan_found.extra_share
-    else:
-        fn = workload.plain(target)
-        compiled = _compile(target, fn, placed, workload.donate_argnums)
-        unplanned, extra = measure.program(compiled).bytes_of(limit.kind), 0.0
+    part, program = workload.enclose(target)
+    plan_part = functools.partial(
+        remat.plan,
+        part.loss,
+        limit if plans else _without_limit(limit),
+        part.args,
+        argnums=part.argnums,
+        has_aux=part.has_aux,
+        within=program,
+    )
+    plan_found = plan_part()
+    # Chunks of the batch use the device less well, so they must save a good deal.
+    # Over several devices, each chunk would gather weights and add gradients again.
+    is_dear = plan_found.extra_share > _DEAR_SHARE and devices == 1
+    if is_dear and plan_found.batch is None:
+        chunked = plan_part(divide_batch="first")
+        if chunked.extra_share < plan_found.extra_share / 2:
+            plan_found = chunked
+    # As `apply` takes it: for the loss that the caller wrote.
+    plan_found = dataclasses.replace(plan_found, budget=limit, has_aux=workload.has_aux)
+    fn = program.build_around(part.apply(plan_found))
+    compiled = _compile(target, fn, program.args, workload.donate_argnums)
     caveats.append(find_caveat(compiled))
     # The compiler's figure for this very program, not the planner's expectation.
     predicted = measure.program(compiled).bytes_of(limit.kind)
     whole, memory = measure.program(compiled).bytes_of("total"), target.memory_bytes
     if memory is not None and predicted <= limit.usable_bytes and whole > memory:
-        raise InfeasibleBudgetError(
-            f"the whole program on {target}, whose memory is less than the budget,",
-            needed=whole,
-            limit=memory,
-            unit="bytes",
-            hint=f'state a budget for all that it holds, such as "{DEFAULT_BUDGET}".',
-            best=plan_found,
-        )
+        raise _larger_than_device(target, whole, plan_found)
     if predicted > limit.usable_bytes:
-        what, hint = "the planned step", "make the batch smaller."
-        if not workload.can_be_planned:
-            what = "the step, which is compiled as it is,"
-            hint = "let it take value_and_grad, so that its gradient can be planned."
         raise InfeasibleBudgetError(
-            what,
+            "the planned step",
             needed=limit.with_usable(predicted).limit_bytes,
             limit=limit.limit_bytes,
             unit="bytes",
-            hint=hint,
+            hint="make the batch smaller.",
             best=plan_found,
         )
     with target.tracing():
         traced = jax.make_jaxpr(fn)(*placed)
-    kind = workload.layout if _uses_layout(workload, target) else ""
     return FitRow(
         target=target.name,
         budget=limit,
         fits=True,
         predicted=predicted,
-        unplanned_bytes=unplanned,
-        extra_share=extra,
+        unplanned_bytes=plan_found.unplanned_bytes,
+        extra_share=plan_found.extra_share,
         device_flops=flops(traced.jaxpr) / devices,
         moved_bytes=measure.traffic(compiled).total_bytes,
         step_time=measure.step_time(compiled, target),
-        layout=kind,
+        layout=_layout_of(workload, target),
         micro_batches=workload.micro_batches,
-        batch_argnum=batch_argnum,
+        batch_argnum=part.batch_argnum,
         seconds=time.perf_counter() - started,
-        caveat=target.describe_caveats(*caveats, workload.caveat),
+        caveat=target.describe_caveats(*caveats),
         remat=plan_found,
     )
 
 
-def _uses_layout(workload: Workload, target: Target) -> bool:
-    return workload.specs is None and target.num_devices > 1
+def _larger_than_device(
+    target: Target, whole: int, best: "remat.RematPlan | None"
+) -> InfeasibleBudgetError:
+    """That a program keeps to its budget, and not to the memory of the device."""
+    assert target.memory_bytes is not None  # it was compared
+    return InfeasibleBudgetError(
+        f"the whole program on {target}, whose memory is less than the budget,",
+        needed=whole,
+        limit=target.memory_bytes,
+        unit="bytes",
+        hint=f'state a budget for all that it holds, such as "{DEFAULT_BUDGET}".',
+        best=best,
+    )
+
+
+def _answer_step(
+    workload: Workload, target: Target, limit: MemoryBudget, *, plans: bool = True
+) -> StepAnswer:
+    budget = limit if plans else _without_limit(limit)
+    answer = answer_step(workload.trace(target), target, budget)
+    row = dataclasses.replace(
+        answer.row,
+        budget=limit,
+        fits=answer.row.fits and answer.row.predicted <= limit.usable_bytes,
+        layout=_layout_of(workload, target),
+    )
+    return dataclasses.replace(answer, row=row)
+
+
+def _refuse(answer: StepAnswer, target: Target) -> NoReturn:
+    row = answer.row
+    if answer.program.plan.fits:
+        raise _larger_than_device(target, row.predicted, row.remat)
+    raise row.to_refusal("the step", "make the batch smaller.")
+
+
+def _without_limit(limit: MemoryBudget) -> MemoryBudget:
+    """A limit that every program meets: its plan recomputes nothing."""
+    return dataclasses.replace(limit, limit_bytes=2**62)
+
+
+def _layout_of(workload: Workload, target: Target) -> LayoutKind | Literal[""]:
+    """Where arrays lie; "" where the program says so itself."""
+    is_chosen = workload.specs is None and target.num_devices > 1
+    return workload.layout if is_chosen else ""
 
 
 def _compile(
@@ -493,14 +349,17 @@ def _compile(
     return target.compile(jitted, *args, **options)
 
 
-def _largest(workload: Workload, target: Target, best: "remat.RematPlan | None") -> str:
+def _describe_peak(
+    find_peak: Callable[["remat.RematPlan | None"], measure.PeakMemory],
+    best: "remat.RematPlan | None",
+) -> str:
     """What fills the memory when the least is needed, for the text of a refusal."""
     try:
-        lines = show_why(workload, target, best).summary().splitlines()
+        peak = find_peak(best)
     except (ValueError, FrugaxError):
         # The compiler does not reveal the order, or refuses the program for its size.
         return ""
-    return f"At the peak the {'; '.join(lines)}."
+    return f"At the peak the {'; '.join(peak.summary().splitlines())}."
 
 
 def show_why(
@@ -516,9 +375,14 @@ def show_why(
         plan: the plan of its backward pass; None for the program without a plan.
 
     Raises:
-        ValueError: the compiler does not reveal the order of its operations.
+        ValueError: the compiler refuses the program, or does not reveal the order of
+            its operations.
     """
     chosen = Target(target) if isinstance(target, str) else target
+    if workload.is_step:
+        budget = MemoryBudget(limit_bytes=2**62) if plan is None else plan.budget
+        answer = answer_step(workload.trace(chosen), chosen, budget)
+        return answer.find_peak(chosen)
     if plan is not None:
         part, program = workload.enclose(chosen)
         fn = program.build_around(part.apply(plan))

@@ -31,7 +31,7 @@ def search(
     target: Target,
     budget: Budget = DEFAULT_BUDGET,
     *,
-    over: Sequence[str] = _DIMENSIONS,
+    over: Sequence[str] | None = None,
     micro_batches: Sequence[int] = (1, 2, 4, 8),
     on_row: Callable[[FitRow], Any] | None = None,
 ) -> FitPlan:
@@ -45,7 +45,8 @@ def search(
         workload: the program: a loss, a function of `value_and_grad` or a `TrainStep`.
         target: the devices.
         budget: the most bytes on one device.
-        over: the parts that vary: "layout", "batch" (micro-batches) and "remat".
+        over: the parts that vary: "layout", "batch" (micro-batches, of a loss or a
+            `TrainStep`) and "remat"; by default all that the program has.
         micro_batches: numbers of micro-batches to try.
         on_row: called with each answer as soon as it is known.
 
@@ -56,6 +57,8 @@ def search(
         ConfigError: `over` names something else, or the program fixes its shardings.
         InfeasibleBudgetError: no combination fits.
     """
+    if over is None:
+        over = [n for n in _DIMENSIONS if n != "batch" or not workload.is_step]
     if unknown := [name for name in over if name not in _DIMENSIONS]:
         raise ConfigError(
             f"cannot search over {unknown[0]!r}: choose from {', '.join(_DIMENSIONS)}."
@@ -69,6 +72,11 @@ def search(
             )
         kinds = list(get_args(LayoutKind))
     if "batch" in over:
+        if workload.is_step:
+            raise ConfigError(
+                "micro-batches divide the batch of a loss or of a TrainStep, and this "
+                "is a step of your own: search layout,remat."
+            )
         rows = workload.rows
         for count in micro_batches:
             check_integer("micro_batches", count)

@@ -12,10 +12,10 @@ import jax
 from frugax.jaxprs import take_arrays
 from frugax.trees import is_array
 
-Factory = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-
-def take_step(make_step: Factory, args: tuple[Any, ...]) -> tuple[Factory, Any]:
+def take_step(
+    step: Callable[..., Any], args: tuple[Any, ...]
+) -> tuple[Callable[..., Any], Any]:
     """The same step as a function of arrays.
 
     What is not an array stays out of the arguments and of the results, with None in its
@@ -23,29 +23,23 @@ def take_step(make_step: Factory, args: tuple[Any, ...]) -> tuple[Factory, Any]:
     argument, the last.
 
     Args:
-        make_step: makes the step from the `value_and_grad` that it calls.
-        args: arguments of the step: arrays or shapes, in trees or modules.
+        step: the function.
+        args: its arguments: arrays or shapes, in trees or modules.
 
     Returns:
-        The function that makes the step, and the step's arguments.
+        The step and its arguments.
     """
-    taken = take_arrays(make_step, args, (), moves=False)
+    taken = take_arrays(step, args, (), moves=False)
     if taken.key is None:  # arrays alone
-        return make_step, as_shapes(args)
+        return step, as_shapes(args)
 
-    def make_step_of_arrays(value_and_grad: Callable[..., Any]) -> Callable[..., Any]:
-        step = make_step(value_and_grad)
-        inner = take_arrays(step, args, (), moves=False).loss
+    def of_arrays(*arrays: Any) -> Any:
+        keep = lambda x: x if is_array(x) or _is_number(x) else None
+        return jax.tree.map(keep, taken.loss(*arrays))
 
-        def of_arrays(*arrays: Any) -> Any:
-            keep = lambda x: x if is_array(x) or _is_number(x) else None
-            return jax.tree.map(keep, inner(*arrays))
-
-        # Not `functools.wraps`: JAX reads the number of arguments.
-        of_arrays.__name__ = getattr(step, "__name__", "step")
-        return of_arrays
-
-    return make_step_of_arrays, as_shapes(taken.args)
+    # Not `functools.wraps`: JAX reads the number of arguments.
+    of_arrays.__name__ = getattr(step, "__name__", "step")
+    return of_arrays, as_shapes(taken.args)
 
 
 def holds_variables(args: tuple[Any, ...], given: tuple[Any, ...]) -> bool:

@@ -1,9 +1,11 @@
 """`Workload`: the loss or training step that must fit, with its arguments' shapes."""
 
 import dataclasses
+import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self, get_args
 
 import jax
@@ -12,6 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from frugax import remat
 from frugax.budget import MemoryBudget
+from frugax.capture import TracedStep
 from frugax.errors import ConfigError
 from frugax.jaxprs import changes_weights, take_arrays
 from frugax.options import check_integer
@@ -28,14 +31,10 @@ class Workload:
     """A program and the shapes of its arguments.
 
     Attributes:
-        fn: a loss, which is differentiated; a step, which is compiled as it is; a
-            `TrainStep`, of which another one is made for each layout and number of
-            micro-batches; or, with `takes_gradient`, a function that is given a
-            transform in the place of `jax.value_and_grad`, and returns a step that
-            calls it with its loss.
+        fn: a loss, which is differentiated; a step, of which the gradients that it
+            takes are planned; or a `TrainStep`, of which another one is made for each
+            layout and number of micro-batches.
         args: arguments of the loss or the step; arrays or `jax.ShapeDtypeStruct`.
-        takes_gradient: whether `fn` is given the `value_and_grad` that its step calls,
-            so that the gradient inside can be planned.
         is_loss: whether `fn` is a loss.
         argnums: arguments of the loss that are differentiated.
         has_aux: whether the loss returns (number, anything).
@@ -49,12 +48,12 @@ class Workload:
         layout: where arrays lie if `specs` is None.
         shape: number of devices along the batch, or along batch and weights; None for
             all of them.
-        micro_batches: parts of the batch whose gradients are accumulated one by one.
+        micro_batches: parts of the batch whose gradients are accumulated one by one, of
+            a loss or a `TrainStep`.
     """
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
-    takes_gradient: bool = False
     is_loss: bool = True
     argnums: int | tuple[int, ...] = 0
     has_aux: bool = False
@@ -92,27 +91,19 @@ class Workload:
             return cls(
                 fn=fn,
                 args=jax.eval_shape(lambda *arrays: arrays, *args),
-                takes_gradient=True,
                 is_loss=False,
                 donate_argnums=fn.donate_argnums,
                 **options,
             )
         _check_batch_argnum(options.get("batch_argnum", -1), len(args))
-        is_factory = takes_value_and_grad(fn)
-        if not is_factory:
-            _check_call(fn, args)
-        make_step, given = take_step(fn if is_factory else lambda _: fn, args)
+        _check_call(fn, args)
+        step, given = take_step(fn, args)
+        with _names_of_axes(options):
+            result = jax.eval_shape(step, *given)
+        is_step = False
         if holds_variables(args, given):
             options = _point_at_variables(options, len(args))
-        if is_factory:
-            return cls(
-                fn=make_step, args=given, takes_gradient=True, is_loss=False, **options
-            )
-        step = make_step(jax.value_and_grad)
-        result = jax.eval_shape(step, *given)
-        is_step = False
-        if holds_variables(args, given):  # what it changes in them comes last
-            result, changed = result
+            result, changed = result  # what it changes in them comes last
             is_step = changes_weights(changed)
         has_aux = isinstance(result, tuple) and len(result) == 2
         value = result[0] if has_aux else result
@@ -133,20 +124,9 @@ class Workload:
         return cls(fn=step, args=given, is_loss=is_loss, **options)
 
     @property
-    def can_be_planned(self) -> bool:
-        """Whether the backward pass can be planned, and not only measured."""
-        return self.is_loss or self.takes_gradient
-
-    @property
-    def caveat(self) -> str:
-        """Says so if no gradient is planned; "" if one is."""
-        if self.can_be_planned:
-            return ""
-        return (
-            "measured as a step, without planning a gradient: it does not take "
-            "value_and_grad, and does not return one number, with metrics or without, "
-            "as a loss does"
-        )
+    def is_step(self) -> bool:
+        """Whether `fn` is a step that takes its gradients itself."""
+        return not (self.is_loss or isinstance(self.fn, TrainStep))
 
     @property
     def rows(self) -> int:
@@ -167,8 +147,6 @@ class Workload:
 
     def _check_one_batch(self) -> None:
         """Refuse a loss of which another argument has a row for each example, too."""
-        if not self.is_loss:
-            return
         count = len(self.args)
         active = (self.argnums,) if isinstance(self.argnums, int) else self.argnums
         batch = self.batch_argnum % count
@@ -187,36 +165,14 @@ class Workload:
                     "one, such as (x, y)."
                 )
 
-    def _find_batch(
-        self,
-        args: tuple[Any, ...],
-        argnums: int | tuple[int, ...],
-        batch_leaves: set[int],
-    ) -> int:
-        """Which argument of the loss inside a step has the rows of the step's batch."""
-        active = (argnums,) if isinstance(argnums, int) else argnums
-        others = [
-            i for i in range(len(args)) if i not in {n % len(args) for n in active}
-        ]
-        is_same = lambda arg: any(id(x) in batch_leaves for x in jax.tree.leaves(arg))
-        found = [i for i in others if is_same(args[i])]
-        found = found or [i for i in others if _has_rows(args[i], self.rows)]
-        if len(found) != 1:
-            named = " and ".join(map(str, found)) or "none"
-            raise ConfigError(
-                f"micro-batches divide one argument of the loss that the step calls, "
-                f"the one with the {self.rows} rows of the batch, got {named} of its "
-                f"{len(args)} arguments: pass the batch as one, such as (x, y)."
-            )
-        return found[0]
-
     def with_rows(self, rows: int) -> Self:
         """The same program for a batch of this many rows.
 
         Raises:
             ConfigError: the batch of the loss is more than one argument.
         """
-        self._check_one_batch()
+        if self.is_loss:
+            self._check_one_batch()
 
         def resize(x: Any) -> Any:
             if not len(x.shape):
@@ -289,13 +245,7 @@ class Workload:
         )
 
     def _place_by_specs(self, target: Target) -> tuple[Any, ...]:
-        is_spec = lambda x: x is None or isinstance(x, PartitionSpec)
-        named: list[str] = []
-        for spec in jax.tree.leaves(self.specs, is_leaf=is_spec):
-            for part in spec or ():
-                names = part if isinstance(part, tuple) else (part,)
-                named += [n for n in names if n is not None and n not in named]
-        axes = self.axes
+        axes, named = self.axes, _named_axes(self.specs)
         if axes is None:
             sizes = [target.num_devices, *[1] * (len(named) - 1)]
             axes = dict(zip(named or ["data"], sizes, strict=True))
@@ -306,12 +256,12 @@ class Workload:
             )
         mesh = target.mesh(axes)
         try:
-            specs = jax.tree.broadcast(self.specs, self.args, is_leaf=is_spec)
+            specs = jax.tree.broadcast(self.specs, self.args, is_leaf=_is_spec)
         except ValueError as e:
             reason = " ".join(str(e).split())
             raise ConfigError(f"specs do not fit the arguments: {reason:.200}") from e
         leaves, tree = jax.tree.flatten(self.args)
-        found = jax.tree.leaves(specs, is_leaf=is_spec)
+        found = jax.tree.leaves(specs, is_leaf=_is_spec)
         placed = []
         for leaf, spec in zip(leaves, found, strict=True):
             spec = spec or PartitionSpec()
@@ -332,6 +282,7 @@ class Workload:
         if not meshes:
             return fn
 
+        @functools.wraps(fn)
         def inside(*args: Any) -> Any:
             with jax.sharding.use_abstract_mesh(meshes[0].abstract_mesh):
                 return fn(*args)
@@ -339,10 +290,10 @@ class Workload:
         return inside
 
     def enclose(self, target: Target) -> tuple["PlannedPart", remat.EnclosingProgram]:
-        """The gradient to be planned, and the program around it, on a target.
+        """The gradient of a loss or `TrainStep`, and the program around it.
 
         Raises:
-            ConfigError: the step does not call the gradient that it is given.
+            ConfigError: the layout or the batch does not suit the target.
         """
         placed = self.place(target)
         parts = self.micro_batches
@@ -354,99 +305,48 @@ class Workload:
                 raise ConfigError(f"{target}: {e}") from e
             part = PlannedPart(described.objective, described.args, 0, has_aux=True)
             return part, described.program
-        if self.is_loss:
-            if parts > 1:
-                self._check_one_batch()
-            shapes = split_shapes(placed, self.batch_argnum, parts)
-            fn = self._in_mesh(self.fn, placed)
-            part = PlannedPart(
-                fn,
-                shapes,
-                self.argnums,
-                self.has_aux or self.changes_variables,
-                self.batch_argnum % len(placed),
-                parts,
-            )
-
-            def build_loss(value_and_grad: Callable[..., Any]) -> Callable[..., Any]:
-                return self._in_mesh(part.differentiate(value_and_grad), placed)
-
-            return part, remat.EnclosingProgram(
-                build=build_loss, args=placed, donate_argnums=self.donate_argnums
-            )
-        found: list[PlannedPart] = []
-        shardings: dict[int, Any] = {}
-        batch_leaves: set[int] = set()
-
-        def record(
-            loss: Callable[..., Any],
-            argnums: int | tuple[int, ...] = 0,
-            *others: Any,
-            has_aux: bool = False,
-        ) -> Callable[..., Any]:
-            _check_argnums(argnums, *others)
-
-            def grad(*args: Any) -> Any:
-                taken = take_arrays(loss, args, argnums, has_aux=has_aux)
-                shapes = jax.eval_shape(lambda *given: given, *taken.args)
-                leaves = jax.tree.leaves(taken.args)
-                if all(id(leaf) in shardings for leaf in leaves):
-                    known = [shardings[id(leaf)] for leaf in leaves]
-                    tree = jax.tree.structure(taken.args)
-                    shapes = jax.tree.map(_put, shapes, jax.tree.unflatten(tree, known))
-                at = self._find_batch(args, argnums, batch_leaves) if parts > 1 else -1
-                shapes = split_shapes(shapes, at, parts)
-                inside = self._in_mesh(taken.loss, placed)
-                how = {"argnums": taken.argnums, "has_aux": taken.has_aux}
-                found.append(
-                    PlannedPart(inside, shapes, **how, batch_argnum=at, parts=parts)
-                )
-                plain = jax.value_and_grad(taken.loss, **how)
-                return taken.finish(plain(*taken.args))
-
-            return grad
-
-        def step(*args: Any) -> Any:
-            # The arguments that the step hands on to its gradient lie where they lay.
-            leaves, given = jax.tree.leaves(args), jax.tree.leaves(placed)
-            shardings.update(
-                (id(x), p.sharding) for x, p in zip(leaves, given, strict=True)
-            )
-            batch_leaves.update(map(id, jax.tree.leaves(args[self.batch_argnum])))
-            return self.fn(record)(*args)
-
-        with target.tracing():
-            jax.eval_shape(self._in_mesh(step, placed), *placed)
-        if len(found) != 1:
-            raise ConfigError(
-                "the step must call the value_and_grad that it is given once, it "
-                f"called it {len(found)} times."
-            )
+        if parts > 1:
+            self._check_one_batch()
+        shapes = split_shapes(placed, self.batch_argnum, parts)
+        part = PlannedPart(
+            self._in_mesh(self.fn, placed),
+            shapes,
+            self.argnums,
+            self.has_aux or self.changes_variables,
+            self.batch_argnum % len(placed),
+            parts,
+        )
 
         def build(value_and_grad: Callable[..., Any]) -> Callable[..., Any]:
-            grad = found[0].differentiate(value_and_grad)
+            return self._in_mesh(part.differentiate(value_and_grad), placed)
 
-            def planned(
-                loss: Callable[..., Any],
-                argnums: int | tuple[int, ...] = 0,
-                *,
-                has_aux: bool = False,
-            ) -> Callable[..., Any]:
-                def grad_of_modules(*args: Any) -> Any:
-                    taken = take_arrays(loss, args, argnums, has_aux=has_aux)
-                    return taken.finish(grad(*taken.args))
-
-                return grad_of_modules
-
-            return self._in_mesh(self.fn(planned), placed)
-
-        return found[0], remat.EnclosingProgram(
+        return part, remat.EnclosingProgram(
             build=build, args=placed, donate_argnums=self.donate_argnums
         )
 
+    def trace(self, target: Target) -> TracedStep:
+        """The step on the devices of a target, with its gradients marked.
+
+        Raises:
+            ConfigError: there are several micro-batches, which only losses and
+                `TrainStep`s are divided into.
+        """
+        if self.micro_batches > 1:
+            raise ConfigError(
+                "micro-batches divide the batch of a loss or of a TrainStep; chunks of "
+                "the batch of a step are found by its plan. Leave micro_batches out."
+            )
+        placed = self.place(target)
+        with target.tracing():
+            return TracedStep.trace(
+                self._in_mesh(self.fn, placed),
+                placed,
+                donate_argnums=self.donate_argnums,
+            )
+
     def plain(self, target: Target) -> Callable[..., Any]:
         """The function to compile on a target where nothing is planned."""
-        if not self.can_be_planned:
+        if self.is_step:
             return self._in_mesh(self.fn, self.place(target))
         return self.enclose(target)[1].build(jax.value_and_grad)
 
@@ -478,6 +378,31 @@ class PlannedPart:
         )
 
 
+def _is_spec(x: Any) -> bool:
+    return x is None or isinstance(x, PartitionSpec)
+
+
+def _named_axes(specs: Any) -> list[str]:
+    """The axes that the specs of arguments name."""
+    named: dict[str, None] = {}
+    for spec in jax.tree.leaves(specs, is_leaf=_is_spec):
+        for part in spec or ():
+            names = part if isinstance(part, tuple) else (part,)
+            named |= {n: None for n in names if n is not None}
+    return list(named)
+
+
+def _names_of_axes(options: Mapping[str, Any]) -> AbstractContextManager[Any]:
+    """A mesh without devices, for the bare `PartitionSpec`s inside of a function."""
+    if not jax.sharding.get_abstract_mesh().empty:
+        return nullcontext()  # the caller has set one
+    axes = options.get("axes")
+    names = list(axes) if isinstance(axes, Mapping) else []
+    names = names or _named_axes(options.get("specs")) or ["data", "model"]
+    mesh = jax.sharding.AbstractMesh((1,) * len(names), tuple(names))
+    return jax.sharding.use_abstract_mesh(mesh)
+
+
 def _check_arguments_of_step(args: tuple[Any, ...]) -> None:
     if len(args) != 2 or not isinstance(args[0], TrainState):
         kinds = ", ".join(type(arg).__name__ for arg in args)
@@ -492,15 +417,6 @@ def _check_batch_argnum(batch_argnum: int, count: int) -> None:
         raise ConfigError(
             f"batch_argnum must be from {-count} to {count - 1} for {count} arguments, "
             f"got {batch_argnum}."
-        )
-
-
-def _check_argnums(argnums: object, *others: object) -> None:
-    numbers = argnums if isinstance(argnums, tuple | list) else (argnums,)
-    if others or not all(isinstance(n, int) for n in numbers):
-        raise ConfigError(
-            "the step calls value_and_grad with the arguments of its loss; it is "
-            "called as jax.value_and_grad is: value_and_grad(loss)(weights, batch)."
         )
 
 
@@ -523,20 +439,10 @@ def _check_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
     except TypeError as e:
         name = getattr(fn, "__name__", "the function")
         raise ConfigError(
-            f"{name}{signature} cannot be called with {len(args)} arguments: {e}. If "
-            "it makes a step, name its first parameter value_and_grad."
+            f"{name}{signature} cannot be called with {len(args)} arguments: {e}."
         ) from None
     if not args:
         raise ConfigError("the program has no arguments: there is nothing to plan.")
-
-
-def takes_value_and_grad(fn: Callable[..., Any]) -> bool:
-    """Whether the first parameter of a function is named `value_and_grad`."""
-    try:
-        names = list(inspect.signature(fn).parameters)
-    except (TypeError, ValueError):  # a builtin without a signature
-        return False
-    return names[:1] == ["value_and_grad"]
 
 
 def _succeeds(arg: Any, result: Any) -> bool:

@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -14,20 +13,23 @@ from typing import Any, NoReturn
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from frugax import fit, measure
-from frugax.budget import amount, read_memory_budget, to_json, to_plain
+from frugax import measure
+from frugax.budget import read_memory_budget, to_json, to_plain
+from frugax.capture import (
+    Donation,
+    PlannedFunction,
+    ShapesOfLargeArrays,
+    TracedStep,
+    UnknownValueError,
+    replace_jit,
+)
 from frugax.errors import CompilerRefusedError, ConfigError, FrugaxError
 from frugax.fileio import write_whole
-from frugax.jaxprs import flops
 from frugax.targets import Target
 from frugax.train.compiles import find_call_site, find_error_site
 
-from ._explain import Donation
-from ._jit import PlannedFunction
-from ._plan import PlannedProgram, plan_program
-from ._replace_jit import replace_jit
-from ._traced_step import TracedStep
-from ._unknown_arrays import ShapesOfLargeArrays, UnknownValueError
+from ._fit_plan import FitRow
+from ._plan_step import answer_step
 
 # Errors of JAX itself where the value of an unknown array decides.
 _UNKNOWN = (
@@ -50,7 +52,7 @@ class ScriptPlan:
     """
 
     step: str = ""
-    rows: "tuple[fit.FitRow, ...]" = ()
+    rows: tuple[FitRow, ...] = ()
     peaks: tuple[measure.PeakMemory | None, ...] = ()
     problem: str = ""
 
@@ -165,7 +167,7 @@ class _ScriptPlanner:
 
 def answer(
     step: TracedStep, target: Target, budget: str, *, why: bool = False
-) -> "tuple[fit.FitRow, measure.PeakMemory | None]":
+) -> tuple[FitRow, measure.PeakMemory | None]:
     """The answer for one target, and the arrays at the peak of its program.
 
     Args:
@@ -178,7 +180,7 @@ def answer(
         with _context_mesh_on(target):
             return _answer(step, target, budget, why=why)
     except (FrugaxError, ValueError) as e:
-        row = fit.FitRow(
+        row = FitRow(
             target=target.name,
             budget=None,
             fits=False,
@@ -206,65 +208,25 @@ def _context_mesh_on(target: Target) -> contextlib.AbstractContextManager[None]:
 
 def _answer(
     step: TracedStep, target: Target, budget: str, *, why: bool
-) -> "tuple[fit.FitRow, measure.PeakMemory | None]":
-    started = time.perf_counter()
+) -> tuple[FitRow, measure.PeakMemory | None]:
     is_explicit = AxisType.Explicit in jax.sharding.get_mesh().axis_types
     if is_explicit and not target.is_here:
         raise ConfigError(
             "the script sets a mesh of explicit axes, which is planned for the devices "
             "here only: let jax.make_mesh take axis_types of AxisType.Auto"
         )
-    placed = step.on(target)
-    limit = read_memory_budget(budget)
-    found = plan_program(placed.staged, placed.build, placed.shapes, limit)
-    plan = found.plan
-    with target.tracing():
-        traced = found.jitted.trace(*placed.shapes)
-    devices = placed.num_devices
-    caveats = [target.describe_caveats(*found.caveats)]
-    if devices < target.num_devices:
-        caveats.append(
-            f"the script uses {devices} of {amount(target.num_devices, 'devices')}"
+    found = answer_step(step.on(target), target, read_memory_budget(budget))
+    row, peak = found.row, None
+    if not row.fits:
+        advice = Donation.of(step.arguments, found.traced).advice
+        row = dataclasses.replace(
+            row, caveat="; ".join(filter(None, (advice, row.caveat)))
         )
-    if not plan.fits:
-        caveats += [Donation.of(step.arguments, traced).advice, *plan.problems]
-    fixed = None
-    if found.compiled is not None:
-        costs = measure.program(found.compiled)
-        fixed = costs.bytes_of(plan.budget.kind) - costs.temp_bytes
-    is_hopeless = fixed is not None and fixed > plan.budget.usable_bytes
-    row = fit.FitRow(
-        target=target.name,
-        budget=plan.budget,
-        fits=plan.fits,
-        predicted=plan.predicted if plan.fits else plan.smallest_bytes or 0,
-        unplanned_bytes=plan.unplanned_bytes,
-        extra_share=plan.extra_share,
-        device_flops=flops(traced.jaxpr.jaxpr) / devices,
-        moved_bytes=(
-            measure.traffic(found.compiled).total_bytes if found.compiled else 0
-        ),
-        step_time=(
-            measure.step_time(found.compiled, target)
-            if found.compiled and plan.fits
-            else None
-        ),
-        seconds=time.perf_counter() - started,
-        caveat="; ".join(filter(None, caveats)),
-        remat=plan.gradients[0] if plan.gradients else None,
-        lower_bound=fixed if is_hopeless else None,
-    )
-    return row, _find_peak(found, traced, target) if why else None
-
-
-def _find_peak(
-    found: PlannedProgram, traced: Any, target: Target
-) -> measure.PeakMemory | None:
-    if found.compiled is None:
-        return None
-    options: dict[str, Any] = {} if target.is_here else {"with_places": True}
-    try:
-        return measure.peak(target.compile(traced, **options))
-    except ValueError as e:
-        sys.stderr.write(f"frugax: {target}: what fills the memory is unknown: {e}\n")
-        return None
+    if why:
+        try:
+            peak = found.find_peak(target)
+        except ValueError as e:
+            sys.stderr.write(
+                f"frugax: {target}: what fills the memory is unknown: {e}\n"
+            )
+    return row, peak

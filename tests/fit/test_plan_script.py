@@ -20,8 +20,8 @@ from frugax.capture import (
     ShapesOfLargeArrays,
     UnknownArray,
     UnknownValueError,
-    answer,
 )
+from frugax.fit import answer
 from frugax.targets import Target, installed_compilers
 from refusals import assert_names, refuses
 

@@ -1,0 +1,101 @@
+"""Plan the gradients that a step takes, for the devices of a target."""
+
+import dataclasses
+import time
+from typing import Any
+
+from frugax import measure
+from frugax.budget import MemoryBudget, MemoryShare, amount, format_bytes
+from frugax.capture import PlannedProgram, TracedStep, plan_program
+from frugax.jaxprs import flops
+from frugax.targets import Target
+
+from ._fit_plan import FitRow
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StepAnswer:
+    """The answer for a step on a target.
+
+    Attributes:
+        row: the answer.
+        program: the planned program.
+        traced: the same as JAX traced it.
+    """
+
+    row: FitRow
+    program: PlannedProgram
+    traced: Any
+
+    def find_peak(self, target: Target) -> measure.PeakMemory:
+        """The arrays at the peak of the program.
+
+        Raises:
+            ValueError: the compiler refuses the program, or does not reveal the order
+                of its operations.
+        """
+        if self.program.compiled is None:
+            raise ValueError("its compiler refuses the program")
+        options: dict[str, Any] = {} if target.is_here else {"with_places": True}
+        return measure.peak(target.compile(self.traced, **options))
+
+
+def answer_step(
+    step: TracedStep, target: Target, budget: MemoryBudget | MemoryShare
+) -> StepAnswer:
+    """Plan a step whose arguments lie on the devices of a target.
+
+    Args:
+        step: the step.
+        target: the target.
+        budget: the most bytes on one device.
+    """
+    started = time.perf_counter()
+    found = plan_program(step.staged, step.build, step.shapes, budget)
+    plan, compiled = found.plan, found.compiled
+    with target.tracing():
+        traced = found.jitted.trace(*step.shapes)
+    devices = step.num_devices
+    caveats = [target.describe_caveats(*found.caveats)]
+    if devices < target.num_devices:
+        caveats.append(
+            f"the step uses {devices} of {amount(target.num_devices, 'devices')}"
+        )
+    fits, predicted = plan.fits, plan.predicted
+    if not fits:
+        predicted = plan.smallest_bytes or plan.predicted
+    lower_bound = step_time = None
+    moved = 0
+    if compiled is not None:
+        costs, memory = measure.program(compiled), target.memory_bytes
+        moved = measure.traffic(compiled).total_bytes
+        fixed = costs.bytes_of(plan.budget.kind) - costs.temp_bytes
+        if fixed > plan.budget.usable_bytes:
+            lower_bound = fixed
+        whole = costs.bytes_of("total")
+        if fits and memory is not None and whole > memory:
+            fits, predicted = False, whole
+            caveats.append(
+                f"the whole program is larger than the device, {format_bytes(memory)}"
+            )
+        if fits:
+            step_time = measure.step_time(compiled, target)
+    if lower_bound is None:
+        caveats += plan.problems
+    row = FitRow(
+        target=target.name,
+        budget=plan.budget,
+        fits=fits,
+        predicted=predicted,
+        unplanned_bytes=plan.unplanned_bytes,
+        extra_share=plan.extra_share,
+        device_flops=flops(traced.jaxpr.jaxpr) / devices,
+        moved_bytes=moved,
+        step_time=step_time,
+        seconds=time.perf_counter() - started,
+        caveat="; ".join(filter(None, caveats)),
+        remat=plan.gradients[0] if plan.gradients else None,
+        is_step=True,
+        lower_bound=lower_bound,
+    )
+    return StepAnswer(row, found, traced)
