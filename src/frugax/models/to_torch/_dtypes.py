@@ -96,20 +96,3 @@ class Dtypes:
         # Bodies of ops pass `like`, so helper tensors follow the data, also to meta.
         device = like.device if isinstance(like, torch.Tensor) else self.device
         return {"dtype": TO_TORCH[as_dtype(dtype)], "device": device}
-
-
-def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """A tensor as an array; of integers with 64 bits the array has 32."""
-    tensor = tensor.detach().cpu()
-    if tensor.dtype == torch.bfloat16:
-        tensor = tensor.float()
-    array = np.array(tensor.resolve_conj().resolve_neg().numpy())
-    if array.dtype != np.int64:
-        return array
-    # The largest numbers are bounds that nothing reaches.
-    least, most = np.iinfo(np.int32).min, np.iinfo(np.int32).max
-    ends = np.iinfo(np.int64)
-    array = np.where(array == ends.max, most, np.where(array == ends.min, least, array))
-    if array.size and not (array.min() >= least and array.max() <= most):
-        raise OverflowError(f"the integer {np.abs(array).max()} needs 64 bits.")
-    return array.astype(np.int32)

@@ -11,11 +11,11 @@ from torch.utils import _pytree as pytree  # noqa: PLC2701 - it has no public na
 
 from frugax.errors import UnsupportedModuleError
 from frugax.models.graph import Connection, IOKey, as_connection, describe_lengths, op
+from frugax.models.to_torch import TO_NUMPY
 
-from ._dtypes import TO_NUMPY, to_numpy
 from ._export import table_name
 from ._length_conditions import Condition, read_conditions
-from ._traced_module import TracedModule
+from ._traced_module import TracedModule, to_numpy
 from ._traced_nodes import CHECKS, first_line, place_of
 
 # From the name of an operation, specs of its tensors, arguments and named arguments to

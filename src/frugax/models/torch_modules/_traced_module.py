@@ -13,8 +13,8 @@ import torch
 from torch.utils import _pytree as pytree  # noqa: PLC2701 - it has no public name
 
 from frugax.errors import UnsupportedModuleError
+from frugax.models.to_torch import TO_NUMPY
 
-from ._dtypes import TO_NUMPY, to_numpy
 from ._traced_nodes import first_line, place_of_error
 
 
@@ -186,3 +186,20 @@ def _has_copy(value: Any) -> bool:
     except Exception:  # the same
         return False
     return True
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor as an array; of integers with 64 bits the array has 32."""
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.float()
+    array = np.array(tensor.resolve_conj().resolve_neg().numpy())
+    if array.dtype != np.int64:
+        return array
+    # The largest numbers are bounds that nothing reaches.
+    least, most = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+    ends = np.iinfo(np.int64)
+    array = np.where(array == ends.max, most, np.where(array == ends.min, least, array))
+    if array.size and not (array.min() >= least and array.max() <= most):
+        raise OverflowError(f"the integer {np.abs(array).max()} needs 64 bits.")
+    return array.astype(np.int32)

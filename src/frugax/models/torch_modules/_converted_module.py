@@ -10,9 +10,8 @@ import torch
 from frugax.errors import UnsupportedModuleError
 from frugax.models.graph import Connection, IOKey, LayerOutput, Model, op
 
-from ._dtypes import to_numpy
 from ._export import Branch, Program
-from ._traced_module import TracedModule
+from ._traced_module import TracedModule, to_numpy
 from ._walk import Gates, Inference, Walk, choose
 
 
