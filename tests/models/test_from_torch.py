@@ -2,6 +2,7 @@
 
 import math
 import threading
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -321,6 +322,28 @@ KINKS = {
 }
 
 
+def test_a_frozen_parameter_has_no_gradient_and_may_go_in_with_the_data():
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    net[0].requires_grad_(requires_grad=False)
+    x = torch.randn(5, 3)
+    imported = from_torch(net, (x,))
+    assert imported.frozen == ("0.weight", "0.bias")
+    loss = lambda out: (out["output"] ** 2).sum()
+    net(x).square().sum().backward()
+    inputs = {"input": x.numpy()}
+    for backend in (ml.JaxBackend(), ml.TorchBackend()):
+        compiled = ml.compile(imported.model, backend)
+        _, gradients = compiled.value_and_grad(imported.params, inputs, loss)
+        assert not np.asarray(gradients["0.weight"]).any()
+        wanted = net[2].weight.grad
+        np.testing.assert_allclose(gradients["2.weight"], wanted, 1e-4, 1e-5)
+    kept = {k: imported.params[k] for k in imported.frozen}
+    trained = {k: v for k, v in imported.params.items() if k not in kept}
+    compiled = ml.compile(imported.model, ml.JaxBackend(), data_keys=imported.frozen)
+    _, gradients = compiled.value_and_grad(trained, inputs | kept, loss)
+    assert set(gradients) == {"2.weight", "2.bias"}
+
+
 class Kinks(nn.Module):
     """Each function of a parameter of its own."""
 
@@ -637,19 +660,35 @@ def test_a_module_that_float32_does_not_suit_says_so():
         from_torch(net, (torch.randn(2, 2),))
 
 
+def _rotate_in_float64(x):
+    place = torch.arange(x.shape[0], dtype=torch.float64)
+    angles = torch.outer(x[:, 0].double(), 0.5**place)
+    turned = torch.polar(torch.ones_like(angles), angles)
+    return x + torch.view_as_real(turned).float().sum(1)
+
+
 @pytest.mark.parametrize(
     "function",
     [
-        lambda x: x.double() * 3,
-        lambda x: x * torch.ones(2, dtype=torch.float64),
         lambda x: x.cumsum(0, dtype=torch.float64).float(),
+        lambda x: x + (x * torch.ones(2, dtype=torch.float64)).sum().float(),
+        _rotate_in_float64,
     ],
 )
-def test_float64_in_a_module_of_float32_is_refused_with_the_remedy(function):
-    x = torch.randn(2)
+def test_float64_inside_a_module_of_float32_becomes_float32_with_a_warning(function):
+    with pytest.warns(UserWarning, match=f"(?s){Path(__file__).name}.*float64"):
+        imported = from_torch(Function(function), (torch.randn(3, 2),))
+    x = torch.randn(4, 2)
+    np.testing.assert_allclose(evaluate(imported, x), function(x), 1e-5, 1e-6)
+    module, x = Function(function).double(), x.double()
+    assert from_torch(module, (x,)).certificate.dtype == "float64"
+
+
+def test_an_output_in_float64_of_a_module_of_float32_is_refused_with_the_remedy():
+    module, x = Function(lambda x: x.double() * 3), torch.randn(2)
     with refuses(UnsupportedModuleError, "float64", "module.double()", __file__):
-        from_torch(Function(function), (x,))
-    assert from_torch(Function(function).double(), (x.double(),))
+        from_torch(module, (x,))
+    assert from_torch(module.double(), (x.double(),))
 
 
 def test_an_operation_that_its_function_does_not_take_is_named_with_its_place():

@@ -24,18 +24,23 @@ class ConvertedModule:
         params: its parameters, by key.
         inputs: the value of each input in the example, by key.
         unused: the names of the parameters that no output depends on.
+        frozen: the names of those that have no gradients in torch.
         free_shapes: the shape of each input, with names of free lengths.
         has_masked_rows: whether it selects rows by a mask.
         has_conditions: whether it refuses some values of its free lengths.
+        narrowed: the places where the module computes in float64, and the model does
+            not.
     """
 
     model: Model
     params: dict[str, np.ndarray]
     inputs: dict[str, np.ndarray]
     unused: tuple[str, ...]
+    frozen: tuple[str, ...]
     free_shapes: dict[str, tuple[int | str, ...]]
     has_masked_rows: bool
     has_conditions: bool
+    narrowed: tuple[str, ...]
 
 
 def convert_module(
@@ -55,7 +60,8 @@ def convert_module(
     Raises:
         UnsupportedModuleError: it has operations without a conversion.
     """
-    found = _Conversion(traced, infer, least_length).convert(exported)
+    conversion = _Conversion(traced, infer, least_length)
+    found = conversion.convert(exported)
     if not found.outputs:
         raise UnsupportedModuleError("the module returns no tensor.")
     connections = [op("identity")(wire) for wire in found.outputs]
@@ -76,9 +82,15 @@ def convert_module(
         {name: to_numpy(t) for name, t in found.params.items() if name in read},
         dict(zip(found.inputs, traced.arrays, strict=True)),
         tuple(name for name in found.params if name not in read),
+        tuple(
+            name
+            for name, tensor in traced.module.named_parameters()
+            if name in read and not tensor.requires_grad
+        ),
         shapes,
         found.has_masked_rows,
         found.has_conditions,
+        tuple(conversion.narrowed),
     )
 
 
@@ -110,6 +122,7 @@ class _Conversion:
     traced: TracedModule
     infer: Inference
     least_length: int
+    narrowed: dict[str, None] = dataclasses.field(default_factory=dict)
 
     def convert(self, exported: Program | Branch, gates: Gates = ()) -> _Part:
         if isinstance(exported, Branch):
@@ -127,7 +140,9 @@ class _Conversion:
 
     def _walk(self, program: Program, gates: Gates) -> tuple[Walk, list[Any]]:
         walk = Walk(program.exported, self.traced, self.infer, gates)
-        return walk, walk.outputs(self.least_length)
+        outputs = walk.outputs(self.least_length)
+        self.narrowed.update(walk.narrowed)
+        return walk, outputs
 
     def _choose(self, branch: Branch, gates: Gates) -> _Part:
         """Both ways, of whose results that is taken which the data say."""

@@ -29,6 +29,9 @@ class ImportedModule:
         free_shapes: the shape of each input, with names for lengths that may differ
             from the example's; equal names are equal lengths.
         unused: the parameters that no output depends on, which are left out.
+        frozen: the parameters without `requires_grad`, whose gradients are zero. With
+            `compile(..., data_keys=imported.frozen)` they go in with the data, and no
+            optimiser sees them.
     """
 
     model: Model
@@ -39,6 +42,7 @@ class ImportedModule:
         default_factory=dict
     )
     unused: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         count = sum(array.size for array in self.params.values())
@@ -62,7 +66,8 @@ def from_torch(
     torch and JAX can both leave them open: of all axes, else of the first axis, else
     none. The model refuses lengths for which `forward` takes another branch than for
     the example. Parameters keep torch's names; buffers become constants. A module in
-    16 bits is imported in float32. The result is compared with the module, under JAX,
+    16 bits is imported in float32, and of a module in float32 what it computes in
+    float64 is too, with a warning. The result is compared with the module, under JAX,
     before it is returned.
 
     Args:
@@ -149,6 +154,13 @@ def _convert(
             "convert; gradients are those of the operations in its forward.",
             stacklevel=3,
         )
+    if converted.narrowed:
+        warnings.warn(
+            f"{', '.join(converted.narrowed)}: computed in float64, and in float32 by "
+            "the model. The certificate measures the difference; module.double() and "
+            "inputs in float64 give a model in float64.",
+            stacklevel=3,
+        )
     shapes = {key: array.shape for key, array in converted.inputs.items()}
     return ImportedModule(
         converted.model,
@@ -157,6 +169,7 @@ def _convert(
         certificate,
         converted.free_shapes,
         converted.unused,
+        converted.frozen,
     )
 
 

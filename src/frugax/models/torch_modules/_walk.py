@@ -64,6 +64,8 @@ class Walk:
             **exported.constants,
         }
         self.missing: dict[str, str] = {}
+        # Places in the module; see `_note_wide`.
+        self.narrowed: dict[str, None] = {}
         # What torch traced, by the id of a connection.
         self.traced: dict[int, torch.Tensor] = {}
         self.lengths: dict[int, int] = {}
@@ -101,6 +103,14 @@ class Walk:
         outputs = self._run(self.exported.graph_module, values)
         self._raise_missing()
         nodes = self.exported.graph.output_node().args[0]
+        for node in filter(_is_tensor, nodes):
+            dtype = node.meta["val"].dtype
+            if self._narrow(dtype) != dtype:
+                raise UnsupportedModuleError(
+                    f"an output of {place_of(node)} is of {dtype}, and the module of "
+                    f"{self.float_dtype}: give from_torch module.double() and inputs "
+                    "in float64, or let forward return float32."
+                )
         return [
             (node.meta["val"], self._as_wire(value))
             for spec, node, value in zip(
@@ -114,8 +124,12 @@ class Walk:
         if isinstance(value, Connection):
             value = self.traced[id(value)]
         shape = tuple(map(_hint, value.shape))
-        dtype = TO_NUMPY[value.dtype]
+        dtype = TO_NUMPY[self._narrow(value.dtype)]
         return shape, _INT if dtype == np.int64 else dtype
+
+    def _narrow(self, dtype: torch.dtype) -> torch.dtype:
+        """The dtype that numbers of 64 bits have in a model of fewer."""
+        return dtype if self.float_dtype == np.float64 else _NARROW.get(dtype, dtype)
 
     # --- values from outside --------------------------------------------------------
 
@@ -178,11 +192,14 @@ class Walk:
         if not is_trained:
             return tensor.detach()
         name = self.tied.setdefault(id(tensor), name)
+        wire: Connection
         if tensor.is_complex():
             # As its real and imaginary parts, on a last axis.
             numbers = torch.view_as_real(tensor.detach().resolve_conj())
-            return _JOIN(self._parameter(name, numbers))
-        return self._parameter(name, tensor)
+            wire = _JOIN(self._parameter(name, numbers))
+        else:
+            wire = self._parameter(name, tensor)
+        return wire if tensor.requires_grad else _DETACH(wire)
 
     def _parameter(self, name: str, tensor: torch.Tensor) -> IOKey:
         self.params[name] = tensor
@@ -265,22 +282,16 @@ class Walk:
             outputs = [_DETACH(v) if isinstance(v, Connection) else v for v in outputs]
         return outputs
 
-    def _refuse_wide(self, node: Any) -> None:
-        """Refuse numbers of 64 bits in a module of fewer."""
-        if self.float_dtype == np.float64:
-            return
+    def _note_wide(self, node: Any) -> None:
+        """Remember where the module has numbers of 64 bits, and the model of 32."""
         for value in pytree.tree_leaves(node.meta["val"]):
             dtype = getattr(value, "dtype", None)
-            if dtype in (torch.float64, torch.complex128):
-                raise UnsupportedModuleError(
-                    f"{node.target} in {place_of(node)} is of {dtype}, and the module "
-                    f"of {self.float_dtype}: give from_torch module.double() and "
-                    "inputs in float64, or compute this in float32."
-                )
+            if dtype is not None and self._narrow(dtype) != dtype:
+                self.narrowed.setdefault(place_of(node))
 
     def _convert(self, node: Any, name: str, args: Any, named: Any) -> Any:
         """The operation as a layer, whose results are those that torch traced."""
-        self._refuse_wide(node)
+        self._note_wide(node)
         if name.partition(".")[0] in _CASTS:
             # Where and how it is stored changes no number.
             dtype = node.meta["val"].dtype
@@ -384,7 +395,7 @@ class Walk:
 
     def _dtype_text(self, dtype: torch.dtype) -> str:
         """A dtype as an argument: `"float"` where the backend decides how wide."""
-        known = TO_NUMPY.get(dtype)
+        known = TO_NUMPY.get(self._narrow(dtype))
         if known is None:
             raise TypeError(f"the dtype {dtype}")
         if known == self.float_dtype:
@@ -402,11 +413,12 @@ class Walk:
         before = self.constants.get(id(value))
         if before is not None:
             return before[1]
+        narrow = value.to(self._narrow(value.dtype))
         if value.is_complex():
-            parts = to_numpy(torch.view_as_real(value.resolve_conj()))
+            parts = to_numpy(torch.view_as_real(narrow.resolve_conj()))
             wire = _JOIN(parts)
         else:
-            wire = as_connection(to_numpy(value))
+            wire = as_connection(to_numpy(narrow))
         self.constants[id(value)] = (value, wire)
         self._note(wire, value)
         return wire
@@ -437,6 +449,7 @@ _MISSING = _Missing()
 _JOIN = op("aten", function="view_as_complex.default", arguments=("@0",))
 _DETACH = op("aten", function="detach.default", arguments=("@0",))
 _INT = np.dtype(np.int32)
+_NARROW = {torch.float64: torch.float32, torch.complex128: torch.complex64}
 _SUBMODULES = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 # Arguments that say where and how a result is stored, and change no number.
 _STORAGE_ARGUMENTS = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
