@@ -115,7 +115,7 @@ def _inputs(made, count):
 def test_a_module_becomes_a_model(name):
     module, made = _cases()[name]
     inputs = _inputs(made, 2 if name == "attention" else 1)
-    imported = from_torch(module, inputs)
+    imported = from_torch(module.eval(), inputs)
     assert imported.certificate.max_error < 1e-5
     assert imported.certificate.samples == 3
     # The certificate is of torch; JAX must give the same.
@@ -125,7 +125,7 @@ def test_a_module_becomes_a_model(name):
     data = {k: v.astype("int32") if v.dtype == "int64" else v for k, v in data.items()}
     got = compiled.evaluate(imported.params, data)
     with torch.no_grad():
-        wanted = module.eval()(*inputs)
+        wanted = module(*inputs)
     leaves = torch.utils._pytree.tree_leaves(wanted)
     assert len(got) == len(leaves)
     for value, want in zip(got.values(), leaves, strict=True):
@@ -374,7 +374,7 @@ def test_gradients_at_kinks_are_torchs():
 def test_an_imported_model_is_saved_and_loaded(tmp_path):
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
     x = torch.randn(2, 3, 6, 6)
-    imported = from_torch(module, (x,))
+    imported = from_torch(module.eval(), (x,))
     backend = ml.JaxBackend()
     compiled = ml.compile(imported.model, backend)
     compiled.save(tmp_path / "m.safetensors", imported.params)
@@ -475,13 +475,17 @@ def _shrink(x):
 
 
 @pytest.mark.parametrize(
-    "function",
-    [_shrink, lambda x: x if x.sum() > 0 else x[0], lambda x: x[: int(x[0, 0])]],
+    ("function", "remedy"),
+    [
+        (_shrink, "torch.where"),
+        (lambda x: x if x.sum() > 0 else x[0], "torch.where"),
+        (lambda x: x[: int(x[0, 0])], "as a Python number"),
+    ],
 )
-def test_a_module_that_asks_for_numbers_of_data_is_refused_with_its_line(function):
+def test_a_module_that_asks_for_numbers_of_data_is_refused(function, remedy):
     line = function.__code__.co_firstlineno
     line += function is _shrink
-    with refuses(UnsupportedModuleError, f"{__file__}:{line}"):
+    with refuses(UnsupportedModuleError, f"{__file__}:{line}", remedy):
         from_torch(Function(function), (torch.ones(2, 2),))
 
 
@@ -546,13 +550,6 @@ def test_a_branch_on_a_buffer_that_forward_changes_is_not_the_old_one():
     compiled = ml.compile(imported.model, ml.JaxBackend())
     data = {"x": np.full((2, 3), -2, np.float32)}
     assert compiled.evaluate(imported.params, data)["output"].max() == 2
-
-
-def test_the_module_is_left_as_it_was():
-    module = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)).train()
-    from_torch(module, (torch.randn(2, 3),))
-    assert module.training
-    assert module[1].training
 
 
 def test_a_trainable_key_is_a_parameter_of_its_shape():
@@ -880,6 +877,23 @@ class Counts(nn.Module):
     def forward(self, x):
         self.calls += 1
         return x * self.calls
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm1d(4)])
+def test_a_module_in_training_mode_is_imported_in_evaluation_mode_and_says_so(layer):
+    net, x = nn.Sequential(nn.Linear(3, 4), layer), torch.randn(6, 3)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    state = torch.get_rng_state()
+    with pytest.warns(UserWarning, match="training mode"):
+        imported = from_torch(net, (x,))
+    assert net.training
+    assert layer.training
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
+    got = evaluate(imported, x)
+    np.testing.assert_allclose(got, net.eval()(x).detach(), 1e-5, 1e-6)
+    from_torch(net, (x,))  # without a warning
+    from_torch(nn.Linear(3, 4).train(), (x,))  # the same
 
 
 def test_a_module_whose_next_call_differs_is_refused():

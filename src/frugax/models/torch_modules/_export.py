@@ -1,14 +1,15 @@
 """Trace a module by torch.export, once for each way that data may take through it."""
 
-import contextlib
 import dataclasses
 import functools
 import inspect
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from sympy.core.relational import Relational
+from sympy.logic.boolalg import BooleanFunction
 from torch._decomp import decomposition_table  # noqa: PLC2701 - it has no public name
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree  # noqa: PLC2701 - the same
@@ -18,7 +19,7 @@ from frugax.models.aten import find_function
 
 from ._masked_rows import rewrite_masked_rows
 from ._traced_calls import Question, TracedCalls
-from ._traced_module import TracedModule
+from ._traced_module import TracedModule, attributes_stay
 from ._traced_nodes import first_line, is_raised_by_others, place_of_error
 
 # How much of the shapes of inputs stays free, from most to least.
@@ -111,7 +112,7 @@ def _export(
     problem: Exception | None = None
     exported: Any = None
     try:
-        with warnings.catch_warnings(), _attributes_stay(module):
+        with warnings.catch_warnings(), attributes_stay(module):
             warnings.simplefilter("ignore")  # about torch's own use of its own names
             module.forward = asking
             exported = torch.export.export(
@@ -135,18 +136,6 @@ def _export(
     raise UnsupportedModuleError(_describe(problem, questions)) from problem
 
 
-@contextlib.contextmanager
-def _attributes_stay(module: torch.nn.Module) -> Iterator[None]:
-    """Undo what a forward that is traced stores in its module."""
-    before = [(part, dict(vars(part))) for part in module.modules()]
-    try:
-        yield
-    finally:
-        for part, attributes in before:
-            vars(part).clear()
-            vars(part).update(attributes)
-
-
 def _describe(error: Exception, questions: Sequence[Question] = ()) -> str:
     way = remedy = ""
     if questions:
@@ -154,6 +143,11 @@ def _describe(error: Exception, questions: Sequence[Question] = ()) -> str:
         way = f", where data say {answer}{questions[-1].place}"
     if isinstance(error, GuardOnDataDependentSymNode):
         remedy = ". It asks for a number that depends on data: use torch.where"
+        if not isinstance(error.cond, (Relational, BooleanFunction)):
+            remedy = (
+                ". It asks for a number that depends on data, as for a length: let "
+                "forward take it as a Python number, such as the most that there may be"
+            )
     return (
         f"torch.export cannot trace this module{place_of_error(error)}{way}: "
         f"{first_line(error)}{remedy}."

@@ -62,7 +62,8 @@ def from_torch(
 ) -> ImportedModule:
     """Import a torch module: its structure, weights and buffers.
 
-    The module is traced in evaluation mode by `torch.export`. Lengths stay free where
+    The module is traced in evaluation mode by `torch.export`, with a warning if it was
+    in training mode and gives other outputs there. Lengths stay free where
     torch and JAX can both leave them open: of all axes, else of the first axis, else
     none. The model refuses lengths for which `forward` takes another branch than for
     the example. Parameters keep torch's names; buffers become constants. A module in
@@ -134,7 +135,7 @@ def _convert(
     backend = JaxBackend(dtype=traced.float_dtype)
     exported, infer = export_module(traced, freedom), _inference(backend)
     converted = convert_module(exported, traced, infer)
-    _refuse_state(traced)
+    outputs = _run_twice(traced)
     compiled = _compile(converted, backend)
     # torch traces as if no free length were 1, which Python may ask for.
     if not agrees_on_ones(traced, compiled, converted, tolerance):
@@ -152,6 +153,13 @@ def _convert(
         warnings.warn(
             f"{', '.join(functions)}: a backward of its own, which from_torch does not "
             "convert; gradients are those of the operations in its forward.",
+            stacklevel=3,
+        )
+    if traced.trained is not None and not _are_equal(outputs, traced.trained):
+        warnings.warn(
+            "the module is in training mode, and is imported in evaluation mode, where "
+            "its outputs are others: there is no dropout, and statistics of a batch "
+            "are the stored ones. Call module.eval() first to say that you know.",
             stacklevel=3,
         )
     if converted.narrowed:
@@ -180,15 +188,22 @@ def _compile(converted: Any, backend: Any) -> Any:
         raise UnsupportedModuleError(f"JAX cannot leave a length open: {e}") from e
 
 
-def _refuse_state(traced: Any) -> None:
-    """Refuse a module whose outputs depend on the calls before."""
+def _run_twice(traced: Any) -> list[np.ndarray]:
+    """The outputs for the example, of a module that keeps no state between calls."""
     first, second = (traced.run_example(calls) for calls in (1, 2))
-    if any(relative_error(*pair) > 1e-6 for pair in zip(first, second, strict=True)):
+    if not _are_equal(first, second):
         raise UnsupportedModuleError(
             "the module gives other outputs for the same inputs at its second call: it "
             "keeps state or draws random numbers. A model is a function of its inputs: "
             "let forward take the state as an input, and return the new one."
         )
+    return first
+
+
+def _are_equal(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> bool:
+    return len(left) == len(right) and all(
+        relative_error(*pair) <= 1e-6 for pair in zip(left, right, strict=True)
+    )
 
 
 def _inference(backend: Any) -> Any:

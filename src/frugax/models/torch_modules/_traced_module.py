@@ -1,11 +1,12 @@
 """A torch module on its way to a model, and what it computes."""
 
+import contextlib
 import copy
 import dataclasses
 import functools
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ class TracedModule:
         kwargs: the others.
         float_dtype: the dtype of its numbers.
         half: the dtype that it had, if that has 16 bits.
+        trained: its outputs for the example in training mode, if it was given so.
     """
 
     module: torch.nn.Module
@@ -35,6 +37,7 @@ class TracedModule:
     kwargs: dict[str, Any]
     float_dtype: np.dtype
     half: torch.dtype | None = None
+    trained: list[np.ndarray] | None = None
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -134,7 +137,6 @@ def prepare(
     if torch.float64 in dtypes and dtype.itemsize > 2:
         dtype = torch.float64  # whose numbers float32 could not hold
     module = _copy(module)
-    module.eval()  # whose own result some modules, such as loralib's, forget to return
     if dtype.itemsize == 2:
         module, half, dtype = module.float(), dtype, torch.float32
     else:
@@ -153,7 +155,29 @@ def prepare(
     order = list(inspect.signature(module.forward).parameters)
     place = lambda item: order.index(item[0]) if item[0] in order else len(order)
     kwargs = dict(sorted(kwargs.items(), key=place))
-    return TracedModule(module, own_args, kwargs, TO_NUMPY[dtype], half)
+    traced = TracedModule(module, own_args, kwargs, TO_NUMPY[dtype], half)
+    if module.training:
+        # Whatever it raises, such as of a batch of one, is not what is imported.
+        with (
+            contextlib.suppress(Exception),
+            torch.random.fork_rng(devices=[]),
+            attributes_stay(module),
+        ):
+            traced = dataclasses.replace(traced, trained=traced.run(traced.arrays))
+    module.eval()  # whose own result some modules, such as loralib's, forget to return
+    return traced
+
+
+@contextlib.contextmanager
+def attributes_stay(module: torch.nn.Module) -> Iterator[None]:
+    """Undo what a forward stores in its module."""
+    before = [(part, dict(vars(part))) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, attributes in before:
+            vars(part).clear()
+            vars(part).update(attributes)
 
 
 def _copy(module: torch.nn.Module) -> torch.nn.Module:
