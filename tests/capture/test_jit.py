@@ -19,6 +19,7 @@ import optax
 import pytest
 from flax import nnx
 from jax import lax
+from jax.experimental import checkify
 
 import frugax as fx
 from frugax.capture import (
@@ -52,6 +53,8 @@ def assert_same(found, expected):
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert jnp.asarray(a).dtype == jnp.asarray(b).dtype
+        # What JAX takes for a number of Python leaves the dtype to its operand.
+        assert getattr(a, "weak_type", None) == getattr(b, "weak_type", None)
         size = max(float(jnp.abs(b).max()), 1.0) if jnp.size(b) else 1.0
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6 * size)
 
@@ -332,10 +335,18 @@ def for_replicas(w, x):
     return jax.vmap(one, axis_name="replicas")(*rows)
 
 
+def by_numbers_of_python(w, x):
+    scaled = jax.value_and_grad(lambda scale: loss(scale * w, x))
+    start = (0, 1.0, scaled(1.0)[1])
+    more = lambda state: (state[0] + 1, state[1] - scaled(state[1])[1], state[2])
+    return lax.while_loop(lambda state: state[0] < 2, more, start)
+
+
 @pytest.mark.parametrize(
     "fun",
     mostly_thorough(
         [
+            by_numbers_of_python,
             in_scan,
             in_branch,
             in_nested_jit,
@@ -347,7 +358,7 @@ def for_replicas(w, x):
             for_nested_seeds,
             for_replicas,
         ],
-        in_ci=lambda fun: fun in (in_scan, by_pullback, for_seeds),
+        in_ci=lambda fun: fun in (in_scan, by_numbers_of_python, for_seeds),
     ),
 )
 def test_a_gradient_is_found_and_planned(fun):
@@ -667,9 +678,40 @@ def differentiated_later(w, x):
     return jax.grad(lambda w: loss(step(w), x))(w), jax.jvp(step, (w,), (w,))
 
 
+def by_a_rule_of_the_step(w, x, *, in_loss=False):
+    def differentiate(limit, w):
+        clipped = jax.custom_vjp(lambda rows: rows)
+        clipped.defvjp(
+            lambda rows: (rows, None), lambda _, g: (jnp.clip(g, -limit, limit),)
+        )
+        return loss(w, clipped(x @ w) * x)
+
+    if in_loss:
+        return jax.grad(lambda w: differentiate(x.max() / 1e9, w))(w)
+    return jax.grad(functools.partial(differentiate, x.max() / 1e9))(w)
+
+
+def by_a_rule_of_the_loss(w, x):
+    return by_a_rule_of_the_step(w, x, in_loss=True)
+
+
+def with_checks(w, x):
+    def checked(w):
+        checkify.check((x < 1e9).all(), "too large")
+        return loss(w, x) + 0 * jnp.log(w[0, 0] - w[0, 0])
+
+    errors = checkify.user_checks | checkify.nan_checks
+    error, grad = checkify.checkify(jax.grad(checked), errors)(w)
+    # Its numbers of the places count on from trace to trace.
+    return [x for x in jax.tree.leaves(error) if x.dtype == bool], grad
+
+
 @pytest.mark.parametrize(
     "fun",
     [
+        by_a_rule_of_the_step,
+        by_a_rule_of_the_loss,
+        with_checks,
         per_example,
         hessian_product,
         jacobian,
@@ -691,9 +733,21 @@ def test_a_gradient_of_another_kind_keeps_its_results(fun):
     assert_same(found, jax.jit(fun)(WEIGHTS, ROWS))
 
 
+@pytest.mark.parametrize("fun", [per_example, jacobian_of_rows, mapped_later])
+def test_where_nothing_is_planned_the_program_is_as_small(fun):
+    step = fx.jit(fun, memory="60%")
+    with warns(UnplannedWarning, fun.__name__):
+        step(WEIGHTS, ROWS)
+    plain = fx.measure.program(jax.jit(fun).lower(WEIGHTS, ROWS).compile())
+    assert step.report().program.memory.temp_bytes == plain.temp_bytes
+
+
 @pytest.mark.parametrize(
     ("fun", "cause"),
     [
+        (by_a_rule_of_the_step, "custom_vjp"),
+        (by_a_rule_of_the_loss, "custom_vjp"),
+        (with_checks, "checkify"),
         (pulled_twice, "2 times"),
         (pulled_by_its_value, "results"),
         *((fun, "jax.vmap") for fun in (per_example, mapped_later)),

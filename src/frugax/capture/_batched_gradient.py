@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -117,29 +117,12 @@ def _trace_rows(
         for x, has_rows in zip(closed.in_avals, inputs, strict=True)
     ]
     place = lambda rows: [0 if has_rows else None for has_rows in rows]
-    run = map_rows(closed, axis, place(inputs), place(outputs))
-    return jax.make_jaxpr(run)(*shapes)
-
-
-def map_rows(
-    closed: ClosedJaxpr,
-    axis: Any,
-    dims: Sequence[int | None],
-    out_dims: "Sequence[int | None] | int" = 0,
-) -> Callable[..., list[Any]]:
-    """A program of all rows of a mapped axis.
-
-    Args:
-        closed: the program of one row.
-        axis: the mapped axis.
-        dims: where each operand has its rows; None for one that all rows share.
-        out_dims: where each result has them.
-    """
-    return jax.vmap(
+    run = jax.vmap(
         jaxpr_as_fun(closed),
-        in_axes=tuple(dims),
-        out_axes=out_dims if isinstance(out_dims, int) else list(out_dims),
+        in_axes=tuple(place(inputs)),
+        out_axes=place(outputs),
         axis_name=axis.name if axis.name is not None else None,
         axis_size=axis.size,
         spmd_axis_name=axis.spmd_name,
     )
+    return jax.make_jaxpr(run)(*shapes)

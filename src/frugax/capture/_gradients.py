@@ -22,7 +22,9 @@ from jax.interpreters import ad, batching
 
 from frugax.jaxprs import (
     ClosedJaxpr,
+    InlinedError,
     close,
+    constants,
     has_explicit_axes,
     intercept_vjp,
     is_staging,
@@ -31,7 +33,7 @@ from frugax.jaxprs import (
 )
 from frugax.train.compiles import find_call_site
 
-from ._batched_gradient import BatchedGradient, map_rows
+from ._batched_gradient import BatchedGradient
 from ._marked_gradient import MarkedGradient, gradient_p
 
 # Part of the keys of JAX's caches: a jitted function that is called both inside and
@@ -42,21 +44,10 @@ _INSIDE = "is inside of another derivative, where nothing is planned"
 _local = threading.local()
 
 
-# Under a transformation the operation becomes the program that it stands for.
-def _jvp(
-    primals: Any, tangents: Any, call: ClosedJaxpr, gradient: MarkedGradient, **_: Any
-) -> Any:
-    marker: GradientMarker | None = getattr(_local, "marker", None)
-    if marker is not None:
-        marker.note(gradient.source, _INSIDE)
-
-    def instantiate(primal: Any, tangent: Any) -> Any:
-        if isinstance(tangent, ad.Zero):
-            return ad.instantiate_zeros(tangent)
-        return tangent
-
-    tangents = list(map(instantiate, primals, tangents))
-    return jax.jvp(jaxpr_as_fun(call), list(primals), tangents)
+# Under other transformations it becomes the operations that it stands for.
+def _jvp(*_: Any, gradient: MarkedGradient, **__: Any) -> Any:
+    _note(gradient, _INSIDE)
+    raise InlinedError
 
 
 def _batch(
@@ -73,14 +64,26 @@ def _batch(
     if marker is not None and is_forward:
         marker.batch(gradient, axis, dims)
     batched = marker.batched.get(gradient) if marker is not None else None
-    if batched is not None and (is_forward or batched.suits(axis, dims)):
-        return batched.bind(operands, dims, is_forward=is_forward)
-    outs = map_rows(call, axis, dims)(*operands)
-    return outs, [0] * len(outs)
+    if batched is None or not (is_forward or batched.suits(axis, dims)):
+        raise InlinedError
+    return batched.bind(operands, dims, is_forward=is_forward)
+
+
+def _note(gradient: MarkedGradient, reason: str) -> None:
+    marker: GradientMarker | None = getattr(_local, "marker", None)
+    if marker is not None:
+        marker.note(gradient.source, reason)
 
 
 ad.primitive_jvps[gradient_p] = _jvp
 batching.fancy_primitive_batchers[gradient_p] = _batch
+gradient_p.inline_under_checkify(
+    lambda gradient, **_: _note(gradient, "is inside of checkify, which adds checks")
+)
+
+
+class UnmarkedError(Exception):
+    """A gradient can neither be marked nor be left alone in a program with marks."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -131,6 +134,12 @@ class GradientMarker:
             )
         with self._inside():
             forward, backward = differentiate.traced()
+        if any(isinstance(x, Tracer) for x in constants(forward) + constants(backward)):
+            # The rule cannot be traced again elsewhere, as a plan does.
+            raise UnmarkedError(
+                f"the gradient at {source} has a rule (custom_vjp, custom_jvp) that "
+                "closes over a value of the step"
+            )
         gradient = MarkedGradient(
             function, len(consts), result.num_outputs, forward, backward, source
         )

@@ -42,7 +42,7 @@ from frugax.train.compiles import (
 from ._call import Call, CalledProgram
 from ._donation import Donation
 from ._explain import ProgramExplanation
-from ._gradients import mark_gradients
+from ._gradients import UnmarkedError, mark_gradients
 from ._plan import Chosen, JitPlan, describe_error, plan_program
 from ._report import CallRecord, Compile, JitReport, ProgramRecord
 from ._staged import StagedProgram
@@ -333,21 +333,19 @@ class PlannedFunction:
         # A new function: JAX must not find a trace without marks.
         fresh = self._named(lambda *a, **k: self._trace_into(a, k))
         traced: Any = None
-        problem = ""
         with mark_gradients() as marker:
             try:
                 traced = jax.jit(fresh, **self._options).trace(*args, **kwargs)
+                unmarked = marker.unmarked
+            except UnmarkedError as e:
+                unmarked = [str(e)]
             except Exception as e:  # of the user's function, or of our marks in it
-                if self._on_step is not None:
-                    raise
-                problem = describe_error(e)
-        if problem:
+                unmarked = [describe_error(e)]
+        if traced is None:
             # One of the user's function comes again, without this one around it.
-            self._plain.trace(*args, **kwargs)
-            self._warn([problem])
-            return _Program(self._plain, ProgramRecord(unplanned=(problem,)))
+            traced = self._plain.trace(*args, **kwargs)
         out_tree = traced.out_tree
-        staged = StagedProgram.of(close_over(traced), marker.unmarked)
+        staged = StagedProgram.of(close_over(traced), unmarked)
         key = call.key
 
         def build(chosen: Chosen) -> CalledProgram:
@@ -380,7 +378,7 @@ class PlannedFunction:
                 reasons = ["it takes no gradient"]
             if self._budget is None:
                 reasons = []
-            return self._leave(build({}), reasons)
+            return self._leave(build({}).jitted, reasons)
         if self.on_plan is not None:
             self.on_plan(self.record)
         try:
@@ -391,8 +389,8 @@ class PlannedFunction:
             if found.compiled is not None:
                 step_time = measure.step_time(found.compiled, find_target(shapes))
         except Exception as e:
-            # Whatever fails in planning, the user's program runs.
-            return self._leave(build({}), [describe_error(e)])
+            # Whatever fails in planning, the user's program runs, without our marks.
+            return self._leave(self._plain, [describe_error(e)])
         plan = found.plan
         if found.is_small:
             record = ProgramRecord(unplanned=plan.problems)
@@ -410,11 +408,11 @@ class PlannedFunction:
         record = ProgramRecord(plan=found.plan, step_time=step_time)
         return _Program(found.jitted.jitted, record)
 
-    def _leave(self, plain: CalledProgram, reasons: Sequence[str]) -> _Program:
+    def _leave(self, plain: Any, reasons: Sequence[str]) -> _Program:
         """The program as it is; a warning gives the reasons, if there are any."""
         self._warn(reasons)
         record = ProgramRecord(unplanned=tuple(reasons))
-        return _Program(plain.jitted, record)
+        return _Program(plain, record)
 
     def _warn(self, causes: Sequence[str]) -> None:
         if causes:

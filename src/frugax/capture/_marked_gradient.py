@@ -5,7 +5,7 @@ from typing import Any
 
 from jax.interpreters import mlir
 
-from frugax.jaxprs import ClosedJaxpr, Primitive, jaxpr_as_fun
+from frugax.jaxprs import ClosedJaxpr, InlinedPrimitive, jaxpr_as_fun
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,8 +43,7 @@ class MarkedGradient:
 
 # Parameters: `gradient`, a MarkedGradient; `call`, the jaxpr that it stands for; and
 # `is_forward`.
-gradient_p = Primitive("marked_gradient")
-gradient_p.multiple_results = True
+gradient_p = InlinedPrimitive("marked_gradient")
 
 
 @gradient_p.def_effectful_abstract_eval

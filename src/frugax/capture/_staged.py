@@ -240,12 +240,13 @@ def _pair(jaxpr: Jaxpr, depth: int = 0) -> tuple[list[_Step], list[str]]:
     for gradient, places in forwards.items():
         pulled = backwards.get(gradient, [])
         if len(places) != 1 or len(pulled) != 1:
-            times = "never" if not pulled else f"{len(pulled)} times"
+            times = f"is called {len(pulled)} times"
+            if not pulled:
+                times = "is called inside of a loop, a branch or jax.vmap, or never"
             if len(places) != 1:
-                times = f"in {len(places)} copies of its function"
+                times = f"belongs to {len(places)} copies of its function"
             reasons.append(
-                f"the pullback of the function at {gradient.source} is called {times} "
-                "where the function is"
+                f"the pullback of the function at {gradient.source} {times}"
             )
             continue
         merged = _merge(jaxpr, steps, places[0], pulled[0], gradient, depth)
@@ -306,7 +307,7 @@ def _evaluate(
 ) -> list[Any]:
     env: dict[Var, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
     env.update(zip(jaxpr.invars, inputs, strict=True))
-    read = lambda atoms: [v.val if isinstance(v, Literal) else env[v] for v in atoms]
+    read = lambda atoms: [_value(v) if isinstance(v, Literal) else env[v] for v in atoms]
     pending: list[JaxprEqn] = []
     # Some results have no reader, and no variable that could be returned.
     used = {v for e in jaxpr.eqns for v in variables(e.invars)}
@@ -345,6 +346,11 @@ def _evaluate(
                 pending.append(_replace_inside(eqn, chosen))
     flush()
     return read(jaxpr.outvars)
+
+
+def _value(literal: Literal) -> Any:
+    # JAX's own kind of float cannot be differentiated.
+    return float(literal.val) if isinstance(literal.val, float) else literal.val
 
 
 def _is_marked_shard_map(eqn: JaxprEqn) -> bool:

@@ -36,6 +36,8 @@ from ._graph import (
 )
 from ._jax_internals import (
     ClosedJaxpr as ClosedJaxpr,
+    InlinedError as InlinedError,
+    InlinedPrimitive as InlinedPrimitive,
     Jaxpr as Jaxpr,
     JaxprEqn as JaxprEqn,
     Literal as Literal,

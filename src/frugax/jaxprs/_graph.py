@@ -273,11 +273,18 @@ def shape_of(var: Any) -> jax.ShapeDtypeStruct:
     # `shard_map`, the axes along which it varies. JAX's annotations lack the argument.
     struct: Any = jax.ShapeDtypeStruct
     aval = var.aval
+    is_weak = getattr(aval, "weak_type", False)
     sharding = getattr(aval, "sharding", None)
     if sharding is None or not (has_explicit_axes(aval) or sharding.mesh.manual_axes):
-        return struct(aval.shape, aval.dtype)
+        return struct(aval.shape, aval.dtype, weak_type=is_weak)
     axes = aval.mat if sharding.mesh.manual_axes else None
-    return struct(aval.shape, aval.dtype, sharding=sharding, manual_axis_type=axes)
+    return struct(
+        aval.shape,
+        aval.dtype,
+        weak_type=is_weak,
+        sharding=sharding,
+        manual_axis_type=axes,
+    )
 
 
 def has_explicit_axes(aval: Any) -> bool:

@@ -40,6 +40,8 @@ from jax.interpreters import partial_eval
 
 __all__ = [
     "ClosedJaxpr",
+    "InlinedError",
+    "InlinedPrimitive",
     "Jaxpr",
     "JaxprEqn",
     "Literal",
@@ -112,6 +114,39 @@ def _let_meshes_be_set() -> Iterator[None]:
     finally:
         kind.__init__ = set_mesh
         sharding_impls.get_mesh = jax.sharding.get_mesh = get_mesh
+
+
+class InlinedError(Exception):
+    """A rule of an `InlinedPrimitive` asks for the program that it stands for."""
+
+
+class InlinedPrimitive(Primitive):
+    """An operation that stands for the program in its parameter `call`.
+
+    Where one of its rules raises `InlinedError`, the transformation goes on with the
+    operations of that program, as if they were written in its place.
+    """
+
+    multiple_results = True
+
+    def bind_with_trace(self, trace: Any, args: Any, *rest: Any) -> Any:
+        """Let the current trace take the operation, or those that it stands for."""
+        try:
+            return super().bind_with_trace(trace, args, *rest)
+        except InlinedError:
+            with set_current_trace(trace):
+                return jaxpr_as_fun(rest[-1]["call"])(*args)
+
+    def inline_under_checkify(self, note: Callable[..., None]) -> None:
+        """Let `checkify` add its checks to the program; `note` gets the parameters."""
+        # JAX does not import it by itself.
+        from jax._src import checkify  # noqa: PLC0415, PLC2701
+
+        def check(error: Any, enabled: Any, *operands: Any, **params: Any) -> Any:
+            note(**params)
+            return checkify.checkify_jaxpr(params["call"], enabled, error, *operands)
+
+        checkify.error_checks[self] = check
 
 
 class TopLevelTrace(Trace):
