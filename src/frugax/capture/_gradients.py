@@ -12,7 +12,7 @@ those of all rows.
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -35,6 +35,7 @@ from frugax.train.compiles import find_call_site
 
 from ._batched_gradient import BatchedGradient
 from ._marked_gradient import MarkedGradient, gradient_p
+from ._plan import describe_error
 
 # Part of the keys of JAX's caches: a jitted function that is called both inside and
 # outside of a marked trace is traced for each, and once more inside of a loss.
@@ -82,7 +83,7 @@ gradient_p.inline_under_checkify(
 )
 
 
-class UnmarkedError(Exception):
+class _UnmarkedError(Exception):
     """A gradient can neither be marked nor be left alone in a program with marks."""
 
 
@@ -136,7 +137,7 @@ class GradientMarker:
             forward, backward = differentiate.traced()
         if any(isinstance(x, Tracer) for x in constants(forward) + constants(backward)):
             # The rule cannot be traced again elsewhere, as a plan does.
-            raise UnmarkedError(
+            raise _UnmarkedError(
                 f"the gradient at {source} has a rule (custom_vjp, custom_jvp) that "
                 "closes over a value of the step"
             )
@@ -203,6 +204,33 @@ def mark_gradients() -> Iterator[GradientMarker]:
             yield marker
     finally:
         _local.marker = outer
+
+
+def trace_marked(
+    jitted: Any, plain: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Any, list[str]]:
+    """Trace a function with its gradients marked, or as it is where that fails.
+
+    Args:
+        jitted: the function, which JAX has not traced yet.
+        plain: the same, whose errors are those of the user's function.
+        args: its arguments.
+        kwargs: those by name.
+
+    Returns:
+        The traced function, and why gradients of it are not marked.
+    """
+    with mark_gradients() as marker:
+        try:
+            traced = jitted.trace(*args, **kwargs)
+        except _UnmarkedError as e:
+            reason = str(e)
+        except Exception as e:  # of the user's function, or of our marks in it
+            reason = describe_error(e)
+        else:
+            return traced, list(marker.unmarked)
+    # An error of the user's function comes again, without this one around it.
+    return plain.trace(*args, **kwargs), [reason]
 
 
 @dataclasses.dataclass(eq=False)

@@ -42,7 +42,7 @@ from frugax.train.compiles import (
 from ._call import Call, CalledProgram
 from ._donation import Donation
 from ._explain import ProgramExplanation
-from ._gradients import UnmarkedError, mark_gradients
+from ._gradients import trace_marked
 from ._plan import Chosen, JitPlan, describe_error, plan_program
 from ._report import CallRecord, Compile, JitReport, ProgramRecord
 from ._staged import StagedProgram
@@ -332,18 +332,8 @@ class PlannedFunction:
         """Trace the function, the only time for these shapes, and plan the program."""
         # A new function: JAX must not find a trace without marks.
         fresh = self._named(lambda *a, **k: self._trace_into(a, k))
-        traced: Any = None
-        with mark_gradients() as marker:
-            try:
-                traced = jax.jit(fresh, **self._options).trace(*args, **kwargs)
-                unmarked = marker.unmarked
-            except UnmarkedError as e:
-                unmarked = [str(e)]
-            except Exception as e:  # of the user's function, or of our marks in it
-                unmarked = [describe_error(e)]
-        if traced is None:
-            # One of the user's function comes again, without this one around it.
-            traced = self._plain.trace(*args, **kwargs)
+        jitted = jax.jit(fresh, **self._options)
+        traced, unmarked = trace_marked(jitted, self._plain, args, kwargs)
         out_tree = traced.out_tree
         staged = StagedProgram.of(close_over(traced), unmarked)
         key = call.key

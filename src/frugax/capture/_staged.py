@@ -245,9 +245,7 @@ def _pair(jaxpr: Jaxpr, depth: int = 0) -> tuple[list[_Step], list[str]]:
                 times = "is called inside of a loop, a branch or jax.vmap, or never"
             if len(places) != 1:
                 times = f"belongs to {len(places)} copies of its function"
-            reasons.append(
-                f"the pullback of the function at {gradient.source} {times}"
-            )
+            reasons.append(f"the pullback of the function at {gradient.source} {times}")
             continue
         merged = _merge(jaxpr, steps, places[0], pulled[0], gradient, depth)
         if merged is None:
@@ -307,7 +305,8 @@ def _evaluate(
 ) -> list[Any]:
     env: dict[Var, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
     env.update(zip(jaxpr.invars, inputs, strict=True))
-    read = lambda atoms: [_value(v) if isinstance(v, Literal) else env[v] for v in atoms]
+    value = lambda atom: _value(atom) if isinstance(atom, Literal) else env[atom]
+    read = lambda atoms: list(map(value, atoms))
     pending: list[JaxprEqn] = []
     # Some results have no reader, and no variable that could be returned.
     used = {v for e in jaxpr.eqns for v in variables(e.invars)}

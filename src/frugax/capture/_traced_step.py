@@ -34,9 +34,9 @@ from frugax.targets import Target
 from frugax.train.compiles import find_call_site, is_user_file
 
 from ._call import Call, CalledProgram
-from ._gradients import mark_gradients
+from ._gradients import trace_marked
 from ._marked_gradient import MarkedGradient
-from ._plan import Chosen, describe_error
+from ._plan import Chosen
 from ._staged import StagedProgram
 from ._unknown_arrays import UnknownArray
 
@@ -89,14 +89,7 @@ class TracedStep:
         # A new function: JAX must not find a trace without marks.
         fresh = functools.wraps(fun)(lambda *args: fun(*args))
         jitted = jax.jit(fresh, donate_argnums=tuple(donate_argnums))
-        traced: Any
-        try:
-            with mark_gradients() as marker:
-                traced = jitted.trace(*args)
-            unmarked = list(marker.unmarked)
-        except Exception as e:  # of the user's function, or of our marks in it
-            traced = jitted.trace(*args)
-            unmarked = [describe_error(e)]
+        traced, unmarked = trace_marked(jitted, jitted, args, {})
         return cls.of(
             traced,
             Call(leaves, tree, ()),

@@ -140,7 +140,7 @@ class InlinedPrimitive(Primitive):
     def inline_under_checkify(self, note: Callable[..., None]) -> None:
         """Let `checkify` add its checks to the program; `note` gets the parameters."""
         # JAX does not import it by itself.
-        from jax._src import checkify  # noqa: PLC0415, PLC2701
+        from jax._src import checkify  # noqa: PLC2701
 
         def check(error: Any, enabled: Any, *operands: Any, **params: Any) -> Any:
             note(**params)
