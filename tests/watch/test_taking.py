@@ -151,6 +151,9 @@ def test_training_and_validation_numbers_of_a_step_are_one_record(
     assert back["val/acc"].tolist() == [0.5] * 3
     assert back.streams["other"].steps.tolist() == [7]
     assert back.lost == ()
+    assert watcher.latest == pytest.approx(
+        {"loss": -11, "lr": 0.1, "val/loss": 8, "val/acc": 0.5}
+    )
 
 
 def test_thinned_steps_keep_every_validation_and_the_training_of_its_step(journal):

@@ -380,7 +380,9 @@ class Recorder:
     def _look_at(self, rows: Rows) -> None:
         """Show numbers to those who wait for them: a bar, alerts, a flight recorder."""
         if rows.stream == "":
-            self.latest = {name: c[-1] for name, c in rows.columns.items()}
+            # A new one each time: other threads look at it.
+            newest = {name: column[-1] for name, column in rows.columns.items()}
+            self.latest = {**self.latest, **newest}
         if self._alerts is not None:
             self._alerts.inspect(int(rows.steps[-1]), rows.columns)
         if self._flight is None or self._journal is None:

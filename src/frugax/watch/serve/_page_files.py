@@ -81,17 +81,18 @@ def page_in_one_file(
         element("style", Markup(files["app.css"].decode())),
     )
     # Not run by the browser, and base64, so that nothing in it could end the element.
-    answers = element(
-        "script",
-        Markup(_pack_answers(store, note, max_frame_bytes)),
-        type="application/octet-stream",
-        id="held",
-    )
+    held = element("script", type="application/octet-stream", id="held")
     # As a module it runs when the page is there.
     run = element("script", Markup(script), type="module")
-    content = element("body", Markup(body), answers, run)
+    content = element("body", Markup(body), held, run)
     page = element("html", fragment(head, content), lang="en", data_palette=palette)
-    return f"<!doctype html>\n{page}\n"
+    # Put in last: they may be long, and each element is a copy of what it holds.
+    before, after = page.split(held)
+    start, end = held.split("><")
+    answers = _pack_answers(store, note, max_frame_bytes)
+    return "".join(
+        ["<!doctype html>\n", before, start, ">", answers, "<", end, after, "\n"]
+    )
 
 
 def _bundle(files: dict[str, bytes], name: str) -> str:
@@ -117,7 +118,7 @@ def _pack_answers(store: RunStore, note: str, max_frame_bytes: int) -> str:
     # What is missing beside a journal, and whether it is alive, is for a live page.
     run |= {"folder": note, "state": "finished", "why": ""}
     run["facts"]["missing"] = []
-    frames, data = _frames(index, run, max_frame_bytes)
+    frames, parts = _frames(index, run, max_frame_bytes)
     answers = {
         "run": run,
         "curves": _curves(store, run["columns"]),
@@ -126,7 +127,12 @@ def _pack_answers(store: RunStore, note: str, max_frame_bytes: int) -> str:
         "frames": frames,
     }
     head = to_json(answers).encode()
-    packed = zlib.compress(len(head).to_bytes(4, "little") + head + data)
+    # Quickly: a process that ends waits some seconds for its sinks and no longer.
+    deflate = zlib.compressobj(level=3)
+    packed = bytearray()
+    for part in (len(head).to_bytes(4, "little"), head, *parts):
+        packed += deflate.compress(part)
+    packed += deflate.flush()
     return base64.b64encode(packed).decode()
 
 
@@ -151,7 +157,7 @@ def _curves(store: RunStore, columns: list[Any]) -> list[dict[str, Any]]:
 
 def _frames(
     index: JournalIndex, run: dict[str, Any], max_bytes: int
-) -> tuple[list[dict[str, Any]], bytes]:
+) -> tuple[list[dict[str, Any]], list[bytes]]:
     """Return the frames of each column, of which some are left out, and their bytes."""
     shown = [
         (stream, column, about)
@@ -178,14 +184,15 @@ def _frames(
             film["ends"].append(end)
         about |= {"count": len(chosen), "seen": about["count"]}
         found.append(film)
-    return found, b"".join(parts)
+    return found, parts
 
 
 def _rows(
     index: JournalIndex, streams: dict[str, Any], frames: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Return the newest rows of tables, and those at the steps of frames."""
-    steps = {step for film in frames for step in film["steps"]}
+    # In order, so that each block of the journal is read once.
+    steps = sorted({step for film in frames for step in film["steps"]})
     beside = {"", *(film["stream"] for film in frames)} if steps else set()
     found: dict[str, Any] = {}
     for stream, about in streams.items():
