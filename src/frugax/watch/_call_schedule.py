@@ -8,7 +8,7 @@ import numpy as np
 
 from ._entries import Entry, ProgramRecords
 from ._event import Kind
-from ._program_variants import BARE, QUIET, SWITCH_S, ProgramVariants
+from ._program_variants import BARE, LOUD, QUIET, SWITCH_S, ProgramVariants
 from ._rate import Rate
 from ._series import LONG_STEP_S, Series
 from .probes import PackedRecords
@@ -61,7 +61,7 @@ class CallSchedule(Series):
             return False
         if self._rate.records_all or not self._rate.every:
             return False
-        if variants.donates or variants.records_always or not variants.has_numbers:
+        if variants.donates or variants.records_always or not variants.has(QUIET):
             return False
         # Processes of one program must all run the same one at each call.
         if jax.process_count() > 1:
@@ -146,13 +146,13 @@ class CallSchedule(Series):
         if not rate.every:
             return NEVER, variants.call_bare
         last = step + _MAX_REST * stride
-        if variants.has_frames and rate.keeps_all:
+        if variants.has(LOUD) and rate.keeps_all:
             return 0, variants.call_bare
-        if variants.has_frames:
+        if variants.has(LOUD):
             gap = rate.frame_gap_s / max(self.call_s or np.inf, 1e-9)
             every = rate.every
             last = min(last, step - step % every + every * max(1, round(gap / every)))
-        if not variants.has_numbers:
+        if not variants.has(QUIET):
             return last, variants.call_bare
         if self.switches:
             return min(last, step - step % stride + stride), self._hold_and_call

@@ -88,7 +88,8 @@ class ProgramVariants:
         self._fn = fn
         self._options = jit_options
         self._level_of = level_of
-        self._all_probes: dict[Probe, None] = {}
+        # Of the probes by the lowest level that records them, in order.
+        self._names: dict[int, dict[str, None]] = {}
         static = {
             name: jit_options[name]
             for name in ("static_argnums", "static_argnames")
@@ -106,14 +107,8 @@ class ProgramVariants:
             )
             for level in (BARE, QUIET, LOUD)
         ]
-        self._levels: dict[int, int] = {}  # memo of `reduce_level`
         self._extra_work = 0.0
         self.recording: Any = self._recording[QUIET]
-
-    @property
-    def has_numbers(self) -> bool:
-        """Whether some probes are numbers, which each call may record."""
-        return self.reduce_level(QUIET) == QUIET
 
     def recording_s(self, call_s: float) -> float:
         """Estimate the seconds that the recording program takes longer than the bare.
@@ -124,11 +119,6 @@ class ProgramVariants:
         return _RECORDING_S + max(self._extra_work, 0.0) * call_s
 
     @property
-    def has_frames(self) -> bool:
-        """Whether some probes are frames."""
-        return self.reduce_level(LOUD) == LOUD
-
-    @property
     def donates(self) -> bool:
         """Whether a call donates some of its arguments."""
         names = ("donate_argnums", "donate_argnames")
@@ -136,22 +126,22 @@ class ProgramVariants:
 
     def names_at(self, level: int) -> tuple[str, ...]:
         """Return the names of the probes that a level adds to those below it."""
-        found = {p.name: None for p in self._all_probes if self._level_of(p) == level}
-        return tuple(found)
+        return tuple(self._names.get(level, ()))
+
+    def has(self, level: int) -> bool:
+        """Whether a level adds probes: summaries, numbers or frames."""
+        return level in self._names
 
     @property
     def records_always(self) -> bool:
         """Whether some probes record in every call."""
-        return self._has_level(BARE)
+        return self.has(BARE)
 
     def reduce_level(self, level: int) -> int:
         """Return the lowest level that records the same probes as this one."""
-        asked = level = max(BARE, min(level, LOUD))
-        if asked not in self._levels:
-            while level and not self._has_level(level):
-                level -= 1
-            self._levels[asked] = level
-        return self._levels[asked]
+        while level > BARE and not self.has(level):
+            level -= 1
+        return level
 
     def trace(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Trace the function to find its probes."""
@@ -186,18 +176,6 @@ class ProgramVariants:
         if work.get(BARE) and QUIET in work:
             self._extra_work = work[QUIET] / work[BARE] - 1
 
-    def sizes(self) -> dict[str, int]:
-        """Return how many compiled programs JAX holds for each variant."""
-        programs: dict[str, list[Any]] = {
-            "bare": [self.bare],
-            "quiet": self._recording[:LOUD],
-            "loud": self._recording[LOUD:],
-        }
-        return {n: sum(p._cache_size() for p in ps) for n, ps in programs.items()}
-
-    def _has_level(self, level: int) -> bool:
-        return bool(self.names_at(level))
-
     def _run_bare(self, *args: Any, **kwargs: Any) -> Any:
         traced = self._trace(args, kwargs)
         out, _ = traced.keep(lambda _: False).run(keep_rules=False)
@@ -221,9 +199,8 @@ class ProgramVariants:
     def _trace(self, args: Any, kwargs: Any) -> TracedFunction:
         traced = trace_function(self._traced, args, kwargs)
         for probe in traced.probes:
-            self._all_probes[probe] = None
+            self._names.setdefault(self._level_of(probe), {})[probe.name] = None
             self.probes.setdefault(probe.name, probe)
-        self._levels.clear()
         self.is_traced = self.is_new = True
         self.on_trace()
         return traced
