@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -224,6 +225,31 @@ def test_an_interrupt_in_the_middle_of_a_drain_doubles_no_record(journal, monkey
     watcher.finish()
     assert kept(watcher) == 5
     assert journal.last_step == 4
+
+
+def test_the_state_is_not_written_into_the_rows_of_another_thread(journal, monkeypatch):
+    watcher = taking(journal)
+    watcher.record(0, {"x": 0.0})
+    watcher.collect()
+    write, others = journal.write_many, []
+
+    def write_with_company(steps, columns, stream=""):
+        if not others:  # the end of a run, while this thread collects
+            status = watcher.recorder.write_status
+            others.append(threading.Thread(target=status, kwargs={"always": True}))
+            others[0].start()
+            others[0].join(0.2)
+        write(steps, columns, stream)
+
+    monkeypatch.setattr(journal, "write_many", write_with_company)
+    for i in range(1, 4):
+        watcher.record(i, {"x": float(i)})
+        watcher.ingest(i, Given({"y": probe("y")}, {"y": np.float32(i)}))
+    watcher.collect()
+    others[0].join()
+    monkeypatch.undo()
+    assert finished(watcher, journal)["x"].tolist() == [*range(4)]
+    assert watcher.losses.tally("scalar").lost == 0
 
 
 class InterruptedNumber:

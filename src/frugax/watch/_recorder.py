@@ -28,7 +28,7 @@ from ._entries import (
     read_entries,
     split_entries,
 )
-from ._event import KINDS, STATUS_STREAM, Kind, Sink
+from ._event import STATUS_STREAM, Kind, Sink
 from ._flight_recorder import FlightRecorder
 from ._journal_writer import JournalWriter
 from ._overhead_account import OverheadAccount
@@ -434,19 +434,28 @@ class Recorder:
 
     def write_status(self, *, always: bool = False) -> None:
         """Write the overhead and the losses so far, now and then or always."""
-        now, step = time.monotonic(), self._latest_step
-        if step is None:
-            return
-        values: dict[str, float] = {}
-        if self._status is not None:
-            last_step, last = self._status
-            if step == last_step or (now - last < _STATUS_INTERVAL_S and not always):
+        # The thread may be writing rows.
+        with self._owner:
+            now, step = time.monotonic(), self._latest_step
+            if step is None:
                 return
-            if step > last_step:
-                values["seconds per step"] = (now - last) / (step - last_step)
-        self._status = step, now
+            values: dict[str, float] = {}
+            if self._status is not None:
+                last_step, last = self._status
+                is_early = now - last < _STATUS_INTERVAL_S and not always
+                if step == last_step or is_early:
+                    return
+                if step > last_step:
+                    values["seconds per step"] = (now - last) / (step - last_step)
+            self._status = step, now
+            row = Rows.single(None, STATUS_STREAM, step, values | self._state())
+            self.writer.write([row])
+            self.feeds.feed_as("summary", row)
+
+    def _state(self) -> dict[str, float]:
         # The share that the receipt would state now; left out while it is unknown.
         _, share, noise = self.describe_overhead()
+        values: dict[str, float] = {}
         if share is not None:
             values["overhead"] = share
             values |= {"overhead_low": share - noise, "overhead_high": share + noise}
@@ -456,15 +465,12 @@ class Recorder:
             # By it a page can place steps on the clock.
             "time": time.time(),
         }
-        tallies = self.writer.losses.tallies
         # In every status, zeros included, so that the live page can tell "nothing lost"
         # from "not known".
-        for kind in KINDS:
-            values[f"kept_{kind}"] = tallies[kind].kept
-            values[f"dropped_{kind}"] = tallies[kind].lost
-        row = Rows.single(None, STATUS_STREAM, step, values)
-        self.writer.write([row])
-        self.feeds.feed_as("summary", row)
+        for kind, tally in self.writer.losses.tallies.items():
+            values[f"kept_{kind}"] = tally.kept
+            values[f"dropped_{kind}"] = tally.lost
+        return values
 
 
 def _collect_regularly(owner: "weakref.ref[Recorder]", news: threading.Event) -> None:
