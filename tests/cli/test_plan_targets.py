@@ -37,6 +37,11 @@ def step():
     return train, SHAPES
 
 
+def step_in_dict():
+    fn, args = step()
+    return {"fn": fn, "args": args}
+
+
 def integers():
     floats = lambda x: x.astype(jnp.float32).sum()
     return floats, (jax.ShapeDtypeStruct((8,), jnp.int32),)
@@ -80,7 +85,8 @@ def plan(tmp_path):
     (tmp_path / "mine.py").write_text(PROGRAMS)
 
     def run(function, *options, target="cpu"):
-        command = ["plan", f"mine.py{function}", "--target", target, *options]
+        where = () if target is None else ("--target", target)
+        command = ["plan", f"mine.py{function}", *where, *options]
         done = inline(*command, cwd=tmp_path)
         return done.returncode, done.stdout, done.stderr
 
@@ -149,6 +155,16 @@ def test_the_gradient_of_a_step_is_planned(plan):
     code, out, _ = plan(":vector", "--budget", "1%")
     assert code == 1
     assert "it takes no gradient" in out
+
+
+def test_a_step_is_planned_for_the_devices_here_without_a_target(plan):
+    for program in ("step", "step_in_dict"):
+        code, out, err = plan(f":{program}", "--budget", "80%", target=None)
+        assert code == 0, err
+        assert re.search(r"fits (at|in)", out)
+    code, _, err = plan(":step", "--budget", "80%", "--headroom", "5%", target=None)
+    assert code == 2
+    assert "--headroom" in err
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from frugax.errors import ConfigError, FrugaxError
 
 from ._arguments import Arg, Changes, Folder, OutFile
 from ._consoles import console, errors, print_error, say
-from ._plan_for_targets import call_for_workload, plan_for_targets
+from ._plan_for_targets import is_step, plan_for_targets, read_workload
 from ._plan_options import NO_PLAN_OPTIONS, PlanOptions
 from ._plan_script import plan_script
 from ._run_view import RunView
-from ._user_function import is_function_name, plan_function
+from ._user_function import call_function, is_function_name, plan_function
 
 if TYPE_CHECKING:
     from frugax import fit
@@ -261,8 +261,8 @@ def plan(
 
     A function is called without arguments. It returns (loss, example_args), or a
     dict of the arguments of frugax.remat.plan: loss, example_args, argnums, has_aux,
-    within, block_size. Shapes (jax.ShapeDtypeStruct) can stand in for arrays. With
-    --target it may also return (step, args), or a dict with fn, args, specs, axes and
+    within, block_size. Shapes (jax.ShapeDtypeStruct) can stand in for arrays. It may
+    also return (step, args), and with --target a dict with fn, args, specs, axes and
     more (docs/targets.md).
 
     Args:
@@ -284,14 +284,19 @@ def plan(
     kind = "a function" if is_function_name(subject) else "a config"
     if options.target is not None:
         options.check(f"{kind} with --target")
-        load = lambda: (call_for_workload(subject), None)
+        load = lambda: (read_workload(subject, call_function(subject)), None)
         if kind == "a config":
             load = lambda: _workload_of_run(Path(subject), options.set)
         return plan_for_targets(subject, load, options)
     options.check(kind)
     if kind == "a config":
         return _plan_run(Path(subject), options.set)
-    plan_function(subject, options)
+    result = call_function(subject)
+    if is_step(subject, result):
+        options.check("a function with --target")
+        load = lambda: (read_workload(subject, result), None)
+        return plan_for_targets(subject, load, options)
+    plan_function(subject, result, options)
     return 0
 
 

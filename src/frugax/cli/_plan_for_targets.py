@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from frugax.budget import MemoryBudget, MemoryShare
@@ -12,7 +12,7 @@ from frugax.run import user_code
 
 from ._consoles import errors, say
 from ._plan_options import PlanOptions
-from ._user_function import call_function, read_program, spin
+from ._user_function import read_program, spin
 
 if TYPE_CHECKING:
     from frugax import fit
@@ -151,11 +151,17 @@ def _find_peak(
         return None
 
 
-def call_for_workload(subject: str) -> "fit.Workload":
-    """The program that a user's function returns."""
+def is_step(subject: str, result: object) -> bool:
+    """Whether a user's function has returned a step, and not a loss."""
+    if isinstance(result, Mapping) and not result.keys() <= {"fn", "args"}:
+        return False  # with options of `remat.plan`, which takes a loss
+    return not read_workload(subject, result).is_loss
+
+
+def read_workload(subject: str, result: object) -> "fit.Workload":
+    """The program that a user's function has returned."""
     from frugax import fit
 
-    result = call_function(subject)
     if isinstance(result, fit.Workload):
         return result
     known = [f.name for f in dataclasses.fields(fit.Workload)]

@@ -24,8 +24,8 @@ def is_function_name(target: str) -> bool:
     return ":" in target and not Path(target).exists()
 
 
-def plan_function(subject: str, choices: PlanOptions) -> None:
-    """Plan the loss that a function returns, and print the plan and its memory."""
+def plan_function(subject: str, result: object, choices: PlanOptions) -> None:
+    """Plan the loss that a function has returned; print the plan and its memory."""
     if choices.budget is None:
         raise ConfigError(
             f"state how much memory {subject} may need: frugax plan {subject} --budget "
@@ -36,7 +36,7 @@ def plan_function(subject: str, choices: PlanOptions) -> None:
         budget = MemoryBudget(choices.budget, kind=choices.kind, headroom_frac=headroom)
     except ValueError as e:
         raise ConfigError(f"frugax plan: {e}") from e
-    options = read_program(subject, call_function(subject), _OPTIONS)
+    options = read_program(subject, result, _OPTIONS)
 
     # After the user's own module, which may set up JAX.
     from frugax import remat, train
