@@ -99,6 +99,15 @@ def test_the_gradient_inside_a_step_is_planned():
         assert jnp.allclose(a, b, atol=1e-5)
 
 
+def test_a_jitted_step_is_planned_with_the_arguments_that_it_donates():
+    whole = fx.plan(step, STEP_ARGS, "1GiB", target=ONE, donate_argnums=(0, 1))
+    jitted = jax.jit(step, donate_argnums=(0, 1))
+    assert fx.plan(jitted, STEP_ARGS, target=ONE).predicted == whole.predicted
+    assert fit.Workload.of(jitted, STEP_ARGS, donate_argnums=0).donate_argnums == (0,)
+    with refuses(ConfigError, "step", "x"):
+        fx.plan(jax.jit(step, static_argnames="x"), STEP_ARGS, target=ONE)
+
+
 def test_a_program_that_does_not_fit_reports_the_bytes_it_needs():
     with pytest.raises(InfeasibleBudgetError) as caught:
         fx.plan(loss, ARGS, temp(0.001), target=ONE)

@@ -16,7 +16,14 @@ from frugax import remat
 from frugax.budget import MemoryBudget
 from frugax.capture import TracedStep
 from frugax.errors import ConfigError
-from frugax.jaxprs import changes_weights, take_arrays
+from frugax.jaxprs import (
+    changes_weights,
+    donated_positions,
+    states_shardings,
+    static_names,
+    static_positions,
+    take_arrays,
+)
 from frugax.options import check_integer
 from frugax.targets import Target
 from frugax.train import TrainState, TrainStep
@@ -97,6 +104,7 @@ class Workload:
             )
         _check_batch_argnum(options.get("batch_argnum", -1), len(args))
         _check_call(fn, args)
+        fn, options = _take_from_jit(fn, options)
         step, given = take_step(fn, args)
         with _names_of_axes(options):
             result = jax.eval_shape(step, *given)
@@ -427,6 +435,29 @@ def _point_at_variables(options: dict[str, Any], count: int) -> dict[str, Any]:
     if donated:
         donated += (count,)
     return {**options, "batch_argnum": batch, "donate_argnums": donated}
+
+
+def _take_from_jit(
+    fn: Callable[..., Any], options: dict[str, Any]
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """The function that was jitted, and the arguments that it donates.
+
+    Raises:
+        ConfigError: it has static arguments.
+    """
+    donated = options.get("donate_argnums", donated_positions(fn))
+    donated = (donated,) if isinstance(donated, int) else tuple(donated)
+    options = {**options, "donate_argnums": donated}
+    if static := {*static_positions(fn), *static_names(fn)}:
+        name = getattr(fn, "__name__", "the function")
+        named = ", ".join(map(str, sorted(static, key=str)))
+        raise ConfigError(
+            f"{name} has static arguments ({named}), and a plan takes arrays: close "
+            "over them, such as by lambda state, batch: step(state, batch, 8)."
+        )
+    if isinstance(fn, jax.stages.Wrapped) and not states_shardings(fn):
+        fn = getattr(fn, "__wrapped__", fn)
+    return fn, options
 
 
 def _check_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> None:

@@ -52,6 +52,7 @@ __all__ = [
     "close",
     "close_over",
     "debug_effect",
+    "donated_positions",
     "fresh_var",
     "hide_frames",
     "hides_frames_below",
@@ -66,6 +67,7 @@ __all__ = [
     "new_source_info",
     "remove_dead_code",
     "result_shardings",
+    "states_shardings",
     "static_names",
     "static_positions",
     "user_context",
@@ -305,6 +307,20 @@ def static_names(jitted: Any) -> frozenset[str]:
     """The static parameters of a jitted function; empty if JAX does not reveal them."""
     info = getattr(jitted, "_jit_info", None)
     return frozenset(getattr(info, "static_argnames", None) or ())
+
+
+def donated_positions(jitted: Any) -> tuple[int, ...]:
+    """The donated positional arguments of a jitted function."""
+    info = getattr(jitted, "_jit_info", None)
+    return tuple(getattr(info, "donate_argnums", None) or ())
+
+
+def states_shardings(jitted: Any) -> bool:
+    """Whether a jitted function says where its arguments or results lie."""
+    info = getattr(jitted, "_jit_info", None)
+    names = ("in_shardings_leaves", "out_shardings_leaves")
+    stated = [x for n in names for x in getattr(info, n, None) or ()]
+    return any(isinstance(x, jax.sharding.Sharding) for x in stated)
 
 
 def close_over(traced: Any) -> ClosedJaxpr:
