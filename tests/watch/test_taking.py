@@ -422,6 +422,23 @@ def test_a_while_loop_keeps_the_name_of_its_number(tmp_path):
     assert back["a"].tolist() == [4.0] * 3
 
 
+def test_a_number_called_count_is_not_taken_for_that_of_the_loop(tmp_path):
+    def fn(n):
+        def body(i):
+            watch.record("s", {"count": 10 * i, "x": i})
+            watch.record("count", 20 * i)
+            return i + 1
+
+        return jax.lax.while_loop(lambda i: i < n, body, 0)
+
+    back = recorded(tmp_path, fn, jnp.int32(3), calls=1)
+    found = {name: back[name].tolist() for name in back.names}
+    assert found == {"s/count": [20], "s/x": [2], "s/count.1": [3]} | {
+        "count": [40],
+        "count/count.1": [3],
+    }
+
+
 def test_lanes_whose_loop_never_ran_have_no_value(tmp_path):
     back = recorded(tmp_path, jax.vmap(count_down), jnp.array([0, 3, 5])).streams["a"]
     np.testing.assert_array_equal(back["a"][0], [np.nan, 4.0, 16.0])

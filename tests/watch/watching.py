@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from frugax import OverheadBudget, watch
-from frugax.watch.probes import Probe
+from frugax.watch.probes import LastValues, MaskedValues, Probe, ProbeResult
 from frugax.watch.sinks import Event
 
 
@@ -57,7 +57,19 @@ class _Given:
         return True
 
     def fetch(self):
-        return jax.device_get(self.values)
+        return {
+            name: _result(self.probes[name], value, tuple(self.axes.get(name, ())))
+            for name, value in jax.device_get(self.values).items()
+        }
+
+
+def _result(one, value, axes):
+    kind, mark = "always", None
+    if isinstance(value, MaskedValues | LastValues):
+        kind = "present" if isinstance(value, MaskedValues) else "count"
+        value, mark = value.values, np.asarray(value[1])
+    values = value.values() if isinstance(value, dict) else [value]
+    return ProbeResult(one, kind, mark, tuple(map(np.asarray, values)), axes)
 
 
 Given: Any = _Given  # it passes for `PackedRecords`

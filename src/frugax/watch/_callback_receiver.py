@@ -10,7 +10,7 @@ import numpy as np
 
 from ._current import current
 from .delivery import Runner, callback_stats, defer_interrupt, error_text
-from .probes import Probe, ProbeResult, fields_of, to_value
+from .probes import Probe, ProbeResult
 
 # A handler that hangs is abandoned after this time, and the program goes on.
 _MAX_WAIT_S = 10.0
@@ -28,22 +28,23 @@ def receive(probe: Probe, mark_kind: str, mark: Any, *values: Any) -> None:
         arrays = tuple(np.array(v) for v in values)
         if mark is not None:
             mark = np.array(mark)
-        value = to_value(ProbeResult(probe, mark_kind, mark, arrays))
+        result = ProbeResult(probe, mark_kind, mark, arrays)
         watcher = current()
         if probe.kind == "call" or watcher is None:
-            call_handler(probe, value)
+            call_handler(result)
         else:
-            watcher.ingest_callback(probe.kind, probe.name, fields_of(probe, value))
+            columns = result.columns(probe.name)
+            watcher.ingest_callback(probe.kind, probe.name, columns)
     except KeyboardInterrupt:
         defer_interrupt()
     except BaseException as e:
         callback_stats.record(probe.label, 0.0, error=error_text(e))
 
 
-def call_handler(probe: Probe, value: Any) -> None:
+def call_handler(result: ProbeResult) -> None:
     """Call a probe's handler, if it has one, in a thread that may be abandoned."""
+    probe = result.probe
     handler = probe.handler
     if handler is not None:
-        arrays = list(fields_of(probe, value).values())[: len(probe.fields)]
-        outcome = _runner.run(lambda: handler(*arrays), wait_s=_MAX_WAIT_S)
+        outcome = _runner.run(lambda: handler(*result.values), wait_s=_MAX_WAIT_S)
         callback_stats.record_outcome(probe.label, outcome)

@@ -157,7 +157,7 @@ def _columns_of(entry: Any) -> Any:
 def _read_call(entry: Any, ledger: JournalWriter) -> list[Rows]:
     records = entry.records
     try:
-        made = make_rows(entry.step, records.probes, records.fetch(), records.axes)
+        made = make_rows(entry.step, records.fetch())
     except Exception as e:
         for probe in records.probes.values():
             ledger.losses.give(class_of(probe))

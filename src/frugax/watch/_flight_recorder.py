@@ -158,12 +158,16 @@ class FlightRecorder:
 
 
 def _to_columns(values: Any) -> dict[str, np.ndarray]:
-    """Return the leaves of a pytree on the host, by their paths."""
-    tree = values.fetch() if hasattr(values, "fetch") else values
-    if isinstance(tree, Mapping):
-        tree = dict(tree)
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    """Return the leaves of a pytree, or the records of a program, on the host."""
     columns: dict[str, np.ndarray] = {}
+    if hasattr(values, "fetch"):
+        for name, result in values.fetch().items():
+            for field, column in result.columns(name).items():
+                columns[name if field == name else f"{name}/{field}"] = column
+        return columns
+    if isinstance(values, Mapping):
+        values = dict(values)
+    leaves, _ = jax.tree_util.tree_flatten_with_path(values)
     for path, value in leaves:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         columns[name or "value"] = np.asarray(value)

@@ -6,12 +6,13 @@ each call, so no choice compiles anything. None of them has an effect: they keep
 fast call path and are found in the compile cache.
 """
 
+import dataclasses
 import functools
 import itertools
 import time
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -24,7 +25,7 @@ from ._callback_receiver import call_handler
 from ._current import changes, current
 from ._program_variants import BARE, LOUD, ProgramVariants
 from ._watcher import Watcher
-from .probes import MaskedValues, NestedCall, Probe
+from .probes import NestedCall, Probe, ProbeResult
 
 # More than the caches of a core hold, in float64.
 _EVICTING = 1 << 20
@@ -190,9 +191,9 @@ class WatchedFunction:
             self._ahead = NEVER, seen, variants.call_bare
             return variants.bare(*args, **kwargs)
         out, records = variants.call_level(LOUD, *args, **kwargs)
-        for name, value in records.fetch().items():
-            for one in _iterate_loops(value, records.rounds[name]):
-                call_handler(records.probes[name], one)
+        for result in records.fetch().values():
+            for one in _iterate_rounds(result):
+                call_handler(one)
         return out
 
     def _schedule_of(self, watcher: Watcher) -> CallSchedule:
@@ -226,12 +227,11 @@ def _time_added(watched: WatchedFunction, evicting: int) -> float:
     return max(float(np.median(added)), 0.0)
 
 
-def _iterate_loops(value: Any, loops: int) -> Any:
-    """Yield the recorded values of a loop, one after the other."""
-    if loops:
-        for i in range(jax.tree.leaves(value)[0].shape[0]):
-            yield from _iterate_loops(
-                jax.tree.map(lambda x, i=i: x[i], value), loops - 1
-            )
-    elif not isinstance(value, MaskedValues) or value.present.any():
-        yield value
+def _iterate_rounds(result: ProbeResult) -> Iterator[ProbeResult]:
+    """Yield the recorded results of a loop, one after the other."""
+    if result.axes[:1] == ("steps",):
+        for i in range(len(result.values[0])):
+            one = jax.tree.map(lambda x, i=i: x[i], result)
+            yield from _iterate_rounds(dataclasses.replace(one, axes=result.axes[1:]))
+    elif result.mark_kind != "present" or result.mark.any():
+        yield result

@@ -4,17 +4,15 @@ A record is one array or several, with one leading axis for each loop around its
 and with marks where it may be missing. A row is one step of one stream.
 """
 
-import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from ._event import Kind
 from ._rows import Rows
-from .probes import LastValues, MaskedValues, Probe, fields_of
+from .probes import Probe, ProbeResult
 
 # More devices are kept as one array for each step.
 _MAX_DEVICE_CURVES = 64
@@ -48,20 +46,12 @@ def number_columns(
     return readers
 
 
-def make_rows(
-    step: int,
-    probes: Mapping[str, Probe],
-    records: Mapping[str, Any],
-    axes: Mapping[str, Sequence[str]],
-) -> list[Rows]:
+def make_rows(step: int, results: Mapping[str, ProbeResult]) -> list[Rows]:
     """Turn the records of one call of a program into rows.
 
     Args:
         step: the number of the call.
-        probes: the probes by the names of the records.
-        records: NumPy arrays in the form in which `collect` gives them.
-        axes: meaning of the leading axes of each record, such as "steps" of a loop;
-            none if a record is absent.
+        results: the records on the host, by name.
 
     Returns:
         First one row of the stream "" with all single numbers of the call, then the
@@ -69,18 +59,17 @@ def make_rows(
     """
     numbers: dict[str, np.ndarray] = {}
     batches: list[Rows] = []
-    for name, value in records.items():
-        probe = probes[name]
-        made = _select_recorded(probe, name, value, tuple(axes.get(name, ())))
+    for name, result in results.items():
+        made = _select_recorded(name, result)
         if made is None:
             continue
-        columns, is_looped = made
+        probe, (columns, is_looped) = result.probe, made
         kind = None if probe.kind == "call" else probe.kind
         is_number = not is_looped and not any(c.ndim for c in columns.values())
         if kind == "scalar" and is_number:
             for field, column in columns.items():
                 # A single value keeps its name, also beside the count of a loop.
-                is_single = len(probe.fields) == 1 and field not in ("count", "present")
+                is_single = len(probe.fields) == 1 and field == result.labels(name)[0]
                 numbers[name if is_single else f"{name}/{field}"] = column
             continue
         # The rows of call n follow those of call n - 1. Where the number of rows varies
@@ -98,32 +87,26 @@ def make_rows(
 
 
 def _select_recorded(
-    probe: Probe, name: str, value: Any, axes: tuple[str, ...]
+    name: str, result: ProbeResult
 ) -> tuple[dict[str, np.ndarray], bool] | None:
     """Return the recorded columns and whether their first axis is a loop; or None."""
-    named = dataclasses.replace(probe, name=name)
+    axes, mark = result.axes, result.mark
+    if mark is not None and not mark.any():
+        return None
     loops = axes.count("steps")
     mask: np.ndarray | None = None
-    if isinstance(value, MaskedValues):
-        present = np.asarray(value.present)
-        if not present.any():
-            return None
-        # A mark with no axis but the loops' says which rounds recorded at all; with
-        # more axes it belongs to lanes and stays a column.
-        if present.ndim <= len(axes) and set(axes[: present.ndim]) <= {"steps"}:
-            mask = present
-            value = value.values
-    elif isinstance(value, LastValues):
-        count = np.asarray(value.count)
-        if not count.any():
-            return None
-        if count.ndim:
-            # Lanes whose loop never ran have no value: zeros would look like one.
-            value = LastValues(_blank_missing(value.values, count > 0), count)
-        elif loops:
-            # The rounds of a scan inside the last round: the count is not one of them.
-            value = value.values
-    columns = fields_of(named, value)
+    # A mark with no axis but the loops' says which rounds recorded at all; with more
+    # axes it belongs to lanes and stays a column.
+    if result.mark_kind == "present" and set(axes[: mark.ndim]) <= {"steps"}:
+        mask = mark if mark.ndim <= len(axes) else None
+    # Of a scan inside the last round of a loop, the count is not one of its rounds.
+    is_count = result.mark_kind == "count"
+    is_hidden = mask is not None or (is_count and bool(loops) and not mark.ndim)
+    columns = result.columns(name, with_mark=not is_hidden)
+    if is_count and mark.ndim:
+        # Lanes whose loop never ran have no value: zeros would look like one.
+        for field in columns.keys() - {result.mark_label(name)}:
+            columns[field] = _blank_missing(columns[field], mark > 0)
     if not loops:
         return columns, False
     columns = {field: _steps_first(column, axes) for field, column in columns.items()}
@@ -136,7 +119,7 @@ def _select_recorded(
         shape = mask.shape + (1,) * (loops - mask.ndim)
         chosen = np.broadcast_to(mask.reshape(shape), lead).reshape(-1)
         flat = {field: column[chosen] for field, column in flat.items()}
-    if "devices" in axes and probe.kind == "scalar":
+    if "devices" in axes and result.probe.kind == "scalar":
         flat = _split_devices(flat)
     return flat, True
 
@@ -159,14 +142,9 @@ def _split_devices(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return split
 
 
-def _blank_missing(values: Any, present: np.ndarray) -> Any:
+def _blank_missing(array: np.ndarray, present: np.ndarray) -> np.ndarray:
     """Replace the values of absent lanes by NaN; integers become float64."""
-
-    def blank(value: Any) -> np.ndarray:
-        array = np.asarray(value)
-        if array.dtype.kind in "biu":
-            array = array.astype(np.float64)
-        wide = present.reshape(*present.shape, *[1] * (array.ndim - present.ndim))
-        return np.where(wide, array, np.array(np.nan, array.dtype))
-
-    return jax.tree.map(blank, values)
+    if array.dtype.kind in "biu":
+        array = array.astype(np.float64)
+    wide = present.reshape(*present.shape, *[1] * (array.ndim - present.ndim))
+    return np.where(wide, array, np.array(np.nan, array.dtype))

@@ -12,7 +12,6 @@ from ._results import (
     LastValues,
     MaskedValues,
     ProbeResult,
-    fields_of,
     name_results,
     to_value,
 )
@@ -30,7 +29,6 @@ __all__ = [
     "TracedFunction",
     "collect",
     "emit",
-    "fields_of",
     "frame",
     "name_results",
     "pack_records",

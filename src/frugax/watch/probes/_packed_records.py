@@ -7,7 +7,6 @@ splits again.
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from jax import lax
 
 from ._bundle import is_small, join
 from ._probe import Probe
-from ._results import ProbeResult, name_results, to_value
+from ._results import ProbeResult, name_results
 
 # Larger values leave as outputs of their own, since packing copies.
 _MAX_PACKED = 4096
@@ -76,19 +75,6 @@ class PackedRecords:
         return _probes(self.layout)
 
     @property
-    def axes(self) -> Mapping[str, tuple[str, ...]]:
-        """The meaning of each record's first axes, outermost first, before the user's.
-
-        `"steps"` of a scan, `"lanes"` of a `vmap`, `"devices"` of a `shard_map`.
-        """
-        return {entry.name: entry.axes for entry in self.layout}
-
-    @property
-    def rounds(self) -> Mapping[str, int]:
-        """The number of leading axes of each record that are steps of a loop."""
-        return {entry.name: _leading_steps(entry.axes) for entry in self.layout}
-
-    @property
     def nbytes(self) -> int:
         """The bytes on the device."""
         return sum(x.nbytes for x in self._outputs())
@@ -97,23 +83,23 @@ class PackedRecords:
         """Whether the device has computed all values."""
         return all(x.is_ready() for x in self._outputs())
 
-    def fetch(self) -> dict[str, Any]:
-        """Wait for the values; return copies as NumPy arrays, as `collect` does."""
+    def fetch(self) -> dict[str, ProbeResult]:
+        """Wait for the values; return them as copies in NumPy arrays."""
         words = None
         if self.words is not None:
             # A copy: on CPU `np.asarray` is a view of JAX's buffer and would keep it
             # alive.
             words = np.array(self.words)
         arrays = [np.array(x) for x in self.arrays]
-        found: dict[str, Any] = {}
+        found: dict[str, ProbeResult] = {}
         for entry in self.layout:
             read = functools.partial(_read, words, arrays)
             mark = None
             if entry.mark is not None:
                 mark = read(entry.mark)
             values = tuple(map(read, entry.values))
-            found[entry.name] = to_value(
-                ProbeResult(entry.probe, entry.mark_kind, mark, values, entry.axes)
+            found[entry.name] = ProbeResult(
+                entry.probe, entry.mark_kind, mark, values, entry.axes
             )
         return found
 
@@ -190,7 +176,3 @@ def _read(words: Any, arrays: list[np.ndarray], place: _Place) -> np.ndarray:
 @functools.lru_cache(maxsize=256)
 def _probes(layout: tuple[_Entry, ...]) -> Mapping[str, Probe]:
     return {entry.name: entry.probe for entry in layout}
-
-
-def _leading_steps(axes: tuple[str, ...]) -> int:
-    return len(list(itertools.takewhile(lambda axis: axis == "steps", axes)))

@@ -5,7 +5,7 @@ loop also say which values exist.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -69,6 +69,33 @@ class ProbeResult:
         """Return the result once its arrays have this axis before the others."""
         return dataclasses.replace(self, axes=(axis, *self.axes))
 
+    def labels(self, name: str) -> tuple[str, ...]:
+        """Return the names of its fields in a record of this name."""
+        fields = self.probe.fields
+        return fields if len(fields) > 1 else (next(iter(fields), "") or name,)
+
+    def mark_label(self, name: str) -> str:
+        """Return the name of its mark: "present" or "count", unless a field has it."""
+        free, number = self.mark_kind, 0
+        while free in self.labels(name):
+            number += 1
+            free = f"{self.mark_kind}.{number}"
+        return free
+
+    def columns(self, name: str, *, with_mark: bool = True) -> dict[str, np.ndarray]:
+        """Return its arrays on the host by the names of its fields.
+
+        Args:
+            name: the name of the record, which is that of a single value.
+            with_mark: whether an array that says which values are present, or the
+                number of rounds of a `while` loop, is a column as well.
+        """
+        found = dict(zip(self.labels(name), map(np.asarray, self.values), strict=True))
+        is_count = self.mark_kind == "count"
+        if with_mark and self.mark is not None and (is_count or self.mark.ndim):
+            found[self.mark_label(name)] = np.asarray(self.mark)
+        return found
+
     def blank(self) -> "ProbeResult":
         """Return zeros that are marked as missing, for a part that does not run."""
         return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self)
@@ -87,28 +114,6 @@ def to_value(result: ProbeResult) -> Any:
             return LastValues(value, result.mark)
         case _:
             return value
-
-
-def fields_of(probe: Probe, value: Any) -> dict[str, np.ndarray]:
-    """Return the arrays of a record by name, in the order of the probe's fields.
-
-    Args:
-        probe: the probe that made the record.
-        value: the record as `collect` gives it: an array, a dict of arrays, or either
-            with a mark. A mark that is an array becomes a column "present" or "count".
-    """
-    marks: dict[str, np.ndarray] = {}
-    if isinstance(value, MaskedValues):
-        present = np.asarray(value.present)
-        if present.ndim:
-            marks = {"present": present}
-        value = value.values
-    elif isinstance(value, LastValues):
-        marks, value = {"count": np.asarray(value.count)}, value.values
-    if isinstance(value, Mapping):
-        return {name: np.asarray(array) for name, array in value.items()} | marks
-    name = next(iter(probe.fields), "") or probe.name
-    return {name: np.asarray(value)} | marks
 
 
 def name_results(results: Sequence[ProbeResult]) -> dict[str, ProbeResult]:
