@@ -1,7 +1,6 @@
 """Programs are planned for targets; a program that does not fit reports its needs."""
 
 import dataclasses
-import itertools
 import re
 from typing import get_args
 from xml.etree import ElementTree as ET
@@ -215,18 +214,21 @@ def test_the_largest_batch_fits_and_a_larger_one_does_not():
 
 def test_the_search_equals_an_exhaustive_search():
     workload = fit.Workload.of(loss, ARGS)
-    micro_batches = (1,)
     limit = fx.MemoryBudget("1MiB")
-    found = fit.search(workload, EIGHT, limit, micro_batches=micro_batches)
+    found = fit.search(workload, EIGHT, limit)
     alone = []
     kinds: tuple[LayoutKind, ...] = ("data", "fully-sharded", "tensor")
-    for kind, parts in itertools.product(kinds, micro_batches):
-        one = dataclasses.replace(workload, layout=kind, micro_batches=parts)
+    for kind in kinds:
+        one = dataclasses.replace(workload, layout=kind)
         alone += fit.compare(one, [EIGHT], limit).rows
     best = min((r for r in alone if r.fits), key=lambda r: fit.cost(r, EIGHT))
     assert fit.cost(found.rows[0], EIGHT) == fit.cost(best, EIGHT)
     with refuses(ConfigError, "mesh", "over"):
         fit.search(workload, EIGHT, limit, over=("mesh",))
+    with refuses(ConfigError, "TrainStep"):
+        fit.search(workload, EIGHT, limit, over=("batch",))
+    with refuses(ConfigError, "micro_batches", "TrainStep"):
+        dataclasses.replace(workload, micro_batches=2)
 
 
 def measured_step(ws, x):
@@ -281,10 +283,9 @@ def test_the_search_finds_the_cheapest_of_small_cases(seed):
     limit = int(plain.predicted * rng.uniform(0.3, 1.1))
     budget = fx.MemoryBudget(limit_bytes=limit, kind="total")
     alone = []
-    for kind, parts in itertools.product(get_args(LayoutKind), (1, 2, 4, 8)):
-        if rows % (parts * target.num_devices) == 0:
-            one = dataclasses.replace(workload, layout=kind, micro_batches=parts)
-            alone += fit.compare(one, [target], budget).rows
+    for kind in get_args(LayoutKind):
+        one = dataclasses.replace(workload, layout=kind)
+        alone += fit.compare(one, [target], budget).rows
     fitting = [fit.cost(r, target) for r in alone if r.fits]
     if not fitting:
         with pytest.raises(InfeasibleBudgetError) as caught:

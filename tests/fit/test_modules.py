@@ -10,9 +10,7 @@ from flax import nnx
 
 import frugax as fx
 from frugax import fit
-from frugax.errors import ConfigError
 from frugax.targets import Target
-from refusals import refuses
 from tiers import mostly_thorough
 
 ONE = Target.of_devices(jax.devices()[:1])
@@ -132,8 +130,6 @@ def test_a_batch_of_modules_can_be_divided_and_sharded():
     eight = Target.of_devices(jax.devices())
     plan = fit.search(workload, eight, "1GiB", over=("layout",))
     assert {row.layout for row in plan.rows} == {"data", "fully-sharded", "tensor"}
-    with refuses(ConfigError, "TrainStep"):
-        fit.search(workload, eight, "1GiB", over=("batch",))
 
 
 def test_the_plan_of_a_step_is_applied_to_real_modules():

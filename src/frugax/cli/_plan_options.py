@@ -46,7 +46,7 @@ class PlanOptions:
         why: with a target: the largest arrays and their lines; those at the peak.
         largest_batch: with a target: the most rows of a batch that fit.
         search: with a target: layout, batch, remat; which of them to search over, batch
-            being the number of micro-batches.
+            being the number of micro-batches of a run or a TrainStep.
         price: with a target: price an hour: h100=2.5,l4=0.8; of a device.
         module: the subject is the name of a module; as for python -m.
         execute: with a script: make large arrays, too.

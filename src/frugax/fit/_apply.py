@@ -11,7 +11,6 @@ from frugax.capture import jit
 from frugax.targets import Target
 from frugax.train import TrainStep
 
-from ._micro_batches import AccumulatedGrad
 from ._plan import FitPlan
 from ._workload import Workload
 
@@ -26,10 +25,8 @@ def apply(
     """The planned gradient of a loss, or the step with its gradients planned.
 
     A step becomes `fx.jit(step, memory=...)` with the budget of the plan. A `TrainStep`
-    is made anew with the layout, micro-batches and budget that were chosen. Of both,
-    `report()` holds the bytes against that budget. A gradient over
-    several micro-batches is that of the whole batch if the loss is a mean over its
-    rows: the first call outside of `jit` warns where it is not.
+    is made anew with the layout, micro-batches and budget that were chosen. Of all,
+    `report()` holds the bytes against that budget.
 
     Args:
         fn: the loss, the step or the `TrainStep` that the plan was made for, or its
@@ -58,12 +55,4 @@ def apply(
         donated = fn.donate_argnums if isinstance(fn, Workload) else ()
         return jit(function, memory=row.budget, donate_argnums=donated)
     assert chosen is not None  # of a loss
-    if row.micro_batches > 1:
-        return AccumulatedGrad(
-            function,
-            chosen,
-            batch_argnum=row.batch_argnum,
-            parts=row.micro_batches,
-            **options,
-        )
     return remat.apply(function, chosen, **options)

@@ -31,8 +31,7 @@ class FitRow:
         device_flops: flops of one device, counted on the traced program.
         moved_bytes: bytes of the collectives of one device.
         layout: where arrays lie; "" if the program says so itself.
-        micro_batches: parts of the batch whose gradients are accumulated.
-        batch_argnum: the argument of the loss that they divide.
+        micro_batches: parts of the batch of a `TrainStep`.
         seconds: time to find the answer.
         step_time: the predicted time of one run; None where nothing fits.
         price: cost of an hour on all devices; None if unknown.
@@ -55,7 +54,6 @@ class FitRow:
     moved_bytes: int = 0
     layout: LayoutKind | Literal[""] = ""
     micro_batches: int = 1
-    batch_argnum: int = -1
     # Another search for the same answer takes another time.
     seconds: float = dataclasses.field(default=0.0, compare=False)
     # On a processor it depends on rates that are measured.

@@ -60,7 +60,7 @@ def plan(
             program needs without a plan; or "90% of device".
         target: a target or its name.
         options: other attributes of a `Workload`, such as `specs`, `axes`,
-            `donate_argnums`, `has_aux`, `layout` or `micro_batches`.
+            `donate_argnums`, `has_aux` or `layout`.
 
     Raises:
         InfeasibleBudgetError: it does not fit; at `needed` bytes it does.
@@ -284,7 +284,6 @@ def _answer(
         step_time=measure.step_time(compiled, target),
         layout=_layout_of(workload, target),
         micro_batches=workload.micro_batches,
-        batch_argnum=part.batch_argnum,
         seconds=time.perf_counter() - started,
         caveat=target.describe_caveats(*caveats),
         remat=plan_found,

@@ -8,6 +8,7 @@ from typing import Any, get_args
 from frugax.errors import ConfigError, InfeasibleBudgetError
 from frugax.options import check_integer
 from frugax.targets import AcceleratorRates, Target
+from frugax.train import TrainStep
 from frugax.train.distributed import LayoutKind
 
 from ._plan import (
@@ -42,11 +43,11 @@ def search(
     plus those that the target does in the time that it moves its bytes in.
 
     Args:
-        workload: the program: a loss, a function of `value_and_grad` or a `TrainStep`.
+        workload: the program: a loss, a step or a `TrainStep`.
         target: the devices.
         budget: the most bytes on one device.
-        over: the parts that vary: "layout", "batch" (micro-batches, of a loss or a
-            `TrainStep`) and "remat"; by default all that the program has.
+        over: the parts that vary: "layout", "batch" (micro-batches of a `TrainStep`)
+            and "remat"; by default all that the program has.
         micro_batches: numbers of micro-batches to try.
         on_row: called with each answer as soon as it is known.
 
@@ -57,8 +58,9 @@ def search(
         ConfigError: `over` names something else, or the program fixes its shardings.
         InfeasibleBudgetError: no combination fits.
     """
+    is_divided = isinstance(workload.fn, TrainStep)
     if over is None:
-        over = [n for n in _DIMENSIONS if n != "batch" or not workload.is_step]
+        over = [n for n in _DIMENSIONS if n != "batch" or is_divided]
     if unknown := [name for name in over if name not in _DIMENSIONS]:
         raise ConfigError(
             f"cannot search over {unknown[0]!r}: choose from {', '.join(_DIMENSIONS)}."
@@ -72,10 +74,11 @@ def search(
             )
         kinds = list(get_args(LayoutKind))
     if "batch" in over:
-        if workload.is_step:
+        if not is_divided:
             raise ConfigError(
-                "micro-batches divide the batch of a loss or of a TrainStep, and this "
-                "is a step of your own: search layout,remat."
+                "micro-batches divide the batch of a TrainStep or of a config's run. "
+                "Search layout,remat: a plan runs chunks of the batch where that saves "
+                "memory."
             )
         rows = workload.rows
         for count in micro_batches:

@@ -29,7 +29,6 @@ from frugax.targets import Target
 from frugax.train import TrainState, TrainStep
 from frugax.train.distributed import Layout, LayoutKind
 
-from ._micro_batches import accumulate_gradient, split_shapes
 from ._step_of_arrays import as_shapes, holds_variables, take_step
 
 
@@ -55,8 +54,8 @@ class Workload:
         layout: where arrays lie if `specs` is None.
         shape: number of devices along the batch, or along batch and weights; None for
             all of them.
-        micro_batches: parts of the batch whose gradients are accumulated one by one, of
-            a loss or a `TrainStep`.
+        micro_batches: parts of the batch of a `TrainStep` whose gradients are
+            accumulated one by one.
     """
 
     fn: Callable[..., Any]
@@ -75,6 +74,12 @@ class Workload:
 
     def __post_init__(self) -> None:
         check_integer("micro_batches", self.micro_batches)
+        if self.micro_batches > 1 and not isinstance(self.fn, TrainStep):
+            raise ConfigError(
+                "micro_batches divide the batch of a TrainStep. Of losses and other "
+                "steps, leave them out: the plan runs chunks of the batch where that "
+                "saves memory."
+            )
 
     @classmethod
     def of(cls, fn: Callable[..., Any], args: Sequence[Any], **options: Any) -> Self:
@@ -304,7 +309,6 @@ class Workload:
             ConfigError: the layout or the batch does not suit the target.
         """
         placed = self.place(target)
-        parts = self.micro_batches
         if isinstance(self.fn, TrainStep):
             try:
                 with target.tracing():
@@ -313,37 +317,20 @@ class Workload:
                 raise ConfigError(f"{target}: {e}") from e
             part = PlannedPart(described.objective, described.args, 0, has_aux=True)
             return part, described.program
-        if parts > 1:
-            self._check_one_batch()
-        shapes = split_shapes(placed, self.batch_argnum, parts)
-        part = PlannedPart(
-            self._in_mesh(self.fn, placed),
-            shapes,
-            self.argnums,
-            self.has_aux or self.changes_variables,
-            self.batch_argnum % len(placed),
-            parts,
-        )
+        loss = self._in_mesh(self.fn, placed)
+        has_aux = self.has_aux or self.changes_variables
+        part = PlannedPart(loss, placed, self.argnums, has_aux)
 
         def build(value_and_grad: Callable[..., Any]) -> Callable[..., Any]:
-            return self._in_mesh(part.differentiate(value_and_grad), placed)
+            grad = value_and_grad(loss, self.argnums, has_aux=has_aux)
+            return self._in_mesh(grad, placed)
 
         return part, remat.EnclosingProgram(
             build=build, args=placed, donate_argnums=self.donate_argnums
         )
 
     def trace(self, target: Target) -> TracedStep:
-        """The step on the devices of a target, with its gradients marked.
-
-        Raises:
-            ConfigError: there are several micro-batches, which only losses and
-                `TrainStep`s are divided into.
-        """
-        if self.micro_batches > 1:
-            raise ConfigError(
-                "micro-batches divide the batch of a loss or of a TrainStep; chunks of "
-                "the batch of a step are found by its plan. Leave micro_batches out."
-            )
+        """The step on the devices of a target, with its gradients marked."""
         placed = self.place(target)
         with target.tracing():
             return TracedStep.trace(
@@ -367,23 +354,10 @@ class PlannedPart:
     args: tuple[Any, ...]
     argnums: int | tuple[int, ...]
     has_aux: bool
-    # Of the loss's arguments, the one that is divided into parts.
-    batch_argnum: int = -1
-    parts: int = 1
 
     def apply(self, plan: "remat.RematPlan") -> "remat.PlannedGrad":
         """Its value and gradients by a plan."""
         return remat.apply(self.loss, dataclasses.replace(plan, has_aux=self.has_aux))
-
-    def differentiate(self, value_and_grad: Callable[..., Any]) -> Callable[..., Any]:
-        """Its value and gradients, by JAX's transform or one in the place of it."""
-        return accumulate_gradient(
-            value_and_grad(self.loss, self.argnums, has_aux=self.has_aux),
-            self.argnums,
-            has_aux=self.has_aux,
-            batch_argnum=self.batch_argnum,
-            parts=self.parts,
-        )
 
 
 def _is_spec(x: Any) -> bool:

@@ -1,20 +1,11 @@
 from ._build import Metrics as Metrics
-from ._check_parts import (
-    AccumulationWarning as AccumulationWarning,
-    check_mean as check_mean,
-)
+from ._check_parts import AccumulationWarning as AccumulationWarning
 from ._gradients import (
     LossScale as LossScale,
     Precision as Precision,
 )
 from ._make_step import make_train_step as make_train_step
-from ._micro_batches import (
-    PartResult as PartResult,
-    Weighted as Weighted,
-    accumulate as accumulate,
-    first_part as first_part,
-    is_single_key as is_single_key,
-)
+from ._micro_batches import Weighted as Weighted
 from ._model_parts import StaticPart as StaticPart, is_trainable as is_trainable
 from ._state import (
     TrainState as TrainState,

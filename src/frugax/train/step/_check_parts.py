@@ -41,7 +41,7 @@ class AccumulationWarning(UserWarning):
     """A loss or metric is not a mean over rows, as `accum` takes it to be."""
 
 
-def check_mean(
+def _check_mean(
     evaluate: Callable[[PyTree, PyTree], PartResult],
     state: PyTree,
     batch: PyTree,
@@ -98,8 +98,8 @@ def check_mean(
             f"{parts} micro-batches divide this batch so that the loss of part {part} "
             f"(counted from 0) is {losses[part]}, although that of the whole batch is "
             "finite. A part may have no valid row: return train.Weighted(total, "
-            "weight) from the loss of a training step, such as the sum over the valid "
-            "rows and their number."
+            "weight) from the loss, such as the sum over the valid rows and their "
+            "number."
         )
     differing: list[str] = []
     for name, value in expected.items():
@@ -119,7 +119,7 @@ def check_mean(
         remedy = (
             "It averages the parts of a batch, so a loss must be a mean over rows; "
             "where they count unequally, as in a mean over valid tokens, return "
-            "train.Weighted(total, weight) from the loss of a training step."
+            "train.Weighted(total, weight) from the loss."
         )
     warn_at_call_site(
         f"dividing the batch into {parts} micro-batches changes the step: on this "
@@ -170,7 +170,7 @@ def check_parts(
         _, aux = objective(state.params, Inputs(batch, rest=state.rest))
         return PartResult(aux.metrics, aux.weights)
 
-    check_mean(
+    _check_mean(
         evaluate,
         state,
         batch,

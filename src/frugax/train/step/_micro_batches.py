@@ -1,7 +1,7 @@
 """Divide the batch of a step into micro-batches, and add up their gradients.
 
 `accumulate` is the one place that decides which rows, random keys and weights a
-micro-batch has: training steps use it, and so do plans of losses and steps of others.
+micro-batch has.
 """
 
 import dataclasses
@@ -185,7 +185,7 @@ def divide(batch: PyTree, parts: int) -> Callable[[Any], PyTree]:
         )
 
     def take(leaf: Any, number: Any) -> Any:
-        if is_single_key(leaf):
+        if _is_single_key(leaf):
             return jax.random.fold_in(leaf, number)
         if not jnp.ndim(leaf):
             return leaf
@@ -221,7 +221,7 @@ def regroup_rows(batch: PyTree, parts: int) -> PyTree:
     return jax.tree.map(regroup, batch)
 
 
-def is_single_key(x: Any) -> bool:
+def _is_single_key(x: Any) -> bool:
     """Return whether a leaf is one key of `jax.random.key`."""
     is_key = jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key)
     return is_key and jnp.ndim(x) == 0
