@@ -138,6 +138,36 @@ def test_the_last_call_is_kept_and_of_long_steps_each(
     assert watcher.losses.tally("scalar").lost == 0
 
 
+@pytest.mark.parametrize("size", [3, 100_000])
+@pytest.mark.parametrize("kind", [dict, np.array])
+def test_the_last_record_is_of_its_call_though_its_arguments_change(
+    journal, kind, size
+):
+    # Short steps, of which most run bare: the last is recorded when the run ends.
+    with watch.Watcher(journal, OverheadBudget("1%")) as watcher:
+
+        @watch.jit
+        def count(given):
+            x = given["x"] if isinstance(given, dict) else given
+            watch.record("x", x[0])
+            watch.norms("n", [x[:3]] * 20)
+            return x + 1
+
+        given = {"x": jnp.zeros(size)} if kind is dict else np.zeros(size, np.float32)
+        for step in range(4001):
+            x = count(given)
+            if kind is dict:
+                given["x"] = x
+            else:  # JAX may read the array itself until the call has ended
+                x.block_until_ready()
+                given[:] = step + 1
+            if step == 3000:
+                time.sleep(0.6)
+    back = finished(watcher, journal)
+    np.testing.assert_array_equal(back["x"], back.steps)
+    assert back.steps[-1] == 4000
+
+
 def test_thinning_is_even_from_the_first_row_and_said(journal):
     """A clock on which each step takes 1 ms, however busy the machine is."""
     clock = Clock()

@@ -19,6 +19,11 @@ NEVER = 1 << 62
 Program: TypeAlias = Callable[[int, Any, Any], Any]
 # Records that a function may keep before it asks again.
 _MAX_REST = 64
+# NumPy arrays that may be copied at each call: more take longer than a record.
+_MAX_COPIED = 32 * 1024
+# Seconds to take arguments out of containers that may change; measured for 20 leaves.
+_FREEZE_S = 3e-6
+_FIXED = (jax.Array, np.generic, int, float, complex, str, bytes, type(None))
 
 
 class CallSchedule(Series):
@@ -46,8 +51,10 @@ class CallSchedule(Series):
         self.gate_s = gate_s
         self.variants = variants
         self._queue = queue
-        # Step and arguments of the newest call that ran bare.
-        self._bare_call: tuple[int, tuple[Any, ...], dict[str, Any]] | None = None
+        # Step and arguments of the newest call that ran bare; where the caller may
+        # change them before the records are made, their leaves and structure.
+        self._bare_call: tuple[int, Any, Any] | None = None
+        self._has_fixed_arguments = self._can_hold_arguments = True
 
     @property
     def switches(self) -> bool:
@@ -62,6 +69,8 @@ class CallSchedule(Series):
         if self._rate.records_all or not self._rate.every:
             return False
         if variants.donates or variants.records_always or not variants.has(QUIET):
+            return False
+        if not self._can_hold_arguments:
             return False
         # Processes of one program must all run the same one at each call.
         if jax.process_count() > 1:
@@ -81,6 +90,7 @@ class CallSchedule(Series):
         each_s = self.variants.recording_s(call_s)
         if self.switches:
             each_s = (SWITCH_S + each_s) / self.stride
+            each_s += 0.0 if self._has_fixed_arguments else _FREEZE_S
         if self._rate.planned is not None:
             every = next(filter(None, self._rate.planned), 0)
             return self.calls / every * each_s if every else 0.0
@@ -124,6 +134,8 @@ class CallSchedule(Series):
         held, self._bare_call = self._bare_call, None
         if held is not None:
             step, args, kwargs = held
+            if not self._has_fixed_arguments:
+                args, kwargs = jax.tree.unflatten(kwargs, args)
             arrays = [
                 x for x in jax.tree.leaves((args, kwargs)) if isinstance(x, jax.Array)
             ]
@@ -138,13 +150,15 @@ class CallSchedule(Series):
             entry.is_pinned = True
             self._queue(entry)
 
-    def rest(self, step: int) -> tuple[int, Program]:
+    def rest(self, step: int, args: Any, kwargs: Any) -> tuple[int, Program]:
         """Return which call asks next, and what runs until then."""
-        rate, variants, stride = self._rate, self.variants, self.stride
+        rate, variants = self._rate, self.variants
         if rate.records_all or rate.planned is not None or variants.records_always:
             return 0, variants.call_bare
         if not rate.every:
             return NEVER, variants.call_bare
+        self._look_at(args, kwargs)
+        stride = self.stride
         last = step + _MAX_REST * stride
         if variants.has(LOUD) and rate.keeps_all:
             return 0, variants.call_bare
@@ -158,9 +172,24 @@ class CallSchedule(Series):
             return min(last, step - step % stride + stride), self._hold_and_call
         return last, self._make_recording()
 
+    def _look_at(self, args: Any, kwargs: Any) -> None:
+        """Look whether the caller may change arguments like these, and how large."""
+        is_fixed = _is_fixed((args, *kwargs.values()))
+        if is_fixed is not self._has_fixed_arguments:
+            self._bare_call = None  # it was held in the other form
+            self._has_fixed_arguments = is_fixed
+        leaves = () if is_fixed else jax.tree.leaves((args, kwargs))
+        nbytes = sum(x.nbytes for x in leaves if isinstance(x, np.ndarray))
+        self._can_hold_arguments = nbytes <= _MAX_COPIED
+
     def _hold_and_call(self, step: int, args: Any, kwargs: Any) -> Any:
         # Before the call: the arguments of the call before it are freed now.
-        self._bare_call = step, args, kwargs
+        if self._has_fixed_arguments:
+            self._bare_call = step, args, kwargs
+        else:
+            leaves, tree = jax.tree.flatten((args, kwargs))
+            copies = [x.copy() if isinstance(x, np.ndarray) else x for x in leaves]
+            self._bare_call = step, copies, tree
         return self.variants.bare(*args, **kwargs)
 
     def _make_recording(self) -> Program:
@@ -184,3 +213,10 @@ class CallSchedule(Series):
             return out
 
         return call
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether nobody can change a value in place, such as a dict or a NumPy array."""
+    if isinstance(value, tuple):
+        return all(map(_is_fixed, value))
+    return isinstance(value, _FIXED)

@@ -179,7 +179,7 @@ class WatchedFunction:
                 variants.compile(args, kwargs)
             watcher.compile_s += time.perf_counter() - began
         schedule.begin(step, watcher.clock())
-        until, program = schedule.rest(step)
+        until, program = schedule.rest(step, args, kwargs)
         if not variants.records_always:
             self._ahead = until, now_seen, program
         return out

@@ -144,10 +144,13 @@ class Recorder:
     @property
     def is_over_limit(self) -> bool:
         """Whether more entries or bytes wait than allowed."""
-        if len(self) > self._max_entries:
-            return True
-        nbytes = self._bytes + sum(rows.nbytes for rows in self._waiting_rows())
-        return nbytes > _MAX_PENDING_BYTES
+        count, nbytes = len(self._entries) + self._in_hand, self._bytes
+        for rows in self._waiting_rows():
+            count += len(rows)
+            nbytes += rows.nbytes
+        return count + len(self._late) > self._max_entries or (
+            nbytes > _MAX_PENDING_BYTES
+        )
 
     def add(self, entry: Entry) -> None:
         """Append an entry; returns at once."""
