@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -153,7 +154,9 @@ def test_the_last_record_is_of_its_call_though_its_arguments_change(
             watch.norms("n", [x[:3]] * 20)
             return x + 1
 
-        given = {"x": jnp.zeros(size)} if kind is dict else np.zeros(size, np.float32)
+        given: Any = np.zeros(size, np.float32)
+        if kind is dict:
+            given = {"x": jnp.zeros(size)}
         for step in range(4001):
             x = count(given)
             if kind is dict:
