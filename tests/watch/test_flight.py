@@ -48,6 +48,18 @@ def test_a_nan_writes_the_flight_record_up_to_it(journal, tmp_path):
     assert records["w/a"][last].tolist() == [7, 7, 7]
 
 
+def test_what_was_kept_does_not_change_later(journal, tmp_path):
+    recorder, state, weights = FlightRecorder(4), {}, np.zeros(2)
+    for step in range(3):
+        weights += 1
+        state["loss"] = float(step)
+        recorder.keep(step, {"state": state, "w": weights})
+    recorder.write(journal, "a look")
+    records = flight_of(journal, tmp_path / "journal")
+    assert records["w"].tolist() == [[1, 1], [2, 2], [3, 3]]
+    assert records["state/loss"].tolist() == [0, 1, 2]
+
+
 def test_it_writes_once_until_all_is_well_again(journal):
     recorder = FlightRecorder(3)
     wrote = []

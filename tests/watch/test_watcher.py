@@ -134,13 +134,18 @@ def test_a_new_name_in_every_call_costs_no_more_than_the_last(journal, monkeypat
     assert len(looks) <= 2 * 50
 
 
-def test_a_recorded_number_does_not_change_later(journal):
+@pytest.mark.parametrize("thinned", [False, True])
+def test_a_recorded_number_does_not_change_later(journal, thinned):
     watcher = watch.Watcher(journal, OverheadBudget(share=0.0))
-    mutable = np.array(1.0)
-    watcher.record(1, {"x": mutable})
-    mutable[...] = 2.0
+    mutable = np.array(0.0)
+    for step in range(3):
+        mutable[...] = step
+        watcher.record(step, {"x": mutable})
+        if thinned:
+            watcher._series["x",].found = 1 << 14
+    mutable[...] = 7.0
     watcher.finish()
-    assert watcher.latest == {"x": 1.0}
+    assert watcher.latest == {"x": 2.0}
 
 
 def test_a_record_that_only_the_journal_can_refuse_does_not_block_the_others(journal):

@@ -82,8 +82,13 @@ class FlightRecorder:
             values: a pytree of arrays that are not donated to a later call, or records
                 of a program. A record larger than `max_bytes` is not kept.
         """
-        nbytes = getattr(values, "nbytes", None)
-        if nbytes is None:
+        if hasattr(values, "fetch"):  # records of a program
+            nbytes = values.nbytes
+        else:
+            # As they are now: the caller may go on with the containers, and with arrays
+            # of NumPy.
+            copied = lambda x: x.copy() if isinstance(x, np.ndarray) else x
+            values = jax.tree.map(copied, values)
             leaves = jax.tree.leaves(values)
             nbytes = sum(getattr(leaf, "nbytes", 8) for leaf in leaves)
         if nbytes > self._max_bytes:

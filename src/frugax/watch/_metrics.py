@@ -2,10 +2,16 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 from jax.core import Tracer
 
 from .journal import as_number, is_real
+
+
+def is_fixed(value: Any) -> bool:
+    """Whether nobody can change a metric in place, as an array of NumPy or torch."""
+    return isinstance(value, int | float | np.generic | jax.Array)
 
 
 def check_metric(name: str, value: Any) -> Any:

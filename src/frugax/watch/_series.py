@@ -95,11 +95,13 @@ class MetricSeries(Series):
     Attributes:
         counted: calls so far whose cost and thinning have been counted.
         skips: calls that were thinned out since the last record.
+        has_checked_names: whether a journal takes the names of the metrics.
     """
 
     def __init__(self, rate: Rate) -> None:
         super().__init__(rate)
         self.counted = self.skips = 0
+        self.has_checked_names = False
 
     def count(self, now: float) -> bool:
         """Count a call; returns whether it is thinned out."""

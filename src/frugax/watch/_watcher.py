@@ -21,7 +21,7 @@ from ._current import announce_change, close_at_exit, enter, leave
 from ._entries import ProgramRecords, StepMetrics
 from ._event import Kind, Sink
 from ._flight_recorder import FlightRecorder
-from ._metrics import check_metric
+from ._metrics import check_metric, is_fixed
 from ._program_rows import class_of
 from ._program_variants import ProgramVariants
 from ._rate import Level, Rate
@@ -234,8 +234,14 @@ class Watcher(AbstractContextManager["Watcher"]):
         is_thinned_out = series.count(now)
         if series.stride > 1:
             self._thinned[series] = None
+        may_change = not all(map(is_fixed, metrics.values()))
+        if may_change:  # remembered as they are now, which the quick way does not do
+            series.next_look = 0
         if is_thinned_out:
-            series.skipped = step, dict(metrics)
+            kept = dict(metrics)
+            if may_change:
+                kept = {name: check_metric(name, value) for name, value in kept.items()}
+            series.skipped = step, kept
             series.skips += 1
         else:
             self._add(step, metrics, series, may_be_thinned=not self.rate.keeps_all)
@@ -273,6 +279,7 @@ class Watcher(AbstractContextManager["Watcher"]):
                     "or another name."
                 )
             names |= self._last_names
+            check_names(names)
         else:
             step = as_step(step)
             previous = self._previous_step()
@@ -282,7 +289,9 @@ class Watcher(AbstractContextManager["Watcher"]):
                     "back: threads that count for themselves need runs of their own, "
                     "and a run from a checkpoint needs Journal.rewind."
                 )
-        check_names(names)
+        if not series.has_checked_names:
+            check_names(names)
+            series.has_checked_names = True
         # Checked here and not when it is collected, so that the error points at the
         # line that records the value.
         kept = {name: check_metric(name, value) for name, value in metrics.items()}
