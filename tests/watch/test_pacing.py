@@ -81,8 +81,12 @@ def test_the_pace_rises_while_collecting_costs_too_much_and_falls_later():
 class CostlyNumber(float):
     """A number that takes some time to look at while it is recorded."""
 
-    def __new__(cls, clock, seconds):
-        made = super().__new__(cls, 1.0)
+    _clock: Clock
+    _seconds: float
+
+    @classmethod
+    def of(cls, clock, seconds):
+        made = cls(1.0)
         made._clock, made._seconds = clock, seconds
         return made
 
@@ -300,7 +304,7 @@ def test_a_record_that_costs_a_tenth_of_a_step_thins_short_steps(
     clock = Clock()
     watcher = watch.Watcher(journal, OverheadBudget("1%"), clock=clock)
     watcher.recorder.has_started = True  # no thread: collected below
-    costly = CostlyNumber(clock, seconds=step_s / 10)
+    costly = CostlyNumber.of(clock, seconds=step_s / 10)
     for step in range(40_000 if thinned else 400):
         clock.now += step_s
         watcher.record(step, {"x": costly})
@@ -380,7 +384,7 @@ def test_a_run_that_records_by_hand_is_judged_by_the_time_counted(seconds, verdi
     watcher = watch.Watcher(None, OverheadBudget("1%"), clock=clock)
     for step in range(100):
         clock.now += 10.0
-        watcher.record(step, {"x": CostlyNumber(clock, seconds)})
+        watcher.record(step, {"x": CostlyNumber.of(clock, seconds)})
     (spend,) = watcher.report().spends
     assert spend.verdict is verdict
     assert "calls of the watcher took" in spend.source
