@@ -370,6 +370,9 @@ def test_torch_names_its_alternative():
         MLP.compile(MemoryBudget("1MiB"), fx.TorchBackend())
 
 
+RESHAPED = fx.op("reshape", shape=(4, -1))
+
+
 def mixed_rows():
     hidden = models.Linear(16)(models.IOKey("input"))
     return models.Model.create(output=hidden - hidden.mean(axis=0, keepdims=True))
@@ -378,12 +381,14 @@ def mixed_rows():
 @pytest.mark.parametrize(
     "model",
     [
-        models.Model(models.Linear(8), models.BatchNorm()),
-        models.Model(models.Linear(8), models.Dropout(0.5)),
-        mixed_rows(),
-        models.Model(models.Linear(8), fx.op("reshape", shape=(4, -1))),
+        pytest.param(model, id=name, marks=[pytest.mark.thorough] * is_slow)
+        for name, model, is_slow in (
+            ("state", models.Model(models.Linear(8), models.BatchNorm()), False),
+            ("draws", models.Model(models.Linear(8), models.Dropout(0.5)), True),
+            ("mixed", mixed_rows(), False),
+            ("reshaped", models.Model(models.Linear(8), RESHAPED), True),
+        )
     ],
-    ids=["state", "draws", "mixed", "reshaped"],
 )
 def test_rows_that_depend_on_each_other_give_the_numbers_of_a_whole_batch(model):
     net = Net(model, (64, 16))

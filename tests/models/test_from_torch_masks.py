@@ -115,12 +115,14 @@ def imported():
     torch.manual_seed(0)
     module = Everything()
     x, m = torch.randn(2, 5, 4), torch.rand(2, 5) > 0.4
-    return module, from_torch(module, (x, m))
+    result = from_torch(module, (x, m))
+    backends = ml.JaxBackend(), ml.TorchBackend()
+    return module, result, [ml.compile(result.model, b) for b in backends]
 
 
 @pytest.mark.parametrize("kind", ["mixed", "all", "none"])
 def test_selected_rows_are_torchs(imported, kind):
-    module, result = imported
+    module, result, compiled = imported
     assert result.certificate.max_error < 1e-5
     assert result.certificate.samples == 5  # of which two have uniform masks
     torch.manual_seed(1)
@@ -128,9 +130,8 @@ def test_selected_rows_are_torchs(imported, kind):
     m = {"mixed": m, "all": m | True, "none": m & False}[kind]
     wanted = [t.detach() for t in module(x, m).values()]
     data = {"x": x.numpy(), "m": m.numpy()}
-    for backend in (ml.JaxBackend(), ml.TorchBackend()):
-        compiled = ml.compile(result.model, backend)
-        got = compiled.evaluate(result.params, data).values()
+    for evaluate in (one.evaluate for one in compiled):
+        got = evaluate(result.params, data).values()
         for want, value, name in zip(wanted, got, module(x, m), strict=True):
             np.testing.assert_allclose(value, want, 1e-4, 1e-5, err_msg=name)
     empty_means = [torch.isnan(t).any() for t in wanted]
@@ -138,17 +139,16 @@ def test_selected_rows_are_torchs(imported, kind):
 
 
 def test_gradients_of_selected_rows_are_torchs(imported):
-    module, result = imported
+    module, result, (compiled, _) = imported
     torch.manual_seed(2)
     x, m = torch.randn(2, 5, 4, requires_grad=True), torch.rand(2, 5) > 0.5
     torch.stack([out.sum() for out in module(x, m).values()]).sum().backward()
-    compiled = ml.compile(result.model, ml.JaxBackend())
 
     def loss(x):
         out = compiled.evaluate(result.params, {"x": x, "m": m.numpy()})
         return sum(value.sum() for value in out.values())
 
-    gradient = jax.grad(loss)(x.detach().numpy())
+    gradient = jax.jit(jax.grad(loss))(x.detach().numpy())
     np.testing.assert_allclose(gradient, x.grad, 1e-3, 1e-4)
 
 
