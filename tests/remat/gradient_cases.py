@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from draws import normal
 from frugax.remat.rewrite import trace_loss
 from frugax.remat.solver import build_parts, list_candidates
 
@@ -16,21 +17,21 @@ from .checks import follow
 KEY = jax.random.key(0)
 
 
-def weights(*shapes, key=KEY):
-    keys = jax.random.split(key, len(shapes))
-    pairs = zip(keys, shapes, strict=True)
-    return [jax.random.normal(k, s) / s[0] ** 0.5 for k, s in pairs]
+def weights(*shapes, seed=0):
+    seeds = range(100 * seed, 100 * seed + len(shapes))
+    pairs = zip(seeds, shapes, strict=True)
+    return [normal(i, *s, scale=s[0] ** -0.5) for i, s in pairs]
 
 
 def residual_mlp():
-    params = [weights((32, 64), (64, 32), key=k) for k in jax.random.split(KEY, 3)]
+    params = [weights((32, 64), (64, 32), seed=i) for i in range(3)]
 
     def loss(params, x):
         for a, b in params:
             x = x + jax.nn.gelu(x @ a) @ b
         return jnp.mean(x**2)
 
-    return loss, (params, jax.random.normal(KEY, (256, 32))), {}
+    return loss, (params, normal(7, 256, 32)), {}
 
 
 def mlp_with_aux():
@@ -45,7 +46,7 @@ def mlp_with_aux():
         hits = (x.argmax(-1) == batch["y"]).mean()
         return -picked.mean(), {"accuracy": hits, "logits": x, "first": batch["y"][0]}
 
-    batch = {"x": jax.random.normal(KEY, (256, 32)), "y": jnp.arange(256) % 32}
+    batch = {"x": normal(7, 256, 32), "y": jnp.arange(256) % 32}
     return loss, (params, batch), {"has_aux": True}
 
 
@@ -59,7 +60,7 @@ def long_skips():
             back = jnp.sin(back) * skip
         return jnp.sum(back**2)
 
-    return loss, (weights(*[(32, 32)] * 6), jax.random.normal(KEY, (256, 32))), {}
+    return loss, (weights(*[(32, 32)] * 6), normal(7, 256, 32)), {}
 
 
 def several_arguments():
@@ -69,7 +70,7 @@ def several_arguments():
         return jnp.sum(x**2) / n.astype(x.dtype)
 
     ws = weights(*[(32, 32)] * 3)
-    x = jax.random.normal(KEY, (256, 32))
+    x = normal(7, 256, 32)
     return loss, (x, jnp.int32(7), ws, jnp.float32(1.5)), {"argnums": (2, 0, 3)}
 
 
@@ -80,7 +81,7 @@ def dropout():
             x = jnp.where(kept, jnp.tanh(x @ w), 0.0)
         return jnp.mean(x**2)
 
-    x = jax.random.normal(KEY, (256, 32))
+    x = normal(7, 256, 32)
     return loss, (weights(*[(32, 32)] * 3), x, jax.random.key(3)), {}
 
 
@@ -93,8 +94,8 @@ def attention():
             x = x + jax.nn.softmax(scores) @ (x @ v)
         return jnp.mean(x**2)
 
-    ws = [weights(*[(16, 16)] * 3, key=k) for k in jax.random.split(KEY, 2)]
-    return loss, (ws, jax.random.normal(KEY, (32, 16, 16))), {}
+    ws = [weights(*[(16, 16)] * 3, seed=i) for i in range(2)]
+    return loss, (ws, normal(7, 32, 16, 16)), {}
 
 
 def convolutions():
@@ -107,7 +108,7 @@ def convolutions():
         return jnp.mean(x**2)
 
     ws = [0.2 * w for w in weights((3, 3, 1, 8), *[(3, 3, 8, 8)] * 3)]
-    return loss, (ws, jax.random.normal(KEY, (64, 8, 8, 1))), {}
+    return loss, (ws, normal(7, 64, 8, 8, 1)), {}
 
 
 def custom_rules_and_loops():
@@ -123,7 +124,7 @@ def custom_rules_and_loops():
         x, _ = lax.scan(lambda c, _: (jnp.tanh(c @ ws[0]), None), x, length=3)
         return jnp.mean(x**2)
 
-    return loss, (weights(*[(32, 32)] * 3), jax.random.normal(KEY, (256, 32))), {}
+    return loss, (weights(*[(32, 32)] * 3), normal(7, 256, 32)), {}
 
 
 def equinox_model():
@@ -133,7 +134,7 @@ def equinox_model():
     def loss(params, x):
         return jnp.mean(jax.vmap(eqx.combine(params, static))(x) ** 2)
 
-    return loss, (params, jax.random.normal(KEY, (256, 16))), {}
+    return loss, (params, normal(7, 256, 16)), {}
 
 
 def flax_model():
@@ -144,7 +145,7 @@ def flax_model():
                 x = x + nn.Dense(32)(nn.relu(nn.LayerNorm()(nn.Dense(32)(x))))
             return x
 
-    x = jax.random.normal(KEY, (256, 32))
+    x = normal(7, 256, 32)
     net = Net()
 
     def loss(params, x):

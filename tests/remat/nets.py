@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from draws import normal
+
 
 def f32(*shape: int) -> jax.ShapeDtypeStruct:
     """The shape of an array of float32."""
@@ -16,6 +18,6 @@ def chain(ws, x):
     return jnp.mean(x**2)
 
 
-WS = list(jax.random.normal(jax.random.key(0), (8, 64, 64)) / 8)
-X = jax.random.normal(jax.random.key(1), (512, 64))
+WS = [normal(i, 64, 64, scale=1 / 8) for i in range(8)]
+X = normal(8, 512, 64)
 SHAPES = ([f32(64, 64)] * 8, f32(512, 64))

@@ -5,12 +5,10 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+from draws import normal
 from frugax.remat.rewrite import loop_bodies, trace_loss
 
-KEY = jax.random.key(0)
-
-
-W = jax.random.normal(KEY, (32, 32)) / 6
+W = normal(0, 32, 32, scale=1 / 6)
 
 
 def rnn(iterations=60):
@@ -18,7 +16,7 @@ def rnn(iterations=60):
         cell = lambda h, x: (jnp.tanh(h @ w + x), None)
         return jnp.sum(lax.scan(cell, jnp.zeros((16, 32)), xs)[0] ** 2)
 
-    return loss, (W, jax.random.normal(KEY, (iterations, 16, 32)))
+    return loss, (W, normal(1, iterations, 16, 32))
 
 
 def stacked_layers():
@@ -28,12 +26,11 @@ def stacked_layers():
 
         return jnp.mean(lax.scan(layer, x, layers)[0] ** 2)
 
-    keys = jax.random.split(KEY)
     layers = {
-        "in": jax.random.normal(keys[0], (12, 32, 64)) / 6,
-        "out": jax.random.normal(keys[1], (12, 64, 32)) / 8,
+        "in": normal(0, 12, 32, 64, scale=1 / 6),
+        "out": normal(1, 12, 64, 32, scale=1 / 8),
     }
-    return loss, (layers, jax.random.normal(KEY, (256, 32)))
+    return loss, (layers, normal(2, 256, 32))
 
 
 def backwards_with_results():
@@ -63,7 +60,7 @@ def dropout_from_keys():
 
         return jnp.mean(lax.scan(layer, x, jax.random.split(key, 16))[0] ** 2)
 
-    return loss, (W, jax.random.normal(KEY, (64, 32)), jax.random.key(3))
+    return loss, (W, normal(1, 64, 32), jax.random.key(3))
 
 
 def among_other_operations():
@@ -89,8 +86,8 @@ def rnn_inside_layers():
 
         return jnp.mean(lax.scan(layer, xs, ws)[0] ** 2)
 
-    ws = jax.random.normal(KEY, (6, 32, 32)) / 6
-    return loss, (ws, jax.random.normal(KEY, (20, 8, 32)))
+    ws = normal(0, 6, 32, 32, scale=1 / 6)
+    return loss, (ws, normal(1, 20, 8, 32))
 
 
 # By `make test` those that compile quickly; all by `make thorough`.

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+from draws import normal
 from frugax import MemoryBudget, jaxprs, remat
 from frugax.remat import BodyPlan, Chunk, Recompute
 from frugax.remat.rewrite import loop_bodies, trace_loss
@@ -21,9 +22,8 @@ from .checks import (
     temp_bytes,
 )
 
-KEY = jax.random.key(0)
-X = jax.random.normal(KEY, (256, 32))
-WS = jax.random.normal(KEY, (6, 2, 32, 32)) / 6
+X = normal(0, 256, 32)
+WS = normal(1, 6, 2, 32, 32, scale=1 / 6)
 
 
 def residual(w, x):
@@ -73,7 +73,7 @@ def around_a_scan():
         loop = lambda xs: lax.scan(cell, jnp.zeros((16, 32)), xs)[0]
         return jnp.sum(lax.cond(yes, loop, lambda xs: xs.mean(axis=0), xs) ** 2)
 
-    return loss, (WS[0, 0], jax.random.normal(KEY, (60, 16, 32)), jnp.bool_(True))
+    return loss, (WS[0, 0], normal(2, 60, 16, 32), jnp.bool_(True))
 
 
 MODELS = [

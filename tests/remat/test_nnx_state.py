@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
+from draws import normal
 from frugax import MemoryBudget, remat
 from frugax.errors import InfeasibleBudgetError
 from frugax.jaxprs import take_arrays
@@ -16,7 +17,7 @@ from tiers import mostly_thorough
 
 from .checks import assert_same
 
-X = jax.random.normal(jax.random.key(0), (128, 16))
+X = normal(0, 128, 16)
 BUDGET = MemoryBudget.share(0.8)
 
 
@@ -145,10 +146,11 @@ def test_calls_change_objects_as_nnx_changes_them(case):
 
 def test_a_variable_that_the_loss_creates_is_there_afterwards():
     both = remat.value_and_grad(mean_square, BUDGET)
+    plain = nnx.jit(nnx.value_and_grad(mean_square))
     ours, theirs = Sowing(), Sowing()
     for _ in range(2):  # the second call has one variable more, and its own plan
         value, _ = both(ours, X)
-        assert_same(value, nnx.value_and_grad(mean_square)(theirs, X)[0])
+        assert_same(value, plain(theirs, X)[0])
         assert_same_state([ours], [theirs])
     with refuses(ValueError, "example_args"):
         how: dict[str, Any] = {"cache": False, "first_fit": True}
@@ -207,7 +209,7 @@ def test_the_state_of_a_functional_loss_is_left_alone():
     how: dict[str, Any] = {"has_aux": True, "cache": False, "first_fit": True}
     plan = remat.plan(loss, BUDGET, (params, rest, X), **how)
     got = remat.apply(loss, plan)(params, rest, X)
-    want = jax.value_and_grad(loss, has_aux=True)(params, rest, X)
+    want = jax.jit(jax.value_and_grad(loss, has_aux=True))(params, rest, X)
     assert_same(_joined(got), _joined(want))
     assert all(a is b for a, b in zip(jax.tree.leaves(rest), before, strict=True))
 
@@ -238,7 +240,7 @@ def test_structure_tells_losses_of_modules_apart():
 
 
 def test_the_smallest_plan_of_a_refusal_changes_objects_too():
-    loss, make, how = CASES["module"]
+    loss, make, how = CASES["variables"]
     ours, theirs = make(), make()
     with refuses(InfeasibleBudgetError, "1,024") as caught:
         remat.plan(loss, MemoryBudget("1KiB"), ours, cache=False, **how)

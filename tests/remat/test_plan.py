@@ -14,6 +14,7 @@ import optax
 import pytest
 
 import forked
+from draws import normal
 from frugax import InfeasibleBudgetError, MemoryBudget, measure, remat
 from frugax.budget import Plan, Verdict
 from frugax.errors import RematUndoneError
@@ -25,13 +26,10 @@ from refusals import refuses
 
 from .checks import assert_same, follow, plan_whole, temp_bytes
 
-KEY = jax.random.key(0)
-
 
 def residual_mlp(depth=4, width=64, batch=256):
-    keys = jax.random.split(KEY, depth)
-    params = [jax.random.normal(k, (2, width, width)) / width**0.5 for k in keys]
-    x = jax.random.normal(KEY, (batch, width))
+    params = [normal(i, 2, width, width, scale=width**-0.5) for i in range(depth)]
+    x = normal(depth, batch, width)
 
     def loss(params, x):
         for w in params:
@@ -337,8 +335,8 @@ def deep_chain():
             x = jnp.tanh(x @ w)
         return jnp.mean(x**2)
 
-    ws = list(jax.random.normal(KEY, (32, 32, 32)) / 6)
-    return loss, (ws, jax.random.normal(KEY, (512, 32)))
+    ws = [normal(i, 32, 32, scale=1 / 6) for i in range(32)]
+    return loss, (ws, normal(32, 512, 32))
 
 
 def levels_of(segments):
@@ -505,7 +503,7 @@ def test_auxiliary_outputs_do_not_prevent_a_plan():
         value, total = summed(params, x)
         return value + 1e-3 * total, total  # and here a constant
 
-    params = list(jax.random.normal(jax.random.key(0), (8, 64, 64)) / 8)
+    params = [normal(i, 64, 64, scale=1 / 8) for i in range(8)]
     x = jnp.ones((512, 64))
     for loss in (summed, regularised):
         plain = jax.jit(jax.value_and_grad(loss, has_aux=True))

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+from draws import integers, normal
 from frugax import MemoryBudget, remat
 from frugax.remat import PlanParts, RowChunks
 from frugax.remat.rewrite import MixesBatchError, split_rows, trace_loss
@@ -13,8 +14,8 @@ from refusals import refuses
 from .checks import assert_same, follow, temp_bytes
 
 ROWS, WIDTH = 64, 16
-WS = list(jax.random.normal(jax.random.key(0), (4, WIDTH, WIDTH)) / 4)
-X = jax.random.normal(jax.random.key(1), (ROWS, WIDTH))
+WS = [normal(i, WIDTH, WIDTH, scale=1 / 4) for i in range(4)]
+X = normal(4, ROWS, WIDTH)
 
 
 def encode(ws, x):
@@ -56,7 +57,7 @@ def normalised_advantages(ws, x):
     return -jnp.mean(picked * lax.stop_gradient(advantage)) + jnp.var(value)
 
 
-_ACTIONS = jax.random.randint(jax.random.key(2), (ROWS,), 0, WIDTH)
+_ACTIONS = integers(5, WIDTH, ROWS)
 
 
 def with_metrics(ws, x):
@@ -95,15 +96,15 @@ def test_gradients_of_the_rows_themselves_are_the_same():
 
 
 def test_a_weight_as_long_as_the_batch_is_not_taken_for_rows():
-    square = list(jax.random.normal(jax.random.key(0), (3, ROWS, ROWS)) / 8)
-    x = jax.random.normal(jax.random.key(1), (ROWS, ROWS))
+    square = [normal(i, ROWS, ROWS, scale=1 / 8) for i in range(3)]
+    x = normal(3, ROWS, ROWS)
     step = follow(batch_norm, (square, x), PlanParts(rows=RowChunks(4, ROWS)))
     want = jax.jit(jax.value_and_grad(batch_norm))(square, x)
     assert_same(jax.jit(step)(square, x), want, 1e-4)
 
 
 def test_a_budget_that_only_chunks_of_rows_can_keep_is_met():
-    ws, x = WS[:2], jax.random.normal(jax.random.key(1), (2048, WIDTH))
+    ws, x = WS[:2], normal(1, 2048, WIDTH)
     plan = remat.plan(
         sorted_times, MemoryBudget.share(0.3), (ws, x), first_fit=True, cache=False
     )

@@ -30,15 +30,20 @@ def gpu_compiler():
         pytest.skip(compiler.problem)
 
 
-def test_a_plan_for_a_gpu_uses_its_gates_and_is_refused_on_a_cpu(
-    gpu_compiler, tmp_path
-):
+@functools.cache
+def plan_half(*, remat3):
+    """The bytes of the loss without a plan, and a plan for half; once per setting."""
+    assert jax.config.values["jax_remat3"] == remat3
     grad = jax.jit(jax.value_and_grad(loss))
     whole = measure.program(Target("h100").compile(grad, *ARGS))
     limit = MemoryBudget(limit_bytes=whole.temp_bytes // 2)
-    plan = remat.plan(
-        loss, limit, ARGS, target="h100", cache=tmp_path, divide_batch=False
-    )
+    how = {"target": "h100", "cache": False, "divide_batch": False}
+    return whole.temp_bytes, remat.plan(loss, limit, ARGS, **how)
+
+
+@pytest.mark.parametrize("remat3", [False], indirect=True)
+def test_a_plan_for_a_gpu_uses_its_gates_and_is_refused_on_a_cpu(gpu_compiler, remat3):
+    _, plan = plan_half(remat3=remat3)
     assert (plan.target, plan.platform) == ("h100", "gpu")
     assert {s.gate for s in plan.segments} == {None, "barrier"}
     assert "autotuning" in plan.caveat
@@ -72,17 +77,6 @@ def remat3(request):
     jax.config.update("jax_remat3", before)
 
 
-@functools.cache
-def plan_half(*, remat3):
-    """The bytes of the loss without a plan, and a plan for half; once per setting."""
-    assert jax.config.values["jax_remat3"] == remat3
-    target = Target("h100")
-    whole = measure.program(target.compile(jax.jit(jax.value_and_grad(loss)), *ARGS))
-    limit = MemoryBudget(limit_bytes=whole.temp_bytes // 2)
-    plan = remat.plan(loss, limit, ARGS, target=target, cache=False, divide_batch=False)
-    return whole.temp_bytes, plan
-
-
 @pytest.mark.parametrize(
     "remat3", [False, pytest.param(True, marks=pytest.mark.thorough)], indirect=True
 )
@@ -101,9 +95,8 @@ def test_each_gate_keeps_a_gpu_from_undoing_recomputation(gpu_compiler, gate, re
     assert held <= 0.6 * whole_bytes
 
 
-@pytest.mark.parametrize(
-    "remat3", [False, pytest.param(True, marks=pytest.mark.thorough)], indirect=True
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("remat3", [False, True], indirect=True)
 def test_a_checkpointed_block_is_planned_for_a_gpu(gpu_compiler, remat3):
     def blocks(ws, x):
         for up, down in ws:
