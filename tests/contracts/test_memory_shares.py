@@ -16,8 +16,8 @@ from frugax.run import Budgets, RunConfig, TrainConfig
 from frugax.targets import Target
 from refusals import refuses
 
-WEIGHTS, ROWS = [jnp.eye(32)] * 8, jnp.ones((256, 32))
-MODEL = fx.models.MLP(input_size=8, hidden_sizes=[32] * 4, output_size=3)
+WEIGHTS, ROWS = [jnp.eye(32)] * 4, jnp.ones((256, 32))
+MODEL = fx.models.MLP(input_size=8, hidden_sizes=[32] * 3, output_size=3)
 HOW = {"backend": fx.JaxBackend(), "shapes": {"input": [64, 8]}}
 CONFIG = RunConfig(name="shares", train=TrainConfig(steps=2), task="tiny_task:task")
 

@@ -1,9 +1,6 @@
 """`frugax plan train.py`: the first training step of a script, which is not run."""
 
 import json
-import os
-import subprocess
-import sys
 import textwrap
 from typing import Any
 
@@ -14,6 +11,7 @@ import optax
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+import forked
 from frugax import measure
 from frugax.capture import (
     PlannedFunction,
@@ -28,7 +26,6 @@ from refusals import assert_names, refuses
 GPU = next(c for c in installed_compilers() if c.platform == "gpu")
 needs_gpu_compiler = pytest.mark.skipif(bool(GPU.problem), reason=GPU.problem)
 
-FRUGAX = [sys.executable, "-m", "frugax.cli"]
 LARGE = (64, 64)  # with this limit
 LIMIT = 64 * 64 * 4 - 1
 
@@ -64,15 +61,8 @@ TRAIN = """
 
 
 def run(arguments, folder):
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
-    return subprocess.run(
-        [*FRUGAX, *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    return forked.frugax(*arguments, cwd=folder, env=environment)
 
 
 def write(folder, code):
@@ -184,7 +174,7 @@ def test_with_execute_values_of_large_arrays_are_there(tmp_path):
 )
 def test_a_wrong_command_line_is_refused(tmp_path, arguments, named):
     write(tmp_path, "raise SystemExit('was run')")
-    found = run(arguments, tmp_path)
+    found = forked.inline(*arguments, cwd=tmp_path)
     assert found.returncode == 2
     assert "was run" not in found.stderr
     assert found.stderr.count("\n") == 1
