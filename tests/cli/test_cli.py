@@ -39,6 +39,7 @@ def test_the_version_is_printed():
 _LOUD = "import sys\nsys.stderr.write('no driver\\n')\n"
 
 
+@pytest.mark.thorough  # as scripts: capture/test_exec.py
 @pytest.mark.skipif(bool(list(Path("/dev").glob("nvidia*"))), reason="has a GPU")
 def test_a_plugin_of_jax_without_its_gpu_is_silent(tmp_path):
     plugin = tmp_path / "jax_plugins" / "xla_cuda12"

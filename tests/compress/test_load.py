@@ -363,8 +363,13 @@ def scaled_rows(rows, columns, dtype="f4"):
     return (rng.normal(size=(rows, columns)) * sizes).astype(dtype)
 
 
-@pytest.mark.parametrize("shape", [(200, 256), (4, 5000), (1000, 7), (60, 30)])
-@pytest.mark.parametrize("dtype", ["f4", "f2", "f8"])
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        *(((200, 256), dtype) for dtype in ("f4", "f2", "f8")),
+        *((shape, "f4") for shape in ((4, 5000), (1000, 7), (60, 30))),
+    ],
+)
 def test_integers_times_steps_are_the_tensor(tmp_path, shape, dtype):
     tensor = scaled_rows(shape[0], shape[1], dtype)
     budget = SizeBudget("4.5bpw")

@@ -179,7 +179,7 @@ def test_a_memory_budget_with_a_layout_is_of_each_device(parts):
 def test_the_bytes_of_a_plan_with_a_layout_are_of_one_device(kind):
     def deep(params, batch):
         x = batch["x"]
-        for _ in range(12):
+        for _ in range(6):
             x = jnp.tanh(x @ params["w"])
         return (x**2).mean()
 

@@ -7,6 +7,7 @@ import numpy as np
 import optax
 import pytest
 
+from draws import normal
 from frugax import measure, remat
 from frugax.budget import MemoryBudget, Verdict
 from frugax.errors import BudgetExceededError, InfeasibleBudgetError
@@ -24,11 +25,8 @@ def assert_same_weights(actual, expected):
 
 
 def mlp_params(key=0):
-    keys = jax.random.split(jax.random.key(key), DEPTH)
-    scale = WIDTH**-0.5
-    return {
-        f"w{i}": scale * jax.random.normal(k, (WIDTH,) * 2) for i, k in enumerate(keys)
-    }
+    draw = lambda i: normal(100 * key + i, WIDTH, WIDTH, scale=WIDTH**-0.5)
+    return {f"w{i}": draw(i) for i in range(DEPTH)}
 
 
 def mlp_loss(params, batch):
@@ -39,8 +37,7 @@ def mlp_loss(params, batch):
 
 
 def mlp_batch(rows=512, key=1):
-    x, y = jax.random.normal(jax.random.key(key), (2, rows, WIDTH))
-    return {"x": x, "y": y}
+    return {"x": normal(key, rows, WIDTH), "y": normal(key + 1, rows, WIDTH)}
 
 
 def square(params, batch):
@@ -223,7 +220,9 @@ def test_a_step_that_never_ran_has_no_program():
         _ = step.program
 
 
-@pytest.mark.parametrize("kind", ["temp", "total"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("temp", marks=pytest.mark.thorough), "total"]
+)
 def test_the_whole_step_keeps_a_memory_budget_that_it_breaks_without_a_plan(kind):
     optimizer = optax.sgd(0.1, momentum=0.9)
     free = make_train_step(mlp_loss, optimizer)

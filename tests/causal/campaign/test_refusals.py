@@ -99,7 +99,9 @@ def test_edges_without_a_column_are_refused():
         campaign_of().tell_observations(data.select(("x", "z")))
 
 
-@pytest.mark.parametrize("edges", ["required", "forbidden"])
+@pytest.mark.parametrize(
+    "edges", ["required", pytest.param("forbidden", marks=pytest.mark.thorough)]
+)
 def test_required_edges_keep_their_variables_in_the_models(edges):
     names = ("x", "y", "z", *(f"v{i:02}" for i in range(11)))
     rng = np.random.default_rng(0)

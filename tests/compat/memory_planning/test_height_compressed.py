@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec as P
 
+from draws import normal
 from frugax import measure
 from frugax.compat.memory_planning import height_compressed_grad
 from refusals import refuses
 
-KEY = jax.random.key(0)
-WS = list(jax.random.normal(KEY, (4, 2, 64, 64)) / 8)
-X = jax.random.normal(KEY, (256, 64))
+WS = [normal(i, 2, 64, 64, scale=1 / 8) for i in range(4)]
+X = normal(4, 256, 64)
 
 
 def loss(ws, x):
