@@ -23,7 +23,6 @@ from jax.sharding import PartitionSpec as P
 from frugax import fit, measure, remat
 from frugax.budget import MemoryBudget
 from frugax.errors import InfeasibleBudgetError
-from frugax.jaxprs import flops
 from frugax.targets import Target
 
 POLICIES = ("nothing_saveable", "dots_with_no_batch_dims_saveable", "dots_saveable")
@@ -181,15 +180,12 @@ def plan_decoders(given: argparse.Namespace) -> Figures:
             plain = 0
             for policy in (None, *POLICIES[: 0 if given.quick else None]):
                 workload = dataclasses.replace(decoder, policy=policy).workload()
-                placed = workload.place(target)
-                step = workload.plain(target)
-                count = flops(jax.make_jaxpr(step)(*placed).jaxpr)
-                plain = plain or count
-                jitted = jax.jit(step, donate_argnums=(0, 1))
-                size = measure.program(target.compile(jitted, *placed)).temp_bytes
+                unlimited = MemoryBudget(limit_bytes=2**62)
+                row = fit.plan(workload, (), unlimited, target=target).rows[0]
+                plain = plain or row.device_flops
                 found[f"{key}, {policy or 'plain'}"] = {
-                    "gib": round(size / 2**30, 2),
-                    "extra_flops": round(count / plain - 1, 4),
+                    "gib": round(row.predicted / 2**30, 2),
+                    "extra_flops": round(row.device_flops / plain - 1, 4),
                 }
     return found
 

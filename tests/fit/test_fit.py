@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 import frugax as fx
 from frugax import fit, measure
 from frugax.errors import ConfigError, InfeasibleBudgetError
-from frugax.targets import Target
+from frugax.targets import Target, installed_compilers
 from frugax.train.distributed import LayoutKind
 from refusals import refuses
 
@@ -151,6 +151,56 @@ def test_bare_specs_inside_of_a_program_name_the_axes_of_its_mesh(whole):
         row = fx.plan(fn, ARGS, "1GiB", target=EIGHT, **whole).rows[0]
         assert row.fits
         assert row.moved_bytes > 0
+
+
+FOUR = Target.of_devices(jax.devices()[:4])
+MESH = jax.sharding.Mesh(jax.devices()[:4], "data")
+BY_ROWS, EVERYWHERE = (jax.sharding.NamedSharding(MESH, s) for s in (P("data"), P()))
+
+
+def constrained(ws, x):
+    return loss(ws, jax.lax.with_sharding_constraint(x, BY_ROWS))
+
+
+def descend(ws, x, objective=loss):
+    return [w - g for w, g in zip(ws, jax.grad(objective)(ws, x), strict=True)]
+
+
+def mapped(ws, x):
+    step = lambda ws, x: jax.lax.pmean(descend(ws, x), "data")
+    specs = {"in_specs": (P(), P("data")), "out_specs": P(), "check_vma": False}
+    return jax.shard_map(step, mesh=MESH, **specs)(ws, x)
+
+
+SHARDED = jax.device_put(
+    jax.tree.map(lambda s: jnp.zeros(s.shape), ARGS), (EVERYWHERE, BY_ROWS)
+)
+PLACED = {
+    "arguments": (descend, SHARDED),
+    "inside": (functools.partial(descend, objective=constrained), ARGS),
+    "jit": (jax.jit(descend, in_shardings=(EVERYWHERE, BY_ROWS)), ARGS),
+    "shard_map": (mapped, ARGS),
+}
+
+
+@pytest.mark.parametrize("placed", PLACED)
+def test_a_step_that_names_devices_lies_likewise_on_those_of_a_target(placed):
+    fn, args = PLACED[placed]
+    limit = "100%" if placed == "shard_map" else "60%"
+    row = fx.plan(fn, args, limit, target=FOUR).rows[0]
+    assert "devices" not in row.caveat
+    assert row.moved_bytes > 0
+    gpu = next(c for c in installed_compilers() if c.platform == "gpu")
+    if gpu.problem:
+        pytest.skip(gpu.problem)
+    row = fx.plan(fn, args, limit, target="h100x4").rows[0]
+    assert row.moved_bytes > 0
+
+
+def test_a_loss_that_names_devices_is_planned_as_a_step_for_absent_ones():
+    assert fx.plan(constrained, SHARDED, "60%", target=FOUR).rows[0].fits
+    with refuses(ConfigError, "value_and_grad"):
+        fx.plan(constrained, ARGS, target="h100x4")
 
 
 def test_specs_over_named_axes_shard_the_arguments():
@@ -357,7 +407,7 @@ WIDE_STEP = (WIDE[0], jax.eval_shape(OPTIMIZER.init, WIDE[0]), WIDE[1])
 
 @pytest.mark.parametrize(
     ("donated", "advised", "placed"),
-    [((), "arguments 0, 1:", "3 MiB"), ((0,), "argument 1:", "1.5 MiB")],
+    [((), "arguments state, ws:", "3 MiB"), ((0,), "argument state:", "1.5 MiB")],
 )
 def test_a_refusal_names_the_arguments_that_could_be_donated(donated, advised, placed):
     workload = fit.Workload.of(step, WIDE_STEP, donate_argnums=donated)
@@ -379,7 +429,7 @@ def test_a_batch_is_not_advised_to_be_donated():
     (row,) = fit.compare(
         fit.Workload.of(step, (f32(8, 8), f32(64, 8))), [ONE], "1KiB"
     ).rows
-    assert "argument 0:" in row.caveat
+    assert "argument w:" in row.caveat
 
 
 def test_arguments_beyond_the_budget_are_refused_after_one_compilation():

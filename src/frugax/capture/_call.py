@@ -60,7 +60,8 @@ class Call:
 
     def name_leaves(self, signature: inspect.Signature | None) -> list[str]:
         """For each leaf, the name of the parameter that it belongs to."""
-        names = list(signature.parameters) if signature else []
+        known = signature.parameters.values() if signature else ()
+        names = [p.name for p in known if p.kind is not p.VAR_POSITIONAL]
         args, kwargs = self.by_argument(self.leaves)
         found: list[str] = []
         for i, leaves in enumerate(args):

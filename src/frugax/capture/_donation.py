@@ -24,12 +24,15 @@ class Donation:
     possible: Mapping[str, int]
 
     @classmethod
-    def of(cls, names: Sequence[str], traced: Any) -> "Donation":
+    def of(
+        cls, names: Sequence[str], traced: Any, kept: Collection[str] = ()
+    ) -> "Donation":
         """The donation of a traced program.
 
         Args:
             names: for each flat argument, the name of the one that it belongs to.
             traced: what `CalledProgram.trace` returns.
+            kept: names of arguments that are used again, so cannot be donated.
         """
         leaves = jax.tree.leaves(traced.args_info)
         given = leaves[len(leaves) - len(names) :]
@@ -39,7 +42,8 @@ class Donation:
             arguments.setdefault(name, []).append(leaf)
             if leaf.donated:
                 donated[name] = None
-        possible = find_donatable(arguments, donated, traced.out_info)
+        free = {n: leaves for n, leaves in arguments.items() if n not in kept}
+        possible = find_donatable(free, donated, traced.out_info)
         return cls(donated=tuple(donated), possible=possible)
 
     @property

@@ -27,6 +27,7 @@ from frugax.jaxprs import (
     argument_shardings,
     close_over,
     fresh_var,
+    jaxprs_in_params,
     result_shardings,
     without_objects,
 )
@@ -80,19 +81,21 @@ class TracedStep:
         """Trace a function of arrays, and find the gradients that it takes.
 
         Args:
-            fun: the function.
-            args: the shapes of its arguments.
+            fun: the function; one of `jax.jit` donates what it donates itself.
+            args: its arguments or their shapes.
             donate_argnums: as for `jax.jit`.
         """
         leaves, tree = jax.tree.flatten((tuple(args), {}))
         name, place = find_source(fun)
-        # A new function: JAX must not find a trace without marks.
-        fresh = functools.wraps(fun)(lambda *args: fun(*args))
-        jitted = jax.jit(fresh, donate_argnums=tuple(donate_argnums))
+        jitted: Any = fun
+        if not isinstance(fun, jax.stages.Wrapped):
+            # A new function: JAX must not find a trace without marks.
+            fresh = functools.wraps(fun)(lambda *args: fun(*args))
+            jitted = jax.jit(fresh, donate_argnums=tuple(donate_argnums))
         traced, unmarked = trace_marked(jitted, jitted, args, {})
         return cls.of(
             traced,
-            Call(leaves, tree, ()),
+            Call(leaves, tree, ()).of_shapes(),
             name=name,
             place=place,
             staged=StagedProgram.of(close_over(traced), unmarked),
@@ -137,10 +140,17 @@ class TracedStep:
 
     @property
     def num_devices(self) -> int:
-        """The number of devices that its arguments and results are divided over."""
+        """The number of devices that it is divided over."""
         places = [getattr(x, "sharding", None) for x in self.shapes if _is_array(x)]
         places += self.result_places
-        return max((p.num_devices for p in places if p is not None), default=1)
+        counts = [p.num_devices for p in places if p is not None]
+        return max([1, *counts, _devices_inside(self.staged.traced.jaxpr)])
+
+    @property
+    def names_devices(self) -> bool:
+        """Whether its arguments, its results or what is inside of it name devices."""
+        is_inside = _devices_inside(self.staged.traced.jaxpr) > 0
+        return is_inside or self.num_devices > 1
 
     def on(self, target: Target) -> "TracedStep":
         """The step on the devices of a target.
@@ -282,12 +292,32 @@ def _with_unknown_inputs(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
     return ClosedJaxpr(jaxpr, consts), shapes
 
 
+def _devices_inside(jaxpr: Jaxpr) -> int:
+    """The most devices that a sharding or mesh inside of a program has; 0 for none."""
+
+    def count(value: Any) -> int:
+        if type(value) is tuple:
+            return max(map(count, value), default=0)
+        if isinstance(value, NamedSharding):
+            return count(value.mesh)
+        if isinstance(value, Mesh):
+            return 0 if value.empty else value.size
+        is_place = isinstance(value, jax.sharding.Sharding)
+        return value.num_devices if is_place else 0
+
+    found = [0]
+    for eqn in jaxpr.eqns:
+        found += map(count, eqn.params.values())
+        found += map(_devices_inside, jaxprs_in_params(eqn.params))
+    return max(found)
+
+
 class _MovedProgram:
     """Moves the shardings inside of a program to the devices of a target."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self.mesh: Mesh | None = None  # that of a `shard_map`, on the target
+        self.mesh: Mesh | None = None  # that inside of the program, on the target
         one = Mesh(target.devices[:1], "one")
         self._device: Any = one.abstract_mesh.abstract_device
         self._gradients: dict[MarkedGradient, MarkedGradient] = {}
@@ -320,7 +350,7 @@ class _MovedProgram:
             moved: Any = self._target.move(NamedSharding(value, PartitionSpec()))
             self.mesh = moved.mesh
             return moved.mesh
-        if isinstance(value, NamedSharding) and isinstance(value.mesh, AbstractMesh):
+        if isinstance(value, NamedSharding):
             return NamedSharding(self.move(value.mesh), value.spec)
         if isinstance(value, jax.sharding.Sharding):
             return self._target.move(value)

@@ -1,4 +1,4 @@
-"""Advise which arguments of a step to donate."""
+"""Advise which arguments of a `TrainStep` to donate."""
 
 import jax
 
@@ -12,12 +12,12 @@ def advise_donation(workload: Workload, target: Target) -> str:
     """Say which arguments to donate, and how many of their bytes results can take.
 
     Args:
-        workload: the program; only a step has results that replace its arguments.
+        workload: the program; a loss has no results that replace its arguments.
         target: the devices.
 
     Returns:
-        Text such as "donate arguments 0, 1: results can take the place of 1.25 GiB",
-        on one device; "" where no result has the shape and type of an argument.
+        Text such as "donate argument 0: results can take the place of 1.25 GiB", on one
+        device; "" where no result has the shape and type of an argument.
     """
     if workload.is_loss:
         return ""

@@ -83,7 +83,7 @@ def plan(
     chosen = Target(target) if isinstance(target, str) else target
     caveats: list[str] = []
     limit = to_budget(budget, workload, chosen, caveats)
-    find_peak = functools.partial(show_why, workload, chosen)
+    find_peak, donation = functools.partial(show_why, workload, chosen), ""
     try:
         if not workload.is_step:
             return FitPlan(rows=(_answer(workload, chosen, limit, caveats),))
@@ -91,10 +91,12 @@ def plan(
         if answer.row.fits:
             return FitPlan(rows=(answer.row,))
         find_peak = lambda _: answer.find_peak(chosen)
+        donation = answer.advise_donation(workload.batch_argnum)
         _refuse(answer, chosen)
     except InfeasibleBudgetError as e:
         best = e.best if isinstance(e.best, remat.RematPlan) else None
-        donation = advise_donation(workload, chosen)
+        if not workload.is_step:
+            donation = advise_donation(workload, chosen)
         remedies = f"{donation}; or {e.hint}" if donation else e.hint
         e.hint = f"{remedies} {_describe_peak(find_peak, best)}".strip()
         raise
@@ -146,10 +148,12 @@ def try_target(
         limit = shared["budget"] = to_budget(budget, workload, target, caveats)
         if not workload.is_step:
             return _answer(workload, target, limit, caveats, plans=plans)
-        row = _answer_step(workload, target, limit, plans=plans).row
+        answer = _answer_step(workload, target, limit, plans=plans)
+        row = answer.row
         if row.fits:
             return row
-        parts = filter(None, (advise_donation(workload, target), row.caveat))
+        advice = answer.advise_donation(workload.batch_argnum)
+        parts = filter(None, (advice, row.caveat))
         return dataclasses.replace(row, caveat="; ".join(parts))
     except InfeasibleBudgetError as e:
         best = e.best
@@ -167,7 +171,7 @@ def try_target(
                 filter(
                     None,
                     (
-                        advise_donation(workload, target),
+                        "" if workload.is_step else advise_donation(workload, target),
                         best.caveat if found else target.describe_caveats(*caveats),
                     ),
                 )
@@ -210,12 +214,18 @@ def to_budget(
     """
     limit = target.in_bytes(read_memory_budget(budget))
     if isinstance(limit, MemoryShare):
-        compiled = _compile(
-            target,
-            workload.plain(target),
-            workload.place(target),
-            workload.donate_argnums,
-        )
+        if workload.is_step:
+            step = workload.trace(target)
+            with target.tracing():
+                traced = step.build({}).trace(*step.shapes)
+            compiled = target.compile(traced)
+        else:
+            compiled = _compile(
+                target,
+                workload.plain(target),
+                workload.place(target),
+                workload.donate_argnums,
+            )
         if caveats is not None:
             caveats.append(find_caveat(compiled))
         return limit.of(measure.program(compiled).bytes_of(limit.kind))

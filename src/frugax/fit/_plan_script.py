@@ -16,7 +16,6 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from frugax import measure
 from frugax.budget import read_memory_budget, to_json, to_plain
 from frugax.capture import (
-    Donation,
     PlannedFunction,
     ShapesOfLargeArrays,
     TracedStep,
@@ -218,10 +217,8 @@ def _answer(
     found = answer_step(step.on(target), target, read_memory_budget(budget))
     row, peak = found.row, None
     if not row.fits:
-        advice = Donation.of(step.arguments, found.traced).advice
-        row = dataclasses.replace(
-            row, caveat="; ".join(filter(None, (advice, row.caveat)))
-        )
+        parts = filter(None, (found.advise_donation(), row.caveat))
+        row = dataclasses.replace(row, caveat="; ".join(parts))
     if why:
         try:
             peak = found.find_peak(target)

@@ -6,7 +6,7 @@ from typing import Any
 
 from frugax import measure
 from frugax.budget import MemoryBudget, MemoryShare, amount, format_bytes
-from frugax.capture import PlannedProgram, TracedStep, plan_program
+from frugax.capture import Donation, PlannedProgram, TracedStep, plan_program
 from frugax.jaxprs import flops
 from frugax.targets import Target
 
@@ -18,14 +18,32 @@ class StepAnswer:
     """The answer for a step on a target.
 
     Attributes:
+        step: the step.
         row: the answer.
         program: the planned program.
         traced: the same as JAX traced it.
     """
 
+    step: TracedStep
     row: FitRow
     program: PlannedProgram
     traced: Any
+
+    def advise_donation(self, batch_argnum: int | None = None) -> str:
+        """Say which arguments to donate, and how many of their bytes results can take.
+
+        Args:
+            batch_argnum: the argument that is used again, or made anew, for each step.
+
+        Returns:
+            Text such as "donate arguments state, weights: results can take the place of
+            1.25 GiB", on one device; "" if there are none.
+        """
+        names = self.step.arguments
+        kept: list[str] = []
+        if batch_argnum is not None:
+            kept = self.step.call.by_argument(names)[0][batch_argnum]
+        return Donation.of(names, self.traced, kept).advice
 
     def find_peak(self, target: Target) -> measure.PeakMemory:
         """The arrays at the peak of the program.
@@ -98,4 +116,4 @@ def answer_step(
         is_step=True,
         lower_bound=lower_bound,
     )
-    return StepAnswer(row, found, traced)
+    return StepAnswer(step, row, found, traced)

@@ -1,11 +1,11 @@
 """`Workload`: the loss or training step that must fit, with its arguments' shapes."""
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self, get_args
 
 import jax
@@ -111,8 +111,7 @@ class Workload:
         _check_call(fn, args)
         fn, options = _take_from_jit(fn, options)
         step, given = take_step(fn, args)
-        with _names_of_axes(options):
-            result = jax.eval_shape(step, *given)
+        result = _trace_result(step, given, options)
         is_step = False
         if holds_variables(args, given):
             options = _point_at_variables(options, len(args))
@@ -317,6 +316,12 @@ class Workload:
                 raise ConfigError(f"{target}: {e}") from e
             part = PlannedPart(described.objective, described.args, 0, has_aux=True)
             return part, described.program
+        if not target.is_here and self._names_devices():
+            raise ConfigError(
+                "the loss names devices of this process, such as by a sharding over a "
+                "mesh of them, and these move with a step only: plan "
+                "jax.value_and_grad(loss) in the place of the loss."
+            )
         loss = self._in_mesh(self.fn, placed)
         has_aux = self.has_aux or self.changes_variables
         part = PlannedPart(loss, placed, self.argnums, has_aux)
@@ -329,20 +334,32 @@ class Workload:
             build=build, args=placed, donate_argnums=self.donate_argnums
         )
 
+    def _names_devices(self) -> bool:
+        with contextlib.suppress(Exception):  # of a bare `PartitionSpec` inside of it
+            traced = TracedStep.trace(self.fn, jax.tree.map(_unplaced, self.args))
+            return traced.names_devices
+        return False
+
     def trace(self, target: Target) -> TracedStep:
-        """The step on the devices of a target, with its gradients marked."""
+        """The step on the devices of a target, with its gradients marked.
+
+        Where the step or its arguments name devices of this process, they lie likewise
+        on those of the target.
+        """
+        trace = functools.partial(TracedStep.trace, donate_argnums=self.donate_argnums)
+        if self.specs is None:
+            layout, step = self._layout_on(target), None
+            # A bare `PartitionSpec` inside of it needs the mesh of the layout.
+            with contextlib.suppress(*[] if layout is None else [Exception]):
+                step = trace(self.fn, self.args)
+            if step is not None and (layout is None or step.names_devices):
+                return step.on(target)
         placed = self.place(target)
         with target.tracing():
-            return TracedStep.trace(
-                self._in_mesh(self.fn, placed),
-                placed,
-                donate_argnums=self.donate_argnums,
-            )
+            return trace(self._in_mesh(self.fn, placed), placed)
 
     def plain(self, target: Target) -> Callable[..., Any]:
-        """The function to compile on a target where nothing is planned."""
-        if self.is_step:
-            return self._in_mesh(self.fn, self.place(target))
+        """The gradient or `TrainStep` on a target, where nothing is planned."""
         return self.enclose(target)[1].build(jax.value_and_grad)
 
 
@@ -374,15 +391,21 @@ def _named_axes(specs: Any) -> list[str]:
     return list(named)
 
 
-def _names_of_axes(options: Mapping[str, Any]) -> AbstractContextManager[Any]:
-    """A mesh without devices, for the bare `PartitionSpec`s inside of a function."""
-    if not jax.sharding.get_abstract_mesh().empty:
-        return nullcontext()  # the caller has set one
-    axes = options.get("axes")
-    names = list(axes) if isinstance(axes, Mapping) else []
-    names = names or _named_axes(options.get("specs")) or ["data", "model"]
-    mesh = jax.sharding.AbstractMesh((1,) * len(names), tuple(names))
-    return jax.sharding.use_abstract_mesh(mesh)
+def _trace_result(
+    fn: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]
+) -> Any:
+    """The shapes that a function returns."""
+    try:
+        return jax.eval_shape(fn, *args)
+    except Exception:
+        # A bare `PartitionSpec` inside of it names the axes of a mesh that comes later.
+        axes = options.get("axes")
+        names = list(axes) if isinstance(axes, Mapping) else []
+        names = names or _named_axes(options.get("specs")) or ["data", "model"]
+        mesh = jax.sharding.AbstractMesh((1,) * len(names), tuple(names))
+        with contextlib.suppress(Exception), jax.sharding.use_abstract_mesh(mesh):
+            return jax.eval_shape(fn, *args)
+        raise
 
 
 def _check_arguments_of_step(args: tuple[Any, ...]) -> None:
@@ -463,6 +486,10 @@ def _succeeds(arg: Any, result: Any) -> bool:
 def _has_rows(arg: Any, rows: int) -> bool:
     shapes = [x.shape for x in jax.tree.leaves(arg) if len(getattr(x, "shape", ()))]
     return bool(shapes) and all(shape[0] == rows for shape in shapes)
+
+
+def _unplaced(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
 def _put(leaf: Any, sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:

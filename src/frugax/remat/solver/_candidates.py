@@ -12,6 +12,7 @@ from frugax.jaxprs import flops_of
 
 from .._plan import LateCopies, RowChunks
 from ..rewrite import (
+    MixesBatchError,
     RematGraph,
     chunk_batch,
     chunk_rows,
@@ -224,8 +225,14 @@ def _divide_batch(source: Source) -> list[Candidate]:
         if found is None:
             return []
         counts = chunk_counts(found.split.batch // found.chunks.devices)
-        most = dataclasses.replace(found.chunks, count=counts[-1])
-        smallest = split_batch(body, most)
+        most, smallest = found.chunks, found.split
+        while counts:
+            most = dataclasses.replace(found.chunks, count=counts[-1])
+            try:
+                smallest = split_batch(body, most)
+                break
+            except MixesBatchError:  # a sharding inside of it needs more rows
+                counts.pop()
         # The bytes that a chunk holds are proportional to its length.
         peak = plain_peak(smallest.chunk) * most.count
         return [
