@@ -120,3 +120,26 @@ def test_a_budget_that_only_chunks_of_rows_can_keep_is_met():
     )
     with refuses(ValueError, "2047"):
         remat.apply(sorted_times, damaged)(ws, x)
+
+
+def some_rows(ws, x):
+    return jnp.mean(encode(ws, x[: len(x) // 2]) ** 2)
+
+
+def pairs(ws, x):
+    first, second = jnp.split(encode(ws, x), 2)
+    scores = first @ second.T
+    own = jnp.sum(first * second, axis=1)
+    return jnp.mean(jax.nn.logsumexp(scores, axis=1) - own)
+
+
+@pytest.mark.parametrize("loss", [some_rows, pairs])
+def test_rows_that_begin_inside_of_the_loss_are_found(loss):
+    ws, x = WS, jax.random.normal(jax.random.key(1), (2048, WIDTH))
+    plan = remat.plan(
+        loss, MemoryBudget.share(0.4), (ws, x), first_fit=True, cache=False
+    )
+    assert plan.rows is not None
+    assert plan.rows.length == len(x) // 2
+    step = remat.apply(loss, plan)
+    assert_same(step(ws, x), jax.jit(jax.value_and_grad(loss))(ws, x), 1e-4)

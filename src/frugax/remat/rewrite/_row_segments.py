@@ -112,11 +112,10 @@ class _Sorter:
 
     def __init__(self, body: RematGraph, chunks: RowChunks) -> None:
         self._body, self._chunks = body, chunks
-        inputs, wrt = body.graph.inputs, set(body.wrt)
-        # Only data has rows: a weight of as many rows is a coincidence.
-        self._reached = {
-            v for v in inputs if v not in wrt and _axis_of(v, chunks.length) is not None
-        }
+        inputs = body.graph.inputs
+        # Only data has rows: a weight of as many rows is a coincidence. The loss may
+        # take its rows from an array of more rows, or draw them with a key.
+        self._reached = set(inputs) - set(body.wrt)
         self._level = dict.fromkeys(inputs, 0)
         self._rows: dict[Var, Value] = {}
         self._whole: dict[int, list[JaxprEqn]] = {}

@@ -28,7 +28,7 @@ _MAX_AFTER = 0.05
 # So must be what each chunk computes for all rows, before it takes its own: products of
 # a recurrent net's inputs, where the batch is found in its first state.
 _MAX_REPEATED = 0.05
-# Below this share of the flops, segments that treat rows one by one are not worth it.
+# Below this share of the bytes, segments that treat rows one by one are not worth it.
 _LEAST_IN_ROWS = 0.3
 _CLEARLY_MORE = 1.5
 # Numbers of chunks of rows that are tried.
@@ -89,22 +89,28 @@ def _find_batch(body: RematGraph) -> FoundBatch | None:
 
 
 def find_row_count(body: RematGraph) -> int | None:
-    """The number of rows that most of the loss's work treats one by one, or None."""
-    wrt, best, most = set(body.wrt), None, _LEAST_IN_ROWS
-    total = max(sum(map(flops_of, body.eqns)), 1)
-    tried: set[int] = set()
-    for operand, _, length in _possible_batches(body):
-        if length in tried or body.graph.inputs[operand] in wrt:
-            continue
-        tried.add(length)
+    """The number of rows that most of the loss treats one by one, or None."""
+    best, most = None, _LEAST_IN_ROWS
+    total = max(sum(bytes_of(v) for e in body.graph.eqns for v in e.outvars), 1)
+    for length in _possible_row_counts(body):
         try:
             split = split_rows(body, RowChunks(_smallest_factor(length), length))
         except MixesBatchError:
             continue
-        inside = sum(flops_of(e) for s in split.segments for e in s.eqns)
+        # What leaves a segment is held whole, such as the sums of a product over the
+        # numbers of a row, which can be split as well.
+        inside = sum(
+            bytes_of(v)
+            for s in split.segments
+            for e in s.eqns
+            for v in e.outvars
+            if v not in s.rows and v not in s.sums
+        )
         # The likeliest come first: the numbers of a row are treated alike as well.
         if inside / total > (_CLEARLY_MORE * most if best else most):
             best, most = length, inside / total
+        if _CLEARLY_MORE * most > 1:
+            break
     return best
 
 
@@ -148,6 +154,27 @@ def _possible_batches(body: RematGraph) -> Iterator[tuple[int, int, int]]:
                 continue
             seen.add(kind)
             yield i, axis, shape[axis]
+
+
+def _possible_row_counts(body: RematGraph) -> list[int]:
+    """Lengths that may be a number of rows, the likeliest first.
+
+    They are those of inputs, and of the arrays inside that most of the bytes belong to:
+    a loss may take its rows from a larger array, or draw them.
+    """
+    wrt, inputs = set(body.wrt), body.graph.inputs
+    given = [
+        (axis, n) for i, axis, n in _possible_batches(body) if inputs[i] not in wrt
+    ]
+    made: dict[int, int] = {}
+    for v in (v for e in body.graph.eqns for v in e.outvars):
+        shape = shape_of(v).shape
+        if shape and shape[0] > 1:
+            made[shape[0]] = made.get(shape[0], 0) + bytes_of(v)
+    least = _LEAST_IN_ROWS * sum(made.values())
+    inside = [n for n in sorted(made, key=lambda n: -made[n]) if made[n] > least]
+    first, second = ([n for a, n in given if a == axis] for axis in (0, 1))
+    return list(dict.fromkeys([*first, *inside, *second]))
 
 
 def _smallest_factor(n: int) -> int:
