@@ -229,8 +229,10 @@ class JitReport:
             need = f"{format_bytes(program.bytes)} of {program.kind} memory"
             if self.programs > 1:
                 need += f" in the largest of {self.programs} programs"
-            if plan is not None:
-                need += f", {format_bytes(plan.unplanned_bytes)} without a plan"
+            if plan is not None and self.receipt is not None:
+                limit = format_bytes(plan.budget.usable_bytes)
+                need += f", at most {limit}: {self.receipt.verdict}"
+                need += f"; {format_bytes(plan.unplanned_bytes)} without a plan"
                 if plan.gradients:
                     need += f", +{format_share(plan.extra_share)} flops"
                 if plan.cut_after_s is not None:
