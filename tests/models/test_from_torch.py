@@ -823,6 +823,15 @@ def test_batch_and_length_are_free():
         np.testing.assert_allclose(got, module(tokens).detach(), 1e-4, 1e-5)
 
 
+def test_the_batch_is_free_where_other_lengths_are_not():
+    # As of rotary embeddings that take the places of two sequences in a row.
+    module = Function(lambda given: given[0] * torch.cat(given[1:]))
+    inputs = [torch.randn(2, 7), torch.randn(3), torch.randn(4)]
+    imported = from_torch(module, (inputs,))
+    assert list(imported.free_shapes.values()) == [("x_0_0", 7), (3,), (4,)]
+    assert evaluate(imported, torch.randn(5, 7), *inputs[1:]).shape == (5, 7)
+
+
 def test_a_length_that_was_traced_is_not_free():
     class Fixed(nn.Module):
         def forward(self, x):

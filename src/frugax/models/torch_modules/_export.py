@@ -1,5 +1,6 @@
 """Trace a module by torch.export, once for each way that data may take through it."""
 
+import collections
 import dataclasses
 import functools
 import inspect
@@ -23,7 +24,7 @@ from ._traced_module import TracedModule, attributes_stay
 from ._traced_nodes import first_line, is_raised_by_others, place_of_error
 
 # How much of the shapes of inputs stays free, from most to least.
-FREEDOMS = ("all axes", "first axis", "none")
+FREEDOMS = ("all axes", "batch", "none")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +74,12 @@ def export_module(traced: TracedModule, freedom: str) -> Program | Branch:
     shapes = None
     if freedom != "none":
         given = traced.args, traced.kwargs
-        free = pytree.tree_map(lambda leaf: _dynamic(leaf, freedom), given)
+        firsts = collections.Counter(len(t) for t in traced.tensors if t.ndim)
+        # The most frequent first length, and of those as frequent that of the first.
+        batch = next((length for length, _ in firsts.most_common(1)), 0)
+        free = pytree.tree_map(
+            lambda leaf: _dynamic(leaf, None if freedom == "all axes" else batch), given
+        )
         shapes = _by_argument(traced, *free)
 
     def explore(answers: tuple[bool, ...]) -> Program | Branch | Exception:
@@ -160,13 +166,15 @@ def _by_argument(traced: TracedModule, args: Any, kwargs: Any) -> tuple[Any, ...
     return tuple(signature.bind(*args, **kwargs).arguments.values())
 
 
-def _dynamic(leaf: Any, freedom: str) -> Any:
+def _dynamic(leaf: Any, batch: int | None) -> Any:
+    """The axes of an input whose lengths are free; with a batch, first ones of it."""
     if not isinstance(leaf, torch.Tensor) or leaf.ndim == 0:
         return None
     free, fixed = torch.export.Dim.AUTO, torch.export.Dim.STATIC
+    is_free = lambda axis, length: batch is None or (axis == 0 and length == batch)
     return {
         # torch fixes lengths of 0 and 1, with a warning.
-        axis: free if length > 1 and (freedom == "all axes" or axis == 0) else fixed
+        axis: free if length > 1 and is_free(axis, length) else fixed
         for axis, length in enumerate(leaf.shape)
     }
 
