@@ -806,7 +806,9 @@ class Embeds(nn.Module):
     def forward(self, tokens):
         length = tokens.shape[1]
         mask = torch.ones(length, length, dtype=torch.bool).triu(1)
-        places = torch.arange(length)[None].expand(tokens.shape[0], -1)
+        # By a step that is a float, as in XLNet.
+        places = torch.arange(length, 0, -1.0, dtype=torch.int64)[None]
+        places = places.expand(tokens.shape[0], -1)
         x = self.table(tokens) + self.table(places % 20)
         return self.layer(x, mask).reshape(-1, 8)
 
