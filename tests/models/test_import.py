@@ -201,7 +201,7 @@ def test_sources(tmp_path):
     parts, _ = load_state_dict(small(), index, NAMES)
     assert all((parts[k] == whole[k]).all() for k in whole)
     index.write_text('{"weight_map": {"w": "../../../etc/passwd"}}')
-    with refuses(FileNotFoundError, "passwd"):
+    with refuses(CorruptFileError, "passwd"):
         load_state_dict(small(), index, NAMES)
     index.write_text("[]")
     with refuses(CorruptFileError):

@@ -12,9 +12,8 @@ from frugax.errors import UnsupportedFileError
 from frugax.fileio import atomic_folder, atomic_write, write_whole
 
 from ._arguments import MonotonicProgress, Progress, check_path, check_progress
-from ._export_layout import write_safetensors
 from ._folder import SHARD_INDEX
-from .arrays import dtype_from_name
+from .arrays import dtype_from_name, write_safetensors
 from .container import CompressedFile, Record, open_file
 
 _SHARD_BYTES = 5 * 10**9  # as Hugging Face's tools cut them

@@ -2,20 +2,18 @@
 
 import contextlib
 import dataclasses
-import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from frugax.errors import UnsupportedFileError
-from frugax.fileio import atomic_write
 
-from ._load import SAFETENSORS, load_weights
-from .arrays import dtype_from_name, find_ties
+from ._load import load_weights
+from .arrays import dtype_from_name, find_ties, write_safetensors
 from .codecs.groups import Grouping, decode_groups, quantise_groups
 from .container import open_file
 
@@ -152,66 +150,6 @@ def round_to_groups(
             f"beyond {steps.dtype.name}: scale its weights down."
         )
     return integers, steps, decode_groups(integers, steps, grouping, array.dtype)
-
-
-def write_safetensors(
-    file: Path,
-    entries: Sequence[tuple[str, str, tuple[int, ...]]],
-    data: Callable[[Sequence[str]], Iterable[Iterable[bytes]]],
-    place: str,
-    metadata: Mapping[str, str] | None = None,
-) -> None:
-    """Write a `.safetensors` file: u64 length, JSON header, data.
-
-    Args:
-        file: the file to write, whole or not at all.
-        entries: name, dtype and shape of each tensor.
-        data: from the names in the order of the file to the bytes of each tensor.
-        place: where the weights come from, for messages.
-        metadata: text by key.
-
-    Raises:
-        UnsupportedFileError: it cannot hold a tensor.
-    """
-    kinds = {ours: theirs for theirs, ours in SAFETENSORS.items()}
-    header: dict[str, object] = {}
-    if metadata:
-        header["__metadata__"] = dict(metadata)
-    at = 0
-    # Offsets follow from dtypes and shapes, so the header is written first. The order
-    # is that of `safetensors` itself: the widest first, so that all are aligned.
-    width = lambda entry: -dtype_from_name(entry[1]).itemsize
-    ordered = sorted(entries, key=lambda entry: (width(entry), entry[0]))
-    for name, kind, shape in ordered:
-        if name == "__metadata__":
-            raise UnsupportedFileError(
-                f"{place}: a .safetensors file cannot hold a tensor named "
-                "'__metadata__': rename it, or write an .npz file."
-            )
-        if kind not in kinds:
-            raise UnsupportedFileError(
-                f"{place}: tensor {name!r} has dtype {kind}, which a .safetensors file "
-                "cannot hold: write an .npz file."
-            )
-        if name in header:
-            raise UnsupportedFileError(
-                f"{place}: {name!r} is the name of a tensor and of another's steps: "
-                "rename it."
-            )
-        length = math.prod(shape) * dtype_from_name(kind).itemsize
-        header[name] = {
-            "dtype": kinds[kind],
-            "shape": list(shape),
-            "data_offsets": [at, at + length],
-        }
-        at += length
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    # Spaces up to a multiple of 8, as `safetensors` writes them, keep the data aligned.
-    text += b" " * (-len(text) % 8)
-    with atomic_write(file) as out:
-        out.write(len(text).to_bytes(8, "little") + text)
-        for pieces in data([name for name, _, _ in ordered]):
-            out.writelines(pieces)
 
 
 def write_parts(file: Path, parts: Sequence[Part], place: str) -> None:

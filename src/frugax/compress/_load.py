@@ -1,15 +1,12 @@
 """Load weights from files and folders without running code."""
 
-import json
 import os
 import warnings
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import safetensors
 
 from frugax.errors import CorruptFileError, UnsupportedFileError
 from frugax.trees import PyTree, is_array, named_leaves, replace_leaves
@@ -20,30 +17,13 @@ from ._folder import count_siblings, find_shards, is_index, is_pickle, refuse_pi
 from ._orbax import Checkpoint, find_checkpoint, read_checkpoint
 from .arrays import (
     DTYPE_NAMES,
-    dtype_from_name,
-    map_file,
+    read_metadata,
+    read_safetensors,
     to_library,
     to_stored,
     unwrap_modules,
 )
 from .container import open_file
-
-# dtype names of https://huggingface.co/docs/safetensors, and their names here.
-SAFETENSORS = {
-    **{f"F{n}": f"float{n}" for n in (16, 32, 64)},
-    **{f"I{n}": f"int{n}" for n in (8, 16, 32, 64)},
-    **{f"U{n}": f"uint{n}" for n in (8, 16, 32, 64)},
-    "BF16": "bfloat16",
-    "BOOL": "bool",
-    "C64": "complex64",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "F8_E8M0": "float8_e8m0fnu",
-}
-# Two to a byte, the first in its lower half; read as a byte each.
-_HALF_BYTES = {"F4": "float4_e2m1fn"}
 
 
 def load(path: str | os.PathLike[str], *, like: PyTree = None) -> PyTree:
@@ -150,7 +130,7 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
         )
     match path.suffix:
         case ".safetensors":
-            return _read_safetensors(path)
+            return read_safetensors(path)
         case ".npz":
             return _read_npz(path)
         case ".fxz":
@@ -195,8 +175,7 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
         with open_file(path) as file:
             return dict(file.header.metadata)
     if path.suffix == ".safetensors":
-        with _open_safetensors(path) as opened:
-            return dict(opened.metadata() or {})
+        return read_metadata(path)
     return {}
 
 
@@ -214,7 +193,7 @@ def _read_folder(place: Path) -> dict[str, np.ndarray]:
     weights: dict[str, np.ndarray] = {}
     stale: list[str] = []
     for shard in shards.files:
-        for name, array in _read_safetensors(shard).items():
+        for name, array in read_safetensors(shard).items():
             if shards.assigned is not None and shards.assigned.get(name) != shard:
                 stale.append(f"{name!r} of {shard.name}")
                 continue
@@ -287,47 +266,3 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
                 "have: write the file again without it."
             )
     return arrays
-
-
-def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    # `safetensors.numpy` cannot read bfloat16.
-    with _open_safetensors(path):
-        pass
-    mapped = map_file(path)
-    # The layout of huggingface.co/docs/safetensors: u64 length, JSON header, data.
-    start = 8 + int.from_bytes(mapped[:8], "little")
-    arrays: dict[str, np.ndarray] = {}
-    for name, entry in json.loads(mapped[8:start]).items():
-        if name == "__metadata__":
-            continue
-        first, end = entry["data_offsets"]
-        if half := _HALF_BYTES.get(entry["dtype"]):
-            pairs = np.frombuffer(mapped, np.uint8, end - first, start + first)
-            each = np.stack([pairs & 0xF, pairs >> 4], axis=-1)
-            arrays[name] = each.view(dtype_from_name(half)).reshape(entry["shape"])
-            continue
-        if entry["dtype"] not in SAFETENSORS:
-            raise UnsupportedFileError(
-                f"{path}: tensor {name!r} has the dtype {entry['dtype']}, which cannot "
-                f"be read: convert it to one of {', '.join(SAFETENSORS)}, or leave it "
-                "out."
-            )
-        dtype = dtype_from_name(SAFETENSORS[entry["dtype"]])
-        count = (end - first) // dtype.itemsize
-        # An empty tensor may begin at the end of the file, an offset that NumPy
-        # refuses.
-        flat = np.frombuffer(mapped, dtype, count, start + first if count else 0)
-        arrays[name] = flat.reshape(entry["shape"])
-    return arrays
-
-
-def _open_safetensors(path: Path) -> Any:
-    # Opening checks the whole header: that tensors lie in the file, side by side, and
-    # are as long as their shapes require.
-    try:
-        return safetensors.safe_open(path, framework="numpy")
-    except safetensors.SafetensorError as e:
-        raise CorruptFileError(
-            f"{path}: not a .safetensors file, or it is damaged or cut off "
-            f"({path.stat().st_size} bytes): download it again. ({e})"
-        ) from e

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from frugax.budget import from_plain
+from frugax.compress.arrays import read_metadata, read_safetensors
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
 from ._compile import compile
@@ -25,7 +26,6 @@ from .serialization import (
     assign_weights,
     constant_from_json,
     layer_from_dict,
-    read_safetensors,
 )
 
 if TYPE_CHECKING:
@@ -91,17 +91,15 @@ def load(
         >>> params["weight"].shape
         (3, 4)
     """
-    tensors = read_safetensors(path)
-    description = _read_description(tensors.metadata, path)
+    stored = read_safetensors(path)
+    description = _read_description(read_metadata(path), path)
     try:
         model = layer_from_dict(description.model)
-        how = _options(description, tensors.arrays) | options
+        how = _options(description, stored) | options
     except (TypeError, ValueError) as e:
         raise UnsupportedFileError(f"{os.fspath(path)}: {e}") from e
     compiled = compile(model, backend, **how)
-    arrays = {
-        k: a for k, a in tensors.arrays.items() if not k.startswith(CONSTANT_PREFIX)
-    }
+    arrays = {k: a for k, a in stored.items() if not k.startswith(CONSTANT_PREFIX)}
     params, state = assign_weights(
         compiled,
         arrays,

@@ -3,16 +3,15 @@
 Everything is matched and checked first; then all of it is loaded, or nothing.
 """
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from frugax.errors import CorruptFileError, ShapeError, UnsupportedFileError
+from frugax.compress import load_weights
+from frugax.errors import ShapeError
 
 from ._compiled_model import CompiledModel
 from .dtypes import to_numpy
@@ -20,7 +19,6 @@ from .serialization import (
     assign_weights,
     expected_weights,
     find_mismatches,
-    read_safetensors,
 )
 
 Transform = Callable[[np.ndarray], np.ndarray] | Sequence[int]
@@ -64,9 +62,9 @@ def load_state_dict(
 
     Args:
         compiled: the model.
-        source: a `.safetensors` file, the `.safetensors.index.json` of several, or
-            arrays of NumPy, JAX or torch by name, such as a torch module's
-            `state_dict()`.
+        source: a file or folder that `frugax.compress.load_weights` reads, such as
+            `.safetensors` or the index of several, or arrays of NumPy, JAX or torch by
+            name, such as a torch module's `state_dict()`.
         names: the map of names; without it the names must be the same.
         cast: cast the weights to the backend's dtype even where digits are lost.
         allow_non_finite: accept NaN and infinite weights.
@@ -279,24 +277,4 @@ def _read_source(
             "source must be a file or arrays by name, got "
             f"{type(source).__name__}; for a torch module pass module.state_dict()."
         )
-    path = Path(source)
-    if path.name.endswith(".safetensors"):
-        return read_safetensors(path).arrays, str(path)
-    if path.name.endswith(".safetensors.index.json"):
-        return _shards(path), str(path)
-    raise UnsupportedFileError(
-        f"{path}: weights are read from .safetensors files. For a file that torch "
-        "pickled pass torch.load(file, weights_only=True)."
-    )
-
-
-def _shards(index: Path) -> dict[str, np.ndarray]:
-    try:
-        files = json.loads(index.read_text())["weight_map"]
-        names = {str(Path(name).name) for name in files.values()}
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as e:
-        raise CorruptFileError(f"{index}: this is not an index of files: {e!r}.") from e
-    arrays: dict[str, np.ndarray] = {}
-    for name in sorted(names):  # without folders: an index must not point elsewhere
-        arrays |= read_safetensors(index.parent / name).arrays
-    return arrays
+    return load_weights(source), os.fspath(source)

@@ -26,6 +26,12 @@ from ._packed import (
     pack_nibbles as pack_nibbles,
     register_packed as register_packed,
 )
+from ._safetensors import (
+    read_metadata as read_metadata,
+    read_safetensors as read_safetensors,
+    write_arrays as write_arrays,
+    write_safetensors as write_safetensors,
+)
 from ._tensor import (
     Tensor as Tensor,
     warn_of_not_finite as warn_of_not_finite,

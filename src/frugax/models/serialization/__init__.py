@@ -13,7 +13,6 @@ from ._assign import (
 )
 from ._export import ExportedModel, export, load_exported
 from ._from_dict import layer_from_dict
-from ._safetensors import SafetensorsFile, read_safetensors, write_safetensors
 from ._save import (
     CONSTANT_PREFIX,
     MAX_JSON_BYTES,
@@ -39,7 +38,6 @@ __all__ = [
     "CompiledWeights",
     "ExportedModel",
     "NumberConstant",
-    "SafetensorsFile",
     "assign_weights",
     "constant_from_json",
     "expected_weights",
@@ -48,8 +46,6 @@ __all__ = [
     "layer_from_dict",
     "layer_to_dict",
     "load_exported",
-    "read_safetensors",
     "save",
     "weights_by_block",
-    "write_safetensors",
 ]

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from frugax.compress.arrays import read_metadata, read_safetensors, write_arrays
 from frugax.errors import CorruptFileError, MissingExtraError, UnsupportedFileError
 
-from . import _safetensors
 from ._assign import CompiledWeights
 
 if TYPE_CHECKING:
@@ -142,12 +142,12 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
         UnsupportedFileError: a newer version wrote it, or it is of another kind.
     """
     where = os.fspath(path)
-    tensors = _safetensors.read_safetensors(path)
-    if METADATA_KEY not in tensors.metadata or _ARRAY not in tensors.arrays:
+    arrays, metadata = read_safetensors(path), read_metadata(path)
+    if METADATA_KEY not in metadata or _ARRAY not in arrays:
         raise UnsupportedFileError(f"{where}: this is not an exported program.")
-    content = tensors.arrays[_ARRAY].tobytes()
+    content = arrays[_ARRAY].tobytes()
     try:
-        about = json.loads(tensors.metadata[METADATA_KEY])
+        about = json.loads(metadata[METADATA_KEY])
         version, checksum = about["version"], about["sha256"]
         has_params, by = about["has_params"], about["jax"]
     except (KeyError, TypeError, ValueError, RecursionError) as e:
@@ -190,9 +190,7 @@ def _write(
         "jax": jax.__version__,
     }
     array = np.frombuffer(content, np.uint8)
-    _safetensors.write_safetensors(
-        path, {_ARRAY: array}, {METADATA_KEY: json.dumps(about)}
-    )
+    write_arrays(path, {_ARRAY: array}, {METADATA_KEY: json.dumps(about)})
 
 
 def _check_platforms(platforms: Sequence[str] | None) -> None:

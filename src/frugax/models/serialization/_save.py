@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from frugax.compress.arrays import write_arrays
 from frugax.errors import ShapeError
 from frugax.models.dtypes import to_numpy
 from frugax.models.graph import unstack_weights
 from frugax.models.ops import is_floating
 
-from . import _safetensors
 from ._assign import CompiledWeights, check_arrays
 from ._to_dict import layer_to_dict
 from ._values import constant_to_json
@@ -63,9 +63,7 @@ def save(
     }
     # NaN and infinity are no JSON; `value_to_json` has a form for them.
     text = json.dumps(description, allow_nan=False)
-    _safetensors.write_safetensors(
-        path, {**flat, **constant_arrays}, {METADATA_KEY: text}
-    )
+    write_arrays(path, {**flat, **constant_arrays}, {METADATA_KEY: text})
 
 
 def _describe_options(compiled: CompiledWeights) -> dict[str, Any]:
