@@ -448,9 +448,8 @@ def _arange(xp: Any, *bounds: Any, dtype: Any = None) -> Array:
     if len(bounds) > 1:
         start, end, step = *bounds[:2], (*bounds, 1)[2]
     # Of lengths that are not known yet JAX takes whole numbers only.
-    start, step = (
-        int(b) if isinstance(b, float) and b.is_integer() else b for b in (start, step)
-    )
+    whole = lambda b: int(b) if isinstance(b, float) and b == int(b) else b
+    start, step = whole(start), whole(step)
     if isinstance(step, int) and step == 1 and not isinstance(start, float):
         return xp.cast(jnp.arange(end - start) + start, dtype)
     # From whole steps and not by adding up, as torch.
