@@ -1,5 +1,6 @@
 """The cost of watching is measured in the run, and records thinned until it fits."""
 
+import dataclasses
 import signal
 import subprocess
 import sys
@@ -334,6 +335,14 @@ def test_records_are_thinned_at_once_where_they_cost_far_too_much():
     assert pace.factor == 8 * 16  # in one leap no more
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Fixed:
+    """Arguments that nobody can change, as a module of equinox."""
+
+    weights: jax.Array
+
+
 @pytest.mark.parametrize(
     ("call_s", "extra_work", "stride"),
     [
@@ -353,6 +362,8 @@ def test_costly_recording_of_short_calls_runs_bare_in_between(
     variants._extra_work = extra_work
     schedule = watcher.schedule((0.0, 0.0), variants)
     schedule.call_s = call_s
+    schedule.rest(0, (Fixed(jnp.ones(3)), (jnp.ones(3), 2.0, None)), {"key": 1})
+    assert schedule._freeze_s == 0.0  # to hold these takes no time
     finish_calls(schedule, call_s=call_s, seconds=1.0)
     assert schedule.stride == stride
     assert schedule.switches is (stride > 2)

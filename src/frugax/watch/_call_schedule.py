@@ -1,5 +1,7 @@
 """Which program each call of a watched function runs, and the records that it keeps."""
 
+import dataclasses
+import timeit
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -19,11 +21,6 @@ NEVER = 1 << 62
 Program: TypeAlias = Callable[[int, Any, Any], Any]
 # Records that a function may keep before it asks again.
 _MAX_REST = 64
-# NumPy arrays that may be copied at each call: more take longer than a record.
-_MAX_COPIED = 32 * 1024
-# Seconds to take arguments out of containers that may change; measured for 20 leaves.
-_FREEZE_S = 3e-6
-_FIXED = (jax.Array, np.generic, int, float, complex, str, bytes, type(None))
 
 
 class CallSchedule(Series):
@@ -54,7 +51,8 @@ class CallSchedule(Series):
         # Step and arguments of the newest call that ran bare; where the caller may
         # change them before the records are made, their leaves and structure.
         self._bare_call: tuple[int, Any, Any] | None = None
-        self._has_fixed_arguments = self._can_hold_arguments = True
+        self._kinds: Any = None  # of the arguments that were looked at
+        self._freeze_s = 0.0  # to take them out of what may change; 0 if nothing may
 
     @property
     def switches(self) -> bool:
@@ -70,12 +68,11 @@ class CallSchedule(Series):
             return False
         if variants.donates or variants.records_always or not variants.has(QUIET):
             return False
-        if not self._can_hold_arguments:
-            return False
         # Processes of one program must all run the same one at each call.
         if jax.process_count() > 1:
             return False
-        return variants.recording_s(call_s) > self._rate.limit / 2 * call_s
+        recording_s = variants.recording_s(call_s)
+        return recording_s > max(self._rate.limit / 2 * call_s, self._freeze_s)
 
     @property
     def gap_s(self) -> float:
@@ -89,8 +86,7 @@ class CallSchedule(Series):
         call_s = self.call_s or 0.0
         each_s = self.variants.recording_s(call_s)
         if self.switches:
-            each_s = (SWITCH_S + each_s) / self.stride
-            each_s += 0.0 if self._has_fixed_arguments else _FREEZE_S
+            each_s = (SWITCH_S + each_s) / self.stride + self._freeze_s
         if self._rate.planned is not None:
             every = next(filter(None, self._rate.planned), 0)
             return self.calls / every * each_s if every else 0.0
@@ -134,7 +130,7 @@ class CallSchedule(Series):
         held, self._bare_call = self._bare_call, None
         if held is not None:
             step, args, kwargs = held
-            if not self._has_fixed_arguments:
+            if self._freeze_s:
                 args, kwargs = jax.tree.unflatten(kwargs, args)
             arrays = [
                 x for x in jax.tree.leaves((args, kwargs)) if isinstance(x, jax.Array)
@@ -173,23 +169,22 @@ class CallSchedule(Series):
         return last, self._make_recording()
 
     def _look_at(self, args: Any, kwargs: Any) -> None:
-        """Look whether the caller may change arguments like these, and how large."""
-        is_fixed = _is_fixed((args, *kwargs.values()))
-        if is_fixed is not self._has_fixed_arguments:
-            self._bare_call = None  # it was held in the other form
-            self._has_fixed_arguments = is_fixed
-        leaves = () if is_fixed else jax.tree.leaves((args, kwargs))
-        nbytes = sum(x.nbytes for x in leaves if isinstance(x, np.ndarray))
-        self._can_hold_arguments = nbytes <= _MAX_COPIED
+        """Look whether the caller may change such arguments, and what that costs."""
+        kinds = (*map(type, args), *kwargs)
+        if kinds == self._kinds:
+            return
+        self._kinds, self._bare_call = kinds, None
+        self._freeze_s = 0.0
+        if not _is_fixed((args, *kwargs.values())):
+            freeze = lambda: _freeze(args, kwargs)
+            self._freeze_s = min(timeit.repeat(freeze, number=1, repeat=5))
 
     def _hold_and_call(self, step: int, args: Any, kwargs: Any) -> Any:
         # Before the call: the arguments of the call before it are freed now.
-        if self._has_fixed_arguments:
-            self._bare_call = step, args, kwargs
+        if self._freeze_s:
+            self._bare_call = step, *_freeze(args, kwargs)
         else:
-            leaves, tree = jax.tree.flatten((args, kwargs))
-            copies = [x.copy() if isinstance(x, np.ndarray) else x for x in leaves]
-            self._bare_call = step, copies, tree
+            self._bare_call = step, args, kwargs
         return self.variants.bare(*args, **kwargs)
 
     def _make_recording(self) -> Program:
@@ -215,8 +210,21 @@ class CallSchedule(Series):
         return call
 
 
+def _freeze(args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Return the leaves and the structure of arguments; those of NumPy as copies."""
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    return [x.copy() if isinstance(x, np.ndarray) else x for x in leaves], tree
+
+
 def _is_fixed(value: Any) -> bool:
     """Whether nobody can change a value in place, such as a dict or a NumPy array."""
     if isinstance(value, tuple):
         return all(map(_is_fixed, value))
-    return isinstance(value, _FIXED)
+    is_frozen = type(value).__setattr__ is not object.__setattr__
+    if dataclasses.is_dataclass(value) and is_frozen:  # a module of equinox, too
+        fields = (
+            getattr(value, field.name, None) for field in dataclasses.fields(value)
+        )
+        return all(map(_is_fixed, fields))
+    is_leaf = jax.tree_util.all_leaves([value])
+    return value is None or (is_leaf and not isinstance(value, np.ndarray))
