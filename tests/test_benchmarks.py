@@ -69,6 +69,7 @@ def test_a_benchmark_can_be_imported(module):
     assert importlib.import_module(f"benchmarks.{module}").__doc__
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("package", results.PACKAGES)
 def test_a_part_of_each_benchmark_runs(package, tmp_path, capsys):
     if package in ("tropical", "models"):

@@ -169,6 +169,7 @@ def test_a_script_without_anything_to_limit_is_told_so(tmp_path, code, named):
     assert_names(found.stderr, named)
 
 
+@pytest.mark.thorough  # in this process: test_jit.py
 def test_without_a_budget_it_only_watches(tmp_path):
     write(tmp_path, "train.py", TRAIN)
     found = run([*FRUGAX, "exec", "--receipt", "receipt.json", "train.py"], tmp_path)

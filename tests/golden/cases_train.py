@@ -46,7 +46,7 @@ def cases() -> Iterator[Case]:
         yield Case(
             name,
             functools.partial(_train, make),
-            quick=name in ("plain", "bfloat16, micro-batches, clipped"),
+            quick=name == "bfloat16, micro-batches, clipped",
             # Half precision rounds to three digits.
             tolerance={"loss": 5e-3 if "16" in name else 1e-4},
             machine=("weights",),

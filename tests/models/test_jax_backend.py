@@ -1,8 +1,5 @@
 """Features of the JAX backend: scoped 64 bits, meshes, jit, precision, memory."""
 
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -113,49 +110,31 @@ def test_wrong_meshes_are_refused(call, named):
         call()
 
 
-MESH_PROGRAM = """
-import jax, numpy as np, frugax as ml
-from frugax.models import MLP
-b = ml.JaxBackend(device_mesh=(2, 2))
-shards = lambda x: {s.data.shape for s in x.addressable_shards}
-assert shards(b.ones(8, 6, device_mesh=(2, 2))) == {(4, 3)}
-assert shards(b.ones(8, 6, device_mesh=(2,), tensor_split=(1,))) == {(8, 3)}
-assert shards(b.randn(8, 6, tensor_split=(0, 0))) == {(2, 6)}
-assert shards(b.ones(8, 6, tensor_split=(None, -1))) == {(8, 3)}
-try:
-    b.ones(7, 6, device_mesh=(2, 2))
-except ValueError as e:
-    assert "dimension 0 of shape (7, 6)" in str(e), e
-else:
-    raise SystemExit("7 rows were split in two")
-model = MLP(input_size=6, hidden_sizes=[8], output_size=3)
-spread, one = ml.compile(model, b), ml.compile(model, ml.JaxBackend())
-params = spread.randomize_params(1)
-assert shards(params["linear_0.weight"]) == {(4, 6)}
-assert shards(params["linear_1.bias"]) == {(3,)}
-x = np.linspace(-1, 1, 48).reshape(8, 6).astype("float32")
-data = {"input": b.array(x, device_mesh=(2, 2), tensor_split=(0,))}
-cotangent = {"output": np.ones((8, 3), "float32")}
-got = spread.evaluate(params, data, cotangent)
-host = jax.tree.map(np.asarray, params)
-want = one.evaluate(host, {"input": x}, cotangent)
-assert len(got[0]["output"].sharding.device_set) == 4
-close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-jax.tree.map(close, got, want)
-key = jax.random.key(1)
-for name, value in one.randomize_params(key).items():
-    np.testing.assert_array_equal(np.asarray(params[name]), value)
-"""
-
-
-@pytest.mark.slow
 def test_a_model_on_four_devices_equals_one_device():
-    flags = "--xla_force_host_platform_device_count=4"
-    program = f"import os; os.environ['XLA_FLAGS'] = '{flags}'\n" + MESH_PROGRAM
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    b = ml.JaxBackend(device_mesh=(2, 2))
+    shards = lambda x: {s.data.shape for s in x.addressable_shards}
+    assert shards(b.ones(8, 6, device_mesh=(2, 2))) == {(4, 3)}
+    assert shards(b.ones(8, 6, device_mesh=(2,), tensor_split=(1,))) == {(8, 3)}
+    assert shards(b.randn(8, 6, tensor_split=(0, 0))) == {(2, 6)}
+    assert shards(b.ones(8, 6, tensor_split=(None, -1))) == {(8, 3)}
+    with refuses(ValueError, "0", (7, 6)):
+        b.ones(7, 6, device_mesh=(2, 2))
+    model = MLP(input_size=6, hidden_sizes=[8], output_size=3)
+    spread, one = ml.compile(model, b), ml.compile(model, ml.JaxBackend())
+    params = spread.randomize_params(1)
+    assert shards(params["linear_0.weight"]) == {(4, 6)}
+    assert shards(params["linear_1.bias"]) == {(3,)}
+    x = np.linspace(-1, 1, 48).reshape(8, 6).astype("float32")
+    data = {"input": b.array(x, device_mesh=(2, 2), tensor_split=(0,))}
+    cotangent = {"output": np.ones((8, 3), "float32")}
+    got = spread.evaluate(params, data, cotangent)
+    host = jax.tree.map(np.asarray, params)
+    want = one.evaluate(host, {"input": x}, cotangent)
+    assert len(got[0]["output"].sharding.device_set) == 4
+    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    jax.tree.map(close, got, want)
+    for name, value in one.randomize_params(jax.random.key(1)).items():
+        np.testing.assert_array_equal(np.asarray(params[name]), value)
 
 
 # --- jit, precision, memory ---------------------------------------------------------
