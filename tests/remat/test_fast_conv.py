@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from jax import lax
 
+from draws import normal
 from frugax import jaxprs, remat
 from frugax.remat.rewrite import active_variables
 from frugax.remat.solver import find_residuals
 from tiers import mostly_thorough
 
-KEY = jax.random.key(0)
 SPECS = {"NHWC": ("NHWC", "HWIO", "NHWC"), "NCHW": ("NCHW", "OIHW", "NCHW")}
 
 
@@ -27,9 +27,8 @@ def conv(x, w, spec="NHWC", groups=1):
 
 
 def data(spec="NHWC", groups=1, layers=3):
-    keys = jax.random.split(KEY)
-    x = jax.random.normal(keys[0], (2, 6, 6, 4))
-    w = jax.random.normal(keys[1], (layers, 3, 3, 4 // groups, 4)) / 6
+    x = normal(0, 2, 6, 6, 4)
+    w = normal(1, layers, 3, 3, 4 // groups, 4, scale=1 / 6)
     if spec == "NCHW":
         return w.transpose(0, 4, 3, 1, 2), x.transpose(0, 3, 1, 2)
     return w, x

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from draws import normal
 from frugax import MemoryBudget, remat
 from frugax.remat import LateCopies, PlanParts
 from frugax.remat.rewrite import copy_late, trace_loss
@@ -19,9 +20,8 @@ LAYERS = 5
 
 def maml():
     """The loss of a net after one gradient step, as in meta-learning."""
-    keys = jax.random.split(jax.random.key(0), LAYERS + 1)
-    params = [jax.random.normal(k, (16, 16)) / 4 for k in keys[1:]]
-    x = jax.random.normal(keys[0], (512, 16))
+    params = [normal(i, 16, 16, scale=1 / 4) for i in range(LAYERS)]
+    x = normal(LAYERS, 512, 16)
 
     def fit(params, x):
         for w in params:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+from draws import normal
 from frugax import MemoryBudget, jaxprs, measure
 from frugax.remat.rewrite import trace_loss
 from frugax.remat.solver import Stage, build_parts, list_candidates, list_named
@@ -25,9 +26,8 @@ def residual_blocks(checkpoint):
             x = block(w, x)
         return jnp.mean(x**2)
 
-    keys = jax.random.split(jax.random.key(0), 6)
-    ws = [jax.random.normal(k, (2, 32, 32)) / 8 for k in keys]
-    return loss, (ws, jax.random.normal(jax.random.key(9), (512, 32)))
+    ws = [normal(i, 2, 32, 32, scale=1 / 8) for i in range(6)]
+    return loss, (ws, normal(6, 512, 32))
 
 
 def scan_of_prime_length(checkpoint):
@@ -40,8 +40,7 @@ def scan_of_prime_length(checkpoint):
         h, sums = lax.scan(cell, jnp.zeros((8, 16)), xs)
         return jnp.mean(h**2) + jnp.mean(sums**2)
 
-    w = jax.random.normal(jax.random.key(0), (16, 16)) / 4
-    return loss, (w, jax.random.normal(jax.random.key(1), (29, 8, 16)))
+    return loss, (normal(0, 16, 16, scale=1 / 4), normal(1, 29, 8, 16))
 
 
 def inner_gradient(checkpoint):

@@ -6,15 +6,15 @@ HEAD = """
 import jax, jax.numpy as jnp
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from draws import normal
 from frugax import MemoryBudget, remat
 from remat.checks import assert_same, temp_bytes
 
 mesh = jax.make_mesh(
     (2,), ("d",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2]
 )
-keys = jax.random.split(jax.random.key(0), 4)
-ws = [(k := jax.random.normal(key, (32, 128)) / 8, k.T) for key in keys]
-x = jax.random.normal(jax.random.key(1), (1024, 32))
+ws = [(k := normal(i, 32, 128, scale=1 / 8), k.T) for i in range(4)]
+x = normal(4, 1024, 32)
 row = NamedSharding(mesh, P("d"))
 
 def net(ws, x):

@@ -24,12 +24,15 @@ def test_optimisers_by_name_update_weights(optimizer):
     found, _ = build_optimizer(TrainConfig(steps=9, optimizer=optimizer))
     params = {"w": jnp.ones((4, 3))}
     value_fn = lambda p: (p["w"] ** 2).sum()
-    with jax.numpy_dtype_promotion("standard"):
+
+    @jax.jit
+    def update(params):
         value, grads = jax.value_and_grad(value_fn)(params)
-        updates, _ = found.update(
-            grads, found.init(params), params, value=value, grad=grads,
-            value_fn=value_fn,
-        )  # fmt: skip
+        more = {"value": value, "grad": grads, "value_fn": value_fn}
+        return found.update(grads, found.init(params), params, **more)[0]
+
+    with jax.numpy_dtype_promotion("standard"):
+        updates = update(params)
     change = np.asarray(jax.tree.leaves(updates)[0])
     assert np.isfinite(change).all()
     assert (change != 0).any()

@@ -64,14 +64,18 @@ def test_an_equinox_module_is_trained_whole_and_given_back():
     # The same by hand, as equinox does it.
     arrays, static = eqx.partition(model, eqx.is_inexact_array)
     opt_state = SGD.init(arrays)
+
+    @jax.jit
+    def by_hand(arrays, opt_state, batch):
+        loss = lambda a: lookup_loss(eqx.combine(a, static), batch)
+        value, grads = jax.value_and_grad(loss)(arrays)
+        updates, opt_state = SGD.update(grads, opt_state, arrays)
+        return optax.apply_updates(arrays, updates), opt_state, value
+
     for i in range(3):
         state, metrics = step(state, batch(key=i))
-        loss, grads = jax.value_and_grad(
-            lambda a, b: lookup_loss(eqx.combine(a, static), b)
-        )(arrays, batch(key=i))
+        arrays, opt_state, loss = by_hand(arrays, opt_state, batch(key=i))
         np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-5)
-        updates, opt_state = SGD.update(grads, opt_state, arrays)
-        arrays = optax.apply_updates(arrays, updates)
     trained = state.model
     assert isinstance(trained, Lookup)
     assert (trained.scale, trained.name) == (0.5, "lookup")
@@ -200,7 +204,7 @@ def test_running_averages_of_linen_are_carried(accum):
     given, params, stats = batch(), variables["params"], variables["batch_stats"]
     for part in (np.arange(first, 8, accum) for first in range(accum)):
         some = {k: v[part] for k, v in given.items()}
-        _, _, stats = linen_loss(params, some, stats)
+        _, _, stats = jax.jit(linen_loss)(params, some, stats)
     state, _ = step(state, given)
     for got, wanted in zip(
         jax.tree.leaves(state.carried), jax.tree.leaves(stats), strict=True
