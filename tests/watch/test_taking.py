@@ -182,9 +182,15 @@ def test_the_step_of_a_validation_is_kept_however_late_it_is_thinned(tmp_path):
         series.found = 16
         training = StepMetrics(8, {"loss": 1.0}, 8, series)
         validation = StepMetrics(8, {"val": 1.0})
-        assert recorder._thin([training, validation]) == [training, validation]
-        assert recorder._thin([training]) == []
-        assert recorder._thin([validation]) == [training, validation]
+        for taken, kept in (
+            ([training, validation], [training, validation]),
+            ([training], []),
+            ([validation], [training, validation]),
+        ):
+            recorder._taken = taken
+            recorder._thin()
+            assert recorder._taken == kept
+        recorder._taken = []
 
 
 def test_ready_numbers_do_not_overtake_those_of_a_slow_program(journal, monkeypatch):

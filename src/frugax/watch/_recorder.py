@@ -11,6 +11,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -102,7 +103,10 @@ class Recorder:
         self._max_entries = max_entries
         self._clock = clock
         self._entries: deque[Entry] = deque()
-        self._in_hand = 0  # entries that were taken and are not read yet
+        # Entries that were taken, and those of them that are about to be read. What an
+        # interrupt leaves there comes first the next time.
+        self._taken: list[Entry] = []
+        self._units: deque[list[Any]] = deque()
         # The newest entry of each series, if it was thinned out while it waited.
         self._late: dict[Series | None, Entry] = {}
         self._read: list[Rows] = []  # on the host, and not yet handed on
@@ -130,12 +134,13 @@ class Recorder:
         self._make_locks()
         self._journal = None
         self._entries, self._called_back, self._bytes = deque(), deque(), 0
-        self._late = {}
+        self._taken, self._late = [], {}
+        self._units.clear()
         self.closed = self.has_started = True
 
     def __len__(self) -> int:
-        entries = len(self._entries) + self._in_hand + len(self._late)
-        return entries + sum(map(len, self._waiting_rows()))
+        waiting = self._entries, self._taken, *tuple(self._units), self._late
+        return sum(map(len, (*waiting, *self._waiting_rows())))
 
     def _waiting_rows(self) -> list[Rows]:
         # Each is copied in one step: other threads add to them.
@@ -144,13 +149,10 @@ class Recorder:
     @property
     def is_over_limit(self) -> bool:
         """Whether more entries or bytes wait than allowed."""
-        count, nbytes = len(self._entries) + self._in_hand, self._bytes
+        nbytes = self._bytes
         for rows in self._waiting_rows():
-            count += len(rows)
             nbytes += rows.nbytes
-        return count + len(self._late) > self._max_entries or (
-            nbytes > _MAX_PENDING_BYTES
-        )
+        return nbytes > _MAX_PENDING_BYTES or len(self) > self._max_entries
 
     def add(self, entry: Entry) -> None:
         """Append an entry; returns at once."""
@@ -194,7 +196,11 @@ class Recorder:
         self._last_tick = now
         if self._owner.acquire(timeout=_TICK_S):
             try:
-                self._collect(self._take_ready(), open_age_s=_MIN_STEP_AGE_S)
+                # In order: a record must not overtake an older one into the journal.
+                while self._entries and self._entries[0].is_ready():
+                    self._taken.append(self._entries.popleft())
+                self._thin()
+                self._collect(open_age_s=_MIN_STEP_AGE_S)
             except OutputError:
                 pass  # noted: the next call of `record` raises it
             finally:
@@ -207,11 +213,12 @@ class Recorder:
             OutputError: the journal cannot be written; nothing is lost.
         """
         with self._owner:
-            count = max(len(self._entries) - rest, 0)
-            taken = self._thin([self._take() for _ in range(count)])
+            for _ in range(len(self._entries) - rest):
+                self._taken.append(self._entries.popleft())
+            self._thin()
             if not rest:
-                taken += self._take_late(taken)
-            self._collect(taken, open_age_s=None if rest else 0.0)
+                self._take_late()
+            self._collect(open_age_s=None if rest else 0.0)
 
     def make_room(self) -> None:
         """Collect half of the entries, because too many wait."""
@@ -286,22 +293,12 @@ class Recorder:
             except Exception:
                 continue
 
-    def _take_ready(self) -> list[Entry]:
-        taken: list[Entry] = []
-        # In order: a record must not overtake an older one into the journal.
-        while self._entries and self._entries[0].is_ready():
-            taken.append(self._take())
-        return self._thin(taken)
-
-    def _take(self) -> Entry:
-        self._in_hand += 1
-        return self._entries.popleft()
-
-    def _thin(self, taken: list[Entry]) -> list[Entry]:
+    def _thin(self) -> None:
         """Leave out entries that the strides as they are now do not keep.
 
         The last of each series stays aside, in case no further one comes.
         """
+        taken = self._taken
         newest = {e.series: e.number for e in taken if e.series is not None}
         now = self._clock()
         if any([series.measure(number, now) for series, number in newest.items()]):
@@ -315,38 +312,36 @@ class Recorder:
         }
         waiting = [*self._late.values(), *taken]
         kept: list[Entry] = []
-        self._late = {}
+        late: dict[Series | None, Entry] = {}
         for entry in waiting:
             is_whole = isinstance(entry, StepMetrics) and entry.step in whole
-            self._late.pop(entry.series, None)
+            late.pop(entry.series, None)
             if is_whole or is_kept(entry):
                 kept.append(entry)
             else:
-                self._late[entry.series] = entry
-        self._leave_out({*waiting} - {*kept} - {*self._late.values()})
-        self._in_hand = len(kept)
-        return kept
+                late[entry.series] = entry
+        self._taken, self._late = kept, late
+        self._leave_out({*waiting} - {*kept} - {*late.values()})
 
-    def _take_late(self, taken: list[Entry]) -> list[Entry]:
+    def _take_late(self) -> None:
         """Take the entries that stayed aside, unless newer metrics have been taken."""
-        last = max((entry.step for entry in taken), default=-(2**63))
+        last = max((entry.step for entry in self._taken), default=-(2**63))
         late = sorted(self._late.values(), key=lambda entry: entry.step)
-        self._late = {}
         kept = [e for e in late if isinstance(e, ProgramRecords) or e.step >= last]
+        self._taken, self._late = [*self._taken, *kept], {}
         self._leave_out({*late} - {*kept})
-        self._in_hand += len(kept)
-        return kept
 
     def _leave_out(self, entries: Collection[Entry]) -> None:
         if count := sum(isinstance(entry, StepMetrics) for entry in entries):
             self.writer.leave_out("scalar", count)
 
-    def _collect(self, taken: list[Entry], *, open_age_s: float | None) -> None:
-        """Read entries, hand their rows on, and write open rows of this age."""
+    def _collect(self, *, open_age_s: float | None) -> None:
+        """Read what was taken, hand its rows on, and write open rows of this age."""
+        newest = self._taken[-1].step if self._taken else None
         spent = -self.account.collecting_s
         try:
             with self.account.count_collecting():
-                self._fetch(taken)
+                self._fetch()
                 has_rows = self._hand_on()
                 if open_age_s is not None:
                     self._write_open_rows(open_age_s)
@@ -354,31 +349,32 @@ class Recorder:
         except OutputError as e:
             self.writer.note_failure(e)
             raise
-        if taken:
+        if newest is not None:
             spent += self.account.collecting_s
             caller_s, self._caller_seen_s = self._caller_seen_s, self.account.record_s
             self.rate.collected(spent + self._caller_seen_s - caller_s, self._clock())
             self.write_status()
-            self._latest_step = taken[-1].step
+            self._latest_step = newest
 
-    def _fetch(self, taken: list[Entry]) -> None:
-        """Read entries; those that an interrupt leaves unread wait again."""
-        units = deque(split_entries(taken))
-        try:
-            while units:
-                rows, refusal = read_entries(units[0], self.writer)
-                entries = units.popleft()
-                self._read += rows
-                self._in_hand -= len(entries)
-                self._refusal = self._refusal or refusal
-                with self._queue_lock:
-                    self._bytes -= sum(entry.nbytes for entry in entries)
-                for one in rows:
-                    if one.kind == "scalar" and len(one):
-                        self._look_at(one)
-        finally:
-            self._entries.extendleft(e for unit in reversed(units) for e in unit[::-1])
-            self._in_hand = 0
+    def _fetch(self) -> None:
+        self._units.extend(split_entries(self._taken))
+        self._taken = []
+        while self._units:
+            try:
+                rows, refusal = read_entries(self._units[0], self.writer)
+            # Whatever it is, those behind it must not wait for good.
+            except Exception as e:
+                rows, refusal = [], None
+                self.writer.losses.give("scalar", len(self._units[0]))
+                self.writer.refuse("scalar", len(self._units[0]), e)
+            entries = self._units.popleft()
+            self._read += rows
+            self._refusal = self._refusal or refusal
+            with self._queue_lock:
+                self._bytes -= sum(entry.nbytes for entry in entries)
+            for one in rows:
+                if one.kind == "scalar" and len(one):
+                    self._look_at(one)
 
     def _look_at(self, rows: Rows) -> None:
         """Show numbers to those who wait for them: a bar, alerts, a flight recorder."""
