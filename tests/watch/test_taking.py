@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -182,11 +183,12 @@ def test_the_step_of_a_validation_is_kept_however_late_it_is_thinned(tmp_path):
         series.found = 16
         training = StepMetrics(8, {"loss": 1.0}, 8, series)
         validation = StepMetrics(8, {"val": 1.0})
-        for taken, kept in (
+        cases: Any = (
             ([training, validation], [training, validation]),
             ([training], []),
             ([validation], [training, validation]),
-        ):
+        )
+        for taken, kept in cases:
             recorder._taken = taken
             recorder._thin()
             assert recorder._taken == kept
