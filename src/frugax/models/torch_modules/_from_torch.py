@@ -63,13 +63,13 @@ def from_torch(
     """Import a torch module: its structure, weights and buffers.
 
     The module is traced in evaluation mode by `torch.export`, with a warning if it was
-    in training mode and gives other outputs there. Lengths stay free where
-    torch and JAX can both leave them open: of all axes, else of the batch, the most
-    frequent first length, else none. The model refuses lengths for which `forward`
-    takes another branch than for the example. Parameters keep torch's names; buffers
-    become constants. A module in 16 bits is imported in float32, and of a module in
-    float32 what it computes in float64 is too, with a warning. The result is compared
-    with the module, under JAX, before it is returned.
+    in training mode and gives other outputs there. Lengths stay free where torch and
+    JAX can both leave them open: of all axes, else of the batch, the most frequent
+    first length, else none. The model refuses lengths for which `forward` takes another
+    branch than for the example. Parameters keep torch's names; buffers become
+    constants. A module in 16 bits is imported in float32, and of a module in float32
+    what it computes in float64 is too, with a warning. The result is compared with the
+    module, under JAX, before it is returned.
 
     Args:
         module: any `torch.nn.Module` that `torch.export` can trace.
