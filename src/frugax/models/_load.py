@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from frugax.budget import from_plain
-from frugax.compress.arrays import read_metadata, read_safetensors
+from frugax.compress.arrays import (
+    DTYPE_NAMES,
+    dtype_from_name,
+    read_metadata,
+    read_safetensors,
+)
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
 from ._compile import compile
 from .graph import Spec
 from .serialization import (
     CONSTANT_PREFIX,
-    DTYPES,
     MAX_JSON_BYTES,
     METADATA_KEY,
     VERSION,
@@ -173,10 +177,10 @@ def _options(given: _Description, arrays: Mapping[str, Any]) -> dict[str, Any]:
     for key, stated in given.compile.shapes.items():
         shapes[key] = stated.shape
         if stated.dtype is not None:
-            if stated.dtype not in DTYPES:
+            if stated.dtype not in DTYPE_NAMES:
                 at = f"compile.shapes.{key}.dtype"
                 raise ValueError(f"{at}: there is no dtype {stated.dtype!r:.60}.")
-            shapes[key] = Spec(stated.shape, DTYPES[stated.dtype])
+            shapes[key] = Spec(stated.shape, dtype_from_name(stated.dtype))
     constants: dict[str, Any] = {}
     for key, value in given.constants.items():
         if value is None:

@@ -22,7 +22,6 @@ from ._save import (
 )
 from ._to_dict import layer_to_dict
 from ._values import (
-    DTYPES,
     ArrayConstant,
     NumberConstant,
     constant_from_json,
@@ -30,7 +29,6 @@ from ._values import (
 
 __all__ = [
     "CONSTANT_PREFIX",
-    "DTYPES",
     "MAX_JSON_BYTES",
     "METADATA_KEY",
     "VERSION",

@@ -10,9 +10,9 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
+from frugax.compress.arrays import DTYPE_NAMES, dtype_from_name
 from frugax.models.graph import Constant, Fill, Layer, Normal, Uniform
 
 # Files come from strangers: these limits keep a reader within its stack and its memory.
@@ -21,20 +21,6 @@ MAX_NESTING = 128  # lists and objects inside each other
 MAX_VALUES = 5_000_000
 
 INIT_CLASSES: dict[str, type] = {"Fill": Fill, "Normal": Normal, "Uniform": Uniform}
-
-# A table and not `np.dtype(text)`, which also accepts "O" and structures.
-DTYPES: dict[str, np.dtype] = {
-    d.name: d
-    for d in map(
-        np.dtype,
-        (
-            *(np.bool_, np.int8, np.int16, np.int32, np.int64),
-            *(np.uint8, np.uint16, np.uint32, np.uint64),
-            *(np.float16, np.float32, np.float64),
-            *(ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2),
-        ),
-    )
-}
 
 # --- checks -----------------------------------------------------------------------
 
@@ -191,7 +177,7 @@ def constant_to_json(value: Any, place: str) -> dict[str, Any]:
     """Convert a number or array that is written into a model; arrays byte for byte."""
     if not isinstance(value, np.ndarray):
         return {"value": value_to_json(value, place, reject_layer)}
-    if value.dtype.name not in DTYPES:
+    if value.dtype.name not in DTYPE_NAMES:
         raise TypeError(f"{place}: arrays of {value.dtype} cannot go to a file.")
     # Little-endian on every machine, as in .safetensors files.
     little = value.astype(value.dtype.newbyteorder("<"), copy=False)
@@ -225,9 +211,9 @@ def constant_from_json(data: NumberConstant | ArrayConstant, place: str) -> Cons
         if not matches_type(value, bool | int | float):
             raise TypeError(f"{place}.value: a number is needed, got {value!r:.60}.")
         return Constant(value)
-    dtype, shape = DTYPES.get(data.dtype), data.shape
-    if dtype is None:
+    if data.dtype not in DTYPE_NAMES:  # np.dtype also accepts "O" and structures
         raise ValueError(f"{place}.dtype: there is no dtype {data.dtype!r:.60}.")
+    dtype, shape = dtype_from_name(data.dtype), data.shape
     try:
         content = base64.b64decode(data.array, validate=True)
     except binascii.Error as e:
@@ -237,7 +223,7 @@ def constant_from_json(data: NumberConstant | ArrayConstant, place: str) -> Cons
         raise ValueError(
             f"{place}: {dtype.name}{list(shape)} does not have {len(content)} bytes."
         )
-    return Constant(np.frombuffer(content, dtype.newbyteorder("<")).reshape(shape))
+    return Constant(np.frombuffer(content, dtype).reshape(shape))
 
 
 def reject_layer(value: Any, place: str) -> Any:
