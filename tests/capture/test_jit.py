@@ -1,6 +1,7 @@
 """`fx.jit`: the function of `jax.jit`, within a memory budget."""
 
 import copy
+import dataclasses
 import functools
 import gc
 import inspect
@@ -765,6 +766,42 @@ def test_where_nothing_is_planned_the_program_is_as_small(fun):
 def test_a_warning_names_what_is_not_planned(fun, cause):
     with warns(UnplannedWarning, fun.__name__, "test_jit.py", cause):
         fx.jit(fun, memory="60%")(WEIGHTS, ROWS)
+
+
+class _Rule:
+    """Static data of a state, which is equal to itself only."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class _State:
+    w: Any
+    rule: Any = dataclasses.field(metadata={"static": True}, default_factory=_Rule)
+
+
+def test_objects_that_a_function_makes_are_those_of_its_first_trace():
+    def init(w):
+        return _State(2 * w)
+
+    shapes = jax.eval_shape(init, WEIGHTS)
+    with warns(UnplannedWarning, "init", "no gradient"):
+        state = fx.jit(init, memory="60%")(WEIGHTS)
+    assert jax.tree.structure(state) == jax.tree.structure(shapes)
+    anywhere = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    places = jax.tree.map(lambda _: anywhere, shapes)
+    with warns(UnplannedWarning, "init", "no gradient"):
+        fx.jit(init, memory="60%", out_shardings=places)(WEIGHTS)
+
+
+def test_a_gradient_for_other_static_arguments_is_planned():
+    def step(w, x, is_trained):
+        return sgd(w, x) if is_trained else (w, loss(w, x))
+
+    planned = fx.jit(step, memory="60%", static_argnums=2)
+    with warns(UnplannedWarning, "step", "no gradient"):
+        planned(WEIGHTS, ROWS, False)
+    assert_same(planned(WEIGHTS, ROWS, True), jax.jit(sgd)(WEIGHTS, ROWS))
+    assert planned.plan.gradients
 
 
 def test_where_marks_fail_the_function_runs_as_it_is(monkeypatch):

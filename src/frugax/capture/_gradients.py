@@ -94,17 +94,20 @@ class GradientMarker:
     Attributes:
         unmarked: lines of gradients that stay as JAX writes them, with the reason.
         batched: the gradients of all rows of a `jax.vmap`, for that of one row.
+        has_seen: whether a gradient was taken, marked or not.
     """
 
     unmarked: list[str] = dataclasses.field(default_factory=list)
     batched: "dict[MarkedGradient, BatchedGradient | None]" = dataclasses.field(
         default_factory=dict
     )
+    has_seen: bool = False
     _notes: dict[MarkedGradient, str] = dataclasses.field(default_factory=dict)
     _depth: int = 0
 
     def vjp(self, vjp: Any, fun: Any, *primals: Any, has_aux: bool = False) -> Any:
         """`jax.vjp`, with its forward and its backward pass as marked operations."""
+        self.has_seen = True
         leaves, in_tree = jax.tree.flatten(primals)
         # A gradient inside of a differentiated function is a part of that function.
         if self._depth or not leaves:
@@ -230,7 +233,7 @@ def trace_marked(
         else:
             return traced, list(marker.unmarked)
     # An error of the user's function comes again, without this one around it.
-    return plain.trace(*args, **kwargs), [reason]
+    return plain.trace(*args, **kwargs), [reason] if marker.has_seen else []
 
 
 @dataclasses.dataclass(eq=False)

@@ -164,7 +164,8 @@ class PlannedFunction:
             return self._plain(*args, **kwargs)
         began = self.record.start_call()
         program = self._latest if len(self._programs) == 1 else None
-        if program is None:
+        # Other arguments are no error for the function of the user's own.
+        if program is None or program.jitted is self._plain:
             program = self._program_for(args, kwargs)
         compiled = self._num_compiled()
         try:
@@ -368,7 +369,10 @@ class PlannedFunction:
                 reasons = ["it takes no gradient"]
             if self._budget is None:
                 reasons = []
-            return self._leave(build({}).jitted, reasons)
+            # What JAX has traced before, by `jax.eval_shape` for example, has the
+            # objects that the function has made then, which may be compared.
+            known = build({}).jitted if staged.takes_gradient else self._plain
+            return self._leave(known, reasons)
         if self.on_plan is not None:
             self.on_plan(self.record)
         try:
