@@ -34,6 +34,8 @@ def run():
             yield event("frame", "grid", step, {"grid": grid, "mask": grid != 3})
             hidden = rng.normal(size=(3, 3 + step // 30))
             yield event("frame", "hidden", step, {"h": hidden})
+            bins = {"counts": np.arange(4), "low": 0.0, "high": 1.0}
+            yield event("frame", "weights", step, bins)
             told = {"reward": step / 2, "success": step > 30}
             yield event("summary", "episodes", step, told)
     status = {"overhead": 0.006, "budget": 0.01, "time": 1.8e9}
@@ -126,6 +128,14 @@ def test_it_holds_every_record_of_a_small_run(page):
     # Frames of another shape are a film of their own.
     films = [f["steps"] for f in answers["frames"] if f["stream"].startswith("hidden")]
     assert films == [[0, 10, 20], [30, 40, 50]]
+    # All that the page may ask for is there.
+    asked = {
+        (stream, column)
+        for stream, about in answers["run"]["streams"].items()
+        for column in about["frames"]
+    }
+    assert asked == {(f["stream"], f["column"]) for f in answers["frames"]}
+    assert answers["histograms"]["weights"]["steps"] == [*range(0, 60, 10)]
     (budget,) = answers["run"]["facts"]["budgets"]
     assert (budget["name"], budget["verdict"]) == ("time & more", "kept")
     assert answers["run"]["streams"]["watch"]["latest"]["dropped_frame"] == 2

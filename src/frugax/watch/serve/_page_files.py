@@ -118,7 +118,7 @@ def _pack_answers(store: RunStore, note: str, max_frame_bytes: int) -> str:
     # What is missing beside a journal, and whether it is alive, is for a live page.
     run |= {"folder": note, "state": "finished", "why": ""}
     run["facts"]["missing"] = []
-    frames, parts = _frames(index, run, max_frame_bytes)
+    frames, parts = _frames(index, run["streams"], max_frame_bytes)
     answers = {
         "run": run,
         "curves": _curves(store, run["columns"]),
@@ -156,14 +156,13 @@ def _curves(store: RunStore, columns: list[Any]) -> list[dict[str, Any]]:
 
 
 def _frames(
-    index: JournalIndex, run: dict[str, Any], max_bytes: int
+    index: JournalIndex, streams: dict[str, Any], max_bytes: int
 ) -> tuple[list[dict[str, Any]], list[bytes]]:
     """Return the frames of each column, of which some are left out, and their bytes."""
     shown = [
         (stream, column, about)
-        for stream, one in run["streams"].items()
+        for stream, one in streams.items()
         for column, about in one["frames"].items()
-        if not (stream in run["histograms"] and column == "counts")
     ]
     # As they are held in memory, in the browser and here.
     total = sum(4 * math.prod(one["shape"]) * one["count"] for _, _, one in shown)
