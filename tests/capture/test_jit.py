@@ -1078,6 +1078,22 @@ def line_search(w, x):
     return lax.fori_loop(0, 3, body, w - again), value
 
 
+def test_a_plan_is_found_once_for_arguments_of_another_type(monkeypatch):
+    def counted(count, w, x):
+        return count + 1, *sgd(w, x)
+
+    searches, plan = [], fx.remat.plan
+    monkeypatch.setattr(
+        fx.remat, "plan", lambda *a, **k: searches.append(a) or plan(*a, **k)
+    )
+    step = fx.jit(counted, memory="60%")
+    for count in (0, jnp.int32(1), jnp.zeros(3)):
+        assert_same(step(count, WEIGHTS, ROWS), jax.jit(counted)(count, WEIGHTS, ROWS))
+        assert step.plan.gradients
+        assert step.plan.fits
+    assert len(searches) == 1
+
+
 def test_gradients_of_one_function_have_one_plan():
     step = assert_planned(line_search, WEIGHTS, ROWS)
     assert len(step.plan.gradients) == 1

@@ -377,7 +377,9 @@ class PlannedFunction:
             self.on_plan(self.record)
         try:
             missed = self._missed.setdefault(call.kind, [])
-            found = plan_program(staged, build, shapes, self._budget, missed)
+            plans = [p.record.plan for p in self._programs.values() if p.record.plan]
+            known = [p for p in plans if p.fits and p.gradients]
+            found = plan_program(staged, build, shapes, self._budget, missed, known)
             # Before it runs: the rates of a processor are measured while it is idle.
             step_time = None
             if found.compiled is not None:

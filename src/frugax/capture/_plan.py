@@ -1,5 +1,6 @@
 """Plan the gradients of a traced program so that the whole compiled program fits."""
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -112,6 +113,7 @@ def plan_program(
     shapes: Sequence[Any],
     budget: MemoryBudget | MemoryShare,
     missed: Sequence[JitPlan] = (),
+    known: Sequence[JitPlan] = (),
 ) -> PlannedProgram:
     """Choose the plans of a program's gradients, the one that keeps most first.
 
@@ -129,6 +131,8 @@ def plan_program(
         budget: the limit of the whole program.
         missed: plans of the same program for other shapes, where nothing fitted. It
             is not looked for again where shapes are harder to fit.
+        known: its plans for other arguments. One that fits these is taken: the second
+            call of a step often differs from the first in a type or a place only.
 
     Raises:
         InfeasibleBudgetError: the compiler refuses the program without a plan, and
@@ -183,6 +187,27 @@ def plan_program(
         problems.append("it takes no gradient")
     if lowest > limit.usable_bytes:
         problems = [f"its arguments and results alone need {format_bytes(lowest)}"]
+
+    def finish(
+        jitted: Any, plans: Sequence[remat.RematPlan], sources: Sequence[str]
+    ) -> PlannedProgram:
+        with target.tracing():
+            traced = jitted.trace(*shapes)
+        program = target.compile(traced)
+        plan = dataclasses.replace(
+            unplanned,
+            predicted=measure.program(program).bytes_of(limit.kind),
+            gradients=tuple(plans),
+            sources=tuple(sources),
+        )
+        return PlannedProgram(plan, jitted, program, as_it_is.compiled)
+
+    for other in known:
+        with contextlib.suppress(ValueError):  # its gradients are others
+            jitted = build(_follow(other, staged))
+            found = finish(jitted, other.gradients, other.sources)
+            if found.plan.fits:
+                return found
     chosen: dict[MarkedGradient, ValueAndGrad] = {}
     plans: list[remat.RematPlan] = []
     sources: list[str] = []
@@ -199,7 +224,7 @@ def plan_program(
             plain=None if chosen else reference,
             keep=kept.append,
         )
-        place = ", ".join(dict.fromkeys(s.gradient.source for s in sites))
+        place = _place_of(sites)
         # Plans that are remembered take no time, so a search is begun at any time.
         within_s = max(deadline - time.monotonic(), 1e-9)
         try:
@@ -236,18 +261,8 @@ def plan_program(
         chosen.update((s.gradient, remat.apply(s.loss, found)) for s in sites)
         plans.append(found)
         sources.append(place)
-        jitted = kept[-1] if kept else build(chosen)
-        with target.tracing():
-            traced = jitted.trace(*shapes)
-        compiled = target.compile(traced)
-        plan = dataclasses.replace(
-            unplanned,
-            predicted=measure.program(compiled).bytes_of(limit.kind),
-            gradients=tuple(plans),
-            sources=tuple(sources),
-        )
-        result = PlannedProgram(plan, jitted, compiled, as_it_is.compiled)
-        if plan.fits:
+        result = finish(kept[-1] if kept else build(chosen), plans, sources)
+        if result.plan.fits:
             return result
     smallest = result.plan.predicted
     if plans:
@@ -260,6 +275,26 @@ def plan_program(
         result.plan, problems=tuple(problems), smallest_bytes=smallest
     )
     return dataclasses.replace(result, plan=plan)
+
+
+def _follow(plan: JitPlan, staged: StagedProgram) -> Chosen:
+    """What computes the gradients of a program by the plans for other arguments.
+
+    Raises:
+        ValueError: it takes other gradients.
+    """
+    groups = {_place_of(sites): sites for sites in _group(staged.sites)}
+    if not groups.keys() >= {*plan.sources}:
+        raise ValueError("the gradients are taken elsewhere")
+    return {
+        site.gradient: remat.apply(site.loss, gradient)
+        for place, gradient in zip(plan.sources, plan.gradients, strict=True)
+        for site in groups[place]
+    }
+
+
+def _place_of(sites: Sequence[GradientSite]) -> str:
+    return ", ".join(dict.fromkeys(s.gradient.source for s in sites))
 
 
 def describe_error(error: Exception) -> str:
