@@ -175,26 +175,41 @@ def mapped(ws, x):
 SHARDED = jax.device_put(
     jax.tree.map(lambda s: jnp.zeros(s.shape), ARGS), (EVERYWHERE, BY_ROWS)
 )
+
+
 PLACED = {
-    "arguments": (descend, SHARDED),
-    "inside": (functools.partial(descend, objective=constrained), ARGS),
-    "jit": (jax.jit(descend, in_shardings=(EVERYWHERE, BY_ROWS)), ARGS),
-    "shard_map": (mapped, ARGS),
+    "arguments": (descend, SHARDED, "60%"),
+    "inside": (functools.partial(descend, objective=constrained), ARGS, "60%"),
+    "jit": (jax.jit(descend, in_shardings=(EVERYWHERE, BY_ROWS)), ARGS, "60%"),
+    # Gradients inside of it are planned for the devices here only.
+    "shard_map": (mapped, ARGS, "100%"),
 }
 
 
 @pytest.mark.parametrize("placed", PLACED)
 def test_a_step_that_names_devices_lies_likewise_on_those_of_a_target(placed):
-    fn, args = PLACED[placed]
-    limit = "100%" if placed == "shard_map" else "60%"
-    row = fx.plan(fn, args, limit, target=FOUR).rows[0]
-    assert "devices" not in row.caveat
-    assert row.moved_bytes > 0
+    fn, args, limit = PLACED[placed]
     gpu = next(c for c in installed_compilers() if c.platform == "gpu")
-    if gpu.problem:
-        pytest.skip(gpu.problem)
-    row = fx.plan(fn, args, limit, target="h100x4").rows[0]
-    assert row.moved_bytes > 0
+    targets = [FOUR] if gpu.problem else [FOUR, Target("h100x4")]
+    for target in targets:
+        row = fx.plan(fn, args, limit, target=target).rows[0]
+        assert row.fits
+        assert "devices" not in row.caveat
+        assert row.moved_bytes > 0
+
+
+def test_a_second_gradient_is_planned_after_that_of_the_first_for_an_absent_target():
+    if next(c for c in installed_compilers() if c.platform == "gpu").problem:
+        pytest.skip("no compiler for GPUs here")
+
+    def step(a, b, x):
+        net = lambda a, b: jnp.mean(jnp.tanh(jnp.tanh(x @ a) @ b) ** 2)
+        a = a - jax.grad(net)(a, b)
+        return a, b - jax.grad(net, argnums=1)(a, b)
+
+    args = (*ARGS[0][:2], ARGS[1])
+    (row,) = fit.compare(fit.Workload.of(step, args), [Target("h100x4")], "60%").rows
+    assert "Error" not in row.caveat
 
 
 def test_a_loss_that_names_devices_is_planned_as_a_step_for_absent_ones():

@@ -1,6 +1,7 @@
 """`FitPlan`: the answers of the targets that a program was planned for, as a table."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
 from frugax import measure
@@ -71,15 +72,16 @@ class FitRow:
         kind = CompilerRefusedError if self.is_refused else ConfigError
         return kind(f"{subject}: {self.problem}")
 
-    def to_refusal(self, subject: str, hint: str) -> InfeasibleBudgetError:
+    def to_refusal(
+        self, subject: str, reasons: Sequence[str], hint: str
+    ) -> InfeasibleBudgetError:
         """That this program does not fit, as an error about this subject."""
         assert self.budget is not None  # there is an answer
-        reason = self.caveat
         if self.lower_bound is not None:
             fixed = format_bytes(self.lower_bound)
-            reason = f"arguments and results alone are {fixed}"
+            reasons = [f"arguments and results alone are {fixed}"]
         return InfeasibleBudgetError(
-            f"{subject} ({reason})" if reason else subject,
+            f"{subject} ({'; '.join(reasons)})" if reasons else subject,
             needed=self.budget.with_usable(self.predicted).limit_bytes,
             limit=self.budget.limit_bytes,
             unit="bytes",

@@ -330,10 +330,10 @@ def _answer_step(
 
 
 def _refuse(answer: StepAnswer, target: Target) -> NoReturn:
-    row = answer.row
-    if answer.program.plan.fits:
+    row, plan = answer.row, answer.program.plan
+    if plan.fits:
         raise _larger_than_device(target, row.predicted, row.remat)
-    raise row.to_refusal("the step", "make the batch smaller.")
+    raise row.to_refusal("the step", plan.problems, "make the batch smaller.")
 
 
 def _without_limit(limit: MemoryBudget) -> MemoryBudget:

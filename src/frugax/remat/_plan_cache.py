@@ -82,7 +82,8 @@ def plan_key(
         return taken.finish(gradient(*taken.args))
 
     for fn, inputs in ((loss, args), (program.build_around(plain), program.args)):
-        traced = jax.make_jaxpr(fn)(*inputs)
+        with program.target.tracing():  # gradients inside may be planned already
+            traced = jax.make_jaxpr(fn)(*inputs)
         if any(isinstance(c, Tracer) for c in constants(traced)):
             return None
         facts += [
