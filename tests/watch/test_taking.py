@@ -653,6 +653,19 @@ def test_a_run_is_two_lines_and_leaves_a_folder(tmp_path, capfd):
     assert watch.read(folder / "journal").steps[-1] == 9
 
 
+def test_an_alert_names_the_step_of_the_number(tmp_path):
+    bounds = {"x": (-1.0, 5.0), "y": (0.0, None)}
+    with watch.run(tmp_path / "run", level="full", bounds=bounds) as run:
+        for step, x in enumerate([0.0, 7.0, 9.0, np.nan, -3.0, 1.0]):
+            run.record(step, {"x": x, "y": x if x < 0 else 1.0})
+    assert run.alerts.messages == [
+        "x is not finite at step 3",
+        "x is -3 < -1 at step 4",
+        "x is 9 > 5 at step 2",
+        "y is -3 < 0 at step 4",
+    ]
+
+
 def test_a_resumed_run_counts_its_programs_on_from_the_last_step(tmp_path):
     for first in (0, 4):
         with watch.run(tmp_path / "run", level="full", resume=True) as run:

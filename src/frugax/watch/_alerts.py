@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Int64
 
 # The exit code of a script whose run had an alert.
 EXIT_ALERT = 3
@@ -55,26 +56,29 @@ class Alerts:
         """3 if there was an alert, else 0; for `sys.exit` at the end of a script."""
         return EXIT_ALERT if self.messages else 0
 
-    def inspect(self, step: int, columns: Mapping[str, np.ndarray]) -> None:
-        """Compare numbers with their bounds; `step` is that of the last of them."""
+    def inspect(
+        self, steps: Int64[np.ndarray, " n"], columns: Mapping[str, np.ndarray]
+    ) -> None:
+        """Compare the numbers of some steps with their bounds."""
         for name, column in columns.items():
             if column.dtype.kind not in "biuf":
                 continue
-            if not np.isfinite(column).all():
+            step_of = lambda bad: steps[bad.reshape(len(bad), -1).any(1).argmax()]
+            is_finite = np.isfinite(column)
+            if not is_finite.all():
+                step = step_of(~is_finite)
                 self._add(name, "finite", f"{name} is not finite at step {step}")
             if name not in self._bounds:
                 continue
             low, high = self._bounds[name]
             if (column < low).any():
-                worst = column.min()
-                self._add(
-                    name, "low", f"{name} is {worst:.6g} < {low:g} at step {step}"
-                )
+                worst = np.nanmin(column)
+                told = f"{name} is {worst:.6g} < {low:g} at step"
+                self._add(name, "low", f"{told} {step_of(column == worst)}")
             if (column > high).any():
-                worst = column.max()
-                self._add(
-                    name, "high", f"{name} is {worst:.6g} > {high:g} at step {step}"
-                )
+                worst = np.nanmax(column)
+                told = f"{name} is {worst:.6g} > {high:g} at step"
+                self._add(name, "high", f"{told} {step_of(column == worst)}")
 
     def _add(self, name: str, kind: str, message: str) -> None:
         with self._lock:

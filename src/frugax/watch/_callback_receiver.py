@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ._current import current
-from .delivery import Runner, callback_stats, defer_interrupt, error_text
+from .delivery import Outcome, Runner, callback_stats, defer_interrupt, error_text
 from .probes import Probe, ProbeResult
 
 # A handler that hangs is abandoned after this time, and the program goes on.
@@ -38,7 +38,7 @@ def receive(probe: Probe, mark_kind: str, mark: Any, *values: Any) -> None:
     except KeyboardInterrupt:
         defer_interrupt()
     except BaseException as e:
-        callback_stats.record(probe.label, 0.0, error=error_text(e))
+        callback_stats.record(probe.label, Outcome("failed", 0.0, error_text(e)))
 
 
 def call_handler(result: ProbeResult) -> None:
@@ -47,4 +47,4 @@ def call_handler(result: ProbeResult) -> None:
     handler = probe.handler
     if handler is not None:
         outcome = _runner.run(lambda: handler(*result.values), wait_s=_MAX_WAIT_S)
-        callback_stats.record_outcome(probe.label, outcome)
+        callback_stats.record(probe.label, outcome)

@@ -383,7 +383,7 @@ class Recorder:
             newest = {name: column[-1] for name, column in rows.columns.items()}
             self.latest = {**self.latest, **newest}
         if self._alerts is not None:
-            self._alerts.inspect(int(rows.steps[-1]), rows.columns)
+            self._alerts.inspect(rows.steps, rows.columns)
         if self._flight is None or self._journal is None:
             return
         for i, step in enumerate(rows.steps):

@@ -28,7 +28,7 @@ class _HandlerSink:
             # A mark of the lanes that recorded may follow the probe's own values.
             arrays = list(event.values.values())[: len(probe.fields)]
             outcome = run_inline(functools.partial(probe.handler, *arrays))
-            callback_stats.record_outcome(probe.label, outcome)
+            callback_stats.record(probe.label, outcome)
 
     def close(self) -> None:
         """Do nothing: there is nothing to close."""

@@ -15,7 +15,7 @@ import pytest
 
 from frugax import OverheadBudget, watch
 from frugax.compat import visualization
-from frugax.watch.delivery import Runner, callback_stats
+from frugax.watch.delivery import Outcome, Runner, callback_stats
 from refusals import refuses
 
 
@@ -322,7 +322,8 @@ def test_a_grid_without_a_title_is_recorded_too(tmp_path, jit):
 def test_the_statistics_are_exact():
     for seconds in (0.001, 0.003, 0.002):
         error = "E" if seconds == 0.003 else ""
-        callback_stats.record("a", seconds, error=error)
+        ended = "failed" if error else "done"
+        callback_stats.record("a", Outcome(ended, seconds, error))
     assert visualization.get_callback_performance_stats()["a"] == {
         "total_calls": 3,
         "error_count": 1,

@@ -57,33 +57,27 @@ class CallbackStats:
         """Take a lock of its own in a forked child."""
         self._lock = threading.Lock()
 
-    def record(self, name: str, seconds: float, *, error: str = "") -> None:
-        """Count one call of a callback."""
+    def record(self, name: str, outcome: Outcome) -> None:
+        """Count one call of a callback by how it has ended."""
         with self._lock:
             totals = self._totals_of(name)
+            if outcome.ended in ("skipped", "not started"):
+                totals.skipped += 1
+                return
+            error = outcome.error
+            if outcome.ended == "hung":
+                totals.hung += 1
+                error = "it did not end in time"
             totals.calls += 1
-            totals.total_s += seconds
-            totals.longest_s = max(totals.longest_s, seconds)
-            totals.shortest_s = min(totals.shortest_s, seconds)
+            totals.total_s += outcome.seconds
+            totals.longest_s = max(totals.longest_s, outcome.seconds)
+            totals.shortest_s = min(totals.shortest_s, outcome.seconds)
             is_first_error = bool(error) and not totals.errors
             if error:
                 totals.errors += 1
                 totals.last_error = error
         if is_first_error:
             _print_failure(name, error)
-
-    def record_outcome(self, name: str, outcome: Outcome) -> None:
-        """Count a call by how it has ended."""
-        error = outcome.error
-        with self._lock:
-            totals = self._totals_of(name)
-            if outcome.ended in ("skipped", "not started"):
-                totals.skipped += 1
-                return
-            if outcome.ended == "hung":
-                totals.hung += 1
-                error = "it did not end in time"
-        self.record(name, outcome.seconds, error=error)
 
     def record_entry(self, name: str) -> None:
         """Count that a running program called back to the host."""
