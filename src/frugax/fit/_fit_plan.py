@@ -172,7 +172,9 @@ class FitPlan(Plan):
             answer = r.answer
             if priced and r is self.chosen:
                 answer += ", chosen"
-            row += [format_bytes(r.predicted) if known else "-", answer]
+            # Where arguments and results alone are too large, nothing was planned.
+            is_planned = known and r.lower_bound is None
+            row += [format_bytes(r.predicted) if is_planned else "-", answer]
             counted = r.device_flops > 0
             row += [f"{r.device_flops:.3g}" if counted else "-"]
             row += [format_bytes(r.moved_bytes) if counted else "-"]
