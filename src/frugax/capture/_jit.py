@@ -164,8 +164,7 @@ class PlannedFunction:
             return self._plain(*args, **kwargs)
         began = self.record.start_call()
         program = self._latest if len(self._programs) == 1 else None
-        # Other arguments are no error for the function of the user's own.
-        if program is None or program.jitted is self._plain:
+        if program is None:
             program = self._program_for(args, kwargs)
         compiled = self._num_compiled()
         try:
@@ -339,17 +338,23 @@ class PlannedFunction:
         staged = StagedProgram.of(close_over(traced), unmarked)
         key = call.key
 
-        def build(chosen: Chosen) -> CalledProgram:
+        def jit_for_these(run: Callable[..., Any]) -> Any:
             @self._named
             def replay(*args: Any, **kwargs: Any) -> Any:
                 given = self._split(args, kwargs)
                 if given.key != key:
                     raise _OtherSignatureError
-                return out_tree.unflatten(staged.run(chosen, given.leaves))
+                return run(given, args, kwargs)
 
-            jitted = jax.jit(replay, **self._options)
-            return CalledProgram(jitted, call, args, kwargs)
+            return jax.jit(replay, **self._options)
 
+        def build(chosen: Chosen) -> CalledProgram:
+            run = lambda given, *_: out_tree.unflatten(staged.run(chosen, given.leaves))
+            return CalledProgram(jit_for_these(run), call, args, kwargs)
+
+        # As JAX has traced it: after `jax.eval_shape`, for example, the objects in its
+        # results are those that the function has made then, and may be compared.
+        plain = jit_for_these(lambda _, args, kwargs: self._plain(*args, **kwargs))
         call = call.of_shapes()
         shapes = call.leaves
         if self._on_step is not None and staged.takes_gradient:
@@ -369,10 +374,8 @@ class PlannedFunction:
                 reasons = ["it takes no gradient"]
             if self._budget is None:
                 reasons = []
-            # What JAX has traced before, by `jax.eval_shape` for example, has the
-            # objects that the function has made then, which may be compared.
-            known = build({}).jitted if staged.takes_gradient else self._plain
-            return self._leave(known, reasons)
+            takes_gradient = staged.takes_gradient
+            return self._leave(build({}).jitted if takes_gradient else plain, reasons)
         if self.on_plan is not None:
             self.on_plan(self.record)
         try:
@@ -386,7 +389,7 @@ class PlannedFunction:
                 step_time = measure.step_time(found.compiled, find_target(shapes))
         except Exception as e:
             # Whatever fails in planning, the user's program runs, without our marks.
-            return self._leave(self._plain, [describe_error(e)])
+            return self._leave(plain, [describe_error(e)])
         plan = found.plan
         if found.is_small:
             record = ProgramRecord(unplanned=plan.problems)
