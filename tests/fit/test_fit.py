@@ -151,6 +151,7 @@ def test_bare_specs_inside_of_a_program_name_the_axes_of_its_mesh(whole):
         row = fx.plan(fn, ARGS, "1GiB", target=EIGHT, **whole).rows[0]
         assert row.fits
         assert row.moved_bytes > 0
+        assert fx.plan(fn, ARGS, "1GiB", target=ONE, **whole).rows[0].fits
 
 
 FOUR = Target.of_devices(jax.devices()[:4])

@@ -56,6 +56,7 @@ class Workload:
             all of them.
         micro_batches: parts of the batch of a `TrainStep` whose gradients are
             accumulated one by one.
+        needs_mesh: whether `fn` holds bare `PartitionSpec`s, which name axes of a mesh.
     """
 
     fn: Callable[..., Any]
@@ -71,6 +72,7 @@ class Workload:
     layout: LayoutKind = "data"
     shape: tuple[int, ...] | None = None
     micro_batches: int = 1
+    needs_mesh: bool = False
 
     def __post_init__(self) -> None:
         check_integer("micro_batches", self.micro_batches)
@@ -111,7 +113,7 @@ class Workload:
         _check_call(fn, args)
         fn, options = _take_from_jit(fn, options)
         step, given = take_step(fn, args)
-        result = _trace_result(step, given, options)
+        result, options["needs_mesh"] = _trace_result(step, given, options)
         is_step = False
         if holds_variables(args, given):
             options = _point_at_variables(options, len(args))
@@ -231,7 +233,7 @@ class Workload:
     def _layout_on(self, target: Target) -> Layout | None:
         """The layout on the devices of a target; None where arguments say it all."""
         shape = self.shape
-        if target.num_devices == 1 and shape is None:
+        if target.num_devices == 1 and shape is None and not self.needs_mesh:
             return None
         if any(map(_is_sharded, jax.tree.leaves(self.args))):
             return None
@@ -335,10 +337,10 @@ class Workload:
         )
 
     def _names_devices(self) -> bool:
-        with contextlib.suppress(Exception):  # of a bare `PartitionSpec` inside of it
-            traced = TracedStep.trace(self.fn, jax.tree.map(_unplaced, self.args))
-            return traced.names_devices
-        return False
+        if self.needs_mesh:
+            return False
+        shapes = jax.tree.map(_unplaced, self.args)
+        return TracedStep.trace(self.fn, shapes).names_devices
 
     def trace(self, target: Target) -> TracedStep:
         """The step on the devices of a target, with its gradients marked.
@@ -347,12 +349,9 @@ class Workload:
         on those of the target.
         """
         trace = functools.partial(TracedStep.trace, donate_argnums=self.donate_argnums)
-        if self.specs is None:
-            layout, step = self._layout_on(target), None
-            # A bare `PartitionSpec` inside of it needs the mesh of the layout.
-            with contextlib.suppress(*[] if layout is None else [Exception]):
-                step = trace(self.fn, self.args)
-            if step is not None and (layout is None or step.names_devices):
+        if self.specs is None and not self.needs_mesh:
+            step = trace(self.fn, self.args)
+            if step.names_devices or self._layout_on(target) is None:
                 return step.on(target)
         placed = self.place(target)
         with target.tracing():
@@ -393,10 +392,10 @@ def _named_axes(specs: Any) -> list[str]:
 
 def _trace_result(
     fn: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]
-) -> Any:
-    """The shapes that a function returns."""
+) -> tuple[Any, bool]:
+    """The shapes that a function returns, and whether it needs a mesh for that."""
     try:
-        return jax.eval_shape(fn, *args)
+        return jax.eval_shape(fn, *args), False
     except Exception:
         # A bare `PartitionSpec` inside of it names the axes of a mesh that comes later.
         axes = options.get("axes")
@@ -404,7 +403,7 @@ def _trace_result(
         names = names or _named_axes(options.get("specs")) or ["data", "model"]
         mesh = jax.sharding.AbstractMesh((1,) * len(names), tuple(names))
         with contextlib.suppress(Exception), jax.sharding.use_abstract_mesh(mesh):
-            return jax.eval_shape(fn, *args)
+            return jax.eval_shape(fn, *args), True
         raise
 
 
