@@ -15,8 +15,6 @@ import pytest
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
-Shape = tuple[int, ...]
-
 
 @dataclasses.dataclass(frozen=True)
 class Case:
