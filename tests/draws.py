@@ -12,10 +12,10 @@ import numpy as np
 def normal(seed: int, *shape: int, scale: float = 1.0) -> jax.Array:
     """float32 numbers of a normal distribution with this deviation."""
     numbers = np.random.default_rng(seed).normal(scale=scale, size=shape)
-    return jnp.asarray(numbers, jnp.float32)
+    return jnp.asarray(numbers.astype(np.float32))
 
 
 def integers(seed: int, below: int, *shape: int) -> jax.Array:
     """int32 numbers from 0, each as likely as the others."""
     numbers = np.random.default_rng(seed).integers(below, size=shape)
-    return jnp.asarray(numbers, jnp.int32)
+    return jnp.asarray(numbers.astype(np.int32))
