@@ -229,6 +229,9 @@ def test_a_report_names_the_function_and_its_line():
     ):
         step = fx.jit(fun)
         assert (step.record.name, step.record.place) == (name, line(code))
+    made: dict[str, Any] = {}
+    exec("def update(w): return w", made)  # as libraries make functions
+    assert fx.jit(made["update"]).record.place.startswith(Path(__file__).name)
 
 
 def test_it_is_copied_and_pickled_as_a_jitted_function():

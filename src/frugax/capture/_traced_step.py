@@ -232,8 +232,9 @@ def find_source(fun: Callable[..., Any]) -> tuple[str, str]:
     name = getattr(fun, "__name__", type(fun).__name__)
     # An object is called by a method of its class.
     code = getattr(fun, "__code__", getattr(type(fun).__call__, "__code__", None))
-    if code is None or not is_user_file(code.co_filename):
-        # A library wraps the user's function in one of its own.
+    file = code.co_filename if code is not None else "<string>"
+    if code is None or file == "<string>" or not is_user_file(file):
+        # A library wraps the user's function in one of its own, or makes it by `exec`.
         return name, find_call_site()
     return name, f"{Path(code.co_filename).name}:{code.co_firstlineno}"
 
