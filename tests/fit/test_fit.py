@@ -215,6 +215,8 @@ def test_a_second_gradient_is_planned_after_that_of_the_first_for_an_absent_targ
 
 def test_a_loss_that_names_devices_is_planned_as_a_step_for_absent_ones():
     assert fx.plan(constrained, SHARDED, "60%", target=FOUR).rows[0].fits
+    if next(c for c in installed_compilers() if c.platform == "gpu").problem:
+        pytest.skip("no compiler for GPUs here")
     with refuses(ConfigError, "value_and_grad"):
         fx.plan(constrained, ARGS, target="h100x4")
 

@@ -10,7 +10,7 @@ from typing import Any, Self, get_args
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from frugax import remat
 from frugax.budget import MemoryBudget
@@ -401,7 +401,8 @@ def _trace_result(
         axes = options.get("axes")
         names = list(axes) if isinstance(axes, Mapping) else []
         names = names or _named_axes(options.get("specs")) or ["data", "model"]
-        mesh = jax.sharding.AbstractMesh((1,) * len(names), tuple(names))
+        auto = (AxisType.Auto,) * len(names)  # not the default of newer JAX
+        mesh = AbstractMesh((1,) * len(names), tuple(names), axis_types=auto)
         with contextlib.suppress(Exception), jax.sharding.use_abstract_mesh(mesh):
             return jax.eval_shape(fn, *args), True
         raise
