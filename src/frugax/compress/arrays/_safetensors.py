@@ -21,7 +21,7 @@ from ._leaves import dtype_from_name
 from ._mapped import map_file
 
 # dtype names of https://huggingface.co/docs/safetensors, and their names here.
-SAFETENSORS = {
+_DTYPES = {
     **{f"F{n}": f"float{n}" for n in (16, 32, 64)},
     **{f"I{n}": f"int{n}" for n in (8, 16, 32, 64)},
     **{f"U{n}": f"uint{n}" for n in (8, 16, 32, 64)},
@@ -62,13 +62,13 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
             each = np.stack([pairs & 0xF, pairs >> 4], axis=-1)
             arrays[name] = each.view(dtype_from_name(half)).reshape(entry["shape"])
             continue
-        if entry["dtype"] not in SAFETENSORS:
+        if entry["dtype"] not in _DTYPES:
             raise UnsupportedFileError(
                 f"{path}: tensor {name!r} has the dtype {entry['dtype']}, which cannot "
-                f"be read: convert it to one of {', '.join(SAFETENSORS)}, or leave it "
+                f"be read: convert it to one of {', '.join(_DTYPES)}, or leave it "
                 "out."
             )
-        dtype = dtype_from_name(SAFETENSORS[entry["dtype"]])
+        dtype = dtype_from_name(_DTYPES[entry["dtype"]])
         count = (end - first) // dtype.itemsize
         # An empty tensor may begin at the end of the file, an offset that NumPy
         # refuses.
@@ -118,7 +118,7 @@ def write_safetensors(
     Raises:
         UnsupportedFileError: it cannot hold a tensor.
     """
-    kinds = {ours: theirs for theirs, ours in SAFETENSORS.items()}
+    kinds = {ours: theirs for theirs, ours in _DTYPES.items()}
     header: dict[str, object] = {}
     if metadata:
         header["__metadata__"] = dict(metadata)
