@@ -320,6 +320,16 @@ def by_pullback_of_an_array(w, x):
     return out["b"], pull({"a": jnp.ones_like(x) * 0.5, "b": jnp.ones_like(out["b"])})
 
 
+def of_complex_weights(w, x):
+    def parts(w):
+        rows = x
+        for _ in range(8):
+            rows = jnp.tanh(rows @ w.real - rows @ w.imag)
+        return jnp.mean(rows**2)
+
+    return jax.value_and_grad(parts)(lax.complex(w, w.T))
+
+
 def for_seeds(w, x):
     # The weights have rows from the second pass over the loop on.
     def train(rate):
@@ -363,11 +373,14 @@ def by_numbers_of_python(w, x):
             with_aux,
             by_pullback,
             by_pullback_of_an_array,
+            of_complex_weights,
             for_seeds,
             for_nested_seeds,
             for_replicas,
         ],
-        in_ci=lambda fun: fun in (in_scan, by_numbers_of_python, for_seeds),
+        in_ci=lambda fun: (
+            fun in (in_scan, by_numbers_of_python, of_complex_weights, for_seeds)
+        ),
     ),
 )
 def test_a_gradient_is_found_and_planned(fun):

@@ -299,13 +299,18 @@ def _why_unmarked(leaves: Sequence[Any]) -> str:
     """Why a gradient for these arguments cannot be marked; "" if it can."""
     if not is_staging():
         return _INSIDE
-    if not all(_is_value(x) and _is_real(jax.typeof(x)) for x in leaves):
-        return "is one for arguments that are not real numbers"
+    if not all(_is_value(x) and _is_inexact(jax.typeof(x)) for x in leaves):
+        return "is one for arguments that are whole numbers"
     return ""
 
 
 def _is_value(x: Any) -> bool:
     return isinstance(x, float) or (hasattr(x, "shape") and hasattr(x, "dtype"))
+
+
+def _is_inexact(aval: Any) -> bool:
+    dtype = getattr(aval, "dtype", None)
+    return dtype is not None and jnp.issubdtype(dtype, jnp.inexact)
 
 
 def _is_real(aval: Any) -> bool:
