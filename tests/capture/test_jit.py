@@ -192,9 +192,7 @@ def test_the_methods_of_a_jitted_function_are_there():
     assert isinstance(step, jax.stages.Wrapped)
 
 
-@pytest.mark.parametrize(
-    "memory", ["60%", pytest.param(None, marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("memory", ["60%", None])
 def test_its_attributes_are_those_of_a_jitted_function(memory):
     def scaled(w, x, *, size):
         return size * jax.grad(loss)(w, x)
