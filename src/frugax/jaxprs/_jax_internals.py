@@ -144,9 +144,13 @@ class InlinedPrimitive(Primitive):
         # JAX does not import it by itself.
         from jax._src import checkify  # noqa: PLC2701
 
-        def check(error: Any, enabled: Any, *operands: Any, **params: Any) -> Any:
+        def check(*given: Any, **params: Any) -> Any:
             note(**params)
-            return checkify.checkify_jaxpr(params["call"], enabled, error, *operands)
+            # JAX 0.12 gives a context before the error.
+            context = [x for x in given[:1] if not isinstance(x, checkify.Error)]
+            error, enabled, *operands = given[len(context) :]
+            program: Any = params["call"]
+            return checkify.checkify_jaxpr(*context, program, enabled, error, *operands)
 
         checkify.error_checks[self] = check
 
