@@ -55,6 +55,10 @@ def raises():
     return 1 / 0
 
 
+def boom():
+    raise ValueError("no")
+
+
 def in_loss():
     return (lambda x: undefined(x)), (f32(8),)
 
@@ -171,6 +175,7 @@ def test_a_step_is_planned_for_the_devices_here_without_a_target(plan):
     ("function", "options", "message"),
     [
         ("integers", (), "int32.*no gradient"),
+        ("boom", (), "mine.py:boom"),
         ("closure", (), r"the program raised TypeError at mine.py:\d+: .*PjitFunction"),
         ("raises", (), r"the function raised ZeroDivisionError at mine.py:\d+"),
         ("in_loss", (), r"the program raised NameError at mine.py:\d+"),

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import re
-from typing import get_args
+from typing import Any, get_args
 from xml.etree import ElementTree as ET
 
 import jax
@@ -107,6 +107,13 @@ def test_a_jitted_step_is_planned_with_the_arguments_that_it_donates():
     jitted = jax.jit(step, donate_argnums=(0, 1))
     assert fx.plan(jitted, STEP_ARGS, target=ONE).predicted == whole.predicted
     assert fit.Workload.of(jitted, STEP_ARGS, donate_argnums=0).donate_argnums == (0,)
+    stated: dict[str, Any] = {"donate_argnums": (0, 1)}
+    for fn, how in ((jitted, {}), (step, stated)):
+        plan = fx.plan(fn, STEP_ARGS, target=ONE, **how)
+        ws, state, x = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), STEP_ARGS)
+        fit.apply(fn, plan)(ws, state, x)
+        assert ws[0].is_deleted()
+        assert not x.is_deleted()
     with refuses(ConfigError, "step", "x"):
         fx.plan(jax.jit(step, static_argnames="x"), STEP_ARGS, target=ONE)
 
@@ -581,14 +588,41 @@ def test_a_step_of_nnx_is_told_from_a_loss_by_the_weights_that_it_changes():
     assert fx.plan(loss, (net, f32(64, 8)), "1GiB", target=ONE).remat is not None
 
 
+def test_mistakes_of_planning_are_named():
+    workload = fit.Workload.of(loss, ARGS)
+    for call, named in (
+        (lambda: fit.compare(workload, "cpu"), "cpu"),
+        (lambda: fx.plan(loss, ARGS, target=["cpu"]), "compare"),  # pyrefly: ignore
+        (lambda: fit.compare(loss, [ONE]), "fit.Workload.of"),  # pyrefly: ignore
+    ):
+        with refuses(TypeError, named):
+            call()
+    for call, named in (
+        (lambda: fx.plan(loss, ARGS, target=ONE, batchargnum=1), "batch_argnum"),
+        (lambda: fx.plan(loss, ARGS, target=ONE, batch_argnum="x"), "'x'"),
+        (lambda: fit.search(workload, "cpu", over="remat"), "'remat'"),
+    ):
+        with refuses(ConfigError, named):
+            call()
+    with refuses(ValueError, "precision"):
+        fit.find_largest_batch(workload, ONE, precision=0)
+
+
+def test_a_refusal_of_temporaries_says_so_and_gives_a_share():
+    with refuses(InfeasibleBudgetError, "temporaries", "%", unit="bytes") as caught:
+        fx.plan(descend, ARGS, "0.1%", target=ONE)
+    enough = fx.MemoryBudget(limit_bytes=int(caught.value.needed), kind="temp")
+    assert fx.plan(descend, ARGS, enough, target=ONE).rows[0].fits
+
+
 def test_the_table_explains_its_words_and_marks_the_choice():
     rows = [
         fit.FitRow(
             target=name, budget=None, fits=True, predicted=1, unplanned_bytes=1, price=p
         )
-        for name, p in (("dear", 3.0), ("cheap", 1.0))
+        for name, p in (("unknown", None), ("dear", 3.0), ("cheap", 1.0))
     ]
-    dear, cheap, words = str(fit.FitPlan(rows=tuple(rows))).splitlines()[2:]
+    _, dear, cheap, words = str(fit.FitPlan(rows=tuple(rows))).splitlines()[2:]
     assert "chosen" in cheap
     assert "chosen" not in dear
     assert all(f"{word}: " in words for word in ("plain", "planned", "moved", "chosen"))

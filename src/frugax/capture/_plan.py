@@ -9,7 +9,14 @@ from typing import Any
 import jax
 
 from frugax import measure, remat
-from frugax.budget import MemoryBudget, MemoryShare, Plan, format_bytes, format_seconds
+from frugax.budget import (
+    MemoryBudget,
+    MemoryShare,
+    Plan,
+    format_bytes,
+    format_seconds,
+    format_share,
+)
 from frugax.errors import InfeasibleBudgetError
 from frugax.jaxprs import digest, shape_of, variables
 from frugax.targets import CompiledAnswer, find_caveat, find_target
@@ -72,6 +79,12 @@ class JitPlan(Plan):
         extra = sum(g.extra_flops for g in self.gradients)
         return extra / max(sum(g.unplanned_flops for g in self.gradients), 1)
 
+    @property
+    def extra_text(self) -> str:
+        """Its flops beside those without a plan, which may checkpoint more."""
+        sign = "-" if self.extra_share < 0 else "+"
+        return f"{sign}{format_share(abs(self.extra_share))} flops"
+
     def __str__(self) -> str:
         lines = [
             f"{self.budget}: {format_bytes(self.predicted)} measured, "
@@ -114,14 +127,15 @@ def plan_program(
     budget: MemoryBudget | MemoryShare,
     missed: Sequence[JitPlan] = (),
     known: Sequence[JitPlan] = (),
+    most_seconds: float = _MOST_SECONDS,
 ) -> PlannedProgram:
     """Choose the plans of a program's gradients, the one that keeps most first.
 
     Gradients of the same function have one plan. Of a program that needs only some KiB,
-    a share is not looked for. If nothing fits, the program without
-    a plan is returned, or the smallest one if it nearly fits, with the reasons. After a
-    minute, or the time of ten compilations of the program without a plan if that is
-    longer, no further program is tried.
+    a share is not looked for. If nothing fits, the program without a plan is returned,
+    or the smallest one if it nearly fits, with the reasons. After some time, or that of
+    ten compilations of the program without a plan if that is longer, no further program
+    is tried.
 
     Args:
         staged: the program.
@@ -133,6 +147,7 @@ def plan_program(
             is not looked for again where shapes are harder to fit.
         known: its plans for other arguments. One that fits these is taken: the second
             call of a step often differs from the first in a type or a place only.
+        most_seconds: that time, in seconds.
 
     Raises:
         InfeasibleBudgetError: the compiler refuses the program without a plan, and
@@ -157,7 +172,7 @@ def plan_program(
         unplanned_bytes = costs.bytes_of(budget.kind)
         lowest = unplanned_bytes - costs.temp_bytes
     now = time.monotonic()
-    deadline = now + max(_MOST_SECONDS, _MOST_COMPILATIONS * (now - began))
+    deadline = now + max(most_seconds, _MOST_COMPILATIONS * (now - began))
     limit = budget.of(unplanned_bytes) if isinstance(budget, MemoryShare) else budget
     unplanned = JitPlan(
         budget=limit, predicted=unplanned_bytes, unplanned_bytes=unplanned_bytes
@@ -244,8 +259,8 @@ def plan_program(
             found, kept = e.best, []
             if found.cut_after_s is not None:
                 problems.append(
-                    f"planning the gradient at {place} ended for lack of time, after "
-                    f"{format_seconds(found.cut_after_s)}"
+                    f"planning the gradient at {place} ended for lack of time, "
+                    f"{format_seconds(time.monotonic() - now)} after the first program"
                 )
             if found.predicted >= found.unplanned_bytes:
                 problems.append(

@@ -13,7 +13,6 @@ from frugax.budget import (
     amount,
     format_bytes,
     format_seconds,
-    format_share,
 )
 from frugax.measure import ProgramCosts, StepTime
 
@@ -234,7 +233,7 @@ class JitReport:
                 need += f", at most {limit}: {self.receipt.verdict}"
                 need += f"; {format_bytes(plan.unplanned_bytes)} without a plan"
                 if plan.gradients:
-                    need += f", +{format_share(plan.extra_share)} flops"
+                    need += f", {plan.extra_text}"
                 if plan.cut_after_s is not None:
                     need += f", planned in {format_seconds(plan.cut_after_s)} at most"
             facts.append(need)

@@ -18,7 +18,6 @@ from frugax.budget import (
     amount,
     format_bytes,
     format_seconds,
-    format_share,
     table,
     to_json,
     to_plain,
@@ -205,7 +204,7 @@ def describe(
         )
         if plan is not None and plan.gradients:
             note = f"{r.name}: limit {plan.budget}, "
-            note += f"+{format_share(plan.extra_share)} flops"
+            note += plan.extra_text
             if r.programs > 1:
                 note += f", the largest of {r.programs} programs"
             if plan.cut_after_s is not None:

@@ -11,8 +11,9 @@ from rich.console import Console
 
 import frugax
 
-console = Console()
-errors = Console(stderr=True)
+# A name between colons is a part of a path, and no picture.
+console = Console(emoji=False)
+errors = Console(stderr=True, emoji=False)
 
 
 def say(text: object, *, on: Console = console) -> None:

@@ -24,7 +24,8 @@ def apply(
 ) -> Any:
     """The planned gradient of a loss, or the step with its gradients planned.
 
-    A step becomes `fx.jit(step, memory=...)` with the budget of the plan. A `TrainStep`
+    A step becomes `fx.jit(step, memory=...)` with the budget of the plan, which donates
+    what was planned as donated. A `TrainStep`
     is made anew with the layout, micro-batches and budget that were chosen. Of all,
     `report()` holds the bytes against that budget.
 
@@ -33,7 +34,7 @@ def apply(
             workload.
         plan: the result of `plan` or `search`.
         devices: the devices of a `TrainStep`; by default all devices of every process.
-        options: as for `remat.apply`.
+        options: as for `remat.apply`; of a step, as for `jax.jit`.
 
     Raises:
         TypeError: `plan` is not a FitPlan.
@@ -52,7 +53,9 @@ def apply(
         here = Target.of_devices(list(jax.devices() if devices is None else devices))
         return variant.step_on(here, row.budget)
     if row.is_step:
-        donated = fn.donate_argnums if isinstance(fn, Workload) else ()
-        return jit(function, memory=row.budget, donate_argnums=donated)
+        if isinstance(function, jax.stages.Wrapped):
+            function = getattr(function, "__wrapped__", function)
+        options = {"donate_argnums": row.donate_argnums, **options}
+        return jit(function, memory=row.budget, **options)
     assert chosen is not None  # of a loss
     return remat.apply(function, chosen, **options)

@@ -6,7 +6,15 @@ from frugax.budget import format_bytes, table
 from frugax.errors import InfeasibleBudgetError
 from frugax.targets import Target
 
-from ._plan import DEFAULT_BUDGET, Budget, FitRow, to_budget, try_target
+from ._fit_plan import FitRow
+from ._plan import (
+    DEFAULT_BUDGET,
+    Budget,
+    check_workload,
+    read_target,
+    to_budget,
+    try_target,
+)
 from ._workload import Workload
 
 # Guesses from what larger batches need; then the search goes on by halves.
@@ -65,7 +73,7 @@ def _guess_more(holds: list[tuple[int, int]], limit: int) -> int:
 
 def find_largest_batch(
     workload: Workload,
-    target: Target,
+    target: Target | str,
     budget: Budget = DEFAULT_BUDGET,
     *,
     precision: float = 0.05,
@@ -77,16 +85,21 @@ def find_largest_batch(
 
     Args:
         workload: the program; the rows of its own batch are where the search begins.
-        target: the devices.
+        target: the devices, or their name.
         budget: the most bytes on one device.
-        precision: the answer is within this share of the smallest batch that was seen
-            not to fit.
+        precision: the answer is within this share, in (0, 1), of the smallest batch
+            that was seen not to fit.
 
     Raises:
+        ValueError: `precision` is out of range.
         ConfigError: the target or the program is invalid.
         CompilerRefusedError: the program cannot be compiled for the target.
         InfeasibleBudgetError: one row for each device does not fit.
     """
+    check_workload(workload)
+    target = read_target(target)
+    if not (isinstance(precision, float) and 0 < precision < 1):
+        raise ValueError(f"precision must be a share in (0, 1), got {precision!r:.80}.")
     limit = to_budget(budget, workload, target)
     # Each device and each micro-batch has the same number of rows.
     step = target.num_devices * workload.micro_batches

@@ -41,6 +41,7 @@ class FitRow:
         problem: why there is no answer; "" if there is one.
         is_step: whether `remat` is the plan of the first gradient of a step, which is
             carried out by `fx.jit`.
+        donate_argnums: donated arguments of the step.
         is_refused: whether the problem is a refusal of the target's compiler.
         lower_bound: bytes of arguments and results, where they alone exceed the budget.
     """
@@ -64,6 +65,7 @@ class FitRow:
     remat: RematPlan | None = None
     problem: str = ""
     is_step: bool = False
+    donate_argnums: tuple[int, ...] = ()
     is_refused: bool = False
     lower_bound: int | None = None
 
@@ -79,7 +81,14 @@ class FitRow:
         assert self.budget is not None  # there is an answer
         if self.lower_bound is not None:
             fixed = format_bytes(self.lower_bound)
-            reasons = [f"arguments and results alone are {fixed}"]
+            reasons = [
+                f"arguments and results alone are {fixed}, so nothing smaller than the "
+                "program as it is was looked for"
+            ]
+        if self.budget.kind == "temp":
+            share = format_share(self.predicted / max(self.unplanned_bytes, 1))
+            subject += " in temporaries"
+            reasons = [*reasons, f"{share} of those without a plan is the least found"]
         return InfeasibleBudgetError(
             f"{subject} ({'; '.join(reasons)})" if reasons else subject,
             needed=self.budget.with_usable(self.predicted).limit_bytes,
@@ -87,6 +96,7 @@ class FitRow:
             unit="bytes",
             hint=hint,
             best=self.remat,
+            proven=False,  # the least of those that were tried
             lower_bound=self.lower_bound,
         )
 
@@ -137,7 +147,9 @@ class FitPlan(Plan):
         jobs = [sum(job) for r in fitting if (job := r.job_price) is not None]
         if jobs and len(jobs) == len(fitting):
             return fitting[jobs.index(min(jobs))]
-        return min(fitting, key=lambda r: r.price or 0.0, default=None)
+        # A price that is not known is not the lowest.
+        priced = [r for r in fitting if r.price is not None]
+        return min(priced or fitting, key=lambda r: r.price or 0.0, default=None)
 
     @property
     def budget(self) -> MemoryBudget | None:

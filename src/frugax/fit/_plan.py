@@ -80,7 +80,7 @@ def plan(
         (True, 'fits')
     """
     workload = fn if isinstance(fn, Workload) else Workload.of(fn, args, **options)
-    chosen = Target(target) if isinstance(target, str) else target
+    chosen = read_target(target)
     caveats: list[str] = []
     limit = to_budget(budget, workload, chosen, caveats)
     find_peak, donation = functools.partial(show_why, workload, chosen), ""
@@ -104,7 +104,7 @@ def plan(
 
 def compare(
     workload: Workload,
-    targets: Sequence[Target],
+    targets: Sequence[Target | str],
     budget: Budget = DEFAULT_BUDGET,
     *,
     prices: Mapping[str, float] | None = None,
@@ -114,13 +114,19 @@ def compare(
 
     Args:
         workload: the program.
-        targets: the targets.
+        targets: the targets, or their names.
         budget: the most bytes on one device, for each target.
         prices: cost of one device for an hour, by the name of the device or target.
         on_row: called with each answer as soon as it is known.
+
+    Raises:
+        TypeError: `targets` is a single one, or `workload` is not a workload.
     """
+    check_workload(workload)
+    if isinstance(targets, str | Target):
+        raise TypeError(f"targets must be a list of targets, got {targets}.")
     rows = []
-    for target in targets:
+    for target in map(read_target, targets):
         row = try_target(workload, target, budget)
         rows.append(dataclasses.replace(row, price=price_of(target, prices or {})))
         if on_row is not None:
@@ -324,6 +330,7 @@ def _answer_step(
         answer.row,
         budget=limit,
         fits=answer.row.fits and answer.row.predicted <= limit.usable_bytes,
+        donate_argnums=workload.donate_argnums,
         layout=_layout_of(workload, target),
     )
     return dataclasses.replace(answer, row=row)
@@ -387,7 +394,8 @@ def show_why(
         ValueError: the compiler refuses the program, or does not reveal the order of
             its operations.
     """
-    chosen = Target(target) if isinstance(target, str) else target
+    check_workload(workload)
+    chosen = read_target(target)
     if workload.is_step:
         budget = MemoryBudget(limit_bytes=2**62) if plan is None else plan.budget
         answer = answer_step(workload.trace(chosen), chosen, budget)
@@ -401,6 +409,35 @@ def show_why(
     options = {} if chosen.is_here else {"with_places": True}
     compiled = _compile(chosen, fn, args, workload.donate_argnums, **options)
     return measure.peak(compiled)
+
+
+def read_target(target: Target | str) -> Target:
+    """A target from its name.
+
+    Raises:
+        TypeError: it is neither a target nor a name.
+    """
+    if isinstance(target, str):
+        return Target(target)
+    if not isinstance(target, Target):
+        raise TypeError(
+            f'target must be a target or its name, such as "h100", got {target!r:.80}; '
+            "frugax.fit.compare takes several."
+        )
+    return target
+
+
+def check_workload(workload: Workload) -> None:
+    """Refuse a function in the place of a workload.
+
+    Raises:
+        TypeError: it is not a workload.
+    """
+    if not isinstance(workload, Workload):
+        raise TypeError(
+            "expected a workload, such as fit.Workload.of(step, (state, batch)), got "
+            f"{workload!r:.80}."
+        )
 
 
 def price_of(target: Target, prices: Mapping[str, float]) -> float | None:

@@ -12,6 +12,9 @@ from frugax.targets import Target
 
 from ._fit_plan import FitRow
 
+# Planning takes at most these seconds, or the time of ten compilations.
+_MOST_SECONDS = 300.0
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StepAnswer:
@@ -69,7 +72,9 @@ def answer_step(
         budget: the most bytes on one device.
     """
     started = time.perf_counter()
-    found = plan_program(step.staged, step.build, step.shapes, budget)
+    found = plan_program(
+        step.staged, step.build, step.shapes, budget, most_seconds=_MOST_SECONDS
+    )
     plan, compiled = found.plan, found.compiled
     with target.tracing():
         traced = found.jitted.trace(*step.shapes)

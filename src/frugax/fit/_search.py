@@ -16,6 +16,8 @@ from ._plan import (
     Budget,
     FitPlan,
     FitRow,
+    check_workload,
+    read_target,
     to_budget,
     try_target,
 )
@@ -29,7 +31,7 @@ _FLOPS_PER_BYTE = 2200.0
 
 def search(
     workload: Workload,
-    target: Target,
+    target: Target | str,
     budget: Budget = DEFAULT_BUDGET,
     *,
     over: Sequence[str] | None = None,
@@ -44,7 +46,7 @@ def search(
 
     Args:
         workload: the program: a loss, a step or a `TrainStep`.
-        target: the devices.
+        target: the devices, or their name.
         budget: the most bytes on one device.
         over: the parts that vary: "layout", "batch" (micro-batches of a `TrainStep`)
             and "remat"; by default all that the program has.
@@ -58,9 +60,15 @@ def search(
         ConfigError: `over` names something else, or the program fixes its shardings.
         InfeasibleBudgetError: no combination fits.
     """
+    check_workload(workload)
+    target = read_target(target)
     is_divided = isinstance(workload.fn, TrainStep)
     if over is None:
         over = [n for n in _DIMENSIONS if n != "batch" or is_divided]
+    if isinstance(over, str) or not over:
+        raise ConfigError(
+            f'over must be a list, such as ["layout", "remat"], got {over!r:.80}.'
+        )
     if unknown := [name for name in over if name not in _DIMENSIONS]:
         raise ConfigError(
             f"cannot search over {unknown[0]!r}: choose from {', '.join(_DIMENSIONS)}."

@@ -99,6 +99,12 @@ class Workload:
                 "write (x,)."
             )
         args = tuple(args)
+        known = {f.name for f in dataclasses.fields(cls)}
+        if unknown := options.keys() - known:
+            raise ConfigError(
+                f"there is no option {min(unknown)!r}: choose from "
+                f"{', '.join(sorted(known - {'fn', 'args'}))}."
+            )
         if isinstance(fn, TrainStep):
             _check_arguments_of_step(args)
             options.setdefault("micro_batches", fn.accum)
@@ -418,10 +424,10 @@ def _check_arguments_of_step(args: tuple[Any, ...]) -> None:
 
 
 def _check_batch_argnum(batch_argnum: int, count: int) -> None:
-    if count and not -count <= batch_argnum < count:
+    if type(batch_argnum) is not int or (count and not -count <= batch_argnum < count):
         raise ConfigError(
             f"batch_argnum must be from {-count} to {count - 1} for {count} arguments, "
-            f"got {batch_argnum}."
+            f"got {batch_argnum!r:.80}."
         )
 
 
