@@ -220,6 +220,15 @@ def test_a_second_gradient_is_planned_after_that_of_the_first_for_an_absent_targ
     assert "Error" not in row.caveat
 
 
+def test_gradients_of_sharded_arguments_are_added_up_no_more_often_than_needed():
+    args = ([jnp.zeros((64, 64))] * 8, jnp.zeros((2048, 64)))
+    args = jax.device_put(args, (EVERYWHERE, BY_ROWS))
+    plain = fx.plan(descend, args, "1GiB", target=FOUR).rows[0]
+    row = fx.plan(descend, args, "75%", target=FOUR).rows[0]
+    assert row.fits
+    assert row.moved_bytes <= 2 * plain.moved_bytes
+
+
 def test_a_loss_that_names_devices_is_planned_as_a_step_for_absent_ones():
     assert fx.plan(constrained, SHARDED, "60%", target=FOUR).rows[0].fits
     if next(c for c in installed_compilers() if c.platform == "gpu").problem:

@@ -505,7 +505,10 @@ class _Search:
             alike[peaks[i]] = changed[i]
         unknown = min(size / peaks[i] for i, size in changed.items())
         if not hopeful:
-            unknown = max(unknown, 1.0)
+            # The model counts the rows of all devices that the batch is divided over.
+            divided = self.modelled[0].source.graph.divided.values()
+            devices = max((math.prod(counts) for counts in divided), default=1)
+            unknown = max(unknown, 1 / devices)
 
         def guess(peak: int, alike: dict[int, int] | None) -> _Guess:
             if alike is None:
