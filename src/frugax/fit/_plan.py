@@ -350,8 +350,9 @@ def _without_limit(limit: MemoryBudget) -> MemoryBudget:
 
 def _layout_of(workload: Workload, target: Target) -> LayoutKind | Literal[""]:
     """Where arrays lie; "" where the program says so itself."""
-    is_chosen = workload.specs is None and target.num_devices > 1
-    return workload.layout if is_chosen else ""
+    if workload.specs is not None or target.num_devices == 1:
+        return ""
+    return "" if workload.layout_on(target) is None else workload.layout
 
 
 def _compile(

@@ -223,7 +223,7 @@ class Workload:
             )
         if self.specs is not None:
             return self._place_by_specs(target)
-        layout = self._layout_on(target)
+        layout = self.layout_on(target)
         if layout is None:
             return target.place(self.args)
         batch = range(len(self.args))[self.batch_argnum]
@@ -236,7 +236,7 @@ class Workload:
             raise ConfigError(f"{target}: {e}") from e
         return jax.tree.map(_put, self.args, shardings)
 
-    def _layout_on(self, target: Target) -> Layout | None:
+    def layout_on(self, target: Target) -> Layout | None:
         """The layout on the devices of a target; None where arguments say it all."""
         shape = self.shape
         if target.num_devices == 1 and shape is None and not self.needs_mesh:
@@ -259,7 +259,7 @@ class Workload:
             memory: a budget for it to keep; by default its own.
         """
         assert isinstance(self.fn, TrainStep)  # by the callers
-        layout = self._layout_on(target)
+        layout = self.layout_on(target)
         return self.fn.with_options(
             layout=layout, accum=self.micro_batches, memory=memory
         )
@@ -357,7 +357,7 @@ class Workload:
         trace = functools.partial(TracedStep.trace, donate_argnums=self.donate_argnums)
         if self.specs is None and not self.needs_mesh:
             step = trace(self.fn, self.args)
-            if step.names_devices or self._layout_on(target) is None:
+            if step.names_devices or self.layout_on(target) is None:
                 return step.on(target)
         placed = self.place(target)
         with target.tracing():
