@@ -118,6 +118,13 @@ def test_a_jitted_step_is_planned_with_the_arguments_that_it_donates():
         fx.plan(jax.jit(step, static_argnames="x"), STEP_ARGS, target=ONE)
 
 
+def test_an_applied_step_keeps_the_shardings_that_its_jit_states():
+    jitted = jax.jit(descend, in_shardings=(EVERYWHERE, BY_ROWS))
+    arrays = jax.tree.map(lambda s: jnp.zeros(s.shape), ARGS)
+    ws = fit.apply(jitted, fx.plan(jitted, ARGS, target=FOUR))(*arrays)
+    assert len(ws[0].sharding.device_set) == 4
+
+
 def test_a_program_that_does_not_fit_reports_the_bytes_it_needs():
     with pytest.raises(InfeasibleBudgetError) as caught:
         fx.plan(loss, ARGS, temp(0.001), target=ONE)

@@ -107,6 +107,7 @@ def test_a_whole_step_of_modules_is_planned(case, donated):
     row = fx.plan(workload, (), limit, target=ONE).rows[0]
     assert row.remat is not None
     assert row.predicted < plain.predicted
+    fit.apply(step, fit.FitPlan(rows=(row,)))  # its donation suits the step
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from frugax.targets import Target
 from frugax.train import TrainStep
 
 from ._plan import FitPlan
-from ._workload import Workload
+from ._workload import Workload, unwrap_jit
 
 
 def apply(
@@ -53,9 +53,9 @@ def apply(
         here = Target.of_devices(list(jax.devices() if devices is None else devices))
         return variant.step_on(here, row.budget)
     if row.is_step:
-        if isinstance(function, jax.stages.Wrapped):
-            function = getattr(function, "__wrapped__", function)
-        options = {"donate_argnums": row.donate_argnums, **options}
-        return jit(function, memory=row.budget, **options)
+        # Without the variables of flax nnx objects, which the plan has as an argument.
+        donated = tuple(n for n in row.donate_argnums if n >= 0)
+        options = {"donate_argnums": donated, **options}
+        return jit(unwrap_jit(function), memory=row.budget, **options)
     assert chosen is not None  # of a loss
     return remat.apply(function, chosen, **options)

@@ -117,7 +117,7 @@ class Workload:
             )
         _check_batch_argnum(options.get("batch_argnum", -1), len(args))
         _check_call(fn, args)
-        fn, options = _take_from_jit(fn, options)
+        fn, options = _take_from_jit(fn, options, len(args))
         step, given = take_step(fn, args)
         result, options["needs_mesh"] = _trace_result(step, given, options)
         is_step = False
@@ -434,14 +434,14 @@ def _check_batch_argnum(batch_argnum: int, count: int) -> None:
 def _point_at_variables(options: dict[str, Any], count: int) -> dict[str, Any]:
     """Count arguments from the front, and donate the variables of nnx objects, too."""
     batch = options.get("batch_argnum", -1) % count
-    donated = tuple(n % count for n in options.get("donate_argnums", ()))
+    donated = options["donate_argnums"]
     if donated:
-        donated += (count,)
+        donated += (-1,)  # the variables are the last argument
     return {**options, "batch_argnum": batch, "donate_argnums": donated}
 
 
 def _take_from_jit(
-    fn: Callable[..., Any], options: dict[str, Any]
+    fn: Callable[..., Any], options: dict[str, Any], count: int
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
     """The function that was jitted, and the arguments that it donates.
 
@@ -449,8 +449,8 @@ def _take_from_jit(
         ConfigError: it has static arguments.
     """
     donated = options.get("donate_argnums", donated_positions(fn))
-    donated = (donated,) if isinstance(donated, int) else tuple(donated)
-    options = {**options, "donate_argnums": donated}
+    donated = (donated,) if isinstance(donated, int) else donated
+    options = {**options, "donate_argnums": tuple(n % count for n in donated)}
     if static := {*static_positions(fn), *static_names(fn)}:
         name = getattr(fn, "__name__", "the function")
         named = ", ".join(map(str, sorted(static, key=str)))
@@ -458,9 +458,14 @@ def _take_from_jit(
             f"{name} has static arguments ({named}), and a plan takes arrays: close "
             "over them, such as by lambda state, batch: step(state, batch, 8)."
         )
+    return unwrap_jit(fn), options
+
+
+def unwrap_jit(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that was jitted, if that says nothing of where arrays lie."""
     if isinstance(fn, jax.stages.Wrapped) and not states_shardings(fn):
-        fn = getattr(fn, "__wrapped__", fn)
-    return fn, options
+        return getattr(fn, "__wrapped__", fn)
+    return fn
 
 
 def _check_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
