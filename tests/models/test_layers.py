@@ -100,7 +100,6 @@ from frugax.models.layers import (
     UNetUp,
     Upsample,
 )
-from frugax.models.ops import OPS, REQUIRED
 from tiers import mostly_thorough
 
 from .layer_cases import BLOCK, arrays, labels, numbers
@@ -333,17 +332,3 @@ def test_use_bias_false_leaves_out_the_bias():
             shapes = {k: x.shape for k, x in row.inputs.items()}
             keys = compile(row.layer, JaxBackend(), shapes=shapes).param_keys
             assert not [key for key in keys if "bias" in key], row
-
-
-def test_one_op_layers_have_the_ops_attributes_and_defaults():
-    layers = [row.layer for row in ROWS if isinstance(row.layer, Primitive)]
-    for layer in (layer for layer in layers if not layer.weight_names):
-        if isinstance(layer, Flatten):  # its bounds are torch's
-            continue
-        attributes = OPS[layer.op].attributes
-        fields = {f.name: f for f in dataclasses.fields(layer) if f.name != "name"}
-        # Dropout's own `inference` is the argument of `compile`.
-        assert set(attributes) - set(fields) <= {"inference"}, layer
-        for name, field in fields.items():
-            if attributes[name] is not REQUIRED:
-                assert field.default == attributes[name], (layer, name)

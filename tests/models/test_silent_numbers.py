@@ -109,7 +109,7 @@ def test_labels_must_be_integers(backend, layer):
 def test_settings_of_losses_are_checked_where_they_are_written():
     for layer in (CrossEntropy, NegativeLogLikelihood):
         with refuses(TypeError, "ignore_index"):
-            layer(ignore_index="x")  # pyrefly: ignore[bad-argument-type]
+            layer(ignore_index="x")
         assert layer(ignore_index=-100).ignore_index == -100
     for layer in (L1, L2):
         with refuses(ValueError, -1):

@@ -75,8 +75,9 @@ class Layer:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             # Lists are not hashable, and JSON has no scalars of NumPy.
-            if isinstance(value, (list, np.generic)):
-                value = _as_tuple(value) if isinstance(value, list) else value.item()
+            if isinstance(value, (list, tuple, np.generic)):
+                many = isinstance(value, (list, tuple))
+                value = _as_tuple(value) if many else value.item()
                 object.__setattr__(self, field.name, value)
         for name, check in _find_checks(type(self)):
             check(f"{type(self).__name__}.{name}", getattr(self, name))

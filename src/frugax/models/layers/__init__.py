@@ -7,56 +7,14 @@ torch's names, and of dense layers torch's layout, (out, in).
 
 from frugax.models.graph import Repeat
 
-from ._activations import (
-    Celu,
-    Dropout,
-    Elu,
-    Gelu,
-    Glu,
-    HardSigmoid,
-    HardSwish,
-    HardTanh,
-    LeakyRelu,
-    LogSigmoid,
-    LogSoftmax,
-    Mish,
-    PRelu,
-    Relu,
-    Relu6,
-    Selu,
-    Sigmoid,
-    Silu,
-    Softmax,
-    Softplus,
-    Softsign,
-    Swish,
-    Tanh,
-)
+from ._activations import Dropout, PRelu
 from ._cached_attention import CachedAttention
 from ._containers import Residual, Sequential
 from ._convolutions import Conv1D, Conv2D, ConvTranspose1D, ConvTranspose2D
-from ._embeddings import (
-    Embedding,
-    LearnedPositions,
-    RotaryPositions,
-    SinusoidalPositions,
-)
+from ._embeddings import Embedding, LearnedPositions
 from ._experts import SparseExperts
+from ._flatten import Flatten
 from ._linear import MLP, FeedForward, Linear
-from ._losses import (
-    L1,
-    L2,
-    MAE,
-    MSE,
-    BinaryCrossEntropy,
-    CosineDistance,
-    CrossEntropy,
-    Hinge,
-    Huber,
-    KLDivergence,
-    NegativeLogLikelihood,
-)
-from ._metrics import F1, R2, Accuracy, Perplexity, Precision, Recall, TopKAccuracy
 from ._nets import (
     ConvBlock,
     ConvNet,
@@ -67,16 +25,55 @@ from ._nets import (
     UNetUp,
 )
 from ._norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
-from ._pooling import (
+from ._one_op import (
+    F1,
+    MAE,
+    MSE,
+    R2,
+    Accuracy,
     AvgPool1D,
     AvgPool2D,
-    Flatten,
+    BinaryCrossEntropy,
+    Celu,
+    CosineDistance,
+    CrossEntropy,
+    Elu,
+    Gelu,
     GlobalAvgPool,
     GlobalMaxPool,
+    Glu,
+    HardSigmoid,
+    HardSwish,
+    HardTanh,
+    Hinge,
+    Huber,
+    KLDivergence,
+    LeakyRelu,
+    LogSigmoid,
+    LogSoftmax,
     MaxPool1D,
     MaxPool2D,
+    Mish,
+    NegativeLogLikelihood,
+    Perplexity,
+    Precision,
+    Recall,
+    Relu,
+    Relu6,
+    RotaryPositions,
+    Selu,
+    Sigmoid,
+    Silu,
+    SinusoidalPositions,
+    Softmax,
+    Softplus,
+    Softsign,
+    Swish,
+    Tanh,
+    TopKAccuracy,
     Upsample,
-)
+)  # fmt: skip
+from ._penalties import L1, L2
 from ._recurrent import (
     GRU,
     LSTM,

@@ -13,8 +13,7 @@ from frugax.models.graph import (
     Weight,
     require_static,
 )
-
-from ._settings import Count
+from frugax.models.ops import Count
 
 
 @dataclasses.dataclass(frozen=True)

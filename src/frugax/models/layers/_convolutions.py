@@ -11,15 +11,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from frugax.models.graph import Fill, Normal, Primitive, Shape, Weight, require_static
+from frugax.models.ops import Count, Padding, Sizes, padding_pairs, per_axis
 
-from ._settings import (
-    Count,
-    Padding,
-    Sizes,
-    check_divides,
-    check_padding,
-    check_sizes,
-)
+from ._divisors import check_divides
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +33,9 @@ class _Convolution(Primitive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_sizes(self, "kernel", "stride", "dilation", axes=self.axes)
-        check_padding(self, self.axes)
+        for name in ("kernel", "stride", "dilation"):
+            per_axis(self.label(name), getattr(self, name), axes=self.axes)
+        padding_pairs(self.label("padding"), self.padding, axes=self.axes)
         check_divides(self, "groups", of="channels")
 
     def attrs(self) -> dict[str, Any]:
@@ -66,10 +61,11 @@ class _Convolution(Primitive):
             found["bias"] = Weight((self.channels,), Fill(0))
         return found
 
+    def label(self, name: str) -> str:
+        return f"{type(self).__name__}.{name}"
+
     def window(self) -> tuple[int, ...]:
-        if isinstance(self.kernel, int):
-            return (self.kernel,) * self.axes
-        return tuple(self.kernel)
+        return per_axis(self.label("kernel"), self.kernel, axes=self.axes)
 
     def weight_shape(self, before: int) -> tuple[int, ...]:
         return (*self.window(), before // self.groups, self.channels)
@@ -140,7 +136,8 @@ class _Transposed(_Convolution):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_sizes(self, "output_padding", axes=self.axes, least=0)
+        place = self.label("output_padding")
+        per_axis(place, self.output_padding, axes=self.axes, least=0)
 
     def attrs(self) -> dict[str, Any]:
         return {**super().attrs(), "output_padding": self.output_padding}

@@ -1,12 +1,11 @@
-"""Layers of token embeddings and positional encodings."""
+"""Layers of token embeddings and learnt positions."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar
 
 from frugax.models.graph import Normal, Primitive, Shape, Weight, require_static
-
-from ._settings import Count, Natural, Positive, Weightless
+from frugax.models.ops import Count, Natural, Positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,47 +67,3 @@ class LearnedPositions(Primitive):
         # A table ends: a sequence beyond it is refused, since wrapping would be silent.
         shape = (self.length, require_static(input[-1]))
         return {"weight": Weight(shape, Normal(self.std))}
-
-
-@dataclasses.dataclass(frozen=True)
-class SinusoidalPositions(Weightless):
-    """Add sines and cosines of the position to (..., time, features).
-
-    Vaswani et al. 2017, arXiv:1706.03762, sec. 3.5; the number of features is even.
-
-    Attributes:
-        base: the ratio of the highest to the lowest frequency.
-        offset: the position of the first.
-    """
-
-    # Wavelengths from 2 pi to 10000 * 2 pi positions, as in the paper.
-    base: Positive = 10000.0
-    offset: Natural = 0
-
-    op = "sinusoidal_positions"
-
-
-@dataclasses.dataclass(frozen=True)
-class RotaryPositions(Weightless):
-    """Rotate pairs of features by an angle that grows with the position.
-
-    For queries and keys of attention, (batch, time, heads, features). The positions,
-    int32 (time,) or (batch, time), may be wired, and so may `start`, the position of
-    the first, which is added to them. Su et al. 2021, arXiv:2104.09864.
-
-    Attributes:
-        base: the ratio of the highest to the lowest frequency.
-        offset: the position of the first, where positions are not wired.
-        interleaved: whether pairs are neighbours, as in the paper, or feature i and
-            i + features / 2, as in Llama.
-    """
-
-    # A checkpoint fixes its base: Llama 3 has 500000, for long contexts.
-    base: Positive = 10000.0
-    offset: Natural = 0
-    interleaved: bool = False
-
-    op = "rotary_positions"
-    ports = ("input", "positions", "start")
-    open_ports = frozenset({"positions", "start"})
-    port_dtypes: ClassVar[Mapping[str, str]] = {"positions": "int32", "start": "int32"}

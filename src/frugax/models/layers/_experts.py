@@ -13,9 +13,9 @@ from frugax.models.graph import (
     Weight,
     require_static,
 )
+from frugax.models.ops import Count
 
 from ._linear import Linear
-from ._settings import Count
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,8 +17,7 @@ from frugax.models.graph import (
     op,
     require_static,
 )
-
-from ._settings import Count
+from frugax.models.ops import Count
 
 
 @dataclasses.dataclass(frozen=True)

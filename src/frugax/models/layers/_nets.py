@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Literal
 
 from frugax.models.graph import Composite, Connection, Layer, Repeat, op
+from frugax.models.ops import Count, Natural
 
-from ._activations import Gelu, Relu
 from ._convolutions import Conv2D, ConvTranspose2D
 from ._linear import Linear
 from ._norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm
-from ._pooling import GlobalAvgPool, MaxPool2D
-from ._settings import Count, Natural
+from ._one_op import Gelu, GlobalAvgPool, MaxPool2D, Relu
 
 
 @dataclasses.dataclass(frozen=True)

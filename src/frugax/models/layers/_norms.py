@@ -6,8 +6,9 @@ A weight starts at 1 and a bias at 0, so an untrained layer only normalises.
 import dataclasses
 
 from frugax.models.graph import Fill, Shape, Weight, require_static
+from frugax.models.ops import Count, Epsilon, Fraction
 
-from ._settings import Count, Epsilon, FieldOp, Fraction
+from ._field_op import FieldOp
 
 
 @dataclasses.dataclass(frozen=True)

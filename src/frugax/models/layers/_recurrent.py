@@ -17,9 +17,10 @@ from frugax.models.graph import (
     op,
     require_static,
 )
+from frugax.models.ops import Count, Fraction
 
 from ._activations import Dropout
-from ._settings import Count, FieldOp, Fraction
+from ._field_op import FieldOp
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,19 +15,16 @@ from frugax.models.graph import (
     op,
     weight_of,
 )
+from frugax.models.ops import Count, Epsilon, Fraction, Natural, Positive
 
 from ._activations import Dropout
 from ._cached_attention import CachedAttention, Decoding
-from ._embeddings import (
-    Embedding,
-    LearnedPositions,
-    RotaryPositions,
-    SinusoidalPositions,
-)
+from ._divisors import check_divides
+from ._embeddings import Embedding, LearnedPositions
 from ._experts import SparseExperts
 from ._linear import FeedForward, Linear
 from ._norms import LayerNorm, RMSNorm
-from ._settings import Count, Epsilon, Fraction, Natural, Positive, check_divides
+from ._one_op import RotaryPositions, SinusoidalPositions
 
 
 @dataclasses.dataclass(frozen=True)

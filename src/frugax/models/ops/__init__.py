@@ -36,6 +36,18 @@ from ._promote import (
     sum_dtype,
 )
 from ._reductions import safe_sqrt
+from ._settings import (
+    Count,
+    Epsilon,
+    Fraction,
+    Natural,
+    NonNegative,
+    Padding,
+    Positive,
+    Sizes,
+    padding_pairs,
+    per_axis,
+)
 from ._table import ALIASES, OPS, REQUIRED, Op, custom_op, find, op, op_from_function
 
 __all__ = [
@@ -43,7 +55,15 @@ __all__ = [
     "FLOAT_DTYPE",
     "OPS",
     "REQUIRED",
+    "Count",
+    "Epsilon",
+    "Fraction",
+    "Natural",
+    "NonNegative",
     "Op",
+    "Padding",
+    "Positive",
+    "Sizes",
     "as_dtype",
     "custom_op",
     "drawing_dtype",
@@ -53,6 +73,8 @@ __all__ = [
     "largest_below",
     "op",
     "op_from_function",
+    "padding_pairs",
+    "per_axis",
     "promote",
     "result_dtype",
     "safe_sqrt",

@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxtyping import Shaped
 
+from ._settings import Positive
 from ._table import op
 
 Array = Shaped[Any, "*shape"]
@@ -24,6 +25,7 @@ def relu(xp: Any, input: Array) -> Array:
 @op(promote="float")
 def relu6(xp: Any, input: Array) -> Array:
     """Within [0, 6], with gradient 0 at both. Sandler et al. 2018, arXiv:1801.04381."""
+    # The bound keeps activations within the range of low-precision arithmetic.
     return xp.clip(input, 0.0, 6.0)
 
 
@@ -43,19 +45,23 @@ def prelu(xp: Any, input: Array, slope: Shaped[Any, "#features"]) -> Array:
 @op(promote="float")
 def elu(xp: Any, input: Array, *, alpha: float = 1.0) -> Array:
     """`alpha` (exp(input) - 1) below 0. Clevert et al. 2015, arXiv:1511.07289."""
+    # An alpha of 1 makes the derivative continuous at 0.
     return xp.elu(input, alpha)
 
 
 @op(promote="float")
-def celu(xp: Any, input: Array, *, alpha: float = 1.0) -> Array:
+def celu(xp: Any, input: Array, *, alpha: Positive = 1.0) -> Array:
     """`alpha` (exp(input / alpha) - 1) below 0. Barron 2017, arXiv:1704.07483."""
+    # Unlike that of elu the derivative is continuous at 0 for every alpha.
     return xp.celu(input, alpha)
 
 
 @op(promote="float")
 def selu(xp: Any, input: Array) -> Array:
     """The elu that keeps mean 0 and variance 1. Klambauer 2017, arXiv:1706.02515."""
-    # alpha and scale solve the paper's fixed-point equations for mean 0 and variance 1.
+    # Its fixed point assumes weights of variance 1 / inputs: Glorot's in a square
+    # Linear, and half of He's. alpha and scale solve the paper's fixed-point equations
+    # for mean 0 and variance 1.
     return xp.selu(input)
 
 
@@ -80,6 +86,8 @@ def gelu(xp: Any, input: Array, *, approximate: bool = False) -> Array:
 
     Hendrycks & Gimpel 2016, arXiv:1606.08415.
     """
+    # GPT-2 was trained with the tanh form: checkpoints need the form they were trained
+    # with.
     return xp.gelu(input, approximate=approximate)
 
 
@@ -98,12 +106,14 @@ def log_sigmoid(xp: Any, input: Array) -> Array:
 @op(promote="float")
 def hard_sigmoid(xp: Any, input: Array) -> Array:
     """relu6(input + 3) / 6. Howard et al. 2019, arXiv:1905.02244."""
+    # torch's form too. Keras 2 has 0.2 x + 0.5 under the same name.
     return xp.clip(input + 3.0, 0.0, 6.0) * (1 / 6)
 
 
 @op(promote="float")
 def hard_swish(xp: Any, input: Array) -> Array:
     """`input` * hard_sigmoid(input). Howard et al. 2019, arXiv:1905.02244."""
+    # Piecewise polynomial, for devices without a fast exp (sec. 5.2).
     return input * (xp.clip(input + 3.0, 0.0, 6.0) * (1 / 6))
 
 
@@ -122,6 +132,8 @@ def softplus(xp: Any, input: Array) -> Array:
 @op(promote="float")
 def softsign(xp: Any, input: Array) -> Array:
     """`input` / (1 + |input|). Turian et al. 2009, NAACL."""
+    # It nears its limits polynomially, tanh exponentially: gradients fade more slowly
+    # (Glorot & Bengio 2010).
     return input / (xp.absolute(input) + 1.0)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from jaxtyping import Int, Shaped
 
 from ._promote import require_whole
+from ._settings import Natural, Positive
 from ._table import op
 
 
@@ -44,13 +45,14 @@ def sinusoidal_positions(
     xp: Any,
     input: Shaped[Any, "*batch time features"],
     *,
-    base: float = 10000.0,
-    offset: int = 0,
+    base: Positive = 10000.0,
+    offset: Natural = 0,
 ) -> Shaped[Any, "*batch time features"]:
     """Add sines and cosines of the position to an even number of features.
 
     Sines are added to the first half of the features, cosines to the second. `offset`
-    is the position of the first.
+    is the position of the first, `base` the ratio of the highest to the lowest
+    frequency: wavelengths go from 2 pi to 10000 * 2 pi positions, as in the paper.
     Vaswani et al. 2017, arXiv:1706.03762, sec. 3.5.
     """
     features = _even("sinusoidal_positions", input.shape[-1])
@@ -72,16 +74,18 @@ def rotary_positions(
     positions: Int[Any, "... time"] | None = None,
     start: Int[Any, "..."] | None = None,
     *,
-    base: float = 10000.0,
-    offset: int = 0,
+    base: Positive = 10000.0,
+    offset: Natural = 0,
     interleaved: bool = False,
 ) -> Shaped[Any, "batch time heads features"]:
     """Rotate pairs of features by an angle that grows with the position.
 
-    The number of features is even. A pair is feature i and i + features / 2, as in
-    GPT-NeoX and Llama; with `interleaved` 2 i and 2 i + 1, as in the paper. Positions
-    are `offset`, `offset + 1`, ..., or given as
-    (time,) or (batch, time); `start`, a scalar or (batch,), is added to them.
+    For queries and keys of attention. The number of features is even. A pair is feature
+    i and i + features / 2, as in GPT-NeoX and Llama; with `interleaved` 2 i and
+    2 i + 1, as in the paper. `base` is the ratio of the highest to the lowest
+    frequency; a checkpoint fixes its own, Llama 3 500000. Positions are `offset`,
+    `offset + 1`, ..., or given, int32 (time,) or (batch, time); `start`, a scalar or
+    (batch,), is the position of the first, which is added to them.
     Su et al. 2021, arXiv:2104.09864.
     """
     features = _even("rotary_positions", input.shape[-1])

@@ -10,6 +10,7 @@ from typing import Any
 from jaxtyping import Int, Shaped
 
 from ._promote import require_whole
+from ._settings import Epsilon, Fraction, Label, Positive, Reduction
 from ._table import op
 
 Array = Shaped[Any, "*shape"]
@@ -20,14 +21,14 @@ ClassWeights = Shaped[Any, " classes"]
 
 
 @op(promote="float")
-def mse(xp: Any, input: Array, target: Array, *, reduction: str = "mean") -> Loss:
+def mse(xp: Any, input: Array, target: Array, *, reduction: Reduction = "mean") -> Loss:
     """(input - target)^2, elementwise; the shapes must be equal."""
     error = _error(xp, "mse", input, target)
     return reduce_losses(xp, "mse", error * error, reduction)
 
 
 @op(promote="float")
-def mae(xp: Any, input: Array, target: Array, *, reduction: str = "mean") -> Loss:
+def mae(xp: Any, input: Array, target: Array, *, reduction: Reduction = "mean") -> Loss:
     """|input - target|, elementwise; the shapes must be equal."""
     return reduce_losses(
         xp, "mae", xp.absolute(_error(xp, "mae", input, target)), reduction
@@ -36,10 +37,16 @@ def mae(xp: Any, input: Array, target: Array, *, reduction: str = "mean") -> Los
 
 @op(promote="float")
 def huber(
-    xp: Any, input: Array, target: Array, *, delta: float = 1.0, reduction: str = "mean"
+    xp: Any,
+    input: Array,
+    target: Array,
+    *,
+    reduction: Reduction = "mean",
+    delta: Positive = 1.0,
 ) -> Loss:
     """Half the squared error up to `delta`, from there on linear; elementwise.
 
+    With a `delta` of 1 it is the smooth L1 loss of Girshick 2015, arXiv:1504.08083.
     Huber 1964, Ann. Math. Stat. 35:73-101.
     """
     size = xp.absolute(_error(xp, "huber", input, target))
@@ -56,9 +63,9 @@ def cross_entropy(
     target: Labels | Logits,
     weight: ClassWeights | None = None,
     *,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-    ignore_index: int | None = None,
+    reduction: Reduction = "mean",
+    label_smoothing: Fraction = 0.0,
+    ignore_index: Label | None = None,
 ) -> Loss:
     """-log softmax(input)[target], in nats, over the last axis.
 
@@ -70,6 +77,8 @@ def cross_entropy(
     Raises:
         ValueError: the shapes do not fit, or `ignore_index` meets probabilities.
     """
+    # Of logits: softmax and logarithm join to a log-sum-exp, while the logarithm of a
+    # rounded probability can be -inf.
     z = xp.widened(input)
     # Subtracting the largest logit keeps exp from overflowing. It cancels in the loss,
     # so its gradient is 0 and need not be computed.
@@ -116,8 +125,8 @@ def nll(
     target: Labels,
     weight: ClassWeights | None = None,
     *,
-    reduction: str = "mean",
-    ignore_index: int | None = None,
+    reduction: Reduction = "mean",
+    ignore_index: Label | None = None,
 ) -> Loss:
     """-input[target] of log probabilities over the last axis; see `cross_entropy`."""
     _check_labels(xp, "nll", input, target)
@@ -136,12 +145,13 @@ def binary_cross_entropy(
     weight: Array | None = None,
     pos_weight: Array | None = None,
     *,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
 ) -> Loss:
     """-log of sigmoid(input)'s probability of the targets, 0 to 1; elementwise.
 
     Losses are multiplied by `weight`, and the part of positive targets by `pos_weight`;
-    both broadcast. The mean divides by the number of losses.
+    both broadcast. The mean divides by the number of losses. The input is logits, as in
+    torch's BCEWithLogitsLoss; its BCELoss takes probabilities.
     """
     _same("binary_cross_entropy", input, target)
     z, y = xp.widened(input), xp.widened(target)
@@ -159,7 +169,11 @@ def binary_cross_entropy(
 
 @op(promote="float")
 def kl_divergence(
-    xp: Any, log_probabilities: Logits, target: Logits, *, reduction: str = "mean"
+    xp: Any,
+    log_probabilities: Logits,
+    target: Logits,
+    *,
+    reduction: Reduction = "mean",
 ) -> Loss:
     """Sum of target * (log target - log_probabilities) over the last axis, in nats.
 
@@ -176,7 +190,9 @@ def kl_divergence(
 
 
 @op(promote="float")
-def hinge(xp: Any, scores: Array, labels: Array, *, reduction: str = "mean") -> Loss:
+def hinge(
+    xp: Any, scores: Array, labels: Array, *, reduction: Reduction = "mean"
+) -> Loss:
     """max(0, 1 - label * score), elementwise; labels are -1 or 1."""
     _same("hinge", scores, labels)
     margin = 1.0 - xp.widened(scores) * xp.widened(labels)
@@ -189,8 +205,8 @@ def cosine_distance(
     input: Array,
     target: Array,
     *,
-    reduction: str = "mean",
-    epsilon: float = 1e-8,
+    reduction: Reduction = "mean",
+    epsilon: Epsilon = 1e-8,  # as in torch.nn.CosineSimilarity
 ) -> Loss:
     """1 - cosine of the angle between vectors along the last axis.
 

@@ -5,6 +5,7 @@ from typing import Any
 from jaxtyping import Shaped
 
 from ._losses import Array, Labels, Logits, cross_entropy
+from ._settings import Count, Label
 from ._table import op
 
 Scalar = Shaped[Any, ""]
@@ -12,7 +13,7 @@ Scalar = Shaped[Any, ""]
 
 @op()
 def accuracy(
-    xp: Any, logits: Logits, labels: Labels, *, ignore_index: int | None = None
+    xp: Any, logits: Logits, labels: Labels, *, ignore_index: Label | None = None
 ) -> Scalar:
     """Share of examples whose highest score is that of the right class.
 
@@ -30,8 +31,8 @@ def top_k_accuracy(
     logits: Logits,
     labels: Labels,
     *,
-    k: int = 5,
-    ignore_index: int | None = None,
+    k: Count = 5,
+    ignore_index: Label | None = None,
 ) -> Scalar:
     """Share of examples whose right class is among the k highest scores.
 
@@ -75,6 +76,7 @@ def recall(xp: Any, scores: Array, labels: Array, *, threshold: float = 0.0) -> 
 @op()
 def f1(xp: Any, scores: Array, labels: Array, *, threshold: float = 0.0) -> Scalar:
     """Harmonic mean of `precision` and `recall`; 0 if nothing was found."""
+    # Of one batch: the mean over batches is not the F1 of all examples.
     found, claimed, there = _counts(xp, "f1", scores, labels, threshold)
     # 2 P R / (P + R) in counts: one division that could be 0 / 0 in place of three.
     return 2.0 * found / xp.maximum(claimed + there, 1.0)
@@ -93,9 +95,11 @@ def r2(xp: Any, input: Array, target: Array) -> Scalar:
 
 @op()
 def perplexity(
-    xp: Any, logits: Logits, labels: Labels, *, ignore_index: int | None = None
+    xp: Any, logits: Logits, labels: Labels, *, ignore_index: Label | None = None
 ) -> Scalar:
     """Exp of `cross_entropy`: the number of equally likely classes of that entropy."""
+    # exp is convex: a mean over equal batches is at least the perplexity of all
+    # together.
     return xp.exp(cross_entropy(xp, logits, labels, ignore_index=ignore_index))
 
 

@@ -5,18 +5,17 @@ number. Kernels are (*window, in / groups, out). Strides, dilations and paddings
 number for all axes of space, or one for each; see `pads` for "same" and "valid".
 """
 
+import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from jaxtyping import Shaped
 
+from ._settings import Padding, Sizes, padding_pairs, per_axis
 from ._table import op
 
-Sizes = int | Sequence[int]
 Pads = tuple[tuple[int, int], ...]
-# "same", "valid", one number, or a number or a pair for each axis.
-Padding = str | int | Sequence[int | Sequence[int]]
 
 Images = Shaped[Any, "batch *space channels"]
 Pooled = Shaped[Any, "*batch_and_space channels"]  # the batch may be left out
@@ -43,8 +42,8 @@ def _declare_convolutions(axes: int) -> None:
         name = f"conv{axes}d"
         *window, read, out = weight.shape
         _check_channels(name, axes, input, weight, read * groups, out, groups)
-        stride = per_axis(name, "stride", stride, axes)
-        dilation = per_axis(name, "dilation", dilation, axes)
+        stride = per_axis(f"{name}: stride", stride, axes=axes)
+        dilation = per_axis(f"{name}: dilation", dilation, axes=axes)
         widths = pads(name, padding, input.shape[1:-1], window, stride, dilation)
         # By the namespace, because XLA:CPU is slow at the gradients of its own
         # convolution inside loops (docs/maintainers.md).
@@ -74,9 +73,9 @@ def _declare_convolutions(axes: int) -> None:
         # The kernel of the convolution that is transposed: its last axis is read here.
         *window, _, read = weight.shape
         _check_channels(name, axes, input, weight, read, read, groups)
-        stride = per_axis(name, "stride", stride, axes)
-        dilation = per_axis(name, "dilation", dilation, axes)
-        extra = per_axis(name, "output_padding", output_padding, axes, least=0)
+        stride = per_axis(f"{name}: stride", stride, axes=axes)
+        dilation = per_axis(f"{name}: dilation", dilation, axes=axes)
+        extra = per_axis(f"{name}: output_padding", output_padding, axes=axes, least=0)
         reach = _reach(window, dilation)
         if padding == "same":
             # Where the stride is larger than the window, the surplus is negative: then
@@ -94,11 +93,13 @@ def _declare_convolutions(axes: int) -> None:
 
 @op()
 def upsample(
-    xp: Any, input: Images, *, scale: Sizes = 2
+    xp: Any, input: Images, *, scale: Annotated[Sizes, per_axis] = 2
 ) -> Shaped[Any, "batch *new_space channels"]:
     """Repeat each point of space `scale` times along each axis (nearest neighbour)."""
+    # With a convolution behind it this avoids the checkerboard of a transposed one
+    # (Odena, Dumoulin & Olah 2016, Distill).
     batch, *space, channels = input.shape
-    times = per_axis("upsample", "scale", scale, len(space))
+    times = per_axis("upsample: scale", scale, axes=len(space))
     # (size, 1) -> (size, times) -> size * times, for all axes at once.
     split = [batch, *(n for size in space for n in (size, 1)), channels]
     pairs = zip(space, times, strict=True)
@@ -137,15 +138,17 @@ def _add_bias(xp: Any, result: Any, bias: Any) -> Any:
 
 def _declare_pools(axes: int) -> None:
     """Add `max_pool1d` and `avg_pool1d`, or their 2-D forms, to the table."""
+    sizes = functools.partial(per_axis, axes=axes)
+    padded = functools.partial(padding_pairs, axes=axes)
 
     @op(promote="float", name=f"max_pool{axes}d")
     def max_pool(
         xp: Any,
         input: Pooled,
         *,
-        window: Sizes,
-        stride: Sizes | None = None,
-        padding: Padding = "valid",
+        window: Annotated[Sizes, sizes],
+        stride: Annotated[Sizes, sizes] | None = None,
+        padding: Annotated[Padding, padded] = "valid",
     ) -> Shaped[Any, "*batch_and_new_space channels"]:
         """The largest number of each window; the stride is the window by default.
 
@@ -155,22 +158,24 @@ def _declare_pools(axes: int) -> None:
             batch = xp.expand_dims(input, 0)
             found = max_pool(xp, batch, window=window, stride=stride, padding=padding)
             return found[0]
-        sizes = _window_sizes(f"max_pool{axes}d", axes, input, window, stride, padding)
-        return xp.max_pool(input, *sizes)
+        name = f"max_pool{axes}d"
+        windows = _window_sizes(name, axes, input, window, stride, padding)
+        return xp.max_pool(input, *windows)
 
     @op(promote="float", name=f"avg_pool{axes}d")
     def avg_pool(
         xp: Any,
         input: Pooled,
         *,
-        window: Sizes,
-        stride: Sizes | None = None,
-        padding: Padding = "valid",
+        window: Annotated[Sizes, sizes],
+        stride: Annotated[Sizes, sizes] | None = None,
+        padding: Annotated[Padding, padded] = "valid",
         count_padding: bool = False,
     ) -> Shaped[Any, "*batch_and_new_space channels"]:
         """The mean of each window; the stride is the window by default.
 
-        `count_padding` says whether padding counts as zeros or not at all.
+        `count_padding` says whether padding counts as zeros, as in torch by default, or
+        not at all: then the mean of a constant image is constant.
         """
         name = f"avg_pool{axes}d"
         if len(input.shape) == axes + 1:
@@ -237,10 +242,10 @@ def _window_sizes(
             f"{op}: the input must be (batch, *space, channels) with {axes} axes of "
             f"space, not {tuple(input.shape)}."
         )
-    window = per_axis(op, "window", window, axes)
+    window = per_axis(f"{op}: window", window, axes=axes)
     if stride is None:
         stride = window
-    stride = per_axis(op, "stride", stride, axes)
+    stride = per_axis(f"{op}: stride", stride, axes=axes)
     widths = pads(op, padding, input.shape[1:-1], window, stride, (1,) * axes)
     for size, (low, high) in zip(window, widths, strict=True):
         # The maximum of no number is -inf, and the mean of none NaN.
@@ -255,21 +260,6 @@ def _window_sizes(
 # --- windows ----------------------------------------------------------------------
 
 
-def per_axis(
-    op: str, name: str, value: Sizes, axes: int, *, least: int = 1
-) -> tuple[int, ...]:
-    """Expand an attribute to one number for each axis of space."""
-    numbers = (value,) * axes if isinstance(value, int) else tuple(value)
-    if len(numbers) != axes or any(n < least for n in numbers):
-        expected = "number"
-        if axes > 1:
-            expected = f"number, or {axes} numbers,"
-        raise ValueError(
-            f"{op}: {name} must be a {expected} of at least {least}, not {value!r}."
-        )
-    return numbers
-
-
 def pads(
     op: str,
     padding: Padding,
@@ -281,24 +271,12 @@ def pads(
     """The zeros before and after each axis of space."""
     axes = len(space)
     reach = _reach(window, dilation)
-    if padding == "same":
+    widths = padding_pairs(f"{op}: padding", padding, axes=axes)
+    if widths is None:
         totals = [
             _same_padding(*sizes) for sizes in zip(space, reach, stride, strict=True)
         ]
         return tuple((n // 2, n - n // 2) for n in totals)
-    if padding == "valid":
-        widths: Pads = ((0, 0),) * axes
-    elif isinstance(padding, int):
-        widths = ((padding, padding),) * axes
-    elif not isinstance(padding, str) and len(padding) == axes:
-        widths = tuple(_as_pair(p) for p in padding)
-    else:
-        widths = ()
-    if len(widths) != axes or any(p < 0 for pair in widths for p in pair):
-        raise ValueError(
-            f'{op}: padding must be "same", "valid", a number, or a number or a pair '
-            f"of numbers for each of {axes} axes, not below 0; got {padding!r}."
-        )
     for axis, size in enumerate(space):
         # A symbolic size cannot be compared.
         if isinstance(size, int) and size + sum(widths[axis]) < reach[axis]:
@@ -321,12 +299,3 @@ def _same_padding(size: Any, reach: int, stride: int) -> int:
     # The last window starts at (ceil(size / stride) - 1) * stride. It may end before
     # the data does, where the stride is longer than the window.
     return max((-(-size // stride) - 1) * stride + reach - size, 0)
-
-
-def _as_pair(padding: int | Sequence[int]) -> tuple[int, int]:
-    if isinstance(padding, int):
-        return padding, padding
-    if len(padding) != 2:
-        return -1, -1  # refused with the negative numbers
-    low, high = padding
-    return low, high
