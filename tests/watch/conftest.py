@@ -1,17 +1,8 @@
-"""A journal for each test that needs one, and separate counts for each test."""
+"""A journal for each test that needs one."""
 
 import pytest
 
 from frugax import watch
-from frugax.watch.delivery import callback_stats
-
-
-@pytest.fixture(autouse=True)
-def own_counts():
-    """The statistics are the process's, by name: none are found, and none are left."""
-    callback_stats.reset()
-    yield
-    callback_stats.reset()
 
 
 @pytest.fixture

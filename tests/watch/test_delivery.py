@@ -10,12 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from fault_injection import at_once
-from frugax.watch.delivery import (
-    EventQueue,
-    Losses,
-    SinkWorker,
-    charge_bytes,
-)
+from frugax.watch.delivery import SinkWorker, charge_bytes
 from frugax.watch.sinks import KINDS, Event
 from refusals import refuses
 
@@ -266,45 +261,28 @@ def test_numbers_out_of_range_are_refused_by_name(given):
         SinkWorker(Sink(), **given)
 
 
-moves = st.lists(
-    st.one_of(
-        st.tuples(st.sampled_from(KINDS), st.integers(0, 4000)),
-        st.tuples(st.just("take"), st.integers(1, 5)),
-        st.tuples(st.just("release"), st.just(0)),
-    ),
-    max_size=60,
-)
-
-
-@settings(max_examples=200, deadline=None)
-@given(moves)
-def test_the_queue_keeps_to_its_cap_and_drops_the_least_important(moves):
-    losses = Losses()
-    queue = EventQueue(10_000, losses)
-    out, taken = [], 0
-    for step, (move, number) in enumerate(moves):
-        lost = {kind: losses.tally(kind).dropped.get("queue full", 0) for kind in KINDS}
-        frames = queue.bytes_by_kind["frame"]
-        if move == "take":
-            more = queue.take(number)
-            assert [e.step for e in more] == sorted(e.step for e in more)
-            taken += len(more)
-            out.append(more)
-        elif move == "release" and out:
-            queue.release(out.pop())
-        elif move in KINDS:
-            losses.give(move)
-            queue.add(event(move, step, size=number))
-            full = losses.tally("summary").dropped.get("queue full", 0)
-            # No summary goes while a frame has room that would do.
-            if full > lost["summary"]:
-                assert queue.bytes_by_kind["frame"] == 0 or move == "summary"
-                assert not (frames and queue.bytes_by_kind["frame"] == frames > 5000)
-        assert queue.bytes <= 10_000
-    tallies = losses.tallies.values()
-    assert sum(t.given for t in tallies) == (
-        len(queue) + taken + sum(t.lost for t in tallies)
-    )
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 4000)), max_size=60))
+def test_the_queue_keeps_to_its_cap_and_drops_the_least_important(given):
+    gate = threading.Event()
+    outlet = SinkWorker(sink := Sink(gate.wait), max_bytes=10_000, hang_s=1e9)
+    outlet.put([event("summary", -1)])
+    until(lambda: sink.writes)
+    waiting = []
+    for step, (kind, size) in enumerate(given):
+        outlet.put([event(kind, step, size=size)])
+        assert outlet.waiting_bytes <= 10_000
+        waiting.append((KINDS.index(kind), step, size))
+        charges = lambda: sum(charge_bytes(event(size=n)) for *_, n in waiting)
+        while charges() > 10_000 - charge_bytes(event()):
+            least = max(rank for rank, *_ in waiting)
+            waiting.remove(next(one for one in waiting if one[0] == least))
+    gate.set()
+    assert outlet.close()
+    assert [e.step for e in sink.got] == [-1, *(step for _, step, _ in waiting)]
+    tallies = outlet.losses.tallies.values()
+    assert sum(t.given for t in tallies) == len(given) + 1
+    assert sum(t.lost for t in tallies) == len(given) - len(waiting)
 
 
 def test_threads_may_put_at_the_same_time():

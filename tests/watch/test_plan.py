@@ -180,10 +180,12 @@ def test_a_function_without_planned_probes_runs_its_bare_program():
 
 
 def test_planning_runs_no_callback_and_keeps_donated_arguments():
+    called = []
+
     def program(x):
-        handler = lambda *_: pytest.fail("called")
-        probe = watch.Probe.of("call", "call", handler, 1.0)
+        probe = watch.Probe.of("call", "call", called.append, 1.0)
         watch.probes.emit(probe, x[0, 0])
+        watch.summarise("end", x[0, 0])
         return x + 1
 
     x, ticks = X + 0, itertools.count()
@@ -197,7 +199,8 @@ def test_planning_runs_no_callback_and_keeps_donated_arguments():
         clock=lambda: next(ticks) * 1e-3,
     )
     assert not x.is_deleted()
-    assert [(one.kind, one.names) for one in plan.records] == [("summaries", ("call",))]
+    assert [(one.kind, one.names) for one in plan.records] == [("summaries", ("end",))]
+    assert not called
 
 
 @pytest.mark.parametrize("given", [{"seconds": 0}, {"chunk_s": -1.0}])

@@ -261,31 +261,6 @@ def test_sinks_get_the_records_of_the_journal_and_the_status(tmp_path):
     assert back["watch"]["kept_scalar"][-1] == 10_003
 
 
-def test_when_it_is_not_asynchronous_each_record_waits_for_the_sinks(journal):
-    sink = Listener()
-    watcher = taking(journal, sinks=[sink], asynchronous=False)
-    watcher.ingest_callback("summary", "s", {"x": np.ones(())})
-    assert len(sink.got) == 1
-    watcher.close()
-
-
-def test_functions_on_the_host_are_called_with_each_row(journal):
-    got, done = [], threading.Event()
-
-    def look(x):
-        got.append(float(x))
-        if len(got) == 5:
-            done.set()
-
-    watcher = taking(journal, "off")  # no question of how much is watched
-    probes = {"look": probe("look", "call", handler=look)}
-    given = Given(probes, {"look": np.arange(5.0)}, {"look": ("steps",)})
-    watcher.ingest(0, given)
-    watcher.close()
-    assert done.wait(10.0)
-    assert got == [0, 1, 2, 3, 4]
-
-
 def test_arrays_of_a_new_shape_get_a_stream_of_their_own(journal):
     watcher = taking(journal)
     probes = {"g": probe("g", "frame")}

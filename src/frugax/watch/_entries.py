@@ -11,7 +11,7 @@ import numpy as np
 from ._event import Kind
 from ._journal_writer import JournalWriter
 from ._metrics import is_deleted, is_leaf_ready, read_metric
-from ._program_rows import class_of, make_rows, number_columns
+from ._program_rows import make_rows, number_columns
 from ._rows import Rows
 from ._series import Series
 from .probes import PackedRecords
@@ -160,15 +160,16 @@ def _read_call(entry: Any, ledger: JournalWriter) -> list[Rows]:
         made = make_rows(entry.step, records.fetch())
     except Exception as e:
         for probe in records.probes.values():
-            ledger.losses.give(class_of(probe))
-            ledger.refuse(class_of(probe), 1, e)
+            assert probe.kind != "call"  # never an output
+            ledger.losses.give(probe.kind)
+            ledger.refuse(probe.kind, 1, e)
         return []
     kept = []
     for rows in made:
-        if rows.kind is None or rows.kind in entry.wanted_kinds:
+        assert rows.kind is not None  # as only those on watching itself
+        if rows.kind in entry.wanted_kinds:
             kept.append(rows)
-            if rows.kind is not None:
-                ledger.losses.give(rows.kind, len(rows))
+            ledger.losses.give(rows.kind, len(rows))
         else:
             ledger.leave_out(rows.kind, len(rows))
     return kept
@@ -197,7 +198,7 @@ def _read_metrics(
     made = []
     if read:
         columns = {name: np.array([v[name] for v in read]) for name in read[0]}
-        made = [Rows("scalar", "", np.array(steps), columns, source="caller")]
+        made = [Rows("scalar", "", np.array(steps), columns, is_callers=True)]
     return made, next(iter(refusals), None)
 
 

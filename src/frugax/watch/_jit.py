@@ -6,13 +6,12 @@ each call, so no choice compiles anything. None of them has an effect: they keep
 fast call path and are found in the compile cache.
 """
 
-import dataclasses
 import functools
 import itertools
 import time
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -21,11 +20,10 @@ import numpy as np
 from frugax.jaxprs import is_tracing
 
 from ._call_schedule import NEVER, CallSchedule, Program
-from ._callback_receiver import call_handler
 from ._current import changes, current
-from ._program_variants import BARE, LOUD, ProgramVariants
+from ._program_variants import BARE, ProgramVariants
 from ._watcher import Watcher
-from .probes import NestedCall, Probe, ProbeResult
+from .probes import NestedCall, Probe
 
 # More than the caches of a core hold, in float64.
 _EVICTING = 1 << 20
@@ -162,7 +160,11 @@ class WatchedFunction:
             variants.trace(args, kwargs)
         watcher = current() if self.watcher is None else self.watcher
         if watcher is None:
-            return self._run_unwatched(now_seen, args, kwargs)
+            # Handlers show what no watcher takes.
+            has_handlers = any(probe.handler for probe in variants.probes.values())
+            run = variants.call_unwatched if has_handlers else variants.call_bare
+            self._ahead = NEVER, now_seen, run
+            return run(step, args, kwargs)
         schedule = self._schedule_of(watcher)
         level = schedule.level_at(step)
         if level == BARE and not variants.records_always:
@@ -182,18 +184,6 @@ class WatchedFunction:
         until, program = schedule.rest(step, args, kwargs)
         if not variants.records_always:
             self._ahead = until, now_seen, program
-        return out
-
-    def _run_unwatched(self, seen: int, args: Any, kwargs: Any) -> Any:
-        """Run without a watcher: handlers are called, and nothing is kept."""
-        variants = self._variants
-        if not any(probe.handler for probe in variants.probes.values()):
-            self._ahead = NEVER, seen, variants.call_bare
-            return variants.bare(*args, **kwargs)
-        out, records = variants.call_level(LOUD, *args, **kwargs)
-        for result in records.fetch().values():
-            for one in _iterate_rounds(result):
-                call_handler(one)
         return out
 
     def _schedule_of(self, watcher: Watcher) -> CallSchedule:
@@ -225,13 +215,3 @@ def _time_added(watched: WatchedFunction, evicting: int) -> float:
             taken[fn] = time.perf_counter() - started
         added.append(taken[watched] - taken[abs])
     return max(float(np.median(added)), 0.0)
-
-
-def _iterate_rounds(result: ProbeResult) -> Iterator[ProbeResult]:
-    """Yield the recorded results of a loop, one after the other."""
-    if result.axes[:1] == ("steps",):
-        for i in range(len(result.values[0])):
-            one = jax.tree.map(lambda x, i=i: x[i], result)
-            yield from _iterate_rounds(dataclasses.replace(one, axes=result.axes[1:]))
-    elif result.mark_kind != "present" or result.mark.any():
-        yield result

@@ -2,8 +2,8 @@
 
 Between two collections the records stay where the program left them, as device
 arrays. A collection (a "drain") has a cost of its own whatever it carries, and each
-record adds a little. Summaries and user callbacks are in every call, and a watcher
-collects a few times a second: a budget below the cost of these cannot be kept.
+record adds a little. Summaries are in every call, and a watcher collects a few times a
+second: a budget below the cost of these cannot be kept.
 """
 
 import dataclasses
@@ -16,6 +16,7 @@ from frugax.budget import OverheadBudget, check_budget
 from frugax.errors import InfeasibleBudgetError
 from frugax.options import check_integer
 
+from ._callback_receiver import ignore_calls
 from ._recording_costs import measure_costs
 from ._watch_plan import WatchPlan
 
@@ -32,9 +33,9 @@ def plan(
 ) -> WatchPlan:
     """Measure a function's records and plan how often the budget can pay for them.
 
-    Summaries and user callbacks come first, since they are in every call, then numbers,
-    then frames. Frames, and numbers that are not affordable in every call, get a rate
-    that takes half of the rest.
+    Summaries come first, since they are in every call, then numbers, then frames.
+    Frames, and numbers that are not affordable in every call, get a rate that takes
+    half of the rest.
 
     Args:
         fn: a function, or one from `watch.jit`.
@@ -46,17 +47,17 @@ def plan(
         clock: a monotonic clock in seconds.
 
     Raises:
-        InfeasibleBudgetError: summaries, user callbacks and the collections cost more
-            than the budget. With `needed` as the budget, planning succeeds, if it
-            measures the same times.
+        InfeasibleBudgetError: summaries and the collections cost more than the budget.
+            With `needed` as the budget, planning succeeds, if it measures the same
+            times.
         TypeError: `fn` is not callable, or `budget` is not an OverheadBudget.
         ValueError: a number is out of its range.
     """
     check_budget(budget, OverheadBudget)
     check_integer("steps", steps)
-    draft = measure_costs(
-        fn, example_args, budget, steps, seconds=seconds, chunk_s=chunk_s, clock=clock
-    )
+    timing: dict[str, Any] = {"seconds": seconds, "chunk_s": chunk_s, "clock": clock}
+    with ignore_calls():
+        draft = measure_costs(fn, example_args, budget, steps, **timing)
     return choose_rates(draft)
 
 

@@ -10,17 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ._event import Kind
 from ._rows import Rows
-from .probes import Probe, ProbeResult
+from .probes import ProbeResult
 
 # More devices are kept as one array for each step.
 _MAX_DEVICE_CURVES = 64
-
-
-def class_of(probe: Probe) -> Kind:
-    """Return the class that a probe's records count as; calls count as scalars."""
-    return "scalar" if probe.kind == "call" else probe.kind
 
 
 @functools.lru_cache(maxsize=256)
@@ -64,9 +58,9 @@ def make_rows(step: int, results: Mapping[str, ProbeResult]) -> list[Rows]:
         if made is None:
             continue
         probe, (columns, is_looped) = result.probe, made
-        kind = None if probe.kind == "call" else probe.kind
+        assert probe.kind != "call"  # never an output
         is_number = not is_looped and not any(c.ndim for c in columns.values())
-        if kind == "scalar" and is_number:
+        if probe.kind == "scalar" and is_number:
             for field, column in columns.items():
                 # A single value keeps its name, also beside the count of a loop.
                 is_single = len(probe.fields) == 1 and field == result.labels(name)[0]
@@ -80,7 +74,7 @@ def make_rows(step: int, results: Mapping[str, ProbeResult]) -> list[Rows]:
         else:
             columns = {field: column[None] for field, column in columns.items()}
         steps = np.arange(step * count, (step + 1) * count, dtype=np.int64)
-        batches.append(Rows(kind, name, steps, columns, probe))
+        batches.append(Rows(probe.kind, name, steps, columns))
     if numbers:
         batches.insert(0, Rows.single("scalar", "", step, numbers))
     return batches

@@ -23,9 +23,8 @@ NEVER = 3
 # budget.
 _RECORDING_S = 10e-6
 SWITCH_S = 300e-6
-# Summaries may not be lost, and a call is an explicit wish of the user: these are in
-# every program, even the bare one.
-_LEVELS_BY_KIND = {"summary": BARE, "call": BARE, "scalar": QUIET, "frame": LOUD}
+# Summaries may not be lost: these are in every program, even the bare one.
+_LEVELS_BY_KIND = {"summary": BARE, "scalar": QUIET, "frame": LOUD}
 
 
 def _work(compiled: Any) -> float:
@@ -60,6 +59,7 @@ class ProgramVariants:
         bare: the function without its probes, jitted: the program that runs unwatched.
         nested: the same for use inside another program, where an outer `watch.jit` may
             collect from the probes.
+        unwatched: the function as JAX alone would compile it.
         recording: the program that returns the records of numbers as well.
         probes: the probes by name, of every way in which the function was called.
         is_traced: whether the function has been traced.
@@ -99,6 +99,7 @@ class ProgramVariants:
         self._traced = jax.jit(fn, inline=True, **static)
         self.bare: Any = jax.jit(self._wrap(self._run_bare), **jit_options)
         self.nested: Any = jax.jit(self._wrap(self._run_nested), **jit_options)
+        self.unwatched: Any = jax.jit(fn, **jit_options)
         options = self._options_with_records()
         # By level; the first records only what every program records.
         self._recording = [
@@ -150,6 +151,10 @@ class ProgramVariants:
     def call_bare(self, step: int, args: Any, kwargs: Any) -> Any:
         """Call the bare program, whatever the number of the call is."""
         return self.bare(*args, **kwargs)
+
+    def call_unwatched(self, step: int, args: Any, kwargs: Any) -> Any:
+        """Call the program whose probes call their handlers from inside."""
+        return self.unwatched(*args, **kwargs)
 
     def call_level(
         self, level: int, *args: Any, **kwargs: Any

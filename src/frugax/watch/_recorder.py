@@ -47,8 +47,6 @@ MIN_GAP_S = 0.4
 _MAX_GAP_FACTOR = 2
 # How long a step waits for more numbers of the same step.
 _MIN_STEP_AGE_S = 0.1
-# Seconds that a callback may wait for room.
-_MAX_CALLBACK_WAIT_S = 1.0
 # Memory that records of programs may hold while they wait. Without a cap in
 # bytes, 4096 waiting frames could fill an accelerator.
 _MAX_PENDING_BYTES = 256 * 2**20
@@ -83,15 +81,12 @@ class Recorder:
         max_entries: int = 4096,
         flight: FlightRecorder | None = None,
         alerts: Alerts | None = None,
-        asynchronous: bool = True,
     ) -> None:
         """Start no thread before the first entry; the arguments are `Watcher`'s."""
         self.rate = rate
         self.account = OverheadAccount(clock)
         self.writer = JournalWriter(journal)
-        self.feeds = SinkFeeds(
-            sinks, has_journal=journal is not None, asynchronous=asynchronous
-        )
+        self.feeds = SinkFeeds(sinks)
         self.schedules: list[CallSchedule] = []
         self.latest: dict[str, np.ndarray] = {}
         self.forced = 0
@@ -99,7 +94,6 @@ class Recorder:
         self._journal = journal
         self._flight = flight
         self._alerts = alerts
-        self._asynchronous = asynchronous
         self._max_entries = max_entries
         self._clock = clock
         self._entries: deque[Entry] = deque()
@@ -234,7 +228,7 @@ class Recorder:
         except OutputError:
             with self._owner:
                 waiting = self.writer.waiting
-                while waiting and self.is_over_limit and waiting[0].source != "caller":
+                while waiting and self.is_over_limit and not waiting[0].is_callers:
                     self.writer.drop_first()
 
     def raise_refused(self) -> None:
@@ -248,32 +242,28 @@ class Recorder:
     ) -> None:
         """Accept a record that a program called back with.
 
-        Where there is no room it is written here, or lost: the thread that collects may
-        itself be blocked on the program whose callback waits.
+        Where there is no room it is lost, except for summaries: the thread that
+        collects may itself be blocked on the program whose callback waits.
         """
         with self._queue_lock:
             step = self._callback_steps.get(stream, -1) + 1
             self._callback_steps[stream] = step
-        rows = Rows.single(kind, stream, step, values, source="callback")
+        rows = Rows.single(kind, stream, step, values)
         self.writer.losses.give(kind)
-        if self.is_over_limit:
-            # No summary may be lost.
-            wait_s = _MAX_CALLBACK_WAIT_S if kind == "summary" else 0.0
-            self._write_called_back(wait_s)
-            if self.is_over_limit:
-                self.writer.lose(kind, 1)
-                return
+        if kind != "summary" and self.is_over_limit:
+            self.writer.lose(kind, 1)
+            return
         self._called_back.append(rows)
         if not self.has_started:
             self.start()
         # The thread collects about twice a second, which is too rarely for a program
         # that calls back in every round of a loop.
-        if not self._asynchronous or len(self._called_back) >= RECORDS_PER_BLOCK:
-            self._write_called_back(0.0)
+        if len(self._called_back) >= RECORDS_PER_BLOCK:
+            self.write_called_back()
 
-    def _write_called_back(self, wait_s: float) -> None:
+    def write_called_back(self) -> None:
         """Write these rows, unless another thread is collecting."""
-        if not self._owner.acquire(timeout=wait_s):
+        if not self._owner.acquire(blocking=False):
             return
         try:
             with self.account.count_collecting():
@@ -427,6 +417,11 @@ class Recorder:
         if self._journal is not None and not self._journal.closed:
             self._journal.write_open_blocks()
 
+    @property
+    def callbacks(self) -> int:
+        """How many records programs have called back with."""
+        return sum((*self._callback_steps.values(), len(self._callback_steps)))
+
     def describe_overhead(self) -> tuple[str, float | None, float]:
         """Describe what watching takes; see `OverheadAccount.describe`."""
         return self.account.describe(self.schedules, self.feeds.cpu_s)
@@ -449,7 +444,7 @@ class Recorder:
             self._status = step, now
             row = Rows.single(None, STATUS_STREAM, step, values | self._state())
             self.writer.write([row])
-            self.feeds.feed_as("summary", row)
+            self.feeds.feed(row)
 
     def _state(self) -> dict[str, float]:
         # The share that the receipt would state now; left out while it is unknown.

@@ -1,6 +1,5 @@
 """Measure what recording costs a function, before the run; for `watch.plan`."""
 
-import dataclasses
 import functools
 import tempfile
 from collections import deque
@@ -131,12 +130,6 @@ def _time_collection(
     They are collected as a watcher does it, into a journal in a temporary folder. A
     drain has the records of one call, and is flushed.
     """
-    # The handler of a "call" probe is not called: planning must have no side effects.
-    layout = tuple(
-        dataclasses.replace(one, probe=dataclasses.replace(one.probe, handler=None))
-        for one in batch[0].layout
-    )
-    batch = [dataclasses.replace(records, layout=layout) for records in batch]
     with (
         tempfile.TemporaryDirectory() as folder,
         Journal.create(Path(folder) / "journal", {}) as journal,

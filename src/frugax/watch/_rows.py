@@ -3,15 +3,12 @@
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, Shaped
 
 from ._event import Event, Kind
-
-if TYPE_CHECKING:  # a report is written without JAX
-    from .probes import Probe
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -19,13 +16,11 @@ class Rows:
     """Rows of one stream.
 
     Attributes:
-        kind: their class; None for calls of a user's function.
+        kind: their class; None for those on watching itself, which do not count.
         stream: the name of the stream.
         steps: the steps; those that do not rise are moved up when they are written.
         columns: the values by name.
-        probe: the probe that made them; None where several probes share a row.
-        source: "caller" for metrics of `Watcher.record`; "callback" for a record that a
-            program called back with; None for those that are its outputs.
+        is_callers: whether they are metrics of `Watcher.record`, and not of a program.
         more_records: how many records the rows hold beyond one each.
     """
 
@@ -33,8 +28,7 @@ class Rows:
     stream: str
     steps: Int64[np.ndarray, " n"]
     columns: Mapping[str, Shaped[np.ndarray, "n ..."]]
-    probe: Optional["Probe"] = None
-    source: str | None = None
+    is_callers: bool = False
     more_records: int = 0
 
     def __len__(self) -> int:
@@ -52,12 +46,10 @@ class Rows:
         stream: str,
         step: int,
         values: Mapping[str, Any],
-        *,
-        source: str | None = None,
     ) -> "Rows":
         """Make a batch of one row."""
         columns = {name: np.asarray(value)[None] for name, value in values.items()}
-        return cls(kind, stream, np.array([step], np.int64), columns, source=source)
+        return cls(kind, stream, np.array([step], np.int64), columns)
 
     @classmethod
     def of_events(cls, events: Iterable[Event]) -> list["Rows"]:
@@ -131,7 +123,7 @@ def merge_steps(
         The rows in the order of their steps, and the row of the newest step.
     """
     known = batches if newest is None else [newest, *batches]
-    if len({(rows.source, *rows.columns) for rows in known}) < 2:
+    if len({(rows.is_callers, *rows.columns) for rows in known}) < 2:
         *whole, last = known
         return [*whole, last.select(slice(-1))], last.select(slice(-1, None))
     single = [
@@ -152,7 +144,7 @@ def merge_steps(
         merged[-1] = dataclasses.replace(
             last,
             columns={**last.columns, **row.columns},
-            source=last.source or row.source,
+            is_callers=last.is_callers or row.is_callers,
             more_records=last.more_records + 1,
         )
     *whole, last = merged
@@ -169,6 +161,6 @@ def _concatenate(rows: list[Rows]) -> Rows:
             name: np.concatenate([row.columns[name] for row in rows])
             for name in rows[0].columns
         },
-        source=next((row.source for row in rows if row.source), None),
+        is_callers=any(row.is_callers for row in rows),
         more_records=sum(row.more_records for row in rows),
     )

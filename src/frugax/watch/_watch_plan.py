@@ -31,7 +31,7 @@ class PlannedRecords:
     """The records of one kind: their cost, and how often they are made.
 
     Attributes:
-        kind: summaries, with which user callbacks count; numbers; or frames.
+        kind: summaries, numbers or frames.
         names: the names of their probes.
         seconds: seconds that they add to a call that makes them, beside those of the
             kinds before them.

@@ -1,6 +1,5 @@
 """`Watcher`: accept records without waiting; collect them within an overhead budget."""
 
-import contextlib
 import functools
 import os
 import time
@@ -22,13 +21,12 @@ from ._entries import ProgramRecords, StepMetrics
 from ._event import Kind, Sink
 from ._flight_recorder import FlightRecorder
 from ._metrics import check_metric, is_fixed
-from ._program_rows import class_of
 from ._program_variants import ProgramVariants
 from ._rate import Level, Rate
 from ._recorder import Recorder
 from ._series import MetricSeries
 from ._watch_plan import WatchPlan
-from .delivery import Losses, SinkWorker, callback_stats
+from .delivery import Losses, SinkWorker
 from .journal import Journal, as_step, check_names
 from .probes import PackedRecords
 
@@ -53,8 +51,6 @@ class Watcher(AbstractContextManager["Watcher"]):
         sinks: Sequence[Sink | SinkWorker] = (),
         flight: FlightRecorder | None = None,
         alerts: Alerts | None = None,
-        asynchronous: bool = True,
-        monitor: bool = True,
     ) -> None:
         """Start watching; the time counts from the first record.
 
@@ -78,8 +74,6 @@ class Watcher(AbstractContextManager["Watcher"]):
                 `delivery.SinkWorker` to choose its limits.
             flight: keeps the last records for when something goes wrong.
             alerts: bounds of numbers to watch for.
-            asynchronous: False to wait after each record until the sinks have it.
-            monitor: whether the receipt shows the cost of callbacks and sinks.
 
         Raises:
             TypeError: `budget` is not an OverheadBudget, `journal` is not a Journal, or
@@ -110,8 +104,6 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._flight = flight
         self._alerts = alerts
         self._plan = plan
-        self._monitor = monitor
-        self._asynchronous = asynchronous
         self.recorder = Recorder(
             journal,
             sinks,
@@ -120,7 +112,6 @@ class Watcher(AbstractContextManager["Watcher"]):
             max_entries=max_pending,
             flight=flight,
             alerts=alerts,
-            asynchronous=asynchronous,
         )
         self._account = self.recorder.account
         self._writer = self.recorder.writer
@@ -260,8 +251,6 @@ class Watcher(AbstractContextManager["Watcher"]):
             self.recorder.wake()
             raise failure
         self.recorder.raise_refused()
-        if not self._asynchronous:
-            self.collect()
 
     def _add(
         self,
@@ -361,11 +350,11 @@ class Watcher(AbstractContextManager["Watcher"]):
             self._flight.keep(step, records)
         wanted = self.rate.wanted_kinds
         self._account.touch(self.clock())
-        # User callbacks run regardless of the level.
         probes = records.probes.values()
-        if not any(probe.kind in wanted or probe.kind == "call" for probe in probes):
+        if not any(probe.kind in wanted for probe in probes):
             for probe in probes:
-                self._writer.leave_out(class_of(probe))
+                assert probe.kind != "call"  # never an output
+                self._writer.leave_out(probe.kind)
             return
         if schedule is None:
             entry = ProgramRecords(step, records, wanted, nbytes=records.nbytes)
@@ -374,9 +363,6 @@ class Watcher(AbstractContextManager["Watcher"]):
             schedule.keep(step, records, wanted)
         if self.recorder.is_over_limit:
             self.recorder.make_room_for_programs()
-        if not self._asynchronous:
-            with contextlib.suppress(OutputError, ValueError):
-                self.collect()
 
     def ingest_callback(
         self, kind: Kind, stream: str, values: Mapping[str, np.ndarray]
@@ -537,13 +523,16 @@ class Watcher(AbstractContextManager["Watcher"]):
         if self._alerts is not None:
             problems += self._alerts.messages
         reports = self.recorder.feeds.reports()
-        # Problems are shown whatever `monitor` is.
         problems += [f"{report}." for report in reports if report.has_problems]
         notes += problems
-        if self._monitor:
-            notes += [f"{report}." for report in reports if not report.has_problems]
-            if entries := callback_stats.describe_entries():
-                notes.append(entries)
+        notes += [f"{report}." for report in reports if not report.has_problems]
+        if called_back := self.recorder.callbacks:
+            # The price of a callback that does nothing, measured on a busy machine.
+            notes.append(
+                f"Programs called back with {called_back:,} records: that costs each "
+                "of their calls about 100 microseconds, and they are compiled anew in "
+                "every process; watch.jit and watch.scan avoid both."
+            )
         spend = Spend(
             name=SpendName.WATCHING,
             unit="share",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from frugax import watch
+from frugax import OverheadBudget, watch
 from frugax.compat import visualization
 
 
@@ -12,6 +12,7 @@ def own_counts():
     visualization.reset_callback_performance_stats()
     yield
     visualization.reset_callback_performance_stats()
+    visualization.Config().watcher(None, OverheadBudget("1%"))  # keeps times
 
 
 @pytest.fixture

@@ -5,10 +5,12 @@ import subprocess
 import sys
 from typing import get_args
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from frugax import OverheadBudget
+from frugax import OverheadBudget, watch
 from frugax.compat import visualization
 from frugax.compat.visualization import (
     Config,
@@ -20,6 +22,22 @@ from frugax.compat.visualization import (
 from frugax.errors import ConfigError
 from frugax.watch import Level
 from refusals import refuses
+
+
+class Listener:
+    """A sink that keeps all it gets."""
+
+    name = "listener"
+
+    def __init__(self):
+        self.got = []
+
+    def write(self, events):
+        self.got += events
+
+    def close(self):
+        pass
+
 
 LEVELS = get_args(Level)
 
@@ -138,7 +156,7 @@ def test_every_key_reaches_the_built_object(monkeypatch, tmp_path, journal):
 
         monkeypatch.setattr(f"{visualization.__name__}._config.{name}", build)
 
-    for name in ("Watcher", "MemoryManager", "CompressedStorage"):
+    for name in ("WaitingWatcher", "MemoryManager", "CompressedStorage"):
         record(name)
     memory = MemoryConfig(
         max_cache_mb=1.0, max_total_mb=2.0, lazy_loading=False, compression=False
@@ -155,18 +173,30 @@ def test_every_key_reaches_the_built_object(monkeypatch, tmp_path, journal):
     config.memory_manager()
     config.storage(tmp_path)
     assert seen == {
-        "Watcher": (
+        "WaitingWatcher": (
             (journal, OverheadBudget("3%")),
-            {
-                "level": "verbose",
-                "sinks": (),
-                "asynchronous": False,
-                "monitor": False,
-            },
+            {"level": "verbose", "sinks": ()},
         ),
         "MemoryManager": ((1.0, 2.0), {"lazy_loading": False}),
         "CompressedStorage": ((tmp_path,), {"compression": False}),
     }
+    jax.jit(lambda: visualization.jax_debug_callback(lambda: None))()
+    jax.effects_barrier()
+    (totals,) = visualization.get_callback_performance_stats().values()
+    assert totals["total_calls"] == 0
+
+
+def test_without_async_logging_each_record_waits_for_the_sinks(journal):
+    sink = Listener()
+    config = load_config("debug_full", "debug.async_logging=false")
+    watcher = config.watcher(journal, OverheadBudget("1%"), sinks=[sink])
+    watcher.record(0, {"loss": 1.0})
+    assert len(sink.got) == 1
+    with watcher:
+        watch.jit(lambda x: watch.frame("x", x) or x)(jnp.ones(2))
+        assert len([e for e in sink.got if e.kind == "frame"]) == 1
+        watcher.ingest_callback("summary", "s", {"x": np.ones(())})
+        assert len([e for e in sink.got if e.stream == "s"]) == 1
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -10,7 +10,6 @@ import pytest
 
 from fault_injection import Faults
 from frugax.compat import visualization
-from frugax.watch.delivery import Runner
 
 pytestmark = pytest.mark.slow
 
@@ -28,10 +27,8 @@ def program(x, watched=lambda x: None):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Any number of callbacks may hang, so that each of many faults is met."""
-    receiver = "frugax.watch._callback_receiver"
-    monkeypatch.setattr(f"{receiver}._MAX_WAIT_S", 0.01)
-    monkeypatch.setattr(f"{receiver}._runner", Runner(max_hung=10**6))
+    """Callbacks that hang are soon abandoned."""
+    monkeypatch.setattr("frugax.compat.visualization._host_calls._MAX_WAIT_S", 0.01)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
 """The guide's callbacks for use inside `jit`: grids, summaries, user functions.
 
-Under `watch.jit` and `watch.scan` their values leave the program as outputs. In any
-other program JAX calls back from inside, which costs each call of that program its
-fast path and keeps it out of the compile cache.
+Under `watch.jit` and `watch.scan` grids and summaries leave the program as outputs.
+Functions, and all of them in any other program, are called back from inside, which
+costs each call of that program its fast path and keeps it out of the compile cache.
 """
 
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +21,7 @@ from frugax.watch.drawing import grid_svg as grid_svg, log_grid_to_console
 from frugax.watch.journal import check_name
 from frugax.watch.probes import Kind, Probe, emit
 
-from ._pace import limit_pace
+from ._host_calls import host_calls
 
 # As many lanes as pictures and grids show.
 _MOST_LANES = 4
@@ -35,9 +36,8 @@ def jax_debug_callback(
     """Call a function on the host with values of a running program.
 
     It runs in a thread of its own, on NumPy copies. Its errors are counted, and the
-    program goes on. In a program that nobody collects from, the program waits until it
-    ends, at most 10 s; then it is left to itself. While four calls hang, no callback is
-    started.
+    program goes on. The program waits until it ends, at most 10 s; then it is left to
+    itself.
 
     Args:
         callback_func: what to call. It must not call JAX, which may be waiting for it.
@@ -48,7 +48,17 @@ def jax_debug_callback(
     Raises:
         TypeError: `callback_func` is not callable.
     """
-    label = _name_of(callback_func, callback_name)
+    name = _name_of(callback_func, callback_name)
+    _call_back(callback_func, args, kwargs, name)
+
+
+def _call_back(
+    fn: Callable[..., object],
+    args: Any,
+    kwargs: Any,
+    name: str,
+    max_avg_s: float = math.inf,
+) -> None:
     # Only arrays pass through the program. Python values stay in the closure, so that
     # flags and names reach the function with their own types.
     moving, fixed = partition((args, kwargs), select=_is_array)
@@ -56,11 +66,11 @@ def jax_debug_callback(
 
     def act(*arrays: np.ndarray) -> None:
         given, named = combine(jax.tree.unflatten(tree, arrays[: len(leaves)]), fixed)
-        callback_func(*given, **named)
+        host_calls.run(name, lambda: fn(*given, **named), max_avg_s=max_avg_s)
 
     # A probe has at least one value; a function without any is called all the same.
     values = {f"arg{i}": leaf for i, leaf in enumerate(leaves)} or {"nothing": 0}
-    _emit(label, "call", act, values, label=label)
+    _emit(name, "call", act, values)
 
 
 def adaptive_visualization_callback(
@@ -74,7 +84,7 @@ def adaptive_visualization_callback(
 
     Decided on the host each time the program comes by, so one compiled program backs
     off when the function is expensive and comes back when it is cheap again. A skipped
-    call still has the price of a callback, unless `watch.jit` collects it.
+    call still has the price of a callback.
 
     Args:
         callback_func: as in `jax_debug_callback`.
@@ -92,8 +102,7 @@ def adaptive_visualization_callback(
     if not max_avg_time_ms > 0:
         raise ValueError(f"max_avg_time_ms must be > 0, got {max_avg_time_ms}.")
     name = _name_of(callback_func, callback_name)
-    limited = limit_pace(callback_func, name, max_avg_time_ms / 1000)
-    jax_debug_callback(limited, *args, callback_name=name, **kwargs)
+    _call_back(callback_func, args, kwargs, name, max_avg_time_ms / 1000)
 
 
 def jax_log_grid(
@@ -124,7 +133,7 @@ def jax_log_grid(
 
     values = {"grid": grid_data} | ({} if mask is None else {"mask": mask})
     # The guide's name of these statistics; scripts that read them expect it.
-    _emit(stream, "frame", show, values, label=f"log_grid_{title}")
+    _show(stream, "frame", show, values, name=f"log_grid_{title}")
 
 
 def jax_log_episode_summary(
@@ -153,8 +162,8 @@ def jax_log_episode_summary(
         "final_similarity": final_similarity,
         "success": success,
     }
-    label = "log_episode_summary"
-    _emit("episode_summary", "summary", _print_episodes, values, label=label)
+    name = "log_episode_summary"
+    _show("episode_summary", "summary", _print_episodes, values, name=name)
 
 
 def _print_episodes(*arrays: np.ndarray) -> None:
@@ -183,20 +192,28 @@ def _name_of(fn: object, given: str | None) -> str:
     return given or getattr(fn, "__name__", type(fn).__name__)
 
 
-def _emit(
+def _show(
     stream: str,
     kind: Kind,
-    handler: Callable[..., None],
+    show: Callable[..., None],
     values: dict[str, Any],
     *,
-    label: str,
+    name: str,
+) -> None:
+    """Record values, which are shown where no watcher takes them."""
+
+    def act(*arrays: np.ndarray) -> None:
+        host_calls.run(name, lambda: show(*arrays))
+
+    _emit(stream, kind, act, values)
+
+
+def _emit(
+    name: str, kind: Kind, act: Callable[..., None], values: dict[str, Any]
 ) -> None:
     """Leave a probe in the program that hands these values over."""
     arrays = tuple(_as_data(value) for value in values.values())
-    # Built from the arrays as they leave the program, which is the form in which the
-    # receiver gets them.
-    tree = jax.tree.structure(arrays)
-    emit(Probe(stream, kind, handler, tree, tuple(values), label), *arrays)
+    emit(Probe(name, kind, act, tuple(values)), *arrays)
 
 
 def _is_array(leaf: object) -> bool:

@@ -14,9 +14,11 @@ from frugax.configs import parse_config, read_text
 from frugax.errors import ConfigError, MissingExtraError
 from frugax.watch import Journal, Level, Watcher
 
+from ._host_calls import host_calls
 from ._memory import MemoryManager
 from ._sizes import to_limit_bytes
 from ._storage import CompressedStorage
+from ._waiting_watcher import WaitingWatcher
 
 # Taken from the annotation, so that a level added to `watch` cannot be forgotten here.
 _NAMES = [f"debug_{level}" for level in get_args(Level)]
@@ -52,7 +54,7 @@ class DebugConfig:
         level: how much; see `frugax.watch.Watcher`.
         async_logging: whether sinks are fed by threads of their own; otherwise each
             record waits for them.
-        performance_monitoring: whether the time of each callback is kept.
+        performance_monitoring: whether the times of callbacks are kept.
         memory_management: limits of the memory that is kept.
     """
 
@@ -98,22 +100,16 @@ class Config:
     def watcher(
         self, journal: Journal | None, budget: OverheadBudget, **options: Any
     ) -> Watcher:
-        """A watcher of this level.
+        """A watcher of this level; of callbacks from now on times are kept, or not.
 
         Args:
             journal: where the records go.
             budget: what watching may cost.
             **options: others of `Watcher`, such as `sinks`.
         """
-        debug = self.debug
-        return Watcher(
-            journal,
-            budget,
-            level=debug.level,
-            asynchronous=debug.async_logging,
-            monitor=debug.performance_monitoring,
-            **options,
-        )
+        host_calls.keeps_times = self.debug.performance_monitoring
+        kind = Watcher if self.debug.async_logging else WaitingWatcher
+        return kind(journal, budget, level=self.debug.level, **options)
 
     def memory_manager(self) -> MemoryManager:
         """A memory manager with these limits."""

@@ -11,25 +11,37 @@ check the clock. Where no thread is available, as while Python 3.12 and later ex
 import contextlib
 import dataclasses
 import functools
+import heapq
+import itertools
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, TypeAlias
 
 from frugax.fileio import abandon_in_children
 
-from .._event import Event, Kind, Sink
-from ._event_queue import EventQueue
-from ._losses import Losses, Tally
-from ._runner import error_text, run_inline
+from .._event import KINDS, Event, Kind, Sink
+from ._error_text import error_text
+from ._losses import Losses, Tally, Why
 
 State: TypeAlias = Literal["working", "dropped"]
 # Most events of one write.
 _MAX_EVENTS = 256
+# Memory of an event besides its numbers: the event, its mapping and its place in the
+# queue; then the name, the box and the array of each value. Measured with tracemalloc,
+# and checked by tests/watch/test_delivery.py.
+_PER_EVENT_BYTES = 600
+_PER_VALUE_BYTES = 300
 # Longest pause between two looks at the clock while `flush` or `close` waits, since the
 # end of a write that hangs is never announced.
 _POLL_S = 0.05
+
+
+def charge_bytes(event: Event) -> int:
+    """Return the bytes that a queued event is charged for, at least its memory."""
+    return event.bytes + _PER_EVENT_BYTES + _PER_VALUE_BYTES * len(event.values)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,6 +87,8 @@ class SinkWorker:
     Attributes:
         sink: the sink.
         losses: counts of its records.
+        waiting_bytes: bytes of events that wait or that the sink holds, as counted for
+            the cap.
         cpu_s: CPU seconds of the writes that have ended.
     """
 
@@ -96,15 +110,13 @@ class SinkWorker:
             if not value > 0:
                 raise ValueError(f"{name} must be > 0, got {value}.")
         self.sink = sink
-        self.losses = Losses()
-        self._queue = EventQueue(max_bytes, self.losses)
+        self._max_bytes = max_bytes
         self._hang_s = hang_s
+        self._numbers = itertools.count()
+        self._empty()
         # One condition guards all that follows; it is never held during a call of the
         # sink.
         self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._taken: list[Event] = []  # that the sink is writing
-        self._call_began: float | None = None  # None while the sink is not called
         self._is_dropped = False
         self._failures = 0
         self._last_error = ""
@@ -118,16 +130,17 @@ class SinkWorker:
     def abandon(self) -> None:
         """Take and write nothing more in a forked child: the sink is its parent's."""
         self._changed = threading.Condition()
-        self.losses = Losses()
-        self._queue = EventQueue(self._queue.max_bytes, self.losses)
-        self._thread, self._taken, self._call_began = None, [], None
+        self._empty()
         self._is_shut = self._closed_cleanly = True
 
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes of events that wait or that the sink holds, as counted for the cap."""
-        with self._changed:
-            return self._queue.bytes
+    def _empty(self) -> None:
+        self.losses = Losses()
+        self.waiting_bytes = 0
+        # By class, in the order of their numbers.
+        self._queue: dict[Kind, deque[tuple[int, Event]]] = {k: deque() for k in KINDS}
+        self._taken: list[Event] = []  # that the sink is writing
+        self._thread: threading.Thread | None = None
+        self._call_began: float | None = None  # None while the sink is not called
 
     def put(self, events: Iterable[Event]) -> None:
         """Queue events. Returns at once, whatever the sink does.
@@ -143,9 +156,9 @@ class SinkWorker:
                 elif self._is_shut:
                     self.losses.drop(event.kind, why="closed")
                 else:
-                    self._queue.add(event)
+                    self._add(event)
             self._drop_if_hung()
-            if len(self._queue):
+            if self._has_events:
                 self._ensure_thread()
             self._changed.notify_all()
 
@@ -156,7 +169,7 @@ class SinkWorker:
             Whether nothing waits any more; False if the sink hangs, or after the
             timeout.
         """
-        is_empty = lambda: not (len(self._queue) or self._taken)
+        is_empty = lambda: not (self._has_events or self._taken)
         with self._changed:
             return self._wait_until(is_empty, time.monotonic() + timeout_s)
 
@@ -173,7 +186,7 @@ class SinkWorker:
         is_flushed = self.flush(timeout_s)
         with self._changed:
             self._is_shut = self._is_closing = True
-            self._queue.drop_all(why="closed")
+            self._drop_all(why="closed")
             self._wait_until(lambda: not self._is_closing, deadline)
             self._closed_cleanly = is_flushed and self._sink_closed
             return self._closed_cleanly
@@ -189,6 +202,48 @@ class SinkWorker:
                 failures=self._failures,
                 last_error=self._last_error,
             )
+
+    @property
+    def _has_events(self) -> bool:
+        return any(self._queue.values())
+
+    def _add(self, event: Event) -> None:
+        """Queue an event; without room the oldest of the least important class goes."""
+        charge = charge_bytes(event)
+        if charge > self._max_bytes:
+            self.losses.drop(event.kind, why="too large")
+            return
+        self._queue[event.kind].append((next(self._numbers), event))
+        self.waiting_bytes += charge
+        for kind in reversed(KINDS):
+            while self.waiting_bytes > self._max_bytes and self._queue[kind]:
+                self._drop_oldest(kind, why="queue full")
+
+    def _take(self) -> list[Event]:
+        """Take the oldest events, of a quarter of the cap unless one is larger.
+
+        They count for the cap until they are written: a sink that hangs holds them.
+        """
+        room = self._max_bytes // 4
+        waiting = heapq.merge(*self._queue.values())
+        for _, event in itertools.islice(waiting, _MAX_EVENTS):
+            room -= charge_bytes(event)
+            if self._taken and room < 0:
+                break
+            self._taken.append(event)
+        for event in self._taken:
+            self._queue[event.kind].popleft()
+        return self._taken
+
+    def _drop_oldest(self, kind: Kind, *, why: Why) -> None:
+        _, event = self._queue[kind].popleft()
+        self.waiting_bytes -= charge_bytes(event)
+        self.losses.drop(kind, why=why)
+
+    def _drop_all(self, *, why: Why) -> None:
+        for kind in KINDS:
+            while self._queue[kind]:
+                self._drop_oldest(kind, why=why)
 
     def _wait_until(self, is_done: Callable[[], bool], deadline: float) -> bool:
         """Wait while the thread works, with the condition held; or work here."""
@@ -215,7 +270,7 @@ class SinkWorker:
         if time.monotonic() - self._call_began <= self._hang_s:
             return
         self._is_dropped = True
-        self._queue.drop_all(why="sink hung")
+        self._drop_all(why="sink hung")
         # Standard error may be closed or missing.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             sys.stderr.write(
@@ -254,12 +309,12 @@ class SinkWorker:
         """
         with self._changed:
             while self._thread is threading.current_thread() and not self._is_dropped:
-                if len(self._queue) or self._is_closing:
+                if self._has_events or self._is_closing:
                     break
                 self._changed.wait()
             else:
                 return False
-            taken = self._taken = self._queue.take(_MAX_EVENTS)
+            taken = self._take()
         if not taken:
             is_closed = self._call(self.sink.close)
             with self._changed:
@@ -276,7 +331,7 @@ class SinkWorker:
             else:
                 self.losses.drop(event.kind, why="sink failed")
         with self._changed:
-            self._queue.release(taken)
+            self.waiting_bytes -= sum(map(charge_bytes, taken))
             self._taken = []
             self._changed.notify_all()
         return True
@@ -287,13 +342,17 @@ class SinkWorker:
         # a network takes nothing from the program.
         before = time.thread_time()
         self._call_began = time.monotonic()
+        error = ""
+        try:
+            call()
         # Any exception of a sink, SystemExit too, is counted and shown in the receipt;
         # it must end neither this thread nor the program.
-        outcome = run_inline(call)
+        except BaseException as e:
+            error = error_text(e)
         with self._changed:
             self._call_began = None
             self.cpu_s += time.thread_time() - before
-            if outcome.error:
+            if error:
                 self._failures += 1
-                self._last_error = outcome.error
-        return not outcome.error
+                self._last_error = error
+        return not error

@@ -15,8 +15,8 @@ from frugax.jaxprs import ClosedJaxpr, close, jaxpr_as_fun
 
 from ..journal import MAX_COLUMNS
 from ._interpreter import Interpreter
-from ._probe import KINDS, Probe
-from ._remove_probes import find_probes, is_removed, remove_probes
+from ._probe import RECORDED_KINDS, Probe
+from ._remove_probes import find_probes, remove_probes
 from ._result_specs import has_results
 from ._results import ProbeResult, name_results, to_value
 
@@ -24,14 +24,14 @@ from ._results import ProbeResult, name_results, to_value
 def collect(
     fn: Callable[..., Any],
     *,
-    keep: Collection[str] = KINDS,
+    keep: Collection[str] = RECORDED_KINDS,
     keep_rules: bool = True,
 ) -> Callable[..., tuple[Any, dict[str, Any]]]:
     """Transform a function so that its records are a second output.
 
     The first output comes from the same operations, and the program has no effect
-    and no callback. With more outputs XLA may fuse the operations differently;
-    then last bits may differ.
+    and no callback, except for probes of kind "call". With more outputs XLA may fuse
+    the operations differently; then last bits may differ.
 
     Records of a `scan` are stacked; those of a `while` loop are `LastValues`; those of
     a branch are `MaskedValues`; those of a `shard_map` have one row for each device.
@@ -63,11 +63,11 @@ def collect(
         >>> float(value), records["x"].tolist()
         (16.0, [1.0, 2.0, 4.0, 8.0])
     """
-    unknown = set(keep) - KINDS
+    unknown = set(keep) - RECORDED_KINDS
     if unknown:
         raise ValueError(
             f"keep has unknown kinds {sorted(map(str, unknown))}; known are "
-            f"{', '.join(sorted(KINDS))}."
+            f"{', '.join(sorted(RECORDED_KINDS))}."
         )
 
     @functools.wraps(fn)
@@ -95,19 +95,23 @@ class TracedFunction:
 
     @property
     def probes(self) -> tuple[Probe, ...]:
-        """The distinct probes."""
+        """The distinct probes whose values can become outputs."""
         found = dict.fromkeys(p for p, _ in find_probes(self.program))
-        return tuple(p for p in found if not is_removed(p))
+        return tuple(p for p in found if p.kind != "call")
 
     def keep(
         self, chosen: Callable[[Probe], bool], *, silence: bool = False
     ) -> "TracedFunction":
-        """Remove the probes that are not chosen, and those in recomputed parts."""
+        """Remove the probes that are not chosen, and those in recomputed parts.
+
+        Those of calls stay, in the first run.
+        """
         first_run = {probe for probe, again in find_probes(self.program) if not again}
         # A checkpointed function stands twice in a gradient. Its probes are recorded
         # in the first run only, unless they exist in the recomputation alone.
         unwanted = lambda probe, again: (
-            not chosen(probe) or (again and probe in first_run)
+            (probe.kind != "call" and not chosen(probe))
+            or (again and probe in first_run)
         )
         program = remove_probes(self.program, unwanted, silence=silence)
         return dataclasses.replace(self, program=program)

@@ -12,7 +12,8 @@ from jax.tree_util import keystr, tree_flatten_with_path
 from ..journal import check_name, check_size
 
 Kind: TypeAlias = Literal["scalar", "summary", "frame", "call"]
-KINDS: frozenset[Kind] = frozenset({"scalar", "summary", "frame", "call"})
+RECORDED_KINDS: frozenset[Kind] = frozenset({"scalar", "summary", "frame"})
+KINDS = RECORDED_KINDS | {"call"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -22,20 +23,17 @@ class Probe:
     Attributes:
         name: the name of its records.
         kind: `"scalar"` (numbers of each step), `"summary"` (never lost), `"frame"` (an
-            array, dropped first) or `"call"` (for a function on the host).
-        handler: the function on the host that gets the values of its fields, one by
+            array, dropped first) or `"call"` (for a function on the host). A call is
+            always a callback, never an output.
+        handler: the function on the host that gets the values of the fields, one by
             one, or None. That of a record shows it where no watcher does.
-        tree: the tree structure of the values.
         fields: the names of the leaves; `("",)` for a single one.
-        label: the name of its handler in the statistics of callbacks.
     """
 
     name: str
     kind: Kind
     handler: Callable[..., Any] | None
-    tree: Any  # a PyTreeDef: type checkers do not know that class
     fields: tuple[str, ...]
-    label: str
 
     @classmethod
     def of(
@@ -62,7 +60,7 @@ class Probe:
         if kind not in KINDS:
             known = ", ".join(sorted(KINDS))
             raise ValueError(f"probe {name!r} has kind {kind!r}; write one of {known}.")
-        leaves, tree = tree_flatten_with_path(example)
+        leaves, _ = tree_flatten_with_path(example)
         if not leaves:
             raise ValueError(f"probe {name!r} has no value: give it an array.")
         fields = tuple(keystr(path, simple=True, separator="/") for path, _ in leaves)
@@ -76,15 +74,11 @@ class Probe:
             for field in fields:
                 label = f"{name}/{field}" if len(fields) > 1 else name
                 check_name(label, "a probe's name")
-        return cls(name, cast(Kind, kind), handler, tree, fields, name)
-
-    def unflatten(self, values: Sequence[Any]) -> Any:
-        """Return the values of its fields in the structure of `example`."""
-        return jax.tree.unflatten(self.tree, values)
+        return cls(name, cast(Kind, kind), handler, fields)
 
     def _key(self) -> tuple[Any, ...]:
         # By identity: handlers need not be hashable, and equal ones may differ.
-        return self.name, self.kind, id(self.handler), self.tree, self.fields
+        return self.name, self.kind, id(self.handler), self.fields
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Probe) and self._key() == other._key()

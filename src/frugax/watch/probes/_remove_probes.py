@@ -118,10 +118,6 @@ class _Editor:
         return [eqn.replace(params=params, invars=eqn.invars[:1])]
 
 
-# A tied operation cannot vanish, so it keeps this probe, which every reader skips.
+# A tied operation cannot vanish, so it keeps this probe: like that of a call it gives
+# no result.
 _REMOVED = Probe.of("removed probe", "call", None, 0)
-
-
-def is_removed(probe: Probe) -> bool:
-    """Whether the probe was removed and only passes its tied value through."""
-    return probe == _REMOVED

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from frugax.jaxprs import JaxprEqn
 
 from ._primitive import ALWAYS, COUNT, PRESENT, watch_p
-from ._remove_probes import is_removed, open_jaxpr
+from ._remove_probes import open_jaxpr
 from ._results import ProbeResult
 
 # The parameter that holds the body, by the name of the primitive. Calls only wrap their
@@ -40,7 +40,7 @@ def has_results(eqn: JaxprEqn, *, keep_rules: bool) -> bool:
     """Whether an operation has a probe in it whose values can become outputs."""
     name, params = eqn.primitive.name, eqn.params
     if eqn.primitive is watch_p:
-        return not is_removed(params["probe"])
+        return params["probe"].kind != "call"
     if name == "cond":
         bodies = params["branches"]
     elif name in RULES and not keep_rules:
