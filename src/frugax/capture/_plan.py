@@ -18,7 +18,7 @@ from frugax.budget import (
     format_share,
 )
 from frugax.errors import InfeasibleBudgetError
-from frugax.jaxprs import digest, shape_of, variables
+from frugax.jaxprs import digest, shape_of, variables, with_named_axes
 from frugax.targets import CompiledAnswer, find_caveat, find_target
 
 from ._marked_gradient import MarkedGradient
@@ -238,19 +238,21 @@ def plan_program(
             args=tuple(shapes),
             plain=None if chosen else reference,
             keep=kept.append,
+            is_mapped=bool(sites[0].axes),
         )
         place = _place_of(sites)
         # Plans that are remembered take no time, so a search is begun at any time.
         within_s = max(deadline - time.monotonic(), 1e-9)
         try:
-            found = remat.plan(
-                sites[0].loss,
-                budget=limit,
-                example_args=_site_shapes(sites[0], staged, shapes),
-                has_aux=True,
-                within=within,
-                within_s=within_s,
-            )
+            with with_named_axes(sites[0].axes):
+                found = remat.plan(
+                    sites[0].loss,
+                    budget=limit,
+                    example_args=_site_shapes(sites[0], staged, shapes),
+                    has_aux=True,
+                    within=within,
+                    within_s=within_s,
+                )
         except InfeasibleBudgetError as e:
             # The next gradient is planned with this one at its smallest.
             if not isinstance(e.best, remat.RematPlan):
@@ -366,7 +368,7 @@ def _site_shapes(
     )
 
     def shape(atom: Any) -> Any:
-        if site.is_mapped:  # it is planned outside of its shard_map
+        if site.axes:  # it is planned outside of its shard_map
             return jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
         if is_known and not hasattr(atom, "val") and atom in known:
             return known[atom]

@@ -8,11 +8,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-from jax import jit as _jax_jit  # kept where `jax.jit` is replaced
+from jax import (  # kept where they are replaced
+    jit as _jax_jit,
+    pmap as _jax_pmap,
+)
 
 from frugax.jaxprs import hides_frames_below
 
 from ._jit import Memory, PlannedFunction, read_memory
+from ._pmap import jitted_pmap
 
 # These jit what their users wrote; elsewhere frugax jits what plans and measures, which
 # is not to be planned.
@@ -27,9 +31,9 @@ _open_blocks: list[tuple[int | None, Callable[..., Any]]] = []
 def planned(memory: Memory) -> Iterator[None]:
     """Replace `jax.jit` by `fx.jit` in this thread, inside of the block.
 
-    Functions that are jitted inside of it, also by `nnx.jit` or `eqx.filter_jit`, are
-    planned at their first call, and stay planned after the block. Those that were
-    jitted before it are not affected.
+    Functions that are jitted inside of it, also by `nnx.jit`, `eqx.filter_jit` or
+    `jax.pmap`, are planned at their first call, and stay planned after the block.
+    Those that were jitted before it are not affected.
 
     Args:
         memory: as for `fx.jit`.
@@ -60,7 +64,8 @@ def replace_jit(
 ) -> Iterator[None]:
     """Let `make(fun, options)` take the place of `jax.jit(fun, **options)`.
 
-    Not where frugax itself calls it to plan or to measure.
+    And that of `jax.pmap`, which jits what it maps. Not where frugax itself calls them
+    to plan or to measure.
 
     Args:
         make: makes the jitted function.
@@ -69,28 +74,44 @@ def replace_jit(
     block = (None if everywhere else threading.get_ident(), make)
     with _lock:
         _open_blocks.append(block)
-        jax.jit = _jit
+        jax.jit, jax.pmap = _jit, _pmap
     try:
         yield
     finally:
         with _lock:
             _open_blocks.remove(block)
             if not _open_blocks:
-                jax.jit = _jax_jit
+                jax.jit, jax.pmap = _jax_jit, _jax_pmap
 
 
 @hides_frames_below
 def _jit(fun: Any = None, /, **options: Any) -> Any:
     if fun is None:
         return functools.partial(_jit, **options)
+    make = _find_maker(fun)
+    return _jax_jit(fun, **options) if make is None else make(fun, options)
+
+
+@hides_frames_below
+def _pmap(fun: Any, axis_name: Any = None, **options: Any) -> Any:
+    options["axis_name"] = axis_name
+    make = _find_maker(fun)
+    if make is None:
+        return _jax_pmap(fun, **options)
+    return jitted_pmap(make, fun, options)
+
+
+def _find_maker(fun: Any) -> Callable[..., Any] | None:
+    """What makes a jitted function for the caller of the caller; None for JAX."""
     # The frame between is that of `hides_frames_below`.
-    caller = sys._getframe(2).f_globals.get("__name__", "")
+    caller = sys._getframe(3).f_globals.get("__name__", "")
     library, package = (*caller.split("."), "")[:2]
     is_own = library == "frugax" and package not in _FOR_USERS
-    if callable(fun) and not is_own:
-        # A block of this thread comes before those of all threads.
-        for thread in (threading.get_ident(), None):
-            made_by = [make for where, make in _open_blocks if where == thread]
-            if made_by:
-                return made_by[-1](fun, options)
-    return _jax_jit(fun, **options)
+    if not callable(fun) or is_own:
+        return None
+    # A block of this thread comes before those of all threads.
+    for thread in (threading.get_ident(), None):
+        made_by = [make for where, make in _open_blocks if where == thread]
+        if made_by:
+            return made_by[-1]
+    return None

@@ -38,14 +38,14 @@ class GradientSite:
         forward: the operation of the forward pass.
         backward: that of the backward pass.
         depth: the number of loops, branches and calls around it.
-        is_mapped: whether a `shard_map` is around it.
+        axes: names and sizes of those of each `shard_map` around it.
     """
 
     gradient: MarkedGradient
     forward: JaxprEqn
     backward: JaxprEqn
     depth: int
-    is_mapped: bool = False
+    axes: tuple[tuple[Any, int], ...] = ()
 
     @functools.cached_property
     def cotangents(self) -> list[Any]:
@@ -70,7 +70,7 @@ class GradientSite:
         """
         consts, cotangents = rest
         function = jaxpr_as_fun(self.gradient.function)
-        if self.is_mapped and not jax.sharding.get_abstract_mesh().manual_axes:
+        if self.axes and not jax.sharding.get_abstract_mesh().manual_axes:
             # The planner calls it outside of its `shard_map`.
             function = without_marks(self.gradient.function)
         results = function(*consts, *leaves)
@@ -143,20 +143,6 @@ class StagedProgram:
         sites.sort(key=lambda s: -s.gradient.residual_bytes)
         return cls(traced, tuple(sites), tuple(dict.fromkeys(unplanned)))
 
-    def without_mapped(self) -> "StagedProgram":
-        """The same, in which gradients inside of a `shard_map` are left alone."""
-        reasons = [
-            f"the gradient at {s.gradient.source} is inside of shard_map, and planned "
-            "for the devices here only"
-            for s in self.sites
-            if s.is_mapped
-        ]
-        return dataclasses.replace(
-            self,
-            sites=tuple(s for s in self.sites if not s.is_mapped),
-            unplanned=(*self.unplanned, *reasons),
-        )
-
     def run(
         self, chosen: Mapping[MarkedGradient, ValueAndGrad], inputs: Sequence[Any]
     ) -> list[Any]:
@@ -207,14 +193,16 @@ def _find_sites(
             (body,) = jaxprs_in_params(eqn.params)
             _find_sites(body, depth + 1, inside, unplanned)
             for site in inside:
-                if names_axes(site.gradient.function):
-                    # It is planned for one device, on its own.
+                if eqn.params["check_vma"] and names_axes(site.gradient.function):
+                    # The types of its values hold inside of the shard_map only.
                     unplanned.append(
-                        f"the loss at {site.gradient.source} is inside of shard_map, "
-                        "and its devices exchange numbers in it"
+                        f"the loss at {site.gradient.source} is inside of shard_map "
+                        "with check_vma, and its devices exchange numbers in it"
                     )
-                else:
-                    sites.append(dataclasses.replace(site, is_mapped=True))
+                    continue
+                mesh, names = eqn.params["mesh"], eqn.params["newly_manual_axes"]
+                axes = [*site.axes, *((name, mesh.shape[name]) for name in names)]
+                sites.append(dataclasses.replace(site, axes=tuple(axes)))
             continue
         for value in eqn.params.values():
             for part in value if isinstance(value, tuple | list) else (value,):

@@ -179,10 +179,9 @@ class TracedStep:
                     for x in shapes
                 ]
         placed = list(target.place(shapes))
-        staged = StagedProgram.of(program, self.staged.unplanned)
         return dataclasses.replace(
             self,
-            staged=staged if target.is_here else staged.without_mapped(),
+            staged=StagedProgram.of(program, self.staged.unplanned),
             closed_over=placed[: len(unknown)],
             call=dataclasses.replace(self.call, leaves=placed[len(unknown) :]),
             result_places=results,

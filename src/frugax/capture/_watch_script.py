@@ -174,9 +174,9 @@ def describe(
     """
     title = f"frugax: receipt of {' '.join(command)}"
     if not reports:
-        none = "it called no function of jax.jit"
+        none = "it called no function of jax.jit or jax.pmap"
         if budget is not None:
-            none += ", so nothing was limited (jax.pmap is not planned)"
+            none += ", so nothing was limited"
         return f"{title}: {none}"
     listed = reports[:_MAX_LISTED]
     timed = any(r.program.step_time is not None for r in listed)

@@ -153,9 +153,8 @@ class _ScriptPlanner:
             return
         script = self._settings["command"][0]
         none = (
-            "it ended before it called a function of jax.jit that takes a gradient "
-            "(jax.pmap is not planned): jit its step, or name a function to plan, "
-            f"such as {script}:make"
+            "it ended before it called a function of jax.jit or jax.pmap that takes a "
+            f"gradient: jit its step, or name a function to plan, such as {script}:make"
         )
         self._write(ScriptPlan(problem=self._error or none))
 

@@ -68,6 +68,7 @@ from ._jax_internals import (
     static_positions as static_positions,
     user_context as user_context,
     varying_axes as varying_axes,
+    with_named_axes as with_named_axes,
     without_objects as without_objects,
 )
 from ._liveness import (

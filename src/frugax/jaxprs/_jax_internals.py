@@ -19,6 +19,7 @@ from jax._src.core import (  # noqa: PLC2701 - no public names tell the trace
     NamedAxisEffect,
     Trace,
     eval_trace,
+    extend_axis_env_nd,
     set_current_trace,
     trace_ctx,
     trace_state_clean,
@@ -72,6 +73,7 @@ __all__ = [
     "static_positions",
     "user_context",
     "varying_axes",
+    "with_named_axes",
     "without_objects",
 ]
 
@@ -289,6 +291,19 @@ def hide_frames(path: str) -> None:
 def names_axes(closed: ClosedJaxpr) -> bool:
     """Whether values of other devices, or of other rows of `jax.vmap`, are read."""
     return any(isinstance(e, NamedAxisEffect) for e in closed.effects)
+
+
+def with_named_axes(
+    axes: Sequence[tuple[Any, int]],
+) -> contextlib.AbstractContextManager[None]:
+    """Programs that are traced inside of the block may name these axes.
+
+    As inside of a `shard_map` over them.
+
+    Args:
+        axes: their names and sizes.
+    """
+    return extend_axis_env_nd(axes)
 
 
 def is_vmapped(value: Any) -> bool:

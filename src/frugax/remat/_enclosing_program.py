@@ -33,6 +33,8 @@ class EnclosingProgram:
             already.
         keep: called with the jitted function of the chosen plan, if it was compiled
             as it will run: a call at the same shapes compiles nothing.
+        is_mapped: whether the gradient is inside of a `jax.shard_map`, so that the
+            arguments of the loss are those of one device.
     """
 
     build: Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -40,6 +42,7 @@ class EnclosingProgram:
     donate_argnums: tuple[int, ...] = ()
     plain: "CompiledCandidate | None" = None
     keep: Callable[[Any], None] | None = None
+    is_mapped: bool = False
 
     @classmethod
     def around(cls, within: Self | None, args: tuple[Any, ...]) -> Self:

@@ -287,7 +287,8 @@ class _PlanSearch:
                 self.body = self.planned = self.opened
                 self.shard_map, self.opened, self.is_opened = number, None, True
         if self.shard_map is None:
-            if shard_shapes(self.program.args) and not shard_shapes(self.args):
+            is_divided = shard_shapes(self.program.args) and not self.program.is_mapped
+            if is_divided and not shard_shapes(self.args):
                 # How the batch is divided over the devices is not known.
                 self.divides = False
             self.planned = self._divide(self.planned)

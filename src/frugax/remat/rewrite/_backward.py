@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from frugax.jaxprs import (
+    Literal,
     Var,
     remove_dead_code,
     shape_of,
@@ -50,7 +50,9 @@ def value_and_gradients(
     tape = record_tape(body, segments, env)
     first = graph.outputs[: body.num_differentiated]
     if cotangents is None:
-        cotangents = [jnp.ones((), v.aval.dtype) for v in first]
+        # Inside of `shard_map` it varies between devices as the number does.
+        shapes = [shape_of(v if isinstance(v, Literal) else env[v]) for v in first]
+        cotangents = [zeros_of(shape) + 1 for shape in shapes]
     # XLA would fold a constant 1, and the gates that wait for it with it.
     if arrived := variables(first):
         true = opaque_true([env[v] for v in arrived])

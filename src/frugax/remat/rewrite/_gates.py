@@ -60,8 +60,7 @@ def through_gate(
     if not arrived:
         return pull_back(inputs, cotangents)  # no gradient arrives: nothing to protect
     if gate == "barrier":
-        inputs, cotangents = lax.optimization_barrier((list(inputs), list(cotangents)))
-        return pull_back(inputs, cotangents)
+        return pull_back(*wait_at_barrier(list(inputs), list(cotangents)))
     # All cotangents: a single one could be a constant that the compiler folds.
     true = opaque_true(arrived)
     if gate == "select":
@@ -93,11 +92,11 @@ def zeros_of(shape: jax.ShapeDtypeStruct, dtype: Any = None) -> jax.Array:
 
 def is_device_varying(atom: Any) -> bool:
     """Whether this variable differs between devices, inside of a `shard_map`."""
-    return bool(_varying_axes(shape_of(atom)))
+    return bool(_varying_axes(atom.aval))
 
 
-def _varying_axes(shape: jax.ShapeDtypeStruct) -> tuple[str, ...]:
-    axes = getattr(shape, "manual_axis_type", None)
+def _varying_axes(kind: Any) -> tuple[str, ...]:
+    axes = getattr(kind, "manual_axis_type", None)
     return tuple(axes.varying) if axes is not None else ()
 
 
@@ -130,6 +129,28 @@ def _sign_bit(array: Any) -> jax.Array:
 
 def wait_for(true: jax.Array, x: Any) -> Any:
     """`x`, which now cannot be used before `true` is known."""
-    if not jnp.issubdtype(x.dtype, jnp.inexact):
+    if not jnp.issubdtype(x.dtype, jnp.inexact) or not _varies_as([true], x):
         return x
     return jnp.where(true, x, jnp.zeros_like(x))
+
+
+def wait_at_barrier(
+    inputs: Sequence[Any], arrived: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """`inputs` and `arrived`, none of which can be used before all are known."""
+    waits = [_varies_as(arrived, x) for x in inputs]
+    held = [x for x, w in zip(inputs, waits, strict=True) if w]
+    held, arrived = lax.optimization_barrier((held, list(arrived)))
+    rest = iter(held)
+    both = zip(inputs, waits, strict=True)
+    return [next(rest) if w else x for x, w in both], arrived
+
+
+def _varies_as(arrived: Sequence[Any], x: Any) -> bool:
+    """Whether `x` may wait for these values and keep its type.
+
+    Inside of `shard_map` a value that is the same on all devices would differ between
+    them, by its type, once it has waited for one that does.
+    """
+    axes = {a for value in arrived for a in _varying_axes(jax.typeof(value))}
+    return axes <= {*_varying_axes(jax.typeof(x))}

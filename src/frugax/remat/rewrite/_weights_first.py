@@ -9,8 +9,6 @@ product comes as soon as its operands are there, and the next product waits for 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jax import lax
-
 from frugax.jaxprs import (
     Graph,
     JaxprEqn,
@@ -21,7 +19,7 @@ from frugax.jaxprs import (
 )
 
 from ._active import is_inexact
-from ._gates import Gate, opaque_true, wait_for
+from ._gates import Gate, opaque_true, wait_at_barrier, wait_for
 
 
 def run_weights_first(graph: Graph, live: Any, gate: Gate) -> Callable[..., list[Any]]:
@@ -45,8 +43,8 @@ def run_weights_first(graph: Graph, live: Any, gate: Gate) -> Callable[..., list
                 before, operand = ties[i]
                 arrived = env[before]
                 if gate == "barrier":
-                    local[operand], env[before] = lax.optimization_barrier(
-                        (local[operand], arrived)
+                    (local[operand],), (env[before],) = wait_at_barrier(
+                        [local[operand]], [arrived]
                     )
                 else:
                     local[operand] = wait_for(opaque_true([arrived]), local[operand])
