@@ -39,7 +39,6 @@ def scanned(x):
 
 def looped(x):
     def go_on(x):
-        record("asked", x.sum())
         return x.sum() < 40
 
     def double(x):
@@ -157,9 +156,18 @@ def test_records_of_a_scan_are_stacked_and_a_gate_marks_them():
 def test_a_while_loop_returns_the_last_values_and_their_number():
     x = jnp.array([1.0, 2.0, 3.0])
     _, records = collect(looped)(x)  # 6, 12, 24, 48
-    assert records["asked"] == LastValues(48.0, 4)
     assert records["at"] == LastValues(4.0, 3)
     assert records["small"] == LastValues(6.0, 2)  # 3, 6, but not 12
+
+
+def test_a_record_in_the_condition_of_a_loop_stays_a_callback():
+    def fn(x):
+        go_on = lambda x: (record("asked", x), x < 40)[1]
+        return lax.while_loop(go_on, lambda x: (record("x", x), 2 * x)[1], x)
+
+    out, records = collect(fn)(1.0)
+    assert (out, sorted(records)) == (64.0, ["x"])
+    assert jax.make_jaxpr(collect(fn))(1.0).effects
 
 
 def test_lanes_of_a_while_loop_end_independently():

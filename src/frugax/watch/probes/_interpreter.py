@@ -208,69 +208,43 @@ class Interpreter:
         return [*carry, *ys], [r.stacked("steps") for r in bundle.unpack(packed)]
 
     # A `while` loop cannot stack results, as its number of rounds is unknown. It
-    # carries the last values and their count instead. The condition runs once more
-    # often than the body, so their results are carried separately.
+    # carries the last values and their count instead. A probe in the condition stays
+    # a callback.
     def _while(self, eqn: JaxprEqn, args: list[Any]) -> _Outs:
         params = eqn.params
         num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
         cond, body = params["cond_jaxpr"], params["body_jaxpr"]
         cond_consts = args[:num_cond]
         body_consts = args[num_cond : num_cond + num_body]
-        specs = [self.result_specs(part) for part in (cond, body)]
-        has_cond_results = bool(specs[0])
         # Under `vmap` the condition has a value for each lane. JAX batches the loop by
         # running the body on all lanes and keeping the state of finished ones.
         lanes = shape_of(open_jaxpr(cond).outvars[0]).shape
 
-        def run_cond(state: list[Any]) -> tuple[Any, list[ProbeResult]]:
-            (more,), taken = self.run(cond, [*cond_consts, *state])
-            return more, taken
-
-        def run_round(carry: Any) -> Any:
-            more, state, cond_taken, body_taken = carry
-            if lanes and more is None:
-                more, _ = run_cond(state)
-            new, taken = self.run(body, [*body_consts, *state])
-            if lanes:
-                new = [
-                    _select_lanes(more, n, o) for n, o in zip(new, state, strict=True)
-                ]
-            # Only lanes whose condition still holds took part in the round.
-            active = None
-            if lanes:
-                active = more
-            body_taken = _keep_latest(body_taken, taken, active)
-            if not has_cond_results:
-                return None, new, cond_taken, body_taken
-            more, taken = run_cond(new)
-            return more, new, _keep_latest(cond_taken, taken), body_taken
-
-        state = args[num_cond + num_body :]
-        cond_taken, body_taken = (
-            self._cast_to_varying([keep_last(spec, lanes).blank() for spec in part])
-            for part in specs
-        )
-        more = None
-        if has_cond_results:
-            # The condition is evaluated in the body, whose carry can hold its results;
-            # a `cond_fun` of JAX returns nothing but the predicate.
-            more, taken = run_cond(state)
-            cond_taken = _keep_latest(cond_taken, taken)
-
-        def should_continue(carry: Any) -> Any:
-            more = carry[0]
-            if not has_cond_results:
-                more, _ = run_cond(carry[1])
-            # The batched loop runs until its last lane has finished.
-            if lanes:
-                more = more.any()
+        def run_cond(state: list[Any]) -> Any:
+            (more,) = jaxpr_as_fun(cond)(*cond_consts, *state)
             return more
 
-        loop = more, state, cond_taken, body_taken
-        _, state, cond_taken, body_taken = lax.while_loop(
-            should_continue, run_round, loop
-        )
-        return state, [*cond_taken, *body_taken]
+        def run_round(carry: Any) -> Any:
+            state, kept = carry
+            new, taken = self.run(body, [*body_consts, *state])
+            # Only lanes whose condition still holds take part in the round.
+            active: Any = None
+            if lanes:
+                active = run_cond(state)
+                new = [
+                    _select_lanes(active, n, o) for n, o in zip(new, state, strict=True)
+                ]
+            return new, _keep_latest(kept, taken, active)
+
+        def should_continue(carry: Any) -> Any:
+            # The batched loop runs until its last lane has finished.
+            more = run_cond(carry[0])
+            return more.any() if lanes else more
+
+        specs = [keep_last(spec, lanes) for spec in self.result_specs(body)]
+        blank = self._cast_to_varying([spec.blank() for spec in specs])
+        loop = args[num_cond + num_body :], blank
+        return lax.while_loop(should_continue, run_round, loop)
 
     def _cond(self, eqn: JaxprEqn, args: list[Any]) -> _Outs:
         branches = eqn.params["branches"]

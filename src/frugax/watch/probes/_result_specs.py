@@ -30,9 +30,9 @@ JITS = frozenset({"jit", "pjit"})
 # Several names each, because JAX has renamed these primitives between versions.
 REMATS = frozenset({"checkpoint", "remat", "remat2"})
 _BODIES = {
-    **{name: (key,) for name, key in CALLS.items()},
-    **dict.fromkeys((*JITS, *REMATS, "scan", "shard_map"), ("jaxpr",)),
-    "while": ("cond_jaxpr", "body_jaxpr"),
+    **CALLS,
+    **dict.fromkeys((*JITS, *REMATS, "scan", "shard_map"), "jaxpr"),
+    "while": "body_jaxpr",
 }
 
 
@@ -41,13 +41,15 @@ def has_results(eqn: JaxprEqn, *, keep_rules: bool) -> bool:
     name, params = eqn.primitive.name, eqn.params
     if eqn.primitive is watch_p:
         return params["probe"].kind != "call"
+    key = _BODIES.get(name)
+    if key is None and not keep_rules:
+        key = RULES.get(name)
     if name == "cond":
         bodies = params["branches"]
-    elif name in RULES and not keep_rules:
-        bodies = (params[RULES[name]],)
-    else:
-        # An unknown primitive stays as it is, and a probe in it stays a callback.
-        bodies = [params[key] for key in _BODIES.get(name, ())]
+    elif key is not None:
+        bodies = (params[key],)
+    else:  # it stays as it is, and a probe in it stays a callback
+        return False
     return any(
         has_results(inner, keep_rules=keep_rules)
         for body in bodies
