@@ -1,21 +1,20 @@
 """Find records of a journal again by step or number, without holding them in memory.
 
 The index knows where each block of the file is, and which steps and arrays it holds:
-about 50 bytes for 64 records. A block is read and unpacked when somebody asks for it.
+some 300 bytes for 64 records. A block is read and unpacked when somebody asks for it.
 """
 
 import threading
-from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int64, Shaped
 
 from frugax.errors import CorruptFileError
 
-from ..journal import Appended, Change, Column, Rewound
+from ..journal import Appended, Change, Rewound
 
 # Columns of a table of records.
 _MAX_COLUMNS = 32
@@ -77,8 +76,7 @@ class JournalIndex:
             steps: list[int] = []
             rows: list[dict[str, Any]] = []
             for record in reversed(range(start, end)):
-                at = found.block_of(record)
-                block, inside = found.read(at), record - found.start_of(at)
+                block, inside = found.record(record)
                 steps.append(int(block.steps[inside]))
                 rows.append(_row(block, names, inside))
             whole = sorted(name for name, whole in found.is_integer.items() if whole)
@@ -102,12 +100,13 @@ class JournalIndex:
         """
         with self._lock:
             found = self._streams[stream]
-            arrays = found.arrays[column]
+            found.arrays[column]  # a LookupError where there is no such column
+            count = found.count_arrays(column)
             if number is None:
                 number = found.number_at(column, step)
-            if not 0 <= number < arrays.count:
+            if not 0 <= number < count:
                 raise LookupError(
-                    f"there is no frame {number}: 0 to {arrays.count - 1} are held."
+                    f"there is no frame {number}: 0 to {count - 1} are held."
                 )
             block, record, at = found.locate(column, number)
             return number, int(block.steps[record]), self._unpack(block, column)[at]
@@ -120,7 +119,7 @@ class JournalIndex:
         """
         with self._lock:
             found = self._streams[stream]
-            total = found.arrays["counts"].count
+            total = found.count_arrays("counts")
             chosen = np.linspace(0, total - 1, min(count, total)).round().astype(int)
             told: dict[str, list[Any]] = {
                 name: [] for name in ("steps", "counts", "low", "high")
@@ -145,20 +144,14 @@ class JournalIndex:
             found = self._streams.get(stream)
             if found is None or column not in found.is_integer:
                 return None
-            # One point more at each side, so that lines run out of the picture.
-            start = max(bisect_left(found.lasts, low) - 1, 0)
-            stop = min(bisect_right(found.firsts, high) + 1, found.blocks)
-            if stop <= start or (
-                found.start_of(stop) - found.start_of(start) > _MAX_RECORDS
-            ):
-                return None
-            steps, values = [np.empty(0, np.int64)], [np.empty(0)]
-            for at in range(start, stop):
-                block = found.read(at)
+            steps, values = [], []
+            for block in found.between(low, high, _MAX_RECORDS):
                 one = block.columns.get(column)
                 if one is not None:
                     steps.append(block.steps[one.present])
                     values.append(np.asarray(one.values, np.float64))
+        if not steps:
+            return None
         x, y = np.concatenate(steps), np.concatenate(values)
         first = max(int(np.searchsorted(x, low, side="left")) - 1, 0)
         last = int(np.searchsorted(x, high, side="right")) + 1
@@ -172,100 +165,75 @@ class JournalIndex:
         return self._unpacked[1]
 
 
-class _ArrayColumn:
-    """A column of arrays.
+class _Block(NamedTuple):
+    """Where a block is in the file, and what it holds that is not void.
 
     Attributes:
-        shape: the shape of one array.
-        dtype: its dtype.
-        ends: how many arrays there are up to the end of each block of the stream.
+        offset: where it begins.
+        size: its bytes.
+        first: its first step.
+        last: its last step.
+        end: how many records the stream has up to its end.
+        arrays: how many arrays of each column there are up to its end.
     """
 
-    def __init__(self, column: Column, blocks: int) -> None:
-        self.shape, self.dtype = column.shape, column.dtype
-        self.ends = array("q", bytes(8 * blocks))
+    offset: int
+    size: int
+    first: int
+    last: int
+    end: int
+    arrays: dict[str, int]
 
-    @property
-    def count(self) -> int:
-        return self.start_of(len(self.ends))
 
-    def start_of(self, at: int) -> int:
-        """How many arrays come before a block."""
-        return self.ends[at - 1] if at else 0
+_BEGIN = _Block(0, 0, 0, 0, 0, {})
 
 
 class _StreamIndex:
     """The blocks of one stream.
 
     Attributes:
-        places: where each block is in the file, and then its bytes, in turns.
-        firsts: the first step of each block.
-        lasts: the last step of each block that is not void.
-        ends: how many records there are up to the end of each block.
+        blocks: the blocks, in the order of the file.
         is_integer: by column of numbers, whether all of them are whole.
-        arrays: the columns of arrays.
+        arrays: shape and dtype of the columns of arrays.
     """
 
     def __init__(self, read_block: Callable[[int, int], Appended]) -> None:
-        self.places, self.firsts = array("q"), array("q")
-        self.lasts, self.ends = array("q"), array("q")
+        self.blocks: list[_Block] = []
         self.is_integer: dict[str, bool] = {}
-        self.arrays: dict[str, _ArrayColumn] = {}
+        self.arrays: dict[str, tuple[tuple[int, ...], np.dtype]] = {}
         self._newest: dict[str, float] = {}  # by column of numbers
         self._read_block = read_block
         self._last_read: Appended | None = None
 
     def __len__(self) -> int:
-        return self.start_of(self.blocks)
+        return self._before(len(self.blocks)).end
 
-    @property
-    def blocks(self) -> int:
-        """How many blocks there are."""
-        return len(self.ends)
-
-    def start_of(self, at: int) -> int:
-        """How many records come before a block."""
-        return self.ends[at - 1] if at else 0
-
-    def block_of(self, record: int) -> int:
-        """Return the number of the block that has a record."""
-        return bisect_right(self.ends, record)
+    def _before(self, at: int) -> _Block:
+        return self.blocks[at - 1] if at else _BEGIN
 
     def append(self, added: Appended) -> None:
+        before = self._before(len(self.blocks))
+        arrays = before.arrays
         for name, column in added.columns.items():
             if column.shape:
-                if name not in self.arrays:
-                    self.arrays[name] = _ArrayColumn(column, self.blocks)
+                self.arrays.setdefault(name, (column.shape, column.dtype))
+                arrays = arrays | {name: arrays.get(name, 0) + len(column)}
                 continue
             is_integer = column.dtype.kind != "f"
             self.is_integer[name] = self.is_integer.get(name, True) and is_integer
             if len(column):
                 self._newest[name] = float(column.values[-1])
-        self.places.extend((added.offset, added.size))
-        self.firsts.append(int(added.steps[0]))
-        self.lasts.append(int(added.steps[-1]))
-        self.ends.append(len(self) + len(added.steps))
-        for name, arrays in self.arrays.items():
-            column = added.columns.get(name)
-            arrays.ends.append(arrays.count + (0 if column is None else len(column)))
+        place = added.offset, added.size, int(added.steps[0]), int(added.steps[-1])
+        self.blocks.append(_Block(*place, before.end + len(added.steps), arrays))
 
     def rewind(self, step: int) -> None:
-        kept = bisect_right(self.firsts, step)
-        del self.places[2 * kept :], self.firsts[kept:]
-        del self.lasts[kept:], self.ends[kept:]
-        for arrays in self.arrays.values():
-            del arrays.ends[kept:]
-        if kept and self.lasts[-1] > step:
-            self.lasts[-1] = step
-            block = self.read(kept - 1)
-            self.lasts[-1] = int(block.steps[-1])
-            self.ends[-1] = self.start_of(kept - 1) + len(block.steps)
-            for name, arrays in self.arrays.items():
-                column = block.columns.get(name)
-                count = 0 if column is None else len(column)
-                arrays.ends[-1] = arrays.start_of(kept - 1) + count
+        del self.blocks[bisect_right(self.blocks, step, key=lambda b: b.first) :]
+        if self.blocks and self.blocks[-1].last > step:
+            cut = self.read(len(self.blocks) - 1).until(step)
+            self.blocks.pop()
+            self.append(cut)
         self._newest.clear()
-        for at in reversed(range(max(kept - _MAX_SEARCHED, 0), kept)):
+        for at in reversed(range(len(self.blocks))[-_MAX_SEARCHED:]):
             if self._newest.keys() == self.is_integer.keys():
                 break
             for name, column in self.read(at).columns.items():
@@ -278,29 +246,46 @@ class _StreamIndex:
         Raises:
             LookupError: they are not in the file any more.
         """
-        offset, size = self.places[2 * at : 2 * at + 2]
+        offset, size, _, last, *_ = self.blocks[at]
         block = self._last_read
         if block is None or block.offset != offset or block.size != size:
             try:
                 block = self._last_read = self._read_block(offset, size)
             except (OSError, CorruptFileError) as e:
                 raise LookupError("the journal has been replaced or removed.") from e
-        return block.until(self.lasts[at])
+        return block.until(last)
+
+    def record(self, number: int) -> tuple[Appended, int]:
+        """Return the block of a record, and its number there."""
+        at = bisect_right(self.blocks, number, key=lambda b: b.end)
+        return self.read(at), number - self._before(at).end
 
     def count_before(self, step: int) -> int:
         """How many records come before a step."""
-        at = bisect_left(self.firsts, step) - 1
+        at = bisect_left(self.blocks, step, key=lambda b: b.first) - 1
         if at < 0:
             return 0
         inside = np.searchsorted(self.read(at).steps, step, side="left")
-        return self.start_of(at) + int(inside)
+        return self._before(at).end + int(inside)
+
+    def between(self, low: float, high: float, most: int) -> Iterator[Appended]:
+        """Yield the blocks between two steps; none if they hold too many records."""
+        # One more at each side, so that lines run out of the picture.
+        start = max(bisect_left(self.blocks, low, key=lambda b: b.last) - 1, 0)
+        stop = bisect_right(self.blocks, high, key=lambda b: b.first) + 1
+        stop = min(stop, len(self.blocks))
+        if self._before(stop).end - self._before(start).end <= most:
+            yield from map(self.read, range(start, stop))
+
+    def count_arrays(self, column: str) -> int:
+        """How many arrays a column has."""
+        return self._before(len(self.blocks)).arrays.get(column, 0)
 
     def number_at(self, column: str, step: int | None) -> int:
         """Return the number of the newest array at or before a step."""
-        arrays = self.arrays[column]
         if step is None:
-            return arrays.count - 1
-        at = bisect_right(self.firsts, step) - 1
+            return self.count_arrays(column) - 1
+        at = bisect_right(self.blocks, step, key=lambda b: b.first) - 1
         if at < 0:
             return 0
         block = self.read(at)
@@ -308,24 +293,24 @@ class _StreamIndex:
         if column in block.columns:
             records = int(np.searchsorted(block.steps, step, side="right"))
             inside = int(block.columns[column].present[:records].sum())
-        return max(arrays.start_of(at) + inside - 1, 0)
+        return max(self._before(at).arrays.get(column, 0) + inside - 1, 0)
 
     def locate(self, column: str, number: int) -> tuple[Appended, int, int]:
         """Return the block of an array, its record there, and its number there."""
-        arrays = self.arrays[column]
-        at = bisect_right(arrays.ends, number)
-        block, inside = self.read(at), number - arrays.start_of(at)
+        at = bisect_right(self.blocks, number, key=lambda b: b.arrays.get(column, 0))
+        block = self.read(at)
+        inside = number - self._before(at).arrays.get(column, 0)
         record = int(np.flatnonzero(block.columns[column].present)[inside])
         return block, record, inside
 
     def outline(self) -> dict[str, Any]:
         frames = {
             name: {
-                "count": arrays.count,
-                "shape": list(arrays.shape),
-                "dtype": str(arrays.dtype),
+                "count": self.count_arrays(name),
+                "shape": list(shape),
+                "dtype": str(dtype),
             }
-            for name, arrays in self.arrays.items()
+            for name, (shape, dtype) in self.arrays.items()
         }
         latest = {
             name: to_json_number(self._newest[name])
@@ -336,8 +321,8 @@ class _StreamIndex:
             "records": len(self),
             "columns": [*self.is_integer],
             "whole": sorted(name for name, whole in self.is_integer.items() if whole),
-            "first": self.firsts[0] if self.blocks else None,
-            "last": self.lasts[-1] if self.blocks else None,
+            "first": self.blocks[0].first if self.blocks else None,
+            "last": self.blocks[-1].last if self.blocks else None,
             "latest": latest,
             "frames": frames,
         }
