@@ -221,40 +221,6 @@ def test_an_error_whose_text_raises_is_counted_like_any_other():
     assert outlet.close()
 
 
-@pytest.fixture
-def no_threads(monkeypatch):
-    """As when Python 3.12 is ending: nothing starts any more."""
-
-    def refuse(self):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-
-
-@pytest.mark.usefixtures("no_threads")
-def test_where_no_thread_can_be_had_flush_and_close_write_here():
-    outlet = SinkWorker(sink := Sink())
-    outlet.put([event(step=0), event(step=1)])
-    assert sink.got == []  # `put` never waits for a sink
-    assert "can't start new thread" in outlet.report().last_error
-    assert outlet.flush(5.0)
-    outlet.put([event(step=2)])
-    assert outlet.close(5.0)
-    assert [e.step for e in sink.got] == [0, 1, 2]
-    assert sink.closed == 1
-    assert outlet.waiting_bytes == 0
-
-
-@pytest.mark.usefixtures("no_threads")
-def test_where_no_thread_can_be_had_a_sink_that_fails_is_still_booked():
-    outlet = SinkWorker(sink := Sink(*[raises(SystemExit(3))] * 9))
-    outlet.put([event()])
-    outlet.close(5.0)
-    assert dict(outlet.losses.tally("scalar").dropped) == {"sink failed": 1}
-    assert "SystemExit: 3" in outlet.report().last_error
-    assert sink.closed == 1
-
-
 @pytest.mark.parametrize("given", [{"max_bytes": 0}, {"hang_s": 0.0}])
 def test_numbers_out_of_range_are_refused_by_name(given):
     with refuses(ValueError, *given):

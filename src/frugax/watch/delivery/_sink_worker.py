@@ -4,8 +4,7 @@
 takes too long is dropped: it gets no further records, and a line on standard error and
 the report name it. Python cannot stop its thread, which holds its last records until
 the write ends. No extra thread watches for that: `put`, `flush`, `close` and `report`
-check the clock. Where no thread is available, as while Python 3.12 and later exit,
-`flush` and `close` write in the caller's thread.
+check the clock.
 """
 
 import contextlib
@@ -95,7 +94,7 @@ class SinkWorker:
     def __init__(
         self, sink: Sink, *, max_bytes: int = 8 * 2**20, hang_s: float = 30.0
     ) -> None:
-        """Start no thread before the first event.
+        """Start the thread: while Python 3.12 and later exit, none can be started.
 
         Args:
             sink: the sink.
@@ -104,6 +103,7 @@ class SinkWorker:
                 > 0.
 
         Raises:
+            RuntimeError: there can be no more threads.
             ValueError: a number is out of its range.
         """
         for name, value in (("max_bytes", max_bytes), ("hang_s", hang_s)):
@@ -126,6 +126,9 @@ class SinkWorker:
         self._sink_closed = False  # the sink's own `close` has returned
         self._closed_cleanly = False
         abandon_in_children(self)
+        threading.Thread(
+            target=self._work, name=f"frugax sink {sink.name}", daemon=True
+        ).start()
 
     def abandon(self) -> None:
         """Take and write nothing more in a forked child: the sink is its parent's."""
@@ -139,7 +142,6 @@ class SinkWorker:
         # By class, in the order of their numbers.
         self._queue: dict[Kind, deque[tuple[int, Event]]] = {k: deque() for k in KINDS}
         self._taken: list[Event] = []  # that the sink is writing
-        self._thread: threading.Thread | None = None
         self._call_began: float | None = None  # None while the sink is not called
 
     def put(self, events: Iterable[Event]) -> None:
@@ -158,8 +160,6 @@ class SinkWorker:
                 else:
                     self._add(event)
             self._drop_if_hung()
-            if self._has_events:
-                self._ensure_thread()
             self._changed.notify_all()
 
     def flush(self, timeout_s: float = 5.0) -> bool:
@@ -246,16 +246,11 @@ class SinkWorker:
                 self._drop_oldest(kind, why=why)
 
     def _wait_until(self, is_done: Callable[[], bool], deadline: float) -> bool:
-        """Wait while the thread works, with the condition held; or work here."""
+        """Wait while the thread works, with the condition held."""
         while not is_done():
             self._drop_if_hung()
             if self._is_dropped:
                 return False
-            if not self._ensure_thread():
-                self._thread = threading.current_thread()
-                self._work_once()
-                self._thread = None
-                continue
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 return False
@@ -278,24 +273,6 @@ class SinkWorker:
                 f"not end within {self._hang_s:g} s. The run goes on.\n"
             )
 
-    def _ensure_thread(self) -> bool:
-        """Start the thread if there is none. Returns False if there can be none."""
-        if self._thread is not None and self._thread.is_alive():
-            return True
-        # Assigned before it starts: an interrupt inside `start` must not leave a thread
-        # that works beside the next one. A thread that is not `_thread` ends itself.
-        self._thread = threading.Thread(
-            target=self._work, name=f"frugax sink {self.sink.name}", daemon=True
-        )
-        try:
-            self._thread.start()
-        except RuntimeError as e:  # no more threads, or the interpreter is exiting
-            # An error of the sink itself is more informative.
-            self._last_error = self._last_error or error_text(e)
-            self._thread = None
-            return False
-        return True
-
     def _work(self) -> None:
         """Serve the sink until it is closed or dropped."""
         while self._work_once():
@@ -308,11 +285,9 @@ class SinkWorker:
         again alone. A scalar or a frame is soon replaced by the next.
         """
         with self._changed:
-            while self._thread is threading.current_thread() and not self._is_dropped:
-                if self._has_events or self._is_closing:
-                    break
+            while not (self._has_events or self._is_closing or self._is_dropped):
                 self._changed.wait()
-            else:
+            if self._is_dropped:
                 return False
             taken = self._take()
         if not taken:
