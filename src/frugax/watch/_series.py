@@ -93,21 +93,20 @@ class MetricSeries(Series):
     """The calls of `Watcher.record` with the same names.
 
     Attributes:
-        counted: calls so far whose cost and thinning have been counted.
-        skips: calls that were thinned out since the last record.
+        accounted: calls that were kept or refused, or are counted as left out.
         has_checked_names: whether a journal takes the names of the metrics.
     """
 
     def __init__(self, rate: Rate) -> None:
         super().__init__(rate)
-        self.counted = self.skips = 0
+        self.accounted = 0
         self.has_checked_names = False
 
     def count(self, now: float) -> bool:
         """Count a call; returns whether it is thinned out."""
         number = self.calls
         self.begin(number, now)
-        self.calls = self.counted = number + 1
+        self.calls += 1
         stride = self.stride
         self.next_look = number - number % stride + stride
         return number % stride > 0

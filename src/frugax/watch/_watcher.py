@@ -30,6 +30,9 @@ from .delivery import Losses, SinkWorker
 from .journal import Journal, as_step, check_names
 from .probes import PackedRecords
 
+# Sets of names: a program may make up names without end.
+_MAX_SERIES = 100
+
 
 class Watcher(AbstractContextManager["Watcher"]):
     """Collects records, as often as the budget allows.
@@ -119,8 +122,6 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._last_names: set[str] = set()  # of that step
         # By the names of the metrics: those of a validation come at their own rate.
         self._series: dict[tuple[str, ...], MetricSeries] = {}
-        # Those of which not every call is kept: names may be made up without end.
-        self._thinned: dict[MetricSeries, None] = {}
         self._parent_id: int | None = None  # of a forked child
         close_at_exit(self)
         abandon_in_children(self)
@@ -134,7 +135,6 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._parent_id = os.getppid()
         self.rate.set_level("off")
         self._series.clear()
-        self._thinned.clear()
         self._journal = None
         self.recorder.abandon()
 
@@ -219,12 +219,11 @@ class Watcher(AbstractContextManager["Watcher"]):
         series = self._series.get(names)
         if series is None:
             series = self._series.setdefault(names, MetricSeries(self.rate))
-        self._count_skipped(series)
+            if len(self._series) > _MAX_SERIES:
+                self._forget(next(iter(self._series)))
         now = self.clock()
         self._account.touch(now)
         is_thinned_out = series.count(now)
-        if series.stride > 1:
-            self._thinned[series] = None
         may_change = not all(map(is_fixed, metrics.values()))
         if may_change:  # remembered as they are now, which the quick way does not do
             series.next_look = 0
@@ -233,11 +232,10 @@ class Watcher(AbstractContextManager["Watcher"]):
             if may_change:
                 kept = {name: check_metric(name, value) for name, value in kept.items()}
             series.skipped = step, kept
-            series.skips += 1
         else:
+            series.accounted += 1
             self._add(step, metrics, series, may_be_thinned=not self.rate.keeps_all)
             if series.stride == 1:
-                self._thinned.pop(series, None)
                 # Numbers of an evaluation: those of its step must not be missing.
                 self._keep_skipped(at=step)
         self._account.record_s += self._account.call_clock() - entered
@@ -285,31 +283,32 @@ class Watcher(AbstractContextManager["Watcher"]):
         # line that records the value.
         kept = {name: check_metric(name, value) for name, value in metrics.items()}
         self._last_recorded, self._last_names = int(step), names
-        if series.skips:
-            self._writer.leave_out("scalar", series.skips)
-        series.skipped, series.skips = None, 0
+        self._leave_out(series)
         number = series.calls - 1
         entry = StepMetrics(int(step), kept, number, series, not may_be_thinned)
         self.recorder.add(entry)
 
-    def _count_skipped(self, series: MetricSeries) -> None:
+    def _leave_out(self, series: MetricSeries) -> None:
         """Count the calls of `record` that did no more than remember."""
-        skipped = series.calls - series.counted
-        if skipped:
-            series.skips += skipped
-            series.counted += skipped
-            self._account.record_s += skipped * _skip_seconds()
+        series.skipped = None
+        if left_out := series.calls - series.accounted:
+            self._writer.leave_out("scalar", left_out)
+            self._account.record_s += left_out * _skip_seconds()
+            series.accounted += left_out
+
+    def _forget(self, names: tuple[str, ...]) -> None:
+        series = self._series.pop(names)
+        self._leave_out(series)
+        self.rate.series.remove(series)
 
     def _keep_skipped(self, *, at: int | None = None) -> None:
         """Keep the newest metrics, or those of a step, although they were thinned out.
 
         A checkpoint and the end of a run need the record of their own step.
         """
-        for series in tuple(self._thinned):
-            self._count_skipped(series)
         found = [
             series
-            for series in tuple(self._thinned)
+            for series in tuple(self._series.values())
             if series.skipped is not None and at in (None, series.skipped[0])
         ]
         for series in sorted(found, key=_skipped_step):
@@ -317,15 +316,16 @@ class Watcher(AbstractContextManager["Watcher"]):
                 series.next_look = 0
             entered = self._account.call_clock()
             last, (step, metrics) = self._last_recorded, series.skipped
-            series.skips -= 1
+            series.accounted += 1
             try:
                 if last is not None and as_step(step) < last:
-                    series.skips += 1  # it stays left out
+                    series.accounted -= 1
+                    self._leave_out(series)
                     continue
                 self._add(step, metrics, series, may_be_thinned=False)
             # Nobody has looked at them before.
             except (TypeError, ValueError) as e:
-                series.skipped = None
+                self._leave_out(series)
                 self._writer.losses.give("scalar")
                 self._writer.refuse("scalar", 1, e)
             self._account.record_s += self._account.call_clock() - entered
@@ -494,8 +494,6 @@ class Watcher(AbstractContextManager["Watcher"]):
 
     def report(self) -> Receipt:
         """Report the cost of watching up to the last call, beside the budget."""
-        for series in tuple(self._thinned):
-            self._count_skipped(series)
         writer = self._writer
         note, measured, noise = self.recorder.describe_overhead()
         notes = [note]
