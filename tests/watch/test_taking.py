@@ -189,7 +189,8 @@ def test_the_step_of_a_validation_is_kept_however_late_it_is_thinned(tmp_path):
             ([validation], [training, validation]),
         )
         for taken, kept in cases:
-            recorder._taken = taken
+            recorder._taken = [*recorder._entries, *taken]
+            recorder._entries.clear()
             recorder._thin()
             assert recorder._taken == kept
         recorder._taken = []

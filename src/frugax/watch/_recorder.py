@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -35,7 +35,6 @@ from ._journal_writer import JournalWriter
 from ._overhead_account import OverheadAccount
 from ._rate import Rate
 from ._rows import Rows, merge_steps
-from ._series import Series
 from ._sink_feeds import SinkFeeds
 from .delivery import SinkWorker
 from .journal import RECORDS_PER_BLOCK, Journal
@@ -101,8 +100,6 @@ class Recorder:
         # interrupt leaves there comes first the next time.
         self._taken: list[Entry] = []
         self._units: deque[list[Any]] = deque()
-        # The newest entry of each series, if it was thinned out while it waited.
-        self._late: dict[Series | None, Entry] = {}
         self._read: list[Rows] = []  # on the host, and not yet handed on
         self._newest: Rows | None = None  # of training steps; it may get more numbers
         self._newest_since = 0.0
@@ -128,12 +125,12 @@ class Recorder:
         self._make_locks()
         self._journal = None
         self._entries, self._called_back, self._bytes = deque(), deque(), 0
-        self._taken, self._late = [], {}
+        self._taken = []
         self._units.clear()
         self.closed = self.has_started = True
 
     def __len__(self) -> int:
-        waiting = self._entries, self._taken, *tuple(self._units), self._late
+        waiting = self._entries, self._taken, *tuple(self._units)
         return sum(map(len, (*waiting, *self._waiting_rows())))
 
     def _waiting_rows(self) -> list[Rows]:
@@ -209,9 +206,7 @@ class Recorder:
         with self._owner:
             for _ in range(len(self._entries) - rest):
                 self._taken.append(self._entries.popleft())
-            self._thin()
-            if not rest:
-                self._take_late()
+            self._thin(is_last=not rest)
             self._collect(open_age_s=None if rest else 0.0)
 
     def make_room(self) -> None:
@@ -283,15 +278,16 @@ class Recorder:
             except Exception:
                 continue
 
-    def _thin(self) -> None:
+    def _thin(self, *, is_last: bool = False) -> None:
         """Leave out entries that the strides as they are now do not keep.
 
-        The last of each series stays aside, in case no further one comes.
+        The newest of each series waits on, in case no further one comes; at last it is
+        taken, unless newer metrics have been.
         """
         taken = self._taken
-        newest = {e.series: e.number for e in taken if e.series is not None}
+        newest = {e.series: e for e in taken if e.series is not None}
         now = self._clock()
-        if any([series.measure(number, now) for series, number in newest.items()]):
+        if any([series.measure(e.number, now) for series, e in newest.items()]):
             announce_change()
         # Numbers of an evaluation: those of its step must not be missing.
         whole = {
@@ -300,29 +296,20 @@ class Recorder:
             if isinstance(e, StepMetrics)
             and (e.is_pinned or e.series is None or e.series.stride == 1)
         }
-        waiting = [*self._late.values(), *taken]
-        kept: list[Entry] = []
-        late: dict[Series | None, Entry] = {}
-        for entry in waiting:
-            is_whole = isinstance(entry, StepMetrics) and entry.step in whole
-            late.pop(entry.series, None)
-            if is_whole or is_kept(entry):
-                kept.append(entry)
-            else:
-                late[entry.series] = entry
-        self._taken, self._late = kept, late
-        self._leave_out({*waiting} - {*kept} - {*late.values()})
-
-    def _take_late(self) -> None:
-        """Take the entries that stayed aside, unless newer metrics have been taken."""
-        last = max((entry.step for entry in self._taken), default=-(2**63))
-        late = sorted(self._late.values(), key=lambda entry: entry.step)
-        kept = [e for e in late if isinstance(e, ProgramRecords) or e.step >= last]
-        self._taken, self._late = [*self._taken, *kept], {}
-        self._leave_out({*late} - {*kept})
-
-    def _leave_out(self, entries: Collection[Entry]) -> None:
-        if count := sum(isinstance(entry, StepMetrics) for entry in entries):
+        is_whole = lambda e: isinstance(e, StepMetrics) and e.step in whole
+        kept = [e for e in taken if is_kept(e) or is_whole(e)]
+        late = [e for e in newest.values() if not (is_kept(e) or is_whole(e))]
+        left_out = {*taken} - {*kept}
+        self._taken = kept
+        if is_last:
+            last = max((entry.step for entry in kept), default=-(2**63))
+            late.sort(key=lambda entry: entry.step)
+            kept += [e for e in late if isinstance(e, ProgramRecords) or e.step >= last]
+        else:
+            self._entries.extendleft(reversed(late))
+            left_out -= {*late}
+        count = sum(isinstance(entry, StepMetrics) for entry in left_out - {*kept})
+        if count:
             self.writer.leave_out("scalar", count)
 
     def _collect(self, *, open_age_s: float | None) -> None:

@@ -71,10 +71,11 @@ class Series:
         if self._mark is None or now - self._mark[1] < _WINDOW_S:
             return False
         first, began = self._mark
-        self.call_s = (now - began) / max(number - first, 1)
+        if number <= first:
+            return False
+        self.call_s = (now - began) / (number - first)
         self._recent.append(self.call_s)
-        if number > first:
-            self._mark = number, now
+        self._mark = number, now
         before = self.found
         shortest = min(self._recent)
         self.found = 1
