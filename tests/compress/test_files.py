@@ -7,7 +7,7 @@ import pytest
 import forked
 from frugax import SizeBudget, compress
 from frugax.compress.codecs import Form, step_below
-from frugax.compress.search import Coder, Work
+from frugax.compress.search import Work
 from frugax.errors import CorruptFileError, OutputError
 from refusals import refuses
 from saved_tree import SIX, TREE
@@ -59,7 +59,7 @@ def test_tensors_decoded_together_equal_those_decoded_alone():
     tree[0][::2] *= 30
     tree[3][5, 5] = 40
     steps = [step_below(0.001 if i == 4 else 0.3) for i in range(len(tree))]
-    draft = Work.read(tree, None, None, None, Coder()).draft(
+    draft = Work.read(tree, None, None, None).draft(
         lambda source: steps[int(source.name[1:-1])], form=lambda _: Form()
     )
     with draft.open() as file:

@@ -1,4 +1,4 @@
-"""Files by several threads, and files that are continued after an interruption."""
+"""Files that several threads code."""
 
 import threading
 from typing import Any
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from frugax import SizeBudget, compress
-from frugax.compress.search import Coder
 from refusals import refuses
 
 pytestmark = pytest.mark.filterwarnings("ignore:these tensors have NaN")
@@ -38,7 +37,7 @@ def one_thread(tree, plan):
 @pytest.fixture
 def small_batches(monkeypatch):
     """Code tensors of 5,000 numbers by themselves, as large ones are."""
-    monkeypatch.setattr("frugax.compress.search._coder.BLOCK", 5000)
+    monkeypatch.setattr("frugax.compress.search._encode.BLOCK", 5000)
 
 
 def test_two_threads_write_the_file_of_one(tree, plan, one_thread, small_batches):
@@ -66,62 +65,6 @@ def test_rows_with_scales_are_coded_in_threads(rule, small_batches):
     assert compress.compress(net, plan, workers=2, **options) == alone
 
 
-def test_parts_by_several_processes_make_one_file(tree, plan, one_thread, tmp_path):
-    folder, path = tmp_path / "parts", tmp_path / "w.fxz"
-    counts = [compress.code(tree, plan, resume=folder, part=(i, 3)) for i in (2, 0)]
-    assert sum(counts) < 6  # the middle part is missing
-    assert len(list(folder.iterdir())) == sum(counts)
-    report = compress.save(path, tree, plan, resume=folder)
-    assert path.read_bytes() == one_thread
-    assert report.receipt.verdict == "kept"
-    assert not folder.exists()
-
-
-def test_an_interrupted_file_is_continued(
-    tree, plan, one_thread, tmp_path, monkeypatch
-):
-    folder, path = tmp_path / "parts", tmp_path / "w.fxz"
-
-    def stop(share, text):
-        if "whole" in text:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        compress.save(path, tree, plan, resume=folder, progress=stop)
-    assert not path.exists()
-    kept = [compress.open(path) for path in folder.iterdir()]
-    names = {name for file in kept for name in file}
-    assert names == {"half", "nan", "small[0]", "small[1]", "small[2]"}
-    seen = []
-    encode = compress.search.encode_tensor
-    monkeypatch.setattr(
-        "frugax.compress.search._coder.encode_tensor",
-        lambda request, **k: seen.append(request.source.name) or encode(request, **k),
-    )
-    compress.save(path, tree, plan, resume=folder)
-    assert seen == ["whole"]
-    assert path.read_bytes() == one_thread
-
-
-def test_kept_parts_are_verified(tmp_path):
-    rng = np.random.default_rng(2)
-    tree = {"a": rng.normal(size=(64, 64)), "b": rng.normal(size=(64, 64))}
-    plan = compress.plan(tree, SizeBudget("8x"))
-    folder = tmp_path / "parts"
-    compress.code(tree, plan, resume=folder)
-    first, second = folder.iterdir()
-    broken = bytearray(first.read_bytes())
-    broken[90] ^= 1
-    first.write_bytes(broken)
-    second.write_bytes(b"")
-    changed = tree | {"b": tree["b"] + 1e-9}  # other weights have other names
-    for weights in (tree, changed):
-        report = compress.save(tmp_path / "w.fxz", weights, plan, resume=folder)
-        assert report.receipt.verdict == "kept"
-        alone = compress.compress(weights, plan)
-        assert (tmp_path / "w.fxz").read_bytes() == alone
-
-
 def test_a_caller_that_stops_early_stops_the_threads(tree, small_batches):
     def stop(share, text):
         if "coding" in text and share:
@@ -139,10 +82,3 @@ def test_a_caller_that_stops_early_stops_the_threads(tree, small_batches):
 def test_workers_are_counted(workers, error):
     with refuses(error, "workers"):
         compress.compress({"a": np.ones(3)}, SizeBudget("1x"), workers=workers)
-    assert [*Coder().encode([], lambda _: None)] == []
-
-
-@pytest.mark.parametrize("part", [(1, 1), (-1, 2), (0, 0)])
-def test_parts_are_counted(part, tree, plan, tmp_path):
-    with refuses(ValueError, "i"):
-        compress.code(tree, plan, resume=tmp_path, part=part)

@@ -45,7 +45,6 @@ def compress(
     to: Annotated[str | None, Arg("FORMAT|FILE", ("-o",))] = None,
     limits: Limits = NO_LIMITS,
     workers: Annotated[int, Arg("N")] = 1,
-    resume: bool = False,
     force: bool = False,
 ) -> int:
     """Compress weights into a size or an error.
@@ -64,7 +63,7 @@ def compress(
 
     frugax compress model.safetensors --max-abs 0
 
-    frugax compress Qwen3-8B/ --size 4bpw --workers 8 --resume
+    frugax compress Qwen3-8B/ --size 4bpw --workers 8
 
     frugax compress Qwen3-8B/ --size 4bpw --to gguf
 
@@ -79,8 +78,6 @@ def compress(
             steps and dense tensors come on top.
         limits: the largest size or error.
         workers: how many threads code tensors; the file is the same.
-        resume: go on from an interrupted command; coded tensors are kept in
-            FILE.fxz.parts until the file is whole.
         force: replace the compressed file if it exists.
 
     Raises:
@@ -100,22 +97,14 @@ def compress(
     if len(set(targets)) < len(targets):
         raise ConfigError("frugax compress: two of the files have one name for .fxz.")
     if targets[0].suffix != ".fxz":
-        for name, given in (
-            ("--workers", workers > 1),
-            ("--resume", resume),
-        ):
-            if given:
-                raise ConfigError(f"--to {to}: {name} is for .fxz files alone.")
+        if workers > 1:
+            raise ConfigError(f"--to {to}: --workers is for .fxz files alone.")
         pairs = zip(files, targets, strict=True)
         return int(not all([_round_one(*pair, budget) for pair in pairs]))
     if workers < 1:
         raise ConfigError(f"--workers {workers}: one thread or more codes tensors.")
     kept = [
-        _compress_one(
-            *(file, target, budget),
-            workers=workers,
-            resume=target.with_name(f"{target.name}.parts") if resume else None,
-        )
+        _compress_one(file, target, budget, workers=workers)
         for file, target in zip(files, targets, strict=True)
     ]
     return int(not all(kept))
@@ -195,12 +184,7 @@ def _round_one(file: Path, target: Path, budget: SizeBudget) -> bool:
 
 
 def _compress_one(
-    file: Path,
-    target: Path,
-    budget: SizeBudget,
-    *,
-    workers: int,
-    resume: Path | None,
+    file: Path, target: Path, budget: SizeBudget, *, workers: int
 ) -> bool:
     """Compress one file or folder; say whether the budget was kept."""
     from frugax import compress as package
@@ -216,7 +200,6 @@ def _compress_one(
             metadata=package.load_metadata(file),
             progress=progress,
             workers=workers,
-            resume=resume,
         )
     say(saved.summary())
     _print_size(target)

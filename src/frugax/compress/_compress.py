@@ -19,7 +19,6 @@ from .arrays import (
 from .codecs import Form, Step, find_form, step_below
 from .search import (
     Calibration,
-    Coder,
     CompressPlan,
     Draft,
     EncodeRequest,
@@ -97,7 +96,7 @@ def plan(
     ('trellis', True)
     """
     check_budget(budget, SizeBudget)
-    work = Work.read(tree, sensitivity, metadata, progress, Coder(workers))
+    work = Work.read(tree, sensitivity, metadata, progress, workers)
     draft = choose(work, budget)
     work.progress.finish()
     warn_of_not_finite(draft.sources, stack_level=2)
@@ -223,7 +222,7 @@ def compress(
            [3., 4., 5.]])
     """
     _check_task(budget_or_plan)
-    work = Work.read(tree, sensitivity, metadata, progress, Coder(workers))
+    work = Work.read(tree, sensitivity, metadata, progress, workers)
     draft, budget, plan = _make_draft(work, budget_or_plan)
     warn_of_not_finite(draft.sources, stack_level=2)
     # The bytes are decoded and compared first: weights must not be lost to a faulty
@@ -246,7 +245,6 @@ def save(
     metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     workers: int = 1,
-    resume: str | os.PathLike[str] | None = None,
 ) -> CompressReport:
     """Write a tree of weights as one `.fxz` file within the budget, or not at all.
 
@@ -269,10 +267,6 @@ def save(
         metadata: as `frugax.compress.plan` takes it.
         progress: as `frugax.compress.plan` takes it.
         workers: as `frugax.compress.plan` takes it.
-        resume: a folder that keeps each tensor as soon as it is coded, until the file
-            is whole. A call that was interrupted, with the same weights and budget,
-            goes on from what is there; a search of several drafts needs the space of
-            all of them.
 
     Returns:
         The report: file bytes and errors, measured on the decoded file. Without a plan
@@ -291,7 +285,7 @@ def save(
     _check_task(budget_or_plan)
     # Lossy weights in place of the only originals could never be undone.
     check_not_input(path, tree)
-    work = Work.read(tree, sensitivity, metadata, progress, Coder(workers, resume))
+    work = Work.read(tree, sensitivity, metadata, progress, workers)
     draft, budget, plan = _make_draft(work, budget_or_plan, refit=refit)
     warn_of_not_finite(draft.sources, stack_level=2)
     # Before an existing file at `path` is replaced, and while a failure can still leave
@@ -299,72 +293,12 @@ def save(
     tensors = measure_tensors(draft)
     with write_file(path) as file:
         draft.copy_to(file.write)
-    work.coder.forget()
     work.progress.finish()
     # Of the file on disk and not of the draft: that is the one the receipt is about.
     file_bytes = file_length(path)
     return make_report(
         draft, tensors, budget, plan, work.calibration, file_bytes=file_bytes
     )
-
-
-def code(
-    tree: PyTree,
-    plan: CompressPlan,
-    *,
-    resume: str | os.PathLike[str],
-    part: tuple[int, int] = (0, 1),
-    sensitivity: Calibration | None = None,
-    workers: int = 1,
-) -> int:
-    """Code one part of the tensors of a plan, for a `save` that finishes the file.
-
-    Several processes, also on several machines with one file system, each code a part;
-    then `save(path, tree, plan, resume=folder)` puts all together, to the bytes that
-    one process alone would write. What is missing by then it codes itself.
-
-    Args:
-        tree: the tree that was planned; only the tensors of the part are read, where
-            they are mapped.
-        plan: a plan from `frugax.compress.plan`, the same one for every part.
-        resume: the folder that coded tensors are kept in.
-        part: which part this is, from 0, and how many there are. A part is some
-            neighbours of about equal bytes in all.
-        sensitivity: the calibration that the plan was made with; for no other plan.
-        workers: as `frugax.compress.plan` takes it.
-
-    Returns:
-        How many tensors the part has.
-
-    Raises:
-        OutputError: the folder could not be written.
-        TypeError: a leaf is not an array.
-        ValueError: the plan is for other weights, or there is no such part.
-
-    >>> import tempfile
-    >>> weights = {"a": np.ones((64, 64)), "b": np.eye(64)}
-    >>> found = plan(weights, SizeBudget(ratio=2))
-    >>> folder = tempfile.mkdtemp() + "/parts"
-    >>> [code(weights, found, resume=folder, part=(i, 2)) for i in range(2)]
-    [1, 1]
-    >>> report = save(folder + ".fxz", weights, found, resume=folder)
-    """
-    number, count = part
-    if not 0 <= number < count:
-        raise ValueError(f"part must be (i, n) with 0 <= i < n, got {part}.")
-    work = Work.read(tree, sensitivity, None, None, Coder(workers, resume))
-    requests = _follow(plan, work)
-    total = max(1, sum(source.array.nbytes for source in work.sources))
-    mine: list[EncodeRequest] = []
-    before = 0
-    for request in requests:
-        nbytes = request.source.array.nbytes
-        # A tensor belongs where its middle is.
-        if min(count - 1, (before + nbytes // 2) * count // total) == number:
-            mine.append(request)
-        before += nbytes
-    _check_size_of_weights(plan, mine)
-    return sum(1 for _ in work.coder.encode(mine, lambda _: None))
 
 
 def _check_task(budget_or_plan: SizeBudget | CompressPlan) -> None:

@@ -263,21 +263,6 @@ class CompressedFile(Mapping[str, np.ndarray]):
                 for start, part in self.parts(record.name):
                     yield record.name, start, part
 
-    def blocks(self, name: str) -> Iterator[bytes]:
-        """Yield the coded blocks of a tensor as they stand in the file.
-
-        Args:
-            name: of the tensor.
-
-        Raises:
-            CorruptFileError: the file is damaged.
-            KeyError: the file has no tensor of that name.
-            ValueError: the file is closed.
-        """
-        with name_errors(self.place):
-            for chunk in self.record(name).chunks:
-                yield bytes(self._content().read_chunk(chunk))
-
     def check(self) -> None:
         """Compare every byte of the file with a checksum.
 

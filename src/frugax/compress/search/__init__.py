@@ -4,10 +4,6 @@ from ._calibration import (
     Calibration as Calibration,
     ChannelMoments as ChannelMoments,
 )
-from ._coder import (
-    Coder as Coder,
-    EncodeRequest as EncodeRequest,
-)
 from ._columns import (
     code_by_columns as code_by_columns,
 )
@@ -16,7 +12,7 @@ from ._draft import (
     limit_bytes as limit_bytes,
 )
 from ._encode import (
-    encode_tensor as encode_tensor,
+    EncodeRequest as EncodeRequest,
 )
 from ._measure import (
     Sensitivity as Sensitivity,

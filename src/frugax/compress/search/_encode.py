@@ -1,14 +1,29 @@
-"""Code a tensor at a step: every form that suits, of which the shortest is kept."""
+"""Code tensors at their steps: every form that suits, of which the shortest is kept.
 
+The bytes of a tensor depend on nothing but the tensor, its step and its form. So they
+are the same in one thread and in several.
+"""
+
+import collections
+import concurrent.futures
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from ..arrays import Distortion, release
-from ..codecs import CodedBlocks, Form, Step, grid, numbers_per_chunk, split_chunks
+from ..codecs import (
+    BLOCK,
+    CodedBlocks,
+    Form,
+    Step,
+    encode_grid,
+    grid,
+    numbers_per_chunk,
+    split_chunks,
+)
 from ..container import Digest, EncodedTensor, compute_digest
 from ._exact import CountProgress, make_record
 from ._source import STEP_BYTES, UNIFORM, Source
@@ -39,16 +54,64 @@ class EncodeRequest:
         return [(step, form) for form in forms]
 
 
-def grid_inputs(request: EncodeRequest) -> Iterator[grid.GridInput]:
-    """Yield the chunks that `encode_tensor` needs coded."""
+def encode_all(
+    requests: Sequence[EncodeRequest], progress: CountProgress, *, workers: int
+) -> Iterator[EncodedTensor]:
+    """Yield the shortest coding of each tensor, in order, from some threads."""
+    batches = [*_batch(requests)]
+    if workers == 1 or len(batches) < 2:
+        yield from _encode_in_turn(requests, progress)
+        return
+    silent: CountProgress = lambda _: None
+    # As many batches wait as are coded: tensors leave in order, but not so work.
+    waiting: collections.deque[concurrent.futures.Future[list[EncodedTensor]]]
+    waiting = collections.deque()
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        try:
+            for batch in batches:
+                code = lambda batch: [*_encode_in_turn(batch, silent)]
+                waiting.append(pool.submit(code, batch))
+                if len(waiting) == 2 * workers:
+                    yield from waiting.popleft().result()
+            while waiting:
+                yield from waiting.popleft().result()
+        finally:  # after Ctrl-C, and where the caller stops early
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _batch(requests: Sequence[EncodeRequest]) -> Iterator[list[EncodeRequest]]:
+    """Cut requests into pieces of work: small neighbours are coded together."""
+    batch: list[EncodeRequest] = []
+    numbers = 0
+    for request in requests:
+        size = request.source.array.size
+        if batch and numbers + size > BLOCK:
+            yield batch
+            batch, numbers = [], 0
+        batch.append(request)
+        numbers += size
+    if batch:
+        yield batch
+
+
+def _encode_in_turn(
+    requests: Sequence[EncodeRequest], progress: CountProgress
+) -> Iterator[EncodedTensor]:
+    blocks = encode_grid(part for request in requests for part in _grid_inputs(request))
+    for request in requests:
+        yield _encode_tensor(request, blocks, progress)
+
+
+def _grid_inputs(request: EncodeRequest) -> Iterator[grid.GridInput]:
+    """Yield the chunks that `_encode_tensor` needs coded."""
     source = request.source
     for step, form in request.list_forms():
         scaling = source.scaling if form.scaled or form.columns else None
         yield from split_chunks(source.array, step, scaling, trellis=form.trellis)
 
 
-def encode_tensor(
-    request: EncodeRequest, *, blocks: CodedBlocks, progress: CountProgress
+def _encode_tensor(
+    request: EncodeRequest, blocks: CodedBlocks, progress: CountProgress
 ) -> EncodedTensor:
     """Return the shortest coding at a step; the exact one if that is as short."""
     source = request.source

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from frugax.errors import OutputError
 from frugax.fileio import write_error_reason
+from frugax.options import check_integer
 from frugax.trees import PyTree, describe
 
 from .._arguments import MonotonicProgress, Progress
@@ -18,8 +19,8 @@ from ..arrays import Distortion, find_ties, named_arrays, release, unwrap_module
 from ..codecs import Form
 from ..container import ContainerWriter
 from ._calibration import Calibration
-from ._coder import Coder, EncodeRequest
 from ._draft import Draft, Steps
+from ._encode import EncodeRequest, encode_all
 from ._measure import Sensitivity
 from ._source import Source
 
@@ -52,14 +53,14 @@ class Work:
         head: the entries of the header beside the tensors, such as `structure`.
         sensitivity: how errors of the tensors are weighed.
         progress: told about the share that is done.
-        coder: codes the tensors.
+        workers: how many threads code the tensors, >= 1.
     """
 
     sources: tuple[Source, ...]
     head: Mapping[str, Any]
     sensitivity: Sensitivity
     progress: MonotonicProgress
-    coder: Coder
+    workers: int = 1
 
     @classmethod
     def read(
@@ -68,15 +69,17 @@ class Work:
         sensitivity: Sensitivity,
         metadata: Mapping[str, str] | None,
         progress: Progress | None,
-        coder: Coder,
+        workers: int = 1,
     ) -> "Work":
         """Find the tensors of a tree.
 
         Raises:
             TypeError: a leaf is not an array or has a dtype that a file cannot hold,
                 `progress` is not a function, or the metadata are not text.
-            ValueError: two leaves share a name, or the tree has over 100 levels.
+            ValueError: two leaves share a name, the tree has over 100 levels, or
+                `workers` is not above 0.
         """
+        check_integer("workers", workers)
         monotonic = MonotonicProgress(progress)
         for key, value in (metadata or {}).items():
             if not (isinstance(key, str) and isinstance(value, str)):
@@ -101,7 +104,7 @@ class Work:
         head = {"structure": structure}
         if metadata:
             head["metadata"] = dict(metadata)
-        return cls(sources, head, sensitivity, monotonic, coder)
+        return cls(sources, head, sensitivity, monotonic, workers)
 
     @property
     def calibration(self) -> Calibration | None:
@@ -137,7 +140,7 @@ class Work:
         try:
             writer = ContainerWriter(file.write)
             requests = [EncodeRequest(s, steps(s), form(s)) for s in sources]
-            encoded = self.coder.encode(requests, report)
+            encoded = encode_all(requests, report, workers=self.workers)
             for source in sources:
                 report(0)
                 tensor = next(encoded)
