@@ -27,7 +27,13 @@ def coded(values, size, row=64, form=TRELLIS):
 
 def integers(block, dtype, size, form=TRELLIS):
     parsed = grid.parse(memoryview(block), size, form)
-    return grid.decode_integers(parsed, np.float64 if dtype == "f8" else np.float32)
+    return grid.decode_integers(
+        parsed, np.float64 if np.dtype(dtype).itemsize == 8 else np.float32
+    )
+
+
+def decode(block, step, dtype, size, form=TRELLIS):
+    return to_values(integers(block, dtype, size, form), step, np.dtype(dtype))
 
 
 def path(scaled, rates=None):
@@ -135,7 +141,7 @@ def test_numbers_come_back(shape, size, form):
     found, step = coded(w, size, row=shape[-1], form=form)
     block = memoryview(encode(found))
     np.testing.assert_array_equal(integers(block, "f4", w.size, form), found.flat)
-    values = grid.decode(block, step, w.dtype, w.size, form)
+    values = decode(block, step, w.dtype, w.size, form)
     np.testing.assert_array_equal(values, to_values(found.flat, step, w.dtype))
     # Half a step is the error of a uniform grid; beyond a step is never best.
     most = (2 if form.trellis else 0.5) * step.size
@@ -211,7 +217,7 @@ def test_damage_never_crashes(form):
         if rng.random() < 0.2:
             block = block[: rng.integers(len(block))]
         try:
-            back = grid.decode(memoryview(block), step, np.dtype("f4"), 400, form)
+            back = decode(block, step, "f4", 400, form)
         except CorruptFileError:
             noticed += 1
             continue
@@ -225,7 +231,7 @@ def test_outliers_up_to_2_to_the_30_are_listed(dtype):
     w[3, 5], w[7, :2] = -1e9 + 70, (2.0**24 + 1, 3e7)
     found, step = coded(w, 1.0)
     block = memoryview(encode(found))
-    values = grid.decode(block, step, w.dtype, w.size, TRELLIS)
+    values = decode(block, step, w.dtype, w.size)
     np.testing.assert_array_equal(values, to_values(found.flat, step, w.dtype))
     gap = np.abs(values - w.reshape(-1))
     assert gap.max() <= 2 * step.size + (64 if dtype == "f4" else 0)
@@ -233,7 +239,7 @@ def test_outliers_up_to_2_to_the_30_are_listed(dtype):
     full = np.full(128, 4e7, dtype)  # nothing else
     found_full, _ = coded(full, 1.0)
     block = memoryview(encode(found_full))
-    back = grid.decode(block, step, full.dtype, full.size, TRELLIS)
+    back = decode(block, step, full.dtype, full.size)
     np.testing.assert_array_equal(back, to_values(found_full.flat, step, full.dtype))
     (beyond,) = grid.quantise(
         [grid.GridInput(4 * w.reshape(-1), step, found.lanes, found.classes)],
@@ -247,7 +253,7 @@ def test_a_block_whose_end_state_asks_for_missing_words_is_refused():
     assert block[-4:] != (1 << 16).to_bytes(4, "little")  # no words: the state ends it
     block[-4:] = (1 << 16).to_bytes(4, "little")
     with refuses(CorruptFileError):
-        grid.decode(memoryview(block), step, np.dtype("f4"), 64, TRELLIS)
+        decode(block, step, "f4", 64)
 
 
 def test_a_uniform_grid_of_the_same_error_is_longer():

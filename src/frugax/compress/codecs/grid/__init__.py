@@ -6,7 +6,6 @@
 
 from ._decode import (
     ParsedBlock as ParsedBlock,
-    decode as decode,
     decode_blocks as decode_blocks,
     decode_integers as decode_integers,
     group_blocks as group_blocks,

@@ -14,18 +14,17 @@ uniform grid q is 0 there, so that no integer counts as odd.
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from frugax.errors import CorruptFileError
 
 from .._zstd import decompress_frame
-from ..steps import MAX_LEVEL, Step, compute_type
+from ..steps import MAX_LEVEL
 from ._encode import FAR_TYPES, HEADER, LENGTH, PLAIN, SOME_FAR
 from ._form import Form
 from ._quantise import MAX_FAR_LEVEL, MAX_ROW_LANE, LaneLayout
-from ._scales import scale_runs, unpack_exponents
+from ._scales import unpack_exponents
 from ._tables import LOWEST_STATE, MAX_CLASSES, SCALE_BITS, Tables, parse_tables
 
 # Mark integers that are listed elsewhere, and those that are 0 without raw bits; real
@@ -170,20 +169,6 @@ def decode_blocks(
             raise CorruptFileError("a coded block does not end where it should.")
         _add_raw_and_far(block, levels)
         yield
-
-
-def decode(
-    block: memoryview,
-    step: Step,
-    dtype: "np.dtype[Any]",
-    size: int,
-    form: Form,
-) -> np.ndarray:
-    """Return `size` values."""
-    parsed = parse(block, size, form)
-    levels = np.empty(size, compute_type(dtype))
-    next(decode_blocks([parsed], [levels]))
-    return scale_runs(levels, step, dtype, parsed.lanes.run, parsed.exponents)
 
 
 def decode_integers(
